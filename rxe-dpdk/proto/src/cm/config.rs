@@ -1,0 +1,71 @@
+//! What a connection manager is told at its start.
+
+use crate::Duration;
+
+/// Settings of a [`Cm`](super::Cm). Start from [`CmConfig::new`] and change what differs.
+#[derive(Clone, Debug)]
+pub struct CmConfig {
+    /// Our channel adapter's GUID, as in every REP: stable over restarts, unique on the network, never 0.
+    pub ca_guid: u64,
+    /// Where communication ids and transaction ids come from. Fresh at every start: ids that a peer still remembers
+    /// from an earlier run make it ignore us.
+    pub seed: [u8; 32],
+    /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP).
+    pub max_connections: usize,
+    /// Most connections that are not established yet. More are rejected with reason 3 (no resources).
+    pub max_pending: usize,
+    /// Most connections that are over but whose ids are still kept. Beyond that the oldest is forgotten, which only
+    /// costs its retransmissions.
+    pub max_closing: usize,
+    /// Most SIDR requests remembered, answered ones included.
+    pub max_sidr: usize,
+    /// Most outgoing MADs that wait for [`poll_transmit`](super::Cm::poll_transmit). More are dropped, as a switch
+    /// might.
+    pub max_transmits: usize,
+    /// Most events that wait for [`poll_event`](super::Cm::poll_event) before new requests are dropped.
+    pub max_events: usize,
+    /// How long the service may take to accept or reject before the peer is told "timeout".
+    pub answer_timeout: Duration,
+    /// The shortest time between two REPs or DREQs, whatever the peer asked for.
+    pub min_resend: Duration,
+    /// The longest time between two REPs or DREQs, whatever the peer asked for.
+    pub max_resend: Duration,
+    /// The longest time that an MRA of the peer may put off the next REP.
+    pub max_service_timeout: Duration,
+    /// The shortest time that the ids of a finished connection are kept.
+    pub min_timewait: Duration,
+    /// The longest time that the ids of a finished connection are kept.
+    pub max_timewait: Duration,
+    /// How long an answered SIDR request is remembered, so that its retries get the same answer.
+    pub sidr_memory: Duration,
+    /// Target ACK delay of every REP: 4.096 us * 2^this. Linux adds it to its ACK timeout, so 15 or less.
+    pub target_ack_delay: u8,
+}
+
+impl CmConfig {
+    /// The defaults, which fit Linux peers.
+    #[must_use]
+    pub fn new(ca_guid: u64, seed: [u8; 32]) -> CmConfig {
+        CmConfig {
+            ca_guid,
+            seed,
+            max_connections: 1 << 16,
+            max_pending: 1 << 13,
+            max_closing: 1 << 16,
+            max_sidr: 1 << 12,
+            max_transmits: 1 << 14,
+            max_events: 1 << 14,
+            // A Linux initiator gives up after 16 REQs, 98 s.
+            answer_timeout: Duration::from_secs(90),
+            min_resend: Duration::from_millis(50),
+            max_resend: Duration::from_secs(20),
+            // Linux sends service timeout 24 (68.7 s).
+            max_service_timeout: Duration::from_secs(80),
+            min_timewait: Duration::from_millis(500),
+            max_timewait: Duration::from_secs(10),
+            // 16 tries, 4.1 s apart.
+            sidr_memory: Duration::from_secs(70),
+            target_ack_delay: 15,
+        }
+    }
+}

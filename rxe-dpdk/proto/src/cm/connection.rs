@@ -1,0 +1,272 @@
+//! One connection: what is remembered of it, and its states.
+
+use std::collections::BTreeMap;
+
+use super::timers::{TimerKey, Timers, time_of};
+use super::{CmConfig, ConnId, MadPath};
+use crate::transport::Qpn;
+use crate::wire::cm::{Req, ServiceId};
+use crate::wire::mad::MAD_LEN;
+use crate::wire::{Gid, Psn};
+use crate::{Duration, Instant};
+
+/// A whole MAD.
+pub(super) type Mad = Box<[u8; MAD_LEN]>;
+
+/// Where a connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ConnState {
+    /// A REQ came; the user has not answered yet.
+    ReqReceived,
+    /// Accepted; the peer has not confirmed yet.
+    RepSent,
+    /// Both sides agree.
+    Established,
+    /// We asked for the end; the peer has not confirmed yet.
+    DreqSent,
+    /// Over; the ids are kept for a while.
+    Timewait,
+}
+
+/// [`ConnState`] with what belongs to each.
+#[derive(Debug)]
+pub(super) enum State {
+    ReqReceived,
+    RepSent { rep: Mad, resends: u8 },
+    Established,
+    DreqSent { dreq: Mad, resends: u8 },
+    Timewait,
+}
+
+impl State {
+    pub fn name(&self) -> ConnState {
+        match self {
+            State::ReqReceived => ConnState::ReqReceived,
+            State::RepSent { .. } => ConnState::RepSent,
+            State::Established => ConnState::Established,
+            State::DreqSent { .. } => ConnState::DreqSent,
+            State::Timewait => ConnState::Timewait,
+        }
+    }
+
+    /// Not established yet.
+    fn is_pending(&self) -> bool {
+        matches!(self, State::ReqReceived | State::RepSent { .. })
+    }
+
+    /// Over for the user; only ids are left.
+    fn is_closing(&self) -> bool {
+        matches!(self, State::DreqSent { .. } | State::Timewait)
+    }
+}
+
+/// Who is on the other side. Virtual machines made from one image may share a GUID, hence the address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Peer {
+    pub guid: u64,
+    pub gid: Gid,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: ConnId,
+    pub state: State,
+    pub path: MadPath,
+    pub peer: Peer,
+    pub remote_comm_id: u32,
+    pub remote_qpn: u32,
+    /// Set when accepted.
+    pub local_qpn: Option<Qpn>,
+    pub service_id: ServiceId,
+    /// The PSN of the REQ: tells a repetition from a new attempt with the same numbers.
+    pub req_psn: Psn,
+    /// Echoed in everything that answers the REQ.
+    pub transaction_id: u64,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    /// Between two sends of a REP or DREQ.
+    pub resend_after: Duration,
+    pub max_resends: u8,
+    pub timewait: Duration,
+    deadline: Option<Instant>,
+    /// Place in the order of closing connections.
+    closing: Option<u64>,
+}
+
+impl Connection {
+    /// The connection that a REQ asks for.
+    pub fn from_req(
+        id: ConnId,
+        peer: Peer,
+        path: &MadPath,
+        req: &Req,
+        transaction_id: u64,
+        config: &CmConfig,
+    ) -> Connection {
+        // The low two bits are congestion marks of the packet, not ours to repeat.
+        let path = MadPath { traffic_class: req.primary.traffic_class & !3, ..path.clone() };
+        let between = |time: Duration, low: Duration, high: Duration| time.min(high).max(low);
+        Connection {
+            id,
+            state: State::ReqReceived,
+            path,
+            peer,
+            remote_comm_id: req.local_comm_id,
+            remote_qpn: req.local_qpn,
+            local_qpn: None,
+            service_id: req.service_id,
+            req_psn: req.starting_psn,
+            transaction_id,
+            responder_resources: req.responder_resources,
+            initiator_depth: req.initiator_depth,
+            resend_after: between(time_of(req.local_response_timeout), config.min_resend, config.max_resend),
+            max_resends: req.max_cm_retries,
+            timewait: between(time_of(req.primary.ack_timeout), config.min_timewait, config.max_timewait),
+            deadline: None,
+            closing: None,
+        }
+    }
+
+    /// Whether `req`, which has the same communication id, is the one that made this connection.
+    pub fn is_repetition(&self, req: &Req) -> bool {
+        req.local_qpn == self.remote_qpn && req.starting_psn == self.req_psn && req.service_id == self.service_id
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// A timer ran out and took the deadline with it.
+    pub fn deadline_passed(&mut self) {
+        self.deadline = None;
+    }
+}
+
+/// All connections, found by our communication id, or by what their REQ said. Keeps the numbers of pending and open
+/// ones.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    by_comm_id: BTreeMap<u32, Connection>,
+    /// By the peer's communication id, until timewait.
+    by_remote_comm_id: BTreeMap<(Peer, u32), u32>,
+    /// By the peer's queue pair, until timewait.
+    by_remote_qpn: BTreeMap<(Peer, u32), u32>,
+    /// The closing ones, the oldest first.
+    closing: BTreeMap<u64, u32>,
+    next_closing: u64,
+    pending: usize,
+}
+
+impl Connections {
+    /// All connections, closing ones included.
+    pub fn len(&self) -> usize {
+        self.by_comm_id.len()
+    }
+
+    /// Not established yet.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Not closing.
+    pub fn open(&self) -> usize {
+        self.by_comm_id.len() - self.closing.len()
+    }
+
+    /// The oldest closing connection, if there are more than `limit`.
+    pub fn surplus_closing(&self, limit: usize) -> Option<u32> {
+        if self.closing.len() > limit { self.closing.first_key_value().map(|(_, &id)| id) } else { None }
+    }
+
+    pub fn contains(&self, comm_id: u32) -> bool {
+        self.by_comm_id.contains_key(&comm_id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.by_comm_id.values()
+    }
+
+    pub fn get(&self, comm_id: u32) -> Option<&Connection> {
+        self.by_comm_id.get(&comm_id)
+    }
+
+    pub fn get_mut(&mut self, comm_id: u32) -> Option<&mut Connection> {
+        self.by_comm_id.get_mut(&comm_id)
+    }
+
+    /// The connection behind a handle.
+    pub fn by_id(&self, id: ConnId) -> Option<&Connection> {
+        self.get(id.comm_id()).filter(|conn| conn.id == id)
+    }
+
+    /// The connection that both communication ids of a message name; `local` is ours.
+    pub fn by_ids(&self, local: u32, remote: u32) -> Option<&Connection> {
+        self.get(local).filter(|conn| conn.remote_comm_id == remote)
+    }
+
+    /// The connection with a communication id of a peer.
+    pub fn by_remote_comm_id(&self, peer: Peer, comm_id: u32) -> Option<&Connection> {
+        self.get(*self.by_remote_comm_id.get(&(peer, comm_id))?)
+    }
+
+    /// The connection with a queue pair of a peer.
+    pub fn by_remote_qpn(&self, peer: Peer, qpn: u32) -> Option<&Connection> {
+        self.get(*self.by_remote_qpn.get(&(peer, qpn))?)
+    }
+
+    /// Adds a connection in its first state. Its keys must be free.
+    pub fn insert(&mut self, conn: Connection) {
+        let comm_id = conn.id.comm_id();
+        self.pending += usize::from(conn.state.is_pending());
+        self.by_remote_comm_id.insert((conn.peer, conn.remote_comm_id), comm_id);
+        self.by_remote_qpn.insert((conn.peer, conn.remote_qpn), comm_id);
+        self.by_comm_id.insert(comm_id, conn);
+    }
+
+    /// Moves a connection to another state with another deadline. In timewait its peer may use its numbers again.
+    pub fn transition(&mut self, timers: &mut Timers, comm_id: u32, state: State, deadline: Option<Instant>) {
+        let Some(conn) = self.by_comm_id.get_mut(&comm_id) else { return };
+        self.pending -= usize::from(conn.state.is_pending());
+        conn.state = state;
+        self.pending += usize::from(conn.state.is_pending());
+        timers.set(TimerKey::Connection(comm_id), &mut conn.deadline, deadline);
+        if conn.state.is_closing() && conn.closing.is_none() {
+            conn.closing = Some(self.next_closing);
+            self.closing.insert(self.next_closing, comm_id);
+            self.next_closing += 1;
+        }
+        if matches!(conn.state, State::Timewait) {
+            let (peer, remote_comm_id, remote_qpn) = (conn.peer, conn.remote_comm_id, conn.remote_qpn);
+            self.release_keys(peer, remote_comm_id, remote_qpn, comm_id);
+        }
+    }
+
+    /// Sets the deadline alone.
+    pub fn set_deadline(&mut self, timers: &mut Timers, comm_id: u32, at: Instant) {
+        if let Some(conn) = self.by_comm_id.get_mut(&comm_id) {
+            timers.set(TimerKey::Connection(comm_id), &mut conn.deadline, Some(at));
+        }
+    }
+
+    /// Forgets a connection.
+    pub fn remove(&mut self, timers: &mut Timers, comm_id: u32) {
+        let Some(mut conn) = self.by_comm_id.remove(&comm_id) else { return };
+        timers.set(TimerKey::Connection(comm_id), &mut conn.deadline, None);
+        self.pending -= usize::from(conn.state.is_pending());
+        if let Some(place) = conn.closing {
+            self.closing.remove(&place);
+        }
+        self.release_keys(conn.peer, conn.remote_comm_id, conn.remote_qpn, comm_id);
+    }
+
+    fn release_keys(&mut self, peer: Peer, remote_comm_id: u32, remote_qpn: u32, comm_id: u32) {
+        // In timewait a newer connection may own them already.
+        if self.by_remote_comm_id.get(&(peer, remote_comm_id)) == Some(&comm_id) {
+            self.by_remote_comm_id.remove(&(peer, remote_comm_id));
+        }
+        if self.by_remote_qpn.get(&(peer, remote_qpn)) == Some(&comm_id) {
+            self.by_remote_qpn.remove(&(peer, remote_qpn));
+        }
+    }
+}

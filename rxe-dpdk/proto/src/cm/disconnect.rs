@@ -1,0 +1,143 @@
+//! How connections end: DREQ and DREP, from either side.
+
+use super::connection::{Mad, State};
+use super::{Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, DisconnectReason, MadPath};
+use crate::Instant;
+use crate::wire::DropReason;
+use crate::wire::cm::{Answered, CmMessage, Drep, Dreq, RejReason};
+
+impl Cm {
+    /// Ends an accepted connection. Everything that belongs to it may be freed right away: the exchange with the peer
+    /// needs it no more. One `Disconnected` event comes when the peer has confirmed or its time is up. A connection
+    /// that is ending already just goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError::Unknown`] when the connection is gone; [`CmError::WrongState`] when it was not accepted:
+    /// [`reject`](Self::reject) it.
+    pub fn disconnect(&mut self, now: Instant, conn: ConnId) -> Result<(), CmError> {
+        let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
+        match connection.state.name() {
+            ConnState::ReqReceived => return Err(CmError::WrongState),
+            ConnState::DreqSent | ConnState::Timewait => return Ok(()),
+            ConnState::Established => {}
+            ConnState::RepSent => {
+                // The REP may be lost: such a peer understands a REJ of its REQ only. A peer that has the REP does not
+                // heed that but understands the DREQ.
+                let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
+                let ids = (conn.comm_id(), connection.remote_comm_id);
+                let reason = RejReason::ConsumerDefined;
+                let _fits = self.send_rej(&path, transaction_id, ids, Answered::Req, reason, &[], &[]);
+            }
+        }
+        self.start_disconnect(now, conn.comm_id());
+        Ok(())
+    }
+
+    /// A DREQ. Answered always, known or not: a peer without an answer holds its side for minutes.
+    pub(super) fn on_dreq(
+        &mut self,
+        now: Instant,
+        path: &MadPath,
+        transaction_id: u64,
+        dreq: &Dreq,
+    ) -> Result<(), DropReason> {
+        self.stats.rx_dreq.inc();
+        let Some(conn) = self.connections.by_ids(dreq.remote_comm_id, dreq.local_comm_id) else {
+            self.stats.rx_dreq_unknown.inc();
+            self.send_drep(path, transaction_id, dreq);
+            return Ok(());
+        };
+        // Ids without the queue pair are a guess or a mix-up. A connection not accepted has none yet.
+        if conn.local_qpn.is_none_or(|qpn| qpn.get() != dreq.remote_qpn) {
+            self.stats.rx_dreq_wrong_qpn.inc();
+            return Err(DropReason::CmUnexpected);
+        }
+        let id = conn.id;
+        let event = match conn.state.name() {
+            ConnState::Timewait => {
+                self.stats.rx_dreq_duplicate.inc();
+                self.send_drep(path, transaction_id, dreq);
+                return Ok(());
+            }
+            ConnState::ReqReceived | ConnState::RepSent => {
+                CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::PeerDisconnected }
+            }
+            ConnState::Established => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Peer },
+            // Both at once: each has its answer.
+            ConnState::DreqSent => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local },
+        };
+        self.send_drep(path, transaction_id, dreq);
+        self.events.push_back(event);
+        self.enter_timewait(now, id.comm_id());
+        Ok(())
+    }
+
+    /// A DREP: the peer agrees that it is over.
+    pub(super) fn on_drep(&mut self, now: Instant, drep: &Drep) -> Result<(), DropReason> {
+        self.stats.rx_drep.inc();
+        let Some(conn) = self.connections.by_ids(drep.remote_comm_id, drep.local_comm_id) else {
+            return Err(self.unknown_id());
+        };
+        match conn.state.name() {
+            ConnState::ReqReceived | ConnState::RepSent | ConnState::Established => Err(self.unexpected()),
+            ConnState::DreqSent => {
+                let id = conn.id;
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local });
+                self.enter_timewait(now, id.comm_id());
+                Ok(())
+            }
+            ConnState::Timewait => {
+                self.stats.rx_drep_duplicate.inc();
+                Err(DropReason::CmDuplicate)
+            }
+        }
+    }
+
+    /// No DREP in time: sends the DREQ again, or gives up.
+    pub(super) fn dreq_timeout(&mut self, now: Instant, comm_id: u32) {
+        let Some(conn) = self.connections.get_mut(comm_id) else { return };
+        let State::DreqSent { dreq, resends } = &mut conn.state else { return };
+        if *resends > 0 {
+            *resends -= 1;
+            let (path, dreq, deadline) = (conn.path.clone(), dreq.clone(), now + conn.resend_after);
+            self.stats.tx_dreq_retry.inc();
+            self.queue(&path, dreq);
+            self.connections.set_deadline(&mut self.timers, comm_id, deadline);
+            return;
+        }
+        let id = conn.id;
+        self.stats.dreq_timeout.inc();
+        self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::LocalUnanswered });
+        self.enter_timewait(now, comm_id);
+    }
+
+    /// Sends a DREQ with a transaction id of ours and returns its MAD.
+    pub(super) fn send_dreq(&mut self, comm_id: u32) -> Option<Mad> {
+        let conn = self.connections.get(comm_id)?;
+        let dreq = Dreq {
+            local_comm_id: comm_id,
+            remote_comm_id: conn.remote_comm_id,
+            remote_qpn: conn.remote_qpn,
+            ..Dreq::default()
+        };
+        let path = conn.path.clone();
+        let transaction_id = self.ids.transaction();
+        Some(self.send(&path, transaction_id, &CmMessage::Dreq(dreq)))
+    }
+
+    fn start_disconnect(&mut self, now: Instant, comm_id: u32) {
+        let Some(conn) = self.connections.get(comm_id) else { return };
+        let (resends, deadline) = (conn.max_resends, now + conn.resend_after);
+        let Some(dreq) = self.send_dreq(comm_id) else { return };
+        let state = State::DreqSent { dreq, resends };
+        self.connections.transition(&mut self.timers, comm_id, state, Some(deadline));
+        self.limit_closing();
+    }
+
+    /// Answers a DREQ along the way it came.
+    fn send_drep(&mut self, path: &MadPath, transaction_id: u64, dreq: &Dreq) {
+        let drep = Drep { local_comm_id: dreq.remote_comm_id, remote_comm_id: dreq.local_comm_id, ..Drep::default() };
+        self.send(path, transaction_id, &CmMessage::Drep(drep));
+    }
+}

@@ -1,0 +1,98 @@
+//! Communication ids, handles and transaction ids.
+
+use std::fmt;
+
+use rand_chacha::ChaCha12Rng;
+use rand_core::{Rng, SeedableRng};
+
+/// A connection of one [`Cm`](super::Cm), from its request to its end. A handle of a connection that is gone stays
+/// invalid: the same number does not come again before 2^32 connections later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(u64);
+
+impl ConnId {
+    pub(super) fn new(serial: u32, comm_id: u32) -> ConnId {
+        ConnId(u64::from(serial) << 32 | u64::from(comm_id))
+    }
+
+    /// Our communication id, as on the wire.
+    #[must_use]
+    pub fn comm_id(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub(super) fn serial(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {}/{:#010x}", self.serial(), self.comm_id())
+    }
+}
+
+/// A SIDR request waiting for its answer. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SidrId(pub(super) u64);
+
+/// Where numbers that peers must not guess, or must not meet twice, come from.
+pub(super) struct IdSource {
+    rng: ChaCha12Rng,
+    next_serial: u32,
+    next_sidr: u64,
+    /// The upper half of our transaction ids; the lower counts up.
+    transaction: u64,
+}
+
+impl IdSource {
+    pub fn new(seed: [u8; 32]) -> IdSource {
+        let mut rng = ChaCha12Rng::from_seed(seed);
+        let transaction = rng.next_u64() & !0xFFFF_FFFF;
+        IdSource { rng, next_serial: 0, next_sidr: 0, transaction }
+    }
+
+    /// A fresh connection handle. `taken` tells which communication ids are in use, timewait included; far fewer than
+    /// half of all, so few draws do.
+    pub fn connection(&mut self, taken: impl Fn(u32) -> bool) -> ConnId {
+        loop {
+            let comm_id = self.rng.next_u32();
+            if comm_id != 0 && !taken(comm_id) {
+                self.next_serial = self.next_serial.wrapping_add(1);
+                return ConnId::new(self.next_serial, comm_id);
+            }
+        }
+    }
+
+    pub fn sidr(&mut self) -> SidrId {
+        self.next_sidr += 1;
+        SidrId(self.next_sidr)
+    }
+
+    /// The transaction id of an exchange that we start.
+    pub fn transaction(&mut self) -> u64 {
+        let low = (self.transaction as u32).wrapping_add(1);
+        self.transaction = self.transaction & !0xFFFF_FFFF | u64::from(low);
+        self.transaction
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_depend_on_the_seed_and_avoid_what_is_taken() {
+        let mut ids = IdSource::new([1; 32]);
+        let first = ids.connection(|_| false);
+        let again = IdSource::new([1; 32]).connection(|_| false);
+        let other = IdSource::new([2; 32]).connection(|_| false);
+        assert_eq!(first, again);
+        assert_ne!(first.comm_id(), other.comm_id());
+        let avoiding = IdSource::new([1; 32]).connection(|id| id == first.comm_id());
+        assert_ne!(avoiding.comm_id(), first.comm_id());
+        let (a, b) = (ids.transaction(), ids.transaction());
+        assert!(a != b && a >> 32 == b >> 32);
+        assert_ne!(ids.sidr(), ids.sidr());
+    }
+}

@@ -1,0 +1,380 @@
+//! The connection manager: how peers find services and agree on queue pairs, over queue pair 1.
+//!
+//! [`Cm`] is a state machine without IO, in the style of the whole crate. Its user
+//!
+//! * feeds it with received MADs ([`Cm::handle_mad`]) and with time ([`Cm::handle_timeout`], not later than
+//!   [`Cm::next_timeout`]);
+//! * gives it commands: [`accept`](Cm::accept), [`reject`](Cm::reject), [`disconnect`](Cm::disconnect),
+//!   [`established`](Cm::established), [`reply_sidr`](Cm::reply_sidr);
+//! * and after any of these takes out what it has to say: MADs to send ([`Cm::poll_transmit`], written as frames by
+//!   [`write_mad`]) and events ([`Cm::poll_event`]).
+//!
+//! It knows nothing of queue pairs but their numbers: programming them is the user's part. This is the passive side,
+//! which answers; each message has its handler in the file of its part of a connection's life (`passive`, `disconnect`,
+//! `sidr`), all on the same table of connections.
+//!
+//! # A connection's life
+//!
+//! ```text
+//! REQ -> ReqReceived -- accept --> RepSent -- RTU or data --> Established
+//!           | reject                 | REJ, retries used up        | DREQ from the peer: DREP, Timewait
+//!           v                        v                             | disconnect: DreqSent -- DREP --> Timewait
+//!         gone                     gone                            v
+//! ```
+//!
+//! Every connection is dropped from memory at its end; all tables and queues are bounded by [`CmConfig`].
+//!
+//! # Who is believed
+//!
+//! Messages are matched by communication ids, as every implementation does; transaction ids are echoed and never
+//! checked. A REQ is the same as an earlier one if GUID, source address, communication id, queue pair, PSN and service
+//! agree. If only the queue pair or only the communication id is known already, the peer has restarted: the old
+//! connection ends ([`DisconnectReason::Stale`]) and the new one is served.
+
+mod config;
+mod connection;
+mod disconnect;
+mod events;
+mod gsi;
+mod ids;
+mod passive;
+mod path;
+mod sidr;
+mod stats;
+mod timers;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+pub use config::CmConfig;
+pub use connection::ConnState;
+pub use events::{
+    AcceptParams, CmError, CmEvent, ConnectFailure, ConnectRequest, DisconnectReason, SidrReply, SidrRequest,
+};
+pub use gsi::{MAD_FRAME_LEN_MAX, read_mad, write_mad};
+pub use ids::{ConnId, SidrId};
+pub use path::{LocalAddresses, MadPath};
+pub use stats::CmStats;
+
+use connection::{Connection, Connections, Mad, State};
+use ids::IdSource;
+use sidr::SidrTable;
+use timers::{TimerKey, Timers};
+
+use crate::Instant;
+use crate::transport::Qpn;
+use crate::wire::cm::{Answered, CmMessage, Rej, RejReason, ServiceId};
+use crate::wire::mad::MAD_LEN;
+use crate::wire::{DropReason, MacAddr};
+
+/// A MAD to send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MadTransmit {
+    /// Its way.
+    pub path: MadPath,
+    /// The MAD, header included.
+    pub mad: Box<[u8; MAD_LEN]>,
+}
+
+/// What is known of a connection, for tools.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnInfo {
+    /// The handle.
+    pub conn: ConnId,
+    /// Where it stands.
+    pub state: ConnState,
+    /// The way of its MADs.
+    pub path: MadPath,
+    /// What it is for.
+    pub service_id: ServiceId,
+    /// Our queue pair, once accepted.
+    pub local_qpn: Option<Qpn>,
+    /// The peer's queue pair.
+    pub remote_qpn: u32,
+    /// The peer's communication id.
+    pub remote_comm_id: u32,
+    /// The peer's channel adapter, as it says.
+    pub remote_ca_guid: u64,
+    /// When its timer runs out.
+    pub deadline: Option<Instant>,
+}
+
+/// The connection manager of one channel adapter. See the [module](self) for how to drive it.
+pub struct Cm {
+    config: CmConfig,
+    ids: IdSource,
+    connections: Connections,
+    sidr: SidrTable,
+    timers: Timers,
+    events: VecDeque<CmEvent>,
+    transmits: VecDeque<MadTransmit>,
+    stats: Arc<CmStats>,
+}
+
+impl Cm {
+    /// A connection manager without connections.
+    #[must_use]
+    pub fn new(config: CmConfig) -> Cm {
+        Cm {
+            ids: IdSource::new(config.seed),
+            config,
+            connections: Connections::default(),
+            sidr: SidrTable::default(),
+            timers: Timers::default(),
+            events: VecDeque::new(),
+            transmits: VecDeque::new(),
+            stats: Arc::new(CmStats::default()),
+        }
+    }
+
+    /// Takes in one MAD that came to queue pair 1 along `path`, whose local address is ours.
+    ///
+    /// # Errors
+    ///
+    /// Why it had no effect, for the caller's counters; more detail is in [`CmStats`]. An answered MAD had an effect,
+    /// even if the answer is a rejection.
+    pub fn handle_mad(
+        &mut self,
+        now: Instant,
+        path: &MadPath,
+        mad: &[u8],
+        local: &impl LocalAddresses,
+    ) -> Result<(), DropReason> {
+        let (header, message) = CmMessage::parse(mad).map_err(|error| {
+            let reason = DropReason::from(error);
+            match reason {
+                DropReason::MadMalformed => self.stats.rx_malformed.inc(),
+                _ => self.stats.rx_unsupported.inc(),
+            }
+            reason
+        })?;
+        let transaction_id = header.transaction_id;
+        match message {
+            CmMessage::Req(req) => self.on_req(now, path, transaction_id, &req, local),
+            CmMessage::Mra(mra) => self.on_mra(now, &mra),
+            CmMessage::Rej(rej) => self.on_rej(now, path, &rej),
+            CmMessage::Rtu(rtu) => self.on_rtu(&rtu),
+            CmMessage::Dreq(dreq) => self.on_dreq(now, path, transaction_id, &dreq),
+            CmMessage::Drep(drep) => self.on_drep(now, &drep),
+            CmMessage::SidrReq(req) => self.on_sidr_req(now, path, transaction_id, &req, local),
+            CmMessage::Rep(rep) => {
+                self.stats.rx_rep.inc();
+                Err(self.never_expected(rep.remote_comm_id, rep.local_comm_id))
+            }
+            CmMessage::SidrRep(_) => {
+                self.stats.rx_sidr_rep.inc();
+                self.stats.rx_unknown_id.inc();
+                Err(DropReason::CmUnknownId)
+            }
+            CmMessage::Lap(_) => {
+                self.stats.rx_lap.inc();
+                Err(DropReason::MadUnsupported)
+            }
+            CmMessage::Apr(_) => {
+                self.stats.rx_apr.inc();
+                Err(DropReason::MadUnsupported)
+            }
+        }
+    }
+
+    /// The next MAD to send.
+    pub fn poll_transmit(&mut self) -> Option<MadTransmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Does what is due at `now`: sends again, gives up, forgets.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(key) = self.timers.pop_due(now) {
+            match key {
+                TimerKey::Connection(comm_id) => {
+                    let Some(conn) = self.connections.get_mut(comm_id) else { continue };
+                    conn.deadline_passed();
+                    match conn.state.name() {
+                        ConnState::ReqReceived => self.answer_timeout(comm_id),
+                        ConnState::RepSent => self.rep_timeout(now, comm_id),
+                        ConnState::DreqSent => self.dreq_timeout(now, comm_id),
+                        ConnState::Established => {}
+                        ConnState::Timewait => self.connections.remove(&mut self.timers, comm_id),
+                    }
+                }
+                TimerKey::Sidr(id) => self.sidr.forget(&mut self.timers, id),
+            }
+        }
+    }
+
+    /// What is known of a connection; `None` when it is gone.
+    #[must_use]
+    pub fn connection(&self, conn: ConnId) -> Option<ConnInfo> {
+        self.connections.by_id(conn).map(info)
+    }
+
+    /// All connections, closing ones included.
+    pub fn connections(&self) -> impl Iterator<Item = ConnInfo> + '_ {
+        self.connections.iter().map(info)
+    }
+
+    /// How many connections are remembered, closing ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether no connection is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many SIDR requests are remembered.
+    #[must_use]
+    pub fn sidr_len(&self) -> usize {
+        self.sidr.len()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &Arc<CmStats> {
+        &self.stats
+    }
+
+    /// Sends the MADs of a connection to another Ethernet address from now on, because the peer or the way to it has
+    /// changed.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError::Unknown`].
+    pub fn set_peer_mac(&mut self, conn: ConnId, mac: MacAddr) -> Result<(), CmError> {
+        let conn = self.connections.get_mut(conn.comm_id()).filter(|c| c.id == conn).ok_or(CmError::Unknown)?;
+        conn.path.peer_mac = mac;
+        Ok(())
+    }
+
+    /// A message that the passive side never waits for.
+    fn never_expected(&self, local_id: u32, remote_id: u32) -> DropReason {
+        if self.connections.by_ids(local_id, remote_id).is_some() { self.unexpected() } else { self.unknown_id() }
+    }
+
+    /// Counts a message that the connection's state does not allow.
+    fn unexpected(&self) -> DropReason {
+        self.stats.rx_unexpected.inc();
+        DropReason::CmUnexpected
+    }
+
+    /// Counts a message for ids that are not known.
+    fn unknown_id(&self) -> DropReason {
+        self.stats.rx_unknown_id.inc();
+        DropReason::CmUnknownId
+    }
+
+    /// Whether the user has so many events unread that no new request is taken in.
+    fn events_full(&self) -> bool {
+        self.events.len() >= self.config.max_events
+    }
+
+    /// Queues a message and returns its MAD, for sending it again.
+    fn send(&mut self, path: &MadPath, transaction_id: u64, message: &CmMessage) -> Mad {
+        let mut mad = Box::new([0; MAD_LEN]);
+        message.emit(transaction_id, &mut mad);
+        self.queue(path, mad.clone());
+        mad
+    }
+
+    /// Queues a MAD and counts it. A full queue loses it: whatever matters is sent again by a timer, ours or the peer's.
+    fn queue(&mut self, path: &MadPath, mad: Mad) {
+        use crate::wire::mad::attribute;
+        if self.transmits.len() >= self.config.max_transmits {
+            self.stats.tx_queue_full.inc();
+            return;
+        }
+        let [.., high, low] = *mad.first_chunk::<18>().unwrap_or(&[0; 18]);
+        match u16::from_be_bytes([high, low]) {
+            attribute::REP => self.stats.tx_rep.inc(),
+            attribute::REJ => self.stats.tx_rej.inc(),
+            attribute::DREQ => self.stats.tx_dreq.inc(),
+            attribute::DREP => self.stats.tx_drep.inc(),
+            attribute::SIDR_REP => self.stats.tx_sidr_rep.inc(),
+            _ => {}
+        }
+        self.transmits.push_back(MadTransmit { path: path.clone(), mad });
+    }
+
+    /// Queues a REJ. `ari` and `private_data` that do not fit are an error, and nothing is sent.
+    #[allow(clippy::too_many_arguments)] // the fields of the message
+    fn send_rej(
+        &mut self,
+        path: &MadPath,
+        transaction_id: u64,
+        (local_comm_id, remote_comm_id): (u32, u32),
+        answered: Answered,
+        reason: RejReason,
+        ari: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let private_data = crate::wire::cm::private_data(private_data).ok_or(CmError::TooLong)?;
+        let mut rej = Rej { local_comm_id, remote_comm_id, answered, reason, private_data, ..Rej::default() };
+        if !rej.set_ari(ari) {
+            return Err(CmError::TooLong);
+        }
+        self.send(path, transaction_id, &CmMessage::Rej(rej));
+        Ok(())
+    }
+
+    /// Ends a connection whose peer, or whose user, is done with it: only its ids stay for a while.
+    fn enter_timewait(&mut self, now: Instant, comm_id: u32) {
+        let Some(conn) = self.connections.get(comm_id) else { return };
+        let until = now + conn.timewait;
+        self.connections.transition(&mut self.timers, comm_id, State::Timewait, Some(until));
+        self.limit_closing();
+    }
+
+    /// Forgets the oldest closing connections when there are too many.
+    fn limit_closing(&mut self) {
+        while let Some(comm_id) = self.connections.surplus_closing(self.config.max_closing) {
+            if let Some(conn) = self.connections.get(comm_id)
+                && matches!(conn.state, State::DreqSent { .. })
+            {
+                let reason = DisconnectReason::LocalUnanswered;
+                self.events.push_back(CmEvent::Disconnected { conn: conn.id, reason });
+            }
+            self.stats.timewait_evicted.inc();
+            self.connections.remove(&mut self.timers, comm_id);
+        }
+    }
+}
+
+impl fmt::Debug for Cm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cm")
+            .field("connections", &self.connections.len())
+            .field("pending", &self.connections.pending())
+            .field("sidr", &self.sidr.len())
+            .field("next_timeout", &self.timers.next())
+            .finish_non_exhaustive()
+    }
+}
+
+fn info(conn: &Connection) -> ConnInfo {
+    ConnInfo {
+        conn: conn.id,
+        state: conn.state.name(),
+        path: conn.path.clone(),
+        service_id: conn.service_id,
+        local_qpn: conn.local_qpn,
+        remote_qpn: conn.remote_qpn,
+        remote_comm_id: conn.remote_comm_id,
+        remote_ca_guid: conn.peer.guid,
+        deadline: conn.deadline(),
+    }
+}

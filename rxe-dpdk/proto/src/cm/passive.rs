@@ -1,0 +1,410 @@
+//! The side that is asked: from REQ to an established connection.
+
+use std::net::IpAddr;
+
+use super::connection::{Connection, Peer, State};
+use super::timers::time_of;
+use super::{
+    AcceptParams, Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectRequest, DisconnectReason,
+    LocalAddresses, MadPath,
+};
+use crate::Instant;
+use crate::wire::cm::{Answered, CmMessage, CmTransport, Mra, PortSpace, Rej, RejReason, Rep, Req, Rtu};
+use crate::wire::{DropReason, Gid, PathMtu};
+
+/// What a REQ says, once it is known to be good.
+struct Checked {
+    source: (IpAddr, u16),
+    dest: (IpAddr, u16),
+    path_mtu: PathMtu,
+}
+
+/// Why a REQ is refused, with the additional information that the reason wants.
+struct Refusal {
+    reason: RejReason,
+    ari: Vec<u8>,
+}
+
+impl Cm {
+    /// Grants a connection: sends the REP, again and again until the peer confirms or its retries are used up.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: the connection is gone, was answered before, or the private data is too long.
+    pub fn accept(&mut self, now: Instant, conn: ConnId, params: AcceptParams) -> Result<(), CmError> {
+        let private_data = crate::wire::cm::private_data(&params.private_data).ok_or(CmError::TooLong)?;
+        let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
+        if connection.state.name() != ConnState::ReqReceived {
+            return Err(CmError::WrongState);
+        }
+        let rep = CmMessage::Rep(Rep {
+            local_comm_id: conn.comm_id(),
+            remote_comm_id: connection.remote_comm_id,
+            local_qpn: params.qpn.get(),
+            starting_psn: params.starting_psn,
+            responder_resources: params.responder_resources.min(connection.initiator_depth),
+            initiator_depth: params.initiator_depth.min(connection.responder_resources),
+            target_ack_delay: self.config.target_ack_delay & 31,
+            flow_control: params.flow_control,
+            rnr_retry_count: params.rnr_retry_count.min(7),
+            srq: params.srq,
+            local_ca_guid: self.config.ca_guid,
+            private_data,
+            ..Rep::default()
+        });
+        let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
+        let (resends, deadline) = (connection.max_resends, now + connection.resend_after);
+        let rep = self.send(&path, transaction_id, &rep);
+        if let Some(connection) = self.connections.get_mut(conn.comm_id()) {
+            connection.local_qpn = Some(params.qpn);
+        }
+        let state = State::RepSent { rep, resends };
+        self.connections.transition(&mut self.timers, conn.comm_id(), state, Some(deadline));
+        self.stats.accepted.inc();
+        Ok(())
+    }
+
+    /// Refuses a connection: sends a REJ with `reason`, additional information `ari` (at most 72 bytes) and the upper
+    /// layer's `private_data` (at most 148 bytes), and forgets the connection. A service that does not exist is
+    /// [`RejReason::InvalidServiceId`]; a service that does not want the peer says [`RejReason::ConsumerDefined`].
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: the connection is gone, was answered before, or something is too long.
+    pub fn reject(
+        &mut self,
+        _now: Instant,
+        conn: ConnId,
+        reason: RejReason,
+        ari: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
+        if connection.state.name() != ConnState::ReqReceived {
+            return Err(CmError::WrongState);
+        }
+        let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
+        let ids = (0, connection.remote_comm_id);
+        self.send_rej(&path, transaction_id, ids, Answered::Req, reason, ari, private_data)?;
+        self.connections.remove(&mut self.timers, conn.comm_id());
+        self.stats.rejected.inc();
+        Ok(())
+    }
+
+    /// The first valid packet came to the connection's queue pair: the peer has our REP, whatever became of its RTU.
+    /// Does nothing when the connection is established already.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: the connection is gone, not accepted yet, or closing.
+    pub fn established(&mut self, _now: Instant, conn: ConnId) -> Result<(), CmError> {
+        match self.connections.by_id(conn).ok_or(CmError::Unknown)?.state.name() {
+            ConnState::RepSent => {
+                self.stats.implied_rtu.inc();
+                self.establish(conn);
+                Ok(())
+            }
+            ConnState::Established => Ok(()),
+            ConnState::ReqReceived | ConnState::DreqSent | ConnState::Timewait => Err(CmError::WrongState),
+        }
+    }
+
+    /// A REQ: a repetition, a new attempt of a peer that has forgotten an old one, or a new connection.
+    pub(super) fn on_req(
+        &mut self,
+        now: Instant,
+        path: &MadPath,
+        transaction_id: u64,
+        req: &Req,
+        local: &impl LocalAddresses,
+    ) -> Result<(), DropReason> {
+        self.stats.rx_req.inc();
+        let peer = Peer { guid: req.local_ca_guid, gid: path.peer };
+        if let Some(conn) = self.connections.by_remote_comm_id(peer, req.local_comm_id)
+            && conn.is_repetition(req)
+        {
+            let comm_id = conn.id.comm_id();
+            return self.on_repeated_req(comm_id);
+        }
+        let checked = match self.check_req(path, req, local) {
+            Ok(checked) => checked,
+            Err(refusal) => return self.refuse_req(path, transaction_id, req, &refusal),
+        };
+        if self.events_full() {
+            self.stats.event_queue_full.inc();
+            return Err(DropReason::CmLimit);
+        }
+        let same_id = self.connections.by_remote_comm_id(peer, req.local_comm_id).map(|conn| conn.id.comm_id());
+        let same_qpn = self.connections.by_remote_qpn(peer, req.local_qpn).map(|conn| conn.id.comm_id());
+        for old in [same_id, same_qpn].into_iter().flatten() {
+            self.end_stale(now, old);
+        }
+        if self.connections.open() >= self.config.max_connections {
+            self.stats.req_connection_limit.inc();
+            return self.refuse_req(path, transaction_id, req, &Refusal { reason: RejReason::NoQp, ari: vec![] });
+        }
+        if self.connections.pending() >= self.config.max_pending {
+            self.stats.req_pending_limit.inc();
+            let refusal = Refusal { reason: RejReason::NoResources, ari: vec![] };
+            return self.refuse_req(path, transaction_id, req, &refusal);
+        }
+
+        let id = self.ids.connection(|comm_id| self.connections.contains(comm_id));
+        let conn = Connection::from_req(id, peer, path, req, transaction_id, &self.config);
+        let request = connect_request(&conn, req, &checked);
+        self.connections.insert(conn);
+        self.connections.set_deadline(&mut self.timers, id.comm_id(), now + self.config.answer_timeout);
+        self.stats.requests.inc();
+        self.events.push_back(CmEvent::ConnectRequest(Box::new(request)));
+        Ok(())
+    }
+
+    /// An RTU: the peer is ready.
+    pub(super) fn on_rtu(&mut self, rtu: &Rtu) -> Result<(), DropReason> {
+        self.stats.rx_rtu.inc();
+        let Some(conn) = self.connections.by_ids(rtu.remote_comm_id, rtu.local_comm_id) else {
+            return Err(self.unknown_id());
+        };
+        match conn.state.name() {
+            ConnState::ReqReceived => Err(self.unexpected()),
+            ConnState::RepSent => {
+                let id = conn.id;
+                self.establish(id);
+                Ok(())
+            }
+            ConnState::Established | ConnState::DreqSent | ConnState::Timewait => {
+                self.stats.rx_rtu_duplicate.inc();
+                Err(DropReason::CmDuplicate)
+            }
+        }
+    }
+
+    /// An MRA of our REP: the peer's application is slow, so the REP need not go again that soon.
+    pub(super) fn on_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), DropReason> {
+        self.stats.rx_mra.inc();
+        let Some(conn) = self.connections.by_ids(mra.remote_comm_id, mra.local_comm_id) else {
+            return Err(self.unknown_id());
+        };
+        if conn.state.name() != ConnState::RepSent || mra.answered != Answered::Rep {
+            return Err(self.unexpected());
+        }
+        // On top of the time that the peer promises: the way of its answer to us, as generous as Linux is.
+        let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
+        let comm_id = conn.id.comm_id();
+        self.connections.set_deadline(&mut self.timers, comm_id, now + wait);
+        self.stats.mra_honoured.inc();
+        Ok(())
+    }
+
+    /// A REJ: of our REP, or from a peer that has given up.
+    pub(super) fn on_rej(&mut self, now: Instant, path: &MadPath, rej: &Rej) -> Result<(), DropReason> {
+        self.stats.rx_rej.inc();
+        let by_ids = self.connections.by_ids(rej.remote_comm_id, rej.local_comm_id);
+        // A peer that gives up before our REP came does not know our id. It says its GUID instead.
+        let found = by_ids.or_else(|| {
+            let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
+            let peer = Peer { guid, gid: path.peer };
+            let conn = self.connections.by_remote_comm_id(peer, rej.local_comm_id)?;
+            (rej.reason == RejReason::Timeout && rej.remote_comm_id == 0).then_some(conn)
+        });
+        let Some(conn) = found else { return Err(self.unknown_id()) };
+        let (id, knows_our_id) = (conn.id, by_ids.is_some());
+        match conn.state.name() {
+            ConnState::ReqReceived | ConnState::RepSent => {
+                let reason = ConnectFailure::PeerRejected(rej.reason);
+                self.events.push_back(CmEvent::ConnectFailed { conn: id, reason });
+                self.connections.remove(&mut self.timers, id.comm_id());
+            }
+            // It did get our REP, so this "gave up waiting" is not about this connection's present.
+            ConnState::Established | ConnState::DreqSent if !knows_our_id => return Err(self.unexpected()),
+            ConnState::Established => {
+                let reason = DisconnectReason::PeerRejected(rej.reason);
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason });
+                self.enter_timewait(now, id.comm_id());
+            }
+            ConnState::DreqSent => {
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local });
+                self.enter_timewait(now, id.comm_id());
+            }
+            ConnState::Timewait => return Err(self.unexpected()),
+        }
+        self.stats.peer_rejected.inc();
+        Ok(())
+    }
+
+    /// The user did not answer a request.
+    pub(super) fn answer_timeout(&mut self, comm_id: u32) {
+        let Some(conn) = self.connections.get(comm_id) else { return };
+        let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
+        let ids = (0, conn.remote_comm_id);
+        // Not reason 4: a peer without our REP looks that up by an id that it does not have.
+        let reason = RejReason::NoResources;
+        let _fits = self.send_rej(&path, transaction_id, ids, Answered::Req, reason, &[], &[]);
+        self.stats.unanswered.inc();
+        self.events.push_back(CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::NotAnswered });
+        self.connections.remove(&mut self.timers, comm_id);
+    }
+
+    /// No RTU in time: sends the REP again, or gives up.
+    pub(super) fn rep_timeout(&mut self, now: Instant, comm_id: u32) {
+        let Some(conn) = self.connections.get_mut(comm_id) else { return };
+        let State::RepSent { rep, resends } = &mut conn.state else { return };
+        let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
+        if *resends > 0 {
+            *resends -= 1;
+            let (rep, deadline) = (rep.clone(), now + conn.resend_after);
+            self.stats.tx_rep_retry.inc();
+            self.queue(&path, rep);
+            self.connections.set_deadline(&mut self.timers, comm_id, deadline);
+            return;
+        }
+        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id.
+        let ids = (id.comm_id(), conn.remote_comm_id);
+        let guid = self.config.ca_guid.to_be_bytes();
+        let _fits = self.send_rej(&path, transaction_id, ids, Answered::Other, RejReason::Timeout, &guid, &[]);
+        self.stats.rep_timeout.inc();
+        self.events.push_back(CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::Timeout });
+        self.connections.remove(&mut self.timers, comm_id);
+    }
+
+    fn on_repeated_req(&mut self, comm_id: u32) -> Result<(), DropReason> {
+        let Some(conn) = self.connections.get(comm_id) else { return Err(DropReason::CmDuplicate) };
+        match &conn.state {
+            // Our REP was lost, or is on its way.
+            State::RepSent { rep, .. } => {
+                let (path, rep) = (conn.path.clone(), rep.clone());
+                self.stats.rx_req_duplicate_answered.inc();
+                self.queue(&path, rep);
+                Ok(())
+            }
+            State::ReqReceived => {
+                self.stats.rx_req_duplicate.inc();
+                Err(DropReason::CmDuplicate)
+            }
+            State::Established | State::DreqSent { .. } | State::Timewait => {
+                self.stats.rx_req_duplicate_late.inc();
+                Err(DropReason::CmDuplicate)
+            }
+        }
+    }
+
+    fn refuse_req(
+        &mut self,
+        path: &MadPath,
+        transaction_id: u64,
+        req: &Req,
+        refusal: &Refusal,
+    ) -> Result<(), DropReason> {
+        let ids = (0, req.local_comm_id);
+        let _fits = self.send_rej(path, transaction_id, ids, Answered::Req, refusal.reason, &refusal.ari, &[]);
+        Ok(())
+    }
+
+    /// Everything that can be said against a REQ without knowing the service.
+    fn check_req(&self, path: &MadPath, req: &Req, local: &impl LocalAddresses) -> Result<Checked, Refusal> {
+        let refuse = |reason, ari: &[u8]| Err(Refusal { reason, ari: ari.to_vec() });
+        let stats = &self.stats;
+        if req.service_id.port_space() != Some(PortSpace::Tcp) {
+            stats.req_service_id.inc();
+            return refuse(RejReason::InvalidServiceId, &[]);
+        }
+        if req.transport != CmTransport::Rc {
+            stats.req_transport.inc();
+            return refuse(RejReason::InvalidTransportType, &[]);
+        }
+        // No reason exists for a wrong partition; Linux takes this one. Full and limited members are alike here.
+        if req.pkey & 0x7FFF != 0x7FFF {
+            stats.req_pkey.inc();
+            return refuse(RejReason::InvalidGid, &path.local.0);
+        }
+        let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
+        if !local.is_local(path.port, ours) || !is_host(theirs.ip()) || ours.is_ipv4() != theirs.is_ipv4() {
+            stats.req_gid.inc();
+            return refuse(RejReason::InvalidGid, &path.local.0);
+        }
+        if req.alternate.local_lid != 0 {
+            stats.req_alternate_path.inc();
+            return refuse(RejReason::InvalidAlternateGid, &path.local.0);
+        }
+        let largest = local.path_mtu(path.port);
+        let Some(path_mtu) = PathMtu::from_code(req.path_mtu).filter(|&mtu| mtu <= largest) else {
+            stats.req_path_mtu.inc();
+            return refuse(RejReason::InvalidMtu, &[largest.code()]);
+        };
+        let ip = req.ip_addressing();
+        let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else {
+            stats.req_ip_header.inc();
+            return refuse(RejReason::ConsumerDefined, &[]);
+        };
+        if !is_host(source.0) || !local.is_local(path.port, Gid::from(dest)) {
+            stats.req_ip_header.inc();
+            return refuse(RejReason::ConsumerDefined, &[]);
+        }
+        Ok(Checked { source, dest: (dest, req.service_id.port()), path_mtu })
+    }
+
+    /// The peer's queue pair or communication id came with a new REQ, so the peer knows nothing of `comm_id` any more.
+    fn end_stale(&mut self, now: Instant, comm_id: u32) {
+        let Some(conn) = self.connections.get(comm_id) else { return };
+        let id = conn.id;
+        match conn.state.name() {
+            ConnState::ReqReceived | ConnState::RepSent => {
+                self.events.push_back(CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::Stale });
+                self.connections.remove(&mut self.timers, comm_id);
+            }
+            ConnState::Established => {
+                // Once: should we be wrong and the peer alive, it learns that this connection is over.
+                self.send_dreq(comm_id);
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Stale });
+                self.enter_timewait(now, comm_id);
+            }
+            ConnState::DreqSent => {
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Stale });
+                self.enter_timewait(now, comm_id);
+            }
+            ConnState::Timewait => return,
+        }
+        self.stats.stale.inc();
+    }
+
+    fn establish(&mut self, conn: ConnId) {
+        self.connections.transition(&mut self.timers, conn.comm_id(), State::Established, None);
+        self.stats.established.inc();
+        self.events.push_back(CmEvent::Established { conn });
+    }
+}
+
+/// Whether an address can be that of one host.
+pub(super) fn is_host(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
+        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
+    }
+}
+
+fn connect_request(conn: &Connection, req: &Req, checked: &Checked) -> ConnectRequest {
+    ConnectRequest {
+        conn: conn.id,
+        path: conn.path.clone(),
+        service_id: req.service_id,
+        source: checked.source,
+        dest: checked.dest,
+        remote_qpn: req.local_qpn,
+        starting_psn: req.starting_psn,
+        path_mtu: checked.path_mtu,
+        responder_resources: req.responder_resources,
+        initiator_depth: req.initiator_depth,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        local_ack_timeout: req.primary.ack_timeout,
+        flow_control: req.flow_control,
+        srq: req.srq,
+        traffic_class: req.primary.traffic_class,
+        flow_label: req.primary.flow_label,
+        peer_gid: req.primary.local_gid,
+        local_gid: req.primary.remote_gid,
+        ca_guid: req.local_ca_guid,
+        remote_comm_id: req.local_comm_id,
+        private_data: req.ulp_data(),
+    }
+}

@@ -1,0 +1,30 @@
+//! How MADs travel, and what the connection manager asks about our own addresses.
+
+use crate::wire::{Gid, MacAddr, PathMtu, PortId};
+
+/// How a MAD came in; an answer goes back along it. "Local" is always our side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadPath {
+    /// The port it came in by.
+    pub port: PortId,
+    /// Our Ethernet address.
+    pub local_mac: MacAddr,
+    /// The peer's Ethernet address, or its router's.
+    pub peer_mac: MacAddr,
+    /// Tag control information, if tagged.
+    pub vlan: Option<u16>,
+    /// Our IP address.
+    pub local: Gid,
+    /// The peer's IP address.
+    pub peer: Gid,
+    /// DSCP and ECN bits.
+    pub traffic_class: u8,
+}
+
+/// What the connection manager needs to know about our own ports.
+pub trait LocalAddresses {
+    /// Whether `gid` is one of our addresses on `port`.
+    fn is_local(&self, port: PortId, gid: Gid) -> bool;
+    /// The largest path MTU that `port` carries.
+    fn path_mtu(&self, port: PortId) -> PathMtu;
+}

@@ -1,0 +1,173 @@
+//! Service id resolution: which datagram queue pair serves a port.
+//!
+//! There is no connection behind it: one question, one answer. The answer is kept for a while, because a question whose
+//! answer was lost comes again and must get the same one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::connection::Mad;
+use super::passive::is_host;
+use super::timers::{TimerKey, Timers};
+use super::{Cm, CmError, CmEvent, LocalAddresses, MadPath, SidrId, SidrReply, SidrRequest};
+use crate::Instant;
+use crate::wire::cm::{CmMessage, PortSpace, ServiceId, SidrRep, SidrReq, SidrStatus};
+use crate::wire::{DropReason, Gid};
+
+/// A question: who asks, and the asker's number for it.
+type Question = (Gid, u32);
+
+/// A remembered question.
+#[derive(Debug)]
+struct Entry {
+    question: Question,
+    transaction_id: u64,
+    service_id: ServiceId,
+    path: MadPath,
+    /// `None` while the user has not answered.
+    answer: Option<Mad>,
+    deadline: Option<Instant>,
+}
+
+/// All remembered questions.
+#[derive(Debug, Default)]
+pub(super) struct SidrTable {
+    entries: BTreeMap<SidrId, Entry>,
+    by_question: BTreeMap<Question, SidrId>,
+    /// Ids grow, so the first is the oldest.
+    answered: BTreeSet<SidrId>,
+}
+
+impl SidrTable {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn forget(&mut self, timers: &mut Timers, id: SidrId) {
+        let Some(mut entry) = self.entries.remove(&id) else { return };
+        timers.set(TimerKey::Sidr(id), &mut entry.deadline, None);
+        self.by_question.remove(&entry.question);
+        self.answered.remove(&id);
+    }
+
+    fn set_deadline(&mut self, timers: &mut Timers, id: SidrId, at: Instant) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            timers.set(TimerKey::Sidr(id), &mut entry.deadline, Some(at));
+        }
+    }
+}
+
+impl Cm {
+    /// Answers a datagram client. The same answer goes to repetitions of the question for a while.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: the request is gone, was answered before, or the private data is too long.
+    pub fn reply_sidr(&mut self, now: Instant, id: SidrId, reply: SidrReply) -> Result<(), CmError> {
+        let private_data = crate::wire::cm::private_data(&reply.private_data).ok_or(CmError::TooLong)?;
+        let entry = self.sidr.entries.get(&id).ok_or(CmError::Unknown)?;
+        if entry.answer.is_some() {
+            return Err(CmError::WrongState);
+        }
+        let rep = CmMessage::SidrRep(SidrRep {
+            request_id: entry.question.1,
+            status: reply.status,
+            qpn: reply.qpn.get(),
+            service_id: entry.service_id,
+            qkey: reply.qkey,
+            private_data,
+            ..SidrRep::default()
+        });
+        let (path, transaction_id) = (entry.path.clone(), entry.transaction_id);
+        let mad = self.send(&path, transaction_id, &rep);
+        if let Some(entry) = self.sidr.entries.get_mut(&id) {
+            entry.answer = Some(mad);
+        }
+        self.sidr.answered.insert(id);
+        self.sidr.set_deadline(&mut self.timers, id, now + self.config.sidr_memory);
+        Ok(())
+    }
+
+    pub(super) fn on_sidr_req(
+        &mut self,
+        now: Instant,
+        path: &MadPath,
+        transaction_id: u64,
+        req: &SidrReq,
+        local: &impl LocalAddresses,
+    ) -> Result<(), DropReason> {
+        self.stats.rx_sidr_req.inc();
+        let question = (path.peer, req.request_id);
+        if let Some(&id) = self.sidr.by_question.get(&question)
+            && let Some(entry) = self.sidr.entries.get(&id)
+        {
+            if entry.transaction_id == transaction_id && entry.service_id == req.service_id {
+                let Some(answer) = entry.answer.clone() else {
+                    self.stats.sidr_duplicate.inc();
+                    return Err(DropReason::CmDuplicate);
+                };
+                self.stats.tx_sidr_rep_retry.inc();
+                self.queue(path, answer);
+                return Ok(());
+            }
+            // The number is in use again for another question.
+            self.sidr.forget(&mut self.timers, id);
+        }
+        let request = match check(path, req, local) {
+            Ok(request) => request,
+            Err(status) => {
+                self.stats.sidr_refused.inc();
+                let (request_id, service_id) = (req.request_id, req.service_id);
+                let rep = SidrRep { request_id, service_id, status, ..SidrRep::default() };
+                self.send(path, transaction_id, &CmMessage::SidrRep(rep));
+                return Ok(());
+            }
+        };
+        if self.events_full() {
+            self.stats.event_queue_full.inc();
+            return Err(DropReason::CmLimit);
+        }
+        if self.sidr.len() >= self.config.max_sidr {
+            // An answer that is old has most likely arrived.
+            let Some(&oldest) = self.sidr.answered.first() else {
+                self.stats.sidr_limit.inc();
+                return Err(DropReason::CmLimit);
+            };
+            self.sidr.forget(&mut self.timers, oldest);
+        }
+        let id = self.ids.sidr();
+        let entry = Entry {
+            question,
+            transaction_id,
+            service_id: req.service_id,
+            path: path.clone(),
+            answer: None,
+            deadline: None,
+        };
+        self.sidr.entries.insert(id, entry);
+        self.sidr.by_question.insert(question, id);
+        self.sidr.set_deadline(&mut self.timers, id, now + self.config.answer_timeout);
+        self.stats.sidr_requests.inc();
+        self.events.push_back(CmEvent::SidrRequest(Box::new(SidrRequest { id, ..request })));
+        Ok(())
+    }
+}
+
+/// What the peer asks, or the status that refuses it. The id is still to be set.
+fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<SidrRequest, SidrStatus> {
+    if req.service_id.port_space() != Some(PortSpace::Udp) {
+        return Err(SidrStatus::ServiceIdNotSupported);
+    }
+    let ip = req.ip_addressing();
+    let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else { return Err(SidrStatus::Rejected) };
+    if req.pkey & 0x7FFF != 0x7FFF || !is_host(source.0) || !local.is_local(path.port, Gid::from(dest)) {
+        return Err(SidrStatus::Rejected);
+    }
+    Ok(SidrRequest {
+        id: SidrId(0),
+        path: path.clone(),
+        service_id: req.service_id,
+        source,
+        dest: (dest, req.service_id.port()),
+        private_data: req.ulp_data(),
+    })
+}

@@ -1,0 +1,123 @@
+//! What the connection manager counts.
+
+crate::counters! {
+    /// Counters of one connection manager.
+    pub struct CmStats {
+        /// REQs received.
+        rx_req,
+        /// MRAs received.
+        rx_mra,
+        /// REJs received.
+        rx_rej,
+        /// REPs received.
+        rx_rep,
+        /// RTUs received.
+        rx_rtu,
+        /// DREQs received.
+        rx_dreq,
+        /// DREPs received.
+        rx_drep,
+        /// SIDR_REQs received.
+        rx_sidr_req,
+        /// SIDR_REPs received.
+        rx_sidr_rep,
+        /// LAPs received, all dropped: there are no alternate paths here.
+        rx_lap,
+        /// APRs received, all dropped.
+        rx_apr,
+        /// REQs received again while the service decides.
+        rx_req_duplicate,
+        /// REQs received again after our REP, which was sent again.
+        rx_req_duplicate_answered,
+        /// REQs received again for an established or closing connection.
+        rx_req_duplicate_late,
+        /// RTUs received again or after data had implied them.
+        rx_rtu_duplicate,
+        /// DREQs received again after the connection was over; answered.
+        rx_dreq_duplicate,
+        /// DREPs for connections that are over already.
+        rx_drep_duplicate,
+        /// DREQs for ids not known; answered.
+        rx_dreq_unknown,
+        /// DREQs for a known connection with another queue pair number; not answered.
+        rx_dreq_wrong_qpn,
+        /// Other messages for ids not known.
+        rx_unknown_id,
+        /// Messages that the state of their connection does not allow.
+        rx_unexpected,
+        /// MADs that are malformed or of another base version, class version or length.
+        rx_malformed,
+        /// MADs of other classes, methods or attributes.
+        rx_unsupported,
+        /// REPs sent, retransmissions included.
+        tx_rep,
+        /// REJs sent.
+        tx_rej,
+        /// DREQs sent, retransmissions included.
+        tx_dreq,
+        /// DREPs sent.
+        tx_drep,
+        /// SIDR_REPs sent, retransmissions included.
+        tx_sidr_rep,
+        /// REPs sent again because a timer ran out.
+        tx_rep_retry,
+        /// DREQs sent again because a timer ran out.
+        tx_dreq_retry,
+        /// SIDR_REPs sent again because the request came again.
+        tx_sidr_rep_retry,
+        /// Outgoing MADs dropped because the queue was full.
+        tx_queue_full,
+        /// REQs rejected: IP addressing header malformed or not for us.
+        req_ip_header,
+        /// REQs rejected: not a service id of connected services.
+        req_service_id,
+        /// REQs rejected: transport other than RC.
+        req_transport,
+        /// REQs rejected: partition key.
+        req_pkey,
+        /// REQs rejected: primary GID not ours or of another IP version.
+        req_gid,
+        /// REQs rejected: alternate path.
+        req_alternate_path,
+        /// REQs rejected: path MTU.
+        req_path_mtu,
+        /// REQs rejected: as many connections as allowed.
+        req_connection_limit,
+        /// REQs rejected: as many pending connections as allowed.
+        req_pending_limit,
+        /// REQs and SIDR_REQs dropped: too many events unread.
+        event_queue_full,
+        /// Requests handed to the service.
+        requests,
+        /// Requests that the service accepted.
+        accepted,
+        /// Requests that the service rejected.
+        rejected,
+        /// Requests that the service left unanswered.
+        unanswered,
+        /// Connections established.
+        established,
+        /// Connections established by data before, or instead of, an RTU.
+        implied_rtu,
+        /// MRAs that put off a REP.
+        mra_honoured,
+        /// REJs of the peer that ended a connection or attempt.
+        peer_rejected,
+        /// REPs that nobody answered.
+        rep_timeout,
+        /// DREQs that nobody answered.
+        dreq_timeout,
+        /// Connections replaced by a new REQ of the same peer.
+        stale,
+        /// Connections forgotten before their timewait was over because there were too many.
+        timewait_evicted,
+        /// SIDR requests handed to the service.
+        sidr_requests,
+        /// SIDR requests answered without asking the service: malformed, not for us.
+        sidr_refused,
+        /// SIDR requests dropped because too many were waiting.
+        sidr_limit,
+        /// SIDR requests received again before they were answered.
+        sidr_duplicate,
+    }
+}

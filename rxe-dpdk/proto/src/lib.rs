@@ -1,0 +1,21 @@
+//! RoCEv2 without IO.
+//!
+//! This crate is the protocol and nothing else: it knows no DPDK, no socket, no clock and no thread. Time enters as
+//! [`Instant`], randomness as a seed, packets as byte slices. The layers, each of which may use only the ones
+//! before it:
+//!
+//! * [`wire`]: bytes to types and back; the named reasons for which a packet may be dropped.
+//! * [`mem`]: protection domains, memory regions and the key table.
+//! * [`transport`]: queue pairs, responder, requester, completer, timers.
+//! * [`cm`]: the connection manager that speaks over queue pair 1.
+//! * [`verbs`]: the interface that services and tools program against.
+
+pub mod cm;
+pub mod counters;
+pub mod mem;
+pub mod time;
+pub mod transport;
+pub mod verbs;
+pub mod wire;
+
+pub use time::{Duration, Instant};

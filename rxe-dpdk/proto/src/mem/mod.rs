@@ -1,0 +1,27 @@
+//! Protection domains, memory regions and the key table.
+//!
+//! * [`Memory`] is a span of bytes that peers may read and write at any time. Where the bytes live is a [`Backing`]:
+//!   the heap in tests, hugepages or a shared file in production. All `unsafe` of this layer is in `memory.rs`.
+//! * [`KeyTable`] knows which spans are registered: one table per engine, owned by one lcore, no locks. A key of the
+//!   wire or of a work request becomes a checked [`Span`] here and nowhere else: key, protection domain, rights and
+//!   bounds in one place.
+//! * [`Allocator`] hands out fresh [`Memory`].
+//!
+//! # Who may see which bytes
+//!
+//! A region belongs to a protection domain ([`PdId`]) of its table, and only queue pairs of the same domain reach it.
+//! A region that several lcores serve (an exported file, for example) is registered once in a table of
+//! [`KeyDomain::Shared`] and then [adopted](KeyTable::adopt) under the same key by the table of each lcore. Keys of
+//! the two domains differ in their lowest bit, so an adopted key never meets one that the lcore made for itself.
+
+mod access;
+mod key_table;
+mod memory;
+mod region;
+mod span;
+
+pub use access::Access;
+pub use key_table::{DeallocPdError, KeyDomain, KeyError, KeyTable, RegisterError, UnknownKey};
+pub use memory::{AllocError, Allocator, AtomicError, Backing, HeapAllocator, Memory, OutOfBounds};
+pub use region::{MemoryRegion, PdId};
+pub use span::Span;

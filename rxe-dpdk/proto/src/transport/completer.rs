@@ -1,0 +1,308 @@
+//! The completer: what a queue pair does with responses.
+//!
+//! Responses are taken in PSN order only. An answer to a PSN is also an answer to every SEND and WRITE before it, but
+//! never to a READ or atomic: those complete with their own responses and nothing else. An answer past an unanswered
+//! READ or atomic therefore means that its response was lost.
+
+use crate::time::Instant;
+use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome, rnr_timer};
+
+use super::context::Context;
+use super::qp::{Common, Qp};
+use super::requester::{Failure, Requester, RnrWait, SendWqe};
+use super::seq::Seq;
+use super::{QpErrorCause, QpEvent, QpState, SendFlags, SendOp, WcStatus, WorkCompletion, sge};
+
+/// What made a requester go back.
+#[derive(Clone, Copy)]
+enum Retry {
+    /// A sequence NAK.
+    SequenceNak,
+    /// A response past an unanswered READ or atomic.
+    Implied,
+    /// A missing packet within the responses to a READ.
+    ReadGap,
+}
+
+impl Qp {
+    /// A response whose source, partition and ICRC have been checked.
+    #[inline]
+    pub(super) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
+        let before = self.requester.una;
+        if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
+            self.fail(cx, failure.cause, failure.wqe, None);
+            return;
+        }
+        if self.requester.una > before {
+            self.requester.rearm(now);
+        }
+        self.watch(cx);
+        self.activate(cx);
+        if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
+            self.drained = true;
+            cx.events.push_back(QpEvent::SendQueueDrained { qpn: self.common.qpn });
+        }
+    }
+}
+
+impl Requester {
+    fn respond(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        now: Instant,
+        packet: &RocePacket<'_>,
+    ) -> Result<(), Failure> {
+        let psn = self.una.nearest(packet.psn());
+        if psn >= self.sent {
+            cx.stats.ghost_responses.inc();
+            cx.drop(DropReason::ResponseUnexpected);
+            return Ok(());
+        }
+        if psn < self.una {
+            cx.drop(DropReason::ResponseStale);
+            return Ok(());
+        }
+        match packet.opcode() {
+            Opcode::Acknowledge => match packet.aeth().map(|aeth| aeth.syndrome()) {
+                Some(Syndrome::Ack { .. }) => self.ack(common, cx, now, psn),
+                Some(Syndrome::Rnr { timer }) => self.receiver_not_ready(common, cx, now, psn, timer),
+                Some(Syndrome::Nak(NakCode::PsnSequence)) => {
+                    cx.stats.rcvd_seq_err.inc();
+                    self.acknowledge(common, cx, psn)?;
+                    self.retry(cx, now, Retry::SequenceNak, false).map(|_| ())
+                }
+                Some(Syndrome::Nak(code)) => self.refused(common, cx, psn, code),
+                Some(Syndrome::Reserved(_)) | None => {
+                    cx.drop(DropReason::ResponseUnexpected);
+                    Ok(())
+                }
+            },
+            Opcode::AtomicAcknowledge => self.atomic_response(common, cx, now, packet, psn),
+            _ => self.read_response(common, cx, now, packet, psn),
+        }
+    }
+
+    /// Completes SENDs and WRITEs up to, not including, `end`; stops at a READ or atomic.
+    #[inline]
+    fn acknowledge(&mut self, common: &Common, cx: &mut Context, end: Seq) -> Result<(), Failure> {
+        while self.una < end {
+            let Some(wqe) = self.sq.front() else { break };
+            if wqe.op.wants_response() {
+                break;
+            }
+            let wqe_end = wqe.end();
+            self.advance(wqe_end.min(end));
+            if wqe_end <= end {
+                self.complete(common, cx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the oldest work request with success.
+    #[inline]
+    fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
+        let Some(wqe) = self.pop() else { return Ok(()) };
+        if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) {
+            cx.stats.rdma_sends.inc();
+        }
+        if !common.sq_sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
+            return Ok(());
+        }
+        let wc = WorkCompletion {
+            wr_id: wqe.wr_id,
+            status: WcStatus::Success,
+            opcode: wqe.op.wc_opcode(),
+            qpn: common.qpn,
+            byte_len: if wqe.op.wants_response() { wqe.length } else { 0 },
+            imm: None,
+            invalidated_rkey: None,
+            solicited: false,
+        };
+        if cx.complete(common.send_cq, wc) {
+            Ok(())
+        } else {
+            Err(Failure { wqe: None, cause: QpErrorCause::CqOverflow })
+        }
+    }
+
+    /// A plain ACK.
+    #[inline]
+    fn ack(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<(), Failure> {
+        self.acknowledge(common, cx, psn.add(1))?;
+        if self.una > psn {
+            return Ok(());
+        }
+        // Stopped at a READ or atomic.
+        if self.sq.front().is_some_and(|wqe| psn < wqe.end()) {
+            cx.stats.bare_acks.inc();
+            cx.drop(DropReason::ResponseUnexpected);
+            return Ok(());
+        }
+        cx.drop(DropReason::ResponseGap);
+        self.retry(cx, now, Retry::Implied, false).map(|_| ())
+    }
+
+    /// Answers `psn` with a response to a READ or atomic: completes what is before it, and returns the work request it
+    /// belongs to if it is the next one due.
+    #[inline]
+    fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<SendWqe>, Failure> {
+        self.acknowledge(common, cx, psn)?;
+        let Some(&wqe) = self.sq.front() else { return Ok(None) };
+        if self.una == psn {
+            return Ok(Some(wqe));
+        }
+        cx.drop(DropReason::ResponseGap);
+        let why = if psn < wqe.end() { Retry::ReadGap } else { Retry::Implied };
+        // PSNs that we have seen beyond this gap begin again: this is the answer to the last retry, and its head was
+        // lost, too. (Or packets overtook each other; then this costs a repetition.)
+        let again = self.retried == Some(self.una) && self.beyond_gap.is_some_and(|newest| psn <= newest);
+        if self.retry(cx, now, why, again)? {
+            self.beyond_gap = Some(psn);
+        } else {
+            self.beyond_gap = self.beyond_gap.max(Some(psn));
+        }
+        Ok(None)
+    }
+
+    fn read_response(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        now: Instant,
+        packet: &RocePacket<'_>,
+        psn: Seq,
+    ) -> Result<(), Failure> {
+        let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
+        if !matches!(wqe.op, SendOp::Read { .. }) {
+            cx.drop(DropReason::ResponseUnexpected);
+            return Ok(());
+        }
+        let offset = wqe.offset_of(psn, common.mtu);
+        let expected = (wqe.length - offset).min(common.mtu);
+        let last = psn.add(1) == wqe.end();
+        // FIRST and MIDDLE are not told apart, nor LAST and ONLY: the standard wants FIRST or ONLY at the start of a
+        // repeated READ, rxe does not send it.
+        if packet.info().position.is_end() != last
+            || packet.payload().len() != expected as usize
+            || !matches!(packet.aeth().map(|aeth| aeth.syndrome()), None | Some(Syndrome::Ack { .. }))
+        {
+            cx.drop(DropReason::PayloadLength);
+            return Err(self.blame_front(WcStatus::BadRespErr, QpErrorCause::BadResponse));
+        }
+        self.store(common, cx, offset, packet.payload())?;
+        self.advance(psn.add(1));
+        if last { self.complete(common, cx) } else { Ok(()) }
+    }
+
+    fn atomic_response(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        now: Instant,
+        packet: &RocePacket<'_>,
+        psn: Seq,
+    ) -> Result<(), Failure> {
+        let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
+        let is_atomic = matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let (true, Some(original)) = (is_atomic, packet.atomic_ack()) else {
+            cx.drop(DropReason::ResponseUnexpected);
+            return Ok(());
+        };
+        self.store(common, cx, 0, &original.to_ne_bytes())?;
+        self.advance(psn.add(1));
+        self.complete(common, cx)
+    }
+
+    /// Puts bytes of a response into the buffers of the oldest work request.
+    #[inline]
+    fn store(&self, common: &Common, cx: &Context, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
+        let sges = self.sq.sges(self.sq.head());
+        sge::scatter(&cx.keys, common.pd, sges, offset as usize, bytes)
+            .map_err(|_| self.blame_front(WcStatus::LocProtErr, QpErrorCause::LocalKey))
+    }
+
+    fn blame_front(&self, status: WcStatus, cause: QpErrorCause) -> Failure {
+        Failure { wqe: Some((self.sq.head(), status)), cause }
+    }
+
+    /// RNR NAK: the peer has no receive for the packet at `psn`.
+    fn receiver_not_ready(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        now: Instant,
+        psn: Seq,
+        timer: u8,
+    ) -> Result<(), Failure> {
+        /// As retry count: never give up.
+        const FOR_EVER: u8 = 7;
+        cx.stats.rcvd_rnr_err.inc();
+        self.acknowledge(common, cx, psn)?;
+        if self.rnr_wait.is_some() {
+            return Ok(());
+        }
+        if self.rnr_retries_left == 0 {
+            cx.stats.retry_rnr_exceeded_err.inc();
+            return Err(self.blame(psn, WcStatus::RnrRetryExcErr, QpErrorCause::RnrRetryExceeded));
+        }
+        if self.rnr_retries_left < FOR_EVER {
+            self.rnr_retries_left -= 1;
+        }
+        self.rnr_wait = Some(RnrWait { psn, until: now + rnr_timer(timer) });
+        self.rewind();
+        self.rearm(now);
+        Ok(())
+    }
+
+    /// A NAK that ends the connection.
+    fn refused(&mut self, common: &Common, cx: &mut Context, psn: Seq, code: NakCode) -> Result<(), Failure> {
+        cx.stats.fatal_naks_rcvd.inc();
+        self.acknowledge(common, cx, psn)?;
+        let (status, cause) = match code {
+            NakCode::InvalidRequest => (WcStatus::RemInvReqErr, QpErrorCause::PeerInvalidRequest),
+            NakCode::RemoteAccess => (WcStatus::RemAccessErr, QpErrorCause::PeerAccess),
+            _ => (WcStatus::RemOpErr, QpErrorCause::PeerOperational),
+        };
+        Err(self.blame(psn, status, cause))
+    }
+
+    /// The failure of the work request that `psn` belongs to.
+    fn blame(&self, psn: Seq, status: WcStatus, cause: QpErrorCause) -> Failure {
+        let mut number = self.sq.head();
+        while self.sq.get(number).is_some_and(|wqe| wqe.end() <= psn) {
+            number += 1;
+        }
+        Failure { wqe: Some((number, status)), cause }
+    }
+
+    /// Goes back to the first PSN without an answer, unless that is under way already (then it returns false). `again`
+    /// says that what is under way has failed, too.
+    fn retry(&mut self, cx: &Context, now: Instant, why: Retry, again: bool) -> Result<bool, Failure> {
+        if self.rnr_wait.is_some() || self.retried == Some(self.una) && !again {
+            return Ok(false);
+        }
+        match why {
+            Retry::SequenceNak => {}
+            Retry::Implied => cx.stats.implied_naks.inc(),
+            Retry::ReadGap => cx.stats.read_gaps.inc(),
+        }
+        // A missing response shows that the peer is there and costs no retry. What is never answered for all that is
+        // found by the clock, which is not started anew when the same PSN is missing again.
+        if !again && !matches!(why, Retry::ReadGap) {
+            if self.retries_left == 0 {
+                cx.stats.retry_exceeded_err.inc();
+                return Err(self.blame_front(WcStatus::RetryExcErr, QpErrorCause::RetryExceeded));
+            }
+            self.retries_left -= 1;
+        }
+        cx.stats.completer_retry_err.inc();
+        self.retried = Some(self.una);
+        self.rewind();
+        if !again {
+            self.rearm(now);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,69 @@
+//! What an engine can be told.
+
+/// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Which worker this is, 0 to 14: bits 23..20 of its queue pair numbers.
+    pub worker: u8,
+    /// Randomness for the keys of the engine's key table.
+    pub seed: [u8; 32],
+    /// Most queue pairs, at most 65,534.
+    pub max_qp: u32,
+    /// Most completion queues, at most 65,536.
+    pub max_cq: u32,
+    /// Most entries of one completion queue.
+    pub max_cqe: u32,
+    /// Most outstanding work requests of one queue (send or receive).
+    pub max_qp_wr: u32,
+    /// Most buffers of one work request, at most 255.
+    pub max_sge: u32,
+    /// Most READs and atomics that one queue pair may have outstanding, as responder and as requester.
+    pub max_rd_atomic: u8,
+    /// How many PSNs a requester may be ahead of the oldest one not acknowledged. More fills longer links; every one
+    /// of them may have to be sent again after a loss, and the responder's receive ring must hold the burst.
+    pub window: u32,
+    /// A requester asks for an ACK at the end of each message and after this many packets without asking. At most half
+    /// a window is used, so that the window never closes with nothing asked for.
+    pub ack_every: u32,
+    /// READ response packets that a queue pair sends before the next one gets its turn.
+    pub read_quantum: u32,
+    /// Request packets that a queue pair sends before the next one gets its turn.
+    pub send_quantum: u32,
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            worker: 0,
+            seed: [0; 32],
+            max_qp: 16_384,
+            max_cq: 16_384,
+            max_cqe: 1 << 20,
+            max_qp_wr: 1 << 16,
+            max_sge: 32,
+            max_rd_atomic: 128,
+            window: 128,
+            ack_every: 64,
+            read_quantum: 16,
+            send_quantum: 16,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// The settings with each tunable brought into the range in which it works.
+    pub(super) fn bounded(mut self) -> EngineConfig {
+        self.worker = self.worker.min(14);
+        self.max_qp = self.max_qp.min(65_534);
+        self.max_cq = self.max_cq.min(65_536);
+        self.max_sge = self.max_sge.clamp(1, 255);
+        self.max_qp_wr = self.max_qp_wr.clamp(1, 1 << 24);
+        self.max_rd_atomic = self.max_rd_atomic.min(128);
+        // PSNs are compared within half their space; a window anywhere near that helps nobody.
+        self.window = self.window.clamp(1, 1 << 16);
+        self.ack_every = self.ack_every.clamp(1, self.window.div_ceil(2));
+        self.read_quantum = self.read_quantum.max(1);
+        self.send_quantum = self.send_quantum.max(1);
+        self
+    }
+}

@@ -1,0 +1,98 @@
+//! What all queue pairs of an engine share.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::mem::KeyTable;
+use crate::time::Instant;
+use crate::wire::{BthFields, DropCounters, DropReason, HeaderTemplate, PacketBuilder, TxQueue};
+
+use super::cq::CqTable;
+use super::timer::TimerHeap;
+use super::{CqId, EngineConfig, QpEvent, TransportStats, WorkCompletion};
+
+/// Everything of an [`Engine`](super::Engine) but its queue pairs: handed, beside one queue pair, to whatever works on
+/// that.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) config: EngineConfig,
+    pub(super) keys: KeyTable,
+    /// Keys that a peer's SEND with invalidate may deregister.
+    pub(super) invalidatable: BTreeSet<u32>,
+    pub(super) cqs: CqTable,
+    pub(super) timers: TimerHeap,
+    pub(super) events: VecDeque<QpEvent>,
+    /// Slots of queue pairs that may have something to transmit, each at most once (a flag in the queue pair).
+    pub(super) active: VecDeque<u16>,
+    pub(super) stats: Arc<TransportStats>,
+    pub(super) drops: Arc<DropCounters>,
+    pub(super) emitter: Emitter,
+}
+
+impl Context {
+    /// Counts a dropped packet.
+    #[inline]
+    pub(super) fn drop(&self, reason: DropReason) {
+        self.drops.count(reason);
+    }
+
+    /// Adds a completion; false (counted) when its queue is full.
+    #[inline]
+    pub(super) fn complete(&mut self, cq: CqId, wc: WorkCompletion) -> bool {
+        let fits = self.cqs.push(cq, wc);
+        if !fits {
+            self.stats.cq_overflows.inc();
+        }
+        fits
+    }
+
+    /// Makes sure that the queue pair in `slot` is looked at by `at`.
+    #[inline]
+    pub(super) fn wake_at(&mut self, slot: u16, at: Instant) {
+        self.timers.arm(u32::from(slot), at);
+    }
+}
+
+/// Starts frames.
+#[derive(Debug)]
+pub(super) struct Emitter {
+    /// Identification of the last IPv4 packet.
+    ip_id: u16,
+    stats: Arc<TransportStats>,
+}
+
+impl Emitter {
+    pub(super) fn new(stats: Arc<TransportStats>) -> Emitter {
+        Emitter { ip_id: 0, stats }
+    }
+
+    /// Asks `tx` for room and writes everything up to the BTH; `None` when there is no room. What is begun must be
+    /// finished: `tx` sends it in any case.
+    #[inline]
+    pub(super) fn begin<'t>(
+        &mut self,
+        tx: &'t mut impl TxQueue,
+        template: &HeaderTemplate,
+        fields: BthFields,
+        payload_len: usize,
+    ) -> Option<PacketBuilder<'t>> {
+        let len = template.frame_len(fields.opcode, payload_len);
+        let frame = tx.push(template.port(), len)?;
+        // Linux peers send no zero here either; some middleboxes take zero for "not set".
+        self.ip_id = self.ip_id.checked_add(1).unwrap_or(1);
+        self.stats.sent_pkts.inc();
+        self.stats.sent_bytes.add(len as u64);
+        Some(template.build(frame, self.ip_id, fields, payload_len))
+    }
+}
+
+/// The outcome of a queue pair's turn to transmit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Nothing more to send until something happens.
+    Idle,
+    /// The quantum is used up; there is more.
+    More,
+    /// The port takes no more now.
+    Refused,
+}

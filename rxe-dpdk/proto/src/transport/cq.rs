@@ -1,0 +1,204 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+
+use super::{CqId, WorkCompletion};
+
+/// Why a completion queue could not be made, changed or removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CqError {
+    /// The engine holds no more completion queues.
+    #[error("no more completion queues: the limit is {0}")]
+    TooMany(u32),
+    /// The depth is 0 or beyond the engine's limit.
+    #[error("a completion queue holds 1 to {0} entries")]
+    Depth(u32),
+    /// More completions wait than the new depth holds.
+    #[error("{0} completions wait, more than the new depth")]
+    Occupied(usize),
+    /// Queue pairs still complete to it.
+    #[error("{0} queues still complete to it")]
+    InUse(u32),
+    /// There is no such completion queue.
+    #[error("no such completion queue")]
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Cq {
+    id: CqId,
+    entries: VecDeque<WorkCompletion>,
+    depth: usize,
+    /// Whether the queue stands in the table's list of ready ones.
+    listed: bool,
+    /// How many send and receive queues complete here.
+    users: u32,
+}
+
+/// The completion queues of one engine. The low 16 bits of a [`CqId`] are an index, the rest tells apart successive
+/// users of it.
+#[derive(Debug)]
+pub(super) struct CqTable {
+    slots: Vec<Option<Cq>>,
+    ready: VecDeque<CqId>,
+    created: u32,
+    max: u32,
+    max_depth: u32,
+}
+
+impl CqTable {
+    pub(super) fn new(max: u32, max_depth: u32) -> CqTable {
+        CqTable { slots: Vec::new(), ready: VecDeque::new(), created: 0, max, max_depth }
+    }
+
+    pub(super) fn create(&mut self, depth: usize) -> Result<CqId, CqError> {
+        self.check_depth(depth)?;
+        let index = match self.slots.iter().position(Option::is_none) {
+            Some(index) => index,
+            None if self.slots.len() >= self.max as usize => return Err(CqError::TooMany(self.max)),
+            None => {
+                self.slots.push(None);
+                // Each queue is listed at most once, so listing never allocates.
+                self.ready.reserve(self.slots.len() - self.ready.len());
+                self.slots.len() - 1
+            }
+        };
+        let id = CqId(self.created << 16 | index as u32);
+        self.created = self.created.wrapping_add(1);
+        self.slots[index] = Some(Cq { id, entries: VecDeque::with_capacity(depth), depth, listed: false, users: 0 });
+        Ok(id)
+    }
+
+    pub(super) fn destroy(&mut self, id: CqId) -> Result<(), CqError> {
+        let users = self.get_mut(id).ok_or(CqError::Unknown)?.users;
+        if users != 0 {
+            return Err(CqError::InUse(users));
+        }
+        self.slots[usize::from(id.0 as u16)] = None;
+        self.ready.retain(|&listed| listed != id);
+        Ok(())
+    }
+
+    pub(super) fn resize(&mut self, id: CqId, depth: usize) -> Result<(), CqError> {
+        self.check_depth(depth)?;
+        let cq = self.get_mut(id).ok_or(CqError::Unknown)?;
+        if cq.entries.len() > depth {
+            return Err(CqError::Occupied(cq.entries.len()));
+        }
+        cq.entries.reserve(depth - cq.entries.len());
+        cq.depth = depth;
+        Ok(())
+    }
+
+    fn check_depth(&self, depth: usize) -> Result<(), CqError> {
+        if depth == 0 || depth > self.max_depth as usize { Err(CqError::Depth(self.max_depth)) } else { Ok(()) }
+    }
+
+    /// Counts a queue that completes to `id`; false when there is no such completion queue.
+    pub(super) fn attach(&mut self, id: CqId) -> bool {
+        self.get_mut(id).map(|cq| cq.users += 1).is_some()
+    }
+
+    pub(super) fn detach(&mut self, id: CqId) {
+        if let Some(cq) = self.get_mut(id) {
+            cq.users -= 1;
+        }
+    }
+
+    fn get_mut(&mut self, id: CqId) -> Option<&mut Cq> {
+        self.slots.get_mut(usize::from(id.0 as u16))?.as_mut().filter(|cq| cq.id == id)
+    }
+
+    /// Adds a completion; false when the queue is full (or gone).
+    #[inline]
+    pub(super) fn push(&mut self, id: CqId, wc: WorkCompletion) -> bool {
+        let Some(cq) = self.slots.get_mut(usize::from(id.0 as u16)).and_then(Option::as_mut) else { return false };
+        if cq.id != id || cq.entries.len() >= cq.depth {
+            return false;
+        }
+        cq.entries.push_back(wc);
+        if !cq.listed {
+            cq.listed = true;
+            self.ready.push_back(id);
+        }
+        true
+    }
+
+    pub(super) fn poll(&mut self, id: CqId, out: &mut Vec<WorkCompletion>, max: usize) -> usize {
+        let Some(cq) = self.get_mut(id) else { return 0 };
+        let n = cq.entries.len().min(max);
+        out.extend(cq.entries.drain(..n));
+        n
+    }
+
+    pub(super) fn poll_one(&mut self, id: CqId) -> Option<WorkCompletion> {
+        self.get_mut(id)?.entries.pop_front()
+    }
+
+    pub(super) fn poll_ready(&mut self) -> Option<CqId> {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(cq) = self.get_mut(id) {
+                if !cq.entries.is_empty() {
+                    self.ready.push_back(id);
+                    return Some(id);
+                }
+                cq.listed = false;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{Qpn, WcOpcode, WcStatus};
+
+    fn wc(wr_id: u64) -> WorkCompletion {
+        WorkCompletion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            qpn: Qpn::new(2),
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            solicited: false,
+        }
+    }
+
+    #[test]
+    fn ready_queues_take_turns() {
+        let mut cqs = CqTable::new(8, 8);
+        let (a, b) = (cqs.create(2).unwrap(), cqs.create(2).unwrap());
+        assert_eq!(cqs.poll_ready(), None);
+        assert!(cqs.push(a, wc(1)) && cqs.push(b, wc(2)) && cqs.push(a, wc(3)));
+        assert!(!cqs.push(a, wc(4)), "full");
+        assert_eq!((cqs.poll_ready(), cqs.poll_ready(), cqs.poll_ready()), (Some(a), Some(b), Some(a)));
+        let mut out = Vec::new();
+        assert_eq!(cqs.poll(a, &mut out, 16), 2);
+        assert_eq!(out.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!((cqs.poll_ready(), cqs.poll_ready()), (Some(b), Some(b)));
+        assert_eq!(cqs.poll_one(b).map(|wc| wc.wr_id), Some(2));
+        assert_eq!(cqs.poll_ready(), None);
+    }
+
+    #[test]
+    fn an_id_dies_with_its_queue() {
+        let mut cqs = CqTable::new(1, 8);
+        let a = cqs.create(1).unwrap();
+        assert_eq!(cqs.create(1), Err(CqError::TooMany(1)));
+        assert!(cqs.attach(a));
+        assert_eq!(cqs.destroy(a), Err(CqError::InUse(1)));
+        cqs.detach(a);
+        assert_eq!(cqs.destroy(a), Ok(()));
+        let b = cqs.create(1).unwrap();
+        assert_ne!(a, b);
+        assert!(!cqs.push(a, wc(1)));
+        assert_eq!(cqs.resize(b, 0), Err(CqError::Depth(8)));
+        assert!(cqs.push(b, wc(1)));
+        assert_eq!(cqs.resize(b, 3), Ok(()));
+        assert!(cqs.push(b, wc(2)));
+        assert_eq!(cqs.resize(b, 1), Err(CqError::Occupied(2)));
+    }
+}

@@ -1,0 +1,92 @@
+//! What an engine has to tell besides completions.
+
+use std::fmt;
+
+use super::Qpn;
+
+/// Something happened to a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpEvent {
+    /// The first valid request came before [`Engine::established`](super::Engine::established) was called: the peer
+    /// takes the connection for established, whatever became of its RTU.
+    CommunicationEstablished {
+        /// Our queue pair.
+        qpn: Qpn,
+    },
+    /// The queue pair went to the error state, not by the consumer's wish.
+    QpError {
+        /// Our queue pair.
+        qpn: Qpn,
+        /// Why.
+        cause: QpErrorCause,
+    },
+    /// In SQD, everything outstanding has completed.
+    SendQueueDrained {
+        /// Our queue pair.
+        qpn: Qpn,
+    },
+}
+
+macro_rules! causes {
+    ($($(#[$meta:meta])* $variant:ident => $name:literal,)*) => {
+        /// Why a queue pair went to the error state.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum QpErrorCause { $($(#[$meta])* $variant,)* }
+
+        impl QpErrorCause {
+            /// Every cause.
+            pub const ALL: &'static [QpErrorCause] = &[$(QpErrorCause::$variant,)*];
+
+            /// The name users see.
+            pub const fn name(self) -> &'static str {
+                match self { $(QpErrorCause::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+causes! {
+    /// As responder: a packet that may not follow the one before it (NAK invalid request).
+    OpcodeSequence => "opcode_sequence",
+    /// As responder: an operation we know but do not offer (NAK invalid request).
+    OpcodeUnsupported => "opcode_unsupported",
+    /// As responder: the queue pair does not grant the peer this kind of access (NAK invalid request).
+    AccessFlags => "access_flags",
+    /// As responder: packet, pad or message length against the rules (NAK invalid request).
+    Length => "length",
+    /// As responder: a SEND longer than the receive work request (NAK invalid request).
+    ReceiveTooSmall => "receive_too_small",
+    /// As responder: more READs and atomics outstanding than agreed (NAK invalid request).
+    ReadDepth => "read_depth",
+    /// As responder: an atomic on an address not aligned to 8 bytes (NAK invalid request).
+    Misaligned => "misaligned",
+    /// As responder: the peer's key, range or rights are not good (NAK remote access error).
+    RemoteKey => "remote_key",
+    /// As responder: a key of our own receive work request is not good (NAK remote operational error).
+    ReceiveKey => "receive_key",
+    /// As responder: the key that the peer asked to invalidate cannot be invalidated.
+    Invalidate => "invalidate",
+    /// A completion queue was full.
+    CqOverflow => "cq_overflow",
+    /// As requester: a key of our own send work request is not good.
+    LocalKey => "local_key",
+    /// As requester: no answer after all retries.
+    RetryExceeded => "retry_exceeded",
+    /// As requester: the receiver was still not ready after all retries.
+    RnrRetryExceeded => "rnr_retry_exceeded",
+    /// As requester: the peer said invalid request.
+    PeerInvalidRequest => "peer_invalid_request",
+    /// As requester: the peer said remote access error.
+    PeerAccess => "peer_access",
+    /// As requester: the peer said remote operational error, or something we do not know.
+    PeerOperational => "peer_operational",
+    /// As requester: a response that does not fit the request.
+    BadResponse => "bad_response",
+}
+
+impl fmt::Display for QpErrorCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,76 @@
+//! Where the peer of a queue pair is.
+
+use crate::wire::{
+    BthFields, BthOpcode, DEFAULT_PKEY, Gid, HeaderTemplate, MacAddr, Opcode, PacketBuilder, Path, PathMtu, PortId,
+    Psn, RocePacket, TxQueue,
+};
+
+use super::Qpn;
+use super::context::Emitter;
+
+/// The peer and the way to it: known from RTR on.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) template: HeaderTemplate,
+    src: Gid,
+    dst: Gid,
+    pub(super) dest_qpn: Qpn,
+    pub(super) path_mtu: PathMtu,
+    /// For queries and changes; the data path uses the template.
+    pub(super) path: Box<Path>,
+}
+
+impl Link {
+    pub(super) fn new(path: Path, dest_qpn: Qpn, path_mtu: PathMtu) -> Link {
+        Link {
+            template: HeaderTemplate::new(&path),
+            src: path.src,
+            dst: path.dst,
+            dest_qpn,
+            path_mtu,
+            path: Box::new(path),
+        }
+    }
+
+    /// Whether a packet came along this path, in the other direction. MAC addresses and the UDP source port may differ:
+    /// routes change, and peers choose ports for their own reasons.
+    #[inline]
+    pub(super) fn leads_here(&self, port: PortId, packet: &RocePacket<'_>) -> bool {
+        packet.src_gid() == self.dst && packet.dst_gid() == self.src && port == self.template.port()
+    }
+
+    /// Changes the next hop.
+    pub(super) fn set_dst_mac(&mut self, mac: MacAddr) {
+        self.path.dst_mac = mac;
+        self.template = HeaderTemplate::new(&self.path);
+    }
+
+    /// Begins a packet to the peer; `None` when `tx` has no room.
+    #[inline]
+    pub(super) fn begin<'t>(
+        &self,
+        tx: &'t mut impl TxQueue,
+        emitter: &mut Emitter,
+        op: Opcode,
+        psn: Psn,
+        flags: Flags,
+        payload_len: usize,
+    ) -> Option<PacketBuilder<'t>> {
+        let fields = BthFields {
+            opcode: BthOpcode::rc(op),
+            dest_qp: self.dest_qpn.get(),
+            psn,
+            solicited: flags.solicited,
+            ack_req: flags.ack_req,
+            pkey: DEFAULT_PKEY,
+        };
+        emitter.begin(tx, &self.template, fields, payload_len)
+    }
+}
+
+/// The two flags that a sender may set in the BTH.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Flags {
+    pub(super) solicited: bool,
+    pub(super) ack_req: bool,
+}

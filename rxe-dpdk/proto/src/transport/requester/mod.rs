@@ -1,0 +1,340 @@
+//! The requester: turns work requests into request packets, and sends them again when needed.
+//!
+//! PSNs are given out when work is posted. Four marks move over them:
+//!
+//! ```text
+//!      una            cursor          sent            next
+//! ------+---------------+---------------+---------------+------
+//! acked | waiting for   | to be sent    | not yet sent  | not yet
+//!       | an answer     | again         |               | given out
+//! ```
+//!
+//! `cursor` goes back to `una` for a retry and usually equals `sent`. The [completer](super::completer) moves `una`.
+
+mod packet;
+mod send_queue;
+
+use crate::time::{Duration, Instant};
+use crate::wire::{Psn, TxQueue};
+
+use super::context::{Context, Turn};
+use super::qp::{Common, Qp};
+use super::responder::packets_of;
+use super::seq::Seq;
+use super::{PostError, QpErrorCause, QpState, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion, sge};
+
+use packet::Sent;
+pub(super) use send_queue::{SendQueue, SendWqe};
+
+/// PSNs between the oldest unacknowledged one and the newest must compare unambiguously: less than half their space.
+const MAX_SPAN: u64 = (1 << 23) - 1;
+
+/// The most packets of one message. Twice this is within [`MAX_SPAN`] with room for a window.
+const MAX_PACKETS: u32 = 1 << 22;
+
+/// The sending half of a queue pair. The completer works on the same state.
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub(super) sq: SendQueue,
+    /// The oldest PSN without an answer.
+    pub(super) una: Seq,
+    /// The next PSN to write, and the number of the work request that it belongs to.
+    pub(super) cursor: Seq,
+    pub(super) cursor_wqe: u64,
+    /// One past the newest PSN ever written.
+    pub(super) sent: Seq,
+    /// The first PSN of the next work request posted.
+    next: Seq,
+    /// READs and atomics written since `una` without a full answer.
+    pub(super) rd_outstanding: u32,
+    max_rd_atomic: u32,
+    /// Packets written since the last one that asks for an ACK.
+    since_ack: u32,
+    /// Time without progress until a retry; `None` waits for ever.
+    timeout: Option<Duration>,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
+    /// Where the last retry by NAK or missing response started: until `una` moves, another one from there would only
+    /// repeat what is under way. The timer does not ask.
+    pub(super) retried: Option<Seq>,
+    /// The newest PSN of a READ response that came beyond a gap since the last retry.
+    pub(super) beyond_gap: Option<Seq>,
+    /// The receiver is not ready: nothing is sent until then.
+    pub(super) rnr_wait: Option<RnrWait>,
+    /// When to act if nothing happens before.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// A wait that the peer asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RnrWait {
+    /// The PSN that it refused.
+    pub(super) psn: Seq,
+    pub(super) until: Instant,
+}
+
+/// Why a queue pair must go to error: the work request that is to blame, if one is, and with which status.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) wqe: Option<(u64, WcStatus)>,
+    pub(super) cause: QpErrorCause,
+}
+
+impl Requester {
+    pub(super) fn new(sq: SendQueue) -> Requester {
+        let start = Seq::start(Psn::new(0));
+        Requester {
+            sq,
+            una: start,
+            cursor: start,
+            cursor_wqe: 0,
+            sent: start,
+            next: start,
+            rd_outstanding: 0,
+            max_rd_atomic: 0,
+            since_ack: 0,
+            timeout: None,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            retried: None,
+            beyond_gap: None,
+            rnr_wait: None,
+            deadline: None,
+        }
+    }
+
+    /// The queue pair becomes ready to send.
+    pub(super) fn start(&mut self, attr: &RtsAttr) {
+        let start = Seq::start(attr.sq_psn);
+        (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
+        self.cursor_wqe = self.sq.tail();
+        self.max_rd_atomic = u32::from(attr.max_rd_atomic);
+        self.timeout = timeout_of(attr.timeout);
+        (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
+        (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
+    }
+
+    /// Back to the start, as after a transition to RESET.
+    pub(super) fn reset(&mut self) {
+        let mut sq = std::mem::replace(&mut self.sq, SendQueue::new(0, 0));
+        sq.clear();
+        *self = Requester::new(sq);
+    }
+
+    /// Whether everything begun has its answer.
+    pub(super) fn is_drained(&self) -> bool {
+        self.una == self.sent && self.sq.front().is_none_or(|wqe| wqe.first == self.una)
+    }
+
+    pub(super) fn next_psn(&self) -> Psn {
+        self.next.psn()
+    }
+
+    pub(super) fn una_psn(&self) -> Psn {
+        self.una.psn()
+    }
+
+    /// Checks a work request and puts it into the queue.
+    pub(super) fn post(&mut self, wr: &SendWr<'_>, mtu: u32) -> Result<(), PostError> {
+        let wqe = self.check(wr, mtu)?;
+        if wr.op.wants_response() && self.max_rd_atomic == 0 {
+            return Err(PostError::NoReadResources);
+        }
+        self.next = wqe.end();
+        self.sq.push(wqe, wr.sges);
+        Ok(())
+    }
+
+    /// What a work request becomes in the queue.
+    pub(super) fn check(&self, wr: &SendWr<'_>, mtu: u32) -> Result<SendWqe, PostError> {
+        if self.sq.is_full() {
+            return Err(PostError::QueueFull);
+        }
+        if wr.sges.len() > self.sq.max_sge() {
+            return Err(PostError::TooManySges);
+        }
+        let length = sge::total_len(wr.sges).ok_or(PostError::MessageTooLong)?;
+        if matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) && length != 8 {
+            return Err(PostError::AtomicLength);
+        }
+        let packets = packets_of(length, mtu);
+        if packets > MAX_PACKETS {
+            return Err(PostError::MessageTooLong);
+        }
+        Ok(SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            first: self.next,
+            packets,
+            length,
+            num_sge: wr.sges.len() as u8,
+            flags: wr.flags,
+        })
+    }
+
+    /// Goes back to the first PSN without an answer.
+    pub(super) fn rewind(&mut self) {
+        self.cursor = self.una;
+        self.cursor_wqe = self.sq.head();
+        self.rd_outstanding = 0;
+        self.since_ack = 0;
+        self.beyond_gap = None;
+    }
+
+    /// Everything before `psn` has been answered. That is progress: retries count anew.
+    #[inline]
+    pub(super) fn advance(&mut self, psn: Seq) {
+        self.una = psn;
+        // A late answer may overtake a retry.
+        self.cursor = self.cursor.max(psn);
+        self.retries_left = self.retry_cnt;
+        self.rnr_retries_left = self.rnr_retry;
+        if self.rnr_wait.is_some_and(|wait| wait.psn < psn) {
+            self.rnr_wait = None;
+        }
+    }
+
+    /// Takes out the oldest work request, which has its answer.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<SendWqe> {
+        let number = self.sq.head();
+        let wqe = self.sq.pop()?;
+        if wqe.op.wants_response() && number < self.cursor_wqe {
+            self.rd_outstanding = self.rd_outstanding.saturating_sub(1);
+        }
+        self.cursor_wqe = self.cursor_wqe.max(self.sq.head());
+        Some(wqe)
+    }
+
+    /// Starts the clock anew: after progress, after a retry and before the first packet of all.
+    #[inline]
+    pub(super) fn rearm(&mut self, now: Instant) {
+        self.deadline = match self.rnr_wait {
+            Some(wait) => Some(wait.until),
+            None if self.una < self.sent => self.timeout.map(|timeout| now + timeout),
+            None => None,
+        };
+    }
+
+    /// Completes every work request: the one that failed with its status, the others as flushed.
+    pub(super) fn flush(&mut self, common: &Common, cx: &mut Context, failed: Option<(u64, WcStatus)>) {
+        loop {
+            let number = self.sq.head();
+            let Some(wqe) = self.sq.pop() else { break };
+            let status = match failed {
+                Some((blamed, status)) if blamed == number => status,
+                _ => WcStatus::WrFlushErr,
+            };
+            cx.complete(common.send_cq, common.failed(wqe.wr_id, wqe.op.wc_opcode(), status));
+        }
+        (self.una, self.cursor, self.sent) = (self.next, self.next, self.next);
+        self.cursor_wqe = self.sq.tail();
+        self.rd_outstanding = 0;
+        self.rnr_wait = None;
+        self.deadline = None;
+    }
+}
+
+/// IBTA vol 1 §11.6.2: the local ACK timeout code; 0 disables the timer.
+fn timeout_of(code: u8) -> Option<Duration> {
+    (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
+}
+
+impl Qp {
+    /// Writes up to `quantum` request packets. Returns how many and how it ended.
+    pub(super) fn send_requests(
+        &mut self,
+        cx: &mut Context,
+        now: Instant,
+        tx: &mut impl TxQueue,
+        quantum: u32,
+    ) -> (usize, Turn) {
+        let Some(link) = &self.link else { return (0, Turn::Idle) };
+        let mut written = 0;
+        let draining = self.state == QpState::Sqd;
+        let mut turn = Turn::More;
+        let mut failure = None;
+        while written < quantum as usize {
+            match self.requester.send_one(&self.common, link, cx, tx, draining) {
+                Sent::Written => written += 1,
+                Sent::Blocked => {
+                    turn = Turn::Idle;
+                    break;
+                }
+                Sent::Refused => {
+                    turn = Turn::Refused;
+                    break;
+                }
+                Sent::Failed(reason) => {
+                    failure = Some(reason);
+                    turn = Turn::Idle;
+                    break;
+                }
+            }
+        }
+        if written > 0 && self.requester.deadline.is_none() {
+            self.requester.rearm(now);
+            self.watch(cx);
+        }
+        if let Some(failure) = failure {
+            cx.stats.send_err.inc();
+            self.fail(cx, failure.cause, failure.wqe, None);
+            turn = if self.responder.owes() { Turn::More } else { Turn::Idle };
+        }
+        (written, turn)
+    }
+
+    /// The deadline has passed.
+    pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
+        let requester = &mut self.requester;
+        if requester.rnr_wait.take().is_some() {
+            // The wait is over; the clock starts when something is sent.
+            requester.deadline = None;
+            self.activate(cx);
+            return;
+        }
+        cx.stats.timeouts.inc();
+        if requester.retries_left == 0 {
+            let failure =
+                Failure { wqe: Some((requester.sq.head(), WcStatus::RetryExcErr)), cause: QpErrorCause::RetryExceeded };
+            cx.stats.retry_exceeded_err.inc();
+            self.fail(cx, failure.cause, failure.wqe, None);
+            return;
+        }
+        requester.retries_left -= 1;
+        cx.stats.completer_retry_err.inc();
+        // Whatever was sent for the last retry is lost too: the next NAK is news.
+        requester.retried = None;
+        requester.rewind();
+        requester.rearm(now);
+        self.activate(cx);
+    }
+}
+
+impl Common {
+    /// The completion of a work request that did not succeed.
+    pub(super) fn failed(&self, wr_id: u64, opcode: super::WcOpcode, status: WcStatus) -> WorkCompletion {
+        WorkCompletion {
+            wr_id,
+            status,
+            opcode,
+            qpn: self.qpn,
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            solicited: false,
+        }
+    }
+}
+
+impl SendWqe {
+    /// Whether it waits for earlier READs and atomics.
+    #[inline]
+    fn is_fenced(&self) -> bool {
+        self.flags.contains(SendFlags::FENCE)
+    }
+}

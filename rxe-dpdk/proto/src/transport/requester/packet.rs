@@ -1,0 +1,212 @@
+//! Writing request packets.
+
+use crate::mem::Access;
+use crate::transport::context::Context;
+use crate::transport::link::{Flags, Link};
+use crate::transport::qp::Common;
+use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus, sge};
+use crate::wire::{Opcode, TxQueue};
+
+use super::{Failure, MAX_SPAN, Requester, SendWqe};
+
+/// What became of the next packet.
+pub(super) enum Sent {
+    Written,
+    /// There is none, or it has to wait for an answer.
+    Blocked,
+    /// The port takes no more now.
+    Refused,
+    /// A work request of ours is bad.
+    Failed(Failure),
+}
+
+impl Requester {
+    /// Writes the packet at the cursor, if it may go.
+    #[inline]
+    pub(super) fn send_one(
+        &mut self,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        tx: &mut impl TxQueue,
+        draining: bool,
+    ) -> Sent {
+        if self.rnr_wait.is_some() {
+            return Sent::Blocked;
+        }
+        let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
+        if let Some(stall) = self.stall(&wqe, cx, draining) {
+            return stall;
+        }
+        if wqe.op.wants_response() {
+            self.send_read_or_atomic(&wqe, common, link, cx, tx)
+        } else {
+            self.send_message(&wqe, common, link, cx, tx)
+        }
+    }
+
+    /// Whether the packet at the cursor has to wait, each reason with its counter.
+    #[inline]
+    fn stall(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Sent> {
+        let in_flight = self.cursor.since(self.una);
+        if in_flight >= u64::from(cx.config.window) {
+            cx.stats.window_stalls.inc();
+            return Some(Sent::Blocked);
+        }
+        let wants_response = wqe.op.wants_response();
+        if self.cursor > wqe.first && !wants_response {
+            return None;
+        }
+        // SQD: what was begun before is finished (or repeated), nothing else is begun.
+        if draining && self.cursor >= self.sent {
+            return Some(Sent::Blocked);
+        }
+        if wqe.is_fenced() && self.rd_outstanding > 0 {
+            cx.stats.fence_stalls.inc();
+            return Some(Sent::Blocked);
+        }
+        let span = in_flight + u64::from(wqe.packets);
+        if wants_response && (self.rd_outstanding >= self.max_rd_atomic || span > MAX_SPAN) {
+            cx.stats.rd_atomic_stalls.inc();
+            return Some(Sent::Blocked);
+        }
+        None
+    }
+
+    /// A key of the work request at the cursor is bad. It fails when it is its turn, so that what was sent before can
+    /// still complete.
+    fn bad_key(&self, wqe: &SendWqe) -> Sent {
+        if self.una < wqe.first {
+            return Sent::Blocked;
+        }
+        Sent::Failed(Failure { wqe: Some((self.cursor_wqe, WcStatus::LocProtErr)), cause: QpErrorCause::LocalKey })
+    }
+
+    /// A packet of a SEND or WRITE.
+    #[inline]
+    fn send_message(
+        &mut self,
+        wqe: &SendWqe,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        tx: &mut impl TxQueue,
+    ) -> Sent {
+        let offset = wqe.offset_of(self.cursor, common.mtu);
+        let len = (wqe.length - offset).min(common.mtu);
+        let sges = self.sq.sges(self.cursor_wqe);
+        // Before room is asked for, as a frame once begun is sent.
+        if sge::check(&cx.keys, common.pd, sges, offset as usize, len as usize, Access::empty()).is_err() {
+            return self.bad_key(wqe);
+        }
+        let first = self.cursor == wqe.first;
+        let last = self.cursor.add(1) == wqe.end();
+        let asks = last
+            || self.since_ack + 1 >= cx.config.ack_every
+            || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
+        let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: asks };
+        let op = opcode(wqe.op, first, last);
+        let psn = self.cursor.psn();
+        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
+            return Sent::Refused;
+        };
+        match wqe.op {
+            SendOp::Write { remote, .. } if first => {
+                packet.reth(remote.addr, remote.rkey, wqe.length);
+            }
+            SendOp::SendInvalidate { rkey } if last => {
+                packet.ieth(rkey);
+            }
+            _ => {}
+        }
+        if let SendOp::Send { imm: Some(imm) } | SendOp::Write { imm: Some(imm), .. } = wqe.op
+            && last
+        {
+            packet.imm(imm);
+        }
+        // Checked above.
+        let gathered = sge::gather(&cx.keys, common.pd, sges, offset as usize, packet.payload_mut());
+        debug_assert!(gathered.is_ok());
+        packet.finish();
+        self.since_ack = if asks { 0 } else { self.since_ack + 1 };
+        self.written(cx, 1, last);
+        Sent::Written
+    }
+
+    /// A READ request from the cursor on (which is amid the READ when a response is missing), or an atomic.
+    fn send_read_or_atomic(
+        &mut self,
+        wqe: &SendWqe,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        tx: &mut impl TxQueue,
+    ) -> Sent {
+        let offset = wqe.offset_of(self.cursor, common.mtu);
+        let left = wqe.length - offset;
+        let sges = self.sq.sges(self.cursor_wqe);
+        if sge::check(&cx.keys, common.pd, sges, offset as usize, left as usize, Access::LOCAL_WRITE).is_err() {
+            return self.bad_key(wqe);
+        }
+        let op = match wqe.op {
+            SendOp::CompareSwap { .. } => Opcode::CompareSwap,
+            SendOp::FetchAdd { .. } => Opcode::FetchAdd,
+            _ => Opcode::ReadRequest,
+        };
+        let flags = Flags { solicited: false, ack_req: true };
+        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, self.cursor.psn(), flags, 0) else {
+            return Sent::Refused;
+        };
+        match wqe.op {
+            SendOp::CompareSwap { remote, compare, swap } => packet.atomic_eth(remote.addr, remote.rkey, swap, compare),
+            SendOp::FetchAdd { remote, add } => packet.atomic_eth(remote.addr, remote.rkey, add, 0),
+            SendOp::Read { remote } | SendOp::Write { remote, .. } => {
+                packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left)
+            }
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } => &mut packet,
+        };
+        packet.finish();
+        self.since_ack = 0;
+        self.rd_outstanding += 1;
+        let packets = wqe.end().since(self.cursor) as u32;
+        self.written(cx, packets, true);
+        Sent::Written
+    }
+
+    /// Moves the cursor over what was written.
+    #[inline]
+    fn written(&mut self, cx: &Context, psns: u32, last: bool) {
+        if self.cursor < self.sent {
+            cx.stats.retransmitted_pkts.inc();
+        }
+        self.cursor = self.cursor.add(psns);
+        self.sent = self.sent.max(self.cursor);
+        if last {
+            self.cursor_wqe += 1;
+        }
+    }
+}
+
+/// The opcode of a packet of a SEND or WRITE.
+#[inline]
+fn opcode(op: SendOp, first: bool, last: bool) -> Opcode {
+    let is_write = matches!(op, SendOp::Write { .. });
+    match (is_write, first, last) {
+        (false, true, false) => Opcode::SendFirst,
+        (false, false, false) => Opcode::SendMiddle,
+        (true, true, false) => Opcode::WriteFirst,
+        (true, false, false) => Opcode::WriteMiddle,
+        (_, only, true) => match (op, only) {
+            (SendOp::Send { imm: Some(_) }, true) => Opcode::SendOnlyImm,
+            (SendOp::Send { imm: Some(_) }, false) => Opcode::SendLastImm,
+            (SendOp::SendInvalidate { .. }, true) => Opcode::SendOnlyInvalidate,
+            (SendOp::SendInvalidate { .. }, false) => Opcode::SendLastInvalidate,
+            (SendOp::Write { imm: Some(_), .. }, true) => Opcode::WriteOnlyImm,
+            (SendOp::Write { imm: Some(_), .. }, false) => Opcode::WriteLastImm,
+            (SendOp::Write { imm: None, .. }, true) => Opcode::WriteOnly,
+            (SendOp::Write { imm: None, .. }, false) => Opcode::WriteLast,
+            (_, true) => Opcode::SendOnly,
+            (_, false) => Opcode::SendLast,
+        },
+    }
+}

@@ -1,0 +1,148 @@
+//! The send queue of a queue pair.
+
+use crate::transport::seq::Seq;
+use crate::transport::{SendFlags, SendOp, Sge};
+use crate::wire::Psn;
+
+/// A posted send queue work request.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport) struct SendWqe {
+    pub(in crate::transport) wr_id: u64,
+    pub(in crate::transport) op: SendOp,
+    /// Its first PSN, and how many it takes (a READ: those of its responses).
+    pub(in crate::transport) first: Seq,
+    pub(in crate::transport) packets: u32,
+    /// What its buffers hold together.
+    pub(in crate::transport) length: u32,
+    pub(in crate::transport) num_sge: u8,
+    pub(in crate::transport) flags: SendFlags,
+}
+
+impl SendWqe {
+    const EMPTY: SendWqe = SendWqe {
+        wr_id: 0,
+        op: SendOp::Send { imm: None },
+        first: Seq::start(Psn::new(0)),
+        packets: 0,
+        length: 0,
+        num_sge: 0,
+        flags: SendFlags::empty(),
+    };
+
+    /// One past its last PSN.
+    #[inline]
+    pub(in crate::transport) fn end(&self) -> Seq {
+        self.first.add(self.packets)
+    }
+
+    /// How many bytes of the message lie before PSN `psn` of it.
+    #[inline]
+    pub(in crate::transport) fn offset_of(&self, psn: Seq, mtu: u32) -> u32 {
+        // At most 2^31, as the PSN is within the message.
+        (psn.since(self.first) as u32).saturating_mul(mtu).min(self.length)
+    }
+}
+
+/// A ring of work requests and their buffers, by running number: the oldest one not completed is `head`.
+#[derive(Debug)]
+pub(in crate::transport) struct SendQueue {
+    wqes: Box<[SendWqe]>,
+    sges: Box<[Sge]>,
+    max_sge: u32,
+    max: u32,
+    head: u64,
+    tail: u64,
+}
+
+impl SendQueue {
+    pub(in crate::transport) fn new(max: u32, max_sge: u32) -> SendQueue {
+        let slots = if max == 0 { 0 } else { max.next_power_of_two() };
+        SendQueue {
+            wqes: vec![SendWqe::EMPTY; slots as usize].into(),
+            sges: vec![Sge::default(); slots as usize * max_sge as usize].into(),
+            max_sge,
+            max,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Bytes allocated for a queue of this size.
+    pub(in crate::transport) fn footprint(max: u32, max_sge: u32) -> usize {
+        let slots = if max == 0 { 0 } else { max.next_power_of_two() } as usize;
+        slots * (size_of::<SendWqe>() + max_sge as usize * size_of::<Sge>())
+    }
+
+    #[inline]
+    fn index(&self, number: u64) -> usize {
+        number as usize & self.wqes.len().wrapping_sub(1)
+    }
+
+    pub(in crate::transport) fn is_full(&self) -> bool {
+        self.tail - self.head >= u64::from(self.max)
+    }
+
+    pub(in crate::transport) fn max_sge(&self) -> usize {
+        self.max_sge as usize
+    }
+
+    /// Adds a work request. Call only when not full, and with at most `max_sge` buffers.
+    pub(in crate::transport) fn push(&mut self, wqe: SendWqe, sges: &[Sge]) {
+        let index = self.index(self.tail);
+        let first = index * self.max_sge as usize;
+        if let Some(place) = self.sges.get_mut(first..first + sges.len())
+            && let Some(slot) = self.wqes.get_mut(index)
+        {
+            place.copy_from_slice(sges);
+            *slot = wqe;
+            self.tail += 1;
+        }
+    }
+
+    /// The number of the oldest one not completed.
+    #[inline]
+    pub(in crate::transport) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The number of the next one to be posted.
+    #[inline]
+    pub(in crate::transport) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// The work request of this number, unless completed or not yet posted.
+    #[inline]
+    pub(in crate::transport) fn get(&self, number: u64) -> Option<&SendWqe> {
+        if number < self.head || number >= self.tail {
+            return None;
+        }
+        self.wqes.get(self.index(number))
+    }
+
+    /// Its buffers.
+    #[inline]
+    pub(in crate::transport) fn sges(&self, number: u64) -> &[Sge] {
+        let num_sge = self.get(number).map_or(0, |wqe| usize::from(wqe.num_sge));
+        let first = self.index(number) * self.max_sge as usize;
+        self.sges.get(first..first + num_sge).unwrap_or_default()
+    }
+
+    /// The oldest one not completed.
+    #[inline]
+    pub(in crate::transport) fn front(&self) -> Option<&SendWqe> {
+        self.get(self.head)
+    }
+
+    /// Takes out the oldest one.
+    #[inline]
+    pub(in crate::transport) fn pop(&mut self) -> Option<SendWqe> {
+        let wqe = *self.front()?;
+        self.head += 1;
+        Some(wqe)
+    }
+
+    pub(in crate::transport) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+}

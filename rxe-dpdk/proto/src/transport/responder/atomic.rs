@@ -1,0 +1,65 @@
+//! COMPARE_SWAP and FETCH_ADD: executed exactly once, answered as often as asked.
+
+use crate::mem::Access;
+use crate::transport::QpErrorCause;
+use crate::transport::context::Context;
+use crate::transport::qp::Common;
+use crate::transport::seq::Seq;
+use crate::wire::RocePacket;
+
+use super::resources::{AtomicKind, Kind, Reply, Resource};
+use super::{Message, Refusal, Responder};
+
+impl Responder {
+    pub(super) fn atomic(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+        op: AtomicKind,
+    ) -> Result<(), Refusal> {
+        let (Message::None, Some(eth)) = (self.message, packet.atomic_eth()) else {
+            return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
+        };
+        self.require(Access::REMOTE_ATOMIC)?;
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(QpErrorCause::ReadDepth));
+        }
+        if !packet.payload().is_empty() || packet.pad() != 0 {
+            return Err(Refusal::invalid(QpErrorCause::Length));
+        }
+        if eth.va() % 8 != 0 {
+            return Err(Refusal::invalid(QpErrorCause::Misaligned));
+        }
+        let span = cx.keys.check(eth.rkey(), common.pd, eth.va(), 8, Access::REMOTE_ATOMIC);
+        let span = span.map_err(|_| Refusal::access())?;
+        // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
+        let original = match op {
+            AtomicKind::CompareSwap => span.compare_swap(0, eth.compare(), eth.swap_or_add()),
+            AtomicKind::FetchAdd => span.fetch_add(0, eth.swap_or_add()),
+        }
+        .map_err(|_| Refusal::invalid(QpErrorCause::Misaligned))?;
+        self.message_done();
+        let first = self.expected;
+        self.resources.push(Resource {
+            first,
+            packets: 1,
+            msn: self.msn,
+            kind: Kind::Atomic { op, original },
+            reply: Some(Reply { from: first, next: first, va: 0, left: 0, replay: false }),
+        });
+        self.expected = first.add(1);
+        Ok(())
+    }
+
+    /// A repeated atomic gets the value of the first time. False when we no longer know it.
+    pub(super) fn atomic_again(&mut self, cx: &Context, again: AtomicKind, psn: Seq) -> bool {
+        let Some((index, resource)) = self.resources.find(psn) else { return false };
+        if !matches!(resource.kind, Kind::Atomic { op, .. } if op == again) {
+            return false;
+        }
+        self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay: true });
+        cx.stats.atomic_replays.inc();
+        true
+    }
+}

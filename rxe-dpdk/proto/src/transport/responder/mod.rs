@@ -1,0 +1,403 @@
+//! The responder: what a queue pair does with requests.
+//!
+//! A request passes a ladder: PSN first, then the order of opcodes, rights, resources, lengths, keys; then it is
+//! executed. Nothing is sent here. What is owed to the peer is noted and written by [`reply`] when the engine
+//! transmits, in PSN order:
+//!
+//! * responses to READs and atomics, the oldest first;
+//! * one plain ACK for all SENDs and WRITEs of a burst, never past a READ or atomic that still waits for its response,
+//!   as the peer would take that for a loss;
+//! * a NAK after everything before it has been answered.
+
+mod atomic;
+mod read;
+mod recv_queue;
+mod reply;
+mod resources;
+mod send;
+mod write;
+
+use crate::mem::{Access, PdId};
+use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome};
+
+use super::context::Context;
+use super::qp::{Common, Qp};
+use super::seq::Seq;
+use super::{QpErrorCause, QpEvent, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
+
+pub(super) use recv_queue::{RecvQueue, RecvRefused};
+#[cfg(test)]
+pub(super) use resources::Resource;
+pub(super) use resources::Resources;
+
+/// The receiving half of a queue pair.
+#[derive(Debug)]
+pub(super) struct Responder {
+    /// The PSN of the next request.
+    expected: Seq,
+    /// Messages completed, modulo 2^24.
+    msn: u32,
+    /// The newest SEND or WRITE packet executed, and the MSN then: what a plain ACK says. Never the PSN of a READ or
+    /// atomic, as rxe completes those on a plain ACK, without data.
+    executed: (Seq, u32),
+    /// A plain ACK is owed.
+    ack_owed: bool,
+    /// A NAK is owed.
+    nak: Option<Nak>,
+    /// What the peer has been told about the expected PSN.
+    told: Told,
+    /// The message under way.
+    message: Message,
+    /// What the peer may do.
+    access: Access,
+    min_rnr_timer: u8,
+    resources: Resources,
+    pub(super) rq: RecvQueue,
+}
+
+/// A message of several packets, after its first.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    None,
+    /// A SEND that goes to the oldest receive.
+    Send {
+        received: u32,
+    },
+    /// A WRITE to `left` bytes at `va`.
+    Write {
+        rkey: u32,
+        va: u64,
+        left: u32,
+        total: u32,
+    },
+}
+
+/// Whether the peer knows that it must send again. One word about each gap is enough; more would make it start over
+/// more than once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    Nothing,
+    /// A sequence NAK.
+    Sequence,
+    /// Receiver not ready. What was in flight behind the refused packet is dropped without a word: a sequence NAK on
+    /// top would cost the peer a retry.
+    NotReady,
+}
+
+/// A NAK that is owed.
+#[derive(Clone, Copy, Debug)]
+struct Nak {
+    psn: Psn,
+    msn: u32,
+    syndrome: Syndrome,
+}
+
+impl Nak {
+    /// Whether the connection ends with it.
+    fn is_fatal(self) -> bool {
+        matches!(self.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
+    }
+}
+
+/// Why a request in sequence was not executed.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// No receive is posted: the peer is to come again.
+    NotReady,
+    /// The connection ends. `nak` is the answer, if there is one; `receive` the status of the receive in use.
+    Fatal { nak: Option<NakCode>, cause: QpErrorCause, receive: WcStatus },
+}
+
+impl Refusal {
+    const fn invalid(cause: QpErrorCause) -> Refusal {
+        Refusal::Fatal { nak: Some(NakCode::InvalidRequest), cause, receive: WcStatus::RemInvReqErr }
+    }
+
+    const fn access() -> Refusal {
+        Refusal::Fatal {
+            nak: Some(NakCode::RemoteAccess),
+            cause: QpErrorCause::RemoteKey,
+            receive: WcStatus::RemAccessErr,
+        }
+    }
+}
+
+impl Responder {
+    pub(super) fn new(rq: RecvQueue) -> Responder {
+        let start = Seq::start(Psn::new(0));
+        Responder {
+            expected: start,
+            msn: 0,
+            executed: (start.prev(), 0),
+            ack_owed: false,
+            nak: None,
+            told: Told::Nothing,
+            message: Message::None,
+            access: Access::empty(),
+            min_rnr_timer: 0,
+            resources: Resources::default(),
+            rq,
+        }
+    }
+
+    pub(super) fn set_access(&mut self, access: Access) {
+        self.access = access;
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The queue pair becomes ready to receive.
+    pub(super) fn start(&mut self, attr: &RtrAttr) {
+        self.expected = Seq::start(attr.rq_psn);
+        self.msn = 0;
+        self.executed = (self.expected.prev(), 0);
+        self.min_rnr_timer = attr.min_rnr_timer;
+        // rxe has as many outstanding as the next power of two of what was agreed.
+        let depth = usize::from(attr.max_dest_rd_atomic);
+        self.resources = Resources::new(if depth == 0 { 0 } else { depth.next_power_of_two() });
+    }
+
+    /// Back to the start, as after a transition to RESET.
+    pub(super) fn reset(&mut self) {
+        let mut rq = std::mem::replace(&mut self.rq, RecvQueue::new(0, 0));
+        rq.clear();
+        *self = Responder::new(rq);
+    }
+
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.expected.psn()
+    }
+
+    /// Whether something is owed to the peer.
+    #[inline]
+    pub(super) fn owes(&self) -> bool {
+        self.ack_owed || self.nak.is_some() || self.resources.is_due()
+    }
+
+    /// Whether a NAK is owed that ends the connection.
+    pub(super) fn has_last_word(&self) -> bool {
+        self.nak.is_some_and(Nak::is_fatal)
+    }
+
+    /// Completes every receive: the one in use with `status`, the others as flushed.
+    pub(super) fn flush(&mut self, common: &Common, cx: &mut Context, status: Option<WcStatus>) {
+        let mut status = match self.message {
+            Message::Send { .. } => status,
+            _ => None,
+        };
+        while let Some(wqe) = self.rq.pop() {
+            let status = status.take().unwrap_or(WcStatus::WrFlushErr);
+            cx.complete(common.recv_cq, common.failed(wqe.wr_id, WcOpcode::Recv, status));
+        }
+        self.message = Message::None;
+    }
+
+    /// Forgets what is owed to the peer.
+    pub(super) fn abandon_replies(&mut self) {
+        self.ack_owed = false;
+        self.nak = None;
+        self.resources.abandon();
+    }
+
+    /// A packet of SENDs or WRITEs has been executed.
+    #[inline]
+    fn executed(&mut self, packet: &RocePacket<'_>, cx: &Context) {
+        self.executed = (self.expected, self.msn);
+        self.expected = self.expected.add(1);
+        if packet.ack_req() {
+            if self.ack_owed {
+                cx.stats.ack_deferred.inc();
+            }
+            self.ack_owed = true;
+        }
+    }
+
+    #[inline]
+    fn message_done(&mut self) {
+        self.msn = self.msn.wrapping_add(1) & 0xFF_FFFF;
+    }
+
+    /// Takes the oldest receive out and completes it with `byte_len` bytes of `packet`'s message.
+    #[inline]
+    fn complete_receive(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+        opcode: WcOpcode,
+        byte_len: u32,
+    ) -> Result<(), Refusal> {
+        let Some(wqe) = self.rq.pop() else { return Err(Refusal::NotReady) };
+        let wc = WorkCompletion {
+            wr_id: wqe.wr_id,
+            status: WcStatus::Success,
+            opcode,
+            qpn: common.qpn,
+            byte_len,
+            imm: packet.imm(),
+            invalidated_rkey: packet.invalidate_rkey(),
+            solicited: packet.solicited(),
+        };
+        if cx.complete(common.recv_cq, wc) {
+            Ok(())
+        } else {
+            Err(Refusal::Fatal { nak: None, cause: QpErrorCause::CqOverflow, receive: WcStatus::WrFlushErr })
+        }
+    }
+
+    /// Carries out the request with the expected PSN.
+    #[inline]
+    fn execute(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
+        use Opcode::*;
+        // What the peer was told is settled by its coming; a NAK not sent yet is no longer needed.
+        self.told = Told::Nothing;
+        self.nak = None;
+        match packet.opcode() {
+            SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
+            | SendOnlyInvalidate => self.send(common, cx, packet),
+            WriteFirst | WriteMiddle | WriteLast | WriteLastImm | WriteOnly | WriteOnlyImm => {
+                self.write(common, cx, packet)
+            }
+            ReadRequest => self.read(common, cx, packet),
+            CompareSwap => self.atomic(common, cx, packet, resources::AtomicKind::CompareSwap),
+            FetchAdd => self.atomic(common, cx, packet, resources::AtomicKind::FetchAdd),
+            _ => Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
+        }
+    }
+
+    /// A request from before the expected PSN: nothing is executed again, but the answer may have been lost.
+    fn duplicate(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>, psn: Seq) {
+        use Opcode::*;
+        cx.stats.duplicate_request.inc();
+        let answered = match packet.opcode() {
+            SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
+            | SendOnlyInvalidate | WriteFirst | WriteMiddle | WriteLast | WriteLastImm | WriteOnly | WriteOnlyImm => {
+                if self.ack_owed {
+                    cx.stats.ack_deferred.inc();
+                }
+                self.ack_owed = true;
+                true
+            }
+            ReadRequest => self.read_again(common.pd, common.mtu, cx, packet, psn),
+            CompareSwap => self.atomic_again(cx, resources::AtomicKind::CompareSwap, psn),
+            FetchAdd => self.atomic_again(cx, resources::AtomicKind::FetchAdd, psn),
+            _ => false,
+        };
+        if !answered {
+            cx.drop(DropReason::PsnDuplicateGone);
+        }
+    }
+
+    /// A request from beyond the expected PSN: something is missing.
+    fn out_of_sequence(&mut self, cx: &Context) {
+        match self.told {
+            Told::Nothing => {
+                self.told = Told::Sequence;
+                let syndrome = Syndrome::Nak(NakCode::PsnSequence);
+                self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
+                cx.stats.out_of_seq_request.inc();
+                cx.drop(DropReason::PsnOutOfSequence);
+            }
+            Told::Sequence => cx.drop(DropReason::PsnOutOfSequence),
+            Told::NotReady => cx.drop(DropReason::PsnAfterRnr),
+        }
+    }
+
+    /// The rights check of a remote operation on the queue pair itself.
+    #[inline]
+    fn require(&self, access: Access) -> Result<(), Refusal> {
+        // IBTA has no NAK code of its own for this; rxe and hardware answer invalid request.
+        if self.access.contains(access) { Ok(()) } else { Err(Refusal::invalid(QpErrorCause::AccessFlags)) }
+    }
+}
+
+impl Qp {
+    /// A request whose source, partition and ICRC have been checked.
+    #[inline]
+    pub(super) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
+        let psn = self.responder.expected.nearest(packet.psn());
+        if psn == self.responder.expected {
+            match self.responder.execute(&self.common, cx, packet) {
+                Ok(()) => {
+                    if !self.established {
+                        self.established = true;
+                        cx.events.push_back(QpEvent::CommunicationEstablished { qpn: self.common.qpn });
+                    }
+                }
+                Err(refusal) => self.refuse(cx, refusal),
+            }
+        } else if psn < self.responder.expected {
+            self.responder.duplicate(&self.common, cx, packet, psn);
+        } else {
+            self.responder.out_of_sequence(cx);
+        }
+        if self.responder.owes() {
+            self.activate(cx);
+        }
+    }
+
+    fn refuse(&mut self, cx: &mut Context, refusal: Refusal) {
+        let responder = &mut self.responder;
+        let (psn, msn) = (responder.expected.psn(), responder.msn);
+        match refusal {
+            Refusal::NotReady => {
+                responder.told = Told::NotReady;
+                responder.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: responder.min_rnr_timer } });
+                cx.stats.receive_queue_empty.inc();
+                cx.drop(DropReason::NoReceive);
+            }
+            Refusal::Fatal { nak, cause, receive } => {
+                responder.nak = nak.map(|code| Nak { psn, msn, syndrome: Syndrome::Nak(code) });
+                if let Some(reason) = drop_reason(cause) {
+                    cx.drop(reason);
+                }
+                self.fail(cx, cause, None, Some(receive));
+            }
+        }
+    }
+}
+
+/// What the packet that caused an error is counted as; `None` when it was executed.
+fn drop_reason(cause: QpErrorCause) -> Option<DropReason> {
+    Some(match cause {
+        QpErrorCause::OpcodeSequence => DropReason::OpcodeOutOfSequence,
+        QpErrorCause::OpcodeUnsupported => DropReason::OpcodeNotSupported,
+        QpErrorCause::Length | QpErrorCause::ReceiveTooSmall => DropReason::PayloadLength,
+        QpErrorCause::ReadDepth => DropReason::TooManyReads,
+        QpErrorCause::AccessFlags | QpErrorCause::Misaligned | QpErrorCause::RemoteKey => DropReason::RemoteAccess,
+        QpErrorCause::ReceiveKey => DropReason::NoReceive,
+        _ => return None,
+    })
+}
+
+/// Whether the payload of a packet that is not the last one of its message, or of the last or only one, may be `len`
+/// bytes long.
+#[inline]
+fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
+    let len = packet.payload().len();
+    let mtu = mtu as usize;
+    let position = packet.info().position;
+    let length_ok = match (position.is_start(), position.is_end()) {
+        (_, false) => len == mtu,
+        (false, true) => 1 <= len && len <= mtu,
+        (true, true) => len <= mtu,
+    };
+    length_ok && packet.pad() == len.wrapping_neg() & 3
+}
+
+/// How many packets a READ of `len` bytes is answered with.
+#[inline]
+pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}
+
+/// The protection domain and key check of a remote operation; zero bytes need neither key nor address.
+#[inline]
+fn check_remote(cx: &Context, pd: PdId, rkey: u32, va: u64, len: u32, need: Access) -> Result<(), Refusal> {
+    if len == 0 {
+        return Ok(());
+    }
+    cx.keys.check(rkey, pd, va, u64::from(len), need).map(|_| ()).map_err(|_| Refusal::access())
+}

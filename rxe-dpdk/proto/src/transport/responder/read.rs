@@ -1,0 +1,67 @@
+//! RDMA READ requests. The responses are written by [`reply`](super::reply).
+
+use crate::mem::{Access, PdId};
+use crate::transport::QpErrorCause;
+use crate::transport::context::Context;
+use crate::transport::qp::Common;
+use crate::transport::seq::Seq;
+use crate::wire::RocePacket;
+
+use super::resources::{Kind, Reply, Resource};
+use super::write::MAX_MESSAGE;
+use super::{Message, Refusal, Responder, check_remote, packets_of};
+
+impl Responder {
+    /// Accepts a READ. All of it is validated now: a NAK amid the responses confuses rxe.
+    pub(super) fn read(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
+        let (Message::None, Some(reth)) = (self.message, packet.reth()) else {
+            return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
+        };
+        self.require(Access::REMOTE_READ)?;
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(QpErrorCause::ReadDepth));
+        }
+        let (rkey, va, len) = (reth.rkey(), reth.va(), reth.dma_len());
+        if !packet.payload().is_empty() || packet.pad() != 0 || len > MAX_MESSAGE {
+            return Err(Refusal::invalid(QpErrorCause::Length));
+        }
+        check_remote(cx, common.pd, rkey, va, len, Access::REMOTE_READ)?;
+        self.message_done();
+        let first = self.expected;
+        let packets = packets_of(len, common.mtu);
+        self.resources.push(Resource {
+            first,
+            packets,
+            msn: self.msn,
+            kind: Kind::Read { rkey, va, len },
+            reply: Some(Reply { from: first, next: first, va, left: len, replay: false }),
+        });
+        self.expected = first.add(packets);
+        Ok(())
+    }
+
+    /// A READ request for something asked for before: the responses from its PSN on are given (again), with the data
+    /// as it is now. False when we do not know the READ or it is not part of it.
+    pub(super) fn read_again(&mut self, pd: PdId, mtu: u32, cx: &Context, packet: &RocePacket<'_>, psn: Seq) -> bool {
+        let Some(reth) = packet.reth() else { return false };
+        let Some((index, resource)) = self.resources.find(psn) else { return false };
+        let Kind::Read { rkey, va, len } = resource.kind else { return false };
+        // IBTA vol 1 §9.4.4 / 9.7.5.2: a repeated READ may be for the rest of the original, from some PSN on.
+        let left = reth.dma_len();
+        let skipped = reth.va().wrapping_sub(va);
+        let inside = left == 0 && len == 0
+            || reth.rkey() == rkey && skipped <= u64::from(len) && u64::from(left) <= u64::from(len) - skipped;
+        let packets_left = resource.end().since(psn);
+        if !inside || u64::from(packets_of(left, mtu)) > packets_left {
+            return false;
+        }
+        if check_remote(cx, pd, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
+            // Not worth the connection: it may be a stray copy of a READ answered long ago.
+            return false;
+        }
+        let replay = resource.reply.is_none_or(|reply| reply.replay || reply.next > psn);
+        self.resources.reply_again(index, Reply { from: psn, next: psn, va: reth.va(), left, replay });
+        cx.stats.read_replays.inc();
+        true
+    }
+}

@@ -1,0 +1,103 @@
+//! The receive queue of a queue pair.
+
+use crate::transport::{RecvWr, Sge, sge};
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::transport) struct RecvWqe {
+    pub(in crate::transport) wr_id: u64,
+    /// What its buffers hold together.
+    pub(in crate::transport) length: u32,
+    num_sge: u32,
+}
+
+/// A ring of posted receives and their buffers. The oldest one stays in its place while a message is written to it and
+/// leaves when the message is complete.
+#[derive(Debug)]
+pub(in crate::transport) struct RecvQueue {
+    wqes: Box<[RecvWqe]>,
+    sges: Box<[Sge]>,
+    max_sge: u32,
+    max: u32,
+    /// Counts of receives taken out and put in; they wrap.
+    head: u32,
+    tail: u32,
+}
+
+/// Why a receive was not posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::transport) enum RecvRefused {
+    Full,
+    Sges,
+    Length,
+}
+
+impl RecvQueue {
+    pub(in crate::transport) fn new(max: u32, max_sge: u32) -> RecvQueue {
+        let slots = if max == 0 { 0 } else { max.next_power_of_two() };
+        RecvQueue {
+            wqes: vec![RecvWqe::default(); slots as usize].into(),
+            sges: vec![Sge::default(); slots as usize * max_sge as usize].into(),
+            max_sge,
+            max,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Bytes allocated for a queue of this size.
+    pub(in crate::transport) fn footprint(max: u32, max_sge: u32) -> usize {
+        let slots = if max == 0 { 0 } else { max.next_power_of_two() } as usize;
+        slots * (size_of::<RecvWqe>() + max_sge as usize * size_of::<Sge>())
+    }
+
+    #[inline]
+    fn index(&self, count: u32) -> usize {
+        count as usize & self.wqes.len().wrapping_sub(1)
+    }
+
+    pub(in crate::transport) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), RecvRefused> {
+        if self.len() >= self.max {
+            return Err(RecvRefused::Full);
+        }
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(RecvRefused::Sges);
+        }
+        let length = sge::total_len(wr.sges).ok_or(RecvRefused::Length)?;
+        let index = self.index(self.tail);
+        let first = index * self.max_sge as usize;
+        self.sges[first..first + wr.sges.len()].copy_from_slice(wr.sges);
+        self.wqes[index] = RecvWqe { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u32 };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The oldest receive and its buffers.
+    #[inline]
+    pub(in crate::transport) fn front(&self) -> Option<(&RecvWqe, &[Sge])> {
+        if self.head == self.tail {
+            return None;
+        }
+        let index = self.index(self.head);
+        let wqe = self.wqes.get(index)?;
+        let first = index * self.max_sge as usize;
+        Some((wqe, self.sges.get(first..first + wqe.num_sge as usize)?))
+    }
+
+    /// Takes out the oldest receive.
+    #[inline]
+    pub(in crate::transport) fn pop(&mut self) -> Option<RecvWqe> {
+        let wqe = *self.front()?.0;
+        self.head = self.head.wrapping_add(1);
+        Some(wqe)
+    }
+
+    #[inline]
+    pub(in crate::transport) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    pub(in crate::transport) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+}

@@ -1,0 +1,152 @@
+//! What a responder remembers of READs and atomics: enough to answer them, and to answer them again.
+
+use std::collections::VecDeque;
+
+use crate::transport::seq::Seq;
+
+/// A READ or atomic that was accepted.
+#[derive(Clone, Debug)]
+pub(in crate::transport) struct Resource {
+    /// Its first PSN, and how many it takes.
+    pub(in crate::transport) first: Seq,
+    pub(in crate::transport) packets: u32,
+    /// The MSN with it counted: what its responses say, so that a requester that goes by MSN completes nothing beyond
+    /// it.
+    pub(in crate::transport) msn: u32,
+    pub(in crate::transport) kind: Kind,
+    /// The answer being given, if one is due.
+    pub(in crate::transport) reply: Option<Reply>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport) enum Kind {
+    Read { rkey: u32, va: u64, len: u32 },
+    Atomic { op: AtomicKind, original: u64 },
+}
+
+/// Which atomic it was: a duplicate must be of the same kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::transport) enum AtomicKind {
+    CompareSwap,
+    FetchAdd,
+}
+
+/// How far an answer has got.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport) struct Reply {
+    /// Where it began: there the response is FIRST or ONLY, also when that is in the middle of the READ as first asked.
+    pub(in crate::transport) from: Seq,
+    /// The next response.
+    pub(in crate::transport) next: Seq,
+    /// The bytes still to send.
+    pub(in crate::transport) va: u64,
+    pub(in crate::transport) left: u32,
+    /// Whether this repeats an answer given before.
+    pub(in crate::transport) replay: bool,
+}
+
+impl Resource {
+    /// One past its last PSN.
+    #[inline]
+    pub(in crate::transport) fn end(&self) -> Seq {
+        self.first.add(self.packets)
+    }
+}
+
+/// The ring of resources, oldest first. As PSNs only grow, that is the order in which answers must go out.
+#[derive(Debug, Default)]
+pub(in crate::transport) struct Resources {
+    ring: VecDeque<Resource>,
+    depth: usize,
+    /// How many have a reply due, and an index that none of them is below.
+    due: usize,
+    from: usize,
+}
+
+impl Resources {
+    /// Room for `depth` READs and atomics.
+    pub(in crate::transport) fn new(depth: usize) -> Resources {
+        Resources { ring: VecDeque::with_capacity(depth), depth, due: 0, from: 0 }
+    }
+
+    /// Bytes allocated for a ring of `depth`.
+    pub(in crate::transport) fn footprint(depth: usize) -> usize {
+        depth * size_of::<Resource>()
+    }
+
+    /// Whether one more can be accepted: the oldest is given up if it has been answered.
+    #[inline]
+    pub(in crate::transport) fn has_room(&self) -> bool {
+        self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(|r| r.reply.is_none()))
+    }
+
+    /// Remembers a new one, whose reply is due. Call only with room.
+    #[inline]
+    pub(in crate::transport) fn push(&mut self, resource: Resource) {
+        if self.ring.len() >= self.depth {
+            self.ring.pop_front();
+            self.from = self.from.saturating_sub(1);
+        }
+        if self.due == 0 {
+            self.from = self.ring.len();
+        }
+        self.due += 1;
+        self.ring.push_back(resource);
+    }
+
+    /// The oldest one whose reply is due.
+    #[inline]
+    pub(in crate::transport) fn oldest_due(&mut self) -> Option<&mut Resource> {
+        if self.due == 0 {
+            return None;
+        }
+        while self.ring.get(self.from)?.reply.is_none() {
+            self.from += 1;
+        }
+        self.ring.get_mut(self.from)
+    }
+
+    /// Whether any reply is due.
+    #[inline]
+    pub(in crate::transport) fn is_due(&self) -> bool {
+        self.due > 0
+    }
+
+    /// The first PSN of the oldest one whose reply is due.
+    #[inline]
+    pub(in crate::transport) fn oldest_due_psn(&mut self) -> Option<Seq> {
+        self.oldest_due().map(|resource| resource.first)
+    }
+
+    /// The reply of the oldest due one has been given (or given up).
+    #[inline]
+    pub(in crate::transport) fn done(&mut self) {
+        if let Some(resource) = self.oldest_due() {
+            resource.reply = None;
+            self.due -= 1;
+        }
+    }
+
+    /// The one that `psn` belongs to.
+    pub(in crate::transport) fn find(&self, psn: Seq) -> Option<(usize, &Resource)> {
+        self.ring.iter().enumerate().rev().find(|(_, r)| r.first <= psn && psn < r.end())
+    }
+
+    /// Makes a reply due, in place of one under way.
+    pub(in crate::transport) fn reply_again(&mut self, index: usize, reply: Reply) {
+        if let Some(resource) = self.ring.get_mut(index)
+            && resource.reply.replace(reply).is_none()
+        {
+            self.from = if self.due == 0 { index } else { self.from.min(index) };
+            self.due += 1;
+        }
+    }
+
+    /// Gives up all replies.
+    pub(in crate::transport) fn abandon(&mut self) {
+        for resource in &mut self.ring {
+            resource.reply = None;
+        }
+        self.due = 0;
+    }
+}

@@ -1,0 +1,63 @@
+//! SEND, its immediate and invalidating forms included.
+
+use crate::transport::context::Context;
+use crate::transport::qp::Common;
+use crate::transport::{QpErrorCause, WcOpcode, WcStatus, sge};
+use crate::wire::{NakCode, RocePacket};
+
+use super::{Message, Refusal, Responder, payload_fits};
+
+impl Responder {
+    pub(super) fn send(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
+        let position = packet.info().position;
+        let received = match (self.message, position.is_start()) {
+            (Message::None, true) => 0,
+            (Message::Send { received }, false) => received,
+            _ => return Err(Refusal::invalid(QpErrorCause::OpcodeSequence)),
+        };
+        let Some((wqe, sges)) = self.rq.front() else { return Err(Refusal::NotReady) };
+        // From here on the receive is in use: an error completes it with its cause.
+        self.message = Message::Send { received };
+        if !payload_fits(packet, common.mtu) {
+            return Err(Refusal::invalid(QpErrorCause::Length));
+        }
+        let payload = packet.payload();
+        let total = received.saturating_add(payload.len() as u32);
+        if total > wqe.length {
+            // IBTA vol 1 §9.9.3: a message longer than the receive is an invalid request (rxe says operational error).
+            return Err(Refusal::Fatal {
+                nak: Some(NakCode::InvalidRequest),
+                cause: QpErrorCause::ReceiveTooSmall,
+                receive: WcStatus::LocLenErr,
+            });
+        }
+        sge::scatter(&cx.keys, common.pd, sges, received as usize, payload).map_err(|_| Refusal::Fatal {
+            nak: Some(NakCode::RemoteOperational),
+            cause: QpErrorCause::ReceiveKey,
+            receive: WcStatus::LocProtErr,
+        })?;
+        if !position.is_end() {
+            self.message = Message::Send { received: total };
+            self.executed(packet, cx);
+            return Ok(());
+        }
+        self.message_done();
+        self.executed(packet, cx);
+        if let Some(rkey) = packet.invalidate_rkey() {
+            invalidate(cx, common, rkey)?;
+        }
+        self.message = Message::None;
+        cx.stats.rdma_recvs.inc();
+        self.complete_receive(common, cx, packet, WcOpcode::Recv, total)
+    }
+}
+
+/// Deregisters the key that the peer asks to invalidate. The message has been received by then: a bad key is the
+/// receiver's error, and the peer is not told (nor by rxe).
+fn invalidate(cx: &mut Context, common: &Common, rkey: u32) -> Result<(), Refusal> {
+    let ours = cx.keys.region(rkey).is_some_and(|region| region.pd() == common.pd);
+    if ours && cx.invalidatable.remove(&rkey) && cx.keys.deregister(rkey).is_ok() {
+        return Ok(());
+    }
+    Err(Refusal::Fatal { nak: None, cause: QpErrorCause::Invalidate, receive: WcStatus::RemInvReqErr })
+}

@@ -1,0 +1,55 @@
+//! RDMA WRITE, with immediate data included.
+
+use crate::mem::Access;
+use crate::transport::context::Context;
+use crate::transport::qp::Common;
+use crate::transport::{QpErrorCause, WcOpcode};
+use crate::wire::RocePacket;
+
+use super::{Message, Refusal, Responder, check_remote, payload_fits};
+
+/// The longest message there is.
+pub(super) const MAX_MESSAGE: u32 = 1 << 31;
+
+impl Responder {
+    pub(super) fn write(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
+        let info = packet.info();
+        let (rkey, va, left, total) = match (self.message, packet.reth()) {
+            (Message::None, Some(reth)) => (reth.rkey(), reth.va(), reth.dma_len(), reth.dma_len()),
+            (Message::Write { rkey, va, left, total }, None) => (rkey, va, left, total),
+            _ => return Err(Refusal::invalid(QpErrorCause::OpcodeSequence)),
+        };
+        self.require(Access::REMOTE_WRITE)?;
+        if info.takes_receive && self.rq.front().is_none() {
+            return Err(Refusal::NotReady);
+        }
+        let payload = packet.payload();
+        let len = payload.len() as u32;
+        // A packet that is not the last one must leave something for the last; the last must leave nothing.
+        let length_ok = if info.position.is_end() { len == left } else { len < left };
+        if !length_ok || left > MAX_MESSAGE || !payload_fits(packet, common.mtu) {
+            return Err(Refusal::invalid(QpErrorCause::Length));
+        }
+        if info.position.is_start() {
+            // The whole range at once, so that a bad one changes nothing.
+            check_remote(cx, common.pd, rkey, va, left, Access::REMOTE_WRITE)?;
+        }
+        if len > 0 {
+            // Again for each packet: the region may be gone since the first.
+            let span = cx.keys.check(rkey, common.pd, va, u64::from(len), Access::REMOTE_WRITE);
+            span.map_err(|_| Refusal::access())?.write(0, payload).map_err(|_| Refusal::access())?;
+        }
+        if !info.position.is_end() {
+            self.message = Message::Write { rkey, va: va.wrapping_add(u64::from(len)), left: left - len, total };
+            self.executed(packet, cx);
+            return Ok(());
+        }
+        self.message = Message::None;
+        self.message_done();
+        self.executed(packet, cx);
+        if info.completes_receive {
+            self.complete_receive(common, cx, packet, WcOpcode::RecvRdmaWithImm, total)?;
+        }
+        Ok(())
+    }
+}

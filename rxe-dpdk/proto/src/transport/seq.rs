@@ -1,0 +1,79 @@
+//! PSNs without the wrap.
+
+use std::fmt;
+
+use crate::wire::Psn;
+
+/// A PSN that knows how often the 24 bits have wrapped.
+///
+/// Inside the transport every PSN is unwrapped once, next to one we know, and from then on compares and subtracts like
+/// any number. That also keeps apart a PSN and its namesake one lap earlier, say of an old READ resource.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seq(u64);
+
+impl Seq {
+    /// The start of a connection. One lap in, so that packets from before the start have a number too.
+    pub(crate) const fn start(psn: Psn) -> Seq {
+        Seq(1 << 24 | psn.get() as u64)
+    }
+
+    /// The number with `psn` as low bits that is nearest to `self`: at most 2^23 behind, less than that ahead.
+    #[inline]
+    pub(crate) const fn nearest(self, psn: Psn) -> Seq {
+        Seq(self.0.wrapping_add_signed(psn.diff(self.psn()) as i64))
+    }
+
+    /// The 24 bits for the wire.
+    #[inline]
+    pub(crate) const fn psn(self) -> Psn {
+        Psn::new(self.0 as u32)
+    }
+
+    /// `n` packets later.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn add(self, n: u32) -> Seq {
+        Seq(self.0 + n as u64)
+    }
+
+    /// One packet earlier.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn prev(self) -> Seq {
+        Seq(self.0 - 1)
+    }
+
+    /// How many packets lie between `earlier` and `self`; zero when `earlier` is the later one.
+    #[inline]
+    pub(crate) const fn since(self, earlier: Seq) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Debug for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:?}", self.0 >> 24, self.psn())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwraps_around_the_turn() {
+        let last = Seq::start(Psn::MAX);
+        assert_eq!(last.nearest(Psn::new(0)), last.add(1));
+        assert_eq!(last.add(1).nearest(Psn::MAX), last);
+        assert_eq!(last.add(5).since(last), 5);
+        assert_eq!(last.since(last.add(5)), 0);
+        assert_eq!(last.add(1).psn(), Psn::new(0));
+    }
+
+    #[test]
+    fn the_very_first_psn_has_a_past() {
+        let first = Seq::start(Psn::new(0));
+        assert_eq!(first.prev().psn(), Psn::MAX);
+        assert!(first.nearest(Psn::new(0x80_0000)) < first);
+    }
+}

@@ -1,0 +1,115 @@
+//! Gathering from and scattering to the buffers of a work request.
+
+use crate::mem::{Access, KeyError, KeyTable, PdId};
+
+use super::Sge;
+
+/// The pieces that bytes `offset` to `offset + len` of the buffers, taken as one, are made of: address, length, key.
+#[inline]
+fn pieces(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (u64, usize, u32)> + '_ {
+    let (mut skip, mut left) = (offset, len);
+    sges.iter().filter_map(move |sge| {
+        let length = sge.length as usize;
+        if skip >= length {
+            skip -= length;
+            return None;
+        }
+        let piece = (length - skip).min(left);
+        let addr = sge.addr.wrapping_add(skip as u64);
+        skip = 0;
+        left -= piece;
+        (piece > 0).then_some((addr, piece, sge.lkey))
+    })
+}
+
+/// Checks keys, rights and bounds of bytes `offset` to `offset + len`. Empty buffers need no key.
+pub(super) fn check(
+    keys: &KeyTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: usize,
+    len: usize,
+    need: Access,
+) -> Result<(), KeyError> {
+    for (addr, piece, lkey) in pieces(sges, offset, len) {
+        keys.check(lkey, pd, addr, piece as u64, need)?;
+    }
+    Ok(())
+}
+
+/// Copies bytes `offset` to `offset + dst.len()` of the buffers into `dst`.
+#[inline]
+pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst: &mut [u8]) -> Result<(), KeyError> {
+    let mut done = 0;
+    for (addr, piece, lkey) in pieces(sges, offset, dst.len()) {
+        let span = keys.check(lkey, pd, addr, piece as u64, Access::empty())?;
+        let Some(to) = dst.get_mut(done..done + piece) else { break };
+        span.read(0, to).map_err(|_| KeyError::OutOfRange)?;
+        done += piece;
+    }
+    Ok(())
+}
+
+/// Copies `src` to bytes `offset` to `offset + src.len()` of the buffers. When a key fails, the pieces before it have
+/// been written.
+#[inline]
+pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
+    let mut done = 0;
+    for (addr, piece, lkey) in pieces(sges, offset, src.len()) {
+        let span = keys.check(lkey, pd, addr, piece as u64, Access::LOCAL_WRITE)?;
+        let Some(from) = src.get(done..done + piece) else { break };
+        span.write(0, from).map_err(|_| KeyError::OutOfRange)?;
+        done += piece;
+    }
+    Ok(())
+}
+
+/// The bytes that the buffers hold together, or `None` beyond what a message can be (2^31).
+pub(super) fn total_len(sges: &[Sge]) -> Option<u32> {
+    let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    u32::try_from(total).ok().filter(|&len| len <= 1 << 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{KeyDomain, Memory};
+
+    #[test]
+    fn pieces_cross_buffers_and_skip_empty_ones() {
+        let sge = |addr, length| Sge { addr, length, lkey: addr as u32 };
+        let sges = [sge(0, 10), sge(100, 0), sge(200, 5), sge(300, 20)];
+        let all = |offset, len| pieces(&sges, offset, len).map(|(addr, len, _)| (addr, len)).collect::<Vec<_>>();
+        assert_eq!(all(0, 35), [(0, 10), (200, 5), (300, 20)]);
+        assert_eq!(all(8, 4), [(8, 2), (200, 2)]);
+        assert_eq!(all(12, 3), [(202, 3)]);
+        assert_eq!(all(15, 1), [(300, 1)]);
+        assert_eq!(all(0, 0), []);
+    }
+
+    #[test]
+    fn what_is_scattered_can_be_gathered() {
+        let mut keys = KeyTable::new([1; 32], KeyDomain::Local);
+        let pd = keys.alloc_pd();
+        let region = keys.register(pd, Memory::heap(4096), 0x1000, Access::LOCAL_WRITE).unwrap();
+        let sges: Vec<Sge> = (0..16).map(|i| Sge { addr: 0x1000 + i * 200, length: 37, lkey: region.lkey() }).collect();
+        let data: Vec<u8> = (0..500).map(|i| (i * 7) as u8).collect();
+        scatter(&keys, pd, &sges, 50, &data).unwrap();
+        let mut back = vec![0; 500];
+        gather(&keys, pd, &sges, 50, &mut back).unwrap();
+        assert_eq!(back, data);
+        assert!(check(&keys, pd, &sges, 0, 16 * 37, Access::LOCAL_WRITE).is_ok());
+        assert_eq!(check(&keys, pd, &sges, 0, 1, Access::REMOTE_READ), Err(KeyError::NoAccess));
+        let read_only = keys.register(pd, Memory::heap(64), 0, Access::empty()).unwrap();
+        let sge = [Sge { addr: 0, length: 64, lkey: read_only.lkey() }];
+        assert_eq!(scatter(&keys, pd, &sge, 0, &[1]), Err(KeyError::NoAccess));
+    }
+
+    #[test]
+    fn totals_have_a_limit() {
+        let sge = |length| Sge { addr: 0, length, lkey: 0 };
+        assert_eq!(total_len(&[]), Some(0));
+        assert_eq!(total_len(&[sge(1 << 30), sge(1 << 30)]), Some(1 << 31));
+        assert_eq!(total_len(&[sge(1 << 31), sge(1)]), None);
+    }
+}

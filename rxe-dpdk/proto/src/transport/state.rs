@@ -1,0 +1,170 @@
+//! Queue pair states and the one table of the ways between them.
+
+use std::fmt;
+
+use crate::mem::Access;
+use crate::wire::{Path, PathMtu, Psn};
+
+use super::Qpn;
+
+/// The state of a queue pair, as in the standard and in verbs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QpState {
+    /// Just made: nothing may be posted.
+    Reset,
+    /// Receives may be posted; packets are dropped.
+    Init,
+    /// Ready to receive: requests are answered.
+    Rtr,
+    /// Ready to send: fully open.
+    Rts,
+    /// Send queue draining: nothing new is begun, what is outstanding gets finished.
+    Sqd,
+    /// Send queue in error (unreliable services only): the receive side still works.
+    Sqe,
+    /// In error: all work is flushed, packets are dropped.
+    Error,
+}
+
+impl QpState {
+    /// Every state.
+    pub const ALL: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Error];
+
+    /// Whether a consumer may move a queue pair from this state to `to`.
+    ///
+    /// IBTA vol 1 §10.3.1: the ways of the QP state diagram that Modify Queue Pair may take.
+    pub const fn may_become(self, to: QpState) -> bool {
+        use QpState::*;
+        matches!(
+            (self, to),
+            (_, Reset | Error) | (Reset | Init, Init) | (Init, Rtr) | (Rtr | Sqd | Sqe, Rts) | (Rts | Sqd, Sqd)
+        )
+    }
+
+    /// Whether requests from the peer are served.
+    #[inline]
+    pub const fn receives(self) -> bool {
+        matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// Whether requests of ours may be outstanding, so that responses mean something.
+    #[inline]
+    pub const fn sends(self) -> bool {
+        matches!(self, QpState::Rts | QpState::Sqd)
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QpState::Reset => "RESET",
+            QpState::Init => "INIT",
+            QpState::Rtr => "RTR",
+            QpState::Rts => "RTS",
+            QpState::Sqd => "SQD",
+            QpState::Sqe => "SQE",
+            QpState::Error => "ERROR",
+        })
+    }
+}
+
+/// What a queue pair needs to know to receive: where its peer is and what the two agreed on.
+#[derive(Clone, Debug)]
+pub struct RtrAttr {
+    /// The way to the peer. Packets from elsewhere are dropped.
+    pub path: Path,
+    /// Most payload of one packet.
+    pub path_mtu: PathMtu,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// The first PSN that the peer will send.
+    pub rq_psn: Psn,
+    /// How many READs and atomics the peer may have outstanding here.
+    pub max_dest_rd_atomic: u8,
+    /// The wait that a RNR NAK of ours asks for, as a code (see [`rnr_timer`](crate::wire::rnr_timer)).
+    pub min_rnr_timer: u8,
+}
+
+/// What a queue pair needs to know to send.
+#[derive(Clone, Copy, Debug)]
+pub struct RtsAttr {
+    /// The first PSN that we will send.
+    pub sq_psn: Psn,
+    /// Time without progress until packets are sent again: 4.096 microseconds times 2 to the power of this code (0 to
+    /// 31); 0 waits for ever.
+    pub timeout: u8,
+    /// How often to send again without progress before giving up, 0 to 7.
+    pub retry_cnt: u8,
+    /// How often to come again to a receiver that is not ready, 0 to 6; 7 never gives up.
+    pub rnr_retry: u8,
+    /// How many READs and atomics we may have outstanding at the peer.
+    pub max_rd_atomic: u8,
+}
+
+/// A change of state, with what the new state needs.
+#[derive(Clone, Debug)]
+pub enum QpTransition {
+    /// To INIT, from RESET or INIT.
+    ToInit {
+        /// Which remote operations the peer may do (the remote flags; others mean nothing here).
+        access: Access,
+    },
+    /// To RTR, from INIT.
+    ToRtr(RtrAttr),
+    /// To RTS, from RTR.
+    ToRts(RtsAttr),
+    /// To SQD: finish what is outstanding, begin nothing new. [`SendQueueDrained`](super::QpEvent) tells when done.
+    ToSqd,
+    /// From SQD or SQE back to RTS.
+    Resume,
+    /// To ERROR, from any state: outstanding work is flushed.
+    ToError,
+    /// To RESET, from any state: everything posted is forgotten without completions.
+    ToReset,
+}
+
+impl QpTransition {
+    /// The state this leads to.
+    pub const fn target(&self) -> QpState {
+        match self {
+            QpTransition::ToInit { .. } => QpState::Init,
+            QpTransition::ToRtr(_) => QpState::Rtr,
+            QpTransition::ToRts(_) | QpTransition::Resume => QpState::Rts,
+            QpTransition::ToSqd => QpState::Sqd,
+            QpTransition::ToError => QpState::Error,
+            QpTransition::ToReset => QpState::Reset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::QpState;
+
+    #[test]
+    fn every_way_between_states() {
+        let mut matrix = String::from("from/to  RESET INIT  RTR   RTS   SQD   SQE   ERROR\n");
+        for from in QpState::ALL {
+            matrix += &format!("{:<9}", from.to_string());
+            for to in QpState::ALL {
+                matrix += if from.may_become(to) { "yes   " } else { "-     " };
+            }
+            matrix.truncate(matrix.trim_end().len());
+            matrix.push('\n');
+        }
+        assert_eq!(
+            matrix,
+            "\
+from/to  RESET INIT  RTR   RTS   SQD   SQE   ERROR
+RESET    yes   yes   -     -     -     -     yes
+INIT     yes   yes   yes   -     -     -     yes
+RTR      yes   -     -     yes   -     -     yes
+RTS      yes   -     -     -     yes   -     yes
+SQD      yes   -     -     yes   yes   -     yes
+SQE      yes   -     -     yes   -     -     yes
+ERROR    yes   -     -     -     -     -     yes
+"
+        );
+    }
+}

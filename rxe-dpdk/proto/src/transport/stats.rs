@@ -1,0 +1,83 @@
+//! What an engine counts.
+
+crate::counters! {
+    /// Counters of one engine. The first block has the names of rxe's hw_counters, so that the tools people know can be
+    /// pointed at us; what is dropped is counted by reason in [`DropCounters`](crate::wire::DropCounters).
+    pub struct TransportStats {
+        /// Packets written.
+        sent_pkts,
+        /// Packets received for a queue pair of ours, intact.
+        rcvd_pkts,
+        /// Requests received again.
+        duplicate_request,
+        /// Requests beyond the expected PSN: one per gap, as answered by a sequence NAK.
+        out_of_seq_request,
+        /// RNR NAKs received.
+        rcvd_rnr_err,
+        /// RNR NAKs sent.
+        send_rnr_err,
+        /// Sequence NAKs received.
+        rcvd_seq_err,
+        /// ACKs not sent because a later one of the same burst says the same.
+        ack_deferred,
+        /// Queue pairs lost because the peer did not answer.
+        retry_exceeded_err,
+        /// Queue pairs lost because the peer never became ready to receive.
+        retry_rnr_exceeded_err,
+        /// Times that a requester went back to its first unacknowledged packet.
+        completer_retry_err,
+        /// Work requests that failed on our own side.
+        send_err,
+        /// Queue pairs that went to error for any cause but the consumer's wish.
+        link_downed,
+        /// SENDs completed as requester.
+        rdma_sends,
+        /// SENDs completed as responder.
+        rdma_recvs,
+        /// Bytes of frames written, Ethernet header to ICRC.
+        sent_bytes,
+        /// Bytes of frames received for a queue pair of ours, intact.
+        rcvd_bytes,
+
+        /// ACKs written (READ and atomic responses not counted).
+        acks_sent,
+        /// Sequence NAKs written.
+        sequence_naks_sent,
+        /// NAKs written that end the connection.
+        fatal_naks_sent,
+        /// READ response packets written.
+        read_responses_sent,
+        /// Duplicate READ requests that were answered again.
+        read_replays,
+        /// Duplicate atomics that were answered again from memory of the first time.
+        atomic_replays,
+        /// Replays broken off because the memory is no longer registered.
+        replays_abandoned,
+        /// Request packets written again.
+        retransmitted_pkts,
+        /// Retries started by the timer.
+        timeouts,
+        /// Retries started by a response past an unanswered READ or atomic.
+        implied_naks,
+        /// Retries started by a missing packet within a READ response.
+        read_gaps,
+        /// Responses to PSNs that were never sent.
+        ghost_responses,
+        /// Bare ACKs on a READ or atomic, which cannot complete it.
+        bare_acks,
+        /// Fatal NAKs received.
+        fatal_naks_rcvd,
+        /// Completions that found their queue full.
+        cq_overflows,
+        /// Receives that waited for the peer's retry: requests met an empty receive queue.
+        receive_queue_empty,
+        /// Turns that ended because the transmit ring was full.
+        transmit_stalls,
+        /// Turns that ended because the window was closed.
+        window_stalls,
+        /// Turns that ended because max_rd_atomic READs and atomics were outstanding.
+        rd_atomic_stalls,
+        /// Turns that ended at a fence.
+        fence_stalls,
+    }
+}

@@ -1,0 +1,256 @@
+//! Work requests and completions, in verbs terms.
+
+use std::fmt;
+
+/// A queue pair number: 24 bits. 0 and 1 are the management queue pairs, 0xFFFFFF means multicast.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The general services interface (QP1), where the connection manager listens.
+    pub const GSI: Qpn = Qpn(1);
+    /// The destination of multicast datagrams.
+    pub const MULTICAST: Qpn = Qpn(0xFF_FFFF);
+
+    /// Keeps the low 24 bits of `raw`.
+    #[inline]
+    pub const fn new(raw: u32) -> Qpn {
+        Qpn(raw & 0xFF_FFFF)
+    }
+
+    /// The number, below 2^24.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number of a queue pair of ours: bits 23..20 name the worker (0 to 14), 19..16 tell apart successive
+    /// users of a slot, 15..0 are the slot. Higher bits of the arguments are cut off.
+    #[inline]
+    pub(crate) const fn from_parts(worker: u8, generation: u8, slot: u16) -> Qpn {
+        Qpn((worker as u32 & 0xF) << 20 | (generation as u32 & 0xF) << 16 | slot as u32)
+    }
+
+    /// Which worker's engine owns this queue pair, when it is one of ours.
+    #[inline]
+    pub const fn worker(self) -> u8 {
+        (self.0 >> 20) as u8
+    }
+
+    /// The slot in the owner's table.
+    #[inline]
+    pub(crate) const fn slot(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A completion queue of one engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CqId(pub u32);
+
+/// One local buffer of a work request: `length` bytes at address `addr` of the region behind `lkey`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// Address in the region's own (IO virtual) address space.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+}
+
+/// The far end of an RDMA or atomic operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteAddr {
+    /// Virtual address at the peer.
+    pub addr: u64,
+    /// The peer's remote key.
+    pub rkey: u32,
+}
+
+/// What a send queue work request does. Immediate data is in host order; the wire carries it big endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// SEND, with immediate data if given.
+    Send {
+        /// Immediate data.
+        imm: Option<u32>,
+    },
+    /// SEND that also invalidates a remote key at the receiver.
+    SendInvalidate {
+        /// The peer's key to invalidate.
+        rkey: u32,
+    },
+    /// RDMA WRITE, with immediate data if given.
+    Write {
+        /// Where the bytes go.
+        remote: RemoteAddr,
+        /// Immediate data.
+        imm: Option<u32>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Where the bytes come from.
+        remote: RemoteAddr,
+    },
+    /// Compare-and-swap of 8 bytes; the old value lands in the local buffer.
+    CompareSwap {
+        /// The peer's 8 bytes, 8-byte aligned.
+        remote: RemoteAddr,
+        /// Compared with what is there.
+        compare: u64,
+        /// Stored when equal.
+        swap: u64,
+    },
+    /// Fetch-and-add of 8 bytes; the old value lands in the local buffer.
+    FetchAdd {
+        /// The peer's 8 bytes, 8-byte aligned.
+        remote: RemoteAddr,
+        /// Added modulo 2^64.
+        add: u64,
+    },
+}
+
+impl SendOp {
+    /// What a completion of this operation calls itself.
+    pub const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } => WcOpcode::Send,
+            SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+
+    /// Whether the responder answers with more than an ACK, so that the operation takes one of its READ and atomic
+    /// resources until then.
+    #[inline]
+    pub(crate) const fn wants_response(self) -> bool {
+        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+}
+
+bitflags::bitflags! {
+    /// Flags of a send queue work request.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct SendFlags: u8 {
+        /// Completes with a work completion on success too.
+        const SIGNALED = 1;
+        /// Asks the receiver's side for a solicited event.
+        const SOLICITED = 2;
+        /// Waits until all earlier READs and atomics have completed.
+        const FENCE = 4;
+    }
+}
+
+/// A send queue work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// The caller's own number, returned in the completion.
+    pub wr_id: u64,
+    /// The operation.
+    pub op: SendOp,
+    /// Local buffers: gathered from for SEND and WRITE, scattered to for READ and atomics.
+    pub sges: &'a [Sge],
+    /// Flags.
+    pub flags: SendFlags,
+}
+
+/// A receive queue work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// The caller's own number, returned in the completion.
+    pub wr_id: u64,
+    /// Where the message goes, in order.
+    pub sges: &'a [Sge],
+}
+
+/// How a work request ended; names and numbers as in libibverbs' `ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// Success.
+    Success = 0,
+    /// Local length error.
+    LocLenErr = 1,
+    /// Local queue pair operation error.
+    LocQpOpErr = 2,
+    /// Local protection error: an lkey or its bounds.
+    LocProtErr = 4,
+    /// Flushed: the queue pair was in the error state.
+    WrFlushErr = 5,
+    /// Memory window bind error.
+    MwBindErr = 6,
+    /// The response did not fit the request.
+    BadRespErr = 7,
+    /// Local access error.
+    LocAccessErr = 8,
+    /// The peer said: invalid request.
+    RemInvReqErr = 9,
+    /// The peer said: access to its memory denied.
+    RemAccessErr = 10,
+    /// The peer said: operation failed.
+    RemOpErr = 11,
+    /// Transport retries used up.
+    RetryExcErr = 12,
+    /// Receiver-not-ready retries used up.
+    RnrRetryExcErr = 13,
+    /// A fatal error of our own.
+    FatalErr = 19,
+    /// Anything else.
+    GeneralErr = 21,
+}
+
+/// What completed; numbers as in libibverbs' `ibv_wc_opcode`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum WcOpcode {
+    /// A SEND of ours.
+    Send = 0,
+    /// An RDMA WRITE of ours.
+    RdmaWrite = 1,
+    /// An RDMA READ of ours.
+    RdmaRead = 2,
+    /// A compare-and-swap of ours.
+    CompSwap = 3,
+    /// A fetch-and-add of ours.
+    FetchAdd = 4,
+    /// A received SEND.
+    Recv = 128,
+    /// A received WRITE with immediate data.
+    RecvRdmaWithImm = 129,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkCompletion {
+    /// The number from the work request.
+    pub wr_id: u64,
+    /// How it ended. When not `Success`, only `wr_id`, `qpn` and `status` mean anything.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// Bytes received (for a WRITE with immediate: the length of the WRITE); bytes read for a READ.
+    pub byte_len: u32,
+    /// Immediate data, in host order.
+    pub imm: Option<u32>,
+    /// The key that the peer's SEND invalidated.
+    pub invalidated_rkey: Option<u32>,
+    /// The peer asked for a solicited event.
+    pub solicited: bool,
+}

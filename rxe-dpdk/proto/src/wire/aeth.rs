@@ -1,0 +1,155 @@
+//! ACK extended transport header: syndrome and message sequence number.
+
+use std::time::Duration;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::bytes::U24;
+
+/// Length of the AETH in bytes.
+pub const AETH_LEN: usize = 4;
+
+/// ACK extended transport header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Aeth {
+    syndrome: u8,
+    msn: U24,
+}
+
+impl Aeth {
+    /// A header; `msn` is taken modulo 2^24.
+    #[inline]
+    pub fn new(syndrome: Syndrome, msn: u32) -> Aeth {
+        Aeth { syndrome: syndrome.to_byte(), msn: U24::new(msn) }
+    }
+
+    /// What the responder says.
+    #[inline]
+    pub const fn syndrome(&self) -> Syndrome {
+        Syndrome::from_byte(self.syndrome)
+    }
+
+    /// Message sequence number: messages completed at the responder, modulo 2^24.
+    #[inline]
+    pub const fn msn(&self) -> u32 {
+        self.msn.get()
+    }
+}
+
+/// The syndrome byte of an AETH. Every byte has exactly one form here, so none is lost on the way through.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Syndrome {
+    /// Acknowledged.
+    Ack {
+        /// End-to-end credit code, 0 to 31; see [`credit_count`].
+        credits: u8,
+    },
+    /// Receiver not ready: come again after [`rnr_timer`].
+    Rnr {
+        /// Timer code, 0 to 31.
+        timer: u8,
+    },
+    /// Refused.
+    Nak(NakCode),
+    /// The whole byte, with the top three bits 010 or the topmost bit set.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// Credit code "no credit information": the sender is not limited.
+    pub const NO_CREDIT_LIMIT: u8 = 31;
+
+    /// An ACK without credit information, as RoCE responders send.
+    pub const ACK: Syndrome = Syndrome::Ack { credits: Syndrome::NO_CREDIT_LIMIT };
+
+    /// The meaning of a syndrome byte.
+    #[inline]
+    pub const fn from_byte(byte: u8) -> Syndrome {
+        let low = byte & 0x1F;
+        match byte >> 5 {
+            0 => Syndrome::Ack { credits: low },
+            1 => Syndrome::Rnr { timer: low },
+            3 => Syndrome::Nak(NakCode::from_bits(low)),
+            _ => Syndrome::Reserved(byte),
+        }
+    }
+
+    /// The byte on the wire. Codes are cut to their five bits.
+    #[inline]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Syndrome::Ack { credits } => credits & 0x1F,
+            Syndrome::Rnr { timer } => 0x20 | timer & 0x1F,
+            Syndrome::Nak(code) => 0x60 | code.bits(),
+            Syndrome::Reserved(byte) => byte,
+        }
+    }
+}
+
+/// Why a responder refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NakCode {
+    /// PSN sequence error: packets were lost, send again from the PSN of the NAK.
+    PsnSequence,
+    /// Invalid request.
+    InvalidRequest,
+    /// Remote access error.
+    RemoteAccess,
+    /// Remote operational error.
+    RemoteOperational,
+    /// Invalid RD request.
+    InvalidRd,
+    /// A code from 5 to 31.
+    Unknown(u8),
+}
+
+impl NakCode {
+    /// The meaning of a code (low five bits).
+    #[inline]
+    pub const fn from_bits(code: u8) -> NakCode {
+        match code & 0x1F {
+            0 => NakCode::PsnSequence,
+            1 => NakCode::InvalidRequest,
+            2 => NakCode::RemoteAccess,
+            3 => NakCode::RemoteOperational,
+            4 => NakCode::InvalidRd,
+            other => NakCode::Unknown(other),
+        }
+    }
+
+    /// The five bits on the wire.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        match self {
+            NakCode::PsnSequence => 0,
+            NakCode::InvalidRequest => 1,
+            NakCode::RemoteAccess => 2,
+            NakCode::RemoteOperational => 3,
+            NakCode::InvalidRd => 4,
+            NakCode::Unknown(code) => code & 0x1F,
+        }
+    }
+}
+
+/// The wait that an RNR NAK timer code (low five bits) asks for.
+#[inline]
+pub const fn rnr_timer(code: u8) -> Duration {
+    /// Units of 10 microseconds. Code 0 is the longest.
+    const UNITS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(UNITS[(code & 0x1F) as usize] as u64 * 10)
+}
+
+/// How many messages an ACK credit code (low five bits) allows; `None` is no limit.
+#[inline]
+pub const fn credit_count(code: u8) -> Option<u32> {
+    const COUNTS: [u32; 31] = [
+        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+        6144, 8192, 12288, 16384, 24576, 32768,
+    ];
+    let code = (code & 0x1F) as usize;
+    if code < COUNTS.len() { Some(COUNTS[code]) } else { None }
+}

@@ -1,0 +1,77 @@
+//! Packets in words: one line each, for logs of the control path, tests and tools.
+
+use std::fmt;
+
+use super::{Feth, RocePacket, Syndrome};
+
+impl fmt::Display for Syndrome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Syndrome::Ack { credits: Syndrome::NO_CREDIT_LIMIT } => f.write_str("ack"),
+            Syndrome::Ack { credits } => write!(f, "ack credits {credits}"),
+            Syndrome::Rnr { timer } => write!(f, "rnr timer {timer}"),
+            Syndrome::Nak(code) => write!(f, "nak {code:?}"),
+            Syndrome::Reserved(byte) => write!(f, "reserved {byte:#04x}"),
+        }
+    }
+}
+
+impl fmt::Display for RocePacket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bth = self.bth();
+        let (src, dst) = (self.src_gid().ip(), self.dst_gid().ip());
+        write!(f, "{} {src} > {dst} qp {:#x} psn {}", self.info().name, bth.dest_qp(), bth.psn())?;
+        let flags = [
+            (bth.ack_req(), "ackreq"),
+            (bth.se(), "se"),
+            (bth.migreq(), "migreq"),
+            (bth.fecn(), "fecn"),
+            (bth.becn(), "becn"),
+        ];
+        for (_, name) in flags.iter().filter(|(set, _)| *set) {
+            write!(f, " {name}")?;
+        }
+        if bth.pkey() != super::DEFAULT_PKEY {
+            write!(f, " pkey {:#06x}", bth.pkey())?;
+        }
+        if let Some(tci) = self.vlan() {
+            write!(f, " vlan {}", tci & 0xFFF)?;
+        }
+        if let Some(deth) = self.deth() {
+            write!(f, " deth(qkey {:#010x} from qp {:#x})", deth.qkey(), deth.src_qp())?;
+        }
+        if let Some(feth) = self.feth() {
+            let level = if feth.level() == Feth::LEVEL_RANGE { "range" } else { "region" };
+            write!(f, " feth({level} placement {})", feth.placement())?;
+        }
+        if let Some(reth) = self.reth() {
+            write!(f, " reth(va {:#x} rkey {:#010x} len {})", reth.va(), reth.rkey(), reth.dma_len())?;
+        }
+        if let Some(eth) = self.atomic_eth() {
+            let (va, rkey, swap, compare) = (eth.va(), eth.rkey(), eth.swap_or_add(), eth.compare());
+            write!(f, " atomiceth(va {va:#x} rkey {rkey:#010x} swap/add {swap:#x} compare {compare:#x})")?;
+        }
+        if let Some(aeth) = self.aeth() {
+            write!(f, " aeth({} msn {})", aeth.syndrome(), aeth.msn())?;
+        }
+        if let Some(original) = self.atomic_ack() {
+            write!(f, " atomicack({original:#x})")?;
+        }
+        if let Some(imm) = self.imm() {
+            write!(f, " imm {imm:#010x}")?;
+        }
+        if let Some(rkey) = self.invalidate_rkey() {
+            write!(f, " invalidate {rkey:#010x}")?;
+        }
+        if self.info().payload {
+            write!(f, " {} bytes", self.payload().len())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RocePacket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,301 @@
+//! Writing packets: a template of everything in front of the BTH, and a builder for what follows.
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::icrc::{ICRC_LEN, icrc};
+use super::net::{
+    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
+    VLAN_LEN, VlanTag, checksum_add, ethertype,
+};
+use super::opcode::Headers;
+use super::{
+    Aeth, AtomicAckEth, AtomicEth, BTH_LEN, Bth, BthFields, BthOpcode, Deth, Feth, Ieth, ImmDt, Path, PortId, Reth,
+    Syndrome,
+};
+
+/// Largest path_len: Ethernet, VLAN tag, IPv6, UDP.
+const TEMPLATE_LEN: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
+
+/// path_len without VLAN tag.
+const IPV4_PATH: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
+const IPV6_PATH: usize = ETH_LEN + IPV6_LEN + UDP_LEN;
+
+const IPV4_DONT_FRAGMENT: u16 = 0x4000;
+
+/// The precomputed bytes of a [`Path`] in front of the BTH. Only lengths, IPv4 identification and IPv4 header checksum
+/// are still to be filled in for each packet.
+#[derive(Clone, Debug)]
+pub struct HeaderTemplate {
+    bytes: [u8; TEMPLATE_LEN],
+    len: u8,
+    ip_at: u8,
+    is_ipv4: bool,
+    port: PortId,
+    /// IPv4: sum of the header without total length and identification, folded to 17 bits.
+    partial_sum: u32,
+}
+
+/// Pad bytes that bring `payload_len` to a multiple of four.
+#[inline]
+const fn pad_of(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}
+
+impl HeaderTemplate {
+    /// The template of a path.
+    pub fn new(path: &Path) -> HeaderTemplate {
+        let is_ipv4 = path.is_ipv4();
+        let mut bytes = [0; TEMPLATE_LEN];
+        let mut len = 0;
+        let mut put = |header: &[u8]| {
+            bytes[len..len + header.len()].copy_from_slice(header);
+            len += header.len();
+        };
+        let ip_type = U16::new(if is_ipv4 { ethertype::IPV4 } else { ethertype::IPV6 });
+        let mut eth = EthHeader { dst: path.dst_mac, src: path.src_mac, ethertype: ip_type };
+        let mut ip_at = ETH_LEN;
+        if let Some(tci) = path.vlan {
+            eth.ethertype = U16::new(ethertype::VLAN);
+            put(eth.as_bytes());
+            put(VlanTag { tci: U16::new(tci), ethertype: ip_type }.as_bytes());
+            ip_at += VLAN_LEN;
+        } else {
+            put(eth.as_bytes());
+        }
+        let mut partial_sum = 0;
+        if is_ipv4 {
+            let [.., a, b, c, d] = path.src.0;
+            let [.., e, f, g, h] = path.dst.0;
+            let ip = Ipv4Header {
+                version_ihl: 0x45,
+                tos: path.traffic_class,
+                fragment: U16::new(IPV4_DONT_FRAGMENT),
+                ttl: path.hop_limit,
+                protocol: IP_PROTO_UDP,
+                src: [a, b, c, d],
+                dst: [e, f, g, h],
+                ..Ipv4Header::default()
+            };
+            let sum = checksum_add(0, ip.as_bytes());
+            let sum = (sum >> 32) + (sum & 0xFFFF_FFFF);
+            partial_sum = ((sum >> 16) + (sum & 0xFFFF)) as u32;
+            put(ip.as_bytes());
+        } else {
+            let class_flow = u32::from(path.traffic_class) << 20 | path.flow_label & 0xF_FFFF;
+            let ip = Ipv6Header {
+                version_class_flow: U32::new(6 << 28 | class_flow),
+                next_header: IP_PROTO_UDP,
+                hop_limit: path.hop_limit,
+                src: path.src.0,
+                dst: path.dst.0,
+                ..Ipv6Header::default()
+            };
+            put(ip.as_bytes());
+        }
+        let udp = UdpHeader {
+            src_port: U16::new(path.udp_src_port),
+            dst_port: U16::new(ROCE_UDP_PORT),
+            ..UdpHeader::default()
+        };
+        put(udp.as_bytes());
+        HeaderTemplate { bytes, len: len as u8, ip_at: ip_at as u8, is_ipv4, port: path.port, partial_sum }
+    }
+
+    /// The port the packets leave by.
+    #[inline]
+    pub fn port(&self) -> PortId {
+        self.port
+    }
+
+    /// Bytes in front of the BTH.
+    #[inline]
+    pub fn path_len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Length of a whole frame, Ethernet header to ICRC.
+    #[inline]
+    pub fn frame_len(&self, op: BthOpcode, payload_len: usize) -> usize {
+        self.path_len() + op.header_len() + payload_len + pad_of(payload_len) + ICRC_LEN
+    }
+
+    /// Writes everything up to the extension headers into `frame`, which has exactly `frame_len` bytes, and hands out a
+    /// builder for the rest. `ip_id` goes into IPv4 headers only. The packet must fit into 65535 bytes of IP.
+    ///
+    /// # Panics
+    /// When `frame` is shorter than `frame_len`.
+    #[inline]
+    pub fn build<'b>(
+        &self,
+        frame: &'b mut [u8],
+        ip_id: u16,
+        fields: BthFields,
+        payload_len: usize,
+    ) -> PacketBuilder<'b> {
+        let path_len = self.path_len();
+        let ip_at = usize::from(self.ip_at);
+        debug_assert_eq!(frame.len(), self.frame_len(fields.opcode, payload_len));
+        let (head, body) = frame.split_at_mut(path_len);
+        // The usual lengths as constants: a few moves instead of a call.
+        match path_len {
+            IPV4_PATH => head[..IPV4_PATH].copy_from_slice(&self.bytes[..IPV4_PATH]),
+            IPV6_PATH => head[..IPV6_PATH].copy_from_slice(&self.bytes[..IPV6_PATH]),
+            _ => head.copy_from_slice(&self.bytes[..path_len]),
+        }
+        let udp_len = UDP_LEN + body.len();
+        debug_assert!(udp_len + IPV4_LEN <= 0xFFFF);
+        if self.is_ipv4 {
+            let total_len = (IPV4_LEN + udp_len) as u16;
+            let sum = self.partial_sum + u32::from(total_len) + u32::from(ip_id);
+            let sum = (sum >> 16) + (sum & 0xFFFF);
+            let sum = (sum >> 16) + (sum & 0xFFFF);
+            put16(head, ip_at + 2, total_len);
+            put16(head, ip_at + 4, ip_id);
+            put16(head, ip_at + 10, !(sum as u16));
+        } else {
+            put16(head, ip_at + 4, udp_len as u16);
+        }
+        put16(head, path_len - UDP_LEN + 4, udp_len as u16);
+
+        let bth = Bth::new(fields, pad_of(payload_len));
+        let headers = fields.opcode.headers();
+        body[..BTH_LEN].copy_from_slice(bth.as_bytes());
+        if headers.contains(Headers::CNP) {
+            body[BTH_LEN..BTH_LEN + Headers::CNP.byte_len()].fill(0);
+        }
+        PacketBuilder {
+            frame,
+            headers,
+            missing: headers.difference(Headers::CNP),
+            payload_len: payload_len as u32,
+            ip_at: self.ip_at,
+            bth_at: self.len,
+            is_ipv4: self.is_ipv4,
+        }
+    }
+}
+
+#[inline]
+fn put16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// A packet whose headers up to the BTH are written. Every extension header of its opcode and the whole payload must be
+/// written too, in any order, before [`PacketBuilder::finish`]. A header that the opcode does not have is not written.
+#[derive(Debug)]
+#[must_use = "a packet without its ICRC is not a packet"]
+pub struct PacketBuilder<'b> {
+    frame: &'b mut [u8],
+    headers: Headers,
+    missing: Headers,
+    payload_len: u32,
+    ip_at: u8,
+    bth_at: u8,
+    is_ipv4: bool,
+}
+
+impl PacketBuilder<'_> {
+    #[inline]
+    fn put(&mut self, which: Headers, header: &(impl IntoBytes + Immutable)) -> &mut Self {
+        debug_assert!(self.headers.contains(which), "the opcode has no {which:?}");
+        if self.headers.contains(which) {
+            let at = usize::from(self.bth_at) + BTH_LEN + self.headers.offset_of(which);
+            let bytes = header.as_bytes();
+            self.frame[at..at + bytes.len()].copy_from_slice(bytes);
+            self.missing.remove(which);
+        }
+        self
+    }
+
+    /// RDMA extended transport header.
+    #[inline]
+    pub fn reth(&mut self, va: u64, rkey: u32, dma_len: u32) -> &mut Self {
+        self.put(Headers::RETH, &Reth::new(va, rkey, dma_len))
+    }
+
+    /// ACK extended transport header.
+    #[inline]
+    pub fn aeth(&mut self, syndrome: Syndrome, msn: u32) -> &mut Self {
+        self.put(Headers::AETH, &Aeth::new(syndrome, msn))
+    }
+
+    /// Atomic extended transport header.
+    #[inline]
+    pub fn atomic_eth(&mut self, va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> &mut Self {
+        self.put(Headers::ATOMIC, &AtomicEth::new(va, rkey, swap_or_add, compare))
+    }
+
+    /// Atomic ACK extended transport header.
+    #[inline]
+    pub fn atomic_ack(&mut self, original: u64) -> &mut Self {
+        self.put(Headers::ATOMIC_ACK, &AtomicAckEth::new(original))
+    }
+
+    /// Datagram extended transport header.
+    #[inline]
+    pub fn deth(&mut self, qkey: u32, src_qp: u32) -> &mut Self {
+        self.put(Headers::DETH, &Deth::new(qkey, src_qp))
+    }
+
+    /// FLUSH extended transport header.
+    #[inline]
+    pub fn feth(&mut self, level: u8, placement: u8) -> &mut Self {
+        self.put(Headers::FETH, &Feth::new(level, placement))
+    }
+
+    /// Immediate data, in host order.
+    #[inline]
+    pub fn imm(&mut self, imm: u32) -> &mut Self {
+        self.put(Headers::IMM, &ImmDt::new(imm))
+    }
+
+    /// Invalidate extended transport header.
+    #[inline]
+    pub fn ieth(&mut self, rkey: u32) -> &mut Self {
+        self.put(Headers::IETH, &Ieth::new(rkey))
+    }
+
+    #[inline]
+    fn bth_mut(&mut self) -> Option<&mut Bth> {
+        let at = usize::from(self.bth_at);
+        Bth::mut_from_prefix(self.frame.get_mut(at..)?).ok().map(|(bth, _)| bth)
+    }
+
+    /// Sets the BTH's migration request bit.
+    #[inline]
+    pub fn mig_req(&mut self, on: bool) -> &mut Self {
+        if let Some(bth) = self.bth_mut() {
+            bth.set_migreq(on);
+        }
+        self
+    }
+
+    /// Sets the BTH's congestion bits.
+    #[inline]
+    pub fn congestion(&mut self, fecn: bool, becn: bool) -> &mut Self {
+        if let Some(bth) = self.bth_mut() {
+            bth.set_congestion(fecn, becn);
+        }
+        self
+    }
+
+    /// The payload, as long as was said to `build`.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let at = usize::from(self.bth_at) + BTH_LEN + self.headers.byte_len();
+        &mut self.frame[at..at + self.payload_len as usize]
+    }
+
+    /// Clears the pad and writes the ICRC.
+    #[inline]
+    pub fn finish(self) {
+        debug_assert!(self.missing.is_empty(), "not written: {:?}", self.missing);
+        let payload_end = usize::from(self.bth_at) + BTH_LEN + self.headers.byte_len() + self.payload_len as usize;
+        let ip_at = usize::from(self.ip_at);
+        let (covered, stored) = self.frame.split_at_mut(payload_end + pad_of(self.payload_len as usize));
+        covered[payload_end..].fill(0);
+        let icrc = icrc(&covered[ip_at..], self.is_ipv4, ip_at);
+        stored[..ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
+    }
+}

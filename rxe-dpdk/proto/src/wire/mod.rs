@@ -1,0 +1,48 @@
+//! Bytes to types and back.
+//!
+//! A received frame goes through [`classify`], which checks every length once; the [`RocePacket`] that comes out of it
+//! is read without further checks. A packet to send starts from the [`HeaderTemplate`] of its [`Path`], is written in
+//! place through a [`PacketBuilder`] and ends with its ICRC. Connection manager messages are owned values:
+//! [`cm::CmMessage`].
+
+pub mod addr;
+mod aeth;
+mod atomic;
+mod bth;
+mod bytes;
+pub mod cm;
+mod deth;
+mod display;
+mod drop;
+mod emit;
+mod feth;
+mod icrc;
+mod imm;
+pub mod mad;
+pub mod net;
+mod opcode;
+mod packet;
+mod path;
+mod path_mtu;
+pub mod psn;
+mod reth;
+pub mod tx;
+
+pub use addr::{Gid, MacAddr};
+pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_count, rnr_timer};
+pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
+pub use bth::{BTH_LEN, Bth, BthFields, DEFAULT_PKEY};
+pub use deth::{DETH_LEN, Deth};
+pub use drop::{DropCounters, DropReason};
+pub use emit::{HeaderTemplate, PacketBuilder};
+pub use feth::{FETH_LEN, Feth};
+pub use icrc::{ICRC_LEN, icrc};
+pub use imm::{IETH_LEN, IMM_LEN, Ieth, ImmDt};
+pub use net::ROCE_UDP_PORT;
+pub use opcode::{BthOpcode, Headers, OPCODES, Opcode, OpcodeInfo, Position, Transport};
+pub use packet::{Frame, RocePacket, classify};
+pub use path::{Path, udp_source_port, udp_source_port_ud};
+pub use path_mtu::PathMtu;
+pub use psn::Psn;
+pub use reth::{RETH_LEN, Reth};
+pub use tx::{PortId, TxFrames, TxQueue};

@@ -1,0 +1,209 @@
+//! Two connected engines and the link between them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rxe_proto::transport::EngineConfig;
+use rxe_proto::wire::{Frame, PortId, TxQueue, classify};
+use rxe_proto::{Duration, Instant};
+
+use super::{Agreed, Node, PORT, Rng};
+
+/// What the link does to frames. Probabilities in parts per million.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub loss: u32,
+    pub duplicate: u32,
+    /// Frames that are held back by up to ten times the delay, and so overtaken.
+    pub reorder: u32,
+    /// Frames in which a bit is flipped behind the Ethernet header.
+    pub corrupt: u32,
+    /// One way.
+    pub delay: Duration,
+    /// Frames that an end can write at once; then it has to wait a microsecond.
+    pub burst: usize,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, delay: Duration::from_micros(2), burst: 64 }
+    }
+}
+
+/// A frame under way: when it arrives, its number (for order), where to, and in which buffer.
+type Flight = Reverse<(Instant, u64, usize, usize)>;
+
+/// A transmit queue that writes into buffers of the pool.
+struct Outbox<'a> {
+    pool: &'a mut Vec<Vec<u8>>,
+    free: &'a mut Vec<usize>,
+    written: &'a mut Vec<usize>,
+    room: usize,
+}
+
+impl TxQueue for Outbox<'_> {
+    fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]> {
+        assert_eq!(port, PORT);
+        self.room = self.room.checked_sub(1)?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.pool.push(Vec::new());
+            self.pool.len() - 1
+        });
+        self.written.push(index);
+        let frame = &mut self.pool[index];
+        frame.clear();
+        frame.resize(len, 0xA5);
+        Some(frame)
+    }
+}
+
+pub struct Pair {
+    pub nodes: [Node; 2],
+    pub now: Instant,
+    pub link: Link,
+    pub rng: Rng,
+    /// Frames written by either end.
+    pub frames: u64,
+    pool: Vec<Vec<u8>>,
+    free: Vec<usize>,
+    flights: BinaryHeap<Flight>,
+    number: u64,
+    written: Vec<usize>,
+    outbox: Vec<usize>,
+}
+
+impl Pair {
+    /// Two ends with queues of `depth` and `memory` bytes each, both in RTS. `agreed.sq_psn` and `rq_psn` are those of
+    /// the first end.
+    pub fn new(seed: u64, agreed: &Agreed, depth: u32, memory: usize, link: Link) -> Pair {
+        let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..EngineConfig::default() };
+        let mut a = Node::new(1, config(0), depth, memory, agreed.access);
+        let mut b = Node::new(2, config(3), depth, memory, agreed.access);
+        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
+        a.to_rtr(2, b.qpn, agreed);
+        b.to_rtr(1, a.qpn, &theirs);
+        a.to_rts(agreed);
+        b.to_rts(&theirs);
+        Pair {
+            nodes: [a, b],
+            now: Instant::from_nanos(1_000_000),
+            link,
+            rng: Rng(seed),
+            frames: 0,
+            pool: Vec::new(),
+            free: Vec::new(),
+            flights: BinaryHeap::new(),
+            number: 0,
+            written: Vec::new(),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Both ends transmit what they can; then time jumps to the next thing that happens, which is handled. False when
+    /// nothing is left to happen.
+    pub fn step(&mut self) -> bool {
+        let mut busy = false;
+        for end in 0..2 {
+            let mut tx = Outbox {
+                pool: &mut self.pool,
+                free: &mut self.free,
+                written: &mut self.written,
+                room: self.link.burst,
+            };
+            self.nodes[end].engine.transmit(self.now, &mut tx);
+            busy |= self.nodes[end].engine.wants_transmit();
+            std::mem::swap(&mut self.written, &mut self.outbox);
+            for i in 0..self.outbox.len() {
+                let frame = self.outbox[i];
+                self.carry(1 - end, frame);
+            }
+            self.outbox.clear();
+        }
+        let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
+        let timers = self.nodes.iter().filter_map(|node| node.engine.next_timeout());
+        let Some(next) = timers.chain(arrival).chain(busy.then(|| self.now + Duration::from_micros(1))).min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        while let Some(&Reverse((at, _, to, frame))) = self.flights.peek() {
+            if at > self.now {
+                break;
+            }
+            self.flights.pop();
+            self.deliver(to, frame);
+        }
+        for node in &mut self.nodes {
+            if node.engine.next_timeout().is_some_and(|at| at <= self.now) {
+                node.engine.handle_timeout(self.now);
+            }
+            node.collect();
+        }
+        true
+    }
+
+    /// Puts a frame on the link.
+    fn carry(&mut self, to: usize, frame: usize) {
+        self.frames += 1;
+        let link = self.link;
+        if self.rng.chance(link.loss) {
+            self.free.push(frame);
+            return;
+        }
+        if self.rng.chance(link.duplicate) {
+            let copy = self.pool[frame].clone();
+            let index = self.free.pop().unwrap_or_else(|| {
+                self.pool.push(Vec::new());
+                self.pool.len() - 1
+            });
+            self.pool[index] = copy;
+            let late = Duration::from_nanos(self.rng.below(5 * link.delay.as_nanos() as u64));
+            self.launch(to, index, link.delay + late);
+        }
+        if self.rng.chance(link.corrupt) {
+            // The MAC addresses are not covered by the ICRC, and who counts drops expects one for each.
+            let at = 14 + self.rng.below(self.pool[frame].len() as u64 - 14) as usize;
+            self.pool[frame][at] ^= 1 << self.rng.below(8);
+        }
+        let late = if self.rng.chance(link.reorder) {
+            Duration::from_nanos(self.rng.below(10 * link.delay.as_nanos() as u64))
+        } else {
+            Duration::ZERO
+        };
+        self.launch(to, frame, link.delay + late);
+    }
+
+    fn launch(&mut self, to: usize, frame: usize, delay: Duration) {
+        self.number += 1;
+        self.flights.push(Reverse((self.now + delay, self.number, to, frame)));
+    }
+
+    fn deliver(&mut self, to: usize, frame: usize) {
+        // A corrupt frame may be anything; what is not RoCE any more is not ours.
+        if let Ok(Frame::Roce(packet)) = classify(&self.pool[frame]) {
+            self.nodes[to].engine.receive(self.now, PORT, &packet, 0);
+        }
+        self.free.push(frame);
+    }
+
+    /// Steps until `done`. Panics when nothing happens any more or `limit` of virtual time has passed.
+    pub fn drive(&mut self, limit: Duration, mut done: impl FnMut(&Pair) -> bool) {
+        let end = self.now + limit;
+        while !done(self) {
+            assert!(self.step(), "stuck at {:?}: {:#?}", self.now, self.nodes[0].engine.query_qp(self.nodes[0].qpn));
+            assert!(
+                self.now <= end,
+                "too slow: {:#?} {:?}",
+                self.nodes[0].engine.query_qp(self.nodes[0].qpn),
+                self.nodes[0].engine.stats()
+            );
+        }
+    }
+
+    /// Steps until nothing is left to happen.
+    pub fn drain(&mut self, limit: Duration) {
+        let end = self.now + limit;
+        while self.step() {
+            assert!(self.now <= end, "never comes to rest");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What can go wrong in set-up, each as one sentence that says what to do.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use rxe_proto::wire::PortId;
+
+/// An error of EAL or of something made with it. All of them arise in set-up, none on the data path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EalError {
+    /// DPDK was started in this process before, and it starts once per process.
+    #[error("DPDK was already started in this process; it can be started only once")]
+    AlreadyInitialised,
+    /// EAL did not understand its arguments.
+    #[error("bad EAL arguments: {detail}")]
+    BadArguments {
+        /// What EAL said about them.
+        detail: String,
+    },
+    /// No hugepages to run on.
+    #[error(
+        "no hugepages for DPDK: {detail}; run `make setup` as root (or: echo 512 > /proc/sys/vm/nr_hugepages && mount \
+         -t hugetlbfs none /dev/hugepages), or give EAL --no-huge -m MEGABYTES"
+    )]
+    NoHugepages {
+        /// What is missing.
+        detail: String,
+    },
+    /// Another process runs under the same file prefix.
+    #[error("another DPDK process runs under the same file prefix; give EAL --file-prefix NAME, or --in-memory")]
+    PrefixInUse,
+    /// EAL failed for another reason.
+    #[error("DPDK did not start ({errno}): {detail}")]
+    Init {
+        /// EAL's error number.
+        errno: Errno,
+        /// The last lines of EAL's log.
+        detail: String,
+    },
+    /// A call that only the thread that started EAL may make came from another.
+    #[error("only the thread that started DPDK may run workers")]
+    NotMainLcore,
+    /// EAL does not know this lcore, or it was named twice, or it is busy.
+    #[error("lcore {lcore} {problem}")]
+    Lcore {
+        /// The lcore.
+        lcore: u32,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A worker panicked. The others ended before this was returned.
+    #[error("the worker on lcore {lcore} panicked: {message}")]
+    WorkerPanicked {
+        /// Its lcore.
+        lcore: u32,
+        /// What it said.
+        message: String,
+    },
+    /// There is no such port.
+    #[error("there is no DPDK port {0}; name one with --vdev, or bind a NIC to vfio-pci")]
+    NoSuchPort(u16),
+    /// The port was configured before and that [`Port`](super::Port) or one of its queues is still alive.
+    #[error("DPDK port {0} is in use already")]
+    PortInUse(u16),
+    /// A port refused something.
+    #[error("DPDK port {port}: cannot {action}: {errno}", port = .port.0)]
+    Port {
+        /// The port.
+        port: PortId,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        errno: Errno,
+    },
+    /// A port cannot do what the configuration asks for.
+    #[error("DPDK port {port}: {problem}", port = .port.0)]
+    PortLimits {
+        /// The port.
+        port: PortId,
+        /// What does not fit.
+        problem: String,
+    },
+    /// DPDK has no room for an object.
+    #[error("no DPDK memory for {what} ({errno}): give it more hugepages, or a larger -m with --no-huge")]
+    NoMemory {
+        /// The object and its size.
+        what: String,
+        /// Why not.
+        errno: Errno,
+    },
+    /// A file of shared memory.
+    #[error("{path}: cannot {action}: {source}", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A DPDK error number, printed as DPDK words it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The calling thread's `rte_errno`.
+    pub(super) fn last() -> Errno {
+        // SAFETY: reads a thread-local integer.
+        Errno(unsafe { dpdk_sys::rxe_errno() })
+    }
+
+    /// Of the return value of a call that returns `-errno`.
+    pub(super) fn of(ret: i32) -> Errno {
+        Errno(ret.wrapping_neg())
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: rte_strerror returns a NUL-terminated text in a thread-local buffer or a literal for any number;
+        // it is copied out before the next call.
+        let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(self.0)) };
+        f.write_str(&text.to_string_lossy())
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Errno({}: {self})", self.0)
+    }
+}

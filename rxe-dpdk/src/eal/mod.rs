@@ -1,0 +1,54 @@
+//! DPDK made safe: the only place that calls `dpdk-sys`.
+//!
+//! [`Eal::init`] starts DPDK. From it come [`Port`]s with their [`RxQueue`]s and [`TxStage`]s, [`Mempool`]s,
+//! [`HugeMemory`], rings between lcores and the lcores themselves. Everything that touches a packet works on bursts:
+//! an [`RxBurst`] is filled by one call into the driver and its buffers are freed together; a [`TxStage`] hands out
+//! frames to write in place and sends them together.
+//!
+//! # Who owns a buffer
+//!
+//! An mbuf has one owner at any time: its pool, the driver, an [`RxBurst`], a [`TxStage`], a ring, or an [`Mbuf`].
+//! Ownership moves with the pointer and the reference count stays 1, so `&mut [u8]` into a buffer is unique.
+//!
+//! # Who outlives whom
+//!
+//! Every object holds what it stands on: queues their port, ports their pool, all of them EAL. A single [`Mbuf`]
+//! holds nothing (that would cost a reference count per packet). Instead a pool is given back, and EAL shut down,
+//! only when no buffer is out; otherwise both stay until the process ends.
+
+// Calling a C library is what this module is for. Each block below says why it is sound.
+#![allow(unsafe_code)]
+
+mod args;
+mod burst;
+mod clock;
+mod error;
+mod file_memory;
+mod huge_memory;
+mod info;
+mod init;
+mod lcore;
+mod log;
+mod mbuf;
+mod mempool;
+mod mtu;
+mod port;
+mod ring;
+mod rx;
+mod tx;
+
+pub use burst::{BURST, RxBurst};
+pub use clock::Clock;
+pub use error::EalError;
+pub use file_memory::FileMemory;
+pub use huge_memory::{HugeAllocator, HugeMemory};
+pub use info::{Link, PortInfo, PortStats};
+pub use init::Eal;
+pub use lcore::Job;
+pub use mbuf::Mbuf;
+pub use mempool::Mempool;
+pub use mtu::Fallback;
+pub use port::{Port, PortConfig, PortQueues};
+pub use ring::{MbufReceiver, MbufRing, MbufSender};
+pub use rx::{RxQueue, RxStats};
+pub use tx::{MIN_FRAME, TxStage, TxStats};

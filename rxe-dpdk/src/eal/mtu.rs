@@ -1,0 +1,231 @@
+//! How large frames may get on a port, and how large its buffers must be.
+//!
+//! Drivers disagree with what they really do. Measured on DPDK 22.11:
+//!
+//! * net_tap stops at 1,522-byte frames whatever it is told.
+//! * net_af_packet and net_memif refuse any MTU above 1,500, but never look at it afterwards: they carry what their
+//!   own buffers (`framesz`) hold. So they are not told.
+//! * net_af_packet copies what the kernel gives it without looking at the size of the mbuf. A buffer smaller than
+//!   `framesz` would be overrun by a frame that another program sends; the MTU does not protect it.
+//! * net_af_xdp receives straight into the pool's memory, of which each element must fit into one page.
+
+use std::fmt;
+
+use super::args::Vdev;
+use super::info::DeviceLimits;
+use super::mempool::HEADROOM;
+
+/// Ethernet header and one VLAN tag.
+pub(super) const L2: usize = 14 + 4;
+
+/// An ability that a port lacks and what is done instead, or a request that it could not meet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// The MTU is smaller than asked for.
+    Mtu {
+        /// What was asked for.
+        asked: u16,
+        /// What it is.
+        got: u16,
+        /// Why, and what would help.
+        reason: String,
+    },
+    /// The driver was not told the MTU, because it refuses values that it can in fact carry.
+    MtuUntold,
+    /// Fewer queues than asked for.
+    Queues {
+        /// Receive queues.
+        rx: u16,
+        /// Transmit queues.
+        tx: u16,
+    },
+    /// Several receive queues, but no RSS that would spread frames over them: expect all in the first.
+    NoRss,
+    /// Frames are sent from one buffer each.
+    NoMultiSegmentTx,
+    /// Promiscuous mode instead of receiving all multicast.
+    Promiscuous,
+    /// Neither all multicast nor promiscuous mode: only frames to the port's own address and broadcast may arrive,
+    /// so IPv6 neighbour discovery may fail.
+    NoMulticast,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fallback::Mtu { asked, got, reason } => write!(f, "MTU {got} instead of {asked}: {reason}"),
+            Fallback::MtuUntold => f.write_str("the driver is not told the MTU"),
+            Fallback::Queues { rx, tx } => write!(f, "only {rx} RX and {tx} TX queues"),
+            Fallback::NoRss => f.write_str("no RSS"),
+            Fallback::NoMultiSegmentTx => f.write_str("no multi-segment TX"),
+            Fallback::Promiscuous => f.write_str("promiscuous instead of all-multicast"),
+            Fallback::NoMulticast => f.write_str("no multicast"),
+        }
+    }
+}
+
+/// Frame sizes of a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct FramePlan {
+    /// The IP MTU.
+    pub(super) mtu: u16,
+    /// Whether the driver is told it.
+    pub(super) tell: bool,
+    /// Bytes of data in each buffer, headroom not counted.
+    pub(super) buffer: usize,
+    pub(super) fallback: Option<Fallback>,
+}
+
+/// The longest data that an mbuf can describe, headroom taken off.
+const MAX_BUFFER: usize = u16::MAX as usize - HEADROOM;
+
+/// Plans for `driver`, whose device was made by `vdev` if it is virtual and stands for a kernel interface of MTU
+/// `kernel_mtu` if it is one. An error is a sentence.
+pub(super) fn plan(
+    driver: &str,
+    vdev: Option<&Vdev>,
+    limits: &DeviceLimits,
+    kernel_mtu: Option<u16>,
+    asked: u16,
+) -> Result<FramePlan, String> {
+    let mut cap = Cap::new(asked);
+    // What fits into a buffer at all, less what rounding may add.
+    cap.at_most(MAX_BUFFER - 1024 - L2, || "no buffer holds more".to_owned());
+    if let Some(mtu) = kernel_mtu {
+        cap.at_most(usize::from(mtu), || {
+            format!("that is the interface's own MTU; raise it (ip link set dev ... mtu {asked})")
+        });
+    }
+    let mut tell = true;
+    // What the driver may write into a buffer, whatever the MTU.
+    let mut writes = usize::try_from(limits.min_rx_bufsize).unwrap_or(0).min(MAX_BUFFER);
+    let mut most = MAX_BUFFER;
+    match driver {
+        "net_tap" => cap.at_most(1500, || "net_tap carries no larger frames".to_owned()),
+        "net_af_packet" => {
+            // The kernel's packet ring puts 66 bytes of its own in front of every received frame.
+            const RING_HEADER: usize = 66;
+            let framesz = vdev.and_then(|vdev| vdev.number("framesz")).unwrap_or(2048) as usize;
+            let carries = framesz.saturating_sub(RING_HEADER);
+            // One VLAN tag is put back into the frame by the driver, in front.
+            if carries > MAX_BUFFER {
+                return Err(format!("framesz={framesz} is beyond what a packet buffer can hold; use 32768 or less"));
+            }
+            writes = writes.max(framesz.min(MAX_BUFFER));
+            cap.at_most(carries.saturating_sub(L2), || {
+                format!("framesz={framesz} holds no more; give --vdev a larger framesz (8192) and blocksz (65536)")
+            });
+            tell = cap.mtu <= 1500;
+        }
+        "net_memif" => tell = cap.mtu <= 1500,
+        "net_af_xdp" => {
+            // The whole element (pool header 64, mbuf 128, headroom, data) in one page of 4,096. 63 cache lines: an
+            // odd number, which DPDK does not grow to spread elements over memory channels.
+            most = 63 * 64 - 64 - 128 - HEADROOM;
+            cap.at_most(3542, || "a frame must fit into one page with net_af_xdp".to_owned());
+        }
+        _ => {
+            // Some drivers count header and checksum, some also VLAN tags: leave the most room they may want.
+            let by_frame = (limits.max_rx_pktlen as usize).saturating_sub(L2 + 4);
+            let by_frame = if by_frame < 1500 { 1500 } else { by_frame };
+            let device = if limits.max_mtu == 0 { usize::from(u16::MAX) } else { usize::from(limits.max_mtu) };
+            cap.at_most(by_frame.min(device), || "the device carries no larger frames".to_owned());
+        }
+    }
+    let fallback = cap.fallback().or((!tell).then_some(Fallback::MtuUntold));
+    // NICs count their receive buffers in KiB and round down: a multiple is all used.
+    let buffer = (usize::from(cap.mtu) + L2).max(writes).next_multiple_of(1024).min(most).min(MAX_BUFFER);
+    Ok(FramePlan { mtu: cap.mtu, tell, buffer, fallback })
+}
+
+/// The smallest of several limits, and whose it is.
+struct Cap {
+    asked: u16,
+    mtu: u16,
+    reason: Option<String>,
+}
+
+impl Cap {
+    fn new(asked: u16) -> Cap {
+        Cap { asked, mtu: asked, reason: None }
+    }
+
+    fn at_most(&mut self, limit: usize, reason: impl FnOnce() -> String) {
+        let limit = u16::try_from(limit).unwrap_or(u16::MAX);
+        if limit < self.mtu {
+            self.mtu = limit;
+            self.reason = Some(reason());
+        }
+    }
+
+    fn fallback(&self) -> Option<Fallback> {
+        let reason = self.reason.clone()?;
+        Some(Fallback::Mtu { asked: self.asked, got: self.mtu, reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: DeviceLimits = DeviceLimits {
+        max_mtu: u16::MAX,
+        max_rx_pktlen: u32::MAX,
+        min_rx_bufsize: 0,
+        if_index: 0,
+        tx_offloads: 0,
+        rss_types: 0,
+    };
+
+    fn vdev(args: &[(&str, &str)]) -> Vdev {
+        let args = args.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Vdev { name: "net_af_packet0".to_owned(), args }
+    }
+
+    #[test]
+    fn af_packet_is_bounded_by_framesz_and_never_overrun() {
+        let small = plan("net_af_packet", Some(&vdev(&[])), &OPEN, None, 4200).unwrap();
+        assert_eq!(small.mtu, 2048 - 66 - 18);
+        assert!(small.buffer >= 2048);
+        assert!(matches!(small.fallback, Some(Fallback::Mtu { asked: 4200, .. })));
+
+        let large = plan("net_af_packet", Some(&vdev(&[("framesz", "8192")])), &OPEN, None, 4200).unwrap();
+        assert_eq!((large.mtu, large.tell), (4200, false));
+        assert!(large.buffer >= 8192);
+        assert_eq!(large.fallback, Some(Fallback::MtuUntold));
+
+        let kernel = plan("net_af_packet", Some(&vdev(&[("framesz", "8192")])), &OPEN, Some(1500), 4200).unwrap();
+        assert_eq!((kernel.mtu, kernel.tell), (1500, true));
+
+        assert!(plan("net_af_packet", Some(&vdev(&[("framesz", "131072")])), &OPEN, None, 1500).is_err());
+    }
+
+    #[test]
+    fn drivers_with_hard_limits_are_capped() {
+        assert_eq!(plan("net_tap", None, &OPEN, None, 4200).unwrap().mtu, 1500);
+        let xdp = plan("net_af_xdp", None, &OPEN, None, 4200).unwrap();
+        assert_eq!(xdp.mtu, 3542);
+        assert!(xdp.buffer >= 3542 + L2 && xdp.buffer + HEADROOM + 64 + 128 <= 4096);
+    }
+
+    #[test]
+    fn a_device_limit_is_kept() {
+        let limits = DeviceLimits { max_mtu: 2000, ..OPEN };
+        assert_eq!(plan("net_x", None, &limits, None, 4200).unwrap().mtu, 2000);
+        let limits = DeviceLimits { max_rx_pktlen: 9728, ..OPEN };
+        assert_eq!(plan("net_virtio", None, &limits, None, 9000).unwrap().mtu, 9000);
+        assert_eq!(plan("net_virtio", None, &limits, None, 9900).unwrap().mtu, 9706);
+        // Drivers that count no VLAN tag still carry 1,500.
+        let limits = DeviceLimits { max_rx_pktlen: 1514, ..OPEN };
+        assert_eq!(plan("net_x", None, &limits, None, 4200).unwrap().mtu, 1500);
+    }
+
+    #[test]
+    fn buffers_hold_the_frame_for_every_mtu() {
+        for asked in 68..=u16::MAX {
+            let plan = plan("net_ring", None, &OPEN, None, asked).unwrap();
+            assert!(plan.buffer >= usize::from(plan.mtu) + L2 && plan.buffer <= MAX_BUFFER, "{asked}: {plan:?}");
+        }
+    }
+}

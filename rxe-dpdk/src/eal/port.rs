@@ -1,0 +1,496 @@
+//! Ports: configuration, start, and what can be asked of a running one.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rxe_proto::wire::{MacAddr, PortId};
+
+use super::burst::BURST;
+use super::error::EalError;
+use super::info::{DeviceLimits, Link, PortInfo, PortStats, check, raw_info, text};
+use super::init::{Eal, EalGuard, lock};
+use super::mempool::Mempool;
+use super::mtu::{self, Fallback, L2};
+use super::rx::RxQueue;
+use super::tx::{SPARES, STAGE, TxStage};
+
+/// What a port should be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortConfig {
+    /// Receive queues; fewer when the device has not so many.
+    pub rx_queues: u16,
+    /// Transmit queues; fewer when the device has not so many.
+    pub tx_queues: u16,
+    /// Descriptors per receive queue; the nearest number that the device can have.
+    pub rx_descriptors: u16,
+    /// Descriptors per transmit queue; the nearest number that the device can have.
+    pub tx_descriptors: u16,
+    /// The IP MTU: the longest IP packet, its header included. [`Port::mtu`] says what became of it.
+    pub mtu: u16,
+    /// Buffers in the port's pool beyond what its queues can hold: what rings and services may keep.
+    pub extra_mbufs: usize,
+    /// Receive frames to any address.
+    pub promiscuous: bool,
+}
+
+impl Default for PortConfig {
+    fn default() -> PortConfig {
+        PortConfig {
+            rx_queues: 1,
+            tx_queues: 1,
+            rx_descriptors: 1024,
+            tx_descriptors: 1024,
+            mtu: 4200,
+            extra_mbufs: 0,
+            promiscuous: false,
+        }
+    }
+}
+
+/// A configured port. It stops, and its device is closed for good, when this and all of its queues are gone.
+pub struct Port {
+    inner: Arc<PortInner>,
+    config: PortConfig,
+    info: PortInfo,
+    fallbacks: Vec<Fallback>,
+    rss: bool,
+}
+
+/// The queues of a started port, each to be given to the lcore that owns it.
+#[derive(Debug)]
+pub struct PortQueues {
+    /// Receive queues, by number.
+    pub rx: Vec<RxQueue>,
+    /// Transmit queues, by number.
+    pub tx: Vec<TxStage>,
+}
+
+/// What queues hold: the port runs while this lives.
+pub(super) struct PortInner {
+    id: u16,
+    mtu: u16,
+    started: AtomicBool,
+    /// Ethdev's control calls are not thread-safe; the groups that were joined are behind the same lock.
+    control: Mutex<Vec<MacAddr>>,
+    pool: Mempool,
+    eal: Arc<EalGuard>,
+}
+
+impl Port {
+    /// Configures port `id` and makes its pool. Whatever the device cannot do is done without where that is possible
+    /// (see [`fallbacks`](Self::fallbacks)); one log line says so.
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::NoSuchPort`], [`EalError::PortInUse`], [`EalError::PortLimits`], [`EalError::NoMemory`], or
+    /// [`EalError::Port`] with the step that the device refused.
+    pub fn configure(eal: &Eal, id: PortId, config: &PortConfig) -> Result<Port, EalError> {
+        let guard = eal.guard();
+        let info = PortInfo::of(id.0)?;
+        if !guard.claim_port(id.0) {
+            return Err(EalError::PortInUse(id.0));
+        }
+        let mut set_up = SetUp { id: id.0, info, config: config.clone(), fallbacks: Vec::new(), rss: false };
+        let inner = set_up.run(guard).inspect_err(|_| guard.release_port(id.0))?;
+        let SetUp { info, config, fallbacks, rss, .. } = set_up;
+        Ok(Port { inner: Arc::new(inner), config, info, fallbacks, rss })
+    }
+
+    /// Starts the port and hands out its queues, once.
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::Port`] when the device does not start, [`EalError::PortInUse`] when it is started already.
+    pub fn start(&mut self) -> Result<PortQueues, EalError> {
+        let id = self.inner.id;
+        if self.inner.started.load(Ordering::Acquire) {
+            return Err(EalError::PortInUse(id));
+        }
+        // SAFETY: the port is configured, its queues are set up, and `self` is the only one to control it.
+        let ret = unsafe { dpdk_sys::rte_eth_dev_start(id) };
+        check(id, "start", ret)?;
+        self.inner.started.store(true, Ordering::Release);
+        self.receive_groups();
+        self.log();
+        let rx = (0..self.config.rx_queues).map(|queue| RxQueue::new(Arc::clone(&self.inner), queue)).collect();
+        let tx = (0..self.config.tx_queues).map(|queue| TxStage::new(Arc::clone(&self.inner), queue)).collect();
+        Ok(PortQueues { rx, tx })
+    }
+
+    /// The port's number.
+    pub fn id(&self) -> PortId {
+        PortId(self.inner.id)
+    }
+
+    /// Device, driver and address, as before configuration.
+    pub fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    /// The port's Ethernet address.
+    pub fn mac(&self) -> MacAddr {
+        self.info.mac
+    }
+
+    /// The IP MTU that the port really has: from it follows the path MTU.
+    pub fn mtu(&self) -> u16 {
+        self.inner.mtu
+    }
+
+    /// The longest frame, with Ethernet header and one VLAN tag.
+    pub fn max_frame(&self) -> usize {
+        self.inner.max_frame()
+    }
+
+    /// Whether received frames are spread over the queues by RSS.
+    pub fn has_rss(&self) -> bool {
+        self.rss
+    }
+
+    /// What the port lacks of what was asked for or would have been used. Complete after [`start`](Self::start).
+    pub fn fallbacks(&self) -> &[Fallback] {
+        &self.fallbacks
+    }
+
+    /// The pool of the port's buffers.
+    pub fn pool(&self) -> &Mempool {
+        &self.inner.pool
+    }
+
+    /// The link's state now, without waiting for it.
+    pub fn link(&self) -> Link {
+        let _control = lock(&self.inner.control);
+        let mut link = dpdk_sys::rxe_eth_link::default();
+        // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
+        unsafe { dpdk_sys::rxe_eth_link_get(self.inner.id, &raw mut link) };
+        let known = link.speed_mbps != 0 && link.speed_mbps != dpdk_sys::RXE_ETH_SPEED_UNKNOWN;
+        Link { up: link.up != 0, speed_mbps: known.then_some(link.speed_mbps), full_duplex: link.full_duplex != 0 }
+    }
+
+    /// The device's counters.
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::Port`] when it keeps none.
+    pub fn stats(&self) -> Result<PortStats, EalError> {
+        let _control = lock(&self.inner.control);
+        let mut raw = MaybeUninit::<dpdk_sys::rte_eth_stats>::zeroed();
+        // SAFETY: the port exists; the structure is numbers only and was zeroed.
+        let (ret, raw) = unsafe {
+            let ret = dpdk_sys::rte_eth_stats_get(self.inner.id, raw.as_mut_ptr());
+            (ret, raw.assume_init())
+        };
+        check(self.inner.id, "read its counters", ret)?;
+        Ok(PortStats {
+            rx_frames: raw.ipackets,
+            tx_frames: raw.opackets,
+            rx_bytes: raw.ibytes,
+            tx_bytes: raw.obytes,
+            rx_missed: raw.imissed,
+            rx_errors: raw.ierrors,
+            tx_errors: raw.oerrors,
+            rx_no_mbuf: raw.rx_nombuf,
+        })
+    }
+
+    /// The device's extended counters, by its own names. Empty when it has none.
+    pub fn xstats(&self) -> Vec<(String, u64)> {
+        let _control = lock(&self.inner.control);
+        let id = self.inner.id;
+        // SAFETY: the port exists; a null pointer with size 0 asks for the count.
+        let count = unsafe { dpdk_sys::rte_eth_xstats_get_names(id, ptr::null_mut(), 0) };
+        let Ok(size) = u32::try_from(count) else {
+            return Vec::new();
+        };
+        let mut names = vec![dpdk_sys::rte_eth_xstat_name { name: [0; 64] }; size as usize];
+        let mut values = vec![dpdk_sys::rte_eth_xstat { id: 0, value: 0 }; size as usize];
+        // SAFETY: both arrays hold `size` elements, which is what DPDK is told.
+        let (named, valued) = unsafe {
+            (
+                dpdk_sys::rte_eth_xstats_get_names(id, names.as_mut_ptr(), size),
+                dpdk_sys::rte_eth_xstats_get(id, values.as_mut_ptr(), size),
+            )
+        };
+        // A result beyond the size means that nothing was written: the set grew meanwhile.
+        let valid = |ret: i32| usize::try_from(ret).ok().filter(|n| *n <= size as usize).unwrap_or(0);
+        names.truncate(valid(named));
+        values.truncate(valid(valued));
+        let pair = |value: &dpdk_sys::rte_eth_xstat| {
+            let name = names.get(usize::try_from(value.id).ok()?)?;
+            Some((text(name.name.as_ptr()), value.value))
+        };
+        values.iter().filter_map(pair).collect()
+    }
+
+    /// Makes sure that frames to the group `mac` arrive.
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::Port`] when the device can neither filter for it nor receive everything.
+    pub fn add_multicast(&self, mac: MacAddr) -> Result<(), EalError> {
+        let mut groups = lock(&self.inner.control);
+        if groups.contains(&mac) || !self.fallbacks.contains(&Fallback::NoMulticast) {
+            return Ok(());
+        }
+        groups.push(mac);
+        let mut raw: Vec<_> = groups.iter().map(|mac| dpdk_sys::rte_ether_addr { addr_bytes: mac.0 }).collect();
+        // SAFETY: the port exists; as many addresses as told, which are copied.
+        let ret = unsafe { dpdk_sys::rte_eth_dev_set_mc_addr_list(self.inner.id, raw.as_mut_ptr(), raw.len() as u32) };
+        check(self.inner.id, "join a multicast group", ret).inspect_err(|_| {
+            groups.pop();
+        })
+    }
+
+    /// Receives all multicast (neighbour discovery needs it), by promiscuous mode if need be: foreign frames are
+    /// dropped by the adapter anyway.
+    fn receive_groups(&mut self) {
+        let id = self.inner.id;
+        // SAFETY: the port is started.
+        let ret = unsafe { dpdk_sys::rte_eth_allmulticast_enable(id) };
+        if ret == 0 && !self.config.promiscuous {
+            return;
+        }
+        // SAFETY: the port is started.
+        let promiscuous = unsafe { dpdk_sys::rte_eth_promiscuous_enable(id) } == 0;
+        if ret != 0 {
+            self.fallbacks.push(if promiscuous { Fallback::Promiscuous } else { Fallback::NoMulticast });
+        }
+    }
+
+    fn log(&self) {
+        let without: Vec<String> = self.fallbacks.iter().map(ToString::to_string).collect();
+        tracing::info!(
+            "port {} ({}, {}): address {}, MTU {}, {} RX and {} TX queues, {:?}{}{}",
+            self.inner.id,
+            self.info.name,
+            self.info.driver,
+            self.info.mac,
+            self.inner.mtu,
+            self.config.rx_queues,
+            self.config.tx_queues,
+            self.inner.pool,
+            if without.is_empty() { "" } else { "; " },
+            without.join("; "),
+        );
+    }
+}
+
+impl PortInner {
+    pub(super) fn id(&self) -> u16 {
+        self.id
+    }
+
+    pub(super) fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    pub(super) fn max_frame(&self) -> usize {
+        usize::from(self.mtu) + L2
+    }
+}
+
+impl Drop for PortInner {
+    fn drop(&mut self) {
+        // SAFETY: no queue and no Port refers to the device any more.
+        unsafe {
+            if self.started.load(Ordering::Acquire) {
+                dpdk_sys::rte_eth_dev_stop(self.id);
+            }
+            dpdk_sys::rte_eth_dev_close(self.id);
+        }
+        self.eal.release_port(self.id);
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Port({} {}, MTU {})", self.inner.id, self.info.name, self.inner.mtu)
+    }
+}
+
+/// Configuration on its way.
+struct SetUp {
+    id: u16,
+    info: PortInfo,
+    config: PortConfig,
+    fallbacks: Vec<Fallback>,
+    rss: bool,
+}
+
+impl SetUp {
+    fn run(&mut self, guard: &Arc<EalGuard>) -> Result<PortInner, EalError> {
+        let limits = DeviceLimits::of(self.id)?;
+        let problem = |problem: String| EalError::PortLimits { port: PortId(self.id), problem };
+        let kernel_mtu = if self.info.driver.starts_with("net_af_") { interface_mtu(limits.if_index) } else { None };
+        let vdev = guard.vdev(&self.info.name);
+        let plan = mtu::plan(&self.info.driver, vdev, &limits, kernel_mtu, self.config.mtu).map_err(problem)?;
+        self.queues()?;
+        self.fallbacks.extend(plan.fallback);
+        if limits.tx_offloads & dpdk_sys::RXE_TX_OFFLOAD_MULTI_SEGS == 0 {
+            self.fallbacks.push(Fallback::NoMultiSegmentTx);
+        }
+        let mtu = self.configure(&limits, plan.mtu, plan.tell)?;
+        let id = self.id;
+
+        // SAFETY: the port is configured; both numbers are written.
+        let ret = unsafe {
+            dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(
+                id,
+                &raw mut self.config.rx_descriptors,
+                &raw mut self.config.tx_descriptors,
+            )
+        };
+        check(id, "size its queues", ret)?;
+        let pool = self.pool(guard, plan.buffer)?;
+        // From here on the device may refer to the pool: dropping this closes the one before the other.
+        let inner = PortInner {
+            id,
+            mtu,
+            started: AtomicBool::new(false),
+            control: Mutex::default(),
+            pool,
+            eal: Arc::clone(guard),
+        };
+        self.set_up_queues(&inner.pool)?;
+        Ok(inner)
+    }
+
+    /// Limits the queues to what there is.
+    fn queues(&mut self) -> Result<(), EalError> {
+        let (rx, tx) = (self.config.rx_queues, self.config.tx_queues);
+        let limit = |asked: u16, max: u16| asked.clamp(1, max.max(1));
+        self.config.rx_queues = limit(rx, self.info.max_rx_queues);
+        self.config.tx_queues = limit(tx, self.info.max_tx_queues);
+        if rx == 0 || tx == 0 {
+            let problem = "at least one RX and one TX queue are needed".to_owned();
+            return Err(EalError::PortLimits { port: PortId(self.id), problem });
+        }
+        if (self.config.rx_queues, self.config.tx_queues) != (rx, tx) {
+            self.fallbacks.push(Fallback::Queues { rx: self.config.rx_queues, tx: self.config.tx_queues });
+        }
+        Ok(())
+    }
+
+    /// Calls rte_eth_dev_configure, asking for less each time the device refuses. Returns the IP MTU.
+    fn configure(&mut self, limits: &DeviceLimits, mtu: u16, tell: bool) -> Result<u16, EalError> {
+        let several = self.config.rx_queues > 1;
+        let rss_types = limits.rss_types & (dpdk_sys::RXE_RSS_IP | dpdk_sys::RXE_RSS_UDP);
+        let ask_rss = several && rss_types != 0;
+        let mut last = Ok(());
+        // RSS is given up before the MTU.
+        for (told, rss) in [(tell, ask_rss), (tell, false), (false, ask_rss), (false, false)] {
+            match self.try_configure(told.then_some(mtu), if rss { rss_types } else { 0 }) {
+                Ok(()) => {
+                    self.rss = rss;
+                    if several && !rss {
+                        self.fallbacks.push(Fallback::NoRss);
+                    }
+                    if tell && !told && mtu > 1500 {
+                        // It refused a value within its own limits: believe in nothing above the default.
+                        let reason = "the device refused more".to_owned();
+                        self.fallbacks.push(Fallback::Mtu { asked: self.config.mtu, got: 1500, reason });
+                        return Ok(1500);
+                    }
+                    return Ok(mtu);
+                }
+                Err(error) => last = Err(error),
+            }
+        }
+        last.map(|()| mtu)
+    }
+
+    fn try_configure(&self, mtu: Option<u16>, rss_types: u64) -> Result<(), EalError> {
+        // Zeros mean "the default" in every field.
+        let mut conf = MaybeUninit::<dpdk_sys::rte_eth_conf>::zeroed();
+        // SAFETY: numbers, unions of numbers and pointers only, for which zeros are valid.
+        let conf = unsafe { conf.assume_init_mut() };
+        conf.rxmode.mtu = mtu.map_or(0, u32::from);
+        if rss_types != 0 {
+            conf.rxmode.mq_mode = dpdk_sys::RXE_ETH_MQ_RX_RSS;
+            conf.rx_adv_conf.rss_conf.rss_hf = rss_types;
+        } else {
+            conf.rxmode.mq_mode = dpdk_sys::RXE_ETH_MQ_RX_NONE;
+        }
+        // SAFETY: the port exists and nobody else configures it (claimed); the structure is copied.
+        let ret = unsafe {
+            dpdk_sys::rte_eth_dev_configure(self.id, self.config.rx_queues, self.config.tx_queues, &raw const *conf)
+        };
+        check(self.id, "configure it", ret)
+    }
+
+    /// A pool that all queues together cannot empty.
+    fn pool(&self, guard: &Arc<EalGuard>, buffer: usize) -> Result<Mempool, EalError> {
+        const CACHE: usize = 256;
+        let rx = usize::from(self.config.rx_queues) * (usize::from(self.config.rx_descriptors) + 2 * BURST);
+        let tx = usize::from(self.config.tx_queues) * (usize::from(self.config.tx_descriptors) + STAGE + SPARES);
+        // An lcore's cache holds up to one and a half times its size, out of everybody else's reach.
+        let lcores = usize::from(self.config.rx_queues.max(self.config.tx_queues)) + 1;
+        let count = rx + tx + lcores * CACHE * 3 / 2 + self.config.extra_mbufs;
+        Mempool::with_guard(guard, &guard.unique_name("port"), count, buffer, CACHE, self.info.socket)
+    }
+
+    fn set_up_queues(&self, pool: &Mempool) -> Result<(), EalError> {
+        let id = self.id;
+        let info = raw_info(id)?;
+        // -1 (no node) is SOCKET_ID_ANY here, too.
+        let socket = self.info.socket as u32;
+        for queue in 0..self.config.rx_queues {
+            // SAFETY: the port is configured with this many queues; the pool lives in the PortInner, which stops and
+            // closes the port before the pool goes.
+            let ret = unsafe {
+                dpdk_sys::rte_eth_rx_queue_setup(
+                    id,
+                    queue,
+                    self.config.rx_descriptors,
+                    socket,
+                    &raw const info.default_rxconf,
+                    pool.as_ptr(),
+                )
+            };
+            check(id, "set up a receive queue", ret)?;
+        }
+        for queue in 0..self.config.tx_queues {
+            // SAFETY: as above.
+            let ret = unsafe {
+                dpdk_sys::rte_eth_tx_queue_setup(
+                    id,
+                    queue,
+                    self.config.tx_descriptors,
+                    socket,
+                    &raw const info.default_txconf,
+                )
+            };
+            check(id, "set up a transmit queue", ret)?;
+        }
+        Ok(())
+    }
+}
+
+/// The MTU of a kernel interface.
+fn interface_mtu(if_index: u32) -> Option<u16> {
+    if if_index == 0 {
+        return None;
+    }
+    // SAFETY: all zeros is a valid ifreq: bytes and numbers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the name field holds IF_NAMESIZE bytes, which is what if_indextoname writes at most.
+    if unsafe { libc::if_indextoname(if_index, request.ifr_name.as_mut_ptr()) }.is_null() {
+        return None;
+    }
+    // SAFETY: an ordinary socket, closed below.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return None;
+    }
+    // SAFETY: the request names an interface; the kernel writes its MTU into the union.
+    let mtu = unsafe {
+        let ret = libc::ioctl(socket, libc::SIOCGIFMTU as _, &raw mut request);
+        libc::close(socket);
+        (ret == 0).then_some(request.ifr_ifru.ifru_mtu)
+    }?;
+    // The loopback interface has 65,536.
+    Some(u16::try_from(mtu).unwrap_or(u16::MAX))
+}

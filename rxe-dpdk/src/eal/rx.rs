@@ -1,0 +1,113 @@
+//! Receiving.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dpdk_sys::rte_mbuf;
+use rxe_proto::wire::PortId;
+
+use super::burst::RxBurst;
+use super::mbuf;
+use super::port::PortInner;
+
+rxe_proto::counters! {
+    /// What one receive queue counted. Written by the queue's owner alone.
+    pub struct RxStats {
+        /// Frames handed to the adapter.
+        frames,
+        /// Their bytes.
+        bytes,
+        /// Frames that the driver spread over several buffers and that were copied together.
+        linearised,
+        /// Frames dropped because they came in several buffers and do not fit into one.
+        scattered,
+    }
+}
+
+/// A receive queue of a started port. It has one owner at a time.
+pub struct RxQueue {
+    port: u16,
+    queue: u16,
+    stats: Arc<RxStats>,
+    _started: Arc<PortInner>,
+}
+
+impl RxQueue {
+    pub(super) fn new(port: Arc<PortInner>, queue: u16) -> RxQueue {
+        RxQueue { port: port.id(), queue, stats: Arc::default(), _started: port }
+    }
+
+    /// The queue's port.
+    pub fn port(&self) -> PortId {
+        PortId(self.port)
+    }
+
+    /// The queue's number on its port.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> &Arc<RxStats> {
+        &self.stats
+    }
+
+    /// Replaces what is in `out` by what has arrived, up to [`BURST`](super::BURST) frames; returns how many. Each
+    /// lies in one buffer, whose first bytes are on their way into the cache.
+    #[inline]
+    pub fn burst(&mut self, out: &mut RxBurst) -> usize {
+        let (port, queue, stats) = (self.port, self.queue, &self.stats);
+        // SAFETY: the port is started and stays so while we hold it, and this is the only RxQueue of that number. The
+        // driver hands over live mbufs with one reference; those with several segments are sorted out below.
+        unsafe {
+            out.fill(|mbufs, room| {
+                let count = usize::from(dpdk_sys::rxe_eth_rx_burst(port, queue, mbufs, room as u16));
+                let mut kept = 0;
+                let mut bytes = 0;
+                for i in 0..count {
+                    let raw = *mbufs.add(i);
+                    mbuf::prefetch_data(raw);
+                    if (*mbuf::view(raw)).nb_segs != 1 && !linearise(raw, stats) {
+                        continue;
+                    }
+                    // Not every driver says where a frame came from, but who gets it by hand-off wants to know.
+                    (*mbuf::view(raw)).port = port;
+                    bytes += mbuf::len(raw);
+                    *mbufs.add(kept) = raw;
+                    kept += 1;
+                }
+                if kept > 0 {
+                    stats.frames.add(kept as u64);
+                    stats.bytes.add(bytes as u64);
+                }
+                kept
+            })
+        }
+    }
+}
+
+/// Copies a frame of several segments into the first one, or drops it when that is too small. Buffers are sized so
+/// that no frame of the port's MTU needs this, except where a driver has a buffer size of its own (net_memif).
+///
+/// # Safety
+///
+/// `raw` is a live mbuf that the caller owns; it is gone when this returns `false`.
+#[cold]
+unsafe fn linearise(raw: *mut rte_mbuf, stats: &RxStats) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if dpdk_sys::rxe_pktmbuf_linearize(raw) == 0 {
+            stats.linearised.inc();
+            return true;
+        }
+        dpdk_sys::rxe_pktmbuf_free(raw);
+    }
+    stats.scattered.inc();
+    false
+}
+
+impl fmt::Debug for RxQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RxQueue({}/{})", self.port, self.queue)
+    }
+}

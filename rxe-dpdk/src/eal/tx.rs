@@ -1,0 +1,235 @@
+//! Sending.
+
+use std::fmt;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use dpdk_sys::rte_mbuf;
+use rxe_proto::wire::PortId;
+
+use super::burst::BURST;
+use super::mbuf::{self, Mbuf};
+use super::mempool::Mempool;
+use super::port::PortInner;
+
+/// The shortest Ethernet frame without its checksum. Shorter ones are padded with zeros here: software ports do not.
+pub const MIN_FRAME: usize = 60;
+
+/// Frames that a stage holds before `push` refuses: what the port has not taken yet.
+pub(super) const STAGE: usize = 256;
+
+/// Free buffers that a stage keeps, so that the pool is asked once per burst.
+pub(super) const SPARES: usize = BURST;
+
+rxe_proto::counters! {
+    /// What one transmit queue counted. Written by the queue's owner alone.
+    pub struct TxStats {
+        /// Frames that the port took.
+        frames,
+        /// Bytes of frames staged, padding included.
+        bytes,
+        /// Times the port took less than it was given.
+        port_full,
+        /// Frames not staged because the stage was full and the port took nothing.
+        stage_full,
+        /// Frames not staged because the pool had no buffer.
+        pool_empty,
+        /// Frames not staged because they are longer than the port's buffers: an error of the caller.
+        oversize,
+    }
+}
+
+/// A transmit queue of a started port with the frames that wait for it. It has one owner at a time.
+///
+/// [`push`](Self::push) lends room for a frame, to be written in place; frames leave in order, in bursts, at the
+/// latest with [`flush`](Self::flush). What the port does not take stays and is offered again: nothing that `push`
+/// accepted is dropped while the stage lives.
+pub struct TxStage {
+    port: u16,
+    queue: u16,
+    /// Frames of `head..tail` wait.
+    staged: [*mut rte_mbuf; STAGE],
+    head: usize,
+    tail: usize,
+    /// How many frames must wait before `push` sends by itself: a burst, or a full stage after the port refused.
+    send_at: usize,
+    spares: [*mut rte_mbuf; SPARES],
+    spare_count: usize,
+    pool: Mempool,
+    frame_len: usize,
+    stats: Arc<TxStats>,
+    _started: Arc<PortInner>,
+}
+
+// SAFETY: the value is the only owner of its mbufs and the only user of its queue; neither cares for the thread.
+unsafe impl Send for TxStage {}
+
+impl TxStage {
+    pub(super) fn new(port: Arc<PortInner>, queue: u16) -> TxStage {
+        let pool = port.pool().clone();
+        TxStage {
+            port: port.id(),
+            queue,
+            staged: [ptr::null_mut(); STAGE],
+            head: 0,
+            tail: 0,
+            send_at: BURST,
+            spares: [ptr::null_mut(); SPARES],
+            spare_count: 0,
+            frame_len: port.max_frame(),
+            pool,
+            stats: Arc::default(),
+            _started: port,
+        }
+    }
+
+    /// The queue's port.
+    pub fn port(&self) -> PortId {
+        PortId(self.port)
+    }
+
+    /// The queue's number on its port.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> &Arc<TxStats> {
+        &self.stats
+    }
+
+    /// How many frames wait.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.tail - self.head
+    }
+
+    /// How many more frames can be pushed even if the port takes none.
+    #[inline]
+    pub fn room(&self) -> usize {
+        STAGE - self.waiting()
+    }
+
+    /// Room for one frame of `len` bytes, initialised but of any content: write all of it. The frame is staged with
+    /// this call. `None` when the stage is full and the port takes nothing, or the pool is empty: come again later.
+    #[inline]
+    pub fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > self.frame_len {
+            self.stats.oversize.inc();
+            return None;
+        }
+        if !self.make_room() {
+            return None;
+        }
+        if self.spare_count == 0 && !self.refill() {
+            self.stats.pool_empty.inc();
+            return None;
+        }
+        self.spare_count -= 1;
+        let raw = self.spares[self.spare_count];
+        let padded = len.max(MIN_FRAME);
+        // SAFETY: an owned, fresh mbuf whose buffer holds `frame_len` bytes, which is at least `padded` (a pool of a
+        // port is never for shorter frames); nobody else sees the bytes while self is borrowed.
+        let frame = unsafe {
+            mbuf::set_len(raw, padded as u16);
+            slice::from_raw_parts_mut(mbuf::data_ptr(raw), padded)
+        };
+        self.staged[self.tail] = raw;
+        self.tail += 1;
+        self.stats.bytes.add(padded as u64);
+        let (frame, padding) = frame.split_at_mut(len);
+        padding.fill(0);
+        Some(frame)
+    }
+
+    /// Stages a whole buffer as it is, without copying. Gives it back when there is no room.
+    pub fn push_mbuf(&mut self, mut mbuf: Mbuf) -> Result<(), Mbuf> {
+        let len = mbuf.data().len();
+        if len < MIN_FRAME {
+            if !mbuf.resize(MIN_FRAME) {
+                return Err(mbuf);
+            }
+            mbuf.data_mut()[len..].fill(0);
+        }
+        if !self.make_room() {
+            return Err(mbuf);
+        }
+        self.stats.bytes.add(len.max(MIN_FRAME) as u64);
+        self.staged[self.tail] = mbuf.into_raw().as_ptr();
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// Offers everything staged to the port; returns how many frames still wait (0 when all are on their way).
+    #[inline]
+    pub fn flush(&mut self) -> usize {
+        /// A port that took nothing this often in a row is full; the caller has better things to do than to insist.
+        const REFUSALS: u32 = 2;
+        let mut refusals = 0;
+        while self.head < self.tail && refusals < REFUSALS {
+            let offered = self.waiting();
+            // SAFETY: the port is started and stays so while we hold it, and this is the only TxStage of that queue.
+            // The mbufs are ours; the driver takes over as many of the first as it reports.
+            let sent = usize::from(unsafe {
+                dpdk_sys::rxe_eth_tx_burst(
+                    self.port,
+                    self.queue,
+                    self.staged.as_mut_ptr().add(self.head),
+                    offered as u16,
+                )
+            });
+            self.head += sent.min(offered);
+            self.stats.frames.add(sent as u64);
+            if sent < offered {
+                self.stats.port_full.inc();
+            }
+            if sent == 0 {
+                refusals += 1;
+            }
+        }
+        self.staged.copy_within(self.head..self.tail, 0);
+        self.tail -= self.head;
+        self.head = 0;
+        self.send_at = if self.tail == 0 { BURST } else { STAGE };
+        self.tail
+    }
+
+    /// Sends when it is time to, and says whether one more frame fits.
+    #[inline]
+    fn make_room(&mut self) -> bool {
+        if self.tail >= self.send_at && self.flush() == STAGE {
+            self.stats.stage_full.inc();
+            return false;
+        }
+        true
+    }
+
+    /// Fetches buffers: a burst of them, or what there is.
+    #[cold]
+    fn refill(&mut self) -> bool {
+        for count in [SPARES, SPARES / 4, 1] {
+            if self.pool.alloc_bulk(&mut self.spares[..count]) {
+                self.spare_count = count;
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for TxStage {
+    fn drop(&mut self) {
+        // SAFETY: all owned, and never used again.
+        unsafe {
+            Mempool::free(&mut self.staged[self.head..self.tail]);
+            Mempool::free(&mut self.spares[..self.spare_count]);
+        }
+    }
+}
+
+impl fmt::Debug for TxStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TxStage({}/{}, {} waiting)", self.port, self.queue, self.waiting())
+    }
+}

@@ -1,0 +1,292 @@
+//! What a host is told at start: addresses, routes, limits.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use rxe_proto::wire::{MacAddr, PortId};
+
+/// Most addresses of one host, the link-local one included: all of them fit one multicast listener report.
+pub const MAX_ADDRESSES: usize = 32;
+
+/// Smallest IP MTU a port may have: what IPv6 asks of every link.
+pub const MIN_MTU: u16 = 1280;
+
+/// An address with the length of its network prefix, or a network when the host bits do not matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cidr {
+    /// The address.
+    pub ip: IpAddr,
+    /// Leading bits that all addresses of the network share: up to 32 for IPv4, up to 128 for IPv6.
+    pub prefix: u8,
+}
+
+impl Cidr {
+    /// `ip` in a network of `prefix` bits.
+    pub const fn new(ip: IpAddr, prefix: u8) -> Cidr {
+        Cidr { ip, prefix }
+    }
+
+    /// Whether `other` is in the same network; never across address families.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        match (self.ip, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => common_prefix(a.to_bits().into(), b.to_bits().into(), 32) >= self.prefix,
+            (IpAddr::V6(a), IpAddr::V6(b)) => common_prefix(a.to_bits(), b.to_bits(), 128) >= self.prefix,
+            _ => false,
+        }
+    }
+
+    fn has_valid_prefix(&self) -> bool {
+        self.prefix <= if self.ip.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// The address to which a datagram for every IPv4 host of the network goes; `None` where there is none.
+    pub(super) fn broadcast(&self) -> Option<Ipv4Addr> {
+        match self.ip {
+            IpAddr::V4(ip) if self.prefix <= 30 => Some(Ipv4Addr::from_bits(ip.to_bits() | (u32::MAX >> self.prefix))),
+            _ => None,
+        }
+    }
+}
+
+/// How many leading bits `a` and `b`, both `width` bits wide, share.
+pub(super) fn common_prefix(a: u128, b: u128, width: u32) -> u8 {
+    // At most 128, so the cast keeps the value.
+    ((a ^ b) << (128 - width)).leading_zeros().min(width) as u8
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix)
+    }
+}
+
+/// Text that is not `ADDRESS` or `ADDRESS/PREFIX`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not an IP address with an optional prefix length, as 192.168.1.2/24")]
+pub struct CidrParseError(String);
+
+impl FromStr for Cidr {
+    type Err = CidrParseError;
+
+    /// Reads `ADDRESS/PREFIX`; a bare address is a network of its own.
+    fn from_str(text: &str) -> Result<Cidr, CidrParseError> {
+        let error = || CidrParseError(text.to_owned());
+        let (ip, prefix) = text.split_once('/').map_or((text, None), |(ip, prefix)| (ip, Some(prefix)));
+        let ip: IpAddr = ip.parse().map_err(|_| error())?;
+        let prefix = match prefix {
+            Some(prefix) => prefix.parse().map_err(|_| error())?,
+            None => 128,
+        };
+        let cidr = Cidr { ip, prefix: if ip.is_ipv4() && prefix == 128 { 32 } else { prefix } };
+        if cidr.has_valid_prefix() { Ok(cidr) } else { Err(error()) }
+    }
+}
+
+/// A network that is reached through a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The network.
+    pub to: Cidr,
+    /// The router's address, itself on a network of ours.
+    pub via: IpAddr,
+}
+
+/// All that a [`Host`](super::Host) needs to know at start.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// The port that frames come from and go to.
+    pub port: PortId,
+    /// Our MAC address.
+    pub mac: MacAddr,
+    /// Largest IP packet, in bytes, that the port sends: at least [`MIN_MTU`].
+    pub mtu: u16,
+    /// Tag control information of our VLAN: the id in the low 12 bits, the priority of what we send in the top 3.
+    /// Frames of other VLANs, and untagged ones, are dropped. `None`: only untagged and priority-tagged frames.
+    pub vlan: Option<u16>,
+    /// Our addresses with their on-link prefixes, preferred ones first. `fe80::EUI-64` is ours without being named.
+    pub addresses: Vec<Cidr>,
+    /// Default routers: the first IPv4 and the first IPv6 one are used.
+    pub gateways: Vec<IpAddr>,
+    /// Routes by longest prefix; they win over the default routers.
+    pub routes: Vec<Route>,
+    /// Whether to drop TCP segments with a wrong checksum. Off for ports on which a local kernel sends (veth, tap):
+    /// it leaves the checksum to a device that is not there.
+    pub verify_tcp_checksums: bool,
+    /// Most neighbours remembered.
+    pub max_neighbours: usize,
+    /// Most TCP streams, the half-open ones and those in TIME-WAIT included.
+    pub max_streams: usize,
+    /// Randomness for TCP sequence numbers, ports and IP ids.
+    pub seed: [u8; 32],
+}
+
+impl Default for HostConfig {
+    /// No address at all, MTU 1500, 1024 neighbours, 256 streams.
+    fn default() -> HostConfig {
+        HostConfig {
+            port: PortId::default(),
+            mac: MacAddr::default(),
+            mtu: 1500,
+            vlan: None,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            routes: Vec::new(),
+            verify_tcp_checksums: true,
+            max_neighbours: 1024,
+            max_streams: 256,
+            seed: [0; 32],
+        }
+    }
+}
+
+/// Why a [`HostConfig`] makes no host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostConfigError {
+    /// The MAC is zero or a group address.
+    #[error("{0} is not the address of one station")]
+    Mac(MacAddr),
+    /// The MTU is below [`MIN_MTU`].
+    #[error("MTU {0} is too small: IPv6 needs {MIN_MTU} bytes")]
+    Mtu(u16),
+    /// A VLAN id is 1 to 4094.
+    #[error("{0} is no VLAN id: they go from 1 to 4094")]
+    Vlan(u16),
+    /// Not an address that one host can have, or a prefix longer than the address.
+    #[error("{0} is not an address that a host can have")]
+    Address(Cidr),
+    /// The same address twice.
+    #[error("address {0} is given twice")]
+    DuplicateAddress(IpAddr),
+    /// More than [`MAX_ADDRESSES`].
+    #[error("{0} addresses are too many: {MAX_ADDRESSES} is the most, with the link-local one")]
+    TooManyAddresses(usize),
+    /// A router that is not on a network of ours, or is ourselves.
+    #[error("router {0} is not on a network of this port")]
+    Gateway(IpAddr),
+    /// A route across address families, or with a prefix longer than the address.
+    #[error("the route to {to} by way of {via} makes no sense")]
+    Route {
+        /// The network.
+        to: Cidr,
+        /// The router.
+        via: IpAddr,
+    },
+}
+
+impl HostConfig {
+    /// The address that IPv6 gives every station for talk on the link.
+    pub(super) fn link_local(&self) -> Ipv6Addr {
+        let mut octets = [0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        octets[8..].copy_from_slice(&self.mac.eui64(true));
+        octets.into()
+    }
+
+    pub(super) fn check(&self) -> Result<(), HostConfigError> {
+        if self.mac.is_multicast() || self.mac == MacAddr::default() {
+            return Err(HostConfigError::Mac(self.mac));
+        }
+        if self.mtu < MIN_MTU {
+            return Err(HostConfigError::Mtu(self.mtu));
+        }
+        if let Some(id) = self.vlan.map(|tci| tci & 0x0FFF)
+            && (id == 0 || id == 0x0FFF)
+        {
+            return Err(HostConfigError::Vlan(id));
+        }
+        if self.addresses.len() >= MAX_ADDRESSES {
+            return Err(HostConfigError::TooManyAddresses(self.addresses.len()));
+        }
+        for (n, address) in self.addresses.iter().enumerate() {
+            let ip = address.ip;
+            let mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+            let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast() || address.broadcast() == Some(v4));
+            if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || mapped || broadcast {
+                return Err(HostConfigError::Address(*address));
+            }
+            if !address.has_valid_prefix() {
+                return Err(HostConfigError::Address(*address));
+            }
+            if self.addresses.iter().skip(n + 1).any(|other| other.ip == ip) {
+                return Err(HostConfigError::DuplicateAddress(ip));
+            }
+        }
+        for &via in self.gateways.iter().chain(self.routes.iter().map(|route| &route.via)) {
+            if !self.is_neighbour(via) {
+                return Err(HostConfigError::Gateway(via));
+            }
+        }
+        for &Route { to, via } in &self.routes {
+            if to.ip.is_ipv4() != via.is_ipv4() || !to.has_valid_prefix() {
+                return Err(HostConfigError::Route { to, via });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `ip` can be another station on our link.
+    fn is_neighbour(&self, ip: IpAddr) -> bool {
+        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let own = ip == IpAddr::V6(self.link_local()) || self.addresses.iter().any(|a| a.ip == ip);
+        !own && !ip.is_multicast() && (link_local || self.addresses.iter().any(|a| a.contains(ip)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(addresses: &[&str]) -> HostConfig {
+        HostConfig {
+            mac: MacAddr([0x52, 0x54, 0, 0, 0, 0x0A]),
+            addresses: addresses.iter().map(|a| a.parse().expect("a CIDR")).collect(),
+            ..HostConfig::default()
+        }
+    }
+
+    #[test]
+    fn networks_contain_what_they_should() {
+        let net: Cidr = "192.168.77.1/24".parse().expect("a CIDR");
+        assert!(net.contains([192, 168, 77, 255].into()));
+        assert!(!net.contains([192, 168, 78, 1].into()));
+        assert!(!net.contains("::ffff:192.168.77.2".parse().expect("an address")));
+        assert_eq!(net.broadcast(), Some([192, 168, 77, 255].into()));
+        let all: Cidr = "::/0".parse().expect("a CIDR");
+        assert!(all.contains("2001:db8::1".parse().expect("an address")));
+        let one: Cidr = "10.0.0.1".parse().expect("a CIDR");
+        assert_eq!((one.prefix, one.broadcast()), (32, None));
+        assert!(one.contains([10, 0, 0, 1].into()) && !one.contains([10, 0, 0, 2].into()));
+        for wrong in ["", "10.0.0.1/33", "10.0.0.1/", "fd00::/129", "10.0.0/8"] {
+            assert!(wrong.parse::<Cidr>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert_eq!(config(&["192.168.77.1/24", "fd00:77::1/64"]).check(), Ok(()));
+        for address in ["0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/24", "10.0.0.255/24", "ff02::1/64", "::ffff:10.0.0.1/96"]
+        {
+            assert!(matches!(config(&[address]).check(), Err(HostConfigError::Address(_))), "{address}");
+        }
+        assert!(matches!(config(&["10.0.0.1", "10.0.0.1/8"]).check(), Err(HostConfigError::DuplicateAddress(_))));
+        let check = |change: fn(&mut HostConfig)| {
+            let mut config = config(&["10.0.0.1/24"]);
+            change(&mut config);
+            config.check()
+        };
+        assert!(matches!(check(|c| c.mac = MacAddr::BROADCAST), Err(HostConfigError::Mac(_))));
+        assert_eq!(check(|c| c.mtu = 1279), Err(HostConfigError::Mtu(1279)));
+        assert_eq!(check(|c| c.vlan = Some(0x6000)), Err(HostConfigError::Vlan(0)));
+        assert!(matches!(check(|c| c.gateways = vec![[10, 0, 1, 1].into()]), Err(HostConfigError::Gateway(_))));
+        assert!(matches!(check(|c| c.gateways = vec![[10, 0, 0, 1].into()]), Err(HostConfigError::Gateway(_))));
+        assert_eq!(check(|c| c.gateways = vec!["fe80::1".parse().expect("an address")]), Ok(()));
+        let mixed = check(|c| {
+            c.routes =
+                vec![Route { to: Cidr::new("fd01::".parse().expect("an address"), 64), via: [10, 0, 0, 2].into() }];
+        });
+        assert!(matches!(mixed, Err(HostConfigError::Route { .. })));
+        let many: Vec<String> = (0..32).map(|n| format!("10.0.{n}.1/24")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(config(&many).check(), Err(HostConfigError::TooManyAddresses(32)));
+    }
+}

@@ -1,0 +1,330 @@
+//! What ARP, ND, ICMP and TCP share: the link, our addresses, the neighbours and the way out.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
+use rxe_proto::{Duration, Instant};
+
+use super::config::HostConfig;
+use super::ethernet::{Ethernet, Link};
+use super::event::HostEvent;
+use super::ip::{ICMPV6, Ip, IpHeader, Pair};
+use super::neighbour::{Evidence, Lookup, Neighbours, Update};
+use super::route::{Routing, multicast_mac_v4, multicast_mac_v6};
+use super::stats::HostStats;
+use super::{Resolution, nd};
+
+/// Most "neighbour changed" events that wait; they are hints, the oldest goes first.
+const MAX_EVENTS: usize = 256;
+
+/// Rounds of announcements at start, and the time between them (RFC 5227 section 2.3 for ARP).
+const ANNOUNCE_ROUNDS: u8 = 2;
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// At least so long from one defence of an address, or one warning about it, to the next (RFC 5227 section 2.4).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Announcements that are still to be made.
+struct Announcing {
+    at: Instant,
+    rounds: u8,
+    /// Addresses of this round that were announced already.
+    done: usize,
+}
+
+/// Lets an action happen `per_second` times a second on average, and as often in a burst.
+pub(super) struct RateLimit {
+    per_second: u32,
+    tokens: u32,
+    refilled: Instant,
+}
+
+impl RateLimit {
+    pub(super) fn new(per_second: u32) -> RateLimit {
+        RateLimit { per_second, tokens: per_second, refilled: Instant::ZERO }
+    }
+
+    /// Whether the action may happen once more.
+    pub(super) fn allow(&mut self, now: Instant) -> bool {
+        let fresh = now.saturating_since(self.refilled).as_nanos() * u128::from(self.per_second) / 1_000_000_000;
+        if fresh > 0 {
+            self.tokens = self.per_second.min(self.tokens.saturating_add(u32::try_from(fresh).unwrap_or(u32::MAX)));
+            self.refilled = now;
+        }
+        let allowed = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        allowed
+    }
+}
+
+pub(super) struct Node {
+    pub(super) link: Link,
+    pub(super) mtu: u16,
+    pub(super) routing: Routing,
+    pub(super) neighbours: Neighbours,
+    pub(super) stats: Arc<HostStats>,
+    pub(super) events: VecDeque<HostEvent>,
+    /// Messages about what nobody here wants.
+    pub(super) unreachable_limit: RateLimit,
+    /// A neighbour became known since this was last cleared: whoever waits for one should look again.
+    pub(super) resolved: bool,
+    /// When to send a multicast listener report.
+    pub(super) report_at: Option<Instant>,
+    ip_id: u16,
+    announcing: Option<Announcing>,
+    defended: Option<Instant>,
+}
+
+impl Node {
+    pub(super) fn new(config: &HostConfig, ip_id: u16) -> Node {
+        Node {
+            link: Link { port: config.port, mac: config.mac, vlan: config.vlan },
+            mtu: config.mtu,
+            routing: Routing::new(config),
+            neighbours: Neighbours::new(config.max_neighbours.max(1)),
+            stats: Arc::default(),
+            events: VecDeque::new(),
+            unreachable_limit: RateLimit::new(100),
+            resolved: false,
+            report_at: Some(Instant::ZERO),
+            ip_id,
+            announcing: Some(Announcing { at: Instant::ZERO, rounds: ANNOUNCE_ROUNDS, done: 0 }),
+            defended: None,
+        }
+    }
+
+    /// Whether a frame is for us, by its MAC addresses.
+    pub(super) fn accepts(&self, eth: &Ethernet<'_>) -> bool {
+        let for_us = eth.dst == self.link.mac
+            || eth.dst == MacAddr::BROADCAST
+            || (eth.dst.is_multicast() && self.routing.multicast_macs().contains(&eth.dst));
+        for_us && !eth.src.is_multicast() && eth.src != self.link.mac
+    }
+
+    /// The identification of the next IPv4 packet.
+    pub(super) fn next_id(&mut self) -> u16 {
+        self.ip_id = self.ip_id.wrapping_add(1).max(1);
+        self.ip_id
+    }
+
+    /// Room for a packet of `len` bytes of payload, its header written.
+    pub(super) fn push_ip<'t>(
+        &mut self,
+        tx: &'t mut impl TxQueue,
+        to: MacAddr,
+        header: IpHeader,
+        len: usize,
+    ) -> Result<&'t mut [u8], DropReason> {
+        let id = self.next_id();
+        let packet = self
+            .link
+            .push(tx, to, header.pair.ethertype(), header.pair.header_len() + len)
+            .ok_or(DropReason::NoTransmitRoom)?;
+        Ok(header.emit(packet, id))
+    }
+
+    /// The MAC and source address for packets to `dst`.
+    pub(super) fn resolve(&mut self, now: Instant, dst: IpAddr) -> Resolution {
+        let group_mac = match dst {
+            IpAddr::V4(ip) if self.routing.is_broadcast(ip) => Some(MacAddr::BROADCAST),
+            IpAddr::V4(ip) if ip.is_multicast() => Some(multicast_mac_v4(ip)),
+            IpAddr::V6(ip) if ip.is_multicast() => Some(multicast_mac_v6(ip)),
+            _ => None,
+        };
+        if let Some(mac) = group_mac {
+            let source = self.routing.source(dst, dst);
+            return source.map_or(Resolution::Unreachable, |source| Resolution::Ready { mac, source });
+        }
+        if dst.is_unspecified() || self.routing.owns(dst) {
+            return Resolution::Unreachable;
+        }
+        let next_hop = self.routing.next_hop(dst);
+        let Some(source) = self.routing.source(dst, next_hop.unwrap_or(dst)) else { return Resolution::Unreachable };
+        let lookup = match next_hop {
+            Some(next_hop) => self.neighbours.lookup(now, next_hop),
+            // No route: only what a trusted packet told.
+            None if self.neighbours.peek(dst).is_some() => self.neighbours.lookup(now, dst),
+            None => Lookup::Failed,
+        };
+        match lookup {
+            Lookup::Ready(mac) => Resolution::Ready { mac, source },
+            Lookup::Pending => Resolution::Pending,
+            Lookup::Failed => Resolution::Unreachable,
+        }
+    }
+
+    /// Takes note of a neighbour's MAC. Addresses that are ours, or that no neighbour can have, are not believed.
+    pub(super) fn update_neighbour(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, evidence: Evidence) -> Update {
+        let impossible = matches!(ip, IpAddr::V4(v4) if self.routing.is_broadcast(v4));
+        if impossible
+            || ip.is_unspecified()
+            || ip.is_multicast()
+            || ip.is_loopback()
+            || self.routing.owns(ip)
+            || mac.is_multicast()
+            || mac == MacAddr::default()
+        {
+            return Update::Ignored;
+        }
+        if evidence != Evidence::TrustedRemote && !self.routing.is_on_link(ip) {
+            return Update::Ignored;
+        }
+        let evicted = self.neighbours.evicted();
+        let update = self.neighbours.update(now, ip, mac, evidence);
+        self.stats.neighbours_evicted.add(self.neighbours.evicted() - evicted);
+        match update {
+            Update::Learned => {
+                self.stats.neighbours_learned.inc();
+                self.resolved = true;
+            }
+            Update::Changed => {
+                self.stats.neighbours_changed.inc();
+                self.resolved = true;
+                if self.events.len() >= MAX_EVENTS {
+                    self.events.pop_front();
+                }
+                self.events.push_back(HostEvent::NeighbourChanged { ip, mac });
+                tracing::info!(%ip, %mac, "neighbour has another MAC now");
+            }
+            Update::Refused => self.stats.neighbours_refused.inc(),
+            Update::Ignored | Update::Confirmed => {}
+        }
+        update
+    }
+
+    /// A trusted packet from `ip` came in from `mac`.
+    pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
+        match self.routing.next_hop(ip) {
+            Some(next_hop) if next_hop == ip => {
+                self.update_neighbour(now, ip, mac, Evidence::Trusted);
+            }
+            // The MAC is some router's; which router we use is for our routes to say.
+            Some(_) => {}
+            None => {
+                self.update_neighbour(now, ip, mac, Evidence::TrustedRemote);
+            }
+        }
+    }
+
+    /// Another station claims our address `ip`: says so, and says whose it is, not too often.
+    pub(super) fn conflict(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, tx: &mut impl TxQueue) {
+        self.stats.address_conflicts.inc();
+        if self.defended.is_some_and(|last| now.saturating_since(last) < DEFEND_INTERVAL) {
+            return;
+        }
+        self.defended = Some(now);
+        tracing::warn!(%ip, %mac, "another station claims our address");
+        self.announce_one(ip, tx);
+    }
+
+    /// Announces all addresses anew: at start, and when the link came back.
+    pub(super) fn announce(&mut self, now: Instant) {
+        self.announcing = Some(Announcing { at: now, rounds: ANNOUNCE_ROUNDS, done: 0 });
+        self.report_at = Some(now);
+    }
+
+    /// Sends what is due: announcements, listener reports, questions for neighbours.
+    pub(super) fn poll(&mut self, now: Instant, tx: &mut impl TxQueue) {
+        let stalled = self.poll_announcements(now, tx).is_none() || self.poll_report(now, tx).is_none();
+        self.stats.neighbours_failed.add(self.neighbours.expire(now));
+        if stalled {
+            return;
+        }
+        for question in self.neighbours.questions(now) {
+            let sent = match question.ip {
+                IpAddr::V4(ip) => self.ask_arp(ip, question.to, tx),
+                IpAddr::V6(ip) => nd::solicit(self, ip, question.to, tx),
+            };
+            if sent.is_none() {
+                return;
+            }
+            self.neighbours.asked(now, question.ip);
+        }
+    }
+
+    /// `None` when the port took no more.
+    fn poll_announcements(&mut self, now: Instant, tx: &mut impl TxQueue) -> Option<()> {
+        while let Some(Announcing { at, done, .. }) = self.announcing
+            && at <= now
+        {
+            let next = self.routing.addresses().nth(done);
+            if let Some(ip) = next {
+                self.announce_one(ip, tx)?;
+            }
+            let count = self.routing.addresses().count();
+            if let Some(announcing) = &mut self.announcing {
+                announcing.done += 1;
+                if announcing.done >= count {
+                    announcing.rounds -= 1;
+                    announcing.done = 0;
+                    announcing.at = now + ANNOUNCE_INTERVAL;
+                    if announcing.rounds == 0 {
+                        self.announcing = None;
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn announce_one(&mut self, ip: IpAddr, tx: &mut impl TxQueue) -> Option<()> {
+        match ip {
+            IpAddr::V4(ip) => self.announce_arp(ip, tx)?,
+            IpAddr::V6(ip) => nd::announce(self, ip, tx)?,
+        }
+        self.stats.announcements_sent.inc();
+        Some(())
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let announcing = self.announcing.as_ref().map(|a| a.at);
+        [announcing, self.report_at, self.neighbours.next_timeout()].into_iter().flatten().min()
+    }
+
+    /// Whether a received IPv4 packet is addressed to us alone, which is all that we answer.
+    pub(super) fn check_v4(&self, ip: &Ip<'_>, eth: &Ethernet<'_>) -> Result<(), DropReason> {
+        let Pair::V4 { src, dst } = ip.pair else { return Err(DropReason::IpHeaderMalformed) };
+        if !self.routing.owns(dst.into()) || eth.dst.is_multicast() {
+            return Err(DropReason::ForeignAddress);
+        }
+        self.check_source(src.into(), self.routing.is_broadcast(src))
+    }
+
+    /// Whether a received IPv6 packet is addressed to us or to a group of ours. Returns whether to us alone. An ICMPv6
+    /// packet may come from an address of ours: that is how another owner of it shows.
+    pub(super) fn check_v6(&self, ip: &Ip<'_>) -> Result<bool, DropReason> {
+        let Pair::V6 { src, dst } = ip.pair else { return Err(DropReason::IpHeaderMalformed) };
+        let ours = self.routing.owns(dst.into());
+        if !ours && !self.routing.listens_to(dst) {
+            return Err(DropReason::ForeignAddress);
+        }
+        if ip.protocol != ICMPV6 {
+            self.check_source(src.into(), false)?;
+        }
+        Ok(ours)
+    }
+
+    /// Refuses packets that seem to come from ourselves or from everybody.
+    pub(super) fn check_source(&self, src: IpAddr, is_broadcast: bool) -> Result<(), DropReason> {
+        if is_broadcast || self.routing.owns(src) { Err(DropReason::IpHeaderMalformed) } else { Ok(()) }
+    }
+}
+
+/// `0.0.0.0`: who has no address yet.
+pub(super) const NOBODY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_limited() {
+        let mut limit = RateLimit::new(10);
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        assert_eq!((0..100).filter(|_| limit.allow(at(5))).count(), 10);
+        assert_eq!((0..100).filter(|_| limit.allow(at(205))).count(), 2);
+        assert_eq!((0..1000).filter(|n| limit.allow(at(1000 + n))).count(), 16);
+    }
+}

@@ -1,0 +1,149 @@
+//! What runs on top of the adapter: services.
+//!
+//! A [`ServiceFactory`] says where a service listens and makes one [`Service`] per worker (lcore). An instance is
+//! touched by its own lcore alone, so it needs no locks: the runtime calls it when a connection is asked for, comes up
+//! or goes, when a work request completes, when a TCP stream has something to say and when a timer fires. Every call
+//! brings a [`Context`], through which the service uses verbs on its own lcore. A call must not block and should be
+//! short: packets wait meanwhile.
+//!
+//! ```text
+//! REQ ──> Service::connect_request ──> Decision::Accept{qp}   (receives are posted, the QP is still in Init)
+//!          runtime: QP to RTR and RTS, REP
+//! RTU or first packet ──> Service::connected
+//! completions ──> Service::completion
+//! DREQ, dead QP, shutdown ──> Service::disconnected, then the runtime destroys the QP
+//! ```
+
+use std::net::SocketAddr;
+
+use rxe_proto::cm::{ConnId, ConnectFailure, ConnectRequest, DisconnectReason};
+use rxe_proto::transport::{QpErrorCause, Qpn, WorkCompletion};
+use rxe_proto::wire::cm::{PortSpace, RejReason};
+
+pub use crate::worker::context::{Context, StreamId};
+
+/// Where a service wants to be called.
+#[derive(Clone)]
+pub enum Listen {
+    /// Connection requests to this rdma_cm port. Where several services listen on one port, the first one (in the
+    /// order in which the services were given to the runtime) that claims the request gets it.
+    Cm {
+        /// Port space: TCP for connected queue pairs, UDP for datagrams.
+        space: PortSpace,
+        /// Port number.
+        port: u16,
+        /// Whether this request is meant for this service.
+        claims: fn(&ConnectRequest) -> bool,
+    },
+    /// TCP streams to this port.
+    Tcp {
+        /// Port number.
+        port: u16,
+    },
+}
+
+impl Listen {
+    /// Every connection request to `port` in the TCP port space.
+    pub fn cm(port: u16) -> Listen {
+        Listen::Cm { space: PortSpace::Tcp, port, claims: |_| true }
+    }
+
+    /// The connection requests to `port` in the TCP port space that `claims` recognises.
+    pub fn cm_if(port: u16, claims: fn(&ConnectRequest) -> bool) -> Listen {
+        Listen::Cm { space: PortSpace::Tcp, port, claims }
+    }
+}
+
+/// What a service answers to a connection request.
+#[derive(Debug)]
+pub enum Decision {
+    /// Connect.
+    Accept(Accept),
+    /// Refuse with a CM reason; `private_data` (at most 148 bytes, the rest is cut) reaches the client program.
+    Reject {
+        /// The reason that the peer's CM reports.
+        reason: RejReason,
+        /// The service's own words.
+        private_data: Vec<u8>,
+    },
+}
+
+impl Decision {
+    /// Refuses as the service's own decision (reason 28), with a text for the client.
+    pub fn refuse(text: impl Into<String>) -> Decision {
+        Decision::Reject { reason: RejReason::ConsumerDefined, private_data: text.into().into_bytes() }
+    }
+}
+
+/// The terms on which a connection is accepted.
+#[derive(Debug)]
+pub struct Accept {
+    /// A queue pair from [`Context::create_qp`], in Init, with the first receives posted.
+    pub qp: Qpn,
+    /// READs and atomics that we let the peer have outstanding: the REP carries the smaller of this and what the
+    /// peer asked for.
+    pub responder_resources: u8,
+    /// READs and atomics that we will have outstanding: likewise limited by what the peer takes.
+    pub initiator_depth: u8,
+    /// Private data of the REP, at most 196 bytes.
+    pub private_data: Vec<u8>,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndReason {
+    /// It was up, and one side disconnected.
+    Disconnected(DisconnectReason),
+    /// It never came up: the peer did not confirm.
+    NotEstablished(ConnectFailure),
+    /// The queue pair went to the error state; the peer is told by a DREQ.
+    QueuePair(QpErrorCause),
+    /// It never came up: the queue pair does not take what the peer asked for.
+    Unacceptable,
+}
+
+/// Makes the instances of one service.
+pub trait ServiceFactory: Send + Sync {
+    /// The name that users select the service by.
+    fn name(&self) -> &'static str;
+
+    /// Where it listens.
+    fn listen(&self) -> Vec<Listen>;
+
+    /// The instance of worker number `worker`; called once per worker before the first packet.
+    fn create(&self, worker: usize) -> Box<dyn Service>;
+}
+
+/// One service on one lcore. The module documentation shows the order of the calls.
+pub trait Service: Send {
+    /// Called once on the service's own lcore before anything else.
+    fn start(&mut self, _cx: &mut Context<'_>) {}
+
+    /// A peer wants to connect.
+    fn connect_request(&mut self, _cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
+        Decision::Reject { reason: RejReason::InvalidServiceId, private_data: Vec::new() }
+    }
+
+    /// An accepted connection is up: the peer said so (RTU) or sent its first request. Not before this call may a
+    /// service send on it.
+    fn connected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn) {}
+
+    /// An accepted connection is over (or never came up). The queue pair is already in the error state and will be
+    /// destroyed after this call; regions that belong to the connection are the service's to deregister.
+    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
+
+    /// A work request on one of this service's queue pairs completed.
+    fn completion(&mut self, _cx: &mut Context<'_>, _wc: &WorkCompletion) {}
+
+    /// A TCP stream to one of our ports was opened.
+    fn stream_opened(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _local: SocketAddr, _peer: SocketAddr) {}
+
+    /// Bytes arrived on a stream, in order. They are gone after the call.
+    fn stream_data(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _data: &[u8]) {}
+
+    /// The stream is over: closed by the peer, or `reset`.
+    fn stream_closed(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _reset: bool) {}
+
+    /// A timer set through [`Context::set_timer`] fired.
+    fn timer(&mut self, _cx: &mut Context<'_>, _token: u64) {}
+}

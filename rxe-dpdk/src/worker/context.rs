@@ -1,0 +1,186 @@
+//! What a service may do: verbs on its own lcore, timers, TCP streams.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+use rxe_proto::cm::ConnId;
+use rxe_proto::mem::{Access, AllocError, Allocator, Memory, MemoryRegion, PdId, RegisterError};
+use rxe_proto::transport::{CqId, Engine, PostError, QpCaps, QpError, QpInit, QpTransition, Qpn, RecvWr, SendWr};
+use rxe_proto::{Duration, Instant};
+
+use super::messages::ToControl;
+
+/// A TCP stream of the side channels, unique while the process lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StreamId(pub(crate) u64);
+
+/// A region that was named on the command line. It is known to every worker under the same key.
+#[derive(Clone, Debug)]
+pub struct NamedRegion {
+    /// The name that clients ask for.
+    pub name: String,
+    /// The protection domain that queue pairs must be in to reach it.
+    pub pd: PdId,
+    /// Address, length and key.
+    pub mr: MemoryRegion,
+    /// The file behind it that other local processes may map, if there is one.
+    pub file: Option<PathBuf>,
+}
+
+/// Timers of the services of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceTimers(BinaryHeap<Reverse<(Instant, usize, u64)>>);
+
+impl ServiceTimers {
+    /// The next one that is due at `now`: its service and token.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(usize, u64)> {
+        let Reverse((when, service, token)) = *self.0.peek()?;
+        if when > now {
+            return None;
+        }
+        self.0.pop();
+        Some((service, token))
+    }
+}
+
+/// A completion queue of one service and how many completions its queue pairs may have outstanding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServiceCq {
+    pub(crate) cq: CqId,
+    pub(crate) depth: usize,
+}
+
+/// A service's hands: see the [module documentation of `service`](crate::service).
+pub struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) worker: usize,
+    pub(crate) service: usize,
+    pub(crate) engine: &'a mut Engine,
+    pub(crate) cq: &'a mut ServiceCq,
+    pub(crate) qp_depth: &'a mut HashMap<Qpn, usize>,
+    pub(crate) allocator: &'a dyn Allocator,
+    pub(crate) regions: &'a [NamedRegion],
+    pub(crate) outbox: &'a Sender<ToControl>,
+    pub(crate) timers: &'a mut ServiceTimers,
+}
+
+impl Context<'_> {
+    /// The time of this turn of the loop.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The number of this worker, from 0.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// A new protection domain.
+    pub fn alloc_pd(&mut self) -> PdId {
+        self.engine.keys_mut().alloc_pd()
+    }
+
+    /// Gives a protection domain back; one that still has regions stays (and `false` is returned).
+    pub fn dealloc_pd(&mut self, pd: PdId) -> bool {
+        self.engine.keys_mut().dealloc_pd(pd).is_ok()
+    }
+
+    /// `len` zeroed bytes on hugepages.
+    pub fn alloc_memory(&mut self, len: usize) -> Result<Memory, AllocError> {
+        self.allocator.allocate(len)
+    }
+
+    /// Makes `memory` reachable under a new key. Its address (the first byte's IO virtual address) is the address of
+    /// the memory itself, so that regions never overlap.
+    pub fn register(&mut self, pd: PdId, memory: Memory, access: Access) -> Result<MemoryRegion, RegisterError> {
+        let iova = memory.as_ptr() as u64;
+        self.engine.keys_mut().register(pd, memory, iova, access)
+    }
+
+    /// Takes a region's key back. Packets that still name it are refused from now on.
+    pub fn deregister(&mut self, region: &MemoryRegion) {
+        // A key that is gone already is what the caller wants.
+        let _ = self.engine.keys_mut().deregister(region.rkey());
+    }
+
+    /// The regions named on the command line, in its order.
+    pub fn regions(&self) -> &[NamedRegion] {
+        self.regions
+    }
+
+    /// A reliable-connected queue pair in Init, whose completions come to this service. `access` is what its peer
+    /// may do besides SEND.
+    pub fn create_qp(&mut self, pd: PdId, caps: QpCaps, access: Access) -> Result<Qpn, QpError> {
+        let depth = (caps.max_send_wr + caps.max_recv_wr) as usize;
+        let total = self.cq.depth + depth;
+        if self.engine.resize_cq(self.cq.cq, total).is_err() {
+            return Err(QpError::Limit {
+                name: "completion queue depth",
+                value: u32::try_from(total).unwrap_or(u32::MAX),
+                limit: self.engine.config().max_cqe,
+            });
+        }
+        let cq = self.cq.cq;
+        let qpn = self.engine.create_qp(&QpInit {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: caps.max_send_wr,
+            max_recv_wr: caps.max_recv_wr,
+            max_send_sge: caps.max_send_sge,
+            max_recv_sge: caps.max_recv_sge,
+            sq_sig_all: false,
+        })?;
+        self.cq.depth += depth;
+        self.qp_depth.insert(qpn, depth);
+        self.engine.modify_qp(self.now, qpn, QpTransition::ToInit { access })?;
+        Ok(qpn)
+    }
+
+    /// Destroys a queue pair that was never handed to the runtime in a [`Decision`](crate::service::Decision);
+    /// those of connections are destroyed by the runtime.
+    pub fn destroy_qp(&mut self, qpn: Qpn) {
+        if let Some(depth) = self.qp_depth.remove(&qpn) {
+            self.cq.depth -= depth;
+            // Known above, so it exists.
+            let _ = self.engine.destroy_qp(qpn);
+        }
+    }
+
+    /// Posts to the send queue.
+    pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.engine.post_send(self.now, qpn, wr)
+    }
+
+    /// Posts to the receive queue.
+    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.engine.post_recv(qpn, wr)
+    }
+
+    /// Ends a connection; [`Service::disconnected`](crate::service::Service::disconnected) follows.
+    pub fn disconnect(&mut self, conn: ConnId) {
+        self.tell(ToControl::Disconnect { conn });
+    }
+
+    /// Calls [`Service::timer`](crate::service::Service::timer) with `token` once, when `after` has passed.
+    pub fn set_timer(&mut self, after: Duration, token: u64) {
+        self.timers.0.push(Reverse((self.now + after, self.service, token)));
+    }
+
+    /// Sends bytes on a stream. At most 1,460 bytes given at once leave as one TCP segment.
+    pub fn stream_send(&mut self, stream: StreamId, data: &[u8]) {
+        self.tell(ToControl::StreamSend { stream, data: data.to_vec() });
+    }
+
+    /// Closes a stream after what was sent.
+    pub fn stream_close(&mut self, stream: StreamId) {
+        self.tell(ToControl::StreamClose { stream });
+    }
+
+    fn tell(&self, message: ToControl) {
+        // The control side outlives the workers' loops; after it nobody is left to care.
+        let _ = self.outbox.send(message);
+    }
+}

@@ -1,0 +1,449 @@
+//! The control side: connection manager, host stack, and the routing of what they say to services.
+//!
+//! It runs on worker 0, between bursts. It owns the CM, one [`Host`] per port and the listen table; it reaches
+//! workers (its own included) through their mailboxes only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use rxe_proto::cm::{
+    Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, read_mad, write_mad,
+};
+use rxe_proto::counters;
+use rxe_proto::wire::cm::{RejReason, SidrStatus};
+use rxe_proto::wire::{
+    DropCounters, DropReason, Gid, MacAddr, Path, PathMtu, PortId, Psn, RocePacket, TxQueue, udp_source_port,
+};
+use rxe_proto::{Duration, Instant};
+
+use super::context::StreamId;
+use super::messages::{ToControl, ToWorker};
+use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
+use crate::service::{EndReason, Listen};
+
+counters! {
+    /// What the control side did.
+    pub struct ControlStats {
+        /// Connection requests that no service claimed.
+        connect_unclaimed,
+        /// Connection requests handed to a service.
+        connect_offered,
+        /// Connection requests refused because the peer's MAC could not be found.
+        connect_unresolved,
+        /// Messages of the CM that waited because the port took no more frames.
+        mad_tx_stalls,
+    }
+}
+
+/// One port, as the control side sees it.
+pub(crate) struct ControlPort {
+    pub(crate) mac: MacAddr,
+    /// Largest path MTU that the port's IP MTU carries.
+    pub(crate) path_mtu: PathMtu,
+    pub(crate) host: Host,
+    /// PSN of the next packet from our QP1 and IP id of the next packet.
+    pub(crate) gsi_psn: Psn,
+    pub(crate) ip_id: u16,
+}
+
+/// The traffic class and priority of what we send.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marking {
+    /// DSCP and ECN bits; `None` mirrors the peer's traffic class.
+    pub traffic_class: Option<u8>,
+    /// VLAN priority (PCP), 0 to 7; only on ports with a VLAN.
+    pub pcp: u8,
+}
+
+pub(crate) struct Control {
+    ports: Vec<ControlPort>,
+    cm: Cm,
+    cm_stats: Arc<CmStats>,
+    listens: Vec<(usize, Listen)>,
+    connections: HashMap<ConnId, Placement>,
+    streams: HashMap<StreamId, StreamPlace>,
+    by_host_stream: HashMap<(usize, TcpStreamId), StreamId>,
+    next_stream: u64,
+    next_worker: usize,
+    workers: Vec<Sender<ToWorker>>,
+    inbox: Receiver<ToControl>,
+    marking: Marking,
+    pending_mad: Option<MadTransmit>,
+    drops: Arc<DropCounters>,
+    stats: Arc<ControlStats>,
+    stopping: Option<Instant>,
+}
+
+/// Where a connection lives and where its packets go.
+struct Placement {
+    worker: usize,
+    port: usize,
+    peer: Gid,
+    mac: MacAddr,
+}
+
+/// A service's stream: its port's stack, the id there, its worker, and what the stack has not taken yet.
+struct StreamPlace {
+    port: usize,
+    tcp: TcpStreamId,
+    worker: usize,
+    unsent: Vec<u8>,
+    closing: bool,
+}
+
+/// What the CM wants to know of us: which addresses are ours and how large a path MTU a port carries.
+struct Locals<'a>(&'a [ControlPort]);
+
+impl LocalAddresses for Locals<'_> {
+    fn is_local(&self, port: PortId, gid: Gid) -> bool {
+        self.0.get(usize::from(port.0)).is_some_and(|p| p.host.owns(gid.ip()))
+    }
+
+    fn path_mtu(&self, port: PortId) -> PathMtu {
+        self.0.get(usize::from(port.0)).map_or(PathMtu::Mtu256, |p| p.path_mtu)
+    }
+}
+
+impl Control {
+    #[expect(clippy::too_many_arguments, reason = "made in one place, from parts that have nothing in common")]
+    pub(crate) fn new(
+        ports: Vec<ControlPort>,
+        cm: Cm,
+        listens: Vec<(usize, Listen)>,
+        workers: Vec<Sender<ToWorker>>,
+        inbox: Receiver<ToControl>,
+        marking: Marking,
+        drops: Arc<DropCounters>,
+        stats: Arc<ControlStats>,
+    ) -> Control {
+        let cm_stats = cm.stats().clone();
+        Control {
+            ports,
+            cm,
+            cm_stats,
+            listens,
+            connections: HashMap::new(),
+            streams: HashMap::new(),
+            by_host_stream: HashMap::new(),
+            next_stream: 1,
+            next_worker: 0,
+            workers,
+            inbox,
+            marking,
+            pending_mad: None,
+            drops,
+            stats,
+            stopping: None,
+        }
+    }
+
+    pub(crate) fn host_stats(&self) -> Vec<Arc<HostStats>> {
+        self.ports.iter().map(|port| port.host.stats().clone()).collect()
+    }
+
+    pub(crate) fn cm_stats(&self) -> &Arc<CmStats> {
+        &self.cm_stats
+    }
+
+    /// A packet for queue pair 1.
+    pub(crate) fn handle_gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) {
+        if let Err(reason) = self.gsi(now, port, packet, headroom) {
+            self.drops.count(reason);
+        }
+    }
+
+    fn gsi(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        packet: &RocePacket<'_>,
+        headroom: usize,
+    ) -> Result<(), DropReason> {
+        let own = self.ports.get_mut(usize::from(port.0)).ok_or(DropReason::ForeignAddress)?;
+        if !own.host.owns(packet.dst_gid().ip()) {
+            return Err(DropReason::ForeignAddress);
+        }
+        let (path, mad) = read_mad(port, packet)?;
+        if !packet.icrc_ok(headroom) {
+            return Err(DropReason::IcrcMismatch);
+        }
+        own.host.learn(now, path.peer.ip(), path.peer_mac);
+        self.cm.handle_mad(now, &path, mad, &Locals(&self.ports))
+    }
+
+    /// A frame that is not RoCE.
+    pub(crate) fn handle_host_frame(&mut self, now: Instant, port: PortId, frame: &[u8], tx: &mut impl TxQueue) {
+        let Some(own) = self.ports.get_mut(usize::from(port.0)) else { return };
+        if let Err(reason) = own.host.handle_frame(now, frame, tx) {
+            self.drops.count(reason);
+        }
+    }
+
+    /// Does what is due: mail from workers, CM events and timers, the hosts' timers and streams.
+    pub(crate) fn poll(&mut self, now: Instant, tx: &mut impl TxQueue) {
+        while let Ok(message) = self.inbox.try_recv() {
+            self.handle_message(now, message);
+        }
+        if self.cm.next_timeout().is_some_and(|t| t <= now) {
+            self.cm.handle_timeout(now);
+        }
+        while let Some(event) = self.cm.poll_event() {
+            self.handle_cm_event(now, event);
+        }
+        for index in 0..self.ports.len() {
+            self.ports[index].host.poll(now, tx);
+            self.poll_host_events(now, index);
+        }
+        self.push_streams();
+        self.send_mads(tx);
+    }
+
+    /// Asks every peer to disconnect. [`Control::is_idle`] tells when they have answered.
+    pub(crate) fn begin_stop(&mut self, now: Instant) {
+        if self.stopping.is_none() {
+            self.stopping = Some(now);
+            let conns: Vec<ConnId> = self.connections.keys().copied().collect();
+            for conn in conns {
+                self.disconnect(now, conn);
+            }
+        }
+    }
+
+    /// Whether nothing more is expected from peers, or they had their time.
+    pub(crate) fn is_stopped(&self, now: Instant, patience: Duration) -> bool {
+        self.stopping.is_some_and(|since| {
+            now.saturating_since(since) >= patience
+                || (self.connections.is_empty() && self.pending_mad.is_none())
+        })
+    }
+
+    fn handle_message(&mut self, now: Instant, message: ToControl) {
+        match message {
+            ToControl::Accept { conn, params } => {
+                if let Err(error) = self.cm.accept(now, conn, params) {
+                    tracing::info!(?conn, %error, "accepted too late");
+                    self.end_connection(conn, EndReason::Unacceptable);
+                }
+            }
+            ToControl::Reject { conn, reason, private_data } => {
+                self.connections.remove(&conn);
+                self.reject(now, conn, reason, &private_data);
+            }
+            ToControl::CommunicationEstablished { conn } => {
+                // A connection that ended meanwhile needs no RTU.
+                let _ = self.cm.established(now, conn);
+            }
+            ToControl::Disconnect { conn } => self.disconnect(now, conn),
+            ToControl::StreamSend { stream, data } => {
+                if let Some(place) = self.streams.get_mut(&stream) {
+                    place.unsent.extend_from_slice(&data);
+                }
+            }
+            ToControl::StreamClose { stream } => {
+                if let Some(place) = self.streams.get_mut(&stream) {
+                    place.closing = true;
+                }
+            }
+        }
+    }
+
+    fn handle_cm_event(&mut self, now: Instant, event: CmEvent) {
+        match event {
+            CmEvent::ConnectRequest(request) => self.offer(now, request),
+            CmEvent::Established { conn } => self.tell_owner(conn, ToWorker::Connected { conn }),
+            CmEvent::Disconnected { conn, reason } => self.end_connection(conn, EndReason::Disconnected(reason)),
+            CmEvent::ConnectFailed { conn, reason } => self.end_connection(conn, EndReason::NotEstablished(reason)),
+            CmEvent::SidrRequest(request) => {
+                // No service speaks datagrams yet: the CM's answer for a service id without a listener.
+                self.stats.connect_unclaimed.inc();
+                // A request that timed out meanwhile needs no answer.
+                let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
+            }
+        }
+    }
+
+    fn reject(&mut self, now: Instant, conn: ConnId, reason: RejReason, private_data: &[u8]) {
+        if let Err(error) = self.cm.reject(now, conn, reason, &[], private_data) {
+            tracing::debug!(?conn, %error, "the peer is gone before its rejection");
+        }
+    }
+
+    fn disconnect(&mut self, now: Instant, conn: ConnId) {
+        if let Err(error) = self.cm.disconnect(now, conn) {
+            tracing::debug!(?conn, %error, "nothing to disconnect");
+        }
+    }
+
+    /// Finds the service that claims a request and asks it on the worker where the connection will live.
+    fn offer(&mut self, now: Instant, request: Box<ConnectRequest>) {
+        let conn = request.conn;
+        let service = self.listens.iter().find_map(|(service, listen)| match listen {
+            Listen::Cm { space, port, claims }
+                if request.service_id.port_space() == Some(*space)
+                    && request.service_id.port() == *port
+                    && claims(&request) =>
+            {
+                Some(*service)
+            }
+            _ => None,
+        });
+        let Some(service) = service.filter(|_| self.stopping.is_none()) else {
+            self.stats.connect_unclaimed.inc();
+            tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            self.reject(now, conn, RejReason::InvalidServiceId, &[]);
+            return;
+        };
+        let Some(path) = self.path_to(now, &request) else {
+            self.stats.connect_unresolved.inc();
+            tracing::info!(peer = %request.peer_gid, "the peer's MAC address is not known yet: refused");
+            self.reject(now, conn, RejReason::ConsumerDefined, b"peer's MAC address unknown");
+            return;
+        };
+        let worker = self.next_worker % self.workers.len();
+        self.next_worker = worker + 1;
+        self.stats.connect_offered.inc();
+        let placement =
+            Placement { worker, port: usize::from(path.port.0), peer: request.peer_gid, mac: path.dst_mac };
+        self.connections.insert(conn, placement);
+        self.send(worker, ToWorker::ConnectRequest { service, request, path });
+    }
+
+    /// Where the queue pair of `request` will send: to the address the REQ names, by the MAC it came from when that
+    /// is the same address, else by our own lookup.
+    fn path_to(&mut self, now: Instant, request: &ConnectRequest) -> Option<Path> {
+        let port = self.ports.get_mut(usize::from(request.path.port.0))?;
+        let dst_mac = if request.peer_gid == request.path.peer {
+            request.path.peer_mac
+        } else {
+            match port.host.resolve(now, request.peer_gid.ip()) {
+                Resolution::Ready { mac, .. } => mac,
+                Resolution::Pending | Resolution::Unreachable => return None,
+            }
+        };
+        let vlan = request.path.vlan.map(|tci| (tci & 0x0FFF) | (u16::from(self.marking.pcp) << 13));
+        Some(Path {
+            port: request.path.port,
+            src_mac: port.mac,
+            dst_mac,
+            vlan,
+            src: request.local_gid,
+            dst: request.peer_gid,
+            // The queue pair number is not known before the service has made one: see `connect` in the worker.
+            udp_src_port: udp_source_port(request.flow_label, 0, request.remote_qpn),
+            traffic_class: self.marking.traffic_class.unwrap_or(request.traffic_class),
+            flow_label: request.flow_label,
+            hop_limit: 64,
+        })
+    }
+
+    fn end_connection(&mut self, conn: ConnId, reason: EndReason) {
+        if let Some(placement) = self.connections.remove(&conn) {
+            self.send(placement.worker, ToWorker::Disconnected { conn, reason });
+        }
+    }
+
+    fn tell_owner(&self, conn: ConnId, message: ToWorker) {
+        if let Some(placement) = self.connections.get(&conn) {
+            self.send(placement.worker, message);
+        }
+    }
+
+    fn send(&self, worker: usize, message: ToWorker) {
+        // A worker that is gone has no connections left to hear of.
+        let _ = self.workers[worker].send(message);
+    }
+
+    fn send_mads(&mut self, tx: &mut impl TxQueue) {
+        while let Some(mad) = self.pending_mad.take().or_else(|| self.cm.poll_transmit()) {
+            let Some(port) = self.ports.get_mut(usize::from(mad.path.port.0)) else { continue };
+            if write_mad(tx, &mad.path, port.ip_id, port.gsi_psn, &mad.mad) {
+                port.ip_id = port.ip_id.wrapping_add(1).max(1);
+                port.gsi_psn = port.gsi_psn.next();
+            } else {
+                self.stats.mad_tx_stalls.inc();
+                self.pending_mad = Some(mad);
+                return;
+            }
+        }
+    }
+
+    fn poll_host_events(&mut self, now: Instant, index: usize) {
+        while let Some(event) = self.ports[index].host.poll_event() {
+            match event {
+                HostEvent::NeighbourChanged { .. } => self.follow_peers(now, index),
+                HostEvent::Stream(event) => self.handle_stream_event(index, event),
+            }
+        }
+    }
+
+    /// After a neighbour's MAC changed: the neighbour may be a peer or the router to many, so every path of the port
+    /// is looked up again.
+    fn follow_peers(&mut self, now: Instant, index: usize) {
+        for (&conn, placement) in self.connections.iter_mut().filter(|(_, p)| p.port == index) {
+            if let Resolution::Ready { mac, .. } = self.ports[index].host.resolve(now, placement.peer.ip())
+                && mac != placement.mac
+            {
+                placement.mac = mac;
+                let _ = self.workers[placement.worker].send(ToWorker::PeerMoved { conn, mac });
+            }
+        }
+    }
+
+    fn handle_stream_event(&mut self, index: usize, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { stream: tcp, local, peer } => {
+                let service = self.listens.iter().find_map(|(service, listen)| match listen {
+                    Listen::Tcp { port } if *port == local.port() => Some(*service),
+                    _ => None,
+                });
+                let Some(service) = service else {
+                    self.ports[index].host.abort(tcp);
+                    return;
+                };
+                let stream = StreamId(self.next_stream);
+                self.next_stream += 1;
+                let worker = self.next_worker % self.workers.len();
+                self.next_worker = worker + 1;
+                self.streams
+                    .insert(stream, StreamPlace { port: index, tcp, worker, unsent: Vec::new(), closing: false });
+                self.by_host_stream.insert((index, tcp), stream);
+                self.send(worker, ToWorker::StreamOpened { service, stream, local, peer });
+            }
+            StreamEvent::Readable { stream: tcp } => {
+                let Some(&stream) = self.by_host_stream.get(&(index, tcp)) else { return };
+                let worker = self.streams[&stream].worker;
+                let mut buffer = [0; 4096];
+                loop {
+                    let n = self.ports[index].host.recv(tcp, &mut buffer);
+                    if n == 0 {
+                        break;
+                    }
+                    self.send(worker, ToWorker::StreamData { stream, data: buffer[..n].to_vec() });
+                }
+            }
+            StreamEvent::Closed { stream: tcp, reset } => {
+                if let Some(stream) = self.by_host_stream.remove(&(index, tcp))
+                    && let Some(place) = self.streams.remove(&stream)
+                {
+                    self.send(place.worker, ToWorker::StreamClosed { stream, reset });
+                }
+            }
+        }
+    }
+
+    /// Gives the stacks what services have written and they have room for.
+    fn push_streams(&mut self) {
+        for place in self.streams.values_mut() {
+            let host = &mut self.ports[place.port].host;
+            if !place.unsent.is_empty() {
+                let taken = host.send(place.tcp, &place.unsent);
+                place.unsent.drain(..taken);
+            }
+            if place.closing && place.unsent.is_empty() {
+                host.close(place.tcp);
+                place.closing = false;
+            }
+        }
+    }
+}

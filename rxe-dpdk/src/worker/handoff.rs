@@ -1,0 +1,137 @@
+//! Rings that carry received frames to the worker that owns their queue pair, and written frames to the worker that
+//! owns a transmit queue.
+
+use rxe_proto::wire::PortId;
+
+use crate::eal::{BURST, Mbuf, MbufReceiver, MbufSender, Mempool, MIN_FRAME, RxBurst, TxStage};
+
+/// Frames on their way to one other worker.
+#[derive(Debug)]
+pub(crate) struct HandOff {
+    sender: MbufSender,
+    staged: RxBurst,
+}
+
+impl HandOff {
+    pub(crate) fn new(sender: MbufSender) -> HandOff {
+        HandOff { sender, staged: RxBurst::new() }
+    }
+
+    /// Takes frame `index` out of `burst`; `false` when the ring has no room for it, which leaves it in the burst.
+    pub(crate) fn give(&mut self, burst: &mut RxBurst, index: usize) -> bool {
+        if self.staged.is_full() {
+            self.sender.send(&mut self.staged);
+        }
+        if self.staged.is_full() {
+            return false;
+        }
+        burst.take(index).is_some_and(|mbuf| self.staged.push(mbuf).is_ok())
+    }
+
+    /// Sends what is staged; returns how many frames the ring had no room for. Those are freed.
+    pub(crate) fn flush(&mut self) -> usize {
+        if self.staged.is_empty() {
+            return 0;
+        }
+        self.sender.send(&mut self.staged);
+        let refused = self.staged.len();
+        self.staged.clear();
+        refused
+    }
+}
+
+/// The way to a port for one worker: a transmit queue of its own, or a ring to the worker that has one.
+#[derive(Debug)]
+pub(crate) enum TxLane {
+    /// Boxed, as both are large.
+    Queue(Box<TxStage>),
+    Ring(Box<TxRing>),
+}
+
+impl TxLane {
+    #[inline]
+    pub(crate) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+        match self {
+            TxLane::Queue(stage) => stage.push(len),
+            TxLane::Ring(ring) => ring.push(len),
+        }
+    }
+
+    /// Hands over what is staged; returns how many frames still wait.
+    pub(crate) fn flush(&mut self) -> usize {
+        match self {
+            TxLane::Queue(stage) => stage.flush(),
+            TxLane::Ring(ring) => ring.flush(),
+        }
+    }
+}
+
+/// Frames written by a worker without a transmit queue of its own.
+#[derive(Debug)]
+pub(crate) struct TxRing {
+    pool: Mempool,
+    sender: MbufSender,
+    staged: RxBurst,
+}
+
+impl TxRing {
+    pub(crate) fn new(pool: Mempool, sender: MbufSender) -> TxRing {
+        TxRing { pool, sender, staged: RxBurst::new() }
+    }
+
+    fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.staged.is_full() && self.flush() == BURST {
+            return None;
+        }
+        let mut mbuf: Mbuf = self.pool.alloc()?;
+        if !mbuf.resize(len.max(MIN_FRAME)) {
+            return None;
+        }
+        mbuf.data_mut()[len..].fill(0);
+        let index = self.staged.len();
+        self.staged.push(mbuf).ok()?;
+        self.staged.data_mut(index).get_mut(..len)
+    }
+
+    fn flush(&mut self) -> usize {
+        self.sender.send(&mut self.staged);
+        self.staged.len()
+    }
+}
+
+/// The other end of all [`TxRing`]s of one port, at the worker that has the transmit queue.
+#[derive(Debug)]
+pub(crate) struct TxRingEnd {
+    pub(crate) port: PortId,
+    pub(crate) receiver: MbufReceiver,
+    burst: RxBurst,
+    next: usize,
+}
+
+impl TxRingEnd {
+    pub(crate) fn new(port: PortId, receiver: MbufReceiver) -> TxRingEnd {
+        TxRingEnd { port, receiver, burst: RxBurst::new(), next: 0 }
+    }
+
+    /// Moves frames into the port's stage until that is full; returns how many moved. A frame that finds no room
+    /// stays for the next turn, so order holds and nothing is lost.
+    pub(crate) fn drain(&mut self, lane: &mut TxLane) -> usize {
+        let TxLane::Queue(stage) = lane else { return 0 };
+        let mut moved = 0;
+        while stage.room() > 0 {
+            if self.next >= self.burst.len() {
+                self.next = 0;
+                if self.receiver.receive(&mut self.burst) == 0 {
+                    break;
+                }
+            }
+            if let Some(mbuf) = self.burst.take(self.next)
+                && stage.push_mbuf(mbuf).is_ok()
+            {
+                moved += 1;
+            }
+            self.next += 1;
+        }
+        moved
+    }
+}

@@ -1,0 +1,56 @@
+//! What a worker does when there is nothing to do.
+
+use std::thread;
+
+use rxe_proto::Duration;
+
+/// How an idle worker waits for the next packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdlePolicy {
+    /// Polls without a break: lowest latency, one core at 100 %.
+    Spin,
+    /// Polls with CPU pause hints between: a little slower, kinder to a hyperthread sibling.
+    Pause,
+    /// Sleeps this long after a while without work: costs latency after a silence, frees the core.
+    Sleep(Duration),
+}
+
+/// Empty polls in a row before a worker counts as idle.
+const PATIENCE: u32 = 256;
+
+/// CPU pause hints per empty poll under [`IdlePolicy::Pause`].
+const PAUSES: u32 = 32;
+
+/// Counts empty polls and waits as the policy says.
+#[derive(Debug)]
+pub(crate) struct Idler {
+    policy: IdlePolicy,
+    empty: u32,
+}
+
+impl Idler {
+    pub(crate) fn new(policy: IdlePolicy) -> Idler {
+        Idler { policy, empty: 0 }
+    }
+
+    /// To be called once per turn of the loop, with whether the turn found work.
+    pub(crate) fn turn(&mut self, busy: bool) {
+        if busy {
+            self.empty = 0;
+            return;
+        }
+        self.empty = self.empty.saturating_add(1);
+        if self.empty < PATIENCE {
+            return;
+        }
+        match self.policy {
+            IdlePolicy::Spin => {}
+            IdlePolicy::Pause => {
+                for _ in 0..PAUSES {
+                    std::hint::spin_loop();
+                }
+            }
+            IdlePolicy::Sleep(time) => thread::sleep(time),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The adapter at work: run-to-completion workers on lcores, the control side, and the hand-off between them.
+//!
+//! [`Runtime`] puts it together. Worker 0 runs on the main lcore and carries the control side ([`control`]): connection
+//! manager, host stack, listen table. Every worker owns an [`Engine`](rxe_proto::transport::Engine) and one instance
+//! of each service. They talk by messages ([`messages`]) and hand frames over by rings ([`handoff`]). With one lcore
+//! in all, the same code runs with both ends in one loop.
+
+pub(crate) mod context;
+mod control;
+mod handoff;
+mod idle;
+mod messages;
+mod ports;
+mod run;
+mod runtime;
+mod seeds;
+mod services;
+mod settings;
+
+pub use context::NamedRegion;
+pub use control::{ControlStats, Marking};
+pub use idle::IdlePolicy;
+pub use ports::WorkerStats;
+pub use rxe_proto::transport::QpCaps;
+pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
+pub use services::ServiceStats;
+pub use settings::{PortSettings, RegionSettings, RuntimeConfig};

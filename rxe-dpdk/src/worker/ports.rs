@@ -1,0 +1,74 @@
+//! The ports of one worker: where its frames come from and go to.
+
+use rxe_proto::counters;
+use rxe_proto::wire::{MacAddr, PortId, TxQueue};
+
+use super::handoff::TxLane;
+
+counters! {
+    /// What one worker's loop did.
+    pub struct WorkerStats {
+        /// Turns of the loop.
+        turns,
+        /// Turns that found nothing to do.
+        idle_turns,
+        /// Receive bursts that brought frames.
+        rx_bursts,
+        /// Frames received from ports.
+        rx_frames,
+        /// Bytes received from ports.
+        rx_bytes,
+        /// Frames received that another worker owns: handed over.
+        handoff_out,
+        /// Frames that other workers handed to this one.
+        handoff_in,
+        /// Frames handed to the host stack.
+        host_frames,
+        /// Packets handed to the connection manager.
+        gsi_packets,
+        /// Packets handed to the queue pairs.
+        qp_packets,
+        /// Frames dropped before any of these looked at them; each has its reason.
+        dropped_frames,
+        /// Frames staged for transmission.
+        tx_frames,
+        /// Frames of other workers put on a transmit queue of this one.
+        tx_forwarded,
+        /// Turns that ended with frames which the port did not take yet.
+        tx_stalls,
+    }
+}
+
+/// What a worker must know of a port to filter frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortIdentity {
+    pub(crate) mac: MacAddr,
+    /// The VLAN we live in; `None` is untagged.
+    pub(crate) vlan: Option<u16>,
+}
+
+/// The transmit side of all ports of one worker.
+pub(crate) struct PortsTx {
+    pub(crate) lanes: Vec<TxLane>,
+    pub(crate) frames: u64,
+}
+
+impl TxQueue for PortsTx {
+    #[inline]
+    fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]> {
+        let room = self.lanes.get_mut(usize::from(port.0))?.push(len)?;
+        self.frames += 1;
+        Some(room)
+    }
+}
+
+impl PortsTx {
+    /// Hands everything staged to the ports. Returns whether a port refused some, which then wait for the next call.
+    pub(crate) fn flush(&mut self) -> bool {
+        let mut waiting = false;
+        for lane in &mut self.lanes {
+            waiting |= lane.flush() > 0;
+        }
+        waiting
+    }
+}

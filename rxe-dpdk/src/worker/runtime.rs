@@ -1,0 +1,495 @@
+//! Putting an adapter together, running it, and what is left when it has stopped.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+
+use rxe_proto::cm::{Cm, CmConfig};
+use rxe_proto::mem::{Access, Allocator, KeyDomain, KeyTable, Memory, MemoryRegion, RegisterError};
+use rxe_proto::transport::{CqError, Engine, EngineConfig};
+use rxe_proto::wire::{PathMtu, PortId, Psn};
+
+use super::context::NamedRegion;
+use super::control::{Control, ControlPort};
+use super::handoff::{HandOff, TxLane, TxRing, TxRingEnd};
+use super::idle::Idler;
+use super::ports::{PortIdentity, PortsTx};
+use super::run::{Dispatcher, StopFlags, Worker};
+use super::seeds::Seeds;
+use super::services::ServiceHost;
+use super::settings::{PortSettings, RegionSettings, RuntimeConfig};
+use crate::eal::{
+    Clock, Eal, EalError, FileMemory, HugeAllocator, HugeMemory, Job, MbufReceiver, MbufRing, MbufSender, Mempool,
+    Port, PortConfig, RxBurst, RxQueue, TxStage,
+};
+use crate::host::{Host, HostConfig, HostConfigError};
+use crate::service::{Listen, ServiceFactory};
+use crate::telemetry::{Snapshot, Telemetry, WorkerCounters};
+
+/// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would reach the
+/// multicast one.
+pub const MAX_WORKERS: usize = 15;
+
+/// The IP MTU that is asked of a port when nobody says otherwise: what path MTU 4096 needs.
+const DEFAULT_MTU: u16 = 4200;
+
+/// Bytes of a packet besides its payload and in front of the frame's IP header: IPv6, UDP, BTH, RETH, immediate, ICRC.
+const PACKET_OVERHEAD: u16 = 40 + 8 + 12 + 16 + 4 + 4;
+
+/// Frames that a hand-off ring holds.
+const RING_CAPACITY: usize = 1024;
+
+/// Longest region name, as the region service sends it.
+const MAX_REGION_NAME: usize = 32;
+
+/// Rights of a named region.
+const REGION_ACCESS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// Why an adapter cannot be put together. Each is one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// DPDK refused something.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// No port at all.
+    #[error(
+        "DPDK found no port: name one before `--`, for example --vdev=net_af_packet0,iface=veth1, or bind a PCI NIC \
+         to vfio-pci"
+    )]
+    NoPort,
+    /// Settings for ports that do not exist.
+    #[error("there are settings for port {port}, but DPDK found only {found} port(s)")]
+    UnknownPort {
+        /// The port of the settings.
+        port: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A port without an address.
+    #[error("port {port} has no address: give --address{} IP/PREFIX", if *.port == 0 { String::new() } else { format!(" port{port}:") })]
+    NoAddress {
+        /// The port.
+        port: usize,
+    },
+    /// Addresses, routes or MTU make no sense.
+    #[error("port {port}: {error}")]
+    Host {
+        /// The port.
+        port: usize,
+        /// What is wrong.
+        error: HostConfigError,
+    },
+    /// More lcores than queue pair numbers can tell apart.
+    #[error("{0} lcores are too many: at most {MAX_WORKERS} can work")]
+    TooManyWorkers(usize),
+    /// More services than an engine has completion queues.
+    #[error("too many services: {0}")]
+    TooManyServices(#[from] CqError),
+    /// A region cannot be made.
+    #[error("region {name}: {problem}")]
+    Region {
+        /// Its name.
+        name: String,
+        /// Why not.
+        problem: String,
+    },
+}
+
+/// Stops a running adapter from another thread.
+#[derive(Clone, Debug)]
+pub struct StopHandle(Arc<StopFlags>);
+
+impl StopHandle {
+    /// Disconnects the peers and ends [`Runtime::run`].
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A RoCEv2 adapter, ready to run on all DPDK ports but those that the program has configured for itself (which must
+/// then be the last ones).
+pub struct Runtime {
+    eal: Eal,
+    ports: Vec<Port>,
+    workers: Vec<(u32, Worker)>,
+    flags: Arc<StopFlags>,
+    telemetry: Telemetry,
+    ready: String,
+}
+
+/// What an adapter did.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// All counters.
+    pub counters: Snapshot,
+    /// Frames that the ports received and sent, by their own count.
+    pub ports: Vec<(PortId, u64, u64)>,
+    /// Packet buffers that were not given back. Anything but 0 is a bug.
+    pub mbufs_leaked: usize,
+}
+
+/// The queues of one worker.
+#[derive(Default)]
+struct Queues {
+    rx: Vec<(PortId, RxQueue)>,
+    lanes: Vec<TxLane>,
+    tx_rings: Vec<TxRingEnd>,
+    outbound: Vec<Option<HandOff>>,
+    inbound: Option<MbufReceiver>,
+}
+
+impl Runtime {
+    /// Starts the ports, makes memory and queues, and one instance of each service per lcore.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`], naming what is missing or wrong.
+    pub fn new(
+        eal: Eal,
+        config: RuntimeConfig,
+        factories: Vec<Box<dyn ServiceFactory>>,
+    ) -> Result<Runtime, RuntimeError> {
+        let lcores = eal.lcores();
+        if lcores.len() > MAX_WORKERS {
+            return Err(RuntimeError::TooManyWorkers(lcores.len()));
+        }
+        let mut seeds = Seeds::new(config.seed);
+        let (mut ports, mut queues) = start_ports(&eal, &config.ports, lcores.len())?;
+        let hosts = make_hosts(&ports, &config, &factories, &mut seeds)?;
+        for (port, own) in ports.iter_mut().zip(&hosts) {
+            for mac in own.host.multicast_macs() {
+                port.add_multicast(mac)?;
+            }
+        }
+        let ready = ready_line(&hosts, lcores.len(), &factories);
+        let regions = make_regions(&eal, &config.regions, &mut seeds)?;
+        let allocator: Arc<dyn Allocator> = Arc::new(HugeAllocator::new(&eal));
+
+        let (to_control, control_inbox) = mpsc::channel();
+        let (senders, inboxes): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
+        let identities: Vec<PortIdentity> = ports
+            .iter()
+            .zip(&hosts)
+            .map(|(port, own)| PortIdentity { mac: port.mac(), vlan: own.host.vlan().map(|tci| tci & 0x0FFF) })
+            .collect();
+        let guid = u64::from_be_bytes(ports[0].mac().eui64(true));
+        let cm =
+            Cm::new(CmConfig { max_connections: config.max_connections, ..CmConfig::new(guid, seeds.next()) });
+        let listens = factories
+            .iter()
+            .enumerate()
+            .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
+            .collect();
+        let control_drops = Arc::default();
+        let control_stats = Arc::default();
+        let control = Control::new(
+            hosts,
+            cm,
+            listens,
+            senders,
+            control_inbox,
+            config.marking,
+            Arc::clone(&control_drops),
+            Arc::clone(&control_stats),
+        );
+        let mut telemetry = Telemetry {
+            workers: Vec::new(),
+            control: control_stats,
+            cm: control.cm_stats().clone(),
+            hosts: control.host_stats(),
+            control_drops,
+        };
+
+        let flags = Arc::<StopFlags>::default();
+        let clock = Clock::new(&eal);
+        let mut control = Some(control);
+        let mut workers = Vec::new();
+        for ((index, &lcore), inbox) in lcores.iter().enumerate().zip(inboxes) {
+            let mut engine =
+                Engine::new(EngineConfig { worker: index as u8, seed: seeds.next(), ..EngineConfig::default() });
+            let regions = adopt_regions(&mut engine, &regions)?;
+            let counters = WorkerCounters {
+                worker: Arc::default(),
+                transport: engine.stats().clone(),
+                services: Arc::default(),
+                drops: [Arc::default(), engine.drops().clone()],
+            };
+            let services = ServiceHost::new(
+                index,
+                factories.iter().map(|factory| factory.create(index)).collect(),
+                &mut engine,
+                Arc::clone(&allocator),
+                regions,
+                inbox,
+                to_control.clone(),
+                counters.services.clone(),
+                seeds.next(),
+            )?;
+            let own = std::mem::take(&mut queues[index]);
+            let worker = Worker {
+                rx: own.rx,
+                burst: RxBurst::new(),
+                outbound: own.outbound,
+                inbound: own.inbound,
+                tx_rings: own.tx_rings,
+                dispatcher: Dispatcher {
+                    index,
+                    workers: lcores.len(),
+                    identities: identities.clone(),
+                    engine,
+                    services,
+                    control: control.take(),
+                    tx: PortsTx { lanes: own.lanes, frames: 0 },
+                    drops: counters.drops[0].clone(),
+                    stats: counters.worker.clone(),
+                },
+                clock,
+                idler: Idler::new(config.idle),
+                flags: Arc::clone(&flags),
+                stats: counters.worker.clone(),
+            };
+            telemetry.workers.push(counters);
+            workers.push((lcore, worker));
+        }
+        Ok(Runtime { eal, ports, workers, flags, telemetry, ready })
+    }
+
+    /// The line that says that we can serve: `ready`, then `key=value` pairs.
+    pub fn ready_line(&self) -> &str {
+        &self.ready
+    }
+
+    /// A handle that stops [`Runtime::run`].
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(Arc::clone(&self.flags))
+    }
+
+    /// The counters, readable from any thread while the adapter runs.
+    pub fn telemetry(&self) -> Telemetry {
+        self.telemetry.clone()
+    }
+
+    /// Runs every worker on its lcore, worker 0 on the calling thread, until stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::WorkerPanicked`] and what else keeps lcores from running.
+    pub fn run(self) -> Result<Summary, EalError> {
+        let Runtime { eal, ports, workers, telemetry, .. } = self;
+        let jobs: Vec<Job<'_>> =
+            workers.into_iter().map(|(lcore, worker)| -> Job<'_> { (lcore, Box::new(move || worker.run())) }).collect();
+        eal.run_workers(jobs)?;
+        let counted = ports
+            .iter()
+            .map(|port| {
+                let stats = port.stats().unwrap_or_default();
+                (port.id(), stats.rx_frames, stats.tx_frames)
+            })
+            .collect();
+        // The drivers hold buffers in their rings until the ports are closed.
+        let pools: Vec<Mempool> = ports.iter().map(|port| port.pool().clone()).collect();
+        drop(ports);
+        let mbufs_leaked = pools.iter().map(Mempool::in_use).sum();
+        Ok(Summary { counters: telemetry.snapshot(), ports: counted, mbufs_leaked })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (port, rx, tx) in &self.ports {
+            writeln!(f, "port{}: rx_frames={rx} tx_frames={tx}", port.0)?;
+        }
+        write!(f, "{}", self.counters)?;
+        writeln!(f, "mbufs_leaked={}", self.mbufs_leaked)
+    }
+}
+
+/// Configures and starts every port that the program has not taken for itself, and shares its queues out among `workers` workers.
+fn start_ports(
+    eal: &Eal,
+    settings: &[PortSettings],
+    workers: usize,
+) -> Result<(Vec<Port>, Vec<Queues>), RuntimeError> {
+    let mut shares: Vec<Queues> = (0..workers).map(|_| Queues::default()).collect();
+    let mut ports = Vec::new();
+    for info in eal.ports() {
+        let number = ports.len();
+        if eal.is_port_taken(info.id) {
+            continue;
+        }
+        let own = settings.get(number).filter(|own| !own.addresses.is_empty());
+        let own = own.ok_or(RuntimeError::NoAddress { port: number })?;
+        let queue_count = u16::try_from(workers).unwrap_or(u16::MAX);
+        let mut port = Port::configure(
+            eal,
+            info.id,
+            &PortConfig {
+                rx_queues: queue_count,
+                tx_queues: queue_count,
+                mtu: own.mtu.unwrap_or(DEFAULT_MTU),
+                extra_mbufs: if workers > 1 { 3 * RING_CAPACITY * workers } else { 0 },
+                ..PortConfig::default()
+            },
+        )?;
+        let queues = port.start()?;
+        for (index, queue) in queues.rx.into_iter().enumerate() {
+            shares[index % workers].rx.push((port.id(), queue));
+        }
+        share_tx(eal, &port, queues.tx, &mut shares)?;
+        ports.push(port);
+    }
+    if ports.is_empty() {
+        return Err(RuntimeError::NoPort);
+    }
+    if settings.len() > ports.len() {
+        return Err(RuntimeError::UnknownPort { port: settings.len() - 1, found: ports.len() });
+    }
+    connect_workers(eal, &mut shares)?;
+    Ok((ports, shares))
+}
+
+/// Gives each worker a way to send by `port`: a queue of its own, or a ring to worker 0, which has one.
+fn share_tx(eal: &Eal, port: &Port, stages: Vec<TxStage>, shares: &mut [Queues]) -> Result<(), EalError> {
+    let without = shares.len().saturating_sub(stages.len());
+    let mut stages = stages.into_iter();
+    let mut senders = Vec::<MbufSender>::new();
+    if without > 0 {
+        let ring = MbufRing::new(eal, RING_CAPACITY, without)?;
+        shares[0].tx_rings.push(TxRingEnd::new(port.id(), ring.receiver));
+        senders = ring.senders;
+    }
+    for share in shares {
+        if let Some(stage) = stages.next() {
+            share.lanes.push(TxLane::Queue(Box::new(stage)));
+        } else if let Some(sender) = senders.pop() {
+            share.lanes.push(TxLane::Ring(Box::new(TxRing::new(port.pool().clone(), sender))));
+        }
+    }
+    Ok(())
+}
+
+/// One ring into each worker, with a sender for each of the others.
+fn connect_workers(eal: &Eal, shares: &mut [Queues]) -> Result<(), EalError> {
+    let workers = shares.len();
+    if workers == 1 {
+        return Ok(());
+    }
+    for share in shares.iter_mut() {
+        share.outbound = (0..workers).map(|_| None).collect();
+    }
+    for to in 0..workers {
+        let ring = MbufRing::new(eal, RING_CAPACITY, workers - 1)?;
+        shares[to].inbound = Some(ring.receiver);
+        for (from, sender) in (0..workers).filter(|from| *from != to).zip(ring.senders) {
+            shares[from].outbound[to] = Some(HandOff::new(sender));
+        }
+    }
+    Ok(())
+}
+
+fn make_hosts(
+    ports: &[Port],
+    config: &RuntimeConfig,
+    factories: &[Box<dyn ServiceFactory>],
+    seeds: &mut Seeds,
+) -> Result<Vec<ControlPort>, RuntimeError> {
+    let mut hosts = Vec::new();
+    for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
+        let mut host = Host::new(&HostConfig {
+            port: port.id(),
+            mac: port.mac(),
+            mtu: port.mtu(),
+            vlan: own.vlan.map(|id| id | u16::from(config.marking.pcp) << 13),
+            addresses: own.addresses.clone(),
+            gateways: own.gateways.clone(),
+            routes: own.routes.clone(),
+            // A local kernel leaves the checksum of what it sends over veth, tap or vhost to a device that is not
+            // there.
+            verify_tcp_checksums: !port.info().driver.starts_with("net_"),
+            seed: seeds.next(),
+            ..HostConfig::default()
+        })
+        .map_err(|error| RuntimeError::Host { port: number, error })?;
+        for listen in factories.iter().flat_map(|factory| factory.listen()) {
+            if let Listen::Tcp { port } = listen {
+                host.listen(port);
+            }
+        }
+        let seed = seeds.next();
+        hosts.push(ControlPort {
+            mac: port.mac(),
+            path_mtu: path_mtu(port.mtu()),
+            host,
+            gsi_psn: Psn::default(),
+            ip_id: u16::from_le_bytes([seed[0], seed[1]]) | 1,
+        });
+    }
+    Ok(hosts)
+}
+
+/// The largest path MTU whose every packet fits an IP MTU.
+fn path_mtu(ip_mtu: u16) -> PathMtu {
+    PathMtu::at_most(usize::from(ip_mtu.saturating_sub(PACKET_OVERHEAD))).unwrap_or(PathMtu::Mtu256)
+}
+
+/// A region as it was registered in the table of shared keys.
+struct SharedRegion {
+    settings: RegionSettings,
+    region: MemoryRegion,
+}
+
+fn make_regions(eal: &Eal, settings: &[RegionSettings], seeds: &mut Seeds) -> Result<Vec<SharedRegion>, RuntimeError> {
+    let mut keys = KeyTable::new(seeds.next(), KeyDomain::Shared);
+    let pd = keys.alloc_pd();
+    let mut regions = Vec::<SharedRegion>::new();
+    for settings in settings {
+        let fail = |problem: String| RuntimeError::Region { name: settings.name.clone(), problem };
+        if settings.name.is_empty() || settings.name.len() > MAX_REGION_NAME {
+            return Err(fail(format!("a name has 1 to {MAX_REGION_NAME} bytes")));
+        }
+        if regions.iter().any(|other| other.settings.name == settings.name) {
+            return Err(fail("the name is given twice".to_owned()));
+        }
+        let memory = match &settings.file {
+            Some(path) => FileMemory::open(path, settings.size).map(|file| Memory::new(Arc::new(file))),
+            None => HugeMemory::new(eal, settings.size).map(|huge| Memory::new(Arc::new(huge))),
+        }
+        .map_err(|error| fail(error.to_string()))?;
+        let iova = memory.as_ptr() as u64;
+        let region = keys.register(pd, memory, iova, REGION_ACCESS).map_err(|error| fail(error.to_string()))?;
+        regions.push(SharedRegion { settings: settings.clone(), region });
+    }
+    Ok(regions)
+}
+
+fn adopt_regions(engine: &mut Engine, regions: &[SharedRegion]) -> Result<Vec<NamedRegion>, RuntimeError> {
+    let pd = engine.keys_mut().alloc_pd();
+    let adopt = |shared: &SharedRegion| {
+        let fail = |error: RegisterError| RuntimeError::Region {
+            name: shared.settings.name.clone(),
+            problem: error.to_string(),
+        };
+        let mr = engine.keys_mut().adopt(pd, &shared.region).map_err(fail)?;
+        Ok(NamedRegion { name: shared.settings.name.clone(), pd, mr, file: shared.settings.file.clone() })
+    };
+    regions.iter().map(adopt).collect()
+}
+
+fn ready_line(hosts: &[ControlPort], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
+    let mut line = String::from("ready");
+    for (number, port) in hosts.iter().enumerate() {
+        let addresses: Vec<String> = port.host.addresses().map(|ip| ip.to_string()).collect();
+        let prefix = if hosts.len() == 1 { String::new() } else { format!("port{number}.") };
+        line += &format!(
+            " {prefix}mac={} {prefix}addresses={} {prefix}mtu={} {prefix}path_mtu={}",
+            port.mac,
+            addresses.join(","),
+            port.host.mtu(),
+            port.path_mtu.bytes(),
+        );
+    }
+    let services: Vec<&str> = factories.iter().map(|factory| factory.name()).collect();
+    line + &format!(" lcores={workers} services={}", services.join(","))
+}

@@ -1,0 +1,354 @@
+//! The services of one worker: who gets which completion, connection, stream and timer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use rxe_proto::cm::{AcceptParams, ConnId, ConnectRequest};
+use rxe_proto::mem::Allocator;
+use rxe_proto::transport::{CqError, Engine, QpError, QpEvent, QpTransition, Qpn, RtrAttr, RtsAttr, WorkCompletion};
+use rxe_proto::wire::cm::RejReason;
+use rxe_proto::wire::{Path, Psn, udp_source_port};
+use rxe_proto::{Instant, counters};
+
+use super::context::{Context, NamedRegion, ServiceCq, ServiceTimers, StreamId};
+use super::messages::{ToControl, ToWorker};
+use super::seeds::Seeds;
+use crate::service::{Accept, Decision, EndReason, Service};
+
+counters! {
+    /// What happened to connections and streams on one worker.
+    pub struct ServiceStats {
+        /// Connection requests that services accepted.
+        connections_accepted,
+        /// Connection requests that services refused.
+        connections_refused,
+        /// Accepted connections that came up.
+        connections_established,
+        /// Accepted connections that are over.
+        connections_ended,
+        /// Queue pairs that went to the error state.
+        qp_errors,
+        /// TCP streams opened.
+        streams_opened,
+        /// TCP streams over.
+        streams_closed,
+        /// Work completions handed to services.
+        completions,
+    }
+}
+
+/// Completions taken from a queue at once.
+const COMPLETION_BATCH: usize = 32;
+
+/// How long a peer that is not ready should wait before it sends again: code 12 is 0.64 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
+struct Connection {
+    service: usize,
+    qpn: Qpn,
+    connected: bool,
+}
+
+pub(crate) struct ServiceHost {
+    worker: usize,
+    services: Vec<Box<dyn Service>>,
+    cqs: Vec<ServiceCq>,
+    qp_depth: HashMap<Qpn, usize>,
+    connections: HashMap<ConnId, Connection>,
+    by_qp: HashMap<Qpn, ConnId>,
+    streams: HashMap<StreamId, usize>,
+    timers: ServiceTimers,
+    allocator: Arc<dyn Allocator>,
+    regions: Vec<NamedRegion>,
+    inbox: Receiver<ToWorker>,
+    outbox: Sender<ToControl>,
+    stats: Arc<ServiceStats>,
+    completions: Vec<WorkCompletion>,
+    /// Where starting PSNs come from.
+    psns: Seeds,
+}
+
+impl ServiceHost {
+    #[expect(clippy::too_many_arguments, reason = "made in one place, from parts that have nothing in common")]
+    pub(crate) fn new(
+        worker: usize,
+        services: Vec<Box<dyn Service>>,
+        engine: &mut Engine,
+        allocator: Arc<dyn Allocator>,
+        regions: Vec<NamedRegion>,
+        inbox: Receiver<ToWorker>,
+        outbox: Sender<ToControl>,
+        stats: Arc<ServiceStats>,
+        seed: [u8; 32],
+    ) -> Result<ServiceHost, CqError> {
+        let cqs = services.iter().map(|_| Ok(ServiceCq { cq: engine.create_cq(1)?, depth: 1 }));
+        let cqs = cqs.collect::<Result<_, CqError>>()?;
+        Ok(ServiceHost {
+            worker,
+            services,
+            cqs,
+            qp_depth: HashMap::new(),
+            connections: HashMap::new(),
+            by_qp: HashMap::new(),
+            streams: HashMap::new(),
+            timers: ServiceTimers::default(),
+            allocator,
+            regions,
+            inbox,
+            outbox,
+            stats,
+            completions: Vec::with_capacity(COMPLETION_BATCH),
+            psns: Seeds::new(seed),
+        })
+    }
+
+    /// Calls every service's `start`.
+    pub(crate) fn start(&mut self, now: Instant, engine: &mut Engine) {
+        for service in 0..self.services.len() {
+            self.call(now, engine, service, |s, cx| s.start(cx));
+        }
+    }
+
+    /// Delivers what is due: mail from control, completions, events of queue pairs, timers. Returns whether there
+    /// was anything.
+    pub(crate) fn poll(&mut self, now: Instant, engine: &mut Engine) -> bool {
+        let mut busy = false;
+        while let Ok(message) = self.inbox.try_recv() {
+            busy = true;
+            self.handle_message(now, engine, message);
+        }
+        // Events first: a service hears that a connection is up before it hears of the first message on it.
+        while let Some(event) = engine.poll_event() {
+            busy = true;
+            self.handle_qp_event(now, engine, event);
+        }
+        busy |= self.deliver_completions(now, engine);
+        while let Some((service, token)) = self.timers.pop_due(now) {
+            busy = true;
+            self.call(now, engine, service, |s, cx| s.timer(cx, token));
+        }
+        busy
+    }
+
+    fn call<R>(
+        &mut self,
+        now: Instant,
+        engine: &mut Engine,
+        service: usize,
+        f: impl FnOnce(&mut dyn Service, &mut Context<'_>) -> R,
+    ) -> R {
+        let mut context = Context {
+            now,
+            worker: self.worker,
+            service,
+            engine,
+            cq: &mut self.cqs[service],
+            qp_depth: &mut self.qp_depth,
+            allocator: &*self.allocator,
+            regions: &self.regions,
+            outbox: &self.outbox,
+            timers: &mut self.timers,
+        };
+        f(&mut *self.services[service], &mut context)
+    }
+
+    fn deliver_completions(&mut self, now: Instant, engine: &mut Engine) -> bool {
+        let mut busy = false;
+        while let Some(cq) = engine.poll_ready() {
+            let Some(service) = self.cqs.iter().position(|c| c.cq == cq) else { continue };
+            let mut batch = std::mem::take(&mut self.completions);
+            batch.clear();
+            engine.poll_cq(cq, &mut batch, COMPLETION_BATCH);
+            self.stats.completions.add(batch.len() as u64);
+            busy |= !batch.is_empty();
+            for wc in &batch {
+                // A queue pair that was destroyed since has nobody left to tell.
+                if self.qp_depth.contains_key(&wc.qpn) {
+                    self.call(now, engine, service, |s, cx| s.completion(cx, wc));
+                }
+            }
+            self.completions = batch;
+        }
+        busy
+    }
+
+    fn handle_message(&mut self, now: Instant, engine: &mut Engine, message: ToWorker) {
+        match message {
+            ToWorker::ConnectRequest { service, request, path } => {
+                self.connect(now, engine, service, &request, path);
+            }
+            ToWorker::Connected { conn } => {
+                if let Some(connection) = self.connections.get(&conn) {
+                    engine.established(connection.qpn);
+                }
+                self.connected(now, engine, conn);
+            }
+            ToWorker::Disconnected { conn, reason } => self.disconnected(now, engine, conn, reason),
+            ToWorker::PeerMoved { conn, mac } => {
+                if let Some(connection) = self.connections.get(&conn) {
+                    // A queue pair that is in error has no use for it.
+                    let _ = engine.set_path(connection.qpn, mac);
+                }
+            }
+            ToWorker::StreamOpened { service, stream, local, peer } => {
+                self.stats.streams_opened.inc();
+                self.streams.insert(stream, service);
+                self.call(now, engine, service, |s, cx| s.stream_opened(cx, stream, local, peer));
+            }
+            ToWorker::StreamData { stream, data } => {
+                if let Some(&service) = self.streams.get(&stream) {
+                    self.call(now, engine, service, |s, cx| s.stream_data(cx, stream, &data));
+                }
+            }
+            ToWorker::StreamClosed { stream, reset } => {
+                if let Some(service) = self.streams.remove(&stream) {
+                    self.stats.streams_closed.inc();
+                    self.call(now, engine, service, |s, cx| s.stream_closed(cx, stream, reset));
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, now: Instant, engine: &mut Engine, service: usize, request: &ConnectRequest, path: Path) {
+        let conn = request.conn;
+        match self.call(now, engine, service, |s, cx| s.connect_request(cx, request)) {
+            Decision::Reject { reason, mut private_data } => {
+                self.stats.connections_refused.inc();
+                private_data.truncate(148);
+                self.tell(ToControl::Reject { conn, reason, private_data });
+            }
+            Decision::Accept(mut accept) => {
+                (accept.responder_resources, accept.initiator_depth) =
+                    request.negotiate(accept.responder_resources, accept.initiator_depth);
+                let starting_psn = self.psns.psn();
+                match self.bring_up(now, engine, request, path, &accept, starting_psn) {
+                    Ok(()) => {
+                        self.stats.connections_accepted.inc();
+                        self.connections.insert(conn, Connection { service, qpn: accept.qp, connected: false });
+                        self.by_qp.insert(accept.qp, conn);
+                        let private_data = std::mem::take(&mut accept.private_data);
+                        let params = AcceptParams {
+                            private_data,
+                            ..AcceptParams::for_request(
+                                request,
+                                accept.qp,
+                                starting_psn,
+                                accept.responder_resources,
+                                accept.initiator_depth,
+                            )
+                        };
+                        self.tell(ToControl::Accept { conn, params });
+                    }
+                    Err(error) => {
+                        tracing::warn!(peer = %request.source.0, %error, "the queue pair does not take the REQ's values");
+                        self.stats.connections_refused.inc();
+                        // The service thinks that it has a connection: tell it otherwise.
+                        self.call(now, engine, service, |s, cx| {
+                            s.disconnected(cx, conn, accept.qp, EndReason::Unacceptable);
+                        });
+                        self.destroy(engine, service, accept.qp);
+                        self.tell(ToControl::Reject {
+                            conn,
+                            reason: RejReason::ConsumerDefined,
+                            private_data: error.to_string().into_bytes(),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the queue pair to RTS with what REQ and REP agree on. It can receive before the REP leaves, because
+    /// data may arrive before, or instead of, the RTU.
+    fn bring_up(
+        &mut self,
+        now: Instant,
+        engine: &mut Engine,
+        request: &ConnectRequest,
+        mut path: Path,
+        accept: &Accept,
+        rq_psn: Psn,
+    ) -> Result<(), QpError> {
+        path.udp_src_port = udp_source_port(request.flow_label, accept.qp.get(), request.remote_qpn);
+        engine.modify_qp(
+            now,
+            accept.qp,
+            QpTransition::ToRtr(RtrAttr {
+                path,
+                path_mtu: request.path_mtu,
+                dest_qpn: Qpn::new(request.remote_qpn),
+                rq_psn,
+                max_dest_rd_atomic: accept.responder_resources,
+                min_rnr_timer: MIN_RNR_TIMER,
+            }),
+        )?;
+        engine.modify_qp(
+            now,
+            accept.qp,
+            QpTransition::ToRts(RtsAttr {
+                sq_psn: request.starting_psn,
+                timeout: request.local_ack_timeout,
+                retry_cnt: request.retry_count,
+                rnr_retry: request.rnr_retry_count,
+                max_rd_atomic: accept.initiator_depth,
+            }),
+        )
+    }
+
+    fn connected(&mut self, now: Instant, engine: &mut Engine, conn: ConnId) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        if connection.connected {
+            return;
+        }
+        connection.connected = true;
+        let (service, qpn) = (connection.service, connection.qpn);
+        self.stats.connections_established.inc();
+        self.call(now, engine, service, |s, cx| s.connected(cx, conn, qpn));
+    }
+
+    fn disconnected(&mut self, now: Instant, engine: &mut Engine, conn: ConnId, reason: EndReason) {
+        let Some(Connection { service, qpn, .. }) = self.connections.remove(&conn) else { return };
+        self.by_qp.remove(&qpn);
+        self.stats.connections_ended.inc();
+        // Outstanding work is flushed first, so that the service sees how each request ended.
+        let _ = engine.modify_qp(now, qpn, QpTransition::ToError);
+        self.deliver_completions(now, engine);
+        self.call(now, engine, service, |s, cx| s.disconnected(cx, conn, qpn, reason));
+        self.destroy(engine, service, qpn);
+    }
+
+    fn destroy(&mut self, engine: &mut Engine, service: usize, qpn: Qpn) {
+        if let Some(depth) = self.qp_depth.remove(&qpn) {
+            self.cqs[service].depth -= depth;
+        }
+        // It may be gone already, if the service destroyed it.
+        let _ = engine.destroy_qp(qpn);
+    }
+
+    fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: QpEvent) {
+        match event {
+            QpEvent::CommunicationEstablished { qpn } => {
+                if let Some(&conn) = self.by_qp.get(&qpn) {
+                    self.tell(ToControl::CommunicationEstablished { conn });
+                    self.connected(now, engine, conn);
+                }
+            }
+            QpEvent::QpError { qpn, cause } => {
+                self.stats.qp_errors.inc();
+                if let Some(&conn) = self.by_qp.get(&qpn) {
+                    tracing::info!(%qpn, %cause, "queue pair in error: connection ends");
+                    self.tell(ToControl::Disconnect { conn });
+                    self.disconnected(now, engine, conn, EndReason::QueuePair(cause));
+                }
+            }
+            // Nobody drains a send queue here.
+            QpEvent::SendQueueDrained { .. } => {}
+        }
+    }
+
+    fn tell(&self, message: ToControl) {
+        // Control outlives the workers' loops.
+        let _ = self.outbox.send(message);
+    }
+}

@@ -1,0 +1,76 @@
+//! What an adapter is told at start.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::control::Marking;
+use super::idle::IdlePolicy;
+use crate::host::{Cidr, Route};
+
+/// One port: its addresses and how to leave its networks.
+#[derive(Clone, Debug, Default)]
+pub struct PortSettings {
+    /// Our addresses with their on-link prefixes, at least one.
+    pub addresses: Vec<Cidr>,
+    /// Default routers.
+    pub gateways: Vec<IpAddr>,
+    /// Further routes.
+    pub routes: Vec<Route>,
+    /// VLAN id (1 to 4094) that we live in; `None` is untagged.
+    pub vlan: Option<u16>,
+    /// IP MTU in bytes; `None` takes the port's own.
+    pub mtu: Option<u16>,
+}
+
+/// A region to export under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionSettings {
+    /// The name that clients ask for: 1 to 32 bytes.
+    pub name: String,
+    /// Length in bytes.
+    pub size: usize,
+    /// A file on hugetlbfs or /dev/shm to hold the bytes, so that other local processes can map them; `None` takes
+    /// anonymous hugepages.
+    pub file: Option<PathBuf>,
+}
+
+/// All that a [`Runtime`](super::Runtime) needs to know at start.
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    /// Settings by port number: one entry per DPDK port.
+    pub ports: Vec<PortSettings>,
+    /// Named regions.
+    pub regions: Vec<RegionSettings>,
+    /// What idle workers do.
+    pub idle: IdlePolicy,
+    /// Traffic class and priority of what we send.
+    pub marking: Marking,
+    /// Most connections at once.
+    pub max_connections: usize,
+    /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
+    pub seed: [u8; 32],
+}
+
+impl Default for RuntimeConfig {
+    /// No ports, no regions, spinning, mirrored traffic class, 16,384 connections, a seed from the system.
+    fn default() -> RuntimeConfig {
+        RuntimeConfig {
+            ports: Vec::new(),
+            regions: Vec::new(),
+            idle: IdlePolicy::Spin,
+            marking: Marking::default(),
+            max_connections: 16_384,
+            seed: system_seed(),
+        }
+    }
+}
+
+/// 32 secret bytes of the operating system.
+fn system_seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    if let Err(error) = getrandom::fill(&mut seed) {
+        // Keys that a peer can guess would be worse than no service.
+        panic!("the operating system gives no random bytes: {error}");
+    }
+    seed
+}
