@@ -1,0 +1,369 @@
+//! The command line: what goes to EAL, what is ours, and what to say when it cannot be understood.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use crate::config::{
+    self, Gateway, HostAddress, Idle, LogLevel, Mtu, OnPort, Origin, Pcp, RegionSpec, RouteSpec, ServicePort, Settings,
+    Sourced, TrafficClass, Vlan,
+};
+use crate::fault::{Fault, fault};
+
+/// Version of the target and of DPDK as the build script found them.
+const VERSION: &str = match option_env!("RXE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Print this text and be done.
+    Print(String),
+    /// Say whether this configuration file is right.
+    Check(PathBuf, Box<Settings>),
+    /// Serve.
+    Serve(Box<Settings>),
+}
+
+const USAGE: &str = "rxe-target [EAL OPTIONS] -- --address IP/PREFIX [OPTIONS]
+       rxe-target --config FILE [OPTIONS]
+       rxe-target --check-config FILE";
+
+const AFTER_HELP: &str = "\
+What stands before the first `--` goes to DPDK's EAL; it may come from `[eal] args` of the configuration file instead, \
+and then the `--` may be left out too. Options of a port take `portN:` in front of the value (port1:10.0.0.1/24) where \
+there are several ports; without it they are for port 0. An option replaces what the configuration file says for it.
+
+  rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping
+
+Standard output gets one line that starts with `ready ` once clients can connect, and counters at the end; everything \
+else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 when the target \
+broke down, 2 when it cannot start.";
+
+/// A RoCEv2 target in userspace on DPDK: RDMA clients connect to it as to any RoCE adapter.
+#[derive(Parser, Debug)]
+#[command(name = "rxe-target", version = VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
+struct Args {
+    /// Read this configuration file; options given here replace what it says
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    config: Option<PathBuf>,
+
+    /// Say whether a configuration file is right, and exit
+    #[arg(long, value_name = "FILE", help_heading = "Configuration", conflicts_with = "config")]
+    check_config: Option<PathBuf>,
+
+    /// An address of the target, IPv4 or IPv6, with its on-link prefix; may repeat
+    #[arg(long, value_name = "[portN:]IP/PREFIX", help_heading = "Network")]
+    address: Vec<OnPort<HostAddress>>,
+
+    /// Default router; one per port and address family
+    #[arg(long, value_name = "[portN:]IP", help_heading = "Network")]
+    gateway: Vec<OnPort<Gateway>>,
+
+    /// A network behind another router; may repeat
+    #[arg(long, value_name = "[portN:]NETWORK/PREFIX=ROUTER", help_heading = "Network")]
+    route: Vec<OnPort<RouteSpec>>,
+
+    /// VLAN that the port lives in: 1 to 4094
+    #[arg(long, value_name = "[portN:]ID", help_heading = "Network")]
+    vlan: Vec<OnPort<Vlan>>,
+
+    /// IP MTU: 1280 to 9216 [default: 4200, or what the device carries]; decides the path MTU, for which 4200 allows
+    /// 4096 and 1500 allows 1024
+    #[arg(long, value_name = "[portN:]BYTES", help_heading = "Network")]
+    mtu: Vec<OnPort<Mtu>>,
+
+    /// DSCP and ECN bits of what the target sends: 0 to 255, or `mirror` for those of the peer [default: mirror]
+    #[arg(long, value_name = "N|mirror", help_heading = "Network")]
+    traffic_class: Option<TrafficClass>,
+
+    /// VLAN priority of what the target sends: 0 to 7 [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Network")]
+    pcp: Option<Pcp>,
+
+    /// Run this service; may repeat; without it all of them run
+    #[arg(long, value_name = "NAME", help_heading = "Services")]
+    service: Vec<String>,
+
+    /// Export a memory region, SIZE in bytes or with K, M, G; other local processes may map PATH; may repeat
+    /// [default: default=1M]
+    #[arg(long, value_name = "NAME=SIZE[,file=PATH]", help_heading = "Services")]
+    region: Vec<RegionSpec>,
+
+    /// CM port of the region service [default: 4792]
+    #[arg(long, value_name = "PORT", help_heading = "Services")]
+    region_port: Option<ServicePort>,
+
+    /// What idle lcores do: `spin` has the lowest latency, `pause` is kinder to a hyperthread sibling, `sleep` frees
+    /// the core for MICROSECONDS (50) at a time [default: pause]
+    #[arg(long, value_name = "spin|pause|sleep[:MICROSECONDS]", help_heading = "Running")]
+    idle: Option<Idle>,
+
+    /// The least important messages to log: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Running")]
+    log: Option<LogLevel>,
+}
+
+/// Understands the command line (without the program's name) and reads the configuration file it names.
+pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Fault> {
+    let mut argv: Vec<String> = argv
+        .into_iter()
+        .map(|arg| {
+            arg.into_string()
+                .map_err(|arg| Fault::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
+        })
+        .collect::<Result<_, _>>()?;
+    let (eal_args, ours) = match argv.iter().position(|arg| arg == "--") {
+        Some(at) => {
+            let ours = argv.split_off(at + 1);
+            argv.pop();
+            (argv, ours)
+        }
+        None => (Vec::new(), without_separator(argv)?),
+    };
+    let args = match Args::try_parse_from(&ours) {
+        Ok(args) => args,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Command::Print(error.to_string()));
+        }
+        Err(error) => return Err(Fault::new(sentence(&error))),
+    };
+    let (config, check) = (args.config.clone(), args.check_config.clone());
+    let mut settings = args.into_settings()?;
+    if !eal_args.is_empty() {
+        settings.eal_args = Some(eal_args);
+    }
+    match (check, config) {
+        (Some(path), _) => Ok(Command::Check(path.clone(), Box::new(over_file(settings, &path)?))),
+        (None, Some(path)) => Ok(Command::Serve(Box::new(over_file(settings, &path)?))),
+        (None, None) => Ok(Command::Serve(Box::new(settings))),
+    }
+}
+
+fn over_file(settings: Settings, path: &Path) -> Result<Settings, Fault> {
+    Ok(settings.over(config::load(path)?))
+}
+
+/// Whether `arg` is one of our options, with or without `=VALUE`.
+fn is_ours(arg: &str) -> bool {
+    let Some(name) = arg.strip_prefix("--").map(|a| a.split('=').next().unwrap_or(a)) else {
+        return arg == "-h" || arg == "-V";
+    };
+    name == "help" || name == "version" || Args::command().get_arguments().any(|a| a.get_long() == Some(name))
+}
+
+/// A command line without `--`: right when nothing on it is for EAL and EAL's part comes from elsewhere or is not
+/// needed.
+fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Fault> {
+    let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
+    let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
+    if has(&["--check-config"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
+        return Ok(argv);
+    }
+    if argv.is_empty() {
+        return fault!("nothing to do: give the target a port and an address, or see rxe-target --help");
+    }
+    // Where it was probably meant to be.
+    let at = argv.iter().position(|arg| is_ours(arg)).unwrap_or(argv.len());
+    let mut words: Vec<String> = argv.iter().map(|arg| quote(arg)).collect();
+    words.insert(at, "--".to_owned());
+    if at == argv.len() {
+        words.push("--address IP/PREFIX".to_owned());
+    }
+    fault!(
+        "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target {}",
+        words.join(" ")
+    )
+}
+
+/// `arg` as a shell takes it.
+fn quote(arg: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=,.:/@+%[]".contains(c);
+    if !arg.is_empty() && arg.chars().all(plain) { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
+}
+
+/// clap's complaint in one line.
+fn sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let body = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let body = body.split("\n\nFor more information").next().unwrap_or(body);
+    let body = body.strip_prefix("error: ").unwrap_or(body).replace("\n\n  tip: ", "; ");
+    let line = body.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{line} (see rxe-target --help)")
+}
+
+fn sourced<T>(flag: &'static str, value: T) -> Sourced<T> {
+    Sourced { value, origin: Origin::Flag(flag) }
+}
+
+fn list<T>(flag: &'static str, values: Vec<T>) -> Option<Vec<Sourced<T>>> {
+    (!values.is_empty()).then(|| values.into_iter().map(|value| sourced(flag, value)).collect())
+}
+
+impl Args {
+    fn into_settings(self) -> Result<Settings, Fault> {
+        let mut settings = Settings {
+            services: list("--service", self.service),
+            regions: list("--region", self.region),
+            region_port: self.region_port.map(|p| sourced("--region-port", p)),
+            idle: self.idle.map(|i| sourced("--idle", i)),
+            log: self.log.map(|l| sourced("--log", l)),
+            traffic_class: self.traffic_class.map(|t| sourced("--traffic-class", t)),
+            pcp: self.pcp.map(|p| sourced("--pcp", p)),
+            ..Settings::default()
+        };
+        for OnPort { port: number, value } in self.address {
+            settings.port(number).addresses.push(sourced("--address", value));
+        }
+        for OnPort { port: number, value } in self.gateway {
+            settings.port(number).gateways.push(sourced("--gateway", value));
+        }
+        for OnPort { port: number, value } in self.route {
+            settings.port(number).routes.push(sourced("--route", value));
+        }
+        for OnPort { port: number, value } in self.vlan {
+            once(&mut settings.port(number).vlan, "--vlan", number, value)?;
+        }
+        for OnPort { port: number, value } in self.mtu {
+            once(&mut settings.port(number).mtu, "--mtu", number, value)?;
+        }
+        Ok(settings)
+    }
+}
+
+/// Sets what a port can have only one of.
+fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), Fault> {
+    if slot.replace(sourced(flag, value)).is_some() {
+        return fault!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(OsString::from)).map_err(|fault| fault.to_string())
+    }
+
+    fn wrong(line: &str) -> String {
+        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|fault| fault)
+    }
+
+    fn serve(line: &str) -> Settings {
+        match command(line) {
+            Ok(Command::Serve(settings)) => *settings,
+            other => panic!("{line} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_first_separator_divides() {
+        let settings = serve("-l 0 --vdev=net_null0 -- --address 10.0.0.1/24 --address port1:fd00::1/64 --mtu 4200");
+        assert_eq!(settings.eal_args.as_deref().map(|args| args.join(" ")), Some("-l 0 --vdev=net_null0".to_owned()));
+        assert_eq!(settings.ports[&0].addresses.len(), 1);
+        assert_eq!(settings.ports[&0].mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
+        assert_eq!(settings.ports[&1].addresses[0].origin.to_string(), "--address");
+        assert_eq!(serve("-- --address 10.0.0.1/24").eal_args, None);
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let settings = serve(
+            "-- --gateway 10.0.0.254 --route 10.1.0.0/16=10.0.0.253 --vlan 5 --traffic-class 0x2e --pcp 3 \
+             --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region-port 5000 \
+             --idle sleep:20 --log debug",
+        );
+        let port = &settings.ports[&0];
+        assert_eq!((port.gateways.len(), port.routes.len(), port.vlan.is_some()), (1, 1, true));
+        assert_eq!(settings.services.map(|s| s.len()), Some(2));
+        assert_eq!(settings.regions.map(|r| r[1].value.size), Some(2 << 20));
+        assert!(settings.region_port.is_some() && settings.idle.is_some() && settings.log.is_some());
+        assert!(settings.traffic_class.is_some() && settings.pcp.is_some());
+    }
+
+    #[test]
+    fn help_version_and_check_need_no_separator() {
+        let Ok(Command::Print(help)) = command("--help") else { panic!("no help") };
+        for word in ["--address", "--check-config", "--idle", "EAL", "ready", "Exit codes"] {
+            assert!(help.contains(word), "{word} is missing in {help}");
+        }
+        let Ok(Command::Print(version)) = command("--version") else { panic!("no version") };
+        assert!(version.starts_with("rxe-target ") && version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+        let conf = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/target.toml");
+        assert!(matches!(command(&format!("--check-config {conf}")), Ok(Command::Check(..))));
+        assert!(matches!(command(&format!("-- --check-config={conf}")), Ok(Command::Check(..))));
+    }
+
+    #[test]
+    fn options_replace_the_file() {
+        let conf = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/target.toml");
+        let file = serve(&format!("--config {conf}"));
+        let both = serve(&format!("--config {conf} --address 10.9.9.9/24 --log trace"));
+        assert_eq!(both.ports[&0].addresses.len(), 1);
+        assert_eq!(both.ports[&0].addresses[0].origin, Origin::Flag("--address"));
+        assert_eq!(both.eal_args, file.eal_args);
+        let eal = serve(&format!("-l 3 -- --config {conf}"));
+        assert_eq!(eal.eal_args, Some(vec!["-l".to_owned(), "3".to_owned()]));
+    }
+
+    #[test]
+    fn a_forgotten_separator_is_shown_where_it_belongs() {
+        const START: &str = "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target ";
+        for (line, rest) in [
+            ("-l 0 --address 10.0.0.1/24", "-l 0 -- --address 10.0.0.1/24"),
+            ("--address=10.0.0.1/24", "-- --address=10.0.0.1/24"),
+            ("-l 0 --vdev=net_null0", "-l 0 --vdev=net_null0 -- --address IP/PREFIX"),
+            ("-l 0 --config a.toml", "-l 0 -- --config a.toml"),
+        ] {
+            assert_eq!(wrong(line), format!("{START}{rest}"));
+        }
+        assert_eq!(wrong(""), "nothing to do: give the target a port and an address, or see rxe-target --help");
+        assert_eq!(quote("a b"), "'a b'");
+    }
+
+    #[test]
+    fn complaints_are_one_sentence() {
+        for (line, sentence) in [
+            (
+                "-- --address 10.0.0.1",
+                "invalid value '10.0.0.1' for '--address <[portN:]IP/PREFIX>': '10.0.0.1' lacks its prefix length: write 10.0.0.1/24, or what your network uses (see rxe-target --help)",
+            ),
+            (
+                "-- --adress 10.0.0.1/24",
+                "unexpected argument '--adress' found; a similar argument exists: '--address' (see rxe-target --help)",
+            ),
+            (
+                "-- --address",
+                "a value is required for '--address <[portN:]IP/PREFIX>' but none was supplied (see rxe-target --help)",
+            ),
+            ("-- stray", "unexpected argument 'stray' found (see rxe-target --help)"),
+            (
+                "-- --config a --check-config b",
+                "the argument '--config <FILE>' cannot be used with '--check-config <FILE>' (see rxe-target --help)",
+            ),
+            (
+                "-- --mtu 1500 --mtu 4200",
+                "--mtu is given twice for port 0: keep one of them, or name the port as port1:VALUE",
+            ),
+            (
+                "--config /nonexistent.toml",
+                "the configuration file /nonexistent.toml cannot be read (No such file or directory): check its name and rights",
+            ),
+        ] {
+            assert_eq!(wrong(line), sentence);
+        }
+    }
+
+    #[test]
+    fn an_argument_that_is_not_text_is_a_sentence() {
+        use std::os::unix::ffi::OsStringExt;
+        let fault = parse([OsString::from_vec(vec![0xFF])]).map(|_| ()).expect_err("not UTF-8");
+        assert_eq!(fault.to_string(), "the argument \"\\xFF\" is not UTF-8 text: write it in UTF-8");
+    }
+}

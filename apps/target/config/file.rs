@@ -1,0 +1,280 @@
+//! The configuration file: TOML to [`Settings`].
+//!
+//! Every value keeps the line it stands on, so that a complaint about it, however late, can name the place.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::settings::{Origin, PortSettings, Settings, Sourced};
+use super::values::{
+    Gateway, HostAddress, Idle, LogLevel, Mtu, Network, Pcp, RegionName, RegionSpec, RouteSpec, ServicePort, Size,
+    Text, TrafficClass, Vlan,
+};
+use crate::fault::{Fault, fault};
+
+type Value<T> = Spanned<Text<T>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    log: Option<Value<LogLevel>>,
+    idle: Option<Value<Idle>>,
+    traffic_class: Option<Value<TrafficClass>>,
+    pcp: Option<Value<Pcp>>,
+    services: Option<Vec<Spanned<String>>>,
+    region_port: Option<Value<ServicePort>>,
+    eal: Option<Eal>,
+    #[serde(default)]
+    port: Vec<Port>,
+    #[serde(default)]
+    region: Vec<Region>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Eal {
+    args: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Port {
+    #[serde(default)]
+    addresses: Vec<Value<HostAddress>>,
+    #[serde(default)]
+    gateways: Vec<Value<Gateway>>,
+    #[serde(default)]
+    routes: Vec<Spanned<Route>>,
+    vlan: Option<Value<Vlan>>,
+    mtu: Option<Value<Mtu>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Route {
+    to: Text<Network>,
+    via: Text<Gateway>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Region {
+    name: Value<RegionName>,
+    size: Text<Size>,
+    file: Option<PathBuf>,
+}
+
+/// Reads `path`.
+pub fn load(path: &Path) -> Result<Settings, Fault> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(path, &text),
+        Err(error) => fault!(
+            "the configuration file {} cannot be read ({}): check its name and rights",
+            path.display(),
+            // The number of the error says nothing to a user.
+            error.to_string().split(" (os error").next().unwrap_or_default()
+        ),
+    }
+}
+
+/// Reads the text of a configuration file; `path` is for messages.
+pub fn parse(path: &Path, text: &str) -> Result<Settings, Fault> {
+    let place = Place { path, text };
+    let file: File = toml::from_str(text).map_err(|error| place.describe(&error))?;
+    let mut settings = Settings {
+        eal_args: file.eal.map(|eal| eal.args),
+        services: file.services.map(|s| s.into_iter().map(|name| place.source("services", name, |n| n)).collect()),
+        regions: None,
+        region_port: place.value("region-port", file.region_port),
+        idle: place.value("idle", file.idle),
+        log: place.value("log", file.log),
+        traffic_class: place.value("traffic-class", file.traffic_class),
+        pcp: place.value("pcp", file.pcp),
+        ..Settings::default()
+    };
+    if !file.region.is_empty() {
+        let regions = file.region.into_iter().map(|region| {
+            let (size, file) = (region.size.0.0, region.file);
+            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, file })
+        });
+        settings.regions = Some(regions.collect());
+    }
+    for (number, port) in file.port.into_iter().enumerate() {
+        let Ok(number) = u16::try_from(number) else { break };
+        let mut routes = Vec::new();
+        for route in port.routes {
+            let origin = place.origin("routes", &route.span());
+            let Route { to: Text(Network(to)), via: Text(Gateway(via)) } = route.into_inner();
+            match RouteSpec::new(to, via) {
+                Ok(value) => routes.push(Sourced { value, origin }),
+                Err(fault) => return fault!("{origin}: {fault}"),
+            }
+        }
+        settings.ports.insert(
+            number,
+            PortSettings {
+                addresses: place.values("addresses", port.addresses),
+                gateways: place.values("gateways", port.gateways),
+                routes,
+                vlan: place.value("vlan", port.vlan),
+                mtu: place.value("mtu", port.mtu),
+            },
+        );
+    }
+    Ok(settings)
+}
+
+/// Turns byte ranges of the text into places that a user finds.
+struct Place<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Place<'_> {
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        1 + before.iter().filter(|b| **b == b'\n').count()
+    }
+
+    fn origin(&self, key: &'static str, span: &Range<usize>) -> Origin {
+        Origin::File { path: self.path.to_owned(), line: self.line(span.start), key }
+    }
+
+    fn source<T, U>(&self, key: &'static str, value: Spanned<T>, map: impl FnOnce(T) -> U) -> Sourced<U> {
+        let origin = self.origin(key, &value.span());
+        Sourced { value: map(value.into_inner()), origin }
+    }
+
+    fn value<T>(&self, key: &'static str, value: Option<Value<T>>) -> Option<Sourced<T>> {
+        value.map(|value| self.source(key, value, |text| text.0))
+    }
+
+    fn values<T>(&self, key: &'static str, values: Vec<Value<T>>) -> Vec<Sourced<T>> {
+        values.into_iter().map(|value| self.source(key, value, |text| text.0)).collect()
+    }
+
+    /// One sentence for what the TOML reader found.
+    fn describe(&self, error: &toml::de::Error) -> Fault {
+        // Messages may run over several lines and quote names in backticks; one line with quotes reads better here.
+        let message = error.message().replace('`', "'").split_whitespace().collect::<Vec<_>>().join(" ");
+        let path = self.path.display();
+        let Some(span) = error.span() else { return Fault::new(format!("{path}: {message}")) };
+        let line = self.line(span.start);
+        let hint = match self.text.get(span.clone()) {
+            Some(key) if message.starts_with("unknown field") && GLOBAL_KEYS.contains(&key) => {
+                " (this key belongs above the first [section])"
+            }
+            _ => "",
+        };
+        match self.key_before(span.end) {
+            Some(key) if !message.starts_with("unknown field") && !message.starts_with("missing field") => {
+                Fault::new(format!("{path}, line {line}, key '{key}': {message}"))
+            }
+            _ => Fault::new(format!("{path}, line {line}: {message}{hint}")),
+        }
+    }
+
+    /// The last `key =` that ends before byte `end`: the key whose value an error is about.
+    fn key_before(&self, end: usize) -> Option<&str> {
+        let (before, _) = self.text.get(..end)?.rsplit_once('=')?;
+        let before = before.trim_end();
+        let start = before.rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).map_or(0, |at| at + 1);
+        Some(&before[start..]).filter(|key| !key.is_empty())
+    }
+}
+
+/// Keys of the top level, which TOML wants before the first section.
+const GLOBAL_KEYS: [&str; 6] = ["log", "idle", "traffic-class", "pcp", "services", "region-port"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> String {
+        match parse(Path::new("t.toml"), text) {
+            Ok(_) => panic!("{text} was accepted"),
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = r#"
+            log = "debug"
+            idle = "sleep:20"
+            traffic-class = 46
+            pcp = 5
+            services = ["rping"]
+            region-port = 5000
+
+            [eal]
+            args = ["-l", "0"]
+
+            [[port]]
+            addresses = ["10.0.0.1/24", "fd00::1/64"]
+            gateways = ["10.0.0.254"]
+            routes = [{ to = "10.1.0.0/16", via = "10.0.0.253" }]
+            vlan = 7
+            mtu = 4200
+
+            [[region]]
+            name = "scratch"
+            size = "64M"
+            file = "/dev/shm/scratch"
+        "#;
+        let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
+        let port = &settings.ports[&0];
+        assert_eq!(port.addresses.len(), 2);
+        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 13, key 'addresses'");
+        assert_eq!(port.mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
+        let regions = settings.regions.expect("regions");
+        assert_eq!((regions[0].value.size, regions[0].value.name.as_str()), (64 << 20, "scratch"));
+        assert_eq!(settings.traffic_class.map(|t| t.value), Some(TrafficClass(Some(46))));
+    }
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        for (text, sentence) in [
+            (
+                "[[port]]\naddresses = [\n  \"10.0.0.1/24\",\n  \"10.0.0.2\",\n]\n",
+                "t.toml, line 4, key 'addresses': '10.0.0.2' lacks its prefix length: write 10.0.0.2/24, or what your network uses",
+            ),
+            ("[[port]]\nmtu = 70\n", "t.toml, line 2, key 'mtu': '70' is not an IP MTU: it goes from 1280 to 9216"),
+            ("idle = true\n", "t.toml, line 1, key 'idle': invalid type: boolean 'true', expected a text or a number"),
+            (
+                "[[port]]\nadresses = []\n",
+                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'vlan', 'mtu'",
+            ),
+            (
+                "[eal]\nargs = []\nlog = \"info\"\n",
+                "t.toml, line 3: unknown field 'log', expected 'args' (this key belongs above the first [section])",
+            ),
+            ("[[region]]\nname = \"a\"\n", "t.toml, line 1: missing field 'size'"),
+            (
+                "[[port]]\nroutes = [{ to = \"10.1.0.0/16\", via = \"x\" }]\n",
+                "t.toml, line 2, key 'via': 'x' is not an IP address",
+            ),
+            (
+                "[[port]]\nroutes = [{ to = \"10.1.0.0/16\", via = \"fd00::1\" }]\n",
+                "t.toml, line 2, key 'routes': the route to 10.1.0.0/16 cannot go via fd00::1: one is IPv4, the other IPv6",
+            ),
+        ] {
+            assert_eq!(wrong(text), sentence);
+        }
+        let syntax = wrong("log = \"info\"\nidle = \n");
+        assert!(syntax.starts_with("t.toml, line 2") && !syntax.contains('\n'), "{syntax}");
+    }
+
+    #[test]
+    fn an_unreadable_file_is_a_sentence() {
+        let fault = load(Path::new("/nonexistent/t.toml")).map(|_| ()).expect_err("no such file");
+        assert_eq!(
+            fault.to_string(),
+            "the configuration file /nonexistent/t.toml cannot be read (No such file or directory): check its name and rights"
+        );
+    }
+}

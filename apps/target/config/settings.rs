@@ -1,0 +1,110 @@
+//! What was asked for, before it is known to make sense: values with the place they came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::values::{
+    Gateway, HostAddress, Idle, LogLevel, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort, TrafficClass, Vlan,
+};
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// An option of the command line.
+    Flag(&'static str),
+    /// A line of the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The key.
+        key: &'static str,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag(flag) => f.write_str(flag),
+            Origin::File { path, line, key } => write!(f, "{}, line {line}, key '{key}'", path.display()),
+        }
+    }
+}
+
+/// A value and where it came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// What one port was given.
+#[derive(Clone, Default, Debug)]
+pub struct PortSettings {
+    pub addresses: Vec<Sourced<HostAddress>>,
+    pub gateways: Vec<Sourced<Gateway>>,
+    pub routes: Vec<Sourced<RouteSpec>>,
+    pub vlan: Option<Sourced<Vlan>>,
+    pub mtu: Option<Sourced<Mtu>>,
+}
+
+/// All that the command line or the file said; what it did not say is `None` or empty.
+#[derive(Clone, Default, Debug)]
+pub struct Settings {
+    pub eal_args: Option<Vec<String>>,
+    pub ports: BTreeMap<u16, PortSettings>,
+    pub services: Option<Vec<Sourced<String>>>,
+    pub regions: Option<Vec<Sourced<RegionSpec>>>,
+    pub region_port: Option<Sourced<ServicePort>>,
+    pub idle: Option<Sourced<Idle>>,
+    pub log: Option<Sourced<LogLevel>>,
+    pub traffic_class: Option<Sourced<TrafficClass>>,
+    pub pcp: Option<Sourced<Pcp>>,
+}
+
+impl Settings {
+    /// What port `number` was given so far.
+    pub fn port(&mut self, number: u16) -> &mut PortSettings {
+        self.ports.entry(number).or_default()
+    }
+
+    /// `self` where it says something, `below` elsewhere. A list replaces the whole list below it; lists of ports do
+    /// so port by port.
+    pub fn over(self, below: Settings) -> Settings {
+        let mut ports = below.ports;
+        for (number, port) in self.ports {
+            let below = ports.entry(number).or_default();
+            *below = port.over(std::mem::take(below));
+        }
+        Settings {
+            eal_args: self.eal_args.or(below.eal_args),
+            ports,
+            services: self.services.or(below.services),
+            regions: self.regions.or(below.regions),
+            region_port: self.region_port.or(below.region_port),
+            idle: self.idle.or(below.idle),
+            log: self.log.or(below.log),
+            traffic_class: self.traffic_class.or(below.traffic_class),
+            pcp: self.pcp.or(below.pcp),
+        }
+    }
+}
+
+impl PortSettings {
+    fn over(self, below: PortSettings) -> PortSettings {
+        fn list<T>(above: Vec<T>, below: Vec<T>) -> Vec<T> {
+            if above.is_empty() { below } else { above }
+        }
+        PortSettings {
+            addresses: list(self.addresses, below.addresses),
+            gateways: list(self.gateways, below.gateways),
+            routes: list(self.routes, below.routes),
+            vlan: self.vlan.or(below.vlan),
+            mtu: self.mtu.or(below.mtu),
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! The single values of command line and configuration file: how they are written, and what is wrong with one.
+//!
+//! Each type reads itself from text, so both sources accept the same and complain in the same words.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rxe_dpdk::host::{Cidr, Route};
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use tracing::level_filters::LevelFilter;
+
+use crate::fault::{Fault, fault};
+
+/// Most ports that DPDK knows, as Debian builds it.
+const MAX_PORTS: u16 = 32;
+/// Longest region name: what the REP's private data has room for.
+pub const MAX_REGION_NAME: usize = 32;
+/// How long an idle worker sleeps when `sleep` is asked for without a time.
+const DEFAULT_SLEEP: Duration = Duration::from_micros(50);
+/// Longest nap: beyond it, the timers of the protocol would come late.
+const MAX_SLEEP_MICROS: u64 = 10_000;
+
+/// A value that belongs to one port, written `VALUE` for port 0 or `portN:VALUE`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnPort<T> {
+    /// DPDK's number of the port.
+    pub port: u16,
+    /// The value.
+    pub value: T,
+}
+
+impl<T: FromStr<Err = Fault>> FromStr for OnPort<T> {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<OnPort<T>, Fault> {
+        // No value starts with these letters, so nothing is ambiguous.
+        let Some((number, rest)) = text.strip_prefix("port").and_then(|t| t.split_once(':')) else {
+            return Ok(OnPort { port: 0, value: text.parse()? });
+        };
+        match number.parse() {
+            Ok(port) if port < MAX_PORTS => Ok(OnPort { port, value: rest.parse()? }),
+            _ => fault!("'port{number}:' names no port: they are port0: to port{}:", MAX_PORTS - 1),
+        }
+    }
+}
+
+fn parse_ip(text: &str) -> Result<IpAddr, Fault> {
+    text.parse().map_err(|_| Fault::new(format!("'{text}' is not an IP address")))
+}
+
+fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
+    let Some((ip, prefix)) = text.split_once('/') else {
+        let ip = parse_ip(text)?;
+        let usual = if ip.is_ipv4() { 24 } else { 64 };
+        return fault!("'{text}' lacks its prefix length: write {ip}/{usual}, or what your network uses");
+    };
+    let ip = parse_ip(ip)?;
+    let bits = if ip.is_ipv4() { 32 } else { 128 };
+    match prefix.parse() {
+        Ok(prefix) if prefix <= bits => Ok(Cidr { ip, prefix }),
+        _ => fault!("'/{prefix}' is not a prefix length: {ip} takes /0 to /{bits}"),
+    }
+}
+
+/// An address of ours with its on-link prefix, written `IP/PREFIX`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostAddress(pub Cidr);
+
+impl FromStr for HostAddress {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<HostAddress, Fault> {
+        let cidr = parse_cidr(text)?;
+        let ip = cidr.ip;
+        let kind = if ip.is_unspecified() {
+            "the unspecified address"
+        } else if ip.is_loopback() {
+            "a loopback address"
+        } else if ip.is_multicast() {
+            "a multicast address"
+        } else if matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some()) {
+            "an IPv4 address in IPv6 clothes: write the IPv4 address"
+        } else {
+            let host_bits = match ip {
+                IpAddr::V4(ip) if cidr.prefix <= 30 => Some((ip.to_bits(), u32::MAX >> cidr.prefix)),
+                _ => None,
+            };
+            match host_bits {
+                Some((ip, mask)) if ip & mask == 0 => "the network itself: give the target an address in it",
+                Some((ip, mask)) if ip & mask == mask => "the network's broadcast address",
+                _ => return Ok(HostAddress(cidr)),
+            }
+        };
+        fault!("{cidr} cannot be the target's, it is {kind}")
+    }
+}
+
+/// A router's address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gateway(pub IpAddr);
+
+impl FromStr for Gateway {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Gateway, Fault> {
+        parse_ip(text).map(Gateway)
+    }
+}
+
+/// A network behind a router, written `NETWORK/PREFIX=ROUTER`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RouteSpec(pub Route);
+
+impl RouteSpec {
+    pub fn new(to: Cidr, via: IpAddr) -> Result<RouteSpec, Fault> {
+        if to.ip.is_ipv4() != via.is_ipv4() {
+            return fault!("the route to {to} cannot go via {via}: one is IPv4, the other IPv6");
+        }
+        Ok(RouteSpec(Route { to, via }))
+    }
+}
+
+impl FromStr for RouteSpec {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<RouteSpec, Fault> {
+        let Some((to, via)) = text.split_once('=') else {
+            return fault!("'{text}' is not a route: write NETWORK/PREFIX=ROUTER, as 10.1.0.0/16=10.0.0.254");
+        };
+        RouteSpec::new(parse_cidr(to)?, parse_ip(via)?)
+    }
+}
+
+/// The network of a route in the configuration file.
+#[derive(Clone, Copy, Debug)]
+pub struct Network(pub Cidr);
+
+impl FromStr for Network {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Network, Fault> {
+        parse_cidr(text).map(Network)
+    }
+}
+
+fn parse_number(text: &str, what: &str, range: std::ops::RangeInclusive<u16>) -> Result<u16, Fault> {
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => fault!("'{text}' is not {what}: it goes from {} to {}", range.start(), range.end()),
+    }
+}
+
+macro_rules! number {
+    ($(#[$meta:meta])* $name:ident, $what:literal, $range:expr) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub struct $name(pub u16);
+
+        impl FromStr for $name {
+            type Err = Fault;
+
+            fn from_str(text: &str) -> Result<$name, Fault> {
+                parse_number(text, $what, $range).map($name)
+            }
+        }
+    };
+}
+
+number!(
+    /// A VLAN id.
+    Vlan,
+    "a VLAN id",
+    1..=4094
+);
+number!(
+    /// The largest IP packet of a port, in bytes. The lower bound is IPv6's.
+    Mtu,
+    "an IP MTU",
+    1280..=9216
+);
+number!(
+    /// The VLAN priority of what we send.
+    Pcp,
+    "a VLAN priority",
+    0..=7
+);
+number!(
+    /// A port number of a service.
+    ServicePort,
+    "a port number",
+    1..=65535
+);
+
+/// DSCP and ECN bits of what we send: a number, or `mirror` for those of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrafficClass(pub Option<u8>);
+
+impl FromStr for TrafficClass {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<TrafficClass, Fault> {
+        let number = match text.strip_prefix("0x") {
+            _ if text == "mirror" => return Ok(TrafficClass(None)),
+            Some(hex) => u8::from_str_radix(hex, 16),
+            None => text.parse(),
+        };
+        match number {
+            Ok(number) => Ok(TrafficClass(Some(number))),
+            Err(_) => fault!("'{text}' is not a traffic class: it is 'mirror' or 0 to 255 (0x0 to 0xff)"),
+        }
+    }
+}
+
+/// What idle workers do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// Poll without a break.
+    Spin,
+    /// Poll with CPU pause hints.
+    Pause,
+    /// Sleep this long between polls.
+    Sleep(Duration),
+}
+
+impl FromStr for Idle {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Idle, Fault> {
+        match text {
+            "spin" => return Ok(Idle::Spin),
+            "pause" => return Ok(Idle::Pause),
+            "sleep" => return Ok(Idle::Sleep(DEFAULT_SLEEP)),
+            _ => {}
+        }
+        match text.strip_prefix("sleep:").and_then(|t| t.parse().ok()) {
+            Some(micros @ 1..=MAX_SLEEP_MICROS) => Ok(Idle::Sleep(Duration::from_micros(micros))),
+            _ => fault!(
+                "'{text}' is not an idle policy: it is spin, pause, sleep or sleep:MICROSECONDS (1 to {MAX_SLEEP_MICROS})"
+            ),
+        }
+    }
+}
+
+/// The least important messages that are logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogLevel(pub LevelFilter);
+
+impl FromStr for LogLevel {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<LogLevel, Fault> {
+        Ok(LogLevel(match text {
+            "error" => LevelFilter::ERROR,
+            "warn" => LevelFilter::WARN,
+            "info" => LevelFilter::INFO,
+            "debug" => LevelFilter::DEBUG,
+            "trace" => LevelFilter::TRACE,
+            _ => return fault!("'{text}' is not a log level: they are error, warn, info, debug and trace"),
+        }))
+    }
+}
+
+/// A number of bytes, written as a number with an optional K, M or G (powers of 1024).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size(pub usize);
+
+impl FromStr for Size {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Size, Fault> {
+        let (digits, shift) = match text.char_indices().next_back() {
+            Some((at, 'k' | 'K')) => (&text[..at], 10),
+            Some((at, 'm' | 'M')) => (&text[..at], 20),
+            Some((at, 'g' | 'G')) => (&text[..at], 30),
+            _ => (text, 0),
+        };
+        let bytes = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
+        match bytes {
+            // What no machine has is a slip of the finger, and would overflow further on.
+            Some(bytes) if (1..=1 << 46).contains(&bytes) => Ok(Size(bytes)),
+            _ => fault!("'{text}' is not a size: write bytes, or a number with K, M or G, as 64M"),
+        }
+    }
+}
+
+/// The name of a region: printable ASCII without `=`, `,` and blanks, which command lines use otherwise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionName(pub String);
+
+impl FromStr for RegionName {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<RegionName, Fault> {
+        let legal = text.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',');
+        if legal && (1..=MAX_REGION_NAME).contains(&text.len()) {
+            return Ok(RegionName(text.to_owned()));
+        }
+        fault!(
+            "'{}' is not a region name: up to {MAX_REGION_NAME} letters, digits and signs without blanks, '=' and ','",
+            text.escape_default()
+        )
+    }
+}
+
+/// A memory region to export, written `NAME=SIZE` or `NAME=SIZE,file=PATH`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionSpec {
+    /// The name that clients ask for.
+    pub name: String,
+    /// Length in bytes.
+    pub size: usize,
+    /// The file that other local processes may map.
+    pub file: Option<PathBuf>,
+}
+
+impl FromStr for RegionSpec {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<RegionSpec, Fault> {
+        let Some((name, rest)) = text.split_once('=') else {
+            return fault!("'{text}' is not a region: write NAME=SIZE or NAME=SIZE,file=PATH, as scratch=64M");
+        };
+        // A path may hold commas, so it takes all that follows.
+        let (size, file) = match rest.split_once(',') {
+            None => (rest, None),
+            Some((size, option)) => match option.strip_prefix("file=") {
+                Some(path) if !path.is_empty() => (size, Some(PathBuf::from(path))),
+                _ => return fault!("'{option}' is not an option of a region: the only one is file=PATH"),
+            },
+        };
+        Ok(RegionSpec { name: name.parse::<RegionName>()?.0, size: size.parse::<Size>()?.0, file })
+    }
+}
+
+/// A value of the configuration file that is read from text; plain numbers are welcome too.
+#[derive(Clone, Debug)]
+pub struct Text<T>(pub T);
+
+impl<'de, T: FromStr<Err = Fault>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<T>, D::Error> {
+        struct TextVisitor<T>(std::marker::PhantomData<T>);
+
+        impl<T: FromStr<Err = Fault>> Visitor<'_> for TextVisitor<T> {
+            type Value = Text<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a number")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
+                text.parse().map(Text).map_err(E::custom)
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Text<T>, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(TextVisitor(std::marker::PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong<T: FromStr<Err = Fault> + fmt::Debug>(text: &str) -> String {
+        text.parse::<T>().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn values_belong_to_port_0_or_the_port_named() {
+        let plain: OnPort<HostAddress> = "fd00::1/64".parse().expect("an address");
+        assert_eq!((plain.port, plain.value.0.prefix), (0, 64));
+        let third: OnPort<Vlan> = "port3:100".parse().expect("a VLAN");
+        assert_eq!((third.port, third.value), (3, Vlan(100)));
+        assert_eq!(wrong::<OnPort<Vlan>>("port32:1"), "'port32:' names no port: they are port0: to port31:");
+        assert_eq!(wrong::<OnPort<Vlan>>("portx:1"), "'portx:' names no port: they are port0: to port31:");
+    }
+
+    #[test]
+    fn addresses_say_what_they_lack() {
+        assert!("10.0.0.1/24".parse::<HostAddress>().is_ok());
+        assert!("10.0.0.0/31".parse::<HostAddress>().is_ok());
+        for (text, sentence) in [
+            ("10.0.0.1", "'10.0.0.1' lacks its prefix length: write 10.0.0.1/24, or what your network uses"),
+            ("fd00::1", "'fd00::1' lacks its prefix length: write fd00::1/64, or what your network uses"),
+            ("10.0.0/24", "'10.0.0' is not an IP address"),
+            ("10.0.0.1/33", "'/33' is not a prefix length: 10.0.0.1 takes /0 to /32"),
+            ("fd00::1/x", "'/x' is not a prefix length: fd00::1 takes /0 to /128"),
+            ("0.0.0.0/0", "0.0.0.0/0 cannot be the target's, it is the unspecified address"),
+            ("127.0.0.1/8", "127.0.0.1/8 cannot be the target's, it is a loopback address"),
+            ("ff02::1/64", "ff02::1/64 cannot be the target's, it is a multicast address"),
+            (
+                "10.0.0.0/24",
+                "10.0.0.0/24 cannot be the target's, it is the network itself: give the target an address in it",
+            ),
+            ("10.0.0.255/24", "10.0.0.255/24 cannot be the target's, it is the network's broadcast address"),
+            (
+                "::ffff:10.0.0.1/96",
+                "::ffff:10.0.0.1/96 cannot be the target's, it is an IPv4 address in IPv6 clothes: write the IPv4 address",
+            ),
+        ] {
+            assert_eq!(wrong::<HostAddress>(text), sentence);
+        }
+    }
+
+    #[test]
+    fn routes_name_a_network_and_a_router() {
+        let route: RouteSpec = "10.1.0.0/16=10.0.0.254".parse().expect("a route");
+        assert_eq!(route.0.to.prefix, 16);
+        assert!(wrong::<RouteSpec>("10.1.0.0/16").contains("write NETWORK/PREFIX=ROUTER"));
+        assert_eq!(
+            wrong::<RouteSpec>("10.1.0.0/16=fd00::1"),
+            "the route to 10.1.0.0/16 cannot go via fd00::1: one is IPv4, the other IPv6"
+        );
+    }
+
+    #[test]
+    fn numbers_name_their_range() {
+        assert_eq!(wrong::<Vlan>("4095"), "'4095' is not a VLAN id: it goes from 1 to 4094");
+        assert_eq!(wrong::<Mtu>("1279"), "'1279' is not an IP MTU: it goes from 1280 to 9216");
+        assert_eq!(wrong::<Pcp>("8"), "'8' is not a VLAN priority: it goes from 0 to 7");
+        assert_eq!(wrong::<ServicePort>("0"), "'0' is not a port number: it goes from 1 to 65535");
+        assert_eq!("0x2e".parse(), Ok(TrafficClass(Some(0x2e))));
+        assert_eq!("mirror".parse(), Ok(TrafficClass(None)));
+        assert!(wrong::<TrafficClass>("256").starts_with("'256' is not a traffic class"));
+    }
+
+    #[test]
+    fn idle_policies() {
+        assert_eq!("sleep:200".parse(), Ok(Idle::Sleep(Duration::from_micros(200))));
+        assert_eq!("sleep".parse(), Ok(Idle::Sleep(DEFAULT_SLEEP)));
+        for text in ["sleep:0", "sleep:10001", "doze", ""] {
+            assert!(wrong::<Idle>(text).contains("is not an idle policy"), "{text}");
+        }
+    }
+
+    #[test]
+    fn regions_and_sizes() {
+        let region: RegionSpec = "scratch=64M,file=/dev/hugepages/a,b".parse().expect("a region");
+        assert_eq!((region.name.as_str(), region.size), ("scratch", 64 << 20));
+        assert_eq!(region.file, Some(PathBuf::from("/dev/hugepages/a,b")));
+        assert_eq!("1g".parse(), Ok(Size(1 << 30)));
+        assert_eq!("4096".parse(), Ok(Size(4096)));
+        for text in ["", "M", "0", "-1", "1T", "99999999999G", "1µ"] {
+            assert!(wrong::<Size>(text).contains("is not a size"), "{text}");
+        }
+        assert!(wrong::<RegionSpec>("scratch").contains("write NAME=SIZE"));
+        assert!(wrong::<RegionSpec>("=1M").contains("is not a region name"));
+        assert!(wrong::<RegionSpec>("a b=1M").contains("is not a region name"));
+        assert!(wrong::<RegionSpec>(&format!("{}=1M", "x".repeat(33))).contains("is not a region name"));
+        assert!(wrong::<RegionSpec>("a=1M,mode=rw").contains("the only one is file=PATH"));
+    }
+
+    #[test]
+    fn log_levels() {
+        assert_eq!("debug".parse(), Ok(LogLevel(LevelFilter::DEBUG)));
+        assert!(wrong::<LogLevel>("loud").starts_with("'loud' is not a log level"));
+    }
+}

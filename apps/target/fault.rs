@@ -1,0 +1,32 @@
+//! What stops the target: one sentence for the user.
+
+/// Why the target does not start, or broke down, said to its user: what is wrong and what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{sentence}")]
+pub struct Fault {
+    sentence: String,
+    exit_code: u8,
+}
+
+impl Fault {
+    /// The target cannot start, as this sentence says.
+    pub fn new(sentence: impl Into<String>) -> Fault {
+        Fault { sentence: sentence.into(), exit_code: 2 }
+    }
+
+    /// The target served and then broke down.
+    pub fn broken(sentence: impl Into<String>) -> Fault {
+        Fault { exit_code: 1, ..Fault::new(sentence) }
+    }
+
+    /// What the process exits with.
+    pub fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}
+
+/// `Err(Fault)` from a format string.
+macro_rules! fault {
+    ($($arg:tt)*) => { Err($crate::fault::Fault::new(format!($($arg)*))) };
+}
+pub(crate) use fault;

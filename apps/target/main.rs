@@ -1,0 +1,50 @@
+//! rxe-target: a RoCEv2 target in userspace on DPDK.
+//!
+//! [`cli`] understands the command line, [`config`] turns it and the configuration file into a checked configuration,
+//! [`serve`] starts DPDK and runs the [`services`] until a signal comes.
+
+mod cli;
+mod config;
+mod fault;
+mod serve;
+mod services;
+mod signals;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use cli::Command;
+use config::Config;
+use fault::Fault;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            // Where standard error is closed nobody can be told, and the exit code says it all the same.
+            let _ = writeln!(io::stderr(), "rxe-target: {fault}");
+            ExitCode::from(fault.exit_code())
+        }
+    }
+}
+
+fn run() -> Result<(), Fault> {
+    match cli::parse(std::env::args_os().skip(1))? {
+        Command::Print(text) => print(&text),
+        Command::Check(path, settings) => {
+            let config = Config::resolve(*settings, &services::names())?;
+            services::factories(&config)?;
+            print(&format!("{} is right: {config}\n", path.display()));
+        }
+        Command::Serve(settings) => serve::serve(Config::resolve(*settings, &services::names())?)?,
+    }
+    Ok(())
+}
+
+/// Writes to standard output at once. That it may be closed is no reason to stop serving.
+fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        tracing::warn!("standard output does not take what is written to it: {error}");
+    }
+}

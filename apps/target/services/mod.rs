@@ -1,0 +1,97 @@
+//! What clients of the target find.
+//!
+//! | name           | port | client                          | what it does                                            |
+//! |----------------|------|---------------------------------|---------------------------------------------------------|
+//! | `rping`        | 7174 | `rping -c`                      | READs the client's data, WRITEs it back                 |
+//! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
+//! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
+//! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
+//!
+//! Where several services listen on one port, the first in this order that claims a request gets it. Every service is
+//! one file: a state machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service)
+//! around it.
+
+mod endpoint;
+mod port7471;
+mod rdma_example;
+mod rdma_server;
+mod region;
+mod rping;
+mod tally;
+
+use rxe_dpdk::service::{Listen, ServiceFactory};
+
+use crate::config::Config;
+use crate::fault::{Fault, fault};
+
+pub use tally::Book;
+
+type Make = fn(&Config, &Book) -> Box<dyn ServiceFactory>;
+
+/// All services, in the order in which they are asked whether they claim a request.
+const ALL: [(&str, Make); 4] = [
+    (rping::NAME, |_, book| Box::new(rping::Factory::new(book))),
+    (rdma_server::NAME, |_, book| Box::new(rdma_server::Factory::new(book))),
+    (rdma_example::NAME, |_, book| Box::new(rdma_example::Factory::new(book))),
+    (region::NAME, |config, book| Box::new(region::Factory::new(config.region_port, book))),
+];
+
+/// The names of all services.
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|(name, _)| *name).collect()
+}
+
+/// The factories of the services that `config` chooses, and the book in which the services will count.
+pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), Fault> {
+    let book = Book::default();
+    let chosen: Vec<Box<dyn ServiceFactory>> = ALL
+        .iter()
+        .filter(|(name, _)| config.services.iter().any(|n| n == name))
+        .map(|(_, make)| make(config, &book))
+        .collect();
+    if chosen.iter().any(|factory| factory.name() == region::NAME) {
+        // The only port that users choose.
+        let port = config.region_port;
+        let takes = |listen: &Listen| matches!(listen, Listen::Cm { port: p, .. } if *p == port);
+        let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
+        if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
+            let name = other.name();
+            return fault!("the services {name} and region both want port {port}: choose another with --region-port");
+        }
+    }
+    Ok((chosen, book))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn config(region_port: u16, services: &[&str]) -> Config {
+        let text = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
+        let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|fault| panic!("{fault}"));
+        let mut config = Config::resolve(settings, &names()).unwrap_or_else(|fault| panic!("{fault}"));
+        config.region_port = region_port;
+        config.services = services.iter().map(|name| (*name).to_owned()).collect();
+        config
+    }
+
+    #[test]
+    fn every_name_makes_its_service() {
+        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|fault| panic!("{fault}"));
+        let made: Vec<&str> = all.iter().map(|factory| factory.name()).collect();
+        assert_eq!(made, names());
+        assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
+    }
+
+    #[test]
+    fn a_port_taken_twice_is_a_sentence() {
+        let fault = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
+        assert_eq!(
+            fault.to_string(),
+            "the services rping and region both want port 7174: choose another with --region-port"
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! The peer of rdma-example's `rdma_client`: lends it a buffer.
+//!
+//! The client SENDs the attributes of its own buffer, of which only the length matters. We answer with those of a fresh
+//! buffer of that length, which the client then WRITEs to and READs from as it likes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory};
+use rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_proto::mem::{Access, Memory, MemoryRegion};
+use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
+
+use super::endpoint::{Endpoint, MESSAGE, Pool, Seats};
+use super::tally::{Book, Tally};
+
+/// The name that users select the service by.
+pub const NAME: &str = "rdma-example";
+/// rdma-example's port.
+const PORT: u16 = 20886;
+/// The longest buffer lent to a client.
+const MAX_LENGTH: u32 = 16 << 20;
+/// Unused buffers kept for the next clients, in bytes.
+const POOLED: usize = 32 << 20;
+/// READs that a client may have outstanding.
+const RESPONDER_RESOURCES: u8 = 16;
+/// What a client may do with its buffer.
+const BUFFER_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// A buffer as client and server describe it to each other: packed, in the byte order of the x86 machines that the
+/// example was written on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Attributes {
+    address: u64,
+    length: u32,
+    /// Named so in the example: the remote key.
+    stag: u32,
+}
+
+impl Attributes {
+    fn parse(message: &[u8; MESSAGE]) -> Attributes {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, s0, s1, s2, s3] = *message;
+        Attributes {
+            address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            length: u32::from_le_bytes([l0, l1, l2, l3]),
+            stag: u32::from_le_bytes([s0, s1, s2, s3]),
+        }
+    }
+
+    fn emit(&self) -> [u8; MESSAGE] {
+        let mut message = [0; MESSAGE];
+        message[..8].copy_from_slice(&self.address.to_le_bytes());
+        message[8..12].copy_from_slice(&self.length.to_le_bytes());
+        message[12..].copy_from_slice(&self.stag.to_le_bytes());
+        message
+    }
+}
+
+/// A client.
+struct Client {
+    endpoint: Endpoint,
+    /// What it was lent, and the whole buffer of the pool that this is the front of.
+    loan: Option<(MemoryRegion, Memory)>,
+    /// We asked for the end of the connection.
+    ending: bool,
+}
+
+/// The service on one lcore.
+struct RdmaExample {
+    clients: HashMap<Qpn, Client>,
+    seats: Seats,
+    pool: Pool,
+    tally: Arc<Tally>,
+}
+
+impl RdmaExample {
+    fn lend(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        pool: &mut Pool,
+        tally: &Tally,
+        wc: &WorkCompletion,
+    ) -> Result<(), String> {
+        let wanted = client.endpoint.message(wc.wr_id, wc.byte_len).map(|message| Attributes::parse(&message));
+        let length = match wanted {
+            Some(Attributes { length: length @ 1..=MAX_LENGTH, .. }) if client.loan.is_none() => length,
+            _ => {
+                tally.malformed.inc();
+                return Err(format!("a message of {} bytes asks for no buffer we lend: {wanted:?}", wc.byte_len));
+            }
+        };
+        let buffer = pool.take(length as usize, |size| cx.alloc_memory(size)).map_err(|error| {
+            tally.buffer_failures.inc();
+            error.to_string()
+        })?;
+        // What the last client left there is none of this one's business.
+        let lent = buffer.fill(0, length as usize, 0).ok().and_then(|()| buffer.slice(0, length as usize));
+        let region = lent.ok_or_else(|| "buffer too short".to_owned()).and_then(|memory| {
+            cx.register(client.endpoint.pd(), memory, BUFFER_ACCESS).map_err(|error| error.to_string())
+        });
+        let region = match region {
+            Ok(region) => region,
+            Err(error) => {
+                tally.buffer_failures.inc();
+                pool.give(buffer);
+                return Err(error);
+            }
+        };
+        let ours = Attributes { address: region.addr(), length, stag: region.rkey() };
+        client.loan = Some((region, buffer));
+        client.endpoint.send(cx, &ours.emit()).map_err(|error| {
+            tally.post_failures.inc();
+            error.to_string()
+        })?;
+        tally.exchanges.inc();
+        Ok(())
+    }
+}
+
+impl Service for RdmaExample {
+    fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
+        match self.seats.open(cx, request.conn, Access::REMOTE_READ | Access::REMOTE_WRITE) {
+            Ok(endpoint) => {
+                self.tally.connections.inc();
+                let qp = endpoint.qp;
+                self.clients.insert(qp, Client { endpoint, loan: None, ending: false });
+                Decision::Accept(Accept {
+                    qp,
+                    responder_resources: RESPONDER_RESOURCES,
+                    initiator_depth: 1,
+                    private_data: Vec::new(),
+                })
+            }
+            Err(refusal) => {
+                self.tally.refused.inc();
+                refusal
+            }
+        }
+    }
+
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        let Some(client) = self.clients.remove(&qp) else { return };
+        tracing::debug!(%qp, ?reason, "rdma-example client gone");
+        if let Some((region, buffer)) = client.loan {
+            cx.deregister(&region);
+            self.pool.give(buffer);
+        }
+        self.seats.close(client.endpoint);
+    }
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        let Some(client) = self.clients.get_mut(&wc.qpn) else { return };
+        if wc.status != WcStatus::Success || wc.opcode != WcOpcode::Recv || client.ending {
+            return;
+        }
+        if let Err(why) = RdmaExample::lend(cx, client, &mut self.pool, &self.tally, wc) {
+            tracing::info!(qp = %wc.qpn, "rdma-example client disconnected: {why}");
+            client.ending = true;
+            cx.disconnect(client.endpoint.conn);
+        }
+    }
+}
+
+/// Makes the service.
+pub struct Factory {
+    book: Book,
+}
+
+impl Factory {
+    /// A factory whose services count in `book`.
+    pub fn new(book: &Book) -> Factory {
+        Factory { book: book.clone() }
+    }
+}
+
+impl ServiceFactory for Factory {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn listen(&self) -> Vec<Listen> {
+        vec![Listen::cm(PORT)]
+    }
+
+    fn create(&self, _worker: usize) -> Box<dyn Service> {
+        Box::new(RdmaExample {
+            clients: HashMap::new(),
+            seats: Seats::default(),
+            pool: Pool::new(POOLED),
+            tally: self.book.open(NAME),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_little_endian_as_seen_on_the_wire() {
+        let seen = [0x30, 0xAF, 0x91, 0x3E, 0xC2, 0x55, 0, 0, 0x0A, 0, 0, 0, 0x4F, 0x12, 0, 0];
+        let attributes = Attributes::parse(&seen);
+        assert_eq!(attributes, Attributes { address: 0x55C2_3E91_AF30, length: 10, stag: 0x124F });
+        assert_eq!(attributes.emit(), seen);
+    }
+}

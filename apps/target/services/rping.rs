@@ -1,0 +1,311 @@
+//! The peer of `rping -c`.
+//!
+//! Per ping the client SENDs an advert of its source buffer; we READ it and SEND a go-ahead; the client SENDs an advert
+//! of its sink buffer; we WRITE back what we READ and SEND another go-ahead. Adverts and go-aheads are 16 bytes; what a
+//! go-ahead contains does not matter.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory};
+use rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
+
+use super::endpoint::{Endpoint, MESSAGE, Pool, Seats, WR_RDMA};
+use super::tally::{Book, Tally};
+
+/// The name that users select the service by.
+pub const NAME: &str = "rping";
+/// rping's port.
+const PORT: u16 = 7174;
+/// The longest buffer that a client may advertise; rping itself stops at 65,535 bytes.
+const MAX_LENGTH: u32 = 1 << 20;
+/// Unused buffers kept for the next clients, in bytes.
+const POOLED: usize = 16 << 20;
+/// What we send: its content does not matter.
+const GO_AHEAD: [u8; MESSAGE] = [0; MESSAGE];
+
+/// A buffer of the client's, as it advertises it: big endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Advert {
+    remote: RemoteAddr,
+    length: u32,
+}
+
+impl Advert {
+    fn parse(message: &[u8; MESSAGE]) -> Advert {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = *message;
+        Advert {
+            remote: RemoteAddr {
+                addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+                rkey: u32::from_be_bytes([k0, k1, k2, k3]),
+            },
+            length: u32::from_be_bytes([l0, l1, l2, l3]),
+        }
+    }
+}
+
+/// How far a client is in its ping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ping {
+    /// The advert of the source is next.
+    Source,
+    /// We are reading this many bytes.
+    Reading(u32),
+    /// We hold this many bytes; the advert of the sink is next.
+    Sink(u32),
+}
+
+/// What an advert asks us to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// READ this many bytes.
+    Read(RemoteAddr, u32),
+    /// WRITE back this many bytes, then SEND the go-ahead.
+    Write(RemoteAddr, u32),
+}
+
+/// Why an advert makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nonsense {
+    /// A READ is still going on.
+    OutOfTurn,
+    /// No bytes, or more than [`MAX_LENGTH`].
+    Length(u32),
+    /// The sink is smaller than the source.
+    SinkTooSmall { source: u32, sink: u32 },
+}
+
+impl Ping {
+    fn advert(&mut self, advert: Advert) -> Result<Work, Nonsense> {
+        if !(1..=MAX_LENGTH).contains(&advert.length) {
+            return Err(Nonsense::Length(advert.length));
+        }
+        match *self {
+            Ping::Source => {
+                *self = Ping::Reading(advert.length);
+                Ok(Work::Read(advert.remote, advert.length))
+            }
+            Ping::Reading(_) => Err(Nonsense::OutOfTurn),
+            Ping::Sink(source) if advert.length < source => Err(Nonsense::SinkTooSmall { source, sink: advert.length }),
+            Ping::Sink(source) => {
+                *self = Ping::Source;
+                Ok(Work::Write(advert.remote, source))
+            }
+        }
+    }
+
+    /// A READ completed: whether it was one of ours, so that the go-ahead is due.
+    fn read_done(&mut self) -> bool {
+        let Ping::Reading(length) = *self else { return false };
+        *self = Ping::Sink(length);
+        true
+    }
+}
+
+/// A client.
+struct Client {
+    endpoint: Endpoint,
+    ping: Ping,
+    /// Buffers for the client's data. The last one is in use; those before were too small for a longer ping, but may
+    /// be needed for a retransmission.
+    buffers: Vec<MemoryRegion>,
+    /// We asked for the end of the connection; whatever still comes in is ignored.
+    ending: bool,
+}
+
+impl Client {
+    /// A local buffer of `length` bytes.
+    fn buffer(&mut self, cx: &mut Context<'_>, pool: &mut Pool, length: u32) -> Result<Sge, String> {
+        let region = match self.buffers.last() {
+            Some(region) if region.len() >= u64::from(length) => region,
+            _ => {
+                let memory = pool.take(length as usize, |size| cx.alloc_memory(size)).map_err(|e| e.to_string())?;
+                let pd = self.endpoint.pd();
+                let region = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|e| e.to_string())?;
+                self.buffers.push(region);
+                &self.buffers[self.buffers.len() - 1]
+            }
+        };
+        Ok(Sge { addr: region.addr(), length, lkey: region.lkey() })
+    }
+}
+
+/// The service on one lcore.
+struct Rping {
+    clients: HashMap<Qpn, Client>,
+    seats: Seats,
+    pool: Pool,
+    tally: Arc<Tally>,
+}
+
+impl Rping {
+    /// Deals with the completion for `client`, or says why the connection must end.
+    fn handle(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        pool: &mut Pool,
+        tally: &Tally,
+        wc: &WorkCompletion,
+    ) -> Result<(), String> {
+        match wc.opcode {
+            WcOpcode::Recv => {
+                let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
+                    tally.malformed.inc();
+                    return Err(format!("a message of {} bytes is no advert", wc.byte_len));
+                };
+                let work = client.ping.advert(Advert::parse(&message)).map_err(|nonsense| {
+                    tally.malformed.inc();
+                    format!("advert makes no sense: {nonsense:?}")
+                })?;
+                let (op, length) = match work {
+                    Work::Read(remote, length) => (SendOp::Read { remote }, length),
+                    Work::Write(remote, length) => (SendOp::Write { remote, imm: None }, length),
+                };
+                let buffer = client.buffer(cx, pool, length).inspect_err(|_| tally.buffer_failures.inc())?;
+                let posted = client.endpoint.post_recv(cx, wc.wr_id).and_then(|()| {
+                    let wr = SendWr { wr_id: WR_RDMA, op, sges: &[buffer], flags: SendFlags::SIGNALED };
+                    cx.post_send(client.endpoint.qp, &wr)?;
+                    // The go-ahead may follow a WRITE at once: the client sees them in order.
+                    if matches!(work, Work::Write(..)) { client.endpoint.send(cx, &GO_AHEAD) } else { Ok(()) }
+                });
+                if let Err(error) = posted {
+                    tally.post_failures.inc();
+                    return Err(error.to_string());
+                }
+                if matches!(work, Work::Write(..)) {
+                    tally.exchanges.inc();
+                }
+            }
+            WcOpcode::RdmaRead if client.ping.read_done() => {
+                if let Err(error) = client.endpoint.send(cx, &GO_AHEAD) {
+                    tally.post_failures.inc();
+                    return Err(error.to_string());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Service for Rping {
+    fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
+        if request.responder_resources == 0 {
+            self.tally.refused.inc();
+            return Decision::refuse("rping READs from its client, which offers no responder resources");
+        }
+        match self.seats.open(cx, request.conn, Access::empty()) {
+            Ok(endpoint) => {
+                self.tally.connections.inc();
+                let qp = endpoint.qp;
+                self.clients.insert(qp, Client { endpoint, ping: Ping::Source, buffers: Vec::new(), ending: false });
+                // The client's queue pair answers READs only if we announce that we will send some.
+                Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
+            }
+            Err(refusal) => {
+                self.tally.refused.inc();
+                refusal
+            }
+        }
+    }
+
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        let Some(client) = self.clients.remove(&qp) else { return };
+        tracing::debug!(%qp, ?reason, "rping client gone");
+        for region in client.buffers {
+            cx.deregister(&region);
+            self.pool.give(region.memory().clone());
+        }
+        self.seats.close(client.endpoint);
+    }
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        let Some(client) = self.clients.get_mut(&wc.qpn) else { return };
+        if wc.status != WcStatus::Success {
+            // The queue pair is in error, and the runtime ends the connection.
+            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "rping work request failed");
+            return;
+        }
+        if client.ending {
+            return;
+        }
+        if let Err(why) = Rping::handle(cx, client, &mut self.pool, &self.tally, wc) {
+            tracing::info!(qp = %wc.qpn, "rping client disconnected: {why}");
+            client.ending = true;
+            cx.disconnect(client.endpoint.conn);
+        }
+    }
+}
+
+/// Makes the service.
+pub struct Factory {
+    book: Book,
+}
+
+impl Factory {
+    /// A factory whose services count in `book`.
+    pub fn new(book: &Book) -> Factory {
+        Factory { book: book.clone() }
+    }
+}
+
+impl ServiceFactory for Factory {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn listen(&self) -> Vec<Listen> {
+        vec![Listen::cm(PORT)]
+    }
+
+    fn create(&self, _worker: usize) -> Box<dyn Service> {
+        Box::new(Rping {
+            clients: HashMap::new(),
+            seats: Seats::default(),
+            pool: Pool::new(POOLED),
+            tally: self.book.open(NAME),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advert(length: u32) -> Advert {
+        Advert { remote: RemoteAddr { addr: 0x1000, rkey: 7 }, length }
+    }
+
+    #[test]
+    fn adverts_are_big_endian() {
+        let message = [0, 0, 0x55, 0xCA, 0x60, 0xF6, 0x80, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 64];
+        let parsed = Advert::parse(&message);
+        assert_eq!(parsed.remote, RemoteAddr { addr: 0x55CA_60F6_8000, rkey: 0x1234 });
+        assert_eq!(parsed.length, 64);
+    }
+
+    #[test]
+    fn pings_go_round() {
+        let mut ping = Ping::Source;
+        for length in [64, MAX_LENGTH] {
+            assert_eq!(ping.advert(advert(length)), Ok(Work::Read(advert(0).remote, length)));
+            assert!(ping.read_done());
+            assert_eq!(ping.advert(advert(length)), Ok(Work::Write(advert(0).remote, length)));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_recognised() {
+        let mut ping = Ping::Source;
+        assert!(!ping.read_done());
+        assert_eq!(ping.advert(advert(0)), Err(Nonsense::Length(0)));
+        assert_eq!(ping.advert(advert(MAX_LENGTH + 1)), Err(Nonsense::Length(MAX_LENGTH + 1)));
+        assert!(ping.advert(advert(64)).is_ok());
+        assert_eq!(ping.advert(advert(64)), Err(Nonsense::OutOfTurn));
+        assert!(ping.read_done());
+        assert_eq!(ping.advert(advert(63)), Err(Nonsense::SinkTooSmall { source: 64, sink: 63 }));
+        assert_eq!(ping.advert(advert(65)), Ok(Work::Write(advert(0).remote, 64)));
+    }
+}
