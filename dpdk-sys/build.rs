@@ -10,7 +10,8 @@ use std::process::Command;
 
 /// The libraries that the bindings call into. Drivers are loaded by EAL at run time from its own folder, so nothing
 /// of what pkg-config lists beyond these is wanted.
-const LIBRARIES: [&str; 5] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring"];
+/// (rte_log is part of rte_eal before 23.11.)
+const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_log", "rte_mbuf", "rte_mempool", "rte_ring"];
 
 const FUNCTIONS: [&str; 56] = [
     // EAL, log, lcores
@@ -101,6 +102,7 @@ fn build() -> Result<(), String> {
     let missing = || format!("libdpdk was not found by pkg-config; install it ({INSTALL})");
     let version = pkg_config(&["--modversion"]).ok_or_else(missing)?;
     let cflags = pkg_config(&["--cflags"]).ok_or_else(missing)?;
+    let libs = pkg_config(&["--libs"]).ok_or_else(missing)?;
     let libdir = pkg_config(&["--variable=libdir"]).ok_or_else(missing)?;
     let cflags: Vec<&str> = cflags.split_whitespace().collect();
 
@@ -108,7 +110,8 @@ fn build() -> Result<(), String> {
     shim(&cflags)?;
 
     println!("cargo::rustc-link-search=native={libdir}");
-    for library in LIBRARIES {
+    let listed: Vec<&str> = libs.split_whitespace().filter_map(|flag| flag.strip_prefix("-l")).collect();
+    for library in LIBRARIES.into_iter().filter(|library| listed.contains(library)) {
         println!("cargo::rustc-link-lib=dylib={library}");
     }
     println!("cargo::metadata=version={version}");

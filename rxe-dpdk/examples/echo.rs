@@ -4,7 +4,9 @@
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::host::Cidr;
 use rxe_dpdk::rxe_proto::cm::ConnectRequest;
-use rxe_dpdk::rxe_proto::verbs::{Access, MemoryRegion, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion};
+use rxe_dpdk::rxe_proto::verbs::{
+    Access, MemoryRegion, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
+};
 use rxe_dpdk::service::{Accept, Context, Decision, Listen, Service, ServiceFactory};
 use rxe_dpdk::worker::{PortSettings, QpCaps, Runtime, RuntimeConfig};
 
@@ -48,7 +50,12 @@ impl Service for Echo {
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         if let (WcOpcode::Recv, Some(mr)) = (wc.opcode, &self.0) {
-            let echo = SendWr { wr_id: 1, op: SendOp::Send { imm: None }, sges: &[buffer(mr, wc.byte_len)], flags: SendFlags::SIGNALED };
+            let echo = SendWr {
+                wr_id: 1,
+                op: SendOp::Send { imm: None },
+                sges: &[buffer(mr, wc.byte_len)],
+                flags: SendFlags::SIGNALED,
+            };
             // A queue pair that died meanwhile takes no more work; the runtime ends the connection.
             let _ = cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[buffer(mr, 4096)] });
             let _ = cx.post_send(wc.qpn, &echo);
@@ -63,7 +70,10 @@ fn buffer(mr: &MemoryRegion, length: u32) -> Sge {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let eal = Eal::init(&std::env::args().skip(1).collect::<Vec<_>>())?;
     let address: Cidr = "10.77.0.1/24".parse()?;
-    let config = RuntimeConfig { ports: vec![PortSettings { addresses: vec![address], ..PortSettings::default() }], ..RuntimeConfig::default() };
+    let config = RuntimeConfig {
+        ports: vec![PortSettings { addresses: vec![address], ..PortSettings::default() }],
+        ..RuntimeConfig::default()
+    };
     let runtime = Runtime::new(eal, config, vec![Box::new(EchoFactory)])?;
     println!("{}", runtime.ready_line());
     print!("{}", runtime.run()?);

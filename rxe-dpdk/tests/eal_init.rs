@@ -1,29 +1,97 @@
-//! What a user sees when EAL does not start. One test: a process has one EAL, and failed starts come before it.
+//! What a user sees when EAL does not start. A process has one EAL, so each test runs in a copy of this program.
+
+use std::env;
+use std::process::Command;
 
 use rxe_dpdk::eal::{Eal, EalError};
+
+const INSIDE: &str = "RXE_TEST_IN_COPY";
+
+/// Runs `test`, which is the test called `name`, in a process of its own.
+fn alone(name: &str, test: fn()) {
+    if env::var_os(INSIDE).is_some() {
+        return test();
+    }
+    let mut copy = Command::new(env::current_exe().unwrap());
+    let status = copy.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").status().unwrap();
+    assert!(status.success(), "{name} in its own process: {status}");
+}
 
 fn init(args: &str) -> Result<Eal, EalError> {
     Eal::init(&args.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
 }
 
+/// The error that `args` lead to, as a user reads it.
+fn sentence(args: &str) -> (EalError, String) {
+    let error = init(args).unwrap_err();
+    let text = error.to_string();
+    assert!(!text.contains('\n') && text.len() < 600, "{args}: {text}");
+    (error, text)
+}
+
 const QUIET: &str = "--no-huge -m 64 --no-pci --no-telemetry --no-shconf";
 
 #[test]
-fn failures_are_one_sentence_each_and_do_not_end_the_process() {
-    for bad in ["--nonsense", "-c", "-l nowhere", "--iova-mode=x"] {
-        let error = init(&format!("{QUIET} {bad}")).unwrap_err();
-        let text = error.to_string();
-        assert!(matches!(error, EalError::BadArguments { .. }), "{bad}: {error:?}");
-        assert!(!text.contains('\n') && text.len() < 500, "{bad}: {text}");
-        eprintln!("{bad}: {text}");
-    }
-    for help in ["-h", "--help", "-v", "--version"] {
-        assert!(matches!(init(help), Err(EalError::BadArguments { .. })), "{help}");
-    }
-    assert!(matches!(Eal::init(&["\0".to_owned()]), Err(EalError::BadArguments { .. })));
+fn arguments_that_eal_cannot_read() {
+    alone("arguments_that_eal_cannot_read", || {
+        let cases = [
+            ("--nonsense", "unrecognized option '--nonsense'"),
+            ("-c", "requires an argument"),
+            ("-l nowhere", "invalid core list"),
+            ("--iova-mode=x", "iova-mode"),
+        ];
+        for (bad, hint) in cases {
+            let (error, text) = sentence(&format!("{QUIET} {bad}"));
+            assert!(matches!(error, EalError::BadArguments { .. }), "{bad}: {error:?}");
+            assert!(text.contains(hint), "{bad}: {text}");
+        }
+        // EAL would print these and end the process.
+        for help in ["-h", "--help", "-v", "--version"] {
+            assert!(matches!(init(help), Err(EalError::BadArguments { .. })), "{help}");
+        }
+        assert!(matches!(Eal::init(&["\0".to_owned()]), Err(EalError::BadArguments { .. })));
 
-    // The process can still start, and stderr is what it was.
-    let eal = init(QUIET).unwrap();
-    assert_eq!(eal.port_count(), 0);
-    assert!(eal.ports().is_empty());
+        // After all that the process can still start.
+        let eal = init(QUIET).unwrap();
+        assert_eq!(eal.port_count(), 0);
+        assert!(eal.ports().is_empty());
+    });
+}
+
+#[test]
+fn a_stray_word() {
+    alone("a_stray_word", || {
+        let (error, text) = sentence(&format!("{QUIET} vdev=net_ring0"));
+        assert!(matches!(error, EalError::BadArguments { .. }), "{error:?}");
+        assert!(text.contains("vdev=net_ring0"), "{text}");
+        assert!(matches!(init(QUIET), Err(EalError::AlreadyInitialised)));
+    });
+}
+
+#[test]
+fn a_driver_that_does_not_exist() {
+    alone("a_driver_that_does_not_exist", || {
+        let (_, text) = sentence(&format!("{QUIET} --vdev=net_nonsense0"));
+        assert!(text.contains("net_nonsense0"), "{text}");
+    });
+}
+
+#[test]
+fn a_device_that_does_not_start() {
+    alone("a_device_that_does_not_start", || {
+        let (error, text) = sentence(&format!("{QUIET} --vdev=net_ring0 --vdev=net_af_packet7,iface=nosuchif0"));
+        assert!(matches!(error, EalError::Vdev { .. }), "{error:?}");
+        assert!(text.starts_with("the device net_af_packet7 did not start: "), "{text}");
+        assert!(text.contains("nosuchif0") || text.contains("net_af_packet7"), "{text}");
+    });
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    alone("more_memory_than_there_is", || {
+        // With hugepages or without, on any machine: an error that names the need or the lack of pages.
+        let (error, text) = sentence("--in-memory -m 16000000 --no-pci --no-telemetry");
+        assert!(matches!(error, EalError::Init { .. } | EalError::NoHugepages { .. }), "{error:?}");
+        assert!(text.contains("emory") || text.contains("hugepages"), "{text}");
+    });
 }

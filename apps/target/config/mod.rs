@@ -141,10 +141,9 @@ fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Fa
         for address in &given.addresses {
             let ip = address.value.0.ip;
             if let Some(first) = taken.insert(ip, &address.origin) {
-                return fault!(
-                    "the address {ip} is given twice, by {first} and by {}: leave one of them out",
-                    address.origin
-                );
+                let second = &address.origin;
+                let places = if first == second { format!("{first}") } else { format!("{first} and {second}") };
+                return fault!("the address {ip} is given twice, by {places}: leave one of them out");
             }
         }
         ports.push(resolve_port(number, given)?);

@@ -33,7 +33,11 @@ fn what_cannot_work_is_refused_with_its_place() {
         ("[[port]]\nmtu = 1500\n", "port 0 has no address: give it one with --address port0:IP/PREFIX"),
         (
             "[[port]]\naddresses = [\"10.0.0.1/24\",\n\"10.0.0.1/8\"]\n",
-            "the address 10.0.0.1 is given twice, by t.toml, line 2, key 'addresses' and by t.toml, line 3, key 'addresses': leave one of them out",
+            "the address 10.0.0.1 is given twice, by t.toml, line 2, key 'addresses' and t.toml, line 3, key 'addresses': leave one of them out",
+        ),
+        (
+            "[[port]]\naddresses = [\"10.0.0.1/24\", \"10.0.0.1/8\"]\n",
+            "the address 10.0.0.1 is given twice, by t.toml, line 2, key 'addresses': leave one of them out",
         ),
         (
             &format!("{PORT}gateways = [\"10.0.1.1\"]\n"),

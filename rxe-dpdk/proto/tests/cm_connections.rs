@@ -340,6 +340,8 @@ fn ids_and_queue_pairs_may_be_used_again_right_after_the_end() {
     assert_eq!(target.cm.connection(second).unwrap().state, ConnState::Established);
     // And the new one's keys are its own: its repetition is known.
     assert_eq!(target.feed(&CmMessage::Req(req(CLIENT))), Err(DropReason::CmDuplicate));
+    target.feed(&CmMessage::Req(req(CLIENT + 1))).unwrap();
+    assert_eq!(target.events()[0], CmEvent::Disconnected { conn: second, reason: DisconnectReason::Stale });
 }
 
 #[test]

@@ -148,10 +148,10 @@ proptest! {
 fn one_connection_does_not_disturb_another() {
     let mut pair = Pair::new(3, &Agreed::default(), 16, 1 << 16, Link::default());
     let [_, b] = &mut pair.nodes;
-    let own = std::mem::replace(&mut b.qpn, Qpn::default());
+    let own = std::mem::take(&mut b.qpn);
     let victim = b.create_qp(4, Agreed::default().access);
     b.qpn = victim;
-    b.to_rtr(1, Qpn::new(0x99), &Agreed::default());
+    b.ready_to_receive(1, Qpn::new(0x99), &Agreed::default());
     b.qpn = own;
     let mut rng = Rng(1);
     let mut solo = busy();

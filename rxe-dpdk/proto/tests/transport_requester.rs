@@ -300,6 +300,22 @@ fn rnr_retries_exceeded_or_not() {
 }
 
 #[test]
+fn a_receiver_that_is_not_ready_is_there() {
+    // Every other packet is lost; the answers to the rest show that the connection lives.
+    let mut solo = Solo::with(Agreed { retry_cnt: 1, ..Agreed::default() });
+    post(&mut solo, 1, SEND, 1);
+    for _ in 0..10 {
+        assert_eq!(solo.transmit().len(), 1);
+        solo.advance(TIMEOUT);
+        assert_eq!(solo.transmit().len(), 1);
+        solo.answer(0, Syndrome::Rnr { timer: 1 });
+        solo.advance(Duration::from_micros(10));
+    }
+    assert_eq!(completed(&mut solo), []);
+    assert_eq!(solo.node.stat("timeouts"), 10);
+}
+
+#[test]
 fn read_responses_land_in_order() {
     let mut solo = Solo::new();
     let sges = [solo.node.sge(0, 1000), solo.node.sge(2000, 0), solo.node.sge(3000, 1100)];
@@ -356,6 +372,27 @@ fn the_head_of_the_second_answer_may_be_lost_too() {
     solo.read_response(ReadResponseMiddle, 1, &[0; 1024]);
     solo.expect(["READ_REQUEST 0 va 0x10000 len 4096 ask"]);
     assert_eq!(solo.node.stat("read_gaps"), 2);
+}
+
+#[test]
+fn responses_that_overtake_each_other_cost_no_retries() {
+    let mut solo = Solo::with(Agreed { retry_cnt: 1, ..Agreed::default() });
+    post(&mut solo, 1, READ, 6 * 1024);
+    assert_eq!(solo.transmit().len(), 1);
+    for psn in [3, 2, 4, 1, 3, 2, 4, 1] {
+        solo.read_response(ReadResponseMiddle, psn, &[0; 1024]);
+        solo.transmit();
+    }
+    assert_eq!(completed(&mut solo), []);
+    // But a packet that is missing for ever is found by the clock, which does not start anew each time.
+    for _ in 0..12 {
+        solo.advance(TIMEOUT / 4);
+        for psn in [1, 2] {
+            solo.read_response(ReadResponseMiddle, psn, &[0; 1024]);
+        }
+        solo.transmit();
+    }
+    assert_eq!(completed(&mut solo), [(1, WcStatus::RetryExcErr)]);
 }
 
 #[test]

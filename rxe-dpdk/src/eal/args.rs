@@ -27,6 +27,11 @@ impl Vdev {
         name.strip_prefix(kind).is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
     }
 
+    /// Whether this is to be a port.
+    pub(super) fn is_port(&self) -> bool {
+        ["net_", "eth_", "virtio_user"].iter().any(|prefix| self.name.starts_with(prefix))
+    }
+
     /// The value of a numeric argument.
     pub(super) fn number(&self, key: &str) -> Option<u32> {
         self.args.get(key)?.parse().ok()

@@ -40,6 +40,14 @@ pub enum EalError {
         /// The last lines of EAL's log.
         detail: String,
     },
+    /// EAL started, but a device named with `--vdev` did not.
+    #[error("the device {name} did not start: {detail}")]
+    Vdev {
+        /// Its name.
+        name: String,
+        /// The last lines of EAL's log.
+        detail: String,
+    },
     /// A call that only the thread that started EAL may make came from another.
     #[error("only the thread that started DPDK may run workers")]
     NotMainLcore,

@@ -35,8 +35,8 @@ impl Eal {
     /// # Errors
     ///
     /// [`EalError::AlreadyInitialised`], [`EalError::BadArguments`], [`EalError::NoHugepages`],
-    /// [`EalError::PrefixInUse`], or [`EalError::Init`] with EAL's last words. After most of them EAL can be tried
-    /// again with other arguments.
+    /// [`EalError::PrefixInUse`], [`EalError::Vdev`], or [`EalError::Init`] with EAL's last words. After arguments that
+    /// EAL could not read it can be tried again; what fails later has used up the process's one start.
     pub fn init(args: &[String]) -> Result<Eal, EalError> {
         let mut started = lock(&STARTED);
         if *started {
@@ -71,7 +71,24 @@ impl Eal {
             // SAFETY: EAL is initialised; sets a number.
             unsafe { dpdk_sys::rte_log_set_global_level(dpdk_sys::RTE_LOG_WARNING) };
         }
-        Ok(Eal { guard: Arc::new(EalGuard::new(eal_args.vdevs())) })
+        let eal = Eal { guard: Arc::new(EalGuard::new(eal_args.vdevs())) };
+        // EAL reorders what is no option to the end and leaves it to the program. It is a mistake here.
+        if usize::try_from(ret).is_ok_and(|parsed| parsed + 1 < argv.len()) {
+            let detail = format!("something among `{}` is neither an option nor the value of one", args.join(" "));
+            return Err(EalError::BadArguments { detail });
+        }
+        eal.check_vdevs(&text)?;
+        Ok(eal)
+    }
+
+    /// EAL goes on without a device that does not start; the user who named it should know.
+    fn check_vdevs(&self, text: &str) -> Result<(), EalError> {
+        let ports = self.ports();
+        let missing = |vdev: &&Vdev| vdev.is_port() && !ports.iter().any(|port| port.name == vdev.name);
+        match self.guard.vdevs.iter().find(missing) {
+            Some(vdev) => Err(EalError::Vdev { name: vdev.name.clone(), detail: log::gist(text) }),
+            None => Ok(()),
+        }
     }
 
     /// DPDK's version, for example `DPDK 22.11.11`.
@@ -231,7 +248,9 @@ impl Hugepages {
             };
             let dir = mount.get(1).copied().unwrap_or_default();
             if !writable(Path::new(dir)) {
-                return missing(format!("this user may not write to {dir}"));
+                return missing(format!(
+                    "this user may not write to {dir} (run as root, or give the directory to the user)"
+                ));
             }
         }
         Ok(())

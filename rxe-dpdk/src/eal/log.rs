@@ -70,13 +70,14 @@ impl Drop for Capture {
 
 /// What to tell a user of a failed start: the last lines that say something.
 pub(super) fn gist(text: &str) -> String {
-    const CHATTER: [&str; 8] = [
+    const CHATTER: [&str; 9] = [
         "Detected ",
         "Multi-process socket",
         "Selected IOVA mode",
         "VFIO support initialized",
         "Probe PCI driver",
         "No available",
+        "No free 1048576 kB",
         "TELEMETRY:",
         "WARNING: Main core",
     ];

@@ -39,7 +39,7 @@ mod tx;
 
 pub use burst::{BURST, RxBurst};
 pub use clock::Clock;
-pub use error::EalError;
+pub use error::{EalError, Errno};
 pub use file_memory::FileMemory;
 pub use huge_memory::{HugeAllocator, HugeMemory};
 pub use info::{Link, PortInfo, PortStats};

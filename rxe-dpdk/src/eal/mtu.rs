@@ -46,9 +46,10 @@ pub enum Fallback {
     NoMultiSegmentTx,
     /// Promiscuous mode instead of receiving all multicast.
     Promiscuous,
-    /// Neither all multicast nor promiscuous mode: only frames to the port's own address and broadcast may arrive,
-    /// so IPv6 neighbour discovery may fail.
-    NoMulticast,
+    /// Neither all multicast nor promiscuous mode can be asked for: the device alone decides what arrives. A device
+    /// without address filters (virtio_user without a control queue) passes everything; behind another one IPv6
+    /// neighbour discovery may fail.
+    NoFilterControl,
 }
 
 impl fmt::Display for Fallback {
@@ -60,7 +61,7 @@ impl fmt::Display for Fallback {
             Fallback::NoRss => f.write_str("no RSS"),
             Fallback::NoMultiSegmentTx => f.write_str("no multi-segment TX"),
             Fallback::Promiscuous => f.write_str("promiscuous instead of all-multicast"),
-            Fallback::NoMulticast => f.write_str("no multicast"),
+            Fallback::NoFilterControl => f.write_str("no control over multicast filters"),
         }
     }
 }
@@ -92,12 +93,6 @@ pub(super) fn plan(
     let mut cap = Cap::new(asked);
     // What fits into a buffer at all, less what rounding may add.
     cap.at_most(MAX_BUFFER - 1024 - L2, || "no buffer holds more".to_owned());
-    if let Some(mtu) = kernel_mtu {
-        cap.at_most(usize::from(mtu), || {
-            format!("that is the interface's own MTU; raise it (ip link set dev ... mtu {asked})")
-        });
-    }
-    let mut tell = true;
     // What the driver may write into a buffer, whatever the MTU.
     let mut writes = usize::try_from(limits.min_rx_bufsize).unwrap_or(0).min(MAX_BUFFER);
     let mut most = MAX_BUFFER;
@@ -116,9 +111,9 @@ pub(super) fn plan(
             cap.at_most(carries.saturating_sub(L2), || {
                 format!("framesz={framesz} holds no more; give --vdev a larger framesz (8192) and blocksz (65536)")
             });
-            tell = cap.mtu <= 1500;
         }
-        "net_memif" => tell = cap.mtu <= 1500,
+        // The sizes of its own buffers do not matter: it puts a frame together from several.
+        "net_memif" => {}
         "net_af_xdp" => {
             // The whole element (pool header 64, mbuf 128, headroom, data) in one page of 4,096. 63 cache lines: an
             // odd number, which DPDK does not grow to spread elements over memory channels.
@@ -133,6 +128,13 @@ pub(super) fn plan(
             cap.at_most(by_frame.min(device), || "the device carries no larger frames".to_owned());
         }
     }
+    if let Some(mtu) = kernel_mtu {
+        let want = cap.mtu;
+        cap.at_most(usize::from(mtu), || {
+            format!("that is the interface's own MTU; raise it (ip link set dev ... mtu {want})")
+        });
+    }
+    let tell = cap.mtu <= 1500 || !matches!(driver, "net_af_packet" | "net_memif");
     let fallback = cap.fallback().or((!tell).then_some(Fallback::MtuUntold));
     // NICs count their receive buffers in KiB and round down: a multiple is all used.
     let buffer = (usize::from(cap.mtu) + L2).max(writes).next_multiple_of(1024).min(most).min(MAX_BUFFER);
@@ -197,6 +199,8 @@ mod tests {
 
         let kernel = plan("net_af_packet", Some(&vdev(&[("framesz", "8192")])), &OPEN, Some(1500), 4200).unwrap();
         assert_eq!((kernel.mtu, kernel.tell), (1500, true));
+        let hint = kernel.fallback.map(|fallback| fallback.to_string()).unwrap_or_default();
+        assert!(hint.starts_with("MTU 1500 instead of 4200") && hint.contains("mtu 4200"), "{hint}");
 
         assert!(plan("net_af_packet", Some(&vdev(&[("framesz", "131072")])), &OPEN, None, 1500).is_err());
     }

@@ -225,23 +225,26 @@ impl Port {
         values.iter().filter_map(pair).collect()
     }
 
-    /// Makes sure that frames to the group `mac` arrive.
+    /// Asks for frames to the group `mac`, where the port does not receive all groups anyway. A device that can be
+    /// asked for nothing ([`Fallback::NoFilterControl`]) is left alone: most of those filter nothing.
     ///
     /// # Errors
     ///
-    /// [`EalError::Port`] when the device can neither filter for it nor receive everything.
+    /// [`EalError::Port`] when the device has filters and they do not take the group.
     pub fn add_multicast(&self, mac: MacAddr) -> Result<(), EalError> {
         let mut groups = lock(&self.inner.control);
-        if groups.contains(&mac) || !self.fallbacks.contains(&Fallback::NoMulticast) {
+        if groups.contains(&mac) || !self.fallbacks.contains(&Fallback::NoFilterControl) {
             return Ok(());
         }
-        groups.push(mac);
         let mut raw: Vec<_> = groups.iter().map(|mac| dpdk_sys::rte_ether_addr { addr_bytes: mac.0 }).collect();
+        raw.push(dpdk_sys::rte_ether_addr { addr_bytes: mac.0 });
         // SAFETY: the port exists; as many addresses as told, which are copied.
         let ret = unsafe { dpdk_sys::rte_eth_dev_set_mc_addr_list(self.inner.id, raw.as_mut_ptr(), raw.len() as u32) };
-        check(self.inner.id, "join a multicast group", ret).inspect_err(|_| {
-            groups.pop();
-        })
+        if ret != -libc::ENOTSUP {
+            check(self.inner.id, "join a multicast group", ret)?;
+        }
+        groups.push(mac);
+        Ok(())
     }
 
     /// Receives all multicast (neighbour discovery needs it), by promiscuous mode if need be: foreign frames are
@@ -256,7 +259,7 @@ impl Port {
         // SAFETY: the port is started.
         let promiscuous = unsafe { dpdk_sys::rte_eth_promiscuous_enable(id) } == 0;
         if ret != 0 {
-            self.fallbacks.push(if promiscuous { Fallback::Promiscuous } else { Fallback::NoMulticast });
+            self.fallbacks.push(if promiscuous { Fallback::Promiscuous } else { Fallback::NoFilterControl });
         }
     }
 

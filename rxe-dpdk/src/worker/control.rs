@@ -153,13 +153,7 @@ impl Control {
         }
     }
 
-    fn gsi(
-        &mut self,
-        now: Instant,
-        port: PortId,
-        packet: &RocePacket<'_>,
-        headroom: usize,
-    ) -> Result<(), DropReason> {
+    fn gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
         let own = self.ports.get_mut(usize::from(port.0)).ok_or(DropReason::ForeignAddress)?;
         if !own.host.owns(packet.dst_gid().ip()) {
             return Err(DropReason::ForeignAddress);
@@ -213,8 +207,7 @@ impl Control {
     /// Whether nothing more is expected from peers, or they had their time.
     pub(crate) fn is_stopped(&self, now: Instant, patience: Duration) -> bool {
         self.stopping.is_some_and(|since| {
-            now.saturating_since(since) >= patience
-                || (self.connections.is_empty() && self.pending_mad.is_none())
+            now.saturating_since(since) >= patience || (self.connections.is_empty() && self.pending_mad.is_none())
         })
     }
 
@@ -303,8 +296,7 @@ impl Control {
         let worker = self.next_worker % self.workers.len();
         self.next_worker = worker + 1;
         self.stats.connect_offered.inc();
-        let placement =
-            Placement { worker, port: usize::from(path.port.0), peer: request.peer_gid, mac: path.dst_mac };
+        let placement = Placement { worker, port: usize::from(path.port.0), peer: request.peer_gid, mac: path.dst_mac };
         self.connections.insert(conn, placement);
         self.send(worker, ToWorker::ConnectRequest { service, request, path });
     }

@@ -3,7 +3,7 @@
 
 use rxe_proto::wire::PortId;
 
-use crate::eal::{BURST, Mbuf, MbufReceiver, MbufSender, Mempool, MIN_FRAME, RxBurst, TxStage};
+use crate::eal::{BURST, MIN_FRAME, Mbuf, MbufReceiver, MbufSender, Mempool, RxBurst, TxStage};
 
 /// Frames on their way to one other worker.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ pub use context::NamedRegion;
 pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
 pub use ports::WorkerStats;
-pub use rxe_proto::transport::QpCaps;
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
+pub use rxe_proto::transport::QpCaps;
 pub use services::ServiceStats;
 pub use settings::{PortSettings, RegionSettings, RuntimeConfig};

@@ -8,8 +8,8 @@ use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, class
 use rxe_proto::{Duration, Instant};
 
 use super::control::Control;
-use super::idle::Idler;
 use super::handoff::{HandOff, TxRingEnd};
+use super::idle::Idler;
 use super::ports::{PortIdentity, PortsTx, WorkerStats};
 use super::services::ServiceHost;
 use crate::eal::{Clock, MbufReceiver, RxBurst, RxQueue};
@@ -115,11 +115,16 @@ impl Worker {
         if engine.next_timeout().is_some_and(|t| t <= now) {
             engine.handle_timeout(now);
         }
+        // Before the services: what is owed for this burst leaves first, and a queue pair in error gets its NAK out
+        // before its service and the runtime let go of it.
+        engine.transmit(now, tx);
         busy |= services.poll(now, engine);
         if let Some(control) = control {
             control.poll(now, tx);
         }
-        engine.transmit(now, tx);
+        if engine.wants_transmit() {
+            engine.transmit(now, tx);
+        }
         busy |= tx.frames > 0;
         self.stats.tx_frames.add(std::mem::take(&mut tx.frames));
         if tx.flush() {

@@ -175,8 +175,7 @@ impl Runtime {
             .map(|(port, own)| PortIdentity { mac: port.mac(), vlan: own.host.vlan().map(|tci| tci & 0x0FFF) })
             .collect();
         let guid = u64::from_be_bytes(ports[0].mac().eui64(true));
-        let cm =
-            Cm::new(CmConfig { max_connections: config.max_connections, ..CmConfig::new(guid, seeds.next()) });
+        let cm = Cm::new(CmConfig { max_connections: config.max_connections, ..CmConfig::new(guid, seeds.next()) });
         let listens = factories
             .iter()
             .enumerate()
@@ -307,11 +306,7 @@ impl fmt::Display for Summary {
 }
 
 /// Configures and starts every port that the program has not taken for itself, and shares its queues out among `workers` workers.
-fn start_ports(
-    eal: &Eal,
-    settings: &[PortSettings],
-    workers: usize,
-) -> Result<(Vec<Port>, Vec<Queues>), RuntimeError> {
+fn start_ports(eal: &Eal, settings: &[PortSettings], workers: usize) -> Result<(Vec<Port>, Vec<Queues>), RuntimeError> {
     let mut shares: Vec<Queues> = (0..workers).map(|_| Queues::default()).collect();
     let mut ports = Vec::new();
     for info in eal.ports() {

@@ -270,3 +270,34 @@ impl Connections {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{MacAddr, PortId};
+
+    #[test]
+    fn a_handle_outlives_neither_its_connection_nor_its_number() {
+        let path = MadPath {
+            port: PortId(0),
+            local_mac: MacAddr::default(),
+            peer_mac: MacAddr::default(),
+            vlan: None,
+            local: Gid::default(),
+            peer: Gid::default(),
+            traffic_class: 0,
+        };
+        let config = CmConfig::new(1, [0; 32]);
+        let peer = Peer { guid: 1, gid: Gid::default() };
+        let made = |id| Connection::from_req(id, peer, &path, &Req::default(), 0, &config);
+        let (old, new) = (ConnId::new(1, 77), ConnId::new(2, 77));
+        let (mut connections, mut timers) = (Connections::default(), Timers::default());
+        connections.insert(made(old));
+        assert!(connections.by_id(old).is_some());
+        connections.remove(&mut timers, 77);
+        assert!(connections.by_id(old).is_none());
+        connections.insert(made(new));
+        assert!(connections.by_id(new).is_some() && connections.by_id(old).is_none());
+        assert_eq!((connections.pending(), connections.open(), connections.len()), (1, 1, 1));
+    }
+}

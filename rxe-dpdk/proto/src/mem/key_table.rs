@@ -435,3 +435,52 @@ fn place(slots: &mut [Slot], slot: Slot) {
         *empty = slot;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawn_key_that_is_taken_or_was_is_drawn_again() {
+        let seed = [3; 32];
+        let mut keys = KeyTable::new(seed, KeyDomain::Local);
+        let pd = keys.alloc_pd();
+        let register =
+            |keys: &mut KeyTable| keys.register(pd, Memory::heap(1), 0, Access::empty()).map(|region| region.rkey());
+        let (first, second) = (register(&mut keys).unwrap(), register(&mut keys).unwrap());
+        assert_ne!(first, second);
+        keys.deregister(first).unwrap();
+        // The same draws again: one key is in quarantine, the other in use.
+        keys.rng = ChaCha12Rng::from_seed(seed);
+        let third = register(&mut keys).unwrap();
+        assert!(third != first && third != second);
+        // Beyond the quarantine nothing is remembered.
+        for key in 0..KeyTable::QUARANTINE as u32 {
+            keys.retire(key << 1);
+        }
+        assert_eq!((keys.retired.len(), keys.retired_set.len()), (KeyTable::QUARANTINE, KeyTable::QUARANTINE));
+        keys.rng = ChaCha12Rng::from_seed(seed);
+        assert_eq!(register(&mut keys), Ok(first));
+    }
+
+    #[test]
+    fn probing_goes_round_the_end_and_gaps_close() {
+        let mut keys = KeyTable::new([4; 32], KeyDomain::Shared);
+        let pd = keys.alloc_pd();
+        let last = KeyTable::MIN_SLOTS as u32 - 1;
+        // Six keys with the same home in the last slot, and three at home in the first, behind them.
+        let run: Vec<u32> = (1..=6).map(|n| (n << 8 | last) << 1 | 1).chain((1..=3).map(|n| n << 9 | 1)).collect();
+        for (index, &key) in run.iter().enumerate() {
+            let memory = Memory::heap(index);
+            keys.insert(&MemoryRegion { key, pd, access: Access::empty(), iova: 0, memory });
+        }
+        for gone in 0..run.len() {
+            keys.deregister(run[gone]).unwrap();
+            for (index, &key) in run.iter().enumerate() {
+                let found = keys.region(key).map(|region| region.len() as usize);
+                assert_eq!(found, (index > gone).then_some(index), "{key:#x} after {gone}");
+            }
+        }
+        assert!(keys.is_empty() && keys.slots.iter().all(|slot| slot.key == 0));
+    }
+}

@@ -243,6 +243,8 @@ impl Requester {
         if self.rnr_wait.is_some() {
             return Ok(());
         }
+        // The peer is there: what was lost on the way here does not count against it.
+        self.restore_retries();
         if self.rnr_retries_left == 0 {
             cx.stats.retry_rnr_exceeded_err.inc();
             return Err(self.blame(psn, WcStatus::RnrRetryExcErr, QpErrorCause::RnrRetryExceeded));

@@ -33,7 +33,7 @@ impl QpState {
 
     /// Whether a consumer may move a queue pair from this state to `to`.
     ///
-    /// IBTA vol 1 §10.3.1: the ways of the QP state diagram that Modify Queue Pair may take.
+    /// IBTA: the ways of the QP state diagram that Modify Queue Pair may take.
     pub const fn may_become(self, to: QpState) -> bool {
         use QpState::*;
         matches!(

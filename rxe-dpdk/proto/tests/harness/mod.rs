@@ -151,7 +151,7 @@ impl Node {
         qpn
     }
 
-    pub fn to_rtr(&mut self, peer: u8, dest_qpn: Qpn, agreed: &Agreed) {
+    pub fn ready_to_receive(&mut self, peer: u8, dest_qpn: Qpn, agreed: &Agreed) {
         let attr = RtrAttr {
             path: path(self.end, peer),
             path_mtu: agreed.mtu,
@@ -163,7 +163,7 @@ impl Node {
         self.engine.modify_qp(Instant::ZERO, self.qpn, QpTransition::ToRtr(attr)).unwrap();
     }
 
-    pub fn to_rts(&mut self, agreed: &Agreed) {
+    pub fn ready_to_send(&mut self, agreed: &Agreed) {
         let attr = RtsAttr {
             sq_psn: agreed.sq_psn,
             timeout: agreed.timeout,

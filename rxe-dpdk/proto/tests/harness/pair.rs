@@ -80,10 +80,10 @@ impl Pair {
         let mut a = Node::new(1, config(0), depth, memory, agreed.access);
         let mut b = Node::new(2, config(3), depth, memory, agreed.access);
         let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
-        a.to_rtr(2, b.qpn, agreed);
-        b.to_rtr(1, a.qpn, &theirs);
-        a.to_rts(agreed);
-        b.to_rts(&theirs);
+        a.ready_to_receive(2, b.qpn, agreed);
+        b.ready_to_receive(1, a.qpn, &theirs);
+        a.ready_to_send(agreed);
+        b.ready_to_send(&theirs);
         Pair {
             nodes: [a, b],
             now: Instant::from_nanos(1_000_000),

@@ -41,8 +41,8 @@ impl Solo {
 
     pub fn with_config(agreed: Agreed, config: EngineConfig) -> Solo {
         let mut node = Node::new(1, config, 64, 1 << 16, agreed.access);
-        node.to_rtr(2, Qpn::new(PEER_QPN), &agreed);
-        node.to_rts(&agreed);
+        node.ready_to_receive(2, Qpn::new(PEER_QPN), &agreed);
+        node.ready_to_send(&agreed);
         let template = HeaderTemplate::new(&path(2, 1));
         Solo { node, now: Instant::from_nanos(1_000), agreed, template, frames: Vec::new() }
     }
@@ -51,8 +51,8 @@ impl Solo {
     pub fn second_qp(&mut self, peer_qpn: u32) -> Qpn {
         let first = self.node.qpn;
         self.node.qpn = self.node.create_qp(8, self.agreed.access);
-        self.node.to_rtr(2, Qpn::new(peer_qpn), &self.agreed);
-        self.node.to_rts(&self.agreed);
+        self.node.ready_to_receive(2, Qpn::new(peer_qpn), &self.agreed);
+        self.node.ready_to_send(&self.agreed);
         std::mem::replace(&mut self.node.qpn, first)
     }
 

@@ -5,9 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folder with the captures.
+/// The folder with the captures, from the crate of whatever test asks.
 pub fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/captures"))
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("tests/captures").is_dir());
+    root.expect("tests/captures in a folder above").join("tests/captures")
 }
 
 /// The frames of a file, in order.

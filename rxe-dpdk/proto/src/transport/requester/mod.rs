@@ -29,7 +29,7 @@ pub(super) use send_queue::{SendQueue, SendWqe};
 /// PSNs between the oldest unacknowledged one and the newest must compare unambiguously: less than half their space.
 const MAX_SPAN: u64 = (1 << 23) - 1;
 
-/// The most packets of one message. Twice this is within [`MAX_SPAN`] with room for a window.
+/// The most packets of one message: a READ of that many behind a full window is still within [`MAX_SPAN`].
 const MAX_PACKETS: u32 = 1 << 22;
 
 /// The sending half of a queue pair. The completer works on the same state.
@@ -198,6 +198,11 @@ impl Requester {
         }
     }
 
+    /// Retries (but not those of a receiver that is not ready) count anew.
+    pub(super) fn restore_retries(&mut self) {
+        self.retries_left = self.retry_cnt;
+    }
+
     /// Takes out the oldest work request, which has its answer.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<SendWqe> {
@@ -239,7 +244,7 @@ impl Requester {
     }
 }
 
-/// IBTA vol 1 §11.6.2: the local ACK timeout code; 0 disables the timer.
+/// The local ACK timeout of the standard: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
 fn timeout_of(code: u8) -> Option<Duration> {
     (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
 }

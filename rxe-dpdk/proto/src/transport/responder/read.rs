@@ -46,7 +46,7 @@ impl Responder {
         let Some(reth) = packet.reth() else { return false };
         let Some((index, resource)) = self.resources.find(psn) else { return false };
         let Kind::Read { rkey, va, len } = resource.kind else { return false };
-        // IBTA vol 1 §9.4.4 / 9.7.5.2: a repeated READ may be for the rest of the original, from some PSN on.
+        // IBTA: a repeated READ may be for the rest of the original, from some PSN on.
         let left = reth.dma_len();
         let skipped = reth.va().wrapping_sub(va);
         let inside = left == 0 && len == 0

@@ -24,7 +24,7 @@ impl Responder {
         let payload = packet.payload();
         let total = received.saturating_add(payload.len() as u32);
         if total > wqe.length {
-            // IBTA vol 1 §9.9.3: a message longer than the receive is an invalid request (rxe says operational error).
+            // IBTA: a message longer than the receive is an invalid request (rxe says operational error).
             return Err(Refusal::Fatal {
                 nak: Some(NakCode::InvalidRequest),
                 cause: QpErrorCause::ReceiveTooSmall,

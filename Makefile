@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh Debian 12 machine with a Rust toolchain, as root:
+#   make demo      see it work: a target, a Linux guest with the kernel's soft-RoCE, RDMA pings, a shared memory region
+#   make test      all tests
+# Both put the machine back as it was, apart from the Debian packages that they installed.
+
+CARGO ?= cargo
+export CARGO
+
+# Every Debian package that building and testing need.
+BUILD_PACKAGES = libdpdk-dev dpdk clang libclang-dev pkg-config gcc libc6-dev make
+TEST_PACKAGES = qemu-system-x86 busybox-static python3 iproute2 kmod cpio zstd util-linux procps \
+	perftest rdmacm-utils ibverbs-utils ibverbs-providers rdma-core libibverbs-dev librdmacm-dev
+# Memory in hugepages, in MiB, that the tests and the demonstration want free.
+HUGE_MIB = 1024
+
+.PHONY: help setup unsetup packages build test nightly demo clean
+
+help:
+	@sed -n '/^# Two/,/^$$/s/^# \{0,1\}//p' Makefile
+	@echo "Also: make setup, unsetup, build, nightly, clean."
+
+# Debian packages that are missing, and hugepages. `make unsetup` gives the hugepages back.
+setup: packages
+	@conf/host-setup hugepages $(HUGE_MIB)
+
+unsetup:
+	@conf/host-setup undo
+
+packages:
+	@missing=; for p in $(BUILD_PACKAGES) $(TEST_PACKAGES); do \
+		dpkg-query -W -f='$${db:Status-Abbrev}' $$p 2>/dev/null | grep -q '^ii' || missing="$$missing $$p"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		echo "setup: installing$$missing"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get -qq update && apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends $$missing >/dev/null; \
+	fi
+
+build:
+	$(CARGO) build --release --locked
+
+test:
+	@tests/run test
+
+# As `make test`, with the long runs.
+nightly:
+	@RXE_NIGHTLY=1 tests/run test
+
+demo:
+	@tests/run demo
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,377 @@
+//! What the responder refuses, and how: NAKs, completions, the error state, silent drops.
+
+mod harness;
+
+use harness::solo::{Ask, Solo};
+use harness::{ALL_ACCESS, Agreed, Node};
+use rxe_proto::mem::{Access, Memory};
+use rxe_proto::transport::{EngineConfig, QpErrorCause, QpEvent, QpState, Sge, WcStatus, WorkCompletion};
+use rxe_proto::wire::{Frame, Opcode, PortId, classify};
+
+use Ask::{Ack, Nothing};
+use Opcode::*;
+
+/// A solo engine with `n` receives of 4096 bytes at offset 0x8000, numbered from 0.
+fn with_receives(n: u64) -> Solo {
+    let mut solo = Solo::new();
+    post_receives(&mut solo, n);
+    solo
+}
+
+fn post_receives(solo: &mut Solo, n: u64) {
+    for wr_id in 0..n {
+        let sge = solo.node.sge(0x8000, 4096);
+        solo.node.post_recv(wr_id, &[sge]);
+    }
+}
+
+fn statuses(completions: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
+    completions.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+fn errors(events: &[QpEvent]) -> Vec<QpErrorCause> {
+    events
+        .iter()
+        .filter_map(|event| if let QpEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
+        .collect()
+}
+
+/// The queue pair went to error for `cause`, once, and completed as told.
+#[track_caller]
+fn expect_error(solo: &mut Solo, cause: QpErrorCause, completions: &[(u64, WcStatus)]) {
+    assert_eq!(errors(&solo.node.take_events()), [cause]);
+    assert_eq!(statuses(&solo.node.take_completions()), completions);
+    let qpn = solo.node.qpn;
+    assert_eq!(solo.node.engine.query_qp(qpn).unwrap().state, QpState::Error);
+    // Silent from now on.
+    solo.request(SendOnly, 100, Ack, b"anybody there?");
+    solo.expect([]);
+    assert_eq!(solo.node.dropped("qp_in_error"), 1);
+}
+
+#[test]
+fn memory_gone_amid_a_read() {
+    let mut solo = Solo::new();
+    let pd = solo.node.pd;
+    let region = solo.node.engine.keys_mut().register(pd, Memory::heap(4096), 0, ALL_ACCESS).unwrap();
+    solo.rdma_raw(ReadRequest, 0, Ack, 0, region.rkey(), 4096, b"");
+    assert_eq!(solo.transmit_at_most(Some(1)).len(), 1);
+    solo.node.engine.keys_mut().deregister(region.rkey()).unwrap();
+    solo.expect(["NAK 1 RemoteAccess msn 1"]);
+    expect_error(&mut solo, QpErrorCause::RemoteKey, &[]);
+}
+
+#[test]
+fn opcodes_out_of_order() {
+    for (before, bad) in [
+        (None, SendMiddle),
+        (None, SendLast),
+        (None, WriteMiddle),
+        (Some(SendFirst), SendFirst),
+        (Some(SendFirst), SendOnly),
+        (Some(SendFirst), WriteMiddle),
+        (Some(WriteFirst), SendMiddle),
+        (Some(WriteFirst), SendOnly),
+    ] {
+        let mut solo = with_receives(2);
+        let mtu = vec![1; solo.mtu()];
+        let mut psn = 0;
+        match before {
+            Some(WriteFirst) => solo.rdma(WriteFirst, 0, Nothing, 0, 3000, &mtu),
+            Some(op) => solo.request(op, 0, Nothing, &mtu),
+            None => psn = -1,
+        }
+        psn += 1;
+        solo.request(bad, psn, Ack, &mtu);
+        assert_eq!(solo.transmit(), [format!("NAK {psn} InvalidRequest msn 0")], "{before:?} {bad:?}");
+        let first = if before == Some(SendFirst) { WcStatus::RemInvReqErr } else { WcStatus::WrFlushErr };
+        expect_error(&mut solo, QpErrorCause::OpcodeSequence, &[(0, first), (1, WcStatus::WrFlushErr)]);
+    }
+    // Not even a READ may interleave.
+    let mut solo = with_receives(0);
+    let mtu = vec![1; solo.mtu()];
+    solo.rdma(WriteFirst, 0, Nothing, 0, 3000, &mtu);
+    solo.rdma(ReadRequest, 1, Ack, 0, 1, b"");
+    solo.expect(["NAK 1 InvalidRequest msn 0"]);
+}
+
+#[test]
+fn what_is_not_offered() {
+    let mut solo = Solo::new();
+    solo.rdma(AtomicWrite, 0, Ack, 0, 8, &[0; 8]);
+    solo.expect(["NAK 0 InvalidRequest msn 0"]);
+    expect_error(&mut solo, QpErrorCause::OpcodeUnsupported, &[]);
+}
+
+#[test]
+fn access_flags_of_the_queue_pair() {
+    for op in [WriteOnly, ReadRequest, FetchAdd] {
+        let mut solo = Solo::with(Agreed { access: Access::empty(), ..Agreed::default() });
+        match op {
+            WriteOnly => solo.rdma(op, 0, Ack, 0, 1, b"x"),
+            ReadRequest => solo.rdma(op, 0, Ack, 0, 1, b""),
+            _ => solo.atomic(op, 0, 0, 1, 1),
+        }
+        solo.expect(["NAK 0 InvalidRequest msn 0"]);
+        expect_error(&mut solo, QpErrorCause::AccessFlags, &[]);
+    }
+}
+
+#[test]
+fn bad_remote_keys() {
+    type Bad = fn(&mut Solo) -> (u64, u32, u32);
+    let cases: [(&str, Bad); 4] = [
+        ("unknown", |solo| (solo.node.region.addr(), solo.node.region.rkey() ^ 0x10, 8)),
+        ("range", |solo| (solo.node.region.addr() + (1 << 16) - 7, solo.node.region.rkey(), 8)),
+        ("rights", |solo| {
+            let pd = solo.node.pd;
+            let keys = solo.node.engine.keys_mut();
+            (0, keys.register(pd, Memory::heap(64), 0, Access::LOCAL_WRITE).unwrap().rkey(), 8)
+        }),
+        ("domain", |solo| {
+            let keys = solo.node.engine.keys_mut();
+            let pd = keys.alloc_pd();
+            (0, keys.register(pd, Memory::heap(64), 0, ALL_ACCESS).unwrap().rkey(), 8)
+        }),
+    ];
+    for (name, bad) in cases {
+        for op in [WriteOnly, ReadRequest, FetchAdd] {
+            let mut solo = with_receives(1);
+            solo.request(SendOnly, 0, Ack, b"before");
+            let (va, rkey, len) = bad(&mut solo);
+            match op {
+                WriteOnly => solo.rdma_raw(op, 1, Ack, va, rkey, len, &[0; 8]),
+                ReadRequest => solo.rdma_raw(op, 1, Ack, va, rkey, len, b""),
+                _ => {
+                    let va = va & !7;
+                    let va = if name == "range" { va + 8 } else { va };
+                    let frame = solo.frame(op, solo.agreed.rq_psn.add(1), Ack, b"", |packet| {
+                        packet.atomic_eth(va, rkey, 1, 1);
+                    });
+                    solo.inject(&frame);
+                }
+            }
+            assert_eq!(solo.transmit(), ["NAK 1 RemoteAccess msn 1"], "{name} {op:?}");
+            expect_error(&mut solo, QpErrorCause::RemoteKey, &[(0, WcStatus::Success)]);
+        }
+    }
+}
+
+#[test]
+fn a_bad_range_is_found_before_a_byte_is_written() {
+    let mut solo = Solo::new();
+    let mtu = vec![0xFF; solo.mtu()];
+    solo.rdma(WriteFirst, 0, Nothing, (1 << 16) - 1024, 1025, &mtu);
+    solo.expect(["NAK 0 RemoteAccess msn 0"]);
+    assert_eq!(solo.node.read((1 << 16) - 1024, 1024), [0; 1024]);
+}
+
+#[test]
+fn lengths_against_the_rules() {
+    type Bad = fn(&mut Solo, &[u8]);
+    let cases: [(&str, Bad); 9] = [
+        ("short SEND_FIRST", |solo, mtu| solo.request(SendFirst, 0, Ack, &mtu[1..])),
+        ("long SEND_ONLY", |solo, mtu| solo.request(SendOnly, 0, Ack, &[mtu, b"x"].concat())),
+        ("short WRITE_FIRST", |solo, mtu| solo.rdma(WriteFirst, 0, Ack, 0, 2000, &mtu[1..])),
+        ("WRITE_FIRST with all", |solo, mtu| solo.rdma(WriteFirst, 0, Ack, 0, mtu.len(), mtu)),
+        ("WRITE_ONLY with less", |solo, _| solo.rdma(WriteOnly, 0, Ack, 0, 10, b"123456789")),
+        ("WRITE_ONLY with more", |solo, _| solo.rdma(WriteOnly, 0, Ack, 0, 8, b"123456789")),
+        ("WRITE_ONLY beyond the MTU", |solo, mtu| {
+            solo.rdma(WriteOnly, 0, Ack, 0, mtu.len() + 1, &[mtu, b"x"].concat());
+        }),
+        ("endless READ", |solo, _| solo.rdma(ReadRequest, 0, Ack, 0, (1 << 31) + 1, b"")),
+        ("WRITE without end", |solo, mtu| solo.rdma(WriteFirst, 0, Ack, 0, (1 << 31) + 1, mtu)),
+    ];
+    for (name, bad) in cases {
+        let mut solo = with_receives(1);
+        let mtu = vec![1; solo.mtu()];
+        bad(&mut solo, &mtu);
+        assert_eq!(solo.transmit(), ["NAK 0 InvalidRequest msn 0"], "{name}");
+        let status = if name.contains("SEND") { WcStatus::RemInvReqErr } else { WcStatus::WrFlushErr };
+        expect_error(&mut solo, QpErrorCause::Length, &[(0, status)]);
+    }
+    // An empty last packet.
+    let mut solo = with_receives(1);
+    let mtu = vec![1; solo.mtu()];
+    solo.request(SendFirst, 0, Nothing, &mtu);
+    solo.request(SendLast, 1, Ack, b"");
+    solo.expect(["NAK 1 InvalidRequest msn 0"]);
+    // A last packet that is not the rest.
+    let mut solo = Solo::new();
+    solo.rdma(WriteFirst, 0, Nothing, 0, 2000, &mtu);
+    solo.request(WriteLast, 1, Ack, &mtu[..975]);
+    solo.expect(["NAK 1 InvalidRequest msn 0"]);
+}
+
+#[test]
+fn a_send_longer_than_its_receive() {
+    let mut solo = Solo::new();
+    let sge = solo.node.sge(0, 1500);
+    solo.node.post_recv(1, &[sge]);
+    solo.node.post_recv(2, &[sge]);
+    let mtu = vec![1; solo.mtu()];
+    solo.request(SendFirst, 0, Nothing, &mtu);
+    solo.request(SendLast, 1, Ack, &mtu);
+    solo.expect(["NAK 1 InvalidRequest msn 0"]);
+    expect_error(&mut solo, QpErrorCause::ReceiveTooSmall, &[(1, WcStatus::LocLenErr), (2, WcStatus::WrFlushErr)]);
+}
+
+#[test]
+fn a_receive_with_a_bad_key() {
+    let mut solo = Solo::new();
+    solo.node.post_recv(1, &[Sge { addr: 0, length: 100, lkey: 12345 }]);
+    solo.request(SendOnly, 0, Ack, b"x");
+    solo.expect(["NAK 0 RemoteOperational msn 0"]);
+    expect_error(&mut solo, QpErrorCause::ReceiveKey, &[(1, WcStatus::LocProtErr)]);
+}
+
+#[test]
+fn invalidation_needs_leave() {
+    let mut solo = with_receives(2);
+    let pd = solo.node.pd;
+    let region = solo.node.engine.keys_mut().register(pd, Memory::heap(64), 0, ALL_ACCESS).unwrap();
+    assert!(solo.node.engine.allow_invalidate(region.rkey()));
+    let send = |solo: &mut Solo, psn: u32, rkey: u32| {
+        let frame = solo.frame(SendOnlyInvalidate, solo.agreed.rq_psn.add(psn), Ack, b"inv", |packet| {
+            packet.ieth(rkey);
+        });
+        solo.inject(&frame);
+    };
+    send(&mut solo, 0, region.rkey());
+    let [wc] = solo.node.take_completions()[..] else { panic!() };
+    assert_eq!(wc.invalidated_rkey, Some(region.rkey()));
+    assert!(solo.node.engine.keys().region(region.rkey()).is_none());
+    solo.expect(["ACK 0 msn 1"]);
+    // The region of everybody else was not offered.
+    let rkey = solo.node.region.rkey();
+    send(&mut solo, 1, rkey);
+    solo.expect(["ACK 1 msn 2"]);
+    assert!(solo.node.engine.keys().region(rkey).is_some());
+    solo.node.take_events();
+    assert_eq!(statuses(&solo.node.take_completions()), [(1, WcStatus::RemInvReqErr)]);
+}
+
+#[test]
+fn misaligned_atomic() {
+    let mut solo = Solo::new();
+    solo.atomic(FetchAdd, 0, 4, 1, 0);
+    solo.expect(["NAK 0 InvalidRequest msn 0"]);
+    expect_error(&mut solo, QpErrorCause::Misaligned, &[]);
+}
+
+#[test]
+fn read_depth() {
+    // Three agreed: the ring holds four, as rxe would use.
+    let mut solo = Solo::with(Agreed { rd_atomic: 3, ..Agreed::default() });
+    for psn in 0..4 {
+        solo.rdma(ReadRequest, psn, Ack, 0, 1, b"");
+    }
+    assert_eq!(solo.transmit().len(), 4);
+    for psn in 4..9 {
+        solo.rdma(ReadRequest, psn, Ack, 0, 1, b"");
+    }
+    // Those accepted are answered before the refusal.
+    solo.expect([
+        "READ_RESPONSE_ONLY 4 msn 5 1 bytes",
+        "READ_RESPONSE_ONLY 5 msn 6 1 bytes",
+        "READ_RESPONSE_ONLY 6 msn 7 1 bytes",
+        "READ_RESPONSE_ONLY 7 msn 8 1 bytes",
+        "NAK 8 InvalidRequest msn 8",
+    ]);
+    expect_error(&mut solo, QpErrorCause::ReadDepth, &[]);
+
+    let mut solo = Solo::with(Agreed { rd_atomic: 0, ..Agreed::default() });
+    solo.rdma(ReadRequest, 0, Ack, 0, 1, b"");
+    solo.expect(["NAK 0 InvalidRequest msn 0"]);
+}
+
+#[test]
+fn a_full_completion_queue_ends_the_queue_pair() {
+    let mut solo = with_receives(3);
+    let (cq, qpn) = (solo.node.cq, solo.node.qpn);
+    solo.node.engine.resize_cq(cq, 1).unwrap();
+    // Not collected in between, as the harness does when it transmits.
+    solo.request(SendOnly, 0, Ack, b"fits");
+    solo.request(SendOnly, 1, Ack, b"does not");
+    assert_eq!(errors(&solo.node.take_events()), [QpErrorCause::CqOverflow]);
+    assert_eq!(solo.node.engine.query_qp(qpn).unwrap().state, QpState::Error);
+    assert!(solo.node.stat("cq_overflows") > 0);
+}
+
+#[test]
+fn strangers_are_not_heard() {
+    let mut solo = with_receives(4);
+    let frame = solo.frame(SendOnly, solo.agreed.rq_psn, Ack, b"x", |_| {});
+
+    let mut damaged = frame.clone();
+    let last = damaged.len() - 6;
+    damaged[last] ^= 1;
+    solo.inject(&damaged);
+    assert_eq!(solo.node.dropped("icrc_mismatch"), 1);
+
+    let mut elsewhere = frame.clone();
+    elsewhere[14 + 15] ^= 1;
+    solo.inject(&elsewhere);
+    let mut to_elsewhere = frame.clone();
+    to_elsewhere[14 + 19] ^= 1;
+    solo.inject(&to_elsewhere);
+    let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
+    solo.node.engine.receive(solo.now, PortId(1), &packet, 0);
+    assert_eq!(solo.node.dropped("qp_wrong_address"), 3);
+
+    let mut partition = frame.clone();
+    partition[14 + 20 + 8 + 3] = 0xFE;
+    solo.inject(&partition);
+    assert_eq!(solo.node.dropped("pkey_mismatch"), 1);
+
+    let mut unreliable = frame.clone();
+    unreliable[14 + 20 + 8] |= 0x20;
+    solo.inject(&unreliable);
+    assert_eq!(solo.node.dropped("qp_wrong_transport"), 1);
+
+    let mut nobody = frame.clone();
+    nobody[14 + 20 + 8 + 7] ^= 1;
+    solo.inject(&nobody);
+    assert_eq!(solo.node.dropped("qpn_unknown"), 1);
+
+    solo.expect([]);
+    solo.inject(&frame);
+    solo.expect(["ACK 0 msn 1"]);
+}
+
+#[test]
+fn the_number_of_a_former_queue_pair_is_unknown() {
+    let mut solo = Solo::new();
+    let frame = solo.frame(SendOnly, solo.agreed.rq_psn, Ack, b"x", |_| {});
+    let old = solo.node.qpn;
+    let (pd, cq) = (solo.node.pd, solo.node.cq);
+    let init = rxe_proto::transport::QpInit {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        sq_sig_all: false,
+    };
+    solo.node.engine.destroy_qp(old).unwrap();
+    let new = solo.node.engine.create_qp(&init).unwrap();
+    assert_ne!(new, old);
+    assert_eq!(new.get() & 0xFFFF, old.get() & 0xFFFF, "same slot");
+    assert_eq!(new.get() >> 16, (old.get() >> 16) + 1, "next generation");
+    solo.inject(&frame);
+    assert_eq!(solo.node.dropped("qpn_unknown"), 1);
+    // The protection domain and the completion queue are held by queue pairs.
+    assert!(solo.node.engine.destroy_cq(cq).is_err());
+    solo.node.engine.destroy_qp(new).unwrap();
+    assert!(solo.node.engine.destroy_cq(cq).is_ok());
+}
+
+#[test]
+fn numbers_name_the_worker_and_leave_out_the_management_pairs() {
+    let node = |worker| Node::new(1, EngineConfig { worker, ..EngineConfig::default() }, 1, 64, ALL_ACCESS);
+    assert_eq!(node(0).qpn.get(), 2);
+    assert_eq!(node(5).qpn.get(), 0x50_0000);
+    assert_eq!(node(5).qpn.worker(), 5);
+}

@@ -1,0 +1,248 @@
+//! A million random and damaged frames against a whole adapter: it must not panic, lose a buffer, or drop a frame
+//! without a named reason. Needs neither root nor hugepages: the frames come out of a capture file, which net_pcap plays.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rxe_dpdk::eal::Eal;
+use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
+use rxe_dpdk::rxe_proto::transport::{QpCaps, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
+use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory, StreamId};
+use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
+
+#[path = "../proto/tests/support/pcap.rs"]
+mod pcap;
+
+const FRAMES: usize = 1_000_000;
+const SEED: u64 = 0x5EED_0003;
+
+/// The address that net_pcap gives its first port.
+const MAC: MacAddr = MacAddr([0x02, 0x70, 0x63, 0x61, 0x70, 0x00]);
+
+/// Accepts everybody on the ports that the captures know, posts receives, sends when it can, and talks on TCP.
+struct Anything;
+
+impl ServiceFactory for Anything {
+    fn name(&self) -> &'static str {
+        "anything"
+    }
+
+    fn listen(&self) -> Vec<Listen> {
+        let cm = [7174, 7471, 18515, 4420, 9999];
+        let connected = cm.map(|port| Listen::Cm { space: PortSpace::Tcp, port, claims: |_| true });
+        connected.into_iter().chain([Listen::Tcp { port: 18515 }]).collect()
+    }
+
+    fn create(&self, _worker: usize) -> Box<dyn Service> {
+        Box::new(Instance(None))
+    }
+}
+
+struct Instance(Option<MemoryRegion>);
+
+fn whole(region: &MemoryRegion) -> Sge {
+    Sge { addr: region.addr(), length: region.len() as u32, lkey: region.lkey() }
+}
+
+impl Service for Instance {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        let pd = cx.alloc_pd();
+        let memory = cx.alloc_memory(4096).unwrap();
+        self.0 =
+            Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap());
+    }
+
+    fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
+        let region = self.0.as_ref().unwrap();
+        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1 };
+        let Ok(qp) = cx.create_qp(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ) else {
+            return Decision::refuse("no queue pair");
+        };
+        cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();
+        Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 4, private_data: b"hello".to_vec() })
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send { imm: None },
+            sges: &[whole(self.0.as_ref().unwrap())],
+            flags: SendFlags::SIGNALED,
+        };
+        // The queue pair may be in error already.
+        let _ = cx.post_send(qp, &wr);
+    }
+
+    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        if wc.status == WcStatus::Success {
+            let _ = cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[whole(self.0.as_ref().unwrap())] });
+        }
+    }
+
+    fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) {
+        cx.stream_send(stream, data);
+    }
+}
+
+/// Where frames come from: rubbish, captures, and captures changed in places.
+struct Weather {
+    rng: ChaCha8Rng,
+    captured: Vec<Vec<u8>>,
+    mac: MacAddr,
+}
+
+impl Weather {
+    fn below(&mut self, end: usize) -> usize {
+        self.rng.next_u32() as usize % end
+    }
+
+    fn frame(&mut self) -> Vec<u8> {
+        if self.below(10) == 0 {
+            let mut frame = vec![0; self.below(1600)];
+            self.rng.fill_bytes(&mut frame);
+            return self.to_us(frame);
+        }
+        let index = self.below(self.captured.len());
+        let frame = self.captured[index].clone();
+        let mut frame = self.to_us(frame);
+        for _ in 0..self.below(4) {
+            self.damage(&mut frame);
+        }
+        if self.below(3) > 0 {
+            mend_icrc(&mut frame);
+        }
+        frame
+    }
+
+    /// Mostly addressed to the adapter.
+    fn to_us(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
+        if frame.len() >= 12 && self.below(50) > 0 && frame[0] & 1 == 0 {
+            frame[..6].copy_from_slice(&self.mac.0);
+        }
+        frame
+    }
+
+    fn damage(&mut self, frame: &mut Vec<u8>) {
+        if frame.is_empty() {
+            return;
+        }
+        let at = self.below(frame.len());
+        match self.below(6) {
+            0 => frame.truncate(at),
+            1 => frame[at] ^= 1 << self.below(8),
+            2 => frame[at] = self.rng.next_u32() as u8,
+            // Headers rather than payload; queue pair numbers and PSNs among them.
+            3 => {
+                let at = at % frame.len().min(90);
+                frame[at] = self.rng.next_u32() as u8;
+            }
+            4 => {
+                // A queue pair that may exist: the low ones of worker 0.
+                if let Some(qpn) = frame.get_mut(47..50) {
+                    qpn.copy_from_slice(&[0, 0, self.rng.next_u32() as u8 & 0x1F]);
+                }
+            }
+            _ => {
+                let extra = self.below(64);
+                frame.resize(frame.len() + extra, 0x5A);
+            }
+        }
+    }
+}
+
+/// Puts the right ICRC into what still is a RoCE packet, so that the damage gets past that check.
+fn mend_icrc(frame: &mut [u8]) {
+    let Ok(Frame::Roce(packet)) = classify(frame) else { return };
+    let ip_at = if packet.vlan().is_some() { 18 } else { 14 };
+    let end = packet.payload().as_ptr() as usize - frame.as_ptr() as usize + packet.payload().len() + packet.pad();
+    let sum = icrc(&frame[ip_at..end], packet.is_ipv4(), 0);
+    frame[end..end + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Writes the frames of the day into a capture file, which the adapter's port plays.
+fn record(weather: &mut Weather, path: &Path) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    file.write_all(&words(&[0xA1B2_C3D4, 0x0004_0002, 0, 0, 65535, 1])).unwrap();
+    for _ in 0..FRAMES {
+        let frame = weather.frame();
+        file.write_all(&words(&[0, 0, frame.len() as u32, frame.len() as u32])).unwrap();
+        file.write_all(&frame).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// A file that goes with its name.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_million_bad_frames() {
+    let file = Temporary(std::env::temp_dir().join(format!("rxe-fuzz-{}.pcap", std::process::id())));
+    let captured: Vec<Vec<u8>> = pcap::all().into_iter().flat_map(|(_, frames)| frames).collect();
+    assert!(captured.len() > 1000);
+    println!("seed {SEED:#x}");
+    record(&mut Weather { rng: ChaCha8Rng::seed_from_u64(SEED), captured, mac: MAC }, &file.0);
+
+    let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf", "-l", "0"];
+    let mut args: Vec<String> = args.map(str::to_owned).into();
+    args.push(format!("--vdev=net_pcap0,rx_pcap={},tx_pcap=/dev/null", file.0.display()));
+    let eal = Eal::init(&args).unwrap();
+    let address = |text: &str| text.parse().unwrap();
+    let config = RuntimeConfig {
+        ports: vec![PortSettings {
+            addresses: vec![address("192.168.77.1/24"), address("192.168.77.2/24"), address("fd00:77::1/64")],
+            ..PortSettings::default()
+        }],
+        max_connections: 2000,
+        seed: [7; 32],
+        ..RuntimeConfig::default()
+    };
+    let runtime = Runtime::new(eal, config, vec![Box::new(Anything)]).unwrap();
+    assert!(runtime.ready_line().contains(&format!("mac={MAC} ")), "{}", runtime.ready_line());
+
+    let stop = runtime.stop_handle();
+    let telemetry = runtime.telemetry();
+    let watcher = thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while telemetry.snapshot().get("worker", "rx_frames") < Some(FRAMES as u64) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.stop();
+    });
+    let summary = runtime.run().unwrap();
+    watcher.join().unwrap();
+    println!("{summary}");
+
+    let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
+    assert_eq!(get("worker", "rx_frames"), FRAMES as u64);
+    let sorted = get("worker", "host_frames")
+        + get("worker", "gsi_packets")
+        + get("worker", "qp_packets")
+        + get("worker", "dropped_frames");
+    assert_eq!(sorted, get("worker", "rx_frames"), "every frame went somewhere");
+    // What the queue pairs were given was either taken in or dropped by name; so for all layers together.
+    let dropped: u64 =
+        summary.counters.groups.iter().find(|(name, _)| *name == "drop").unwrap().1.iter().map(|(_, n)| n).sum();
+    assert!(dropped >= get("worker", "dropped_frames") + get("worker", "qp_packets") - get("transport", "rcvd_pkts"));
+    for reached in ["icrc_mismatch", "frame_too_short", "unknown_opcode", "qpn_unknown", "udp_length_mismatch"] {
+        assert!(get("drop", reached) > 0, "{reached} never happened: the weather is too good");
+    }
+    assert!(get("service", "connections_accepted") > 0 && get("transport", "rcvd_pkts") > 0);
+    assert_eq!(summary.mbufs_leaked, 0);
+}

@@ -1,0 +1,308 @@
+//! The guest: a Debian kernel with soft-RoCE under QEMU (emulated, so that no KVM is needed), and commands in it.
+
+use crate::process::{Daemon, locked};
+use crate::world::World;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+// Message kinds of tests/guest/agent.c.
+const RUN: u32 = 1;
+const KILL: u32 = 2;
+const READY: u32 = 16;
+const OUTPUT: u32 = 17;
+const EXIT: u32 = 18;
+
+/// What the guest's one network card is plugged into.
+pub enum Plug {
+    /// No card.
+    None,
+    /// A tap interface.
+    Tap(String),
+    /// The socket of a vhost-user port.
+    VhostUser(PathBuf),
+    /// A wire inside QEMU to the guest's second card, an Intel 82574L behind an IOMMU, for a target in the guest.
+    SecondCard,
+}
+
+/// How a guest is to be booted.
+pub struct GuestConfig {
+    /// Names its files.
+    pub name: String,
+    /// Its network card.
+    pub plug: Plug,
+    /// Words for the kernel's command line, see tests/guest/init.
+    pub parameters: String,
+    /// An initramfs to put on top of the base image.
+    pub extra_initrd: Option<PathBuf>,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Virtual CPUs.
+    pub cpus: u32,
+}
+
+#[derive(Default)]
+struct JobState {
+    output: Vec<u8>,
+    exit: Option<u32>,
+}
+
+#[derive(Default)]
+struct Shared {
+    jobs: Mutex<(HashMap<u32, JobState>, bool)>, // and whether the agent has said READY
+    changed: Condvar,
+    gone: Mutex<bool>,
+}
+
+/// A running guest; dropping it ends QEMU.
+pub struct Guest {
+    qemu: Daemon,
+    port: Mutex<UnixStream>,
+    shared: Arc<Shared>,
+    next_id: AtomicU32,
+    console: PathBuf,
+}
+
+/// A command that runs in the guest.
+pub struct Job<'g> {
+    guest: &'g Guest,
+    id: u32,
+    command: String,
+    limit: Duration,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Output {
+    /// The command.
+    pub command: String,
+    /// Its exit code; 128 + signal, or 124 when it ran out of time.
+    pub code: u32,
+    /// What it wrote to standard output and standard error.
+    pub text: String,
+}
+
+impl Guest {
+    /// Boots a guest and waits until it takes commands.
+    pub fn boot(world: &World, config: GuestConfig) -> Result<Guest, String> {
+        let file = |what: &str| world.path(&format!("{}.{what}", config.name));
+        let (socket, console) = (file("agent"), file("console"));
+        let mut initrd = world.initrd.clone();
+        if let Some(extra) = &config.extra_initrd {
+            initrd = file("initrd"); // the kernel unpacks concatenated archives one after the other
+            let join = || std::fs::write(&initrd, [std::fs::read(&world.initrd)?, std::fs::read(extra)?].concat());
+            join().map_err(|e| format!("cannot write {}: {e}", initrd.display()))?;
+        }
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-nodefaults", "-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-no-reboot"])
+            .args(["-smp", &config.cpus.to_string(), "-m", &config.memory.to_string()])
+            .arg("-kernel")
+            .arg(&world.vmlinuz)
+            .arg("-initrd")
+            .arg(&initrd)
+            .args(["-append", &format!("console=ttyS0 loglevel=5 panic=-1 {}", config.parameters)])
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .args(["-device", "virtio-serial", "-device", "virtserialport,chardev=agent,name=agent"])
+            .arg("-chardev")
+            .arg(format!("socket,path={},server=on,wait=off,id=agent", socket.display()));
+        match &config.plug {
+            Plug::None | Plug::SecondCard => {}
+            Plug::Tap(tap) => {
+                let folder = std::env::var("RXE_REAL_PCAP").ok();
+                let plain = if folder.is_some() { ",vnet_hdr=off" } else { "" }; // else the dump has that header too
+                qemu.arg("-netdev").arg(format!("tap,id=net,ifname={tap},script=no,downscript=no{plain}"));
+                qemu.args(["-device", "virtio-net-pci,netdev=net,mac=52:54:00:77:00:02"]);
+                if let Some(folder) = folder {
+                    let file = format!("{folder}/{}.pcap", config.name);
+                    qemu.args(["-object", &format!("filter-dump,id=dump,netdev=net,maxlen=200,file={file}")]);
+                }
+            }
+            Plug::VhostUser(path) => {
+                qemu.arg("-object").arg(format!("memory-backend-memfd,id=mem,size={}M,share=on", config.memory));
+                qemu.args(["-numa", "node,memdev=mem"]);
+                qemu.arg("-chardev").arg(format!("socket,id=vhost,path={}", path.display()));
+                qemu.args(["-netdev", "vhost-user,id=net,chardev=vhost"]);
+                // Without vectors=0 QEMU 7.2 crashes on vhost-user's configuration interrupt under emulation.
+                qemu.args(["-device", "virtio-net-pci,netdev=net,mac=52:54:00:77:00:02,vectors=0"]);
+            }
+        }
+        if let Plug::SecondCard = config.plug {
+            qemu.args(["-machine", "q35", "-device", "intel-iommu"]);
+            for (id, card) in [("virtio", "virtio-net-pci,mac=52:54:00:77:00:02"), ("intel", "e1000e")] {
+                qemu.args(["-netdev", &format!("hubport,id={id},hubid=0"), "-device", &format!("{card},netdev={id}")]);
+            }
+        }
+        let qemu = Daemon::start(&mut qemu)?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let port = loop {
+            match UnixStream::connect(&socket) {
+                Ok(port) => break port,
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                Err(e) => return Err(format!("QEMU's agent socket: {e}\n{}", qemu.tail())),
+            }
+        };
+        let shared = Arc::new(Shared::default());
+        let reader = port.try_clone().map_err(|e| e.to_string())?;
+        let state = Arc::clone(&shared);
+        std::thread::spawn(move || read_messages(reader, &state));
+        let guest = Guest { qemu, port: Mutex::new(port), shared, next_id: AtomicU32::new(1), console };
+        guest.wait_until(Duration::from_secs(120), |jobs| jobs.1.then_some(())).map_err(|e| {
+            format!("the guest did not come up ({e})\n{}\nconsole: {}", guest.qemu.tail(), guest.console())
+        })?;
+        Ok(guest)
+    }
+
+    fn send(&self, header: [u32; 4], bytes: &[u8]) -> Result<(), String> {
+        let message = [header.map(u32::to_le_bytes).concat(), bytes.to_vec()].concat();
+        locked(&self.port).write_all(&message).map_err(|e| format!("the guest's agent is gone: {e}"))
+    }
+
+    /// Starts a shell command, killed by the guest after `limit`.
+    pub fn start(&self, command: &str, limit: Duration) -> Result<Job<'_>, String> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        locked(&self.shared.jobs).0.insert(id, JobState::default());
+        self.send([RUN, id, limit.as_millis() as u32, command.len() as u32], command.as_bytes())?;
+        Ok(Job { guest: self, id, command: command.to_owned(), limit })
+    }
+
+    /// Runs a shell command to its end.
+    pub fn run(&self, command: &str, limit: Duration) -> Result<Output, String> {
+        self.start(command, limit)?.wait()
+    }
+
+    /// Runs a shell command that has to exit with 0 and to print all of `texts`.
+    pub fn expect(&self, command: &str, limit: Duration, texts: &[&str]) -> Result<Output, String> {
+        self.run(command, limit)?.expect(0, texts)
+    }
+
+    /// The last lines of the kernel's console.
+    pub fn console(&self) -> String {
+        let text = std::fs::read(&self.console).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+
+    /// Waits until `found` finds something in the jobs.
+    fn wait_until<T>(
+        &self,
+        limit: Duration,
+        mut found: impl FnMut(&mut (HashMap<u32, JobState>, bool)) -> Option<T>,
+    ) -> Result<T, String> {
+        let deadline = Instant::now() + limit;
+        let mut jobs = locked(&self.shared.jobs);
+        loop {
+            if let Some(result) = found(&mut jobs) {
+                return Ok(result);
+            }
+            if *locked(&self.shared.gone) {
+                return Err("the guest is gone".to_owned());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("nothing within {} s", limit.as_secs()));
+            }
+            jobs = self.shared.changed.wait_timeout(jobs, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+}
+
+fn read_messages(mut port: UnixStream, shared: &Shared) {
+    let mut header = [0u8; 16];
+    while port.read_exact(&mut header).is_ok() {
+        let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
+        let mut bytes = vec![0u8; word(12) as usize];
+        if port.read_exact(&mut bytes).is_err() {
+            break;
+        }
+        let mut jobs = locked(&shared.jobs);
+        match (word(0), word(4)) {
+            (READY, _) => jobs.1 = true,
+            (OUTPUT, id) => jobs.0.entry(id).or_default().output.extend_from_slice(&bytes),
+            (EXIT, id) => jobs.0.entry(id).or_default().exit = Some(word(8)),
+            _ => break,
+        }
+        drop(jobs);
+        shared.changed.notify_all();
+    }
+    *locked(&shared.gone) = true;
+    shared.changed.notify_all();
+}
+
+impl Job<'_> {
+    /// Waits until the command has printed `text`.
+    pub fn wait_for(&self, text: &str, limit: Duration) -> Result<(), String> {
+        let (id, wanted) = (self.id, text.as_bytes());
+        let found = self.guest.wait_until(limit, |jobs| {
+            let job = jobs.0.get(&id)?;
+            let here = job.output.windows(wanted.len()).any(|w| w == wanted);
+            if here { Some(true) } else { job.exit.map(|_| false) }
+        });
+        if found == Ok(true) {
+            return Ok(());
+        }
+        let why = found.err().unwrap_or_else(|| "it ended".to_owned());
+        Err(format!("`{}` did not print {text:?}: {why}; so far: {}", self.command, shorten(&self.so_far())))
+    }
+
+    /// What it has printed.
+    pub fn so_far(&self) -> String {
+        let jobs = locked(&self.guest.shared.jobs);
+        jobs.0.get(&self.id).map(|job| String::from_utf8_lossy(&job.output).into_owned()).unwrap_or_default()
+    }
+
+    /// True while it runs.
+    pub fn running(&self) -> bool {
+        locked(&self.guest.shared.jobs).0.get(&self.id).is_some_and(|job| job.exit.is_none())
+    }
+
+    /// Sends a signal to the command's process group.
+    pub fn kill(&self, signal: u32) -> Result<(), String> {
+        self.guest.send([KILL, self.id, signal, 0], &[])
+    }
+
+    /// Waits for its end.
+    pub fn wait(self) -> Result<Output, String> {
+        let id = self.id;
+        // The guest kills the command at its limit; the rest is for a guest that hangs.
+        let code = self.guest.wait_until(self.limit + Duration::from_secs(60), |jobs| jobs.0.get(&id)?.exit);
+        let text = self.so_far();
+        locked(&self.guest.shared.jobs).0.remove(&id);
+        match code {
+            Ok(code) => Ok(Output { command: self.command.clone(), code, text }),
+            Err(e) => Err(format!("`{}`: {e}; so far: {}", self.command, shorten(&text))),
+        }
+    }
+}
+
+impl Output {
+    /// Checks exit code and printed texts.
+    pub fn expect(self, code: u32, texts: &[&str]) -> Result<Output, String> {
+        let time = if self.code == 124 { " (it ran out of time)" } else { "" };
+        if self.code != code {
+            return Err(format!(
+                "`{}` exited with {}{time}, not {code}: {}",
+                self.command,
+                self.code,
+                shorten(&self.text)
+            ));
+        }
+        match texts.iter().find(|t| !self.text.contains(**t)) {
+            Some(missing) => Err(format!("`{}` did not print {missing:?}: {}", self.command, shorten(&self.text))),
+            None => Ok(self),
+        }
+    }
+}
+
+/// The end of a long output.
+fn shorten(text: &str) -> String {
+    let text = text.trim_end();
+    let cut = text.char_indices().rev().nth(1500).map_or(0, |(at, _)| at);
+    format!("{}{}", if cut > 0 { "..." } else { "" }, &text[cut..])
+}

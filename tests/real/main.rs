@@ -1,0 +1,62 @@
+//! Real-kernel tests: rxe-target as its users run it, against the Linux kernel's own soft-RoCE driver in a QEMU guest.
+//!
+//! `cargo test --test real [-- FILTER...]`, FILTER being `GROUP` or `GROUP/CASE` (parts of the names); `-- --demo` runs
+//! the demonstration instead. The groups that need root, hugepages and QEMU run in network, mount and process
+//! namespaces of their own, so that nothing of them can outlive the run. Where a machine lacks something these groups
+//! are skipped, and say so; with the environment variable CI set that is a failure. RXE_REAL_PCAP=FOLDER writes captures
+//! of the guests on tap interfaces.
+
+mod cli;
+mod demo;
+mod guest;
+mod kernel;
+mod matrix;
+mod net;
+mod pci;
+mod process;
+mod quick_start;
+mod report;
+mod target;
+mod world;
+
+use report::Report;
+use std::process::ExitCode;
+use world::World;
+
+/// What a case returns: nothing, or what went wrong.
+pub type Check = Result<(), String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|a| a == "--list") {
+        return ExitCode::SUCCESS; // cargo-nextest asks; these cases run under `cargo test` only
+    }
+    let demo = arguments.iter().any(|a| a == "--demo");
+    let filters: Vec<String> = arguments.into_iter().filter(|a| !a.starts_with('-')).collect();
+    match world::enter() {
+        world::Entered::Outside(code) => code,
+        world::Entered::Inside(world) if demo => demo::run(&world),
+        world::Entered::Inside(world) => run(filters, Some(&world), None),
+        world::Entered::Lacking(why) if demo => {
+            eprintln!("make demo cannot run: {why}");
+            ExitCode::FAILURE
+        }
+        world::Entered::Lacking(why) => run(filters, None, Some(why)),
+    }
+}
+
+/// Runs all groups; without a world only those that need none.
+fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> ExitCode {
+    let mut report = Report::new(filters);
+    cli::run(&mut report, world);
+    if let Some(world) = world {
+        kernel::run(&mut report, world);
+        quick_start::run(&mut report, world);
+        pci::run(&mut report, world);
+        matrix::run(&mut report, world);
+    }
+    if let Some(why) = lacking {
+        report.skipped(&why, std::env::var_os("CI").is_some_and(|v| !v.is_empty()));
+    }
+    report.finish()
+}

@@ -1,0 +1,101 @@
+//! rxe-target as a process under test.
+
+use crate::process::{self, Daemon};
+use crate::world::{World, root, target_binary};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Addresses of the target and of the guest in all tests.
+pub const TARGET_V4: &str = "10.77.0.1";
+pub const TARGET_V6: &str = "fd77::1";
+pub const GUEST_V4: &str = "10.77.0.2";
+pub const GUEST_V6: &str = "fd77::2";
+
+/// From SIGTERM to the end of the process.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
+
+/// An initramfs with rxe-target, its libraries, DPDK's drivers and conf/, to put on top of a guest's.
+pub fn archive(world: &World) -> Result<PathBuf, String> {
+    let file = world.path("target.initrd");
+    if !file.exists() {
+        let mut build = Command::new(root().join("tests/guest/build"));
+        let built = process::run(build.arg("--target").arg(target_binary()).arg(&file), Duration::from_secs(60))?;
+        if built.code != 0 {
+            return Err(built.stderr);
+        }
+    }
+    Ok(file)
+}
+
+/// A running target; dropping it kills it.
+pub struct Target {
+    daemon: Daemon,
+    /// The line that said it can serve.
+    pub ready: String,
+}
+
+impl Target {
+    /// Starts it with both addresses on the given virtual device and waits until it can serve.
+    pub fn start(world: &World, vdev: &str, arguments: &[String]) -> Result<Target, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let mut command = Command::new(target_binary());
+        command
+            .args(world.eal_options(&prefix))
+            .arg(format!("--vdev={vdev}"))
+            .arg("--")
+            .args(["--address", &format!("{TARGET_V4}/24"), "--address", &format!("{TARGET_V6}/64")])
+            .args(arguments);
+        let daemon = Daemon::start(&mut command)?;
+        let ready = daemon.wait_for_line("ready ", Duration::from_secs(30))?;
+        Ok(Target { daemon, ready })
+    }
+
+    /// The command line.
+    pub fn name(&self) -> &str {
+        self.daemon.name()
+    }
+
+    /// The last lines it printed, for a failure's text.
+    pub fn tail(&self) -> String {
+        self.daemon.tail()
+    }
+
+    /// Ends it as a user does: exit code 0 within 3 s, a summary, and `ready` printed exactly once.
+    pub fn stop(mut self) -> Result<String, String> {
+        let lines = |d: &Daemon| d.stdout().len() + d.stderr().len();
+        let before = lines(&self.daemon);
+        let began = Instant::now();
+        self.daemon.signal("TERM")?;
+        // Longer than allowed, so that a late end is told apart from none.
+        let Some(status) = self.daemon.wait(Duration::from_secs(15))? else {
+            return Err(format!("the target still runs 15 s after SIGTERM\n{}", self.tail()));
+        };
+        let took = began.elapsed();
+        std::thread::sleep(Duration::from_millis(50)); // the readers' last lines
+        if status.code() != Some(0) {
+            return Err(format!("after SIGTERM the target ended with {status}\n{}", self.tail()));
+        }
+        if took > STOP_LIMIT {
+            return Err(format!("the target took {:.1} s to end after SIGTERM", took.as_secs_f32()));
+        }
+        let ready = self.daemon.stdout().iter().filter(|l| l.starts_with("ready ")).count();
+        if ready != 1 {
+            return Err(format!("{ready} lines start with `ready `\n{}", self.tail()));
+        }
+        if lines(&self.daemon) == before {
+            return Err(format!("no summary after SIGTERM\n{}", self.tail()));
+        }
+        if let Some(line) = self.daemon.stderr().iter().find(|l| l.contains("panicked")) {
+            return Err(format!("the target panicked: {line}"));
+        }
+        Ok(self.daemon.stdout().join("\n"))
+    }
+
+    /// True until the process has ended.
+    pub fn alive(&mut self) -> bool {
+        matches!(self.daemon.wait(Duration::ZERO), Ok(None))
+    }
+}

@@ -1,0 +1,178 @@
+//! Where the tests run: namespaces of their own, a folder of their own, hugepages mounted there.
+//!
+//! The test program starts itself again inside new network, mount and process namespaces. The kernel takes their
+//! interfaces, mounts and processes away when the inner program ends, however it ends.
+
+use crate::process::{self, must};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// Set for the inner program: the folder for its files.
+const INSIDE: &str = "RXE_REAL_DIR";
+/// Free 2 MiB pages that one target and its regions need.
+const HUGEPAGES: u64 = 200;
+/// Programs that the tests start.
+const PROGRAMS: [&str; 6] = ["qemu-system-x86_64", "unshare", "setpriv", "ip", "python3", "kill"];
+
+/// The inner program's surroundings.
+pub struct World {
+    /// Sockets and other files; removed after the run.
+    pub dir: PathBuf,
+    /// Part of the names that have to be unique on the machine.
+    pub token: String,
+    /// Guest kernel and initramfs.
+    pub vmlinuz: PathBuf,
+    /// See `vmlinuz`.
+    pub initrd: PathBuf,
+}
+
+/// What `enter` came to.
+pub enum Entered {
+    /// The inner program ran; this is its result.
+    Outside(ExitCode),
+    /// This is the inner program.
+    Inside(World),
+    /// The machine lacks something.
+    Lacking(String),
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The program under test.
+pub fn target_binary() -> &'static str {
+    env!("CARGO_BIN_EXE_rxe-target")
+}
+
+/// Folder of the guest's images, kept from run to run.
+pub fn guest_dir() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest")
+}
+
+/// Goes into namespaces of our own, or says why not.
+pub fn enter() -> Entered {
+    if let Some(dir) = std::env::var_os(INSIDE) {
+        return match World::inside(PathBuf::from(dir)) {
+            Ok(world) => Entered::Inside(world),
+            Err(e) => Entered::Lacking(e),
+        };
+    }
+    match lacking() {
+        Some(why) => Entered::Lacking(why),
+        None => outside(),
+    }
+}
+
+fn lacking() -> Option<String> {
+    let run = |program: &str, arguments: &[&str]| {
+        process::run(Command::new(program).args(arguments), Duration::from_secs(20))
+    };
+    if !run("id", &["-u"]).is_ok_and(|id| id.stdout.trim() == "0") {
+        return Some("they need root".to_owned());
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let missing: Vec<&str> =
+        PROGRAMS.into_iter().filter(|p| !path.split(':').any(|d| Path::new(d).join(p).is_file())).collect();
+    if !missing.is_empty() {
+        return Some(format!("the machine has no {}: run `make setup`", missing.join(", ")));
+    }
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    let free: u64 = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    if free < HUGEPAGES {
+        return Some(format!("{free} free hugepages of 2 MiB, {HUGEPAGES} are needed: run `make setup`"));
+    }
+    if !run("unshare", &["--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]).is_ok_and(|r| r.code == 0) {
+        return Some("namespaces cannot be made here (`unshare` failed)".to_owned());
+    }
+    None
+}
+
+/// Removes folders of runs that were killed.
+fn remove_stale(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix("rxe-real-").filter(|pid| pid.parse::<u32>().is_ok());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Runs this program again in new namespaces and removes its folder afterwards.
+fn outside() -> Entered {
+    let dir = std::env::temp_dir().join(format!("rxe-real-{}", std::process::id()));
+    let guest = Command::new(root().join("tests/guest/build")).arg(guest_dir()).status();
+    if !guest.is_ok_and(|status| status.success()) {
+        return Entered::Lacking("the guest's image could not be built (its builder said why)".to_owned());
+    }
+    remove_stale(&std::env::temp_dir());
+    if let Err(e) = std::fs::create_dir_all(&dir) {
+        return Entered::Lacking(format!("cannot make the folder {}: {e}", dir.display()));
+    }
+    let this = std::env::current_exe().unwrap_or_else(|_| std::env::args_os().next().unwrap_or_default().into());
+    let child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(this)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, &dir)
+        .stdin(Stdio::null())
+        .spawn();
+    let status = child.and_then(|child| {
+        let pid = child.id().to_string();
+        let folder = dir.clone();
+        // A signal ends the namespaces' first process, and with it everything in them.
+        let _ = ctrlc::set_handler(move || {
+            let _ = must("kill", &["-KILL", &pid]);
+            std::thread::sleep(Duration::from_millis(500));
+            let _ = std::fs::remove_dir_all(&folder);
+            std::process::exit(130);
+        });
+        let mut child = child;
+        child.wait()
+    });
+    let _ = std::fs::remove_dir_all(&dir);
+    match status {
+        Ok(status) => {
+            if let Some(signal) = status.signal() {
+                eprintln!("the tests were ended by signal {signal}");
+            }
+            Entered::Outside(status.code().map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8)))
+        }
+        Err(e) => Entered::Lacking(format!("setpriv and unshare did not run: {e}")),
+    }
+}
+
+impl World {
+    /// Prepares the inner program's surroundings.
+    fn inside(dir: PathBuf) -> Result<World, String> {
+        let huge = dir.join("huge");
+        std::fs::create_dir_all(&huge)
+            .and_then(|()| std::fs::create_dir_all("/run/dpdk"))
+            .map_err(|e| e.to_string())?;
+        must("ip", &["link", "set", "lo", "up"])?;
+        must("mount", &["-t", "hugetlbfs", "-o", "pagesize=2M", "none", &huge.to_string_lossy()])?;
+        must("mount", &["-t", "tmpfs", "none", "/run/dpdk"])?;
+        must("mount", &["-t", "tmpfs", "none", "/dev/shm"])?;
+        let token = dir.to_string_lossy().rsplit('-').next().unwrap_or("0").to_owned();
+        Ok(World { dir, token, vmlinuz: guest_dir().join("vmlinuz"), initrd: guest_dir().join("initrd") })
+    }
+
+    /// A path in the run's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// EAL options that keep a target apart from everything else on the machine.
+    pub fn eal_options(&self, prefix: &str) -> Vec<String> {
+        let huge = self.path("huge");
+        ["-l", "0", "--no-pci", "--file-prefix", &format!("rxe{}{prefix}", self.token), "--huge-dir"]
+            .iter()
+            .map(|s| s.to_string())
+            .chain([huge.to_string_lossy().into_owned()])
+            .collect()
+    }
+}
