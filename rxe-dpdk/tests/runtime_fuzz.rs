@@ -110,11 +110,11 @@ impl Weather {
         if self.below(10) == 0 {
             let mut frame = vec![0; self.below(1600)];
             self.rng.fill_bytes(&mut frame);
-            return self.to_us(frame);
+            return self.readdress(frame);
         }
         let index = self.below(self.captured.len());
         let frame = self.captured[index].clone();
-        let mut frame = self.to_us(frame);
+        let mut frame = self.readdress(frame);
         for _ in 0..self.below(4) {
             self.damage(&mut frame);
         }
@@ -125,7 +125,7 @@ impl Weather {
     }
 
     /// Mostly addressed to the adapter.
-    fn to_us(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
+    fn readdress(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
         if frame.len() >= 12 && self.below(50) > 0 && frame[0] & 1 == 0 {
             frame[..6].copy_from_slice(&self.mac.0);
         }

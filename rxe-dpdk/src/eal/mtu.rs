@@ -5,6 +5,8 @@
 //! * net_tap stops at 1,522-byte frames whatever it is told.
 //! * net_af_packet and net_memif refuse any MTU above 1,500, but never look at it afterwards: they carry what their
 //!   own buffers (`framesz`) hold. So they are not told.
+//! * net_memif spreads a frame longer than its `bsize` over several buffers, and under load the receiver then sees old
+//!   frames again, without end: 31,000 times as many as were sent. So frames are kept within one buffer.
 //! * net_af_packet copies what the kernel gives it without looking at the size of the mbuf. A buffer smaller than
 //!   `framesz` would be overrun by a frame that another program sends; the MTU does not protect it.
 //! * net_af_xdp receives straight into the pool's memory, of which each element must fit into one page.
@@ -112,8 +114,13 @@ pub(super) fn plan(
                 format!("framesz={framesz} holds no more; give --vdev a larger framesz (8192) and blocksz (65536)")
             });
         }
-        // The sizes of its own buffers do not matter: it puts a frame together from several.
-        "net_memif" => {}
+        "net_memif" => {
+            // A longer frame would be spread over several buffers; the notes above say what comes of that.
+            let bsize = vdev.and_then(|vdev| vdev.number("bsize")).unwrap_or(2048) as usize;
+            cap.at_most(bsize.saturating_sub(L2), || {
+                format!("bsize={bsize} holds no more; give both ends' --vdev a larger bsize (8192)")
+            });
+        }
         "net_af_xdp" => {
             // The whole element (pool header 64, mbuf 128, headroom, data) in one page of 4,096. 63 cache lines: an
             // odd number, which DPDK does not grow to spread elements over memory channels.
@@ -203,6 +210,15 @@ mod tests {
         assert!(hint.starts_with("MTU 1500 instead of 4200") && hint.contains("mtu 4200"), "{hint}");
 
         assert!(plan("net_af_packet", Some(&vdev(&[("framesz", "131072")])), &OPEN, None, 1500).is_err());
+    }
+
+    #[test]
+    fn memif_frames_stay_within_one_buffer() {
+        let small = plan("net_memif", None, &OPEN, None, 4200).unwrap();
+        assert_eq!(small.mtu, 2048 - 18);
+        assert!(matches!(small.fallback, Some(Fallback::Mtu { asked: 4200, .. })));
+        let large = plan("net_memif", Some(&vdev(&[("bsize", "8192")])), &OPEN, None, 4200).unwrap();
+        assert_eq!((large.mtu, large.tell), (4200, false));
     }
 
     #[test]
