@@ -80,7 +80,7 @@ fn a_driver_that_does_not_exist() {
 fn a_device_that_does_not_start() {
     alone("a_device_that_does_not_start", || {
         let (error, text) = sentence(&format!("{QUIET} --vdev=net_ring0 --vdev=net_af_packet7,iface=nosuchif0"));
-        assert!(matches!(error, EalError::Vdev { .. }), "{error:?}");
+        assert!(matches!(error, EalError::Device { .. }), "{error:?}");
         assert!(text.starts_with("the device net_af_packet7 did not start: "), "{text}");
         assert!(text.contains("nosuchif0") || text.contains("net_af_packet7"), "{text}");
     });

@@ -40,9 +40,9 @@ pub enum EalError {
         /// The last lines of EAL's log.
         detail: String,
     },
-    /// EAL started, but a device named with `--vdev` did not.
+    /// EAL started, but a device named with `--vdev` or `-a` did not.
     #[error("the device {name} did not start: {detail}")]
-    Vdev {
+    Device {
         /// Its name.
         name: String,
         /// The last lines of EAL's log.

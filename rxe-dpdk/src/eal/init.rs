@@ -35,7 +35,7 @@ impl Eal {
     /// # Errors
     ///
     /// [`EalError::AlreadyInitialised`], [`EalError::BadArguments`], [`EalError::NoHugepages`],
-    /// [`EalError::PrefixInUse`], [`EalError::Vdev`], or [`EalError::Init`] with EAL's last words. After arguments that
+    /// [`EalError::PrefixInUse`], [`EalError::Device`], or [`EalError::Init`] with EAL's last words. After arguments that
     /// EAL could not read it can be tried again; what fails later has used up the process's one start.
     pub fn init(args: &[String]) -> Result<Eal, EalError> {
         let mut started = lock(&STARTED);
@@ -77,16 +77,22 @@ impl Eal {
             let detail = format!("something among `{}` is neither an option nor the value of one", args.join(" "));
             return Err(EalError::BadArguments { detail });
         }
-        eal.check_vdevs(&text)?;
+        eal.check_devices(&text)?;
         Ok(eal)
     }
 
     /// EAL goes on without a device that does not start; the user who named it should know.
-    fn check_vdevs(&self, text: &str) -> Result<(), EalError> {
+    fn check_devices(&self, text: &str) -> Result<(), EalError> {
+        // What EAL's PCI bus says of a device that was asked for with -a.
+        if let Some((_, rest)) = text.split_once("Requested device ")
+            && let Some((name, _)) = rest.split_once(" cannot be used")
+        {
+            return Err(EalError::Device { name: name.to_owned(), detail: log::gist(text) });
+        }
         let ports = self.ports();
         let missing = |vdev: &&Vdev| vdev.is_port() && !ports.iter().any(|port| port.name == vdev.name);
         match self.guard.vdevs.iter().find(missing) {
-            Some(vdev) => Err(EalError::Vdev { name: vdev.name.clone(), detail: log::gist(text) }),
+            Some(vdev) => Err(EalError::Device { name: vdev.name.clone(), detail: log::gist(text) }),
             None => Ok(()),
         }
     }
