@@ -3,7 +3,7 @@
 //! It runs on worker 0, between bursts. It owns the CM, one [`Host`] per port and the listen table; it reaches
 //! workers (its own included) through their mailboxes only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -88,7 +88,8 @@ struct StreamPlace {
     port: usize,
     tcp: TcpStreamId,
     worker: usize,
-    unsent: Vec<u8>,
+    /// What the service wrote, a message per write: the stack keeps messages apart, and so must we.
+    unsent: VecDeque<Vec<u8>>,
     closing: bool,
 }
 
@@ -230,7 +231,7 @@ impl Control {
             ToControl::Disconnect { conn } => self.disconnect(now, conn),
             ToControl::StreamSend { stream, data } => {
                 if let Some(place) = self.streams.get_mut(&stream) {
-                    place.unsent.extend_from_slice(&data);
+                    place.unsent.push_back(data);
                 }
             }
             ToControl::StreamClose { stream } => {
@@ -398,7 +399,7 @@ impl Control {
                 let worker = self.next_worker % self.workers.len();
                 self.next_worker = worker + 1;
                 self.streams
-                    .insert(stream, StreamPlace { port: index, tcp, worker, unsent: Vec::new(), closing: false });
+                    .insert(stream, StreamPlace { port: index, tcp, worker, unsent: VecDeque::new(), closing: false });
                 self.by_host_stream.insert((index, tcp), stream);
                 self.send(worker, ToWorker::StreamOpened { service, stream, local, peer });
             }
@@ -428,9 +429,13 @@ impl Control {
     fn push_streams(&mut self) {
         for place in self.streams.values_mut() {
             let host = &mut self.ports[place.port].host;
-            if !place.unsent.is_empty() {
-                let taken = host.send(place.tcp, &place.unsent);
-                place.unsent.drain(..taken);
+            while let Some(message) = place.unsent.front_mut() {
+                let taken = host.send(place.tcp, message);
+                if taken < message.len() {
+                    message.drain(..taken);
+                    break;
+                }
+                place.unsent.pop_front();
             }
             if place.closing && place.unsent.is_empty() {
                 host.close(place.tcp);
