@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::mem::{Access, Allocator, KeyDomain, KeyTable, Memory, MemoryRegion, RegisterError};
 use rxe_proto::transport::{CqError, Engine, EngineConfig};
-use rxe_proto::wire::{PathMtu, PortId, Psn};
+use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
 
 use super::context::NamedRegion;
 use super::control::{Control, ControlPort};
@@ -169,12 +169,11 @@ impl Runtime {
 
         let (to_control, control_inbox) = mpsc::channel();
         let (senders, inboxes): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
-        let identities: Vec<PortIdentity> = ports
+        let identities: Vec<PortIdentity> = hosts
             .iter()
-            .zip(&hosts)
-            .map(|(port, own)| PortIdentity { mac: port.mac(), vlan: own.host.vlan().map(|tci| tci & 0x0FFF) })
+            .map(|own| PortIdentity { mac: own.mac, vlan: own.host.vlan().map(|tci| tci & 0x0FFF) })
             .collect();
-        let guid = u64::from_be_bytes(ports[0].mac().eui64(true));
+        let guid = u64::from_be_bytes(hosts[0].mac.eui64(true));
         let cm = Cm::new(CmConfig { max_connections: config.max_connections, ..CmConfig::new(guid, seeds.next()) });
         let listens = factories
             .iter()
@@ -392,9 +391,10 @@ fn make_hosts(
 ) -> Result<Vec<ControlPort>, RuntimeError> {
     let mut hosts = Vec::new();
     for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
+        let mac = station_address(port.mac(), seeds);
         let mut host = Host::new(&HostConfig {
             port: port.id(),
-            mac: port.mac(),
+            mac,
             mtu: port.mtu(),
             vlan: own.vlan.map(|id| id | u16::from(config.marking.pcp) << 13),
             addresses: own.addresses.clone(),
@@ -414,7 +414,7 @@ fn make_hosts(
         }
         let seed = seeds.next();
         hosts.push(ControlPort {
-            mac: port.mac(),
+            mac,
             path_mtu: path_mtu(port.mtu()),
             host,
             gsi_psn: Psn::default(),
@@ -422,6 +422,16 @@ fn make_hosts(
         });
     }
     Ok(hosts)
+}
+
+/// The port's own address, or one that we make up for devices that have none (net_ring).
+fn station_address(own: MacAddr, seeds: &mut Seeds) -> MacAddr {
+    if own != MacAddr::default() {
+        return own;
+    }
+    let [a, b, c, d, e, ..] = seeds.next();
+    // 02: locally administered, one station.
+    MacAddr([0x02, a, b, c, d, e])
 }
 
 /// The largest path MTU whose every packet fits an IP MTU.
