@@ -16,11 +16,12 @@
 
 use std::net::SocketAddr;
 
-use rxe_proto::cm::{ConnId, ConnectFailure, ConnectRequest, DisconnectReason};
-use rxe_proto::transport::{QpErrorCause, Qpn, WorkCompletion};
+use rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_proto::transport::{Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, RejReason};
 
-pub use crate::worker::context::{Context, StreamId};
+pub use crate::worker::context::Context;
+pub use crate::worker::messages::{EndReason, StreamId};
 
 /// Where a service wants to be called.
 #[derive(Clone)]
@@ -87,19 +88,6 @@ pub struct Accept {
     pub initiator_depth: u8,
     /// Private data of the REP, at most 196 bytes.
     pub private_data: Vec<u8>,
-}
-
-/// Why a connection is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EndReason {
-    /// It was up, and one side disconnected.
-    Disconnected(DisconnectReason),
-    /// It never came up: the peer did not confirm.
-    NotEstablished(ConnectFailure),
-    /// The queue pair went to the error state; the peer is told by a DREQ.
-    QueuePair(QpErrorCause),
-    /// It never came up: the queue pair does not take what the peer asked for.
-    Unacceptable,
 }
 
 /// Makes the instances of one service.

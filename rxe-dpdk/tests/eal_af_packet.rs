@@ -1,39 +1,19 @@
 //! Jumbo frames over net_af_packet on a veth pair. Wants root for a network namespace of its own, in which the test
 //! runs a copy of itself: the namespace and all in it vanish with that process.
 
-use std::env;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::{Eal, EalError, Fallback, Port, PortConfig, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::rxe_proto::wire::PortId;
 
-const INSIDE: &str = "RXE_TEST_IN_NAMESPACE";
+#[path = "support/namespace.rs"]
+mod namespace;
+
+use namespace::ip;
 
 #[test]
 fn jumbo_frames_pass_and_mtus_follow_what_the_interface_can() {
-    if env::var_os(INSIDE).is_some() {
-        return inside();
-    }
-    let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0");
-    if !root {
-        assert!(env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: net_af_packet wants root");
-        eprintln!("SKIPPED: net_af_packet wants root");
-        return;
-    }
-    let status = Command::new("unshare")
-        .arg("--net")
-        .arg(env::current_exe().unwrap())
-        .args(["--exact", "jumbo_frames_pass_and_mtus_follow_what_the_interface_can", "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .unwrap();
-    assert!(status.success(), "the copy in the namespace: {status}");
-}
-
-fn ip(args: &str) {
-    let output = Command::new("ip").args(args.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+    namespace::run("jumbo_frames_pass_and_mtus_follow_what_the_interface_can", inside);
 }
 
 fn inside() {

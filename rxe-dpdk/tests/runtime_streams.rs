@@ -1,10 +1,8 @@
 //! TCP streams of a service, with the local kernel as the client over a veth pair: what a service writes arrives in order,
 //! a write of its own in one piece, and both sides may close. Wants root for a network namespace, as `eal_af_packet`.
 
-use std::env;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,11 @@ use rxe_dpdk::eal::Eal;
 use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig};
 
-const INSIDE: &str = "RXE_TEST_IN_NAMESPACE";
+#[path = "support/namespace.rs"]
+mod namespace;
+
+use namespace::ip;
+
 const ECHO: u16 = 7;
 const HANGS_UP: u16 = 9;
 
@@ -53,28 +55,7 @@ impl Service for Talker {
 
 #[test]
 fn a_kernel_client_talks_to_a_service() {
-    if env::var_os(INSIDE).is_some() {
-        return inside();
-    }
-    let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0");
-    if !root {
-        assert!(env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: net_af_packet wants root");
-        eprintln!("SKIPPED: net_af_packet wants root");
-        return;
-    }
-    let status = Command::new("unshare")
-        .arg("--net")
-        .arg(env::current_exe().unwrap())
-        .args(["--exact", "a_kernel_client_talks_to_a_service", "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .unwrap();
-    assert!(status.success(), "the copy in the namespace: {status}");
-}
-
-fn ip(args: &str) {
-    let output = Command::new("ip").args(args.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+    namespace::run("a_kernel_client_talks_to_a_service", inside);
 }
 
 fn inside() {
@@ -138,7 +119,7 @@ fn echo(address: &str) {
         assert_eq!(stream.read(&mut answer).unwrap(), 1400);
         assert_eq!(answer[..1400], [round; 1400]);
     }
-    let long: Vec<u8> = (0..200_000_u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let long: Vec<u8> = (0..200_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let mut writer = stream.try_clone().unwrap();
     let sent = long.clone();
     let writing = thread::spawn(move || {

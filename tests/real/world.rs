@@ -85,10 +85,11 @@ fn lacking() -> Option<String> {
     if free < HUGEPAGES {
         return Some(format!("{free} free hugepages of 2 MiB, {HUGEPAGES} are needed: run `make setup`"));
     }
-    if !run("unshare", &["--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]).is_ok_and(|r| r.code == 0) {
-        return Some("namespaces cannot be made here (`unshare` failed)".to_owned());
+    match run("unshare", &["--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]) {
+        Ok(done) if done.code == 0 => None,
+        Ok(done) => Some(format!("namespaces cannot be made here: {}", done.stderr.trim())),
+        Err(e) => Some(format!("namespaces cannot be made here: {e}")),
     }
-    None
 }
 
 /// Removes folders of runs that were killed.

@@ -10,11 +10,7 @@ use rxe_proto::mem::{Access, AllocError, Allocator, Memory, MemoryRegion, PdId, 
 use rxe_proto::transport::{CqId, Engine, PostError, QpCaps, QpError, QpInit, QpTransition, Qpn, RecvWr, SendWr};
 use rxe_proto::{Duration, Instant};
 
-use super::messages::ToControl;
-
-/// A TCP stream of the side channels, unique while the process lives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct StreamId(pub(crate) u64);
+use super::messages::{StreamId, ToControl};
 
 /// A region that was named on the command line. It is known to every worker under the same key.
 #[derive(Clone, Debug)]

@@ -17,10 +17,9 @@ use rxe_proto::wire::{
 };
 use rxe_proto::{Duration, Instant};
 
-use super::context::StreamId;
-use super::messages::{ToControl, ToWorker};
+use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
-use crate::service::{EndReason, Listen};
+use crate::service::Listen;
 
 counters! {
     /// What the control side did.

@@ -3,12 +3,27 @@
 
 use std::net::SocketAddr;
 
-use rxe_proto::cm::{AcceptParams, ConnId, ConnectRequest};
+use rxe_proto::cm::{AcceptParams, ConnId, ConnectFailure, ConnectRequest, DisconnectReason};
+use rxe_proto::transport::QpErrorCause;
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{MacAddr, Path};
 
-use super::context::StreamId;
-use crate::service::EndReason;
+/// A TCP stream of the side channels, unique while the process lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StreamId(pub(crate) u64);
+
+/// Why a connection is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndReason {
+    /// It was up, and one side disconnected.
+    Disconnected(DisconnectReason),
+    /// It never came up: the peer did not confirm.
+    NotEstablished(ConnectFailure),
+    /// The queue pair went to the error state; the peer is told by a DREQ.
+    QueuePair(QpErrorCause),
+    /// It never came up: the queue pair does not take what the peer asked for.
+    Unacceptable,
+}
 
 /// From the control side to the worker that owns a connection or stream.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ pub(crate) mod context;
 mod control;
 mod handoff;
 mod idle;
-mod messages;
+pub(crate) mod messages;
 mod ports;
 mod run;
 mod runtime;

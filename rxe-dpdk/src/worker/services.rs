@@ -11,10 +11,10 @@ use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{Path, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
-use super::context::{Context, NamedRegion, ServiceCq, ServiceTimers, StreamId};
-use super::messages::{ToControl, ToWorker};
+use super::context::{Context, NamedRegion, ServiceCq, ServiceTimers};
+use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::seeds::Seeds;
-use crate::service::{Accept, Decision, EndReason, Service};
+use crate::service::{Accept, Decision, Service};
 
 counters! {
     /// What happened to connections and streams on one worker.
