@@ -12,6 +12,7 @@
 //! around it.
 
 mod endpoint;
+mod factory;
 mod port7471;
 mod rdma_example;
 mod rdma_server;
@@ -30,10 +31,10 @@ type Make = fn(&Config, &Book) -> Box<dyn ServiceFactory>;
 
 /// All services, in the order in which they are asked whether they claim a request.
 const ALL: [(&str, Make); 4] = [
-    (rping::NAME, |_, book| Box::new(rping::Factory::new(book))),
-    (rdma_server::NAME, |_, book| Box::new(rdma_server::Factory::new(book))),
-    (rdma_example::NAME, |_, book| Box::new(rdma_example::Factory::new(book))),
-    (region::NAME, |config, book| Box::new(region::Factory::new(config.region_port, book))),
+    (rping::NAME, |_, book| Box::new(rping::factory(book))),
+    (rdma_server::NAME, |_, book| Box::new(rdma_server::factory(book))),
+    (rdma_example::NAME, |_, book| Box::new(rdma_example::factory(book))),
+    (region::NAME, |config, book| Box::new(region::factory(config.region_port, book))),
 ];
 
 /// The names of all services.

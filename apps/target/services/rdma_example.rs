@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, Memory, MemoryRegion};
 use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
 
 use super::endpoint::{Endpoint, MESSAGE, Pool, Seats};
+use super::factory::Factory;
 use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
@@ -74,6 +75,10 @@ struct RdmaExample {
 }
 
 impl RdmaExample {
+    fn new(tally: Arc<Tally>) -> RdmaExample {
+        RdmaExample { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), tally }
+    }
+
     fn lend(
         cx: &mut Context<'_>,
         client: &mut Client,
@@ -162,34 +167,8 @@ impl Service for RdmaExample {
 }
 
 /// Makes the service.
-pub struct Factory {
-    book: Book,
-}
-
-impl Factory {
-    /// A factory whose services count in `book`.
-    pub fn new(book: &Book) -> Factory {
-        Factory { book: book.clone() }
-    }
-}
-
-impl ServiceFactory for Factory {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn listen(&self) -> Vec<Listen> {
-        vec![Listen::cm(PORT)]
-    }
-
-    fn create(&self, _worker: usize) -> Box<dyn Service> {
-        Box::new(RdmaExample {
-            clients: HashMap::new(),
-            seats: Seats::default(),
-            pool: Pool::new(POOLED),
-            tally: self.book.open(NAME),
-        })
-    }
+pub fn factory(book: &Book) -> Factory {
+    Factory::new(NAME, vec![Listen::cm(PORT)], |tally| Box::new(RdmaExample::new(tally)), book)
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::Access;
 use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
 
 use super::endpoint::{Endpoint, Seats};
+use super::factory::Factory;
 use super::port7471::{Caller, PORT};
 use super::tally::{Book, Tally};
 
@@ -77,27 +78,10 @@ impl Service for RdmaServer {
 }
 
 /// Makes the service.
-pub struct Factory {
-    book: Book,
-}
-
-impl Factory {
-    /// A factory whose services count in `book`.
-    pub fn new(book: &Book) -> Factory {
-        Factory { book: book.clone() }
-    }
-}
-
-impl ServiceFactory for Factory {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn listen(&self) -> Vec<Listen> {
-        vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::RdmaClient)]
-    }
-
-    fn create(&self, _worker: usize) -> Box<dyn Service> {
-        Box::new(RdmaServer { clients: HashMap::new(), seats: Seats::default(), tally: self.book.open(NAME) })
-    }
+pub fn factory(book: &Book) -> Factory {
+    let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::RdmaClient)];
+    let create = |tally| -> Box<dyn Service> {
+        Box::new(RdmaServer { clients: HashMap::new(), seats: Seats::default(), tally })
+    };
+    Factory::new(NAME, listens, create, book)
 }

@@ -6,13 +6,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_dpdk::worker::{NamedRegion, QpCaps};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::Access;
 use rxe_proto::transport::{Qpn, RecvWr, WcStatus, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 
+use super::factory::Factory;
 use super::tally::{Book, Tally};
 use crate::config::MAX_REGION_NAME;
 
@@ -156,31 +157,9 @@ impl Service for Region {
     }
 }
 
-/// Makes the service.
-pub struct Factory {
-    port: u16,
-    book: Book,
-}
-
-impl Factory {
-    /// A factory whose services listen on `port` and count in `book`.
-    pub fn new(port: u16, book: &Book) -> Factory {
-        Factory { port, book: book.clone() }
-    }
-}
-
-impl ServiceFactory for Factory {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn listen(&self) -> Vec<Listen> {
-        vec![Listen::cm(self.port)]
-    }
-
-    fn create(&self, _worker: usize) -> Box<dyn Service> {
-        Box::new(Region { clients: HashSet::new(), tally: self.book.open(NAME) })
-    }
+/// Makes the service, which listens on `port`.
+pub fn factory(port: u16, book: &Book) -> Factory {
+    Factory::new(NAME, vec![Listen::cm(port)], |tally| Box::new(Region { clients: HashSet::new(), tally }), book)
 }
 
 #[cfg(test)]

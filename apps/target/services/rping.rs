@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, MemoryRegion};
 use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 
 use super::endpoint::{Endpoint, MESSAGE, Pool, Seats, WR_RDMA};
+use super::factory::Factory;
 use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
@@ -141,6 +142,10 @@ struct Rping {
 }
 
 impl Rping {
+    fn new(tally: Arc<Tally>) -> Rping {
+        Rping { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), tally }
+    }
+
     /// Deals with the completion for `client`, or says why the connection must end.
     fn handle(
         cx: &mut Context<'_>,
@@ -240,34 +245,8 @@ impl Service for Rping {
 }
 
 /// Makes the service.
-pub struct Factory {
-    book: Book,
-}
-
-impl Factory {
-    /// A factory whose services count in `book`.
-    pub fn new(book: &Book) -> Factory {
-        Factory { book: book.clone() }
-    }
-}
-
-impl ServiceFactory for Factory {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn listen(&self) -> Vec<Listen> {
-        vec![Listen::cm(PORT)]
-    }
-
-    fn create(&self, _worker: usize) -> Box<dyn Service> {
-        Box::new(Rping {
-            clients: HashMap::new(),
-            seats: Seats::default(),
-            pool: Pool::new(POOLED),
-            tally: self.book.open(NAME),
-        })
-    }
+pub fn factory(book: &Book) -> Factory {
+    Factory::new(NAME, vec![Listen::cm(PORT)], |tally| Box::new(Rping::new(tally)), book)
 }
 
 #[cfg(test)]
