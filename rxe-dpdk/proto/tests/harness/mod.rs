@@ -6,6 +6,7 @@
 // Each test file uses its own part.
 #![allow(dead_code)]
 
+pub mod ops;
 pub mod pair;
 pub mod solo;
 
