@@ -2,6 +2,7 @@
 //!
 //! A net_ring device receives what it sent. All tests of this file share one EAL, and each has devices of its own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -182,18 +183,21 @@ fn an_empty_pool_refuses_and_recovers() {
 
 #[test]
 fn rings_hand_packets_over_in_order() {
-    const EACH: u32 = 20_000;
+    // Few, since a producer that is interrupted within DPDK's ring holds up all others, spinning: with more threads than
+    // cores that is the usual case.
+    const EACH: u32 = 2_000;
     for senders in [1, 3] {
+        let given_up = AtomicBool::new(false);
         let pool = Mempool::create(eal(), &format!("handoff{senders}"), 1000, 256, 0, -1).unwrap();
         let MbufRing { senders: ends, mut receiver } = MbufRing::new(eal(), 100, senders).unwrap();
         assert_eq!(ends.len(), senders);
         thread::scope(|scope| {
             for (who, mut end) in ends.into_iter().enumerate() {
-                let pool = &pool;
+                let (pool, given_up) = (&pool, &given_up);
                 scope.spawn(move || {
                     let mut batch = RxBurst::new();
                     let mut seq = 0;
-                    while seq < EACH || !batch.is_empty() {
+                    while (seq < EACH || !batch.is_empty()) && !given_up.load(Ordering::Relaxed) {
                         while seq < EACH && !batch.is_full() {
                             let Some(mut mbuf) = pool.alloc() else { break };
                             assert!(mbuf.resize(8) && !mbuf.resize(300));
@@ -212,7 +216,10 @@ fn rings_hand_packets_over_in_order() {
             let mut burst = RxBurst::new();
             let deadline = Instant::now() + Duration::from_secs(60);
             while next.iter().any(|next| *next < EACH) {
-                assert!(Instant::now() < deadline, "stuck at {next:?}");
+                if Instant::now() > deadline {
+                    given_up.store(true, Ordering::Relaxed);
+                    panic!("stuck at {next:?}");
+                }
                 if receiver.receive(&mut burst) == 0 {
                     thread::yield_now();
                 }
