@@ -18,6 +18,10 @@ const READY: u32 = 16;
 const OUTPUT: u32 = 17;
 const EXIT: u32 = 18;
 
+/// rping's last words, with exit code 255, when its event thread finds that the main thread has closed the event channel
+/// after the last ping: a race of the program with itself, about once in 300 runs on a busy machine, with any server.
+pub const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
+
 /// What the guest's one network card is plugged into.
 pub enum Plug {
     /// No card.
@@ -283,7 +287,10 @@ impl Job<'_> {
 
 impl Output {
     /// Checks exit code and printed texts.
-    pub fn expect(self, code: u32, texts: &[&str]) -> Result<Output, String> {
+    pub fn expect(mut self, code: u32, texts: &[&str]) -> Result<Output, String> {
+        if self.code == 255 && self.text.contains(RPING_RACE) {
+            self.code = 0;
+        }
         let time = if self.code == 124 { " (it ran out of time)" } else { "" };
         if self.code != code {
             return Err(format!(
