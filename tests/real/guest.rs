@@ -18,8 +18,9 @@ const READY: u32 = 16;
 const OUTPUT: u32 = 17;
 const EXIT: u32 = 18;
 
-/// rping's last words, with exit code 255, when its event thread finds that the main thread has closed the event channel
-/// after the last ping: a race of the program with itself, about once in 300 runs on a busy machine, with any server.
+/// rping's last words, with exit code 255, when its event thread asks for the next event just after the main thread, done
+/// with everything, has closed the event channel: a race of the program with itself. Seen once in 300 runs on a busy
+/// machine; it depends on when the answer to the disconnect arrives. (Later versions of rping stop the thread first.)
 pub const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
 /// What the guest's one network card is plugged into.
