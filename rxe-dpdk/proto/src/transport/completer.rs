@@ -7,11 +7,11 @@
 use crate::time::Instant;
 use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome, rnr_timer};
 
+use super::common::{Common, Failure};
 use super::context::Context;
-use super::qp::{Common, Qp};
-use super::requester::{Failure, Requester, RnrWait, SendWqe};
+use super::requester::{Requester, RnrWait, SendWqe};
 use super::seq::Seq;
-use super::{QpErrorCause, QpEvent, QpState, SendFlags, SendOp, WcStatus, WorkCompletion, sge};
+use super::{QpErrorCause, SendFlags, SendOp, WcStatus, WorkCompletion, sge};
 
 /// What made a requester go back.
 #[derive(Clone, Copy)]
@@ -24,29 +24,12 @@ enum Retry {
     ReadGap,
 }
 
-impl Qp {
-    /// A response whose source, partition and ICRC have been checked.
-    #[inline]
-    pub(super) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
-        let before = self.requester.una;
-        if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
-            self.fail(cx, failure.cause, failure.wqe, None);
-            return;
-        }
-        if self.requester.una > before {
-            self.requester.rearm(now);
-        }
-        self.watch(cx);
-        self.activate(cx);
-        if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
-            self.drained = true;
-            cx.events.push_back(QpEvent::SendQueueDrained { qpn: self.common.qpn });
-        }
-    }
-}
-
 impl Requester {
-    fn respond(
+    /// A response whose source, partition and ICRC have been checked.
+    ///
+    /// # Errors
+    /// Why the queue pair must go to error.
+    pub(super) fn respond(
         &mut self,
         common: &Common,
         cx: &mut Context,

@@ -4,6 +4,8 @@
 //! requests, and a `requester` with its `completer`, which carry out our own. They share nothing but the `link` to the
 //! peer; what all queue pairs of the engine share is in `context`.
 
+mod attr;
+mod common;
 mod completer;
 mod config;
 mod context;
@@ -12,6 +14,7 @@ mod engine;
 mod event;
 mod link;
 mod qp;
+mod recv_queue;
 mod requester;
 mod responder;
 mod seq;
@@ -22,11 +25,11 @@ mod table;
 mod timer;
 pub mod work;
 
+pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit};
 pub use config::EngineConfig;
 pub use cq::CqError;
 pub use engine::Engine;
 pub use event::{QpErrorCause, QpEvent};
-pub use qp::{PostError, QpCaps, QpError, QpInfo, QpInit};
 pub use state::{QpState, QpTransition, RtrAttr, RtsAttr};
 pub use stats::TransportStats;
 pub use work::{CqId, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};

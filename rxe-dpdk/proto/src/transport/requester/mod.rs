@@ -17,11 +17,11 @@ mod send_queue;
 use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
 
+use super::common::{Common, Failure, packets_of};
 use super::context::{Context, Turn};
-use super::qp::{Common, Qp};
-use super::responder::packets_of;
+use super::link::Link;
 use super::seq::Seq;
-use super::{PostError, QpErrorCause, QpState, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion, sge};
+use super::{PostError, QpErrorCause, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, sge};
 
 use packet::Sent;
 pub(super) use send_queue::{SendQueue, SendWqe};
@@ -73,13 +73,6 @@ pub(super) struct RnrWait {
     /// The PSN that it refused.
     pub(super) psn: Seq,
     pub(super) until: Instant,
-}
-
-/// Why a queue pair must go to error: the work request that is to blame, if one is, and with which status.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Failure {
-    pub(super) wqe: Option<(u64, WcStatus)>,
-    pub(super) cause: QpErrorCause,
 }
 
 impl Requester {
@@ -249,90 +242,59 @@ fn timeout_of(code: u8) -> Option<Duration> {
     (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
 }
 
-impl Qp {
-    /// Writes up to `quantum` request packets. Returns how many and how it ended.
+impl Requester {
+    /// Writes up to `quantum` request packets. Returns how many, how it ended, and what went wrong.
     pub(super) fn send_requests(
         &mut self,
+        common: &Common,
+        link: &Link,
         cx: &mut Context,
         now: Instant,
         tx: &mut impl TxQueue,
-        quantum: u32,
-    ) -> (usize, Turn) {
-        let Some(link) = &self.link else { return (0, Turn::Idle) };
+        draining: bool,
+    ) -> (usize, Turn, Option<Failure>) {
+        let quantum = cx.config.send_quantum as usize;
         let mut written = 0;
-        let draining = self.state == QpState::Sqd;
-        let mut turn = Turn::More;
-        let mut failure = None;
-        while written < quantum as usize {
-            match self.requester.send_one(&self.common, link, cx, tx, draining) {
-                Sent::Written => written += 1,
-                Sent::Blocked => {
-                    turn = Turn::Idle;
-                    break;
-                }
-                Sent::Refused => {
-                    turn = Turn::Refused;
-                    break;
-                }
-                Sent::Failed(reason) => {
-                    failure = Some(reason);
-                    turn = Turn::Idle;
-                    break;
-                }
+        let (turn, failure) = loop {
+            if written >= quantum {
+                break (Turn::More, None);
             }
+            match self.send_one(common, link, cx, tx, draining) {
+                Sent::Written => written += 1,
+                Sent::Blocked => break (Turn::Idle, None),
+                Sent::Refused => break (Turn::Refused, None),
+                Sent::Failed(failure) => break (Turn::Idle, Some(failure)),
+            }
+        };
+        if written > 0 && self.deadline.is_none() {
+            self.rearm(now);
         }
-        if written > 0 && self.requester.deadline.is_none() {
-            self.requester.rearm(now);
-            self.watch(cx);
-        }
-        if let Some(failure) = failure {
-            cx.stats.send_err.inc();
-            self.fail(cx, failure.cause, failure.wqe, None);
-            turn = if self.responder.owes() { Turn::More } else { Turn::Idle };
-        }
-        (written, turn)
+        (written, turn, failure)
     }
 
     /// The deadline has passed.
-    pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
-        let requester = &mut self.requester;
-        if requester.rnr_wait.take().is_some() {
+    ///
+    /// # Errors
+    /// The failure of the oldest work request when all retries are used up.
+    pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) -> Result<(), Failure> {
+        if self.rnr_wait.take().is_some() {
             // The wait is over; the clock starts when something is sent.
-            requester.deadline = None;
-            self.activate(cx);
-            return;
+            self.deadline = None;
+            return Ok(());
         }
         cx.stats.timeouts.inc();
-        if requester.retries_left == 0 {
-            let failure =
-                Failure { wqe: Some((requester.sq.head(), WcStatus::RetryExcErr)), cause: QpErrorCause::RetryExceeded };
+        if self.retries_left == 0 {
             cx.stats.retry_exceeded_err.inc();
-            self.fail(cx, failure.cause, failure.wqe, None);
-            return;
+            let wqe = Some((self.sq.head(), WcStatus::RetryExcErr));
+            return Err(Failure { wqe, cause: QpErrorCause::RetryExceeded });
         }
-        requester.retries_left -= 1;
+        self.retries_left -= 1;
         cx.stats.completer_retry_err.inc();
         // Whatever was sent for the last retry is lost too: the next NAK is news.
-        requester.retried = None;
-        requester.rewind();
-        requester.rearm(now);
-        self.activate(cx);
-    }
-}
-
-impl Common {
-    /// The completion of a work request that did not succeed.
-    pub(super) fn failed(&self, wr_id: u64, opcode: super::WcOpcode, status: WcStatus) -> WorkCompletion {
-        WorkCompletion {
-            wr_id,
-            status,
-            opcode,
-            qpn: self.qpn,
-            byte_len: 0,
-            imm: None,
-            invalidated_rkey: None,
-            solicited: false,
-        }
+        self.retried = None;
+        self.rewind();
+        self.rearm(now);
+        Ok(())
     }
 }
 

@@ -1,13 +1,13 @@
 //! Writing request packets.
 
 use crate::mem::Access;
+use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
-use crate::transport::qp::Common;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus, sge};
 use crate::wire::{Opcode, TxQueue};
 
-use super::{Failure, MAX_SPAN, Requester, SendWqe};
+use super::{MAX_SPAN, Requester, SendWqe};
 
 /// What became of the next packet.
 pub(super) enum Sent {

@@ -2,8 +2,8 @@
 
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
+use crate::transport::common::Common;
 use crate::transport::context::Context;
-use crate::transport::qp::Common;
 use crate::transport::seq::Seq;
 use crate::wire::RocePacket;
 

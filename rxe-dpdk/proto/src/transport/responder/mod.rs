@@ -11,7 +11,6 @@
 
 mod atomic;
 mod read;
-mod recv_queue;
 mod reply;
 mod resources;
 mod send;
@@ -20,12 +19,12 @@ mod write;
 use crate::mem::{Access, PdId};
 use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome};
 
+use super::common::Common;
 use super::context::Context;
-use super::qp::{Common, Qp};
+use super::recv_queue::RecvQueue;
 use super::seq::Seq;
-use super::{QpErrorCause, QpEvent, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
+use super::{QpErrorCause, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
 
-pub(super) use recv_queue::{RecvQueue, RecvRefused};
 #[cfg(test)]
 pub(super) use resources::Resource;
 pub(super) use resources::Resources;
@@ -106,6 +105,13 @@ enum Refusal {
     NotReady,
     /// The connection ends. `nak` is the answer, if there is one; `receive` the status of the receive in use.
     Fatal { nak: Option<NakCode>, cause: QpErrorCause, receive: WcStatus },
+}
+
+/// Why a queue pair must go to error, and the status of the receive in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Broken {
+    pub(super) cause: QpErrorCause,
+    pub(super) receive: Option<WcStatus>,
 }
 
 impl Refusal {
@@ -313,47 +319,49 @@ impl Responder {
     }
 }
 
-impl Qp {
-    /// A request whose source, partition and ICRC have been checked.
+impl Responder {
+    /// A request whose source, partition and ICRC have been checked. Whether it was executed.
+    ///
+    /// # Errors
+    /// Why the queue pair must go to error; an answer, if there is one, is noted.
     #[inline]
-    pub(super) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
-        let psn = self.responder.expected.nearest(packet.psn());
-        if psn == self.responder.expected {
-            match self.responder.execute(&self.common, cx, packet) {
-                Ok(()) => {
-                    if !self.established {
-                        self.established = true;
-                        cx.events.push_back(QpEvent::CommunicationEstablished { qpn: self.common.qpn });
-                    }
-                }
-                Err(refusal) => self.refuse(cx, refusal),
-            }
-        } else if psn < self.responder.expected {
-            self.responder.duplicate(&self.common, cx, packet, psn);
+    pub(super) fn handle_request(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+    ) -> Result<bool, Broken> {
+        let psn = self.expected.nearest(packet.psn());
+        if psn == self.expected {
+            return match self.execute(common, cx, packet) {
+                Ok(()) => Ok(true),
+                Err(refusal) => self.refuse(cx, refusal).map(|()| false),
+            };
+        }
+        if psn < self.expected {
+            self.duplicate(common, cx, packet, psn);
         } else {
-            self.responder.out_of_sequence(cx);
+            self.out_of_sequence(cx);
         }
-        if self.responder.owes() {
-            self.activate(cx);
-        }
+        Ok(false)
     }
 
-    fn refuse(&mut self, cx: &mut Context, refusal: Refusal) {
-        let responder = &mut self.responder;
-        let (psn, msn) = (responder.expected.psn(), responder.msn);
+    fn refuse(&mut self, cx: &mut Context, refusal: Refusal) -> Result<(), Broken> {
+        let (psn, msn) = (self.expected.psn(), self.msn);
         match refusal {
             Refusal::NotReady => {
-                responder.told = Told::NotReady;
-                responder.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: responder.min_rnr_timer } });
+                self.told = Told::NotReady;
+                self.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: self.min_rnr_timer } });
                 cx.stats.receive_queue_empty.inc();
                 cx.drop(DropReason::NoReceive);
+                Ok(())
             }
             Refusal::Fatal { nak, cause, receive } => {
-                responder.nak = nak.map(|code| Nak { psn, msn, syndrome: Syndrome::Nak(code) });
+                self.nak = nak.map(|code| Nak { psn, msn, syndrome: Syndrome::Nak(code) });
                 if let Some(reason) = drop_reason(cause) {
                     cx.drop(reason);
                 }
-                self.fail(cx, cause, None, Some(receive));
+                Err(Broken { cause, receive: Some(receive) })
             }
         }
     }
@@ -385,12 +393,6 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
         (true, true) => len <= mtu,
     };
     length_ok && packet.pad() == len.wrapping_neg() & 3
-}
-
-/// How many packets a READ of `len` bytes is answered with.
-#[inline]
-pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
-    len.div_ceil(mtu).max(1)
 }
 
 /// The protection domain and key check of a remote operation; zero bytes need neither key nor address.

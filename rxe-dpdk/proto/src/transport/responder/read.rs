@@ -2,14 +2,14 @@
 
 use crate::mem::{Access, PdId};
 use crate::transport::QpErrorCause;
+use crate::transport::common::{Common, packets_of};
 use crate::transport::context::Context;
-use crate::transport::qp::Common;
 use crate::transport::seq::Seq;
 use crate::wire::RocePacket;
 
 use super::resources::{Kind, Reply, Resource};
 use super::write::MAX_MESSAGE;
-use super::{Message, Refusal, Responder, check_remote, packets_of};
+use super::{Message, Refusal, Responder, check_remote};
 
 impl Responder {
     /// Accepts a READ. All of it is validated now: a NAK amid the responses confuses rxe.

@@ -2,13 +2,13 @@
 
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
+use crate::transport::common::Common;
 use crate::transport::context::{Context, Turn};
 use crate::transport::link::{Flags, Link};
-use crate::transport::qp::{Common, Qp};
 use crate::wire::{NakCode, Opcode, Syndrome, TxQueue};
 
 use super::resources::Kind;
-use super::{Nak, Responder};
+use super::{Broken, Nak, Responder};
 
 /// What became of one response to a READ or atomic.
 enum Response {
@@ -18,64 +18,69 @@ enum Response {
     Unreadable,
 }
 
-impl Qp {
-    /// Writes up to `quantum` packets of what the responder owes, in PSN order. Returns how many and how it ended.
+impl Responder {
+    /// Writes up to `quantum` packets of what is owed, in PSN order. Returns how many and how it ended.
+    ///
+    /// The last part is why the queue pair must go to error: the region of a READ was deregistered before all of it was
+    /// sent. The NAK that says so is noted.
     pub(in crate::transport) fn reply(
         &mut self,
+        common: &Common,
+        link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        quantum: u32,
-    ) -> (usize, Turn) {
+    ) -> (usize, Turn, Option<Broken>) {
+        let quantum = cx.config.read_quantum as usize;
         let mut written = 0;
-        while written < quantum as usize {
-            let Some(link) = &self.link else { return (written, Turn::Idle) };
-            let responder = &mut self.responder;
-            let due = responder.resources.oldest_due_psn();
-            if responder.ack_owed && due.is_none_or(|first| responder.executed.0 < first) {
-                responder.ack_owed = false;
+        while written < quantum {
+            let due = self.resources.oldest_due_psn();
+            if self.ack_owed && due.is_none_or(|first| self.executed.0 < first) {
+                self.ack_owed = false;
                 // A NAK says the same and more.
-                if due.is_some() || responder.nak.is_none() {
-                    if !acknowledge(responder, link, cx, tx) {
-                        responder.ack_owed = true;
-                        return (written, Turn::Refused);
+                if due.is_some() || self.nak.is_none() {
+                    if !acknowledge(self, link, cx, tx) {
+                        self.ack_owed = true;
+                        return (written, Turn::Refused, None);
                     }
                     written += 1;
                 }
                 continue;
             }
             if due.is_some() {
-                match responder.respond(&self.common, link, cx, tx) {
+                match self.respond(common, link, cx, tx) {
                     Response::Written => written += 1,
-                    Response::Refused => return (written, Turn::Refused),
-                    Response::Unreadable => self.reply_unreadable(cx),
+                    Response::Refused => return (written, Turn::Refused, None),
+                    Response::Unreadable => {
+                        if let Some(broken) = self.unreadable(cx) {
+                            return (written, Turn::More, Some(broken));
+                        }
+                    }
                 }
                 continue;
             }
-            let Some(nak) = responder.nak else { return (written, Turn::Idle) };
+            let Some(nak) = self.nak else { return (written, Turn::Idle, None) };
             if !write_nak(nak, link, cx, tx) {
-                return (written, Turn::Refused);
+                return (written, Turn::Refused, None);
             }
-            responder.nak = None;
+            self.nak = None;
             written += 1;
         }
-        (written, if self.responder.owes() { Turn::More } else { Turn::Idle })
+        (written, if self.owes() { Turn::More } else { Turn::Idle }, None)
     }
 
     /// The region of a READ was deregistered before all of it was sent.
-    fn reply_unreadable(&mut self, cx: &mut Context) {
-        let responder = &mut self.responder;
-        let Some(resource) = responder.resources.oldest_due() else { return };
-        let (msn, reply) = (resource.msn, resource.reply);
-        let Some(reply) = reply else { return };
-        responder.resources.done();
+    fn unreadable(&mut self, cx: &mut Context) -> Option<Broken> {
+        let resource = self.resources.oldest_due()?;
+        let (msn, reply) = (resource.msn, resource.reply?);
+        self.resources.done();
         if reply.replay {
             cx.stats.replays_abandoned.inc();
-            return;
+            return None;
         }
-        responder.resources.abandon();
+        self.resources.abandon();
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
-        responder.nak = Some(Nak { psn: reply.next.psn(), msn, syndrome });
-        self.fail(cx, QpErrorCause::RemoteKey, None, None);
+        self.nak = Some(Nak { psn: reply.next.psn(), msn, syndrome });
+        Some(Broken { cause: QpErrorCause::RemoteKey, receive: None })
     }
 }
 

@@ -1,7 +1,7 @@
 //! SEND, its immediate and invalidating forms included.
 
+use crate::transport::common::Common;
 use crate::transport::context::Context;
-use crate::transport::qp::Common;
 use crate::transport::{QpErrorCause, WcOpcode, WcStatus, sge};
 use crate::wire::{NakCode, RocePacket};
 

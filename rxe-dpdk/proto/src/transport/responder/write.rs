@@ -1,8 +1,8 @@
 //! RDMA WRITE, with immediate data included.
 
 use crate::mem::Access;
+use crate::transport::common::Common;
 use crate::transport::context::Context;
-use crate::transport::qp::Common;
 use crate::transport::{QpErrorCause, WcOpcode};
 use crate::wire::RocePacket;
 

@@ -1,63 +1,20 @@
 //! A queue pair: its two halves and what they have in common.
 
+mod flow;
+
 use std::fmt;
 
-use crate::mem::{Access, PdId};
-use crate::time::Instant;
-use crate::wire::{Path, PathMtu, Psn, TxQueue};
+use crate::wire::{Path, PathMtu};
 
-use super::context::{Context, Turn};
+use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, check_limit};
+use super::common::Common;
+use super::context::Context;
 use super::link::Link;
+use super::recv_queue::{RecvQueue, RecvRefused};
 use super::requester::{Requester, SendQueue};
-use super::responder::{RecvQueue, RecvRefused, Resources, Responder};
+use super::responder::{Resources, Responder};
 use super::state::{QpState, QpTransition};
-use super::{CqId, EngineConfig, QpErrorCause, QpEvent, Qpn, RecvWr, SendWr, WcOpcode, WcStatus};
-
-/// What a queue pair is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct QpInit {
-    /// Protection domain: the queue pair reaches regions of this domain only.
-    pub pd: PdId,
-    /// Where send queue work requests complete.
-    pub send_cq: CqId,
-    /// Where receives complete.
-    pub recv_cq: CqId,
-    /// Outstanding work requests of the send queue.
-    pub max_send_wr: u32,
-    /// Outstanding work requests of the receive queue.
-    pub max_recv_wr: u32,
-    /// Buffers of one work request of the send queue.
-    pub max_send_sge: u32,
-    /// Buffers of one receive.
-    pub max_recv_sge: u32,
-    /// Every send queue work request completes with a work completion, signalled or not.
-    pub sq_sig_all: bool,
-}
-
-impl QpInit {
-    /// The sizes of the queues.
-    pub fn caps(&self) -> QpCaps {
-        QpCaps {
-            max_send_wr: self.max_send_wr,
-            max_recv_wr: self.max_recv_wr,
-            max_send_sge: self.max_send_sge,
-            max_recv_sge: self.max_recv_sge,
-        }
-    }
-}
-
-/// Sizes of the queues of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QpCaps {
-    /// Outstanding work requests of the send queue.
-    pub max_send_wr: u32,
-    /// Outstanding work requests of the receive queue.
-    pub max_recv_wr: u32,
-    /// Buffers of one work request of the send queue.
-    pub max_send_sge: u32,
-    /// Buffers of one receive.
-    pub max_recv_sge: u32,
-}
+use super::{QpErrorCause, QpEvent, Qpn, RecvWr, SendWr, WcOpcode, WcStatus};
 
 impl QpCaps {
     /// Bytes of memory that a queue pair with these queues and `rd_atomic` READ and atomic resources takes.
@@ -69,119 +26,6 @@ impl QpCaps {
             + RecvQueue::footprint(self.max_recv_wr, self.max_recv_sge)
             + Resources::footprint(depth)
     }
-}
-
-/// Why a queue pair could not be made or changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum QpError {
-    /// The engine holds no more queue pairs.
-    #[error("no more queue pairs: the limit is {0}")]
-    TooMany(u32),
-    /// There is no such queue pair here.
-    #[error("no such queue pair: {0}")]
-    Unknown(Qpn),
-    /// There is no such completion queue here.
-    #[error("no such completion queue")]
-    UnknownCq,
-    /// There is no such protection domain here.
-    #[error("no such protection domain")]
-    UnknownPd,
-    /// A queue size or attribute is beyond what the engine or the standard allows.
-    #[error("{name} is {value}, the limit is {limit}")]
-    Limit {
-        /// Which one, in verbs terms.
-        name: &'static str,
-        /// What was asked for.
-        value: u32,
-        /// The most there can be.
-        limit: u32,
-    },
-    /// The state diagram has no such way.
-    #[error("a queue pair in {from} cannot go to {to}")]
-    Transition {
-        /// The present state.
-        from: QpState,
-        /// The state asked for.
-        to: QpState,
-    },
-    /// The queue pair has no path in its present state.
-    #[error("the queue pair has no path yet")]
-    NoPath,
-}
-
-/// Why a work request was not posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PostError {
-    /// There is no such queue pair here.
-    #[error("no such queue pair: {0}")]
-    Unknown(Qpn),
-    /// Not allowed in this state.
-    #[error("not in state {0}")]
-    State(QpState),
-    /// As many work requests as the queue holds are outstanding.
-    #[error("the queue is full")]
-    QueueFull,
-    /// More buffers than agreed when the queue pair was made.
-    #[error("too many buffers")]
-    TooManySges,
-    /// Longer than 2^31 bytes, or than half the PSNs.
-    #[error("the message is too long")]
-    MessageTooLong,
-    /// The buffers of an atomic must hold 8 bytes.
-    #[error("an atomic needs buffers of 8 bytes")]
-    AtomicLength,
-    /// A READ or atomic with `max_rd_atomic` 0.
-    #[error("the peer takes no READs and atomics")]
-    NoReadResources,
-}
-
-/// What can be asked of a queue pair.
-#[derive(Clone, Debug)]
-pub struct QpInfo {
-    /// Its number.
-    pub qpn: Qpn,
-    /// Its state.
-    pub state: QpState,
-    /// Its protection domain.
-    pub pd: PdId,
-    /// Where send queue work requests complete.
-    pub send_cq: CqId,
-    /// Where receives complete.
-    pub recv_cq: CqId,
-    /// Sizes of its queues.
-    pub caps: QpCaps,
-    /// Which remote operations the peer may do.
-    pub access: Access,
-    /// The way to the peer, from RTR on.
-    pub path: Option<Path>,
-    /// The peer's queue pair, from RTR on.
-    pub dest_qpn: Option<Qpn>,
-    /// Most payload of one packet, from RTR on.
-    pub path_mtu: Option<PathMtu>,
-    /// The PSN expected next from the peer.
-    pub expected_psn: Psn,
-    /// The PSN of the next packet of new work.
-    pub next_psn: Psn,
-    /// The oldest PSN of ours without an answer.
-    pub unacked_psn: Psn,
-    /// Send queue work requests not completed.
-    pub send_queued: u32,
-    /// Receives not completed.
-    pub recv_queued: u32,
-    /// Whether communication is established (told or seen).
-    pub established: bool,
-}
-
-/// What both halves need.
-#[derive(Debug)]
-pub(super) struct Common {
-    pub(super) qpn: Qpn,
-    pub(super) pd: PdId,
-    pub(super) send_cq: CqId,
-    pub(super) recv_cq: CqId,
-    /// Path MTU in bytes; the largest while there is no path.
-    pub(super) mtu: u32,
-    pub(super) sq_sig_all: bool,
 }
 
 /// A queue pair of the reliable connection service.
@@ -386,16 +230,6 @@ impl Qp {
         Ok(())
     }
 
-    /// One turn: replies first, as the peer waits for them, then requests.
-    pub(super) fn transmit(&mut self, cx: &mut Context, now: Instant, tx: &mut impl TxQueue) -> (usize, Turn) {
-        let (replies, turn) = self.reply(cx, tx, cx.config.read_quantum);
-        if turn == Turn::Refused || !self.state.sends() {
-            return (replies, turn);
-        }
-        let (requests, after) = self.send_requests(cx, now, tx, cx.config.send_quantum);
-        (replies + requests, if after == Turn::Idle { turn } else { after })
-    }
-
     /// The slot was taken from the list of active ones.
     pub(super) fn set_inactive(&mut self) {
         self.active = false;
@@ -405,20 +239,6 @@ impl Qp {
 impl fmt::Debug for Qp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Qp").field("qpn", &self.common.qpn).field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
-fn check_limit(name: &'static str, value: u32, limit: u32) -> Result<(), QpError> {
-    if value > limit { Err(QpError::Limit { name, value, limit }) } else { Ok(()) }
-}
-
-impl QpCaps {
-    /// Checks the sizes against the engine's limits.
-    pub(super) fn check(&self, config: &EngineConfig) -> Result<(), QpError> {
-        check_limit("max_send_wr", self.max_send_wr, config.max_qp_wr)?;
-        check_limit("max_recv_wr", self.max_recv_wr, config.max_qp_wr)?;
-        check_limit("max_send_sge", self.max_send_sge, config.max_sge)?;
-        check_limit("max_recv_sge", self.max_recv_sge, config.max_sge)
     }
 }
 

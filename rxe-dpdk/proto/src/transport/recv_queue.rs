@@ -4,17 +4,17 @@ use crate::transport::{RecvWr, Sge, sge};
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::transport) struct RecvWqe {
-    pub(in crate::transport) wr_id: u64,
+pub(super) struct RecvWqe {
+    pub(super) wr_id: u64,
     /// What its buffers hold together.
-    pub(in crate::transport) length: u32,
+    pub(super) length: u32,
     num_sge: u32,
 }
 
 /// A ring of posted receives and their buffers. The oldest one stays in its place while a message is written to it and
 /// leaves when the message is complete.
 #[derive(Debug)]
-pub(in crate::transport) struct RecvQueue {
+pub(super) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
     sges: Box<[Sge]>,
     max_sge: u32,
@@ -26,14 +26,14 @@ pub(in crate::transport) struct RecvQueue {
 
 /// Why a receive was not posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::transport) enum RecvRefused {
+pub(super) enum RecvRefused {
     Full,
     Sges,
     Length,
 }
 
 impl RecvQueue {
-    pub(in crate::transport) fn new(max: u32, max_sge: u32) -> RecvQueue {
+    pub(super) fn new(max: u32, max_sge: u32) -> RecvQueue {
         let slots = if max == 0 { 0 } else { max.next_power_of_two() };
         RecvQueue {
             wqes: vec![RecvWqe::default(); slots as usize].into(),
@@ -46,7 +46,7 @@ impl RecvQueue {
     }
 
     /// Bytes allocated for a queue of this size.
-    pub(in crate::transport) fn footprint(max: u32, max_sge: u32) -> usize {
+    pub(super) fn footprint(max: u32, max_sge: u32) -> usize {
         let slots = if max == 0 { 0 } else { max.next_power_of_two() } as usize;
         slots * (size_of::<RecvWqe>() + max_sge as usize * size_of::<Sge>())
     }
@@ -56,7 +56,7 @@ impl RecvQueue {
         count as usize & self.wqes.len().wrapping_sub(1)
     }
 
-    pub(in crate::transport) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), RecvRefused> {
+    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), RecvRefused> {
         if self.len() >= self.max {
             return Err(RecvRefused::Full);
         }
@@ -74,7 +74,7 @@ impl RecvQueue {
 
     /// The oldest receive and its buffers.
     #[inline]
-    pub(in crate::transport) fn front(&self) -> Option<(&RecvWqe, &[Sge])> {
+    pub(super) fn front(&self) -> Option<(&RecvWqe, &[Sge])> {
         if self.head == self.tail {
             return None;
         }
@@ -86,18 +86,18 @@ impl RecvQueue {
 
     /// Takes out the oldest receive.
     #[inline]
-    pub(in crate::transport) fn pop(&mut self) -> Option<RecvWqe> {
+    pub(super) fn pop(&mut self) -> Option<RecvWqe> {
         let wqe = *self.front()?.0;
         self.head = self.head.wrapping_add(1);
         Some(wqe)
     }
 
     #[inline]
-    pub(in crate::transport) fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
-    pub(in crate::transport) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.head = self.tail;
     }
 }

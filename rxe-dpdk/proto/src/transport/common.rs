@@ -1,0 +1,46 @@
+//! What the halves of a queue pair share: the requester and responder see this, never each other or the queue pair.
+
+use crate::mem::PdId;
+
+use super::{CqId, QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion};
+
+/// What both halves need.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) qpn: Qpn,
+    pub(super) pd: PdId,
+    pub(super) send_cq: CqId,
+    pub(super) recv_cq: CqId,
+    /// Path MTU in bytes; the largest while there is no path.
+    pub(super) mtu: u32,
+    pub(super) sq_sig_all: bool,
+}
+
+impl Common {
+    /// The completion of a work request that did not succeed.
+    pub(super) fn failed(&self, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> WorkCompletion {
+        WorkCompletion {
+            wr_id,
+            status,
+            opcode,
+            qpn: self.qpn,
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            solicited: false,
+        }
+    }
+}
+
+/// Why a queue pair must go to error: the work request that is to blame, if one is, and with which status.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) wqe: Option<(u64, WcStatus)>,
+    pub(super) cause: QpErrorCause,
+}
+
+/// How many packets `len` bytes take.
+#[inline]
+pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}
