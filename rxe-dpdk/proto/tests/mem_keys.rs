@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use rxe_proto::mem::{
-    Access, AtomicError, DeallocPdError, KeyDomain, KeyError, KeyTable, Memory, OutOfBounds, RegisterError, UnknownKey,
+    Access, AtomicError, DeallocPdError, DeregisterError, KeyDomain, KeyError, KeyTable, Memory, OutOfBounds,
+    RegisterError,
 };
+
+/// Which queue pair asks makes no difference to a region.
+const QPN: u32 = 17;
 
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
@@ -22,7 +26,7 @@ fn a_key_opens_its_region_and_nothing_else() {
     assert_eq!(region.lkey(), region.rkey());
     assert_eq!((region.addr(), region.len(), region.pd(), region.access()), (0x7000_1000, 4096, pd, ALL));
 
-    let span = keys.check(region.rkey(), pd, 0x7000_1010, 16, Access::REMOTE_WRITE).unwrap();
+    let span = keys.check_remote(region.rkey(), pd, QPN, 0x7000_1010, 16, Access::REMOTE_WRITE).unwrap();
     assert_eq!((span.offset(), span.len()), (16, 16));
     span.write(4, b"1234").unwrap();
     assert_eq!(span.write(13, b"1234"), Err(OutOfBounds), "a span ends where it was checked to end");
@@ -36,13 +40,13 @@ fn a_key_opens_its_region_and_nothing_else() {
     let key = region.rkey();
     for (va, len) in [(0x7000_0FFF, 1), (0x7000_2000, 1), (0x7000_1FFF, 2), (0x7000_1000, 4097), (0, 1), (u64::MAX, 1)]
     {
-        assert_eq!(keys.check(key, pd, va, len, ALL).unwrap_err(), KeyError::OutOfRange, "{va:#x} {len}");
+        assert_eq!(keys.check_remote(key, pd, QPN, va, len, ALL).unwrap_err(), KeyError::OutOfRange, "{va:#x} {len}");
     }
-    assert_eq!(keys.check(key, pd, 0x7000_1001, u64::MAX, ALL).unwrap_err(), KeyError::OutOfRange);
-    assert!(keys.check(key, pd, 0x7000_1000, 4096, ALL).is_ok());
-    assert!(keys.check(key, pd, 0x7000_2000, 0, ALL).is_ok(), "nothing, at the end");
+    assert_eq!(keys.check_remote(key, pd, QPN, 0x7000_1001, u64::MAX, ALL).unwrap_err(), KeyError::OutOfRange);
+    assert!(keys.check_remote(key, pd, QPN, 0x7000_1000, 4096, ALL).is_ok());
+    assert!(keys.check_remote(key, pd, QPN, 0x7000_2000, 0, ALL).is_ok(), "nothing, at the end");
     for other in [0, 1, key ^ 1, key ^ 2, key ^ 0x8000_0000, key.wrapping_add(2), !key] {
-        assert_eq!(keys.check(other, pd, 0x7000_1000, 1, ALL).unwrap_err(), KeyError::Unknown);
+        assert_eq!(keys.check_remote(other, pd, QPN, 0x7000_1000, 1, ALL).unwrap_err(), KeyError::Unknown);
     }
 }
 
@@ -52,10 +56,10 @@ fn the_top_of_the_address_space_is_usable() {
     let pd = keys.alloc_pd();
     let top = u64::MAX - 4095;
     let key = keys.register(pd, Memory::heap(4096), top, ALL).unwrap().rkey();
-    assert!(keys.check(key, pd, top, 4096, ALL).is_ok());
-    assert!(keys.check(key, pd, u64::MAX, 1, ALL).is_ok());
+    assert!(keys.check_remote(key, pd, QPN, top, 4096, ALL).is_ok());
+    assert!(keys.check_remote(key, pd, QPN, u64::MAX, 1, ALL).is_ok());
     for (va, len) in [(u64::MAX, 2), (u64::MAX, u64::MAX), (top, 4097), (top - 1, 1), (0, 1), (1, u64::MAX)] {
-        assert_eq!(keys.check(key, pd, va, len, ALL).unwrap_err(), KeyError::OutOfRange, "{va:#x} {len}");
+        assert_eq!(keys.check_remote(key, pd, QPN, va, len, ALL).unwrap_err(), KeyError::OutOfRange, "{va:#x} {len}");
     }
     let error = keys.register(pd, Memory::heap(4096), top + 1, ALL).unwrap_err();
     assert_eq!(error, RegisterError::AddressOverflow);
@@ -67,7 +71,12 @@ fn reasons_come_in_order() {
     let mut keys = table();
     let (pd, other) = (keys.alloc_pd(), keys.alloc_pd());
     let key = keys.register(pd, Memory::heap(8), 0, Access::REMOTE_READ).unwrap().rkey();
-    let check = |key, pd, va, need| keys.check(key, pd, va, 8, need).map(|span| span.len());
+    let check = |key, pd, va, need| {
+        let by_lkey = keys.check_local(key, pd, va, 8, need).map(|span| span.len());
+        let by_rkey = keys.check_remote(key, pd, QPN, va, 8, need).map(|span| span.len());
+        assert_eq!(by_lkey, by_rkey, "a region has one key for both");
+        by_lkey
+    };
     assert_eq!(check(key ^ 2, other, 9, Access::REMOTE_WRITE), Err(KeyError::Unknown));
     assert_eq!(check(key, other, 9, Access::REMOTE_WRITE), Err(KeyError::WrongPd));
     assert_eq!(check(key, pd, 9, Access::REMOTE_WRITE), Err(KeyError::NoAccess));
@@ -87,7 +96,7 @@ fn registration_checks_its_arguments() {
     }
     let zero_based = keys.register(pd, Memory::heap(8), u64::MAX, Access::ZERO_BASED).unwrap();
     assert_eq!(zero_based.addr(), 0);
-    assert!(keys.check(zero_based.lkey(), pd, 0, 8, Access::empty()).is_ok());
+    assert!(keys.check_local(zero_based.lkey(), pd, 0, 8, Access::empty()).is_ok());
 
     let mut elsewhere = table();
     let foreign = (elsewhere.alloc_pd(), elsewhere.alloc_pd()).1;
@@ -101,10 +110,10 @@ fn a_deregistered_key_is_dead() {
     let pd = keys.alloc_pd();
     let region = keys.register(pd, Memory::heap(8), 0, ALL).unwrap();
     region.memory().write(0, b"survives").unwrap();
-    let memory = keys.deregister(region.rkey()).unwrap();
-    assert_eq!(keys.check(region.rkey(), pd, 0, 1, ALL).unwrap_err(), KeyError::Unknown);
-    assert_eq!(keys.deregister(region.rkey()).unwrap_err(), UnknownKey);
-    assert_eq!(keys.deregister(0).unwrap_err(), UnknownKey);
+    let memory = keys.deregister(region.rkey()).unwrap().unwrap();
+    assert_eq!(keys.check_remote(region.rkey(), pd, QPN, 0, 1, ALL).unwrap_err(), KeyError::Unknown);
+    assert_eq!(keys.deregister(region.rkey()).unwrap_err(), DeregisterError::Unknown);
+    assert_eq!(keys.deregister(0).unwrap_err(), DeregisterError::Unknown);
     assert!(keys.is_empty());
     let mut bytes = [0; 8];
     memory.read(0, &mut bytes).unwrap();
@@ -144,9 +153,9 @@ fn a_shared_region_is_adopted_under_its_key() {
     let adopted = local.adopt(my_pd, &published).unwrap();
     assert_eq!((adopted.rkey(), adopted.addr(), adopted.pd()), (published.rkey(), 0x1000, my_pd));
 
-    let span = local.check(published.rkey(), my_pd, 0x1008, 8, Access::REMOTE_WRITE).unwrap();
+    let span = local.check_remote(published.rkey(), my_pd, QPN, 0x1008, 8, Access::REMOTE_WRITE).unwrap();
     span.store(0, 99).unwrap();
-    let seen = shared.check(published.rkey(), their_pd, 0x1008, 8, Access::REMOTE_READ).unwrap();
+    let seen = shared.check_remote(published.rkey(), their_pd, QPN, 0x1008, 8, Access::REMOTE_READ).unwrap();
     assert_eq!(seen.load(0), Ok(99));
 
     assert_eq!(local.adopt(my_pd, &published).unwrap_err(), RegisterError::KeyInUse);
@@ -160,8 +169,8 @@ fn a_shared_region_is_adopted_under_its_key() {
 
     // Each table forgets for itself, and may adopt again.
     local.deregister(published.rkey()).unwrap();
-    assert_eq!(local.check(published.rkey(), my_pd, 0x1008, 8, ALL).unwrap_err(), KeyError::Unknown);
-    assert!(shared.check(published.rkey(), their_pd, 0x1008, 8, ALL).is_ok());
+    assert_eq!(local.check_remote(published.rkey(), my_pd, QPN, 0x1008, 8, ALL).unwrap_err(), KeyError::Unknown);
+    assert!(shared.check_remote(published.rkey(), their_pd, QPN, 0x1008, 8, ALL).is_ok());
     local.adopt(my_pd, &published).unwrap();
 }
 
@@ -212,7 +221,7 @@ fn a_hundred_thousand_regions() {
     }
     assert_eq!(keys.len(), 100_000);
     let check = |keys: &KeyTable, index: usize, key: u32| {
-        keys.check(key, pd, (index as u64) << 16, 16, ALL).map(|span| span.len())
+        keys.check_remote(key, pd, QPN, (index as u64) << 16, 16, ALL).map(|span| span.len())
     };
     for (index, &key) in made.iter().enumerate() {
         assert_eq!(check(&keys, index, key), Ok(16));
@@ -254,8 +263,9 @@ proptest! {
                 let inside = va >= iova && u128::from(va) + u128::from(want) <= u128::from(iova) + len as u128;
                 // The end of a region that ends at 2^64 is address 0: an empty range there is let through.
                 let wrapped = want == 0 && u128::from(iova) + len as u128 == 1 << 64 && va == 0;
-                let found = keys.check(region.rkey(), pd, va, want, ALL);
+                let found = keys.check_remote(region.rkey(), pd, QPN, va, want, ALL);
                 prop_assert_eq!(found.is_ok(), inside || wrapped);
+                prop_assert_eq!(keys.check_local(region.lkey(), pd, va, want, ALL).is_ok(), found.is_ok());
                 if let Ok(span) = found {
                     prop_assert_eq!(span.len() as u64, want);
                     prop_assert!(span.read(0, &mut vec![0; span.len()]).is_ok());
@@ -286,11 +296,11 @@ proptest! {
             prop_assert_eq!(keys.len(), live.len());
         }
         for (&key, &iova) in &live {
-            prop_assert!(keys.check(key, pd, iova, 8, ALL).is_ok());
+            prop_assert!(keys.check_remote(key, pd, QPN, iova, 8, ALL).is_ok());
             prop_assert_eq!(keys.region(key).map(|region| region.addr()), Some(iova));
         }
         for key in dead {
-            prop_assert_eq!(keys.check(key, pd, 0, 0, ALL).unwrap_err(), KeyError::Unknown);
+            prop_assert_eq!(keys.check_remote(key, pd, QPN, 0, 0, ALL).unwrap_err(), KeyError::Unknown);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Protection domains, memory regions and the key table.
+//! Protection domains, memory regions, memory windows and the key table.
 //!
 //! * [`Memory`] is a span of bytes that peers may read and write at any time. Where the bytes live is a [`Backing`]:
 //!   the heap in tests, hugepages or a shared file in production. All `unsafe` of this layer is in `memory.rs`.
-//! * [`KeyTable`] knows which spans are registered: one table per engine, owned by one lcore, no locks. A key of the
-//!   wire or of a work request becomes a checked [`Span`] here and nowhere else: key, protection domain, rights and
-//!   bounds in one place.
+//! * [`KeyTable`] knows which spans are registered, as plain regions, as fast regions and through memory windows: one
+//!   table per engine, owned by one lcore, no locks. A key of the wire or of a work request becomes a checked [`Span`]
+//!   here and nowhere else: key, protection domain, queue pair, rights and bounds in one place.
 //! * [`Allocator`] hands out fresh [`Memory`].
 //!
 //! # Who may see which bytes
@@ -13,15 +13,20 @@
 //! A region that several lcores serve (an exported file, for example) is registered once in a table of
 //! [`KeyDomain::Shared`] and then [adopted](KeyTable::adopt) under the same key by the table of each lcore. Keys of
 //! the two domains differ in their lowest bit, so an adopted key never meets one that the lcore made for itself.
+//! Fast regions and memory windows change their state with the work of one lcore's queue pairs, so they are never
+//! shared; but a window may be bound to an adopted region, in the table of the lcore that binds it.
 
 mod access;
-mod key_table;
+mod keys;
 mod memory;
 mod region;
 mod span;
 
 pub use access::Access;
-pub use key_table::{DeallocPdError, KeyDomain, KeyError, KeyTable, RegisterError, UnknownKey};
+pub use keys::{
+    BindError, DeallocPdError, DeregisterError, FastRegionError, InvalidateError, KeyDomain, KeyError, KeyTable,
+    RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+};
 pub use memory::{AllocError, Allocator, AtomicError, Backing, HeapAllocator, Memory, OutOfBounds};
 pub use region::{MemoryRegion, PdId};
 pub use span::Span;

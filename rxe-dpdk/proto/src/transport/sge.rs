@@ -32,7 +32,7 @@ pub(super) fn check(
     need: Access,
 ) -> Result<(), KeyError> {
     for (addr, piece, lkey) in pieces(sges, offset, len) {
-        keys.check(lkey, pd, addr, piece as u64, need)?;
+        keys.check_local(lkey, pd, addr, piece as u64, need)?;
     }
     Ok(())
 }
@@ -42,7 +42,7 @@ pub(super) fn check(
 pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst: &mut [u8]) -> Result<(), KeyError> {
     let mut done = 0;
     for (addr, piece, lkey) in pieces(sges, offset, dst.len()) {
-        let span = keys.check(lkey, pd, addr, piece as u64, Access::empty())?;
+        let span = keys.check_local(lkey, pd, addr, piece as u64, Access::empty())?;
         let Some(to) = dst.get_mut(done..done + piece) else { break };
         span.read(0, to).map_err(|_| KeyError::OutOfRange)?;
         done += piece;
@@ -56,7 +56,7 @@ pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst
 pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
     let mut done = 0;
     for (addr, piece, lkey) in pieces(sges, offset, src.len()) {
-        let span = keys.check(lkey, pd, addr, piece as u64, Access::LOCAL_WRITE)?;
+        let span = keys.check_local(lkey, pd, addr, piece as u64, Access::LOCAL_WRITE)?;
         let Some(from) = src.get(done..done + piece) else { break };
         span.write(0, from).map_err(|_| KeyError::OutOfRange)?;
         done += piece;

@@ -31,7 +31,7 @@ impl Responder {
         if eth.va() % 8 != 0 {
             return Err(Refusal::invalid(QpErrorCause::Misaligned));
         }
-        let span = cx.keys.check(eth.rkey(), common.pd, eth.va(), 8, Access::REMOTE_ATOMIC);
+        let span = cx.keys.check_remote(eth.rkey(), common.pd, common.qpn.get(), eth.va(), 8, Access::REMOTE_ATOMIC);
         let span = span.map_err(|_| Refusal::access())?;
         // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
         let original = match op {

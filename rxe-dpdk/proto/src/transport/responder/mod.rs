@@ -16,7 +16,7 @@ mod resources;
 mod send;
 mod write;
 
-use crate::mem::{Access, PdId};
+use crate::mem::Access;
 use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome};
 
 use super::common::Common;
@@ -286,7 +286,7 @@ impl Responder {
                 self.ack_owed = true;
                 true
             }
-            ReadRequest => self.read_again(common.pd, common.mtu, cx, packet, psn),
+            ReadRequest => self.read_again(common, cx, packet, psn),
             CompareSwap => self.atomic_again(cx, resources::AtomicKind::CompareSwap, psn),
             FetchAdd => self.atomic_again(cx, resources::AtomicKind::FetchAdd, psn),
             _ => false,
@@ -397,9 +397,12 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
 
 /// The protection domain and key check of a remote operation; zero bytes need neither key nor address.
 #[inline]
-fn check_remote(cx: &Context, pd: PdId, rkey: u32, va: u64, len: u32, need: Access) -> Result<(), Refusal> {
+fn check_remote(cx: &Context, common: &Common, rkey: u32, va: u64, len: u32, need: Access) -> Result<(), Refusal> {
     if len == 0 {
         return Ok(());
     }
-    cx.keys.check(rkey, pd, va, u64::from(len), need).map(|_| ()).map_err(|_| Refusal::access())
+    cx.keys
+        .check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), need)
+        .map(|_| ())
+        .map_err(|_| Refusal::access())
 }

@@ -1,6 +1,6 @@
 //! RDMA READ requests. The responses are written by [`reply`](super::reply).
 
-use crate::mem::{Access, PdId};
+use crate::mem::Access;
 use crate::transport::QpErrorCause;
 use crate::transport::common::{Common, packets_of};
 use crate::transport::context::Context;
@@ -25,7 +25,7 @@ impl Responder {
         if !packet.payload().is_empty() || packet.pad() != 0 || len > MAX_MESSAGE {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
-        check_remote(cx, common.pd, rkey, va, len, Access::REMOTE_READ)?;
+        check_remote(cx, common, rkey, va, len, Access::REMOTE_READ)?;
         self.message_done();
         let first = self.expected;
         let packets = packets_of(len, common.mtu);
@@ -42,7 +42,7 @@ impl Responder {
 
     /// A READ request for something asked for before: the responses from its PSN on are given (again), with the data
     /// as it is now. False when we do not know the READ or it is not part of it.
-    pub(super) fn read_again(&mut self, pd: PdId, mtu: u32, cx: &Context, packet: &RocePacket<'_>, psn: Seq) -> bool {
+    pub(super) fn read_again(&mut self, common: &Common, cx: &Context, packet: &RocePacket<'_>, psn: Seq) -> bool {
         let Some(reth) = packet.reth() else { return false };
         let Some((index, resource)) = self.resources.find(psn) else { return false };
         let Kind::Read { rkey, va, len } = resource.kind else { return false };
@@ -52,10 +52,10 @@ impl Responder {
         let inside = left == 0 && len == 0
             || reth.rkey() == rkey && skipped <= u64::from(len) && u64::from(left) <= u64::from(len) - skipped;
         let packets_left = resource.end().since(psn);
-        if !inside || u64::from(packets_of(left, mtu)) > packets_left {
+        if !inside || u64::from(packets_of(left, common.mtu)) > packets_left {
             return false;
         }
-        if check_remote(cx, pd, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
+        if check_remote(cx, common, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
             // Not worth the connection: it may be a stray copy of a READ answered long ago.
             return false;
         }

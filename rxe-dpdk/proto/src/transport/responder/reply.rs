@@ -111,7 +111,14 @@ impl Responder {
                 };
                 let span = match len {
                     0 => None,
-                    _ => match cx.keys.check(rkey, common.pd, reply.va, u64::from(len), Access::REMOTE_READ) {
+                    _ => match cx.keys.check_remote(
+                        rkey,
+                        common.pd,
+                        common.qpn.get(),
+                        reply.va,
+                        u64::from(len),
+                        Access::REMOTE_READ,
+                    ) {
                         Ok(span) => Some(span),
                         Err(_) => return Response::Unreadable,
                     },

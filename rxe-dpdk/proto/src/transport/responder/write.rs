@@ -32,11 +32,12 @@ impl Responder {
         }
         if info.position.is_start() {
             // The whole range at once, so that a bad one changes nothing.
-            check_remote(cx, common.pd, rkey, va, left, Access::REMOTE_WRITE)?;
+            check_remote(cx, common, rkey, va, left, Access::REMOTE_WRITE)?;
         }
         if len > 0 {
             // Again for each packet: the region may be gone since the first.
-            let span = cx.keys.check(rkey, common.pd, va, u64::from(len), Access::REMOTE_WRITE);
+            let span =
+                cx.keys.check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), Access::REMOTE_WRITE);
             span.map_err(|_| Refusal::access())?.write(0, payload).map_err(|_| Refusal::access())?;
         }
         if !info.position.is_end() {

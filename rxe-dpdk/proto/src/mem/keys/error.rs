@@ -1,0 +1,181 @@
+//! Why the key table refuses.
+
+use super::KeyTable;
+
+/// Why a key, with its addresses and rights, was refused. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Nothing can be reached under this key (any more): no region, fast region in state VALID or, for peers, bound
+    /// memory window has it.
+    #[error("unknown key")]
+    Unknown,
+    /// It belongs to another protection domain.
+    #[error("key of another protection domain")]
+    WrongPd,
+    /// It is a type 2 memory window bound on another queue pair.
+    #[error("key of another queue pair")]
+    WrongQp,
+    /// It does not grant the right.
+    #[error("access not granted")]
+    NoAccess,
+    /// Not all bytes lie inside.
+    #[error("outside of the region")]
+    OutOfRange,
+}
+
+/// Why a key could not be made or adopted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The protection domain does not exist.
+    #[error("unknown protection domain")]
+    UnknownPd,
+    /// Remote write or atomic access without local write access.
+    #[error("remote write or atomic access needs local write access")]
+    IllegalAccess,
+    /// The addresses would run past 2^64.
+    #[error("address range beyond 64 bits")]
+    AddressOverflow,
+    /// The table holds as many keys as it can.
+    #[error("too many keys")]
+    TooMany,
+    /// Fast region: longer than [`KeyTable::MAX_FAST_REGION`].
+    #[error("a fast region has at most {} bytes", KeyTable::MAX_FAST_REGION)]
+    TooLong,
+    /// Fast region or memory window: this table makes shared keys, which only plain regions have.
+    #[error("only plain regions have shared keys")]
+    SharedTable,
+    /// Adopt: the key is not of the shared domain, or this table is the one that makes shared keys.
+    #[error("region is not shared")]
+    NotShared,
+    /// Adopt: the table has a region with that key already.
+    #[error("key in use")]
+    KeyInUse,
+}
+
+/// Nothing of the asked kind has the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown key")]
+pub struct UnknownKey;
+
+/// Why a region could not be deregistered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeregisterError {
+    /// No region, plain or fast, has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// Memory windows are bound to it (libibverbs: `EBUSY`).
+    #[error("memory windows are bound to the region")]
+    WindowsBound,
+}
+
+/// Why a fast region could not be mapped or registered. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FastRegionError {
+    /// No fast region has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// The fast region belongs to another protection domain.
+    #[error("key of another protection domain")]
+    WrongPd,
+    /// The fast region is in state VALID; it must be invalidated first.
+    #[error("fast region is not free")]
+    NotFree,
+    /// More bytes than the fast region was made for.
+    #[error("more bytes than the fast region was made for")]
+    TooLong,
+    /// No bytes have been mapped to it.
+    #[error("no memory mapped to the fast region")]
+    NotMapped,
+    /// Remote write or atomic access without local write access.
+    #[error("remote write or atomic access needs local write access")]
+    IllegalAccess,
+    /// The addresses would run past 2^64.
+    #[error("address range beyond 64 bits")]
+    AddressOverflow,
+}
+
+/// Why a memory window was not bound. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BindError {
+    /// No memory window has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// The memory window belongs to another protection domain.
+    #[error("key of another protection domain")]
+    WrongPd,
+    /// The type 2 memory window is bound already; it must be invalidated first.
+    #[error("memory window is bound")]
+    AlreadyBound,
+    /// A type 2 memory window cannot be bound to no bytes; it is invalidated instead.
+    #[error("no bytes to bind to")]
+    NoBytes,
+    /// Rights that a memory window of its type cannot grant.
+    #[error("access that a memory window cannot grant")]
+    IllegalAccess,
+    /// No plain region, and no fast region in state VALID, has the region's key.
+    #[error("unknown key of the region")]
+    UnknownRegion,
+    /// The region belongs to another protection domain.
+    #[error("region of another protection domain")]
+    RegionWrongPd,
+    /// The region was registered without [`Access::MW_BIND`](super::Access::MW_BIND).
+    #[error("region does not allow memory windows")]
+    NotBindable,
+    /// The region's addresses count from zero.
+    #[error("region with zero-based addresses")]
+    ZeroBasedRegion,
+    /// Remote write or atomic access through a region without local write access.
+    #[error("remote write or atomic access needs local write access")]
+    NoLocalWrite,
+    /// Not all bytes lie inside the region.
+    #[error("outside of the region")]
+    OutOfRange,
+}
+
+/// Why a key was not invalidated. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InvalidateError {
+    /// Nothing has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// It belongs to another protection domain.
+    #[error("key of another protection domain")]
+    WrongPd,
+    /// Plain regions and type 1 memory windows cannot be invalidated.
+    #[error("key cannot be invalidated")]
+    NotInvalidatable,
+    /// The fast region is FREE, or the memory window unbound, already.
+    #[error("key is not valid")]
+    NotValid,
+    /// By a peer: the memory window is bound on another queue pair.
+    #[error("key of another queue pair")]
+    WrongQp,
+    /// Memory windows are bound to the fast region.
+    #[error("memory windows are bound to the region")]
+    WindowsBound,
+}
+
+/// Why a key was not replaced by another. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RenewError {
+    /// Nothing has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// The key of a plain region stays.
+    #[error("key cannot be renewed")]
+    NotRenewable,
+    /// The fast region is VALID, or the type 2 memory window bound.
+    #[error("key is valid")]
+    Valid,
+}
+
+/// Why a protection domain could not be freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeallocPdError {
+    /// There is no such protection domain.
+    #[error("unknown protection domain")]
+    Unknown,
+    /// Regions, memory windows or queue pairs still use it.
+    #[error("protection domain in use")]
+    InUse,
+}

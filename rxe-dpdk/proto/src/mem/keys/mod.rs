@@ -1,0 +1,345 @@
+//! Keys: which bytes a local or remote key stands for.
+
+mod error;
+mod fast_region;
+mod invalidate;
+mod open_table;
+mod pd;
+mod quarantine;
+mod slot;
+mod window;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rand_chacha::ChaCha12Rng;
+use rand_core::{Rng, SeedableRng};
+
+use super::{Access, Memory, MemoryRegion, PdId, Span};
+
+pub use error::{
+    BindError, DeallocPdError, DeregisterError, FastRegionError, InvalidateError, KeyError, RegisterError, RenewError,
+    UnknownKey,
+};
+use open_table::OpenTable;
+use quarantine::Quarantine;
+use slot::{Role, Slot};
+pub use window::{WindowBind, WindowKind};
+
+/// Which keys a table makes: the lowest bit of the key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum KeyDomain {
+    /// Even keys: what belongs to one lcore.
+    Local = 0,
+    /// Odd keys: regions that the tables of other lcores [adopt](KeyTable::adopt).
+    Shared = 1,
+}
+
+/// The protection domains, regions and memory windows of one engine.
+///
+/// Owned by one lcore, so a look-up takes no lock: it indexes by key bits, compares the key and checks the rest within
+/// the same cache line.
+///
+/// # What has a key
+///
+/// | kind | made, forgotten | state | local key opens | remote key opens |
+/// |---|---|---|---|---|
+/// | plain region | [`register`](Self::register) or [`adopt`](Self::adopt), [`deregister`](Self::deregister) | | yes | yes |
+/// | fast region | [`alloc_fast_region`](Self::alloc_fast_region), [`deregister`](Self::deregister) | FREE | no | no |
+/// | | | VALID | yes | yes |
+/// | memory window | [`alloc_window`](Self::alloc_window), [`dealloc_window`](Self::dealloc_window) | unbound | no | no |
+/// | | | bound, type 1 | no | yes |
+/// | | | bound, type 2 | no | on its queue pair |
+///
+/// [`fast_register`](Self::fast_register) takes a fast region from FREE to VALID and
+/// [`bind_window`](Self::bind_window) a window from unbound to bound;
+/// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back. These
+/// four, and the look-ups, may be called for packets and posted requests: they do not allocate. A region
+/// that windows are bound to can be neither deregistered nor invalidated.
+///
+/// # Keys
+///
+/// A key is 31 bits of ChaCha12 and the bit of the [`KeyDomain`]; knowing any number of keys tells nothing about
+/// another. Key 0 is never made. A key that was forgotten or [renewed](Self::renew_key) stays unknown: the last
+/// [`KeyTable::QUARANTINE`] such keys are never drawn, older ones only by the chance of one in 2^31 per draw, which is
+/// the chance of any guess.
+pub struct KeyTable {
+    slots: OpenTable<Slot>,
+    domain: KeyDomain,
+    rng: ChaCha12Rng,
+    quarantine: Quarantine,
+    /// How many type 2 memory windows are bound.
+    bound_on_qp: usize,
+    /// How many keys and other users (queue pairs) each protection domain has.
+    pds: BTreeMap<PdId, u32>,
+    next_pd: u32,
+}
+
+impl KeyTable {
+    /// How many dead keys are certain not to come back.
+    pub const QUARANTINE: usize = 1 << 16;
+    /// The most keys that a table holds.
+    pub const MAX_KEYS: usize = 1 << 24;
+    /// The most bytes that a fast region can be made for: those of the longest message.
+    pub const MAX_FAST_REGION: usize = 1 << 31;
+    /// How many keys there is room for at first.
+    const MIN_KEYS: usize = 32;
+
+    /// An empty table. `seed` must be secret and fresh for every table of the process' life: equal seeds make equal
+    /// keys.
+    #[must_use]
+    pub fn new(seed: [u8; 32], domain: KeyDomain) -> KeyTable {
+        KeyTable {
+            slots: OpenTable::new(Self::MIN_KEYS),
+            domain,
+            rng: ChaCha12Rng::from_seed(seed),
+            quarantine: Quarantine::new(Self::QUARANTINE),
+            bound_on_qp: 0,
+            pds: BTreeMap::new(),
+            next_pd: 1,
+        }
+    }
+
+    /// The span of `len` bytes at address `va` of the region behind a local key, as a work request names it: a plain
+    /// region or a fast region in state VALID.
+    ///
+    /// `need` are the rights to check for; empty for local reading. The whole range must lie inside the region, also
+    /// when `len` is 0 (requests of length 0 check no key at all: that is the caller's business).
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError`]: the first reason in its order.
+    #[inline]
+    pub fn check_local(&self, lkey: u32, pd: PdId, va: u64, len: u64, need: Access) -> Result<Span<'_>, KeyError> {
+        let slot = self.slots.get(lkey).filter(|slot| slot.role.is_valid_region()).ok_or(KeyError::Unknown)?;
+        if !slot.is_of(pd) {
+            return Err(KeyError::WrongPd);
+        }
+        slot.span(va, len, need)
+    }
+
+    /// The span of `len` bytes at address `va` of what a remote key opens to the peer of queue pair `qpn`: what a local
+    /// key opens, and bound memory windows, where addresses count from 0 if the window is zero-based.
+    ///
+    /// `need` are the remote rights to check for. The whole range must lie inside, also when `len` is 0.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError`]: the first reason in its order.
+    #[inline]
+    pub fn check_remote(
+        &self,
+        rkey: u32,
+        pd: PdId,
+        qpn: u32,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Span<'_>, KeyError> {
+        let slot = self.slots.get(rkey).ok_or(KeyError::Unknown)?;
+        match slot.role.admit(qpn) {
+            Err(KeyError::Unknown) => return Err(KeyError::Unknown),
+            _ if !slot.is_of(pd) => return Err(KeyError::WrongPd),
+            admitted => admitted?,
+        }
+        slot.span(va, len, need)
+    }
+
+    /// The plain region, or the fast region in state VALID, behind `key`, if there is one.
+    #[must_use]
+    pub fn region(&self, key: u32) -> Option<MemoryRegion> {
+        let slot = self.slots.get(key).filter(|slot| slot.role.is_valid_region())?;
+        let memory = slot.memory.clone()?;
+        Some(MemoryRegion { key, pd: PdId(slot.pd), access: slot.access, iova: slot.iova, memory })
+    }
+
+    /// Registers `memory` under a fresh key. Its first byte gets the address `iova` (with
+    /// [`Access::ZERO_BASED`]: 0), which peers and work requests use.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`], naming the reason; nothing changes then.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        memory: Memory,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        if !access.is_legal() {
+            return Err(RegisterError::IllegalAccess);
+        }
+        let iova = first_address(&memory, iova, access).ok_or(RegisterError::AddressOverflow)?;
+        let region = MemoryRegion { key: 0, pd, access, iova, memory };
+        let key = self.add(Slot::of(&region))?;
+        Ok(MemoryRegion { key, ..region })
+    }
+
+    /// Makes a region of the shared table known here under the same key, in protection domain `pd` of this table.
+    /// Returns the region as this table has it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`], naming the reason; nothing changes then.
+    pub fn adopt(&mut self, pd: PdId, region: &MemoryRegion) -> Result<MemoryRegion, RegisterError> {
+        if self.domain == KeyDomain::Shared || region.key & 1 != KeyDomain::Shared as u32 {
+            return Err(RegisterError::NotShared);
+        }
+        if self.slots.contains(region.key) {
+            return Err(RegisterError::KeyInUse);
+        }
+        self.room(pd)?;
+        let region = MemoryRegion { pd, ..region.clone() };
+        self.insert(Slot::of(&region));
+        Ok(region)
+    }
+
+    /// Forgets a region: plain, its own or an adopted one, or fast, FREE or VALID. From now on the key is unknown to
+    /// this table. The returned memory, which a FREE fast region may lack, lives on while anybody holds a clone of it.
+    ///
+    /// # Errors
+    ///
+    /// [`DeregisterError`], naming the reason; nothing changes then.
+    pub fn deregister(&mut self, key: u32) -> Result<Option<Memory>, DeregisterError> {
+        match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role {
+            Role::Window { .. } => Err(DeregisterError::Unknown),
+            Role::Region { windows: 1.. } | Role::FastRegion { windows: 1.., .. } => Err(DeregisterError::WindowsBound),
+            Role::Region { .. } | Role::FastRegion { .. } => {
+                self.forget(key).map(|slot| slot.memory).ok_or(DeregisterError::Unknown)
+            }
+        }
+    }
+
+    /// How many keys there are: of plain regions, fast regions and memory windows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Which keys this table makes.
+    #[must_use]
+    pub fn domain(&self) -> KeyDomain {
+        self.domain
+    }
+
+    /// Refuses, in the shared table, what cannot be adopted: its state changes in one table only.
+    fn own_keys_only(&self) -> Result<(), RegisterError> {
+        match self.domain {
+            KeyDomain::Local => Ok(()),
+            KeyDomain::Shared => Err(RegisterError::SharedTable),
+        }
+    }
+
+    /// Checks that a key can be added in `pd`.
+    fn room(&self, pd: PdId) -> Result<(), RegisterError> {
+        if !self.pds.contains_key(&pd) {
+            Err(RegisterError::UnknownPd)
+        } else if self.slots.len() >= Self::MAX_KEYS {
+            Err(RegisterError::TooMany)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A key that is neither in use nor in quarantine. At most one key in 128 is, so few draws do.
+    fn draw_key(&mut self) -> u32 {
+        loop {
+            let key = self.rng.next_u32() & !1 | self.domain as u32;
+            if key != 0 && !self.slots.contains(key) && !self.quarantine.contains(key) {
+                return key;
+            }
+        }
+    }
+
+    /// Adds a slot under a fresh key, which is returned.
+    fn add(&mut self, slot: Slot) -> Result<u32, RegisterError> {
+        self.room(PdId(slot.pd))?;
+        let key = self.draw_key();
+        self.insert(Slot { key, ..slot });
+        Ok(key)
+    }
+
+    fn insert(&mut self, slot: Slot) {
+        let _held = self.hold_pd(PdId(slot.pd));
+        self.slots.insert(slot);
+    }
+
+    /// Takes a slot out, never to see its key again.
+    fn forget(&mut self, key: u32) -> Option<Slot> {
+        let slot = self.slots.remove(key)?;
+        self.release_pd(PdId(slot.pd));
+        // An adopted key is not of this table's making, so it cannot be drawn here anyway.
+        if key & 1 == self.domain as u32 {
+            self.quarantine.retire(key);
+        }
+        Some(slot)
+    }
+}
+
+/// The address of the first byte of `memory`, when it is registered at `iova`; `None` when the last one would be
+/// beyond 2^64.
+fn first_address(memory: &Memory, iova: u64, access: Access) -> Option<u64> {
+    let first = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+    // The range may end exactly at 2^64.
+    first.checked_add((memory.len() as u64).saturating_sub(1)).map(|_| first)
+}
+
+impl fmt::Debug for KeyTable {
+    /// The sizes only: keys are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyTable")
+            .field("domain", &self.domain)
+            .field("keys", &self.slots.len())
+            .field("pds", &self.pds.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawn_key_that_is_taken_or_was_is_drawn_again() {
+        let seed = [3; 32];
+        let mut keys = KeyTable::new(seed, KeyDomain::Local);
+        let pd = keys.alloc_pd();
+        let register =
+            |keys: &mut KeyTable| keys.register(pd, Memory::heap(1), 0, Access::empty()).map(|region| region.rkey());
+        let (first, second) = (register(&mut keys).unwrap(), register(&mut keys).unwrap());
+        assert_ne!(first, second);
+        keys.deregister(first).unwrap();
+        // The same draws again: one key is in quarantine, the other in use.
+        keys.rng = ChaCha12Rng::from_seed(seed);
+        let third = register(&mut keys).unwrap();
+        assert!(third != first && third != second);
+        // Beyond the quarantine nothing is remembered.
+        for key in 1..=KeyTable::QUARANTINE as u32 {
+            keys.quarantine.retire(key << 1);
+        }
+        keys.rng = ChaCha12Rng::from_seed(seed);
+        assert_eq!(register(&mut keys), Ok(first));
+    }
+
+    #[test]
+    fn a_renewed_key_is_in_quarantine() {
+        let seed = [5; 32];
+        let mut keys = KeyTable::new(seed, KeyDomain::Local);
+        let pd = keys.alloc_pd();
+        let first = keys.alloc_fast_region(pd, 64).unwrap();
+        let second = keys.renew_key(first).unwrap();
+        // The same draws again.
+        keys.rng = ChaCha12Rng::from_seed(seed);
+        let third = keys.renew_key(second).unwrap();
+        assert!(third != first && third != second);
+        assert!(keys.quarantine.contains(first) && keys.quarantine.contains(second));
+        assert_eq!(keys.len(), 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! Memory windows: keys that open a part of a region, with remote rights of their own, and can be closed again.
+//!
+//! IBTA: "Memory Windows". In libibverbs: `ibv_alloc_mw`, `ibv_bind_mw`, `IBV_WR_BIND_MW`.
+
+use std::num::NonZeroU32;
+
+use super::slot::{Role, Slot};
+use super::{Access, BindError, KeyTable, PdId, RegisterError, UnknownKey};
+
+/// Which kind of memory window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum WindowKind {
+    /// `IBV_MW_TYPE_1`: open to every queue pair of its protection domain; may be bound again while it is bound.
+    Type1 = 1,
+    /// `IBV_MW_TYPE_2`, as 2B: open to the queue pair that it was bound on; must be invalidated before it is bound
+    /// again.
+    Type2 = 2,
+}
+
+/// What a memory window is bound to: `ibv_mw_bind_info`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowBind {
+    /// The key of the region.
+    pub region_key: u32,
+    /// The window's first byte, as an address of the region; also of the window, unless its access is zero-based.
+    pub addr: u64,
+    /// How many bytes the window has. 0 unbinds a type 1 window, and nothing else is looked at then.
+    pub len: u64,
+    /// What peers may do through the window: remote read, write and atomics; in a type 2 window also
+    /// [`Access::ZERO_BASED`]. They need not be rights that the region grants to peers.
+    pub access: Access,
+}
+
+impl WindowKind {
+    /// What a window of the kind can grant.
+    const fn grantable(self) -> Access {
+        let remote = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+        match self {
+            WindowKind::Type1 => remote,
+            WindowKind::Type2 => remote.union(Access::ZERO_BASED),
+        }
+    }
+}
+
+impl KeyTable {
+    /// Makes a memory window, bound to nothing. Returns its remote key; a window has no local key.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`], naming the reason; nothing changes then.
+    pub fn alloc_window(&mut self, pd: PdId, kind: WindowKind) -> Result<u32, RegisterError> {
+        self.own_keys_only()?;
+        let role = Role::Window { kind, region: None, qpn: 0 };
+        self.add(Slot { pd: pd.0, role, ..Slot::default() })
+    }
+
+    /// Forgets a memory window, bound or not. From now on its key is unknown.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownKey`] when no memory window has the key.
+    pub fn dealloc_window(&mut self, key: u32) -> Result<(), UnknownKey> {
+        match self.slots.get(key).ok_or(UnknownKey)?.role {
+            Role::Window { .. } => {
+                self.unbind(key);
+                self.forget(key).map(|_| ()).ok_or(UnknownKey)
+            }
+            Role::Region { .. } | Role::FastRegion { .. } => Err(UnknownKey),
+        }
+    }
+
+    /// Binds a memory window, as a bind request that is executed on queue pair `qpn` of `pd` asks. From then on the
+    /// bytes can be reached by the window's key: by peers of any queue pair of the protection domain (type 1) or of
+    /// `qpn` alone (type 2). A type 1 window that is bound already is bound anew, under the same key;
+    /// [`renew_key`](Self::renew_key) shuts out who knows the old key. Allocates nothing.
+    ///
+    /// The region may be an [adopted](Self::adopt) one: the binding is this table's alone, like the adoption.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`]: the first reason in its order; nothing changes then.
+    pub fn bind_window(&mut self, key: u32, pd: PdId, qpn: u32, bind: &WindowBind) -> Result<(), BindError> {
+        let window = self.slots.get(key).ok_or(BindError::Unknown)?;
+        let Role::Window { kind, region: bound, .. } = window.role else { return Err(BindError::Unknown) };
+        if !window.is_of(pd) {
+            return Err(BindError::WrongPd);
+        }
+        match kind {
+            WindowKind::Type1 if bind.len == 0 => {
+                self.unbind(key);
+                return Ok(());
+            }
+            WindowKind::Type2 if bound.is_some() => return Err(BindError::AlreadyBound),
+            WindowKind::Type2 if bind.len == 0 => return Err(BindError::NoBytes),
+            WindowKind::Type1 | WindowKind::Type2 => {}
+        }
+        if !kind.grantable().contains(bind.access) {
+            return Err(BindError::IllegalAccess);
+        }
+
+        let region = self.slots.get(bind.region_key).filter(|region| region.role.is_valid_region());
+        let region = region.ok_or(BindError::UnknownRegion)?;
+        if !region.is_of(pd) {
+            return Err(BindError::RegionWrongPd);
+        }
+        if !region.access.contains(Access::MW_BIND) {
+            return Err(BindError::NotBindable);
+        }
+        // Its owner and its peers would count differently. Linux refuses it, too.
+        if region.access.contains(Access::ZERO_BASED) {
+            return Err(BindError::ZeroBasedRegion);
+        }
+        if !(bind.access | region.access & Access::LOCAL_WRITE).is_legal() {
+            return Err(BindError::NoLocalWrite);
+        }
+        let piece = region.memory.as_ref().and_then(|memory| {
+            let offset = region.offset(memory, bind.addr, bind.len)?;
+            // A clone of an Arc: the window keeps the bytes alive, as the region does. Both numbers are at most the
+            // memory's length, a usize.
+            memory.slice(offset as usize, bind.len as usize)
+        });
+        let piece = piece.ok_or(BindError::OutOfRange)?;
+
+        self.unbind(key);
+        if let Some(windows) = self.slots.get_mut(bind.region_key).and_then(|region| region.role.windows_mut()) {
+            *windows += 1;
+        }
+        if kind == WindowKind::Type2 {
+            self.bound_on_qp += 1;
+        }
+        if let Some(window) = self.slots.get_mut(key) {
+            window.role = Role::Window { kind, region: NonZeroU32::new(bind.region_key), qpn };
+            window.access = bind.access;
+            window.iova = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
+            window.memory = Some(piece);
+        }
+        Ok(())
+    }
+
+    /// Unbinds all type 2 memory windows that are bound on queue pair `qpn`, for when it is destroyed or reset: its
+    /// number will be another's one day. Returns how many there were. Looks through the whole table, unless no type 2
+    /// window is bound at all.
+    pub fn unbind_windows_of(&mut self, qpn: u32) -> usize {
+        if self.bound_on_qp == 0 {
+            return 0;
+        }
+        let is_on_it = |slot: &&mut Slot| matches!(slot.role, Role::Window { kind: WindowKind::Type2, region: Some(_), qpn: on } if on == qpn);
+        let keys: Vec<u32> = self.slots.iter_mut().filter(is_on_it).map(|slot| slot.key).collect();
+        keys.iter().for_each(|&key| self.unbind(key));
+        keys.len()
+    }
+
+    /// Unbinds the memory window of `key`, if it is one and bound. Frees no memory: its region still has the bytes.
+    pub(super) fn unbind(&mut self, key: u32) {
+        let Some(window) = self.slots.get_mut(key) else { return };
+        let Role::Window { kind, region: Some(region), .. } = window.role else { return };
+        window.role = Role::Window { kind, region: None, qpn: 0 };
+        window.access = Access::empty();
+        window.iova = 0;
+        window.memory = None;
+        if kind == WindowKind::Type2 {
+            self.bound_on_qp -= 1;
+        }
+        if let Some(windows) = self.slots.get_mut(region.get()).and_then(|region| region.role.windows_mut()) {
+            *windows -= 1;
+        }
+    }
+}
