@@ -143,13 +143,42 @@ pub const fn rnr_timer(code: u8) -> Duration {
     Duration::from_micros(UNITS[(code & 0x1F) as usize] as u64 * 10)
 }
 
+/// Message counts by ACK credit code.
+const CREDIT_COUNTS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+    8192, 12288, 16384, 24576, 32768,
+];
+
 /// How many messages an ACK credit code (low five bits) allows; `None` is no limit.
 #[inline]
 pub const fn credit_count(code: u8) -> Option<u32> {
-    const COUNTS: [u32; 31] = [
-        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-        6144, 8192, 12288, 16384, 24576, 32768,
-    ];
     let code = (code & 0x1F) as usize;
-    if code < COUNTS.len() { Some(COUNTS[code]) } else { None }
+    if code < CREDIT_COUNTS.len() { Some(CREDIT_COUNTS[code]) } else { None }
+}
+
+/// The ACK credit code for `count` messages, rounded down to what there is a code for.
+#[inline]
+pub const fn credit_code(count: u32) -> u8 {
+    if count < 4 {
+        return count as u8;
+    }
+    // From 4 on there are two codes for each power of two: the power itself and half as much again.
+    let log = count.ilog2();
+    let code = log * 2 + (count >> (log - 1) & 1);
+    if code > 30 { 30 } else { code as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_codes_round_down() {
+        for count in 0..40_000 {
+            let code = (0..31).rev().find(|&code| credit_count(code).is_some_and(|c| c <= count)).unwrap();
+            assert_eq!(credit_code(count), code, "{count}");
+        }
+        assert_eq!(credit_code(u32::MAX), 30);
+        assert_eq!(credit_count(31), None);
+    }
 }

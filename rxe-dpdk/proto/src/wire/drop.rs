@@ -74,8 +74,6 @@ drop_reasons! {
         PadExceedsPayload = "pad_exceeds_payload",
         /// ICRC wrong: damaged on the way, or rewritten.
         IcrcMismatch = "icrc_mismatch",
-        /// Congestion notification, not acted upon.
-        CongestionNotification = "congestion_notification",
     }
     "qp" {
         /// No such queue pair.
@@ -112,6 +110,10 @@ drop_reasons! {
         PayloadLength = "payload_length",
         /// No receive work request.
         NoReceive = "no_receive",
+        /// UC: part of a message that cannot be completed, as something before it was lost or refused.
+        UcMessageBroken = "uc_message_broken",
+        /// UC: from before the expected PSN, a copy or overtaken by later packets.
+        UcPsnStale = "uc_psn_stale",
         /// Datagram longer than the receive work request.
         UdTooLong = "ud_too_long",
     }

@@ -29,7 +29,7 @@ mod reth;
 pub mod tx;
 
 pub use addr::{Gid, MacAddr};
-pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_count, rnr_timer};
+pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_code, credit_count, rnr_timer};
 pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
 pub use bth::{BTH_LEN, Bth, BthFields, DEFAULT_PKEY};
 pub use deth::{DETH_LEN, Deth};

@@ -232,6 +232,12 @@ impl<'a> RocePacket<'a> {
         }
     }
 
+    /// Whether a switch marked it: ECN "congestion experienced".
+    #[inline]
+    pub fn is_congestion_marked(&self) -> bool {
+        self.traffic_class() & 3 == 3
+    }
+
     /// IPv4 time to live or IPv6 hop limit.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
