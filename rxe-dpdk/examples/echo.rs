@@ -10,7 +10,7 @@ use rxe_dpdk::rxe_proto::verbs::{
 use rxe_dpdk::service::{Accept, Context, Decision, Listen, Service, ServiceFactory};
 use rxe_dpdk::worker::{PortSettings, QpCaps, Runtime, RuntimeConfig};
 
-const CAPS: QpCaps = QpCaps { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1 };
+const CAPS: QpCaps = QpCaps { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
 struct EchoFactory;
 

@@ -62,7 +62,7 @@ impl Service for Instance {
 
     fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
         let region = self.0.as_ref().unwrap();
-        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1 };
+        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let Ok(qp) = cx.create_qp(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ) else {
             return Decision::refuse("no queue pair");
         };

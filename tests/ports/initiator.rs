@@ -6,8 +6,8 @@ use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::rxe_proto::cm::{MadPath, read_mad, write_mad};
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
-    CqId, Engine, EngineConfig, QpInit, QpTransition, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr,
-    Sge, WcStatus,
+    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendFlags,
+    SendOp, SendWr, Sge, WcStatus,
 };
 use rxe_dpdk::rxe_proto::wire::cm::{
     CmMessage, CmPath, CmTransport, Dreq, IpAddressing, PortSpace, Rep, Req, Rtu, ServiceId,
@@ -119,13 +119,12 @@ impl Initiator {
         let qpn = self
             .engine
             .create_qp(&QpInit {
+                qp_type: QpType::Rc,
                 pd: self.pd,
                 send_cq: self.cq,
                 recv_cq: self.cq,
-                max_send_wr: 8,
-                max_recv_wr: 1,
-                max_send_sge: 1,
-                max_recv_sge: 1,
+                srq: None,
+                caps: QpCaps { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
                 sq_sig_all: false,
             })
             .unwrap();

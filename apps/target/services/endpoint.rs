@@ -16,7 +16,8 @@ pub const MESSAGE: usize = 16;
 /// Receives posted at any time.
 const RECEIVES: u64 = 4;
 /// A ping of rping needs the most: READ, SEND, WRITE and SEND, while the last two before may not be acknowledged yet.
-const CAPS: QpCaps = QpCaps { max_send_wr: 8, max_recv_wr: RECEIVES as u32, max_send_sge: 1, max_recv_sge: 1 };
+const CAPS: QpCaps =
+    QpCaps { max_send_wr: 8, max_recv_wr: RECEIVES as u32, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 /// Where the outgoing message lies, behind the receives.
 const SEND_OFFSET: usize = RECEIVES as usize * MESSAGE;
 /// Our numbers of work requests: receives have those below [`RECEIVES`].

@@ -93,7 +93,8 @@ struct Region {
 
 impl Region {
     fn open(cx: &mut Context<'_>, region: &NamedRegion) -> Result<Qpn, Decision> {
-        let caps = QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1 };
+        let caps =
+            QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let qp = cx.create_qp(region.pd, caps, PEER_ACCESS).map_err(|error| {
             tracing::warn!("connection refused, no queue pair: {error}");
             Decision::Reject { reason: RejReason::NoQp, private_data: Vec::new() }

@@ -3,9 +3,8 @@
 mod harness;
 
 use harness::pair::{Link, Pair};
-use harness::{ALL_ACCESS, Agreed, Rng};
+use harness::{Agreed, Rng};
 use rxe_proto::Duration;
-use rxe_proto::mem::Memory;
 use rxe_proto::transport::{RemoteAddr, SendOp, WcOpcode, WcStatus};
 use rxe_proto::wire::{PathMtu, Psn};
 
@@ -53,10 +52,9 @@ fn run(pair: &mut Pair, op: Op, len: usize) -> Duration {
         Op::Send => (SendOp::Send { imm: None }, SRC, WcOpcode::Send),
         Op::SendImm => (SendOp::Send { imm: Some(imm) }, SRC, WcOpcode::Send),
         Op::SendInvalidate => {
-            let region = b.engine.keys_mut().register(b.pd, Memory::heap(8), 0, ALL_ACCESS).unwrap();
-            assert!(b.engine.allow_invalidate(region.rkey()));
-            invalidated = Some(region.rkey());
-            (SendOp::SendInvalidate { rkey: region.rkey() }, SRC, WcOpcode::Send)
+            let rkey = b.fast_region(8);
+            invalidated = Some(rkey);
+            (SendOp::SendInvalidate { rkey }, SRC, WcOpcode::Send)
         }
         Op::Write => (SendOp::Write { remote: remote(DST), imm: None }, SRC, WcOpcode::RdmaWrite),
         Op::WriteImm => (SendOp::Write { remote: remote(DST), imm: Some(imm) }, SRC, WcOpcode::RdmaWrite),

@@ -5,7 +5,7 @@ mod harness;
 use harness::solo::{Ask, Solo};
 use harness::{ALL_ACCESS, Agreed, Node};
 use rxe_proto::mem::{Access, Memory};
-use rxe_proto::transport::{EngineConfig, QpErrorCause, QpEvent, QpState, Sge, WcStatus, WorkCompletion};
+use rxe_proto::transport::{AsyncEvent, EngineConfig, QpErrorCause, QpState, Sge, WcStatus, WorkCompletion};
 use rxe_proto::wire::{Frame, Opcode, PortId, classify};
 
 use Ask::{Ack, Nothing};
@@ -29,10 +29,10 @@ fn statuses(completions: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
     completions.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-fn errors(events: &[QpEvent]) -> Vec<QpErrorCause> {
+fn errors(events: &[AsyncEvent]) -> Vec<QpErrorCause> {
     events
         .iter()
-        .filter_map(|event| if let QpEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
+        .filter_map(|event| if let AsyncEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
         .collect()
 }
 
@@ -226,23 +226,21 @@ fn a_receive_with_a_bad_key() {
 }
 
 #[test]
-fn invalidation_needs_leave() {
+fn only_fast_regions_and_windows_can_be_invalidated() {
     let mut solo = with_receives(2);
-    let pd = solo.node.pd;
-    let region = solo.node.engine.keys_mut().register(pd, Memory::heap(64), 0, ALL_ACCESS).unwrap();
-    assert!(solo.node.engine.allow_invalidate(region.rkey()));
+    let key = solo.node.fast_region(64);
     let send = |solo: &mut Solo, psn: u32, rkey: u32| {
         let frame = solo.frame(SendOnlyInvalidate, solo.agreed.rq_psn.add(psn), Ack, b"inv", |packet| {
             packet.ieth(rkey);
         });
         solo.inject(&frame);
     };
-    send(&mut solo, 0, region.rkey());
+    send(&mut solo, 0, key);
     let [wc] = solo.node.take_completions()[..] else { panic!() };
-    assert_eq!(wc.invalidated_rkey, Some(region.rkey()));
-    assert!(solo.node.engine.keys().region(region.rkey()).is_none());
+    assert_eq!(wc.invalidated_rkey, Some(key));
+    assert!(solo.node.engine.keys().region(key).is_none());
     solo.expect(["ACK 0 msn 1"]);
-    // The region of everybody else was not offered.
+    // A plain region is not for peers to invalidate.
     let rkey = solo.node.region.rkey();
     send(&mut solo, 1, rkey);
     solo.expect(["ACK 1 msn 2"]);
@@ -346,13 +344,18 @@ fn the_number_of_a_former_queue_pair_is_unknown() {
     let old = solo.node.qpn;
     let (pd, cq) = (solo.node.pd, solo.node.cq);
     let init = rxe_proto::transport::QpInit {
+        qp_type: rxe_proto::transport::QpType::Rc,
         pd,
         send_cq: cq,
         recv_cq: cq,
-        max_send_wr: 1,
-        max_recv_wr: 1,
-        max_send_sge: 1,
-        max_recv_sge: 1,
+        srq: None,
+        caps: rxe_proto::transport::QpCaps {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
         sq_sig_all: false,
     };
     solo.node.engine.destroy_qp(old).unwrap();

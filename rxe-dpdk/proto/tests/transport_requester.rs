@@ -7,8 +7,8 @@ use harness::solo::Solo;
 use harness::{ALL_ACCESS, Agreed};
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{
-    EngineConfig, PostError, QpErrorCause, QpEvent, QpState, QpTransition, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
-    WcOpcode, WcStatus,
+    AsyncEvent, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, WcOpcode, WcStatus,
 };
 use rxe_proto::wire::{NakCode, Opcode, PathMtu, Psn, Syndrome};
 use rxe_proto::{Duration, Instant};
@@ -423,7 +423,7 @@ fn draining_finishes_what_was_begun() {
     assert_eq!(solo.node.take_events(), [], "amid a message");
     assert_eq!(solo.transmit().len(), 1);
     solo.ack(2);
-    assert_eq!(solo.node.take_events(), [QpEvent::SendQueueDrained { qpn }]);
+    assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     solo.expect([]);
     solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
     assert_eq!(solo.node.engine.query_qp(qpn).unwrap().state, QpState::Rts);

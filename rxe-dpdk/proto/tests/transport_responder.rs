@@ -6,7 +6,7 @@ use harness::solo::{Ask, Solo};
 use harness::{ALL_ACCESS, Agreed, Node, PORT};
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{
-    EngineConfig, QpErrorCause, QpEvent, QpState, QpTransition, WcOpcode, WcStatus, WorkCompletion,
+    AsyncEvent, EngineConfig, QpErrorCause, QpState, QpTransition, WcOpcode, WcStatus, WorkCompletion,
 };
 use rxe_proto::wire::{Frame, MacAddr, Opcode, Psn, TxFrames, classify};
 use rxe_proto::{Duration, Instant};
@@ -32,10 +32,10 @@ fn statuses(completions: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
     completions.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-fn errors(events: &[QpEvent]) -> Vec<QpErrorCause> {
+fn errors(events: &[AsyncEvent]) -> Vec<QpErrorCause> {
     events
         .iter()
-        .filter_map(|event| if let QpEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
+        .filter_map(|event| if let AsyncEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
         .collect()
 }
 
@@ -78,7 +78,7 @@ fn communication_established_is_told_once() {
     let qpn = solo.node.qpn;
     solo.request(SendOnly, 0, Ack, b"x");
     solo.request(SendOnly, 1, Ack, b"x");
-    assert_eq!(solo.node.take_events(), [QpEvent::CommunicationEstablished { qpn }]);
+    assert_eq!(solo.node.take_events(), [AsyncEvent::CommunicationEstablished { qpn }]);
     let mut solo = with_receives(1);
     let qpn = solo.node.qpn;
     solo.node.engine.established(qpn);

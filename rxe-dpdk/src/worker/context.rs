@@ -7,7 +7,9 @@ use std::sync::mpsc::Sender;
 
 use rxe_proto::cm::ConnId;
 use rxe_proto::mem::{Access, AllocError, Allocator, Memory, MemoryRegion, PdId, RegisterError};
-use rxe_proto::transport::{CqId, Engine, PostError, QpCaps, QpError, QpInit, QpTransition, Qpn, RecvWr, SendWr};
+use rxe_proto::transport::{
+    CqId, Engine, PostError, QpCaps, QpError, QpInit, QpTransition, QpType, Qpn, RecvWr, SendWr,
+};
 use rxe_proto::{Duration, Instant};
 
 use super::messages::{StreamId, ToControl};
@@ -120,13 +122,12 @@ impl Context<'_> {
         }
         let cq = self.cq.cq;
         let qpn = self.engine.create_qp(&QpInit {
+            qp_type: QpType::Rc,
             pd,
             send_cq: cq,
             recv_cq: cq,
-            max_send_wr: caps.max_send_wr,
-            max_recv_wr: caps.max_recv_wr,
-            max_send_sge: caps.max_send_sge,
-            max_recv_sge: caps.max_recv_sge,
+            srq: None,
+            caps,
             sq_sig_all: false,
         })?;
         self.cq.depth += depth;

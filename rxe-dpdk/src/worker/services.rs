@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use rxe_proto::cm::{AcceptParams, ConnId, ConnectRequest};
 use rxe_proto::mem::Allocator;
-use rxe_proto::transport::{CqError, Engine, QpError, QpEvent, QpTransition, Qpn, RtrAttr, RtsAttr, WorkCompletion};
+use rxe_proto::transport::{AsyncEvent, CqError, Engine, QpError, QpTransition, Qpn, RtrAttr, RtsAttr, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{Path, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
@@ -326,15 +326,15 @@ impl ServiceHost {
         let _ = engine.destroy_qp(qpn);
     }
 
-    fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: QpEvent) {
+    fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: AsyncEvent) {
         match event {
-            QpEvent::CommunicationEstablished { qpn } => {
+            AsyncEvent::CommunicationEstablished { qpn } => {
                 if let Some(&conn) = self.by_qp.get(&qpn) {
                     self.tell(ToControl::CommunicationEstablished { conn });
                     self.connected(now, engine, conn);
                 }
             }
-            QpEvent::QpError { qpn, cause } => {
+            AsyncEvent::QpError { qpn, cause } => {
                 self.stats.qp_errors.inc();
                 if let Some(&conn) = self.by_qp.get(&qpn) {
                     tracing::info!(%qpn, %cause, "queue pair in error: connection ends");
@@ -342,8 +342,10 @@ impl ServiceHost {
                     self.disconnected(now, engine, conn, EndReason::QueuePair(cause));
                 }
             }
-            // Nobody drains a send queue here.
-            QpEvent::SendQueueDrained { .. } => {}
+            // Nobody drains a send queue or shares receive queues here.
+            AsyncEvent::SendQueueDrained { .. }
+            | AsyncEvent::SrqLimitReached { .. }
+            | AsyncEvent::LastWqeReached { .. } => {}
         }
     }
 

@@ -1,45 +1,68 @@
 //! What queue pairs are made with, what they tell, and why a call was refused.
 
-use crate::mem::{Access, PdId};
-use crate::wire::{Path, PathMtu, Psn};
+use std::fmt;
 
-use super::{CqId, EngineConfig, QpState, Qpn};
+use crate::mem::{Access, PdId};
+use crate::time::Duration;
+use crate::wire::{Path, PathMtu, Psn, Transport};
+
+use super::{CqId, EngineConfig, QpState, Qpn, SrqId};
+
+/// The transport service of a queue pair; the names are those of libibverbs' `ibv_qp_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum QpType {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl QpType {
+    /// The transport bits of its packets.
+    #[inline]
+    pub const fn transport(self) -> Transport {
+        match self {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud => Transport::Ud,
+        }
+    }
+}
+
+impl fmt::Display for QpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QpType::Rc => "RC",
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+        })
+    }
+}
 
 /// What a queue pair is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
+    /// Transport service.
+    pub qp_type: QpType,
     /// Protection domain: the queue pair reaches regions of this domain only.
     pub pd: PdId,
     /// Where send queue work requests complete.
     pub send_cq: CqId,
     /// Where receives complete.
     pub recv_cq: CqId,
-    /// Outstanding work requests of the send queue.
-    pub max_send_wr: u32,
-    /// Outstanding work requests of the receive queue.
-    pub max_recv_wr: u32,
-    /// Buffers of one work request of the send queue.
-    pub max_send_sge: u32,
-    /// Buffers of one receive.
-    pub max_recv_sge: u32,
+    /// The shared receive queue that receives come from, in place of a receive queue of its own.
+    pub srq: Option<SrqId>,
+    /// Sizes of its queues. With a shared receive queue those of the receive queue mean nothing.
+    pub caps: QpCaps,
     /// Every send queue work request completes with a work completion, signalled or not.
     pub sq_sig_all: bool,
 }
 
-impl QpInit {
-    /// The sizes of the queues.
-    pub fn caps(&self) -> QpCaps {
-        QpCaps {
-            max_send_wr: self.max_send_wr,
-            max_recv_wr: self.max_recv_wr,
-            max_send_sge: self.max_send_sge,
-            max_recv_sge: self.max_recv_sge,
-        }
-    }
-}
-
 /// Sizes of the queues of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpCaps {
     /// Outstanding work requests of the send queue.
     pub max_send_wr: u32,
@@ -49,6 +72,8 @@ pub struct QpCaps {
     pub max_send_sge: u32,
     /// Buffers of one receive.
     pub max_recv_sge: u32,
+    /// Bytes that a work request of the send queue can bring with it instead of naming buffers.
+    pub max_inline_data: u32,
 }
 
 /// Why a queue pair could not be made or changed.
@@ -63,6 +88,9 @@ pub enum QpError {
     /// There is no such completion queue here.
     #[error("no such completion queue")]
     UnknownCq,
+    /// There is no such shared receive queue here.
+    #[error("no such shared receive queue")]
+    UnknownSrq,
     /// There is no such protection domain here.
     #[error("no such protection domain")]
     UnknownPd,
@@ -84,6 +112,9 @@ pub enum QpError {
         /// The state asked for.
         to: QpState,
     },
+    /// The transition is one of another transport service.
+    #[error("not a transition of a queue pair of type {0}")]
+    WrongType(QpType),
     /// The queue pair has no path in its present state.
     #[error("the queue pair has no path yet")]
     NoPath,
@@ -107,7 +138,22 @@ pub enum PostError {
     /// Longer than 2^31 bytes, or than half the PSNs.
     #[error("the message is too long")]
     MessageTooLong,
-    /// The buffers of an atomic must hold 8 bytes.
+    /// The queue pair's transport service does not have the operation.
+    #[error("not an operation of a queue pair of type {0}")]
+    Opcode(QpType),
+    /// Inline data longer than agreed when the queue pair was made, or for an operation that sends nothing.
+    #[error("too much inline data")]
+    InlineTooLong,
+    /// Receives of this queue pair come from a shared receive queue.
+    #[error("the queue pair has a shared receive queue")]
+    SharedReceiveQueue,
+    /// There is no such shared receive queue here.
+    #[error("no such shared receive queue")]
+    UnknownSrq,
+    /// There is no such address handle in the queue pair's protection domain.
+    #[error("no such address handle")]
+    UnknownAddressHandle,
+    /// The buffers of an atomic or ATOMIC WRITE must hold 8 bytes.
     #[error("an atomic needs buffers of 8 bytes")]
     AtomicLength,
     /// A READ or atomic with `max_rd_atomic` 0.
@@ -120,6 +166,8 @@ pub enum PostError {
 pub struct QpInfo {
     /// Its number.
     pub qpn: Qpn,
+    /// Its transport service.
+    pub qp_type: QpType,
     /// Its state.
     pub state: QpState,
     /// Its protection domain.
@@ -128,8 +176,12 @@ pub struct QpInfo {
     pub send_cq: CqId,
     /// Where receives complete.
     pub recv_cq: CqId,
+    /// The shared receive queue that receives come from.
+    pub srq: Option<SrqId>,
     /// Sizes of its queues.
     pub caps: QpCaps,
+    /// Q_Key (UD).
+    pub qkey: u32,
     /// Which remote operations the peer may do.
     pub access: Access,
     /// The way to the peer, from RTR on.
@@ -148,6 +200,10 @@ pub struct QpInfo {
     pub send_queued: u32,
     /// Receives not completed.
     pub recv_queued: u32,
+    /// Measured round trip time, once there is one (RC).
+    pub rtt: Option<Duration>,
+    /// Congestion notifications received and sent.
+    pub cnps: (u64, u64),
     /// Whether communication is established (told or seen).
     pub established: bool,
 }
@@ -162,6 +218,7 @@ impl QpCaps {
         check_limit("max_send_wr", self.max_send_wr, config.max_qp_wr)?;
         check_limit("max_recv_wr", self.max_recv_wr, config.max_qp_wr)?;
         check_limit("max_send_sge", self.max_send_sge, config.max_sge)?;
-        check_limit("max_recv_sge", self.max_recv_sge, config.max_sge)
+        check_limit("max_recv_sge", self.max_recv_sge, config.max_sge)?;
+        check_limit("max_inline_data", self.max_inline_data, config.max_inline_data)
     }
 }

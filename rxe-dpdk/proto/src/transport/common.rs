@@ -1,16 +1,24 @@
 //! What the halves of a queue pair share: the requester and responder see this, never each other or the queue pair.
 
 use crate::mem::PdId;
+use crate::wire::PortId;
 
-use super::{CqId, QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion};
+use super::{CqId, QpErrorCause, QpType, Qpn, SrqId, WcOpcode, WcStatus, WorkCompletion};
 
 /// What both halves need.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) qpn: Qpn,
+    pub(super) qp_type: QpType,
     pub(super) pd: PdId,
+    /// Protection domain of the receives: the shared receive queue's, or `pd`.
+    pub(super) recv_pd: PdId,
     pub(super) send_cq: CqId,
     pub(super) recv_cq: CqId,
+    pub(super) srq: Option<SrqId>,
+    /// Q_Key and port (UD, from INIT on).
+    pub(super) qkey: u32,
+    pub(super) port: Option<PortId>,
     /// Path MTU in bytes; the largest while there is no path.
     pub(super) mtu: u32,
     pub(super) sq_sig_all: bool,
@@ -28,6 +36,7 @@ impl Common {
             imm: None,
             invalidated_rkey: None,
             solicited: false,
+            src_qpn: None,
         }
     }
 }

@@ -85,9 +85,9 @@ impl Requester {
 
     /// Completes the oldest work request with success.
     #[inline]
-    fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         let Some(wqe) = self.pop() else { return Ok(()) };
-        if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) {
+        if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. }) {
             cx.stats.rdma_sends.inc();
         }
         if !common.sq_sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
@@ -102,6 +102,7 @@ impl Requester {
             imm: None,
             invalidated_rkey: None,
             solicited: false,
+            src_qpn: None,
         };
         if cx.complete(common.send_cq, wc) {
             Ok(())

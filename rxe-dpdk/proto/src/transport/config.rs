@@ -1,5 +1,7 @@
 //! What an engine can be told.
 
+use crate::time::Duration;
+
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -19,6 +21,32 @@ pub struct EngineConfig {
     pub max_sge: u32,
     /// Most READs and atomics that one queue pair may have outstanding, as responder and as requester.
     pub max_rd_atomic: u8,
+    /// Most bytes of inline data of one work request.
+    pub max_inline_data: u32,
+    /// Most shared receive queues, at most 65,536.
+    pub max_srq: u32,
+    /// Most outstanding receives of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Most address handles, at most 2^20.
+    pub max_ah: u32,
+    /// Most multicast groups joined, and most queue pairs in one group.
+    pub max_mcast_grp: u32,
+    /// See [`max_mcast_grp`](Self::max_mcast_grp).
+    pub max_mcast_qp_attach: u32,
+    /// Whether peers may FLUSH. Off, a FLUSH is an invalid request.
+    pub flush: bool,
+    /// Whether peers may do ATOMIC WRITEs. Off, an ATOMIC WRITE is an invalid request.
+    pub atomic_write: bool,
+    /// Whether ACKs tell the peer how many receives are posted (end-to-end credits). Off, and always with a shared
+    /// receive queue, they say that the peer is not limited.
+    pub credits: bool,
+    /// The shortest time between two congestion notifications of one queue pair.
+    pub cnp_interval: Duration,
+    /// The shortest retransmission timeout. The measured round trip sets it between this and the connection's ACK
+    /// timeout.
+    pub min_timeout: Duration,
+    /// The retransmission timeout before a round trip has been measured, if the connection's ACK timeout is not shorter.
+    pub initial_timeout: Duration,
     /// How many PSNs a requester may be ahead of the oldest one not acknowledged. More fills longer links; every one
     /// of them may have to be sent again after a loss, and the responder's receive ring must hold the burst.
     pub window: u32,
@@ -42,6 +70,18 @@ impl Default for EngineConfig {
             max_qp_wr: 1 << 16,
             max_sge: 32,
             max_rd_atomic: 128,
+            max_inline_data: 512,
+            max_srq: 4096,
+            max_srq_wr: 1 << 16,
+            max_ah: 1 << 16,
+            max_mcast_grp: 1024,
+            max_mcast_qp_attach: 64,
+            flush: false,
+            atomic_write: false,
+            credits: true,
+            cnp_interval: Duration::from_micros(50),
+            min_timeout: Duration::from_millis(1),
+            initial_timeout: Duration::from_millis(32),
             window: 128,
             ack_every: 64,
             read_quantum: 16,
@@ -59,6 +99,9 @@ impl EngineConfig {
         self.max_sge = self.max_sge.clamp(1, 255);
         self.max_qp_wr = self.max_qp_wr.clamp(1, 1 << 24);
         self.max_rd_atomic = self.max_rd_atomic.min(128);
+        self.max_srq = self.max_srq.min(65_536);
+        self.max_srq_wr = self.max_srq_wr.clamp(1, 1 << 24);
+        self.max_ah = self.max_ah.min(1 << 20);
         // PSNs are compared within half their space; a window anywhere near that helps nobody.
         self.window = self.window.clamp(1, 1 << 16);
         self.ack_every = self.ack_every.clamp(1, self.window.div_ceil(2));

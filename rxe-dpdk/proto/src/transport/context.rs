@@ -1,15 +1,18 @@
 //! What all queue pairs of an engine share.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::mem::KeyTable;
 use crate::time::Instant;
 use crate::wire::{BthFields, DropCounters, DropReason, HeaderTemplate, PacketBuilder, TxQueue};
 
+use super::ah::AhTable;
 use super::cq::CqTable;
+use super::recv_queue::RecvQueue;
+use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
-use super::{CqId, EngineConfig, QpEvent, TransportStats, WorkCompletion};
+use super::{AsyncEvent, CqId, EngineConfig, SrqId, TransportStats, WorkCompletion};
 
 /// Everything of an [`Engine`](super::Engine) but its queue pairs: handed, beside one queue pair, to whatever works on
 /// that.
@@ -17,11 +20,11 @@ use super::{CqId, EngineConfig, QpEvent, TransportStats, WorkCompletion};
 pub(super) struct Context {
     pub(super) config: EngineConfig,
     pub(super) keys: KeyTable,
-    /// Keys that a peer's SEND with invalidate may deregister.
-    pub(super) invalidatable: BTreeSet<u32>,
     pub(super) cqs: CqTable,
+    pub(super) srqs: SrqTable,
+    pub(super) ahs: AhTable,
     pub(super) timers: TimerHeap,
-    pub(super) events: VecDeque<QpEvent>,
+    pub(super) events: VecDeque<AsyncEvent>,
     /// Slots of queue pairs that may have something to transmit, each at most once (a flag in the queue pair).
     pub(super) active: VecDeque<u16>,
     pub(super) stats: Arc<TransportStats>,
@@ -44,6 +47,30 @@ impl Context {
             self.stats.cq_overflows.inc();
         }
         fits
+    }
+
+    /// Makes sure that `rq` holds a receive, if there is one: a queue pair with a shared receive queue takes its next one
+    /// from there when it needs it.
+    #[inline]
+    pub(super) fn supply(&mut self, srq: Option<SrqId>, rq: &mut RecvQueue) -> bool {
+        if rq.front().is_some() {
+            return true;
+        }
+        let Some(srq) = srq else { return false };
+        match self.srqs.take(srq, rq) {
+            Taken::None => false,
+            Taken::One => true,
+            Taken::OneBelowLimit => {
+                self.srq_below_limit(srq);
+                true
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn srq_below_limit(&mut self, srq: SrqId) {
+        self.stats.srq_limit_events.inc();
+        self.events.push_back(AsyncEvent::SrqLimitReached { srq });
     }
 
     /// Makes sure that the queue pair in `slot` is looked at by `at`.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{CqId, WorkCompletion};
+use super::{CqId, WcStatus, WorkCompletion};
 
 /// Why a completion queue could not be made, changed or removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -31,8 +31,20 @@ struct Cq {
     depth: usize,
     /// Whether the queue stands in the table's list of ready ones.
     listed: bool,
+    /// Which completion the owner wants word of.
+    notify: Notify,
     /// How many send and receive queues complete here.
     users: u32,
+}
+
+/// Which completion the owner of a queue wants word of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Notify {
+    None,
+    /// The next one that was solicited, or failed.
+    Solicited,
+    /// The next one.
+    Next,
 }
 
 /// The completion queues of one engine. The low 16 bits of a [`CqId`] are an index, the rest tells apart successive
@@ -41,6 +53,8 @@ struct Cq {
 pub(super) struct CqTable {
     slots: Vec<Option<Cq>>,
     ready: VecDeque<CqId>,
+    /// Queues whose owner wanted word and has not got it yet, each at most once: asking again puts off the word.
+    notified: VecDeque<CqId>,
     created: u32,
     max: u32,
     max_depth: u32,
@@ -48,7 +62,7 @@ pub(super) struct CqTable {
 
 impl CqTable {
     pub(super) fn new(max: u32, max_depth: u32) -> CqTable {
-        CqTable { slots: Vec::new(), ready: VecDeque::new(), created: 0, max, max_depth }
+        CqTable { slots: Vec::new(), ready: VecDeque::new(), notified: VecDeque::new(), created: 0, max, max_depth }
     }
 
     pub(super) fn create(&mut self, depth: usize) -> Result<CqId, CqError> {
@@ -60,12 +74,20 @@ impl CqTable {
                 self.slots.push(None);
                 // Each queue is listed at most once, so listing never allocates.
                 self.ready.reserve(self.slots.len() - self.ready.len());
+                self.notified.reserve(self.slots.len() - self.notified.len());
                 self.slots.len() - 1
             }
         };
         let id = CqId(self.created << 16 | index as u32);
         self.created = self.created.wrapping_add(1);
-        self.slots[index] = Some(Cq { id, entries: VecDeque::with_capacity(depth), depth, listed: false, users: 0 });
+        self.slots[index] = Some(Cq {
+            id,
+            entries: VecDeque::with_capacity(depth),
+            depth,
+            listed: false,
+            notify: Notify::None,
+            users: 0,
+        });
         Ok(id)
     }
 
@@ -76,6 +98,7 @@ impl CqTable {
         }
         self.slots[usize::from(id.0 as u16)] = None;
         self.ready.retain(|&listed| listed != id);
+        self.notified.retain(|&listed| listed != id);
         Ok(())
     }
 
@@ -117,11 +140,31 @@ impl CqTable {
             return false;
         }
         cq.entries.push_back(wc);
+        if cq.notify == Notify::Next
+            || cq.notify == Notify::Solicited && (wc.solicited || wc.status != WcStatus::Success)
+        {
+            cq.notify = Notify::None;
+            self.notified.push_back(id);
+        }
         if !cq.listed {
             cq.listed = true;
             self.ready.push_back(id);
         }
         true
+    }
+
+    pub(super) fn request_notify(&mut self, id: CqId, solicited_only: bool) -> Result<(), CqError> {
+        let cq = self.get_mut(id).ok_or(CqError::Unknown)?;
+        // The stronger wish wins, as in the standard's "Request Completion Notification".
+        if cq.notify != Notify::Next {
+            cq.notify = if solicited_only { Notify::Solicited } else { Notify::Next };
+        }
+        self.notified.retain(|&listed| listed != id);
+        Ok(())
+    }
+
+    pub(super) fn poll_notified(&mut self) -> Option<CqId> {
+        self.notified.pop_front()
     }
 
     pub(super) fn poll(&mut self, id: CqId, out: &mut Vec<WorkCompletion>, max: usize) -> usize {
@@ -164,6 +207,7 @@ mod tests {
             imm: None,
             invalidated_rkey: None,
             solicited: false,
+            src_qpn: None,
         }
     }
 
@@ -181,6 +225,28 @@ mod tests {
         assert_eq!((cqs.poll_ready(), cqs.poll_ready()), (Some(b), Some(b)));
         assert_eq!(cqs.poll_one(b).map(|wc| wc.wr_id), Some(2));
         assert_eq!(cqs.poll_ready(), None);
+    }
+
+    #[test]
+    fn word_of_a_completion_comes_once_for_each_request() {
+        let mut cqs = CqTable::new(4, 8);
+        let a = cqs.create(8).unwrap();
+        assert!(cqs.push(a, wc(1)));
+        assert_eq!(cqs.poll_notified(), None, "nobody asked");
+        cqs.request_notify(a, true).unwrap();
+        assert!(cqs.push(a, wc(2)));
+        assert_eq!(cqs.poll_notified(), None, "not solicited");
+        assert!(cqs.push(a, WorkCompletion { solicited: true, ..wc(3) }));
+        assert!(cqs.push(a, WorkCompletion { solicited: true, ..wc(4) }));
+        assert_eq!((cqs.poll_notified(), cqs.poll_notified()), (Some(a), None));
+        cqs.request_notify(a, true).unwrap();
+        assert!(cqs.push(a, WorkCompletion { status: WcStatus::WrFlushErr, ..wc(5) }));
+        assert_eq!(cqs.poll_notified(), Some(a), "failures count as solicited");
+        cqs.request_notify(a, false).unwrap();
+        cqs.request_notify(a, true).unwrap();
+        assert!(cqs.push(a, wc(6)));
+        assert_eq!(cqs.poll_notified(), Some(a), "the stronger wish wins");
+        assert_eq!(cqs.request_notify(CqId(99), false), Err(CqError::Unknown));
     }
 
     #[test]

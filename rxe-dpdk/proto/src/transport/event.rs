@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::Qpn;
+use super::{Qpn, SrqId};
 
-/// Something happened to a queue pair.
+/// Something happened to a queue pair or shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QpEvent {
+pub enum AsyncEvent {
     /// The first valid request came before [`Engine::established`](super::Engine::established) was called: the peer
     /// takes the connection for established, whatever became of its RTU.
     CommunicationEstablished {
@@ -22,6 +22,16 @@ pub enum QpEvent {
     },
     /// In SQD, everything outstanding has completed.
     SendQueueDrained {
+        /// Our queue pair.
+        qpn: Qpn,
+    },
+    /// A shared receive queue holds fewer receives than its limit. The limit is off again.
+    SrqLimitReached {
+        /// Which one.
+        srq: SrqId,
+    },
+    /// A queue pair with a shared receive queue is in error and will take no more receives from it.
+    LastWqeReached {
         /// Our queue pair.
         qpn: Qpn,
     },
@@ -71,6 +81,8 @@ causes! {
     CqOverflow => "cq_overflow",
     /// As requester: a key of our own send work request is not good.
     LocalKey => "local_key",
+    /// As requester: a memory window or fast region of our own could not be bound, registered or invalidated.
+    LocalOperation => "local_operation",
     /// As requester: no answer after all retries.
     RetryExceeded => "retry_exceeded",
     /// As requester: the receiver was still not ready after all retries.

@@ -2,11 +2,11 @@
 
 use crate::wire::{
     BthFields, BthOpcode, DEFAULT_PKEY, Gid, HeaderTemplate, MacAddr, Opcode, PacketBuilder, Path, PathMtu, PortId,
-    Psn, RocePacket, TxQueue,
+    Psn, RocePacket, Transport, TxQueue,
 };
 
-use super::Qpn;
 use super::context::Emitter;
+use super::{QpType, Qpn};
 
 /// The peer and the way to it: known from RTR on.
 #[derive(Debug)]
@@ -15,18 +15,20 @@ pub(super) struct Link {
     src: Gid,
     dst: Gid,
     pub(super) dest_qpn: Qpn,
+    transport: Transport,
     pub(super) path_mtu: PathMtu,
     /// For queries and changes; the data path uses the template.
     pub(super) path: Box<Path>,
 }
 
 impl Link {
-    pub(super) fn new(path: Path, dest_qpn: Qpn, path_mtu: PathMtu) -> Link {
+    pub(super) fn new(path: Path, dest_qpn: Qpn, path_mtu: PathMtu, qp_type: QpType) -> Link {
         Link {
             template: HeaderTemplate::new(&path),
             src: path.src,
             dst: path.dst,
             dest_qpn,
+            transport: qp_type.transport(),
             path_mtu,
             path: Box::new(path),
         }
@@ -57,7 +59,7 @@ impl Link {
         payload_len: usize,
     ) -> Option<PacketBuilder<'t>> {
         let fields = BthFields {
-            opcode: BthOpcode::rc(op),
+            opcode: BthOpcode { transport: self.transport, op },
             dest_qp: self.dest_qpn.get(),
             psn,
             solicited: flags.solicited,

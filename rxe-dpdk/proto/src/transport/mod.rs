@@ -4,32 +4,41 @@
 //! requests, and a `requester` with its `completer`, which carry out our own. They share nothing but the `link` to the
 //! peer; what all queue pairs of the engine share is in `context`.
 
+mod ah;
 mod attr;
 mod common;
 mod completer;
 mod config;
+mod congestion;
 mod context;
 mod cq;
 mod engine;
 mod event;
 mod link;
+mod multicast;
 mod qp;
 mod recv_queue;
 mod requester;
 mod responder;
 mod seq;
 mod sge;
+mod srq;
 mod state;
 mod stats;
 mod table;
 mod timer;
 pub mod work;
 
-pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit};
+pub use ah::AhError;
+pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType};
 pub use config::EngineConfig;
 pub use cq::CqError;
 pub use engine::Engine;
-pub use event::{QpErrorCause, QpEvent};
+pub use event::{AsyncEvent, QpErrorCause};
+pub use multicast::MulticastError;
+pub use srq::{SrqError, SrqInit};
 pub use state::{QpState, QpTransition, RtrAttr, RtsAttr};
 pub use stats::TransportStats;
-pub use work::{CqId, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
+pub use work::{
+    AhId, CqId, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SrqId, WcOpcode, WcStatus, WorkCompletion,
+};

@@ -1,6 +1,6 @@
 //! The receive queue of a queue pair.
 
-use crate::transport::{RecvWr, Sge, sge};
+use super::{PostError, RecvWr, Sge, sge};
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,14 +22,6 @@ pub(super) struct RecvQueue {
     /// Counts of receives taken out and put in; they wrap.
     head: u32,
     tail: u32,
-}
-
-/// Why a receive was not posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RecvRefused {
-    Full,
-    Sges,
-    Length,
 }
 
 impl RecvQueue {
@@ -56,20 +48,35 @@ impl RecvQueue {
         count as usize & self.wqes.len().wrapping_sub(1)
     }
 
-    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), RecvRefused> {
+    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.len() >= self.max {
-            return Err(RecvRefused::Full);
+            return Err(PostError::QueueFull);
         }
         if wr.sges.len() > self.max_sge as usize {
-            return Err(RecvRefused::Sges);
+            return Err(PostError::TooManySges);
         }
-        let length = sge::total_len(wr.sges).ok_or(RecvRefused::Length)?;
+        let length = sge::total_len(wr.sges).ok_or(PostError::MessageTooLong)?;
         let index = self.index(self.tail);
         let first = index * self.max_sge as usize;
         self.sges[first..first + wr.sges.len()].copy_from_slice(wr.sges);
         self.wqes[index] = RecvWqe { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u32 };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
+    }
+
+    /// Takes the oldest receive of `other` in; false when that is empty. Call only when empty, with buffers for as many as
+    /// a receive of `other` can have.
+    #[inline]
+    pub(super) fn take_from(&mut self, other: &mut RecvQueue) -> bool {
+        let Some((wqe, sges)) = other.front() else { return false };
+        let index = self.index(self.tail);
+        let first = index * self.max_sge as usize;
+        let Some(place) = self.sges.get_mut(first..first + sges.len()) else { return false };
+        place.copy_from_slice(sges);
+        self.wqes[index] = *wqe;
+        self.tail = self.tail.wrapping_add(1);
+        other.pop();
+        true
     }
 
     /// The oldest receive and its buffers.

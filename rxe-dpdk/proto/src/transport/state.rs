@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::mem::Access;
-use crate::wire::{Path, PathMtu, Psn};
+use crate::wire::{Path, PathMtu, PortId, Psn};
 
-use super::Qpn;
+use super::{QpType, Qpn};
 
 /// The state of a queue pair, as in the standard and in verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -110,11 +110,28 @@ pub enum QpTransition {
         /// Which remote operations the peer may do (the remote flags; others mean nothing here).
         access: Access,
     },
-    /// To RTR, from INIT.
+    /// To RTR, from INIT. On UC `max_dest_rd_atomic` and `min_rnr_timer` mean nothing.
     ToRtr(RtrAttr),
-    /// To RTS, from RTR.
+    /// To RTS, from RTR. On UC only `sq_psn` means something.
     ToRts(RtsAttr),
-    /// To SQD: finish what is outstanding, begin nothing new. [`SendQueueDrained`](super::QpEvent) tells when done.
+    /// To INIT, from RESET or INIT (UD).
+    ToInitDatagram {
+        /// The port whose datagrams it gets.
+        port: PortId,
+        /// The queue key that datagrams must bear.
+        qkey: u32,
+    },
+    /// To RTR, from INIT (UD).
+    ToRtrDatagram {
+        /// Most payload of one datagram.
+        path_mtu: PathMtu,
+    },
+    /// To RTS, from RTR (UD).
+    ToRtsDatagram {
+        /// The first PSN that we will send.
+        sq_psn: Psn,
+    },
+    /// To SQD: finish what is outstanding, begin nothing new. [`SendQueueDrained`](super::AsyncEvent) tells when done.
     ToSqd,
     /// From SQD or SQE back to RTS.
     Resume,
@@ -125,12 +142,25 @@ pub enum QpTransition {
 }
 
 impl QpTransition {
+    /// Whether it is one of a queue pair of type `qp_type`.
+    pub const fn is_of(&self, qp_type: QpType) -> bool {
+        match self {
+            QpTransition::ToInit { .. } | QpTransition::ToRtr(_) | QpTransition::ToRts(_) => {
+                matches!(qp_type, QpType::Rc | QpType::Uc)
+            }
+            QpTransition::ToInitDatagram { .. }
+            | QpTransition::ToRtrDatagram { .. }
+            | QpTransition::ToRtsDatagram { .. } => matches!(qp_type, QpType::Ud),
+            QpTransition::ToSqd | QpTransition::Resume | QpTransition::ToError | QpTransition::ToReset => true,
+        }
+    }
+
     /// The state this leads to.
     pub const fn target(&self) -> QpState {
         match self {
-            QpTransition::ToInit { .. } => QpState::Init,
-            QpTransition::ToRtr(_) => QpState::Rtr,
-            QpTransition::ToRts(_) | QpTransition::Resume => QpState::Rts,
+            QpTransition::ToInit { .. } | QpTransition::ToInitDatagram { .. } => QpState::Init,
+            QpTransition::ToRtr(_) | QpTransition::ToRtrDatagram { .. } => QpState::Rtr,
+            QpTransition::ToRts(_) | QpTransition::ToRtsDatagram { .. } | QpTransition::Resume => QpState::Rts,
             QpTransition::ToSqd => QpState::Sqd,
             QpTransition::ToError => QpState::Error,
             QpTransition::ToReset => QpState::Reset,

@@ -79,5 +79,35 @@ crate::counters! {
         rd_atomic_stalls,
         /// Turns that ended at a fence.
         fence_stalls,
+        /// Turns that ended because the peer has no receives posted, as its credits say.
+        credit_stalls,
+        /// Messages sent without a credit, to learn whether there is one now.
+        credit_probes,
+        /// Turns that ended because a local invalidate waits for all work before it.
+        local_stalls,
+        /// Round trips measured.
+        rtt_samples,
+        /// FLUSHes executed.
+        flushes,
+        /// ATOMIC WRITEs executed.
+        atomic_writes,
+        /// Duplicate FLUSHes and ATOMIC WRITEs that were answered again.
+        flush_replays,
+        /// Packets that a switch marked: congestion experienced.
+        ecn_marked,
+        /// Congestion notifications written.
+        cnps_sent,
+        /// Congestion notifications received.
+        cnps_rcvd,
+        /// UC messages lost: a packet of them was missing, refused or out of order.
+        uc_messages_lost,
+        /// Datagrams delivered to queue pairs, multicast ones once for each.
+        datagrams_rcvd,
+        /// Datagrams written.
+        datagrams_sent,
+        /// Multicast datagrams received for a group with queue pairs of ours.
+        multicast_rcvd,
+        /// Limit events of shared receive queues.
+        srq_limit_events,
     }
 }

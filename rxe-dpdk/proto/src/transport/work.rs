@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use crate::mem::{Access, WindowBind};
+
+use super::QpType;
+
 /// A queue pair number: 24 bits. 0 and 1 are the management queue pairs, 0xFFFFFF means multicast.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Qpn(u32);
@@ -59,6 +63,14 @@ impl fmt::Display for Qpn {
 /// A completion queue of one engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CqId(pub u32);
+
+/// A shared receive queue of one engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SrqId(pub u32);
+
+/// An address handle of one engine: where datagrams go.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AhId(pub u32);
 
 /// One local buffer of a work request: `length` bytes at address `addr` of the region behind `lkey`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,25 +133,117 @@ pub enum SendOp {
         /// Added modulo 2^64.
         add: u64,
     },
+    /// ATOMIC WRITE: the 8 bytes of the local buffer, at once.
+    AtomicWrite {
+        /// The peer's 8 bytes, 8-byte aligned.
+        remote: RemoteAddr,
+    },
+    /// FLUSH: what was written before becomes visible to everybody, or persistent, before this completes.
+    Flush {
+        /// First byte of the range.
+        remote: RemoteAddr,
+        /// Length of the range in bytes.
+        length: u32,
+        /// The whole region instead of the range.
+        whole_region: bool,
+        /// To persistence, not only to global visibility.
+        persistent: bool,
+    },
+    /// A datagram (UD).
+    Datagram {
+        /// Where to.
+        ah: AhId,
+        /// The queue pair there; [`Qpn::MULTICAST`] with an address handle of a group.
+        qpn: Qpn,
+        /// The queue key that the receiver wants. With the highest bit set, the sending queue pair's own is used
+        /// instead.
+        qkey: u32,
+        /// Immediate data.
+        imm: Option<u32>,
+    },
+    /// Binds a memory window, so that peers may reach a part of a region by its key. Done here; nothing is sent.
+    BindWindow {
+        /// The window's key.
+        key: u32,
+        /// The part of the region.
+        bind: WindowBind,
+    },
+    /// Makes a fast region valid under its key, with the bytes mapped before. Done here; nothing is sent.
+    FastRegister {
+        /// The fast region's key.
+        key: u32,
+        /// Address of its first byte.
+        addr: u64,
+        /// What it allows.
+        access: Access,
+    },
+    /// Invalidates a fast region or type 2 window of our own, after all work posted before has completed.
+    LocalInvalidate {
+        /// Its key.
+        key: u32,
+    },
 }
 
 impl SendOp {
     /// What a completion of this operation calls itself.
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
-            SendOp::Send { .. } | SendOp::SendInvalidate { .. } => WcOpcode::Send,
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. } => WcOpcode::Send,
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
+            SendOp::BindWindow { .. } => WcOpcode::BindMw,
+            SendOp::FastRegister { .. } => WcOpcode::RegMr,
+            SendOp::LocalInvalidate { .. } => WcOpcode::LocalInv,
         }
+    }
+
+    /// Whether a queue pair of type `qp_type` has the operation.
+    pub const fn is_of(self, qp_type: QpType) -> bool {
+        match self {
+            SendOp::Send { .. } | SendOp::Write { .. } => matches!(qp_type, QpType::Rc | QpType::Uc),
+            SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. } => {
+                matches!(qp_type, QpType::Rc | QpType::Uc)
+            }
+            SendOp::Datagram { .. } => matches!(qp_type, QpType::Ud),
+            _ => matches!(qp_type, QpType::Rc),
+        }
+    }
+
+    /// Whether it carries bytes of ours to the peer, so that they may be inline.
+    #[inline]
+    pub(crate) const fn sends_data(self) -> bool {
+        matches!(
+            self,
+            SendOp::Send { .. }
+                | SendOp::SendInvalidate { .. }
+                | SendOp::Write { .. }
+                | SendOp::AtomicWrite { .. }
+                | SendOp::Datagram { .. }
+        )
+    }
+
+    /// Whether it is carried out on our side alone: no packets, no PSN.
+    #[inline]
+    pub(crate) const fn is_local(self) -> bool {
+        matches!(self, SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. })
     }
 
     /// Whether the responder answers with more than an ACK, so that the operation takes one of its READ and atomic
     /// resources until then.
     #[inline]
     pub(crate) const fn wants_response(self) -> bool {
-        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+        matches!(
+            self,
+            SendOp::Read { .. }
+                | SendOp::CompareSwap { .. }
+                | SendOp::FetchAdd { .. }
+                | SendOp::AtomicWrite { .. }
+                | SendOp::Flush { .. }
+        )
     }
 }
 
@@ -228,6 +332,16 @@ pub enum WcOpcode {
     CompSwap = 3,
     /// A fetch-and-add of ours.
     FetchAdd = 4,
+    /// A memory window bound by us.
+    BindMw = 5,
+    /// A key invalidated by us.
+    LocalInv = 6,
+    /// A FLUSH of ours.
+    Flush = 8,
+    /// An ATOMIC WRITE of ours.
+    AtomicWrite = 9,
+    /// A fast registration of ours. libibverbs has none of these, so the number is our own.
+    RegMr = 64,
     /// A received SEND.
     Recv = 128,
     /// A received WRITE with immediate data.
@@ -253,4 +367,7 @@ pub struct WorkCompletion {
     pub invalidated_rkey: Option<u32>,
     /// The peer asked for a solicited event.
     pub solicited: bool,
+    /// UD receives: the sending queue pair. The message then starts behind 40 bytes for the global route header (GRH),
+    /// which `byte_len` counts: an IPv6 header as it came, or 20 zero bytes and the IPv4 header as it came.
+    pub src_qpn: Option<Qpn>,
 }

@@ -13,6 +13,6 @@
 
 pub use crate::mem::{Access, Allocator, HeapAllocator, KeyTable, Memory, MemoryRegion, PdId};
 pub use crate::transport::{
-    CqId, Engine, EngineConfig, PostError, QpError, QpEvent, QpInit, QpTransition, Qpn, RecvWr, RemoteAddr, RtrAttr,
+    AsyncEvent, CqId, Engine, EngineConfig, PostError, QpError, QpInit, QpTransition, Qpn, RecvWr, RemoteAddr, RtrAttr,
     RtsAttr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };

@@ -15,8 +15,8 @@ use std::net::Ipv4Addr;
 use rxe_proto::Instant;
 use rxe_proto::mem::{Access, Memory, MemoryRegion, PdId};
 use rxe_proto::transport::{
-    CqId, Engine, EngineConfig, QpEvent, QpInit, QpTransition, Qpn, RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp,
-    SendWr, Sge, WorkCompletion,
+    AsyncEvent, CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RtrAttr, RtsAttr,
+    SendFlags, SendOp, SendWr, Sge, WorkCompletion,
 };
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
@@ -118,7 +118,7 @@ pub struct Node {
     pub region: MemoryRegion,
     /// What has completed and happened and was not looked at yet.
     pub completions: Vec<WorkCompletion>,
-    pub events: Vec<QpEvent>,
+    pub events: Vec<AsyncEvent>,
 }
 
 impl Node {
@@ -139,12 +139,17 @@ impl Node {
     pub fn create_qp(&mut self, depth: u32, access: Access) -> Qpn {
         let init = QpInit {
             pd: self.pd,
+            qp_type: QpType::Rc,
             send_cq: self.cq,
             recv_cq: self.cq,
-            max_send_wr: depth,
-            max_recv_wr: depth,
-            max_send_sge: 16,
-            max_recv_sge: 16,
+            srq: None,
+            caps: QpCaps {
+                max_send_wr: depth,
+                max_recv_wr: depth,
+                max_send_sge: 16,
+                max_recv_sge: 16,
+                max_inline_data: 64,
+            },
             sq_sig_all: false,
         };
         let qpn = self.engine.create_qp(&init).unwrap();
@@ -173,6 +178,15 @@ impl Node {
             max_rd_atomic: agreed.rd_atomic,
         };
         self.engine.modify_qp(Instant::ZERO, self.qpn, QpTransition::ToRts(attr)).unwrap();
+    }
+
+    /// The key of a valid fast region of `len` bytes at address 0, which peers may invalidate.
+    pub fn fast_region(&mut self, len: usize) -> u32 {
+        let keys = self.engine.keys_mut();
+        let key = keys.alloc_fast_region(self.pd, len).unwrap();
+        keys.map_fast_region(key, Memory::heap(len)).unwrap();
+        keys.fast_register(key, self.pd, 0, ALL_ACCESS).unwrap();
+        key
     }
 
     /// The buffer of `length` bytes at `offset` of the region.
@@ -219,7 +233,7 @@ impl Node {
     }
 
     /// The events since the last call.
-    pub fn take_events(&mut self) -> Vec<QpEvent> {
+    pub fn take_events(&mut self) -> Vec<AsyncEvent> {
         self.collect();
         std::mem::take(&mut self.events)
     }

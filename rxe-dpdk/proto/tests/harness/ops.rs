@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rxe_proto::transport::{QpErrorCause, QpEvent, RemoteAddr, SendOp, WcStatus};
+use rxe_proto::transport::{AsyncEvent, QpErrorCause, RemoteAddr, SendOp, WcStatus};
 
 use super::solo::Solo;
 
@@ -29,6 +29,6 @@ pub fn errors(solo: &mut Solo) -> Vec<QpErrorCause> {
     let events = solo.node.take_events();
     events
         .iter()
-        .filter_map(|event| if let QpEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
+        .filter_map(|event| if let AsyncEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
         .collect()
 }

@@ -137,13 +137,27 @@ impl KeyTable {
         len: u64,
         need: Access,
     ) -> Result<Span<'_>, KeyError> {
+        self.remote_slot(rkey, pd, qpn)?.span(va, len, need)
+    }
+
+    /// As [`check_remote`](Self::check_remote) for all the bytes behind a key, however many there are.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError`]: the first reason in its order.
+    pub fn check_remote_key(&self, rkey: u32, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
+        let slot = self.remote_slot(rkey, pd, qpn)?;
+        slot.span(slot.iova, 0, need).map(|_| ())
+    }
+
+    #[inline]
+    fn remote_slot(&self, rkey: u32, pd: PdId, qpn: u32) -> Result<&Slot, KeyError> {
         let slot = self.slots.get(rkey).ok_or(KeyError::Unknown)?;
         match slot.role.admit(qpn) {
-            Err(KeyError::Unknown) => return Err(KeyError::Unknown),
-            _ if !slot.is_of(pd) => return Err(KeyError::WrongPd),
-            admitted => admitted?,
+            Err(KeyError::Unknown) => Err(KeyError::Unknown),
+            _ if !slot.is_of(pd) => Err(KeyError::WrongPd),
+            admitted => admitted.map(|()| slot),
         }
-        slot.span(va, len, need)
     }
 
     /// The plain region, or the fast region in state VALID, behind `key`, if there is one.

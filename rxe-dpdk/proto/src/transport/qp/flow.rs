@@ -1,12 +1,11 @@
 //! What moves a queue pair: packets in, packets out, time.
 
 use crate::time::Instant;
-use crate::transport::QpEvent;
 use crate::transport::common::Failure;
 use crate::transport::context::{Context, Turn};
-use crate::transport::responder::Broken;
-use crate::transport::state::QpState;
-use crate::wire::{RocePacket, TxQueue};
+use crate::transport::responder::{Broken, Undelivered};
+use crate::transport::{AsyncEvent, QpState, QpType};
+use crate::wire::{DropReason, RocePacket, TxQueue};
 
 use super::Qp;
 
@@ -17,12 +16,56 @@ impl Qp {
         match self.responder.handle_request(&self.common, cx, packet) {
             Ok(true) if !self.established => {
                 self.established = true;
-                cx.events.push_back(QpEvent::CommunicationEstablished { qpn: self.common.qpn });
+                cx.events.push_back(AsyncEvent::CommunicationEstablished { qpn: self.common.qpn });
             }
             Ok(_) => {}
             Err(Broken { cause, receive }) => self.fail(cx, cause, None, receive),
         }
         if self.responder.owes() {
+            self.activate(cx);
+        }
+    }
+
+    /// A request on an unreliable connection.
+    #[inline]
+    pub(in crate::transport) fn handle_unreliable(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
+        match self.responder.handle_unreliable(&self.common, cx, packet) {
+            Ok(true) if !self.established => {
+                self.established = true;
+                cx.events.push_back(AsyncEvent::CommunicationEstablished { qpn: self.common.qpn });
+            }
+            Ok(_) => {}
+            Err(Broken { cause, receive }) => self.fail(cx, cause, None, receive),
+        }
+    }
+
+    /// A datagram.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    #[inline]
+    pub(in crate::transport) fn handle_datagram(
+        &mut self,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+    ) -> Result<(), DropReason> {
+        match self.responder.handle_datagram(&self.common, cx, packet) {
+            Ok(()) => Ok(()),
+            Err(Undelivered::Dropped(reason)) => Err(reason),
+            Err(Undelivered::Broken(Broken { cause, receive })) => {
+                // The packet is not the cause: it has been received, as far as it could be.
+                self.fail(cx, cause, None, receive);
+                Ok(())
+            }
+        }
+    }
+
+    /// A switch marked a packet of the peer's.
+    #[cold]
+    pub(in crate::transport) fn congestion_experienced(&mut self, cx: &mut Context, now: Instant) {
+        cx.stats.ecn_marked.inc();
+        // A datagram's sender cannot be told: we know no way back to it.
+        if self.link.is_some() && self.congestion.marked(now, cx.config.cnp_interval) {
             self.activate(cx);
         }
     }
@@ -40,10 +83,7 @@ impl Qp {
         }
         self.watch(cx);
         self.activate(cx);
-        if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
-            self.drained = true;
-            cx.events.push_back(QpEvent::SendQueueDrained { qpn: self.common.qpn });
-        }
+        self.report_drained(cx);
     }
 
     /// The deadline has passed.
@@ -61,25 +101,53 @@ impl Qp {
         now: Instant,
         tx: &mut impl TxQueue,
     ) -> (usize, Turn) {
-        let Some(link) = &self.link else { return (0, Turn::Idle) };
-        let (replies, turn, broken) = self.responder.reply(&self.common, link, cx, tx);
-        if let Some(Broken { cause, receive }) = broken {
-            self.fail(cx, cause, None, receive);
-            return (replies, if self.responder.owes() { Turn::More } else { Turn::Idle });
+        let mut written = 0;
+        let mut turn = Turn::Idle;
+        if let Some(link) = &self.link {
+            match self.congestion.notify(link, cx, tx) {
+                None => return (0, Turn::Refused),
+                Some(notified) => written += usize::from(notified),
+            }
+            let (replies, after, broken) = self.responder.reply(&self.common, link, cx, tx);
+            written += replies;
+            turn = after;
+            if let Some(Broken { cause, receive }) = broken {
+                self.fail(cx, cause, None, receive);
+                return (written, self.turn_in_error());
+            }
         }
         if turn == Turn::Refused || !self.state.sends() {
-            return (replies, turn);
+            return (written, turn);
         }
         let draining = self.state == QpState::Sqd;
-        let (requests, after, failure) = self.requester.send_requests(&self.common, link, cx, now, tx, draining);
-        if requests > 0 {
-            self.watch(cx);
+        let (requests, after, failure) = match (self.common.qp_type, &self.link) {
+            (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, now, tx, draining),
+            (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, draining),
+            (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, draining),
+            (QpType::Rc | QpType::Uc, None) => (0, Turn::Idle, None),
+        };
+        written += requests;
+        self.watch(cx);
+        if let Some(failure) = failure {
+            self.fail_send(cx, failure);
+            return (written, self.turn_in_error());
         }
-        if let Some(Failure { wqe, cause }) = failure {
-            cx.stats.send_err.inc();
-            self.fail(cx, cause, wqe, None);
-            return (replies + requests, if self.responder.owes() { Turn::More } else { Turn::Idle });
+        if draining {
+            self.report_drained(cx);
         }
-        (replies + requests, if after == Turn::Idle { turn } else { after })
+        (written, if after == Turn::Idle { turn } else { after })
+    }
+
+    /// What is left to do after a failure.
+    fn turn_in_error(&self) -> Turn {
+        if self.responder.owes() { Turn::More } else { Turn::Idle }
+    }
+
+    /// In SQD, says so once when everything begun has completed.
+    fn report_drained(&mut self, cx: &mut Context) {
+        if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
+            self.drained = true;
+            cx.events.push_back(AsyncEvent::SendQueueDrained { qpn: self.common.qpn });
+        }
     }
 }

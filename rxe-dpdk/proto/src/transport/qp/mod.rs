@@ -4,17 +4,19 @@ mod flow;
 
 use std::fmt;
 
+use crate::mem::PdId;
 use crate::wire::{Path, PathMtu};
 
-use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, check_limit};
-use super::common::Common;
+use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, check_limit};
+use super::common::{Common, Failure};
+use super::congestion::Congestion;
 use super::context::Context;
 use super::link::Link;
-use super::recv_queue::{RecvQueue, RecvRefused};
+use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
 use super::state::{QpState, QpTransition};
-use super::{QpErrorCause, QpEvent, Qpn, RecvWr, SendWr, WcOpcode, WcStatus};
+use super::{AsyncEvent, QpErrorCause, Qpn, RecvWr, SendWr, WcOpcode, WcStatus};
 
 impl QpCaps {
     /// Bytes of memory that a queue pair with these queues and `rd_atomic` READ and atomic resources takes.
@@ -22,13 +24,13 @@ impl QpCaps {
         let depth = if rd_atomic == 0 { 0 } else { usize::from(rd_atomic).next_power_of_two() };
         size_of::<Qp>()
             + size_of::<Path>()
-            + SendQueue::footprint(self.max_send_wr, self.max_send_sge)
+            + SendQueue::footprint(self.max_send_wr, self.max_send_sge, self.max_inline_data)
             + RecvQueue::footprint(self.max_recv_wr, self.max_recv_sge)
             + Resources::footprint(depth)
     }
 }
 
-/// A queue pair of the reliable connection service.
+/// A queue pair.
 pub(super) struct Qp {
     pub(super) common: Common,
     pub(super) state: QpState,
@@ -38,21 +40,34 @@ pub(super) struct Qp {
     pub(super) established: bool,
     /// Whether the end of draining was reported.
     pub(super) drained: bool,
+    /// The way to the peer (RC and UC).
     pub(super) link: Option<Link>,
+    pub(super) congestion: Congestion,
     pub(super) responder: Responder,
     pub(super) requester: Requester,
     caps: QpCaps,
 }
 
 impl Qp {
-    pub(super) fn new(qpn: Qpn, init: &QpInit) -> Qp {
-        let caps = init.caps();
+    /// `recv_pd` is the protection domain of the receives.
+    pub(super) fn new(qpn: Qpn, init: &QpInit, recv_pd: PdId, srq_sges: u32) -> Qp {
+        let caps = init.caps;
+        let rq = match init.srq {
+            // The receive in use moves here from the shared queue.
+            Some(_) => RecvQueue::new(1, srq_sges),
+            None => RecvQueue::new(caps.max_recv_wr, caps.max_recv_sge),
+        };
         Qp {
             common: Common {
                 qpn,
+                qp_type: init.qp_type,
                 pd: init.pd,
+                recv_pd,
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
+                srq: init.srq,
+                qkey: 0,
+                port: None,
                 mtu: PathMtu::Mtu4096.bytes() as u32,
                 sq_sig_all: init.sq_sig_all,
             },
@@ -61,8 +76,9 @@ impl Qp {
             established: false,
             drained: false,
             link: None,
-            responder: Responder::new(RecvQueue::new(caps.max_recv_wr, caps.max_recv_sge)),
-            requester: Requester::new(SendQueue::new(caps.max_send_wr, caps.max_send_sge)),
+            congestion: Congestion::default(),
+            responder: Responder::new(rq),
+            requester: Requester::new(SendQueue::new(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data)),
             caps,
         }
     }
@@ -72,11 +88,14 @@ impl Qp {
         let sq = &self.requester.sq;
         QpInfo {
             qpn: self.common.qpn,
+            qp_type: self.common.qp_type,
             state: self.state,
             pd: self.common.pd,
             send_cq: self.common.send_cq,
             recv_cq: self.common.recv_cq,
+            srq: self.common.srq,
             caps: self.caps,
+            qkey: self.common.qkey,
             access: self.responder.access(),
             path: link.map(|link| (*link.path).clone()),
             dest_qpn: link.map(|link| link.dest_qpn),
@@ -86,6 +105,8 @@ impl Qp {
             unacked_psn: self.requester.una_psn(),
             send_queued: (sq.tail() - sq.head()) as u32,
             recv_queued: self.responder.rq.len(),
+            rtt: self.requester.rtt(),
+            cnps: self.congestion.counts(),
             established: self.established,
         }
     }
@@ -113,15 +134,23 @@ impl Qp {
         if !self.state.may_become(to) {
             return Err(wrong);
         }
+        if !transition.is_of(self.common.qp_type) {
+            return Err(QpError::WrongType(self.common.qp_type));
+        }
         match transition {
             QpTransition::ToInit { access } => self.responder.set_access(access),
+            QpTransition::ToInitDatagram { port, qkey } => {
+                self.common.port = Some(port);
+                self.common.qkey = qkey;
+            }
             QpTransition::ToRtr(attr) => {
                 check_limit("max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), cx.config.max_rd_atomic.into())?;
                 check_limit("min_rnr_timer", attr.min_rnr_timer.into(), 31)?;
                 self.responder.start(&attr);
                 self.common.mtu = attr.path_mtu.bytes() as u32;
-                self.link = Some(Link::new(attr.path, attr.dest_qpn, attr.path_mtu));
+                self.link = Some(Link::new(attr.path, attr.dest_qpn, attr.path_mtu, self.common.qp_type));
             }
+            QpTransition::ToRtrDatagram { path_mtu } => self.common.mtu = path_mtu.bytes() as u32,
             QpTransition::ToRts(attr) => {
                 if self.state != QpState::Rtr {
                     return Err(wrong);
@@ -131,6 +160,12 @@ impl Qp {
                 check_limit("retry_cnt", attr.retry_cnt.into(), 7)?;
                 check_limit("rnr_retry", attr.rnr_retry.into(), 7)?;
                 self.requester.start(&attr);
+            }
+            QpTransition::ToRtsDatagram { sq_psn } => {
+                if self.state != QpState::Rtr {
+                    return Err(wrong);
+                }
+                self.requester.start_at(sq_psn);
             }
             QpTransition::Resume => {
                 if self.state == QpState::Rtr {
@@ -142,19 +177,20 @@ impl Qp {
             QpTransition::ToSqd => {
                 if self.state == QpState::Rts && self.requester.is_drained() {
                     self.drained = true;
-                    cx.events.push_back(QpEvent::SendQueueDrained { qpn: self.common.qpn });
+                    cx.events.push_back(AsyncEvent::SendQueueDrained { qpn: self.common.qpn });
                 }
             }
             QpTransition::ToError => {
                 if self.state != QpState::Error {
-                    self.state = QpState::Error;
-                    self.flush(cx, None, None);
+                    self.enter_error(cx, None, None);
                     self.responder.abandon_replies();
                 }
             }
             QpTransition::ToReset => {
                 self.responder.reset();
                 self.requester.reset();
+                cx.keys.unbind_windows_of(self.common.qpn.get());
+                self.congestion = Congestion::default();
                 self.link = None;
                 self.established = false;
                 self.drained = false;
@@ -162,6 +198,15 @@ impl Qp {
         }
         self.state = to;
         Ok(())
+    }
+
+    fn enter_error(&mut self, cx: &mut Context, send: Option<(u64, WcStatus)>, receive: Option<WcStatus>) {
+        self.state = QpState::Error;
+        self.requester.flush(&self.common, cx, send);
+        self.responder.flush(&self.common, cx, receive);
+        if self.common.srq.is_some() {
+            cx.events.push_back(AsyncEvent::LastWqeReached { qpn: self.common.qpn });
+        }
     }
 
     /// Goes to the error state for a cause that is not the consumer's wish. `send` is the work request to blame,
@@ -177,10 +222,9 @@ impl Qp {
         if self.state == QpState::Error {
             return;
         }
-        self.state = QpState::Error;
         cx.stats.link_downed.inc();
-        cx.events.push_back(QpEvent::QpError { qpn: self.common.qpn, cause });
-        self.flush(cx, send, receive);
+        cx.events.push_back(AsyncEvent::QpError { qpn: self.common.qpn, cause });
+        self.enter_error(cx, send, receive);
         // A NAK must still go out, and everything before it. So must the ACK of a SEND whose invalidation failed.
         if !self.responder.has_last_word() && cause != QpErrorCause::Invalidate {
             self.responder.abandon_replies();
@@ -190,20 +234,33 @@ impl Qp {
         }
     }
 
-    fn flush(&mut self, cx: &mut Context, send: Option<(u64, WcStatus)>, receive: Option<WcStatus>) {
-        self.requester.flush(&self.common, cx, send);
-        self.responder.flush(&self.common, cx, receive);
+    /// A work request of ours failed. On UC and UD only the send queue stops (SQE): nothing that the peer sends depends
+    /// on it.
+    pub(super) fn fail_send(&mut self, cx: &mut Context, failure: Failure) {
+        cx.stats.send_err.inc();
+        if self.common.qp_type == QpType::Rc || failure.cause == QpErrorCause::CqOverflow {
+            self.fail(cx, failure.cause, failure.wqe, None);
+        } else {
+            self.state = QpState::Sqe;
+            self.requester.flush(&self.common, cx, failure.wqe);
+        }
     }
 
-    pub(super) fn post_send(&mut self, cx: &mut Context, wr: &SendWr<'_>) -> Result<(), PostError> {
+    /// Posts a work request that brings its `inline` data along, or names buffers.
+    pub(super) fn post_send(
+        &mut self,
+        cx: &mut Context,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
         match self.state {
             QpState::Rts | QpState::Sqd => {
-                self.requester.post(wr, self.common.mtu)?;
+                self.requester.post(&self.common, cx, wr, inline)?;
                 self.activate(cx);
                 Ok(())
             }
             QpState::Error | QpState::Sqe => {
-                let wqe = self.requester.check(wr, self.common.mtu)?;
+                let wqe = self.requester.check(&self.common, cx, wr, inline)?;
                 let status = WcStatus::WrFlushErr;
                 cx.complete(self.common.send_cq, self.common.failed(wqe.wr_id, wqe.op.wc_opcode(), status));
                 Ok(())
@@ -213,14 +270,13 @@ impl Qp {
     }
 
     pub(super) fn post_recv(&mut self, cx: &mut Context, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.common.srq.is_some() {
+            return Err(PostError::SharedReceiveQueue);
+        }
         if self.state == QpState::Reset {
             return Err(PostError::State(self.state));
         }
-        self.responder.rq.push(wr).map_err(|refused| match refused {
-            RecvRefused::Full => PostError::QueueFull,
-            RecvRefused::Sges => PostError::TooManySges,
-            RecvRefused::Length => PostError::MessageTooLong,
-        })?;
+        self.responder.rq.push(wr)?;
         if self.state == QpState::Error
             && let Some(wqe) = self.responder.rq.pop()
         {
@@ -250,7 +306,7 @@ mod tests {
 
     #[test]
     fn an_idle_queue_pair_is_small() {
-        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1 };
+        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let bytes = caps.footprint(4);
         println!(
             "Qp {} (Responder {}, Requester {}, Link {}), SendWqe {}, Resource {}; idle with small queues {bytes}",

@@ -11,8 +11,10 @@
 //!
 //! `cursor` goes back to `una` for a retry and usually equals `sent`. The [completer](super::completer) moves `una`.
 
+mod local;
 mod packet;
 mod send_queue;
+mod unreliable;
 
 use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
@@ -102,18 +104,23 @@ impl Requester {
 
     /// The queue pair becomes ready to send.
     pub(super) fn start(&mut self, attr: &RtsAttr) {
-        let start = Seq::start(attr.sq_psn);
-        (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
-        self.cursor_wqe = self.sq.tail();
+        self.start_at(attr.sq_psn);
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
         self.timeout = timeout_of(attr.timeout);
         (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
         (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
     }
 
+    /// As far as an unreliable queue pair needs it.
+    pub(super) fn start_at(&mut self, psn: Psn) {
+        let start = Seq::start(psn);
+        (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
+        self.cursor_wqe = self.sq.tail();
+    }
+
     /// Back to the start, as after a transition to RESET.
     pub(super) fn reset(&mut self) {
-        let mut sq = std::mem::replace(&mut self.sq, SendQueue::new(0, 0));
+        let mut sq = std::mem::replace(&mut self.sq, SendQueue::new(0, 0, 0));
         sq.clear();
         *self = Requester::new(sq);
     }
@@ -131,30 +138,73 @@ impl Requester {
         self.una.psn()
     }
 
+    /// The measured round trip time.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        None
+    }
+
     /// Checks a work request and puts it into the queue.
-    pub(super) fn post(&mut self, wr: &SendWr<'_>, mtu: u32) -> Result<(), PostError> {
-        let wqe = self.check(wr, mtu)?;
+    pub(super) fn post(
+        &mut self,
+        common: &Common,
+        cx: &Context,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        let wqe = self.check(common, cx, wr, inline)?;
         if wr.op.wants_response() && self.max_rd_atomic == 0 {
             return Err(PostError::NoReadResources);
         }
         self.next = wqe.end();
-        self.sq.push(wqe, wr.sges);
+        self.sq.push(wqe, wr.sges, inline.unwrap_or_default());
         Ok(())
     }
 
     /// What a work request becomes in the queue.
-    pub(super) fn check(&self, wr: &SendWr<'_>, mtu: u32) -> Result<SendWqe, PostError> {
+    pub(super) fn check(
+        &self,
+        common: &Common,
+        cx: &Context,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<SendWqe, PostError> {
+        if !wr.op.is_of(common.qp_type) {
+            return Err(PostError::Opcode(common.qp_type));
+        }
         if self.sq.is_full() {
             return Err(PostError::QueueFull);
         }
-        if wr.sges.len() > self.sq.max_sge() {
+        if wr.sges.len() > self.sq.max_sge() || wr.op.is_local() && !wr.sges.is_empty() {
             return Err(PostError::TooManySges);
         }
-        let length = sge::total_len(wr.sges).ok_or(PostError::MessageTooLong)?;
-        if matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) && length != 8 {
-            return Err(PostError::AtomicLength);
+        let length = match inline {
+            None => sge::total_len(wr.sges).ok_or(PostError::MessageTooLong)?,
+            Some(_) if !wr.sges.is_empty() => return Err(PostError::TooManySges),
+            Some(data) if data.len() > self.sq.max_inline() || !wr.op.sends_data() => {
+                return Err(PostError::InlineTooLong);
+            }
+            Some(data) => data.len() as u32,
+        };
+        match wr.op {
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } if length != 8 => {
+                return Err(PostError::AtomicLength);
+            }
+            SendOp::Flush { .. } if length != 0 => return Err(PostError::TooManySges),
+            SendOp::Datagram { ah, .. } => {
+                if cx.ahs.template(ah, common.pd).is_none() {
+                    return Err(PostError::UnknownAddressHandle);
+                }
+                if length > common.mtu {
+                    return Err(PostError::MessageTooLong);
+                }
+            }
+            _ => {}
         }
-        let packets = packets_of(length, mtu);
+        let packets = match wr.op {
+            op if op.is_local() => 0,
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => 1,
+            _ => packets_of(length, common.mtu),
+        };
         if packets > MAX_PACKETS {
             return Err(PostError::MessageTooLong);
         }
@@ -166,6 +216,7 @@ impl Requester {
             length,
             num_sge: wr.sges.len() as u8,
             flags: wr.flags,
+            inline: inline.is_some(),
         })
     }
 
@@ -261,6 +312,7 @@ impl Requester {
             }
             match self.send_one(common, link, cx, tx, draining) {
                 Sent::Written => written += 1,
+                Sent::Local => {}
                 Sent::Blocked => break (Turn::Idle, None),
                 Sent::Refused => break (Turn::Refused, None),
                 Sent::Failed(failure) => break (Turn::Idle, Some(failure)),

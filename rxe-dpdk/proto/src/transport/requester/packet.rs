@@ -12,6 +12,8 @@ use super::{MAX_SPAN, Requester, SendWqe};
 /// What became of the next packet.
 pub(super) enum Sent {
     Written,
+    /// Nothing to write: the work request was carried out on our side.
+    Local,
     /// There is none, or it has to wait for an answer.
     Blocked,
     /// The port takes no more now.
@@ -82,6 +84,27 @@ impl Requester {
         Sent::Failed(Failure { wqe: Some((self.cursor_wqe, WcStatus::LocProtErr)), cause: QpErrorCause::LocalKey })
     }
 
+    /// Whether bytes `offset` to `offset + len` of the work request at the cursor can be read.
+    #[inline]
+    pub(super) fn readable(&self, wqe: &SendWqe, common: &Common, cx: &Context, offset: u32, len: u32) -> bool {
+        let sges = self.sq.sges(self.cursor_wqe);
+        wqe.inline || sge::check(&cx.keys, common.pd, sges, offset as usize, len as usize, Access::empty()).is_ok()
+    }
+
+    /// Fills `payload` with the bytes from `offset` on of the work request at the cursor, which were found readable.
+    #[inline]
+    pub(super) fn fill(&self, wqe: &SendWqe, common: &Common, cx: &Context, offset: u32, payload: &mut [u8]) {
+        let offset = offset as usize;
+        if wqe.inline {
+            let data = self.sq.inline_data(self.cursor_wqe).get(offset..offset + payload.len());
+            payload.copy_from_slice(data.unwrap_or_default());
+        } else {
+            let sges = self.sq.sges(self.cursor_wqe);
+            let gathered = sge::gather(&cx.keys, common.pd, sges, offset, payload);
+            debug_assert!(gathered.is_ok());
+        }
+    }
+
     /// A packet of a SEND or WRITE.
     #[inline]
     fn send_message(
@@ -94,9 +117,8 @@ impl Requester {
     ) -> Sent {
         let offset = wqe.offset_of(self.cursor, common.mtu);
         let len = (wqe.length - offset).min(common.mtu);
-        let sges = self.sq.sges(self.cursor_wqe);
         // Before room is asked for, as a frame once begun is sent.
-        if sge::check(&cx.keys, common.pd, sges, offset as usize, len as usize, Access::empty()).is_err() {
+        if !self.readable(wqe, common, cx, offset, len) {
             return self.bad_key(wqe);
         }
         let first = self.cursor == wqe.first;
@@ -124,9 +146,7 @@ impl Requester {
         {
             packet.imm(imm);
         }
-        // Checked above.
-        let gathered = sge::gather(&cx.keys, common.pd, sges, offset as usize, packet.payload_mut());
-        debug_assert!(gathered.is_ok());
+        self.fill(wqe, common, cx, offset, packet.payload_mut());
         packet.finish();
         self.since_ack = if asks { 0 } else { self.since_ack + 1 };
         self.written(cx, 1, last);
@@ -163,7 +183,7 @@ impl Requester {
             SendOp::Read { remote } | SendOp::Write { remote, .. } => {
                 packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left)
             }
-            SendOp::Send { .. } | SendOp::SendInvalidate { .. } => &mut packet,
+            _ => &mut packet,
         };
         packet.finish();
         self.since_ack = 0;
@@ -189,7 +209,7 @@ impl Requester {
 
 /// The opcode of a packet of a SEND or WRITE.
 #[inline]
-fn opcode(op: SendOp, first: bool, last: bool) -> Opcode {
+pub(super) fn opcode(op: SendOp, first: bool, last: bool) -> Opcode {
     let is_write = matches!(op, SendOp::Write { .. });
     match (is_write, first, last) {
         (false, true, false) => Opcode::SendFirst,

@@ -16,6 +16,8 @@ pub(in crate::transport) struct SendWqe {
     pub(in crate::transport) length: u32,
     pub(in crate::transport) num_sge: u8,
     pub(in crate::transport) flags: SendFlags,
+    /// The bytes are in the queue, not in buffers.
+    pub(in crate::transport) inline: bool,
 }
 
 impl SendWqe {
@@ -27,6 +29,7 @@ impl SendWqe {
         length: 0,
         num_sge: 0,
         flags: SendFlags::empty(),
+        inline: false,
     };
 
     /// One past its last PSN.
@@ -48,19 +51,24 @@ impl SendWqe {
 pub(in crate::transport) struct SendQueue {
     wqes: Box<[SendWqe]>,
     sges: Box<[Sge]>,
+    /// Inline data, `max_inline` bytes for each work request.
+    inline: Box<[u8]>,
     max_sge: u32,
+    max_inline: u32,
     max: u32,
     head: u64,
     tail: u64,
 }
 
 impl SendQueue {
-    pub(in crate::transport) fn new(max: u32, max_sge: u32) -> SendQueue {
+    pub(in crate::transport) fn new(max: u32, max_sge: u32, max_inline: u32) -> SendQueue {
         let slots = if max == 0 { 0 } else { max.next_power_of_two() };
         SendQueue {
             wqes: vec![SendWqe::EMPTY; slots as usize].into(),
             sges: vec![Sge::default(); slots as usize * max_sge as usize].into(),
+            inline: vec![0; slots as usize * max_inline as usize].into(),
             max_sge,
+            max_inline,
             max,
             head: 0,
             tail: 0,
@@ -68,9 +76,9 @@ impl SendQueue {
     }
 
     /// Bytes allocated for a queue of this size.
-    pub(in crate::transport) fn footprint(max: u32, max_sge: u32) -> usize {
+    pub(in crate::transport) fn footprint(max: u32, max_sge: u32, max_inline: u32) -> usize {
         let slots = if max == 0 { 0 } else { max.next_power_of_two() } as usize;
-        slots * (size_of::<SendWqe>() + max_sge as usize * size_of::<Sge>())
+        slots * (size_of::<SendWqe>() + max_sge as usize * size_of::<Sge>() + max_inline as usize)
     }
 
     #[inline]
@@ -86,14 +94,21 @@ impl SendQueue {
         self.max_sge as usize
     }
 
-    /// Adds a work request. Call only when not full, and with at most `max_sge` buffers.
-    pub(in crate::transport) fn push(&mut self, wqe: SendWqe, sges: &[Sge]) {
+    pub(in crate::transport) fn max_inline(&self) -> usize {
+        self.max_inline as usize
+    }
+
+    /// Adds a work request. Call only when not full, and with at most `max_sge` buffers and `max_inline` bytes.
+    pub(in crate::transport) fn push(&mut self, wqe: SendWqe, sges: &[Sge], inline: &[u8]) {
         let index = self.index(self.tail);
         let first = index * self.max_sge as usize;
+        let bytes = index * self.max_inline as usize;
         if let Some(place) = self.sges.get_mut(first..first + sges.len())
+            && let Some(data) = self.inline.get_mut(bytes..bytes + inline.len())
             && let Some(slot) = self.wqes.get_mut(index)
         {
             place.copy_from_slice(sges);
+            data.copy_from_slice(inline);
             *slot = wqe;
             self.tail += 1;
         }
@@ -126,6 +141,14 @@ impl SendQueue {
         let num_sge = self.get(number).map_or(0, |wqe| usize::from(wqe.num_sge));
         let first = self.index(number) * self.max_sge as usize;
         self.sges.get(first..first + num_sge).unwrap_or_default()
+    }
+
+    /// Its inline data.
+    #[inline]
+    pub(in crate::transport) fn inline_data(&self, number: u64) -> &[u8] {
+        let length = self.get(number).map_or(0, |wqe| wqe.length as usize);
+        let first = self.index(number) * self.max_inline as usize;
+        self.inline.get(first..first + length).unwrap_or_default()
     }
 
     /// The oldest one not completed.

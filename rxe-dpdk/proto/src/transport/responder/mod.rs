@@ -10,14 +10,17 @@
 //! * a NAK after everything before it has been answered.
 
 mod atomic;
+mod flush;
 mod read;
 mod reply;
 mod resources;
 mod send;
+mod uc;
+mod ud;
 mod write;
 
 use crate::mem::Access;
-use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome};
+use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome, credit_code};
 
 use super::common::Common;
 use super::context::Context;
@@ -28,6 +31,7 @@ use super::{QpErrorCause, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
 #[cfg(test)]
 pub(super) use resources::Resource;
 pub(super) use resources::Resources;
+pub(super) use ud::Undelivered;
 
 /// The receiving half of a queue pair.
 #[derive(Debug)]
@@ -207,6 +211,16 @@ impl Responder {
         self.resources.abandon();
     }
 
+    /// What an ACK says of the receives that are posted and not in use; see [`credit_code`].
+    #[inline]
+    fn credits(&self, common: &Common, cx: &Context) -> Syndrome {
+        if !cx.config.credits || common.srq.is_some() {
+            return Syndrome::ACK;
+        }
+        let in_use = u32::from(matches!(self.message, Message::Send { .. }));
+        Syndrome::Ack { credits: credit_code(self.rq.len().saturating_sub(in_use)) }
+    }
+
     /// A packet of SENDs or WRITEs has been executed.
     #[inline]
     fn executed(&mut self, packet: &RocePacket<'_>, cx: &Context) {
@@ -223,6 +237,12 @@ impl Responder {
     #[inline]
     fn message_done(&mut self) {
         self.msn = self.msn.wrapping_add(1) & 0xFF_FFFF;
+    }
+
+    /// Whether a receive is there for a message; with a shared receive queue, one is taken from that.
+    #[inline]
+    fn has_receive(&mut self, common: &Common, cx: &mut Context) -> bool {
+        cx.supply(common.srq, &mut self.rq)
     }
 
     /// Takes the oldest receive out and completes it with `byte_len` bytes of `packet`'s message.
@@ -245,6 +265,7 @@ impl Responder {
             imm: packet.imm(),
             invalidated_rkey: packet.invalidate_rkey(),
             solicited: packet.solicited(),
+            src_qpn: None,
         };
         if cx.complete(common.recv_cq, wc) {
             Ok(())
@@ -269,6 +290,8 @@ impl Responder {
             ReadRequest => self.read(common, cx, packet),
             CompareSwap => self.atomic(common, cx, packet, resources::AtomicKind::CompareSwap),
             FetchAdd => self.atomic(common, cx, packet, resources::AtomicKind::FetchAdd),
+            Flush if cx.config.flush => self.flush_memory(common, cx, packet),
+            AtomicWrite if cx.config.atomic_write => self.atomic_write(common, cx, packet),
             _ => Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
         }
     }
@@ -289,6 +312,7 @@ impl Responder {
             ReadRequest => self.read_again(common, cx, packet, psn),
             CompareSwap => self.atomic_again(cx, resources::AtomicKind::CompareSwap, psn),
             FetchAdd => self.atomic_again(cx, resources::AtomicKind::FetchAdd, psn),
+            Flush | AtomicWrite => self.flush_again(cx, psn),
             _ => false,
         };
         if !answered {
@@ -401,8 +425,6 @@ fn check_remote(cx: &Context, common: &Common, rkey: u32, va: u64, len: u32, nee
     if len == 0 {
         return Ok(());
     }
-    cx.keys
-        .check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), need)
-        .map(|_| ())
-        .map_err(|_| Refusal::access())
+    let checked = cx.keys.check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), need);
+    checked.map(|_| ()).map_err(|_| Refusal::access())
 }

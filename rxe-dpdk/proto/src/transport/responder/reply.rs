@@ -38,7 +38,7 @@ impl Responder {
                 self.ack_owed = false;
                 // A NAK says the same and more.
                 if due.is_some() || self.nak.is_none() {
-                    if !acknowledge(self, link, cx, tx) {
+                    if !acknowledge(self, common, link, cx, tx) {
                         self.ack_owed = true;
                         return (written, Turn::Refused, None);
                     }
@@ -88,6 +88,7 @@ impl Responder {
     /// Writes the next response to the oldest READ or atomic.
     #[inline]
     fn respond(&mut self, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> Response {
+        let syndrome = self.credits(common, cx);
         let Some(resource) = self.resources.oldest_due() else { return Response::Unreadable };
         let Some(reply) = &mut resource.reply else { return Response::Unreadable };
         let psn = reply.next.psn();
@@ -97,7 +98,16 @@ impl Responder {
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
                     return Response::Refused;
                 };
-                packet.aeth(Syndrome::ACK, resource.msn).atomic_ack(original);
+                packet.aeth(syndrome, resource.msn).atomic_ack(original);
+                packet.finish();
+                self.resources.done();
+            }
+            Kind::Flush => {
+                let op = Opcode::ReadResponseOnly;
+                let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
+                    return Response::Refused;
+                };
+                packet.aeth(syndrome, resource.msn);
                 packet.finish();
                 self.resources.done();
             }
@@ -128,7 +138,7 @@ impl Responder {
                     return Response::Refused;
                 };
                 if op != Opcode::ReadResponseMiddle {
-                    packet.aeth(Syndrome::ACK, resource.msn);
+                    packet.aeth(syndrome, resource.msn);
                 }
                 if let Some(span) = span {
                     // The span has just been cut to this length.
@@ -150,13 +160,14 @@ impl Responder {
 }
 
 /// Writes the plain ACK; false when there is no room.
-fn acknowledge(responder: &Responder, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
+fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
+    let syndrome = responder.credits(common, cx);
     let (executed, msn) = responder.executed;
     let op = Opcode::Acknowledge;
     let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, executed.psn(), Flags::default(), 0) else {
         return false;
     };
-    packet.aeth(Syndrome::ACK, msn);
+    packet.aeth(syndrome, msn);
     packet.finish();
     cx.stats.acks_sent.inc();
     true

@@ -20,8 +20,17 @@ pub(in crate::transport) struct Resource {
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) enum Kind {
-    Read { rkey: u32, va: u64, len: u32 },
-    Atomic { op: AtomicKind, original: u64 },
+    Read {
+        rkey: u32,
+        va: u64,
+        len: u32,
+    },
+    Atomic {
+        op: AtomicKind,
+        original: u64,
+    },
+    /// FLUSH or ATOMIC WRITE: answered like a READ of nothing.
+    Flush,
 }
 
 /// Which atomic it was: a duplicate must be of the same kind.

@@ -15,6 +15,9 @@ impl Responder {
             (Message::Send { received }, false) => received,
             _ => return Err(Refusal::invalid(QpErrorCause::OpcodeSequence)),
         };
+        if !self.has_receive(common, cx) {
+            return Err(Refusal::NotReady);
+        }
         let Some((wqe, sges)) = self.rq.front() else { return Err(Refusal::NotReady) };
         // From here on the receive is in use: an error completes it with its cause.
         self.message = Message::Send { received };
@@ -31,7 +34,7 @@ impl Responder {
                 receive: WcStatus::LocLenErr,
             });
         }
-        sge::scatter(&cx.keys, common.pd, sges, received as usize, payload).map_err(|_| Refusal::Fatal {
+        sge::scatter(&cx.keys, common.recv_pd, sges, received as usize, payload).map_err(|_| Refusal::Fatal {
             nak: Some(NakCode::RemoteOperational),
             cause: QpErrorCause::ReceiveKey,
             receive: WcStatus::LocProtErr,
@@ -52,12 +55,12 @@ impl Responder {
     }
 }
 
-/// Deregisters the key that the peer asks to invalidate. The message has been received by then: a bad key is the
-/// receiver's error, and the peer is not told (nor by rxe).
+/// Invalidates the key that the peer asks for. The message has been received by then: a bad key is the receiver's
+/// error, and the peer is not told (nor by rxe).
 fn invalidate(cx: &mut Context, common: &Common, rkey: u32) -> Result<(), Refusal> {
-    let ours = cx.keys.region(rkey).is_some_and(|region| region.pd() == common.pd);
-    if ours && cx.invalidatable.remove(&rkey) && cx.keys.deregister(rkey).is_ok() {
-        return Ok(());
-    }
-    Err(Refusal::Fatal { nak: None, cause: QpErrorCause::Invalidate, receive: WcStatus::RemInvReqErr })
+    cx.keys.invalidate_remote(rkey, common.pd, common.qpn.get()).map_err(|_| Refusal::Fatal {
+        nak: None,
+        cause: QpErrorCause::Invalidate,
+        receive: WcStatus::RemInvReqErr,
+    })
 }

@@ -20,7 +20,7 @@ impl Responder {
             _ => return Err(Refusal::invalid(QpErrorCause::OpcodeSequence)),
         };
         self.require(Access::REMOTE_WRITE)?;
-        if info.takes_receive && self.rq.front().is_none() {
+        if info.takes_receive && !self.has_receive(common, cx) {
             return Err(Refusal::NotReady);
         }
         let payload = packet.payload();
@@ -36,8 +36,8 @@ impl Responder {
         }
         if len > 0 {
             // Again for each packet: the region may be gone since the first.
-            let span =
-                cx.keys.check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), Access::REMOTE_WRITE);
+            let qpn = common.qpn.get();
+            let span = cx.keys.check_remote(rkey, common.pd, qpn, va, u64::from(len), Access::REMOTE_WRITE);
             span.map_err(|_| Refusal::access())?.write(0, payload).map_err(|_| Refusal::access())?;
         }
         if !info.position.is_end() {

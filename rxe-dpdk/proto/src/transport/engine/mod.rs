@@ -1,0 +1,251 @@
+//! The engine: all queue pairs of one lcore, driven from outside.
+
+mod objects;
+mod post;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::mem::{KeyDomain, KeyTable};
+use crate::time::Instant;
+use crate::wire::{DropCounters, DropReason, PortId, RocePacket, Transport, TxQueue};
+
+use super::ah::AhTable;
+use super::context::{Context, Emitter, Turn};
+use super::cq::CqTable;
+use super::multicast::MulticastTable;
+use super::srq::SrqTable;
+use super::table::QpTable;
+use super::timer::TimerHeap;
+use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
+
+/// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
+///
+/// Four kinds of methods:
+///
+/// * set-up: `create_*`, `modify_qp`, `destroy_*`, [`keys_mut`](Engine::keys_mut), and queries;
+/// * input: [`receive`](Engine::receive) for every packet, [`handle_timeout`](Engine::handle_timeout) when
+///   [`next_timeout`](Engine::next_timeout) has come;
+/// * commands: [`post_send`](Engine::post_send), [`post_recv`](Engine::post_recv);
+/// * output: [`transmit`](Engine::transmit), [`poll_cq`](Engine::poll_cq), [`poll_event`](Engine::poll_event).
+///
+/// Input and commands write no packets; they note what is owed, and `transmit` writes it. So all packets of a received
+/// burst are answered together: call `transmit` after each burst and after posting. `now` must not go back.
+///
+/// Packets, completions and timers of a queue pair are handled here only: an engine has one owner. Others may read its
+/// counters.
+#[derive(Debug)]
+pub struct Engine {
+    qps: QpTable,
+    groups: MulticastTable,
+    cx: Context,
+}
+
+impl Engine {
+    /// An engine without queue pairs.
+    pub fn new(config: EngineConfig) -> Engine {
+        let config = config.bounded();
+        let stats = Arc::<TransportStats>::default();
+        let mut timers = TimerHeap::default();
+        let qps = QpTable::new(config.worker, config.max_qp);
+        timers.grow(qps.slots());
+        Engine {
+            qps,
+            groups: MulticastTable::default(),
+            cx: Context {
+                keys: KeyTable::new(config.seed, KeyDomain::Local),
+                cqs: CqTable::new(config.max_cq, config.max_cqe),
+                srqs: SrqTable::new(config.max_srq),
+                ahs: AhTable::new(config.max_ah),
+                timers,
+                events: VecDeque::new(),
+                active: VecDeque::new(),
+                emitter: Emitter::new(Arc::clone(&stats)),
+                stats,
+                drops: Arc::default(),
+                config,
+            },
+        }
+    }
+
+    /// The settings, as brought into range.
+    pub fn config(&self) -> &EngineConfig {
+        &self.cx.config
+    }
+
+    /// What the engine counts; to be read from anywhere.
+    pub fn stats(&self) -> &Arc<TransportStats> {
+        &self.cx.stats
+    }
+
+    /// Packets dropped, by reason; to be read from anywhere.
+    pub fn drops(&self) -> &Arc<DropCounters> {
+        &self.cx.drops
+    }
+
+    /// Takes in one packet that came by `port` and whose destination queue pair, or multicast group, is this engine's to
+    /// serve. Its ICRC is verified here; `headroom` bytes in front of the frame are initialised (see
+    /// [`icrc_ok`](RocePacket::icrc_ok)). What cannot be used is counted in [`drops`](Engine::drops).
+    ///
+    /// The caller has made sure that the packet was sent to one of its addresses; that a connection's packets come from
+    /// its peer is checked here.
+    #[inline]
+    pub fn receive(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) {
+        if let Err(reason) = self.admit(now, port, packet, headroom) {
+            self.cx.drop(reason);
+        }
+    }
+
+    #[inline]
+    fn admit(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        packet: &RocePacket<'_>,
+        headroom: usize,
+    ) -> Result<(), DropReason> {
+        let cx = &mut self.cx;
+        let qpn = Qpn::new(packet.dest_qp());
+        if qpn == Qpn::MULTICAST {
+            return self.admit_multicast(port, packet, headroom);
+        }
+        let qp = self.qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
+        let transport = packet.transport();
+        if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
+            return Err(DropReason::QpWrongTransport);
+        }
+        let response = packet.info().response;
+        let open = if response { qp.state.sends() } else { qp.state.receives() };
+        if !open {
+            let in_error = qp.state == QpState::Error;
+            return Err(if in_error { DropReason::QpInError } else { DropReason::QpWrongState });
+        }
+        let from_peer = match &qp.link {
+            Some(link) => link.leads_here(port, packet),
+            // A datagram may come from anywhere.
+            None => qp.common.port == Some(port),
+        };
+        if !from_peer {
+            return Err(DropReason::QpWrongAddress);
+        }
+        check_integrity(packet, headroom)?;
+        cx.stats.rcvd_pkts.inc();
+        cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
+        if packet.is_congestion_marked() {
+            qp.congestion_experienced(cx, now);
+        }
+        match transport {
+            Transport::Cnp => {
+                cx.stats.cnps_rcvd.inc();
+                qp.congestion.notified();
+            }
+            Transport::Rc if response => qp.handle_response(cx, now, packet),
+            Transport::Rc => qp.handle_request(cx, packet),
+            Transport::Uc => qp.handle_unreliable(cx, packet),
+            Transport::Ud => return qp.handle_datagram(cx, packet),
+        }
+        Ok(())
+    }
+
+    /// A datagram to a group: every queue pair that is attached gets a copy.
+    #[cold]
+    fn admit_multicast(&mut self, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
+        if packet.transport() != Transport::Ud {
+            return Err(DropReason::QpWrongTransport);
+        }
+        let members = self.groups.members(port, packet.dst_gid());
+        if members.is_empty() {
+            return Err(DropReason::QpnUnknown);
+        }
+        check_integrity(packet, headroom)?;
+        let cx = &mut self.cx;
+        cx.stats.rcvd_pkts.inc();
+        cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
+        cx.stats.multicast_rcvd.inc();
+        for &qpn in members {
+            if let Some(qp) = self.qps.get_mut(qpn)
+                && qp.state.receives()
+                && let Err(reason) = qp.handle_datagram(cx, packet)
+            {
+                cx.drop(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is owed: replies, READ responses and requests, a quantum for each queue pair in turn, until nothing
+    /// is left or `tx` takes no more. Returns how many packets were written.
+    pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
+        let mut written = 0;
+        // Queue pairs refused in a row: another one may use another port, until all were refused.
+        let mut refused = 0;
+        while refused < self.cx.active.len() {
+            let Some(slot) = self.cx.active.pop_front() else { break };
+            let Some(qp) = self.qps.in_slot(slot) else { continue };
+            let (frames, turn) = qp.transmit(&mut self.cx, now, tx);
+            written += frames;
+            match turn {
+                Turn::Idle => {
+                    qp.set_inactive();
+                    refused = 0;
+                }
+                Turn::More => {
+                    self.cx.active.push_back(slot);
+                    refused = 0;
+                }
+                Turn::Refused => {
+                    self.cx.stats.transmit_stalls.inc();
+                    self.cx.active.push_back(slot);
+                    refused += 1;
+                }
+            }
+        }
+        written
+    }
+
+    /// Whether [`transmit`](Engine::transmit) has something to write.
+    pub fn wants_transmit(&self) -> bool {
+        !self.cx.active.is_empty()
+    }
+
+    /// When to call [`handle_timeout`](Engine::handle_timeout) at the latest. May be early, never late.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.cx.timers.peek().map(|(at, _)| at)
+    }
+
+    /// Acts upon every deadline up to `now`. Call `transmit` afterwards.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((at, slot)) = self.cx.timers.peek() {
+            if at > now {
+                break;
+            }
+            let qp = u16::try_from(slot).ok().and_then(|slot| self.qps.in_slot(slot));
+            match qp.and_then(|qp| qp.requester.deadline.map(|deadline| (qp, deadline))) {
+                Some((_, deadline)) if deadline > now => self.cx.timers.set(slot, deadline),
+                Some((qp, _)) => {
+                    self.cx.timers.remove(slot);
+                    qp.handle_timeout(&mut self.cx, now);
+                    qp.watch(&mut self.cx);
+                }
+                None => self.cx.timers.remove(slot),
+            }
+        }
+    }
+
+    /// Takes the oldest event.
+    pub fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.cx.events.pop_front()
+    }
+}
+
+/// Partition and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.
+#[inline]
+fn check_integrity(packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
+    if packet.bth().pkey() & 0x7FFF != 0x7FFF {
+        Err(DropReason::PkeyMismatch)
+    } else if !packet.icrc_ok(headroom) {
+        Err(DropReason::IcrcMismatch)
+    } else {
+        Ok(())
+    }
+}

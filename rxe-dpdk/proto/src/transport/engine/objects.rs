@@ -1,0 +1,264 @@
+//! Set-up: what an engine is asked to make, change, describe and remove.
+
+use crate::mem::{KeyTable, PdId};
+use crate::time::Instant;
+use crate::transport::qp::Qp;
+use crate::transport::{
+    AhError, AhId, CqError, CqId, MulticastError, QpError, QpInfo, QpInit, QpTransition, QpType, Qpn, SrqError, SrqId,
+    SrqInit,
+};
+use crate::wire::{Gid, MacAddr, Path, PortId};
+
+use super::Engine;
+
+impl Engine {
+    /// The regions, windows and protection domains of this engine's queue pairs.
+    pub fn keys(&self) -> &KeyTable {
+        &self.cx.keys
+    }
+
+    /// To register and deregister regions.
+    pub fn keys_mut(&mut self) -> &mut KeyTable {
+        &mut self.cx.keys
+    }
+
+    /// Makes a completion queue of `depth` entries.
+    ///
+    /// A queue that overflows takes the queue pair that completes to it into error, so make it as deep as all work
+    /// requests that may complete to it.
+    ///
+    /// # Errors
+    /// [`CqError::TooMany`], [`CqError::Depth`].
+    pub fn create_cq(&mut self, depth: usize) -> Result<CqId, CqError> {
+        self.cx.cqs.create(depth)
+    }
+
+    /// Removes a completion queue, with the completions in it.
+    ///
+    /// # Errors
+    /// [`CqError::InUse`] while queue pairs complete to it, [`CqError::Unknown`].
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), CqError> {
+        self.cx.cqs.destroy(cq)
+    }
+
+    /// Changes the depth of a completion queue.
+    ///
+    /// # Errors
+    /// [`CqError::Occupied`] when more completions wait than `depth`; [`CqError::Depth`], [`CqError::Unknown`].
+    pub fn resize_cq(&mut self, cq: CqId, depth: usize) -> Result<(), CqError> {
+        self.cx.cqs.resize(cq, depth)
+    }
+
+    /// Makes a queue pair in state RESET.
+    ///
+    /// # Errors
+    /// [`QpError::TooMany`], [`QpError::Limit`], [`QpError::UnknownCq`], [`QpError::UnknownPd`],
+    /// [`QpError::UnknownSrq`].
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, QpError> {
+        init.caps.check(&self.cx.config)?;
+        let qpn = self.qps.vacancy().ok_or(QpError::TooMany(self.cx.config.max_qp))?;
+        let (recv_pd, srq_sges) = self.hold_parts(init)?;
+        self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges)));
+        // Whatever the data path keeps per queue pair gets its room here.
+        self.cx.timers.grow(self.qps.slots());
+        self.cx.active.reserve(self.qps.len().saturating_sub(self.cx.active.len()));
+        Ok(qpn)
+    }
+
+    /// Counts the queue pair as a user of all that it is made of, or of nothing. Returns the protection domain of its
+    /// receives, and the buffers of one receive of its shared receive queue.
+    fn hold_parts(&mut self, init: &QpInit) -> Result<(PdId, u32), QpError> {
+        let cx = &mut self.cx;
+        if !cx.cqs.attach(init.send_cq) {
+            return Err(QpError::UnknownCq);
+        }
+        if !cx.cqs.attach(init.recv_cq) {
+            cx.cqs.detach(init.send_cq);
+            return Err(QpError::UnknownCq);
+        }
+        let refused = if !cx.keys.hold_pd(init.pd) {
+            QpError::UnknownPd
+        } else if let Some(srq) = init.srq {
+            match cx.srqs.attach(srq) {
+                Some(parts) => return Ok(parts),
+                None => {
+                    cx.keys.release_pd(init.pd);
+                    QpError::UnknownSrq
+                }
+            }
+        } else {
+            return Ok((init.pd, 0));
+        };
+        cx.cqs.detach(init.send_cq);
+        cx.cqs.detach(init.recv_cq);
+        Err(refused)
+    }
+
+    /// Removes a queue pair. Its outstanding work is forgotten; completions already made stay.
+    ///
+    /// # Errors
+    /// [`QpError::Unknown`].
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), QpError> {
+        let qp = self.qps.remove(qpn).ok_or(QpError::Unknown(qpn))?;
+        self.cx.cqs.detach(qp.common.send_cq);
+        self.cx.cqs.detach(qp.common.recv_cq);
+        self.cx.keys.release_pd(qp.common.pd);
+        if let Some(srq) = qp.common.srq {
+            self.cx.srqs.detach(srq);
+        }
+        self.cx.keys.unbind_windows_of(qpn.get());
+        if qp.common.qp_type == QpType::Ud {
+            self.groups.forget(qpn);
+        }
+        self.cx.timers.remove(u32::from(qpn.slot()));
+        self.cx.active.retain(|&slot| slot != qpn.slot());
+        Ok(())
+    }
+
+    /// Changes the state of a queue pair.
+    ///
+    /// # Errors
+    /// [`QpError::Transition`] when the state diagram has no such way, [`QpError::Limit`] for an attribute out of
+    /// range, [`QpError::Unknown`]. The queue pair is unchanged then.
+    pub fn modify_qp(&mut self, _now: Instant, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
+        self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.modify(&mut self.cx, transition)
+    }
+
+    /// What there is to know about a queue pair.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
+        self.qps.get(qpn).map(Qp::info)
+    }
+
+    /// Every queue pair, in no particular order.
+    pub fn qps(&self) -> impl Iterator<Item = QpInfo> + '_ {
+        self.qps.iter().map(Qp::info)
+    }
+
+    /// How many queue pairs there are.
+    pub fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Changes the next hop of a connection, as when a neighbour's Ethernet address has changed.
+    ///
+    /// # Errors
+    /// [`QpError::Unknown`], [`QpError::NoPath`] before RTR.
+    pub fn set_path(&mut self, qpn: Qpn, dst_mac: MacAddr) -> Result<(), QpError> {
+        let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
+        qp.link.as_mut().ok_or(QpError::NoPath)?.set_dst_mac(dst_mac);
+        Ok(())
+    }
+
+    /// The connection manager knows that communication is established:
+    /// [`AsyncEvent::CommunicationEstablished`] need not be raised any more.
+    pub fn established(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.established = true;
+        }
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// [`SrqError::TooMany`], [`SrqError::Limit`], [`SrqError::UnknownPd`].
+    pub fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, SrqError> {
+        let config = &self.cx.config;
+        for (name, value, least, limit) in [
+            ("max_wr", init.max_wr, 1, config.max_srq_wr),
+            ("max_sge", init.max_sge, 1, config.max_sge),
+            ("srq_limit", init.limit, 0, init.max_wr),
+        ] {
+            if value < least || value > limit {
+                return Err(SrqError::Limit { name, value, limit });
+            }
+        }
+        if !self.cx.keys.hold_pd(init.pd) {
+            return Err(SrqError::UnknownPd);
+        }
+        self.cx.srqs.create(init).inspect_err(|_| self.cx.keys.release_pd(init.pd))
+    }
+
+    /// Asks for [`AsyncEvent::SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached), once, when fewer than `limit` receives are left; 0 asks for nothing.
+    ///
+    /// # Errors
+    /// [`SrqError::Limit`], [`SrqError::Unknown`].
+    pub fn modify_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), SrqError> {
+        if self.cx.srqs.set_limit(srq, limit)? {
+            self.cx.srq_below_limit(srq);
+        }
+        Ok(())
+    }
+
+    /// How many receives wait in a shared receive queue.
+    pub fn srq_len(&self, srq: SrqId) -> Option<u32> {
+        self.cx.srqs.len(srq)
+    }
+
+    /// Removes a shared receive queue, with the receives in it.
+    ///
+    /// # Errors
+    /// [`SrqError::InUse`] while queue pairs use it, [`SrqError::Unknown`].
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
+        let pd = self.cx.srqs.destroy(srq)?;
+        self.cx.keys.release_pd(pd);
+        Ok(())
+    }
+
+    /// Makes an address handle: where datagrams of queue pairs in `pd` may go. For a multicast group, `path.dst` is the
+    /// group and `path.dst_mac` its Ethernet address.
+    ///
+    /// # Errors
+    /// [`AhError::TooMany`], [`AhError::UnknownPd`].
+    pub fn create_ah(&mut self, pd: PdId, path: &Path) -> Result<AhId, AhError> {
+        if !self.cx.keys.hold_pd(pd) {
+            return Err(AhError::UnknownPd);
+        }
+        self.cx.ahs.create(pd, path).inspect_err(|_| self.cx.keys.release_pd(pd))
+    }
+
+    /// Removes an address handle. Datagrams posted with it and not yet sent fail.
+    ///
+    /// # Errors
+    /// [`AhError::Unknown`].
+    pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), AhError> {
+        let pd = self.cx.ahs.destroy(ah)?;
+        self.cx.keys.release_pd(pd);
+        Ok(())
+    }
+
+    /// Attaches a datagram queue pair (in INIT or later) to a multicast group of its port: it gets a copy of every
+    /// datagram to the group. To join the group on the network is the caller's part.
+    ///
+    /// # Errors
+    /// [`MulticastError`]; nothing is changed then.
+    pub fn attach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
+        let port = self.multicast_port(qpn)?;
+        if !group.ip().is_multicast() {
+            return Err(MulticastError::NotMulticast);
+        }
+        let config = &self.cx.config;
+        self.groups.attach(port, group, qpn, config.max_mcast_grp, config.max_mcast_qp_attach)
+    }
+
+    /// Takes back [`attach_multicast`](Engine::attach_multicast).
+    ///
+    /// # Errors
+    /// [`MulticastError::NotAttached`] and those that say that there is no such queue pair.
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
+        let port = self.multicast_port(qpn)?;
+        self.groups.detach(port, group, qpn)
+    }
+
+    /// Every multicast group with a queue pair of this engine.
+    pub fn multicast_groups(&self) -> impl Iterator<Item = (PortId, Gid)> + '_ {
+        self.groups.groups()
+    }
+
+    fn multicast_port(&self, qpn: Qpn) -> Result<PortId, MulticastError> {
+        let common = &self.qps.get(qpn).ok_or(MulticastError::Unknown(qpn))?.common;
+        if common.qp_type != QpType::Ud {
+            return Err(MulticastError::NotDatagram);
+        }
+        common.port.ok_or(MulticastError::NoPort)
+    }
+}

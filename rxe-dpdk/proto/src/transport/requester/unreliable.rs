@@ -1,0 +1,130 @@
+//! Writing packets of the unreliable services: a message is done with when its last packet is written.
+
+use crate::transport::common::{Common, Failure};
+use crate::transport::context::{Context, Turn};
+use crate::transport::link::{Flags, Link};
+use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus};
+use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Opcode, TxQueue};
+
+use super::packet::{Sent, opcode};
+use super::{Requester, SendWqe};
+
+/// A Q_Key with this bit means the sending queue pair's own.
+const OWN_QKEY: u32 = 1 << 31;
+
+impl Requester {
+    /// Writes up to a quantum of packets: along `link` (UC), or where each datagram goes (UD). Returns how many, how it
+    /// ended, and what went wrong.
+    pub(in crate::transport) fn send_unreliable(
+        &mut self,
+        common: &Common,
+        link: Option<&Link>,
+        cx: &mut Context,
+        tx: &mut impl TxQueue,
+        draining: bool,
+    ) -> (usize, Turn, Option<Failure>) {
+        let quantum = cx.config.send_quantum as usize;
+        let mut written = 0;
+        while written < quantum {
+            let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, Turn::Idle, None) };
+            // SQD: the message that was begun is finished, no other is begun.
+            if draining && self.cursor <= wqe.first {
+                return (written, Turn::Idle, None);
+            }
+            let sent = match link {
+                _ if wqe.op.is_local() => self.local_operation(&wqe, common, cx),
+                Some(link) => self.write_message_packet(&wqe, common, link, cx, tx),
+                None => self.write_datagram(&wqe, common, cx, tx),
+            };
+            match sent {
+                Sent::Written => written += 1,
+                Sent::Local => continue,
+                Sent::Blocked => return (written, Turn::Idle, None),
+                Sent::Refused => return (written, Turn::Refused, None),
+                Sent::Failed(failure) => return (written, Turn::Idle, Some(failure)),
+            }
+            self.cursor = self.cursor.add(1);
+            (self.sent, self.una) = (self.cursor, self.cursor);
+            if self.cursor == wqe.end() {
+                self.cursor_wqe += 1;
+                if let Err(failure) = self.complete(common, cx) {
+                    return (written, Turn::Idle, Some(failure));
+                }
+            }
+        }
+        (written, Turn::More, None)
+    }
+
+    /// A packet of a UC SEND or WRITE.
+    fn write_message_packet(
+        &mut self,
+        wqe: &SendWqe,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        tx: &mut impl TxQueue,
+    ) -> Sent {
+        let offset = wqe.offset_of(self.cursor, common.mtu);
+        let len = (wqe.length - offset).min(common.mtu);
+        if !self.readable(wqe, common, cx, offset, len) {
+            return self.local_key_failure();
+        }
+        let first = self.cursor == wqe.first;
+        let last = self.cursor.add(1) == wqe.end();
+        let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: false };
+        let op = opcode(wqe.op, first, last);
+        let psn = self.cursor.psn();
+        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
+            return Sent::Refused;
+        };
+        if let SendOp::Write { remote, .. } = wqe.op
+            && first
+        {
+            packet.reth(remote.addr, remote.rkey, wqe.length);
+        }
+        if let SendOp::Send { imm: Some(imm) } | SendOp::Write { imm: Some(imm), .. } = wqe.op
+            && last
+        {
+            packet.imm(imm);
+        }
+        self.fill(wqe, common, cx, offset, packet.payload_mut());
+        packet.finish();
+        Sent::Written
+    }
+
+    fn write_datagram(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context, tx: &mut impl TxQueue) -> Sent {
+        let SendOp::Datagram { ah, qpn, qkey, imm } = wqe.op else { return Sent::Blocked };
+        if !self.readable(wqe, common, cx, 0, wqe.length) {
+            return self.local_key_failure();
+        }
+        let Some(template) = cx.ahs.template(ah, common.pd) else {
+            let wqe = Some((self.cursor_wqe, WcStatus::LocQpOpErr));
+            return Sent::Failed(Failure { wqe, cause: QpErrorCause::LocalOperation });
+        };
+        let op = if imm.is_some() { Opcode::SendOnlyImm } else { Opcode::SendOnly };
+        let fields = BthFields {
+            opcode: BthOpcode::ud(op),
+            dest_qp: qpn.get(),
+            psn: self.cursor.psn(),
+            solicited: wqe.flags.contains(SendFlags::SOLICITED),
+            ack_req: false,
+            pkey: DEFAULT_PKEY,
+        };
+        let Some(mut packet) = cx.emitter.begin(tx, template, fields, wqe.length as usize) else {
+            return Sent::Refused;
+        };
+        packet.deth(if qkey & OWN_QKEY != 0 { common.qkey } else { qkey }, common.qpn.get());
+        if let Some(imm) = imm {
+            packet.imm(imm);
+        }
+        self.fill(wqe, common, cx, 0, packet.payload_mut());
+        packet.finish();
+        cx.stats.datagrams_sent.inc();
+        Sent::Written
+    }
+
+    fn local_key_failure(&self) -> Sent {
+        let wqe = Some((self.cursor_wqe, WcStatus::LocProtErr));
+        Sent::Failed(Failure { wqe, cause: QpErrorCause::LocalKey })
+    }
+}

@@ -1,0 +1,100 @@
+//! FLUSH and ATOMIC WRITE: executed exactly once, answered like a READ of nothing, as often as asked.
+
+use crate::mem::Access;
+use crate::transport::QpErrorCause;
+use crate::transport::common::Common;
+use crate::transport::context::Context;
+use crate::transport::seq::Seq;
+use crate::wire::{Feth, RocePacket};
+
+use super::resources::{Kind, Reply, Resource};
+use super::{Message, Refusal, Responder, check_remote};
+
+impl Responder {
+    /// FLUSH: what was written before it is visible to everybody, as writes are done when they are accepted. Persistence
+    /// is another matter: only regions that grant it are flushed to it.
+    pub(super) fn flush_memory(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+    ) -> Result<(), Refusal> {
+        let (Message::None, Some(feth), Some(reth)) = (self.message, packet.feth(), packet.reth()) else {
+            return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
+        };
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(QpErrorCause::ReadDepth));
+        }
+        if !packet.payload().is_empty() || packet.pad() != 0 {
+            return Err(Refusal::invalid(QpErrorCause::Length));
+        }
+        let need = match feth.placement() {
+            Feth::GLOBAL_VISIBILITY => Access::FLUSH_GLOBAL,
+            Feth::PERSISTENT => Access::FLUSH_PERSISTENT,
+            _ => return Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
+        };
+        self.require(need)?;
+        match feth.level() {
+            Feth::LEVEL_RANGE => check_remote(cx, common, reth.rkey(), reth.va(), reth.dma_len(), need)?,
+            Feth::LEVEL_REGION => {
+                let checked = cx.keys.check_remote_key(reth.rkey(), common.pd, common.qpn.get(), need);
+                checked.map_err(|_| Refusal::access())?;
+            }
+            _ => return Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
+        }
+        cx.stats.flushes.inc();
+        self.answer_later();
+        Ok(())
+    }
+
+    /// ATOMIC WRITE: 8 bytes at once.
+    pub(super) fn atomic_write(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+    ) -> Result<(), Refusal> {
+        let (Message::None, Some(reth)) = (self.message, packet.reth()) else {
+            return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
+        };
+        self.require(Access::REMOTE_WRITE)?;
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(QpErrorCause::ReadDepth));
+        }
+        let bytes = <[u8; 8]>::try_from(packet.payload());
+        let (Ok(bytes), 8, 0) = (bytes, reth.dma_len(), packet.pad()) else {
+            return Err(Refusal::invalid(QpErrorCause::Length));
+        };
+        if reth.va() % 8 != 0 {
+            return Err(Refusal::invalid(QpErrorCause::Misaligned));
+        }
+        let qpn = common.qpn.get();
+        let span = cx.keys.check_remote(reth.rkey(), common.pd, qpn, reth.va(), 8, Access::REMOTE_WRITE);
+        // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
+        span.map_err(|_| Refusal::access())?
+            .store(0, u64::from_ne_bytes(bytes))
+            .map_err(|_| Refusal::invalid(QpErrorCause::Misaligned))?;
+        cx.stats.atomic_writes.inc();
+        self.answer_later();
+        Ok(())
+    }
+
+    fn answer_later(&mut self) {
+        self.message_done();
+        let first = self.expected;
+        let reply = Some(Reply { from: first, next: first, va: 0, left: 0, replay: false });
+        self.resources.push(Resource { first, packets: 1, msn: self.msn, kind: Kind::Flush, reply });
+        self.expected = first.add(1);
+    }
+
+    /// A repeated FLUSH or ATOMIC WRITE is answered, not executed. False when we no longer know it.
+    pub(super) fn flush_again(&mut self, cx: &Context, psn: Seq) -> bool {
+        let Some((index, resource)) = self.resources.find(psn) else { return false };
+        if !matches!(resource.kind, Kind::Flush) {
+            return false;
+        }
+        self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay: true });
+        cx.stats.flush_replays.inc();
+        true
+    }
+}

@@ -1,0 +1,91 @@
+//! Requests on an unreliable connection: a message arrives whole or not at all, and nothing is ever answered.
+//!
+//! Whatever is wrong with a packet breaks its message, and packets are dropped until a new message begins. (What a
+//! broken WRITE had written before stays.) The receive that a broken SEND was being written to is used for the next
+//! message. See "Unreliable Connection" under "Responder behavior" of the standard; docs/protocol-notes.md says where we
+//! differ.
+
+use crate::transport::common::Common;
+use crate::transport::context::Context;
+use crate::transport::{QpErrorCause, seq::Seq};
+use crate::wire::{DropReason, Opcode, RocePacket};
+
+use super::{Broken, Message, Refusal, Responder, drop_reason};
+
+/// How far behind the expected PSN a packet is taken for a copy or a straggler, and dropped; further behind, the sender
+/// must have gone on unheard. More packets than the network ever holds, far less than half the PSNs.
+const STALE_SPAN: u64 = 1 << 16;
+
+impl Responder {
+    /// A request whose source, partition and ICRC have been checked. Whether it was executed.
+    ///
+    /// # Errors
+    /// Why the queue pair must go to error: only for faults of our own receives.
+    #[inline]
+    pub(in crate::transport) fn handle_unreliable(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+    ) -> Result<bool, Broken> {
+        use Opcode::*;
+        let psn = self.expected.nearest(packet.psn());
+        if psn < self.expected && self.expected.since(psn) <= STALE_SPAN {
+            cx.drop(DropReason::UcPsnStale);
+            return Ok(false);
+        }
+        let starts = packet.info().position.is_start();
+        if psn != self.expected || starts {
+            self.break_message(cx);
+            self.expected = psn;
+        }
+        let fits = match self.message {
+            Message::None => starts,
+            Message::Send { .. } => matches!(packet.opcode(), SendMiddle | SendLast | SendLastImm),
+            Message::Write { .. } => matches!(packet.opcode(), WriteMiddle | WriteLast | WriteLastImm),
+        };
+        if !fits {
+            self.break_message(cx);
+            self.skip(psn);
+            cx.drop(DropReason::UcMessageBroken);
+            return Ok(false);
+        }
+        let executed = match packet.opcode() {
+            SendFirst | SendMiddle | SendLast | SendLastImm | SendOnly | SendOnlyImm => self.send(common, cx, packet),
+            _ => self.write(common, cx, packet),
+        };
+        self.ack_owed = false;
+        let Err(refusal) = executed else { return Ok(true) };
+        self.skip(psn);
+        let Refusal::Fatal { cause, receive, .. } = refusal else {
+            self.message = Message::None;
+            cx.stats.uc_messages_lost.inc();
+            cx.stats.receive_queue_empty.inc();
+            cx.drop(DropReason::NoReceive);
+            return Ok(false);
+        };
+        if let Some(reason) = drop_reason(cause) {
+            cx.drop(reason);
+        }
+        if matches!(cause, QpErrorCause::ReceiveTooSmall | QpErrorCause::ReceiveKey | QpErrorCause::CqOverflow) {
+            return Err(Broken { cause, receive: Some(receive) });
+        }
+        self.message = Message::None;
+        cx.stats.uc_messages_lost.inc();
+        Ok(false)
+    }
+
+    /// What was received of the message under way is worth nothing.
+    #[inline]
+    fn break_message(&mut self, cx: &Context) {
+        if !matches!(self.message, Message::None) {
+            self.message = Message::None;
+            cx.stats.uc_messages_lost.inc();
+        }
+    }
+
+    #[inline]
+    fn skip(&mut self, psn: Seq) {
+        self.expected = psn.add(1);
+    }
+}

@@ -1,0 +1,78 @@
+//! Datagrams: each stands alone, and nothing is ever answered.
+
+use crate::transport::common::Common;
+use crate::transport::context::Context;
+use crate::transport::{QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion, sge};
+use crate::wire::{DropReason, RocePacket};
+
+use super::{Broken, Responder};
+
+/// What goes in front of every datagram: room for a global route header.
+pub(in crate::transport) const GRH_LEN: usize = 40;
+
+/// Why a datagram was not received.
+pub(in crate::transport) enum Undelivered {
+    /// It is dropped.
+    Dropped(DropReason),
+    /// The queue pair must go to error: a fault of our own receives.
+    Broken(Broken),
+}
+
+impl Responder {
+    /// A datagram whose partition and ICRC have been checked.
+    ///
+    /// # Errors
+    /// What became of it instead.
+    #[inline]
+    pub(in crate::transport) fn handle_datagram(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+    ) -> Result<(), Undelivered> {
+        use Undelivered::Dropped;
+        let deth = packet.deth().ok_or(Dropped(DropReason::HeaderTruncated))?;
+        if deth.qkey() != common.qkey {
+            return Err(Dropped(DropReason::QkeyMismatch));
+        }
+        let payload = packet.payload();
+        if payload.len() > common.mtu as usize || packet.pad() != payload.len().wrapping_neg() & 3 {
+            return Err(Dropped(DropReason::PayloadLength));
+        }
+        if !self.has_receive(common, cx) {
+            cx.stats.receive_queue_empty.inc();
+            return Err(Dropped(DropReason::NoReceive));
+        }
+        let Some((wqe, sges)) = self.rq.front() else { return Err(Dropped(DropReason::NoReceive)) };
+        let total = GRH_LEN + payload.len();
+        if total > wqe.length as usize {
+            // The receive stays for a datagram that fits.
+            return Err(Dropped(DropReason::UdTooLong));
+        }
+        let broken = |cause, receive| Undelivered::Broken(Broken { cause, receive: Some(receive) });
+        let header = packet.ip_header();
+        let route = sge::scatter(&cx.keys, common.recv_pd, sges, 0, &[0; GRH_LEN][header.len()..])
+            .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN - header.len(), header));
+        route
+            .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN, payload))
+            .map_err(|_| broken(QpErrorCause::ReceiveKey, WcStatus::LocProtErr))?;
+        let wc = WorkCompletion {
+            wr_id: wqe.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            qpn: common.qpn,
+            byte_len: total as u32,
+            imm: packet.imm(),
+            invalidated_rkey: None,
+            solicited: packet.solicited(),
+            src_qpn: Some(Qpn::new(deth.src_qp())),
+        };
+        self.rq.pop();
+        cx.stats.datagrams_rcvd.inc();
+        if cx.complete(common.recv_cq, wc) {
+            Ok(())
+        } else {
+            Err(broken(QpErrorCause::CqOverflow, WcStatus::WrFlushErr))
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Shared receive queues.
+
+use crate::mem::PdId;
+
+use super::recv_queue::RecvQueue;
+use super::{PostError, RecvWr, SrqId};
+
+/// What a shared receive queue is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct SrqInit {
+    /// Protection domain of the buffers.
+    pub pd: PdId,
+    /// Outstanding receives.
+    pub max_wr: u32,
+    /// Buffers of one receive.
+    pub max_sge: u32,
+    /// Limit as for [`Engine::modify_srq`](super::Engine::modify_srq); 0 is none.
+    pub limit: u32,
+}
+
+/// Why a shared receive queue could not be made, changed or removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SrqError {
+    /// The engine holds no more shared receive queues.
+    #[error("no more shared receive queues: the limit is {0}")]
+    TooMany(u32),
+    /// A size or the limit is out of range.
+    #[error("{name} is {value}, it must be 1 to {limit}")]
+    Limit {
+        /// Which one, in verbs terms.
+        name: &'static str,
+        /// What was asked for.
+        value: u32,
+        /// The most there can be.
+        limit: u32,
+    },
+    /// There is no such protection domain here.
+    #[error("no such protection domain")]
+    UnknownPd,
+    /// There is no such shared receive queue here.
+    #[error("no such shared receive queue")]
+    Unknown,
+    /// Queue pairs still take receives from it.
+    #[error("{0} queue pairs still use it")]
+    InUse(u32),
+}
+
+#[derive(Debug)]
+struct Srq {
+    id: SrqId,
+    pd: PdId,
+    queue: RecvQueue,
+    max_sge: u32,
+    max_wr: u32,
+    /// The limit event is due when fewer receives than this are left; 0 is never.
+    limit: u32,
+    users: u32,
+}
+
+/// What was found when a receive was wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taken {
+    /// The queue is empty.
+    None,
+    /// There was one.
+    One,
+    /// There was one, and fewer than the limit are left now.
+    OneBelowLimit,
+}
+
+/// The shared receive queues of one engine. The low 16 bits of a [`SrqId`] are an index, the rest tells apart
+/// successive users of it.
+#[derive(Debug)]
+pub(super) struct SrqTable {
+    slots: Vec<Option<Srq>>,
+    created: u32,
+    max: u32,
+}
+
+impl SrqTable {
+    pub(super) fn new(max: u32) -> SrqTable {
+        SrqTable { slots: Vec::new(), created: 0, max }
+    }
+
+    pub(super) fn create(&mut self, init: &SrqInit) -> Result<SrqId, SrqError> {
+        let index = match self.slots.iter().position(Option::is_none) {
+            Some(index) => index,
+            None if self.slots.len() >= self.max as usize => return Err(SrqError::TooMany(self.max)),
+            None => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+        };
+        let id = SrqId(self.created << 16 | index as u32);
+        self.created = self.created.wrapping_add(1);
+        let SrqInit { pd, max_wr, max_sge, limit } = *init;
+        self.slots[index] =
+            Some(Srq { id, pd, queue: RecvQueue::new(max_wr, max_sge), max_sge, max_wr, limit, users: 0 });
+        Ok(id)
+    }
+
+    /// Returns the protection domain that it was in.
+    pub(super) fn destroy(&mut self, id: SrqId) -> Result<PdId, SrqError> {
+        let srq = self.get_mut(id).ok_or(SrqError::Unknown)?;
+        if srq.users != 0 {
+            return Err(SrqError::InUse(srq.users));
+        }
+        let pd = srq.pd;
+        self.slots[usize::from(id.0 as u16)] = None;
+        Ok(pd)
+    }
+
+    /// Arms the limit event. Whether it is due at once.
+    pub(super) fn set_limit(&mut self, id: SrqId, limit: u32) -> Result<bool, SrqError> {
+        let srq = self.get_mut(id).ok_or(SrqError::Unknown)?;
+        if limit > srq.max_wr {
+            return Err(SrqError::Limit { name: "srq_limit", value: limit, limit: srq.max_wr });
+        }
+        srq.limit = limit;
+        Ok(srq.is_below_limit())
+    }
+
+    /// Counts a queue pair that uses it. Returns its protection domain and the buffers of one receive.
+    pub(super) fn attach(&mut self, id: SrqId) -> Option<(PdId, u32)> {
+        let srq = self.get_mut(id)?;
+        srq.users += 1;
+        Some((srq.pd, srq.max_sge))
+    }
+
+    pub(super) fn detach(&mut self, id: SrqId) {
+        if let Some(srq) = self.get_mut(id) {
+            srq.users -= 1;
+        }
+    }
+
+    pub(super) fn post(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.get_mut(id).ok_or(PostError::UnknownSrq)?.queue.push(wr)
+    }
+
+    /// Receives posted and not taken.
+    pub(super) fn len(&self, id: SrqId) -> Option<u32> {
+        let srq = self.slots.get(usize::from(id.0 as u16))?.as_ref().filter(|srq| srq.id == id)?;
+        Some(srq.queue.len())
+    }
+
+    /// Moves the oldest receive into `rq`, which is empty.
+    #[inline]
+    pub(super) fn take(&mut self, id: SrqId, rq: &mut RecvQueue) -> Taken {
+        let Some(srq) = self.get_mut(id) else { return Taken::None };
+        if !rq.take_from(&mut srq.queue) {
+            return Taken::None;
+        }
+        if srq.is_below_limit() { Taken::OneBelowLimit } else { Taken::One }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, id: SrqId) -> Option<&mut Srq> {
+        self.slots.get_mut(usize::from(id.0 as u16))?.as_mut().filter(|srq| srq.id == id)
+    }
+}
+
+impl Srq {
+    /// Whether the limit event is due. It is off then: it comes once for each time that it is armed.
+    #[inline]
+    fn is_below_limit(&mut self) -> bool {
+        let below = self.queue.len() < self.limit;
+        if below {
+            self.limit = 0;
+        }
+        below
+    }
+}
