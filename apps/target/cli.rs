@@ -10,7 +10,7 @@ use crate::config::{
     self, Gateway, HostAddress, Idle, LogLevel, Mtu, OnPort, Origin, Pcp, RegionSpec, RouteSpec, ServicePort, Settings,
     Sourced, TrafficClass, Vlan,
 };
-use crate::fault::{Fault, fault};
+use crate::mistake::{Mistake, mistake};
 
 /// Version of the target and of DPDK as the build script found them.
 const VERSION: &str = match option_env!("RXE_VERSION") {
@@ -109,12 +109,12 @@ struct Args {
 }
 
 /// Understands the command line (without the program's name) and reads the configuration file it names.
-pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Fault> {
+pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistake> {
     let mut argv: Vec<String> = argv
         .into_iter()
         .map(|arg| {
             arg.into_string()
-                .map_err(|arg| Fault::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
+                .map_err(|arg| Mistake::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
         })
         .collect::<Result<_, _>>()?;
     let (eal_args, ours) = match argv.iter().position(|arg| arg == "--") {
@@ -130,7 +130,7 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Fault>
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Ok(Command::Print(error.to_string()));
         }
-        Err(error) => return Err(Fault::new(sentence(&error))),
+        Err(error) => return Err(Mistake::new(sentence(&error))),
     };
     let (config, check) = (args.config.clone(), args.check_config.clone());
     let mut settings = args.into_settings()?;
@@ -144,7 +144,7 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Fault>
     }
 }
 
-fn over_file(settings: Settings, path: &Path) -> Result<Settings, Fault> {
+fn over_file(settings: Settings, path: &Path) -> Result<Settings, Mistake> {
     Ok(settings.over(config::load(path)?))
 }
 
@@ -158,14 +158,14 @@ fn is_ours(arg: &str) -> bool {
 
 /// A command line without `--`: right when nothing on it is for EAL and EAL's part comes from elsewhere or is not
 /// needed.
-fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Fault> {
+fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Mistake> {
     let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
     let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
     if has(&["--check-config"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
         return Ok(argv);
     }
     if argv.is_empty() {
-        return fault!("nothing to do: give the target a port and an address, or see rxe-target --help");
+        return mistake!("nothing to do: give the target a port and an address, or see rxe-target --help");
     }
     // Where it was probably meant to be.
     let at = argv.iter().position(|arg| is_ours(arg)).unwrap_or(argv.len());
@@ -174,7 +174,7 @@ fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Fault> {
     if at == argv.len() {
         words.push("--address IP/PREFIX".to_owned());
     }
-    fault!(
+    mistake!(
         "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target {}",
         words.join(" ")
     )
@@ -205,7 +205,7 @@ fn list<T>(flag: &'static str, values: Vec<T>) -> Option<Vec<Sourced<T>>> {
 }
 
 impl Args {
-    fn into_settings(self) -> Result<Settings, Fault> {
+    fn into_settings(self) -> Result<Settings, Mistake> {
         let mut settings = Settings {
             services: list("--service", self.service),
             regions: list("--region", self.region),
@@ -236,9 +236,9 @@ impl Args {
 }
 
 /// Sets what a port can have only one of.
-fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), Fault> {
+fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), Mistake> {
     if slot.replace(sourced(flag, value)).is_some() {
-        return fault!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
+        return mistake!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
     }
     Ok(())
 }
@@ -248,11 +248,11 @@ mod tests {
     use super::*;
 
     fn command(line: &str) -> Result<Command, String> {
-        parse(line.split_whitespace().map(OsString::from)).map_err(|fault| fault.to_string())
+        parse(line.split_whitespace().map(OsString::from)).map_err(|mistake| mistake.to_string())
     }
 
     fn wrong(line: &str) -> String {
-        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|fault| fault)
+        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|mistake| mistake)
     }
 
     fn serve(line: &str) -> Settings {
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn an_argument_that_is_not_text_is_a_sentence() {
         use std::os::unix::ffi::OsStringExt;
-        let fault = parse([OsString::from_vec(vec![0xFF])]).map(|_| ()).expect_err("not UTF-8");
-        assert_eq!(fault.to_string(), "the argument \"\\xFF\" is not UTF-8 text: write it in UTF-8");
+        let mistake = parse([OsString::from_vec(vec![0xFF])]).map(|_| ()).expect_err("not UTF-8");
+        assert_eq!(mistake.to_string(), "the argument \"\\xFF\" is not UTF-8 text: write it in UTF-8");
     }
 }

@@ -5,7 +5,7 @@
 
 mod cli;
 mod config;
-mod fault;
+mod mistake;
 mod serve;
 mod services;
 mod signals;
@@ -15,20 +15,20 @@ use std::process::ExitCode;
 
 use cli::Command;
 use config::Config;
-use fault::Fault;
+use mistake::Mistake;
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => {
+        Err(mistake) => {
             // Where standard error is closed nobody can be told, and the exit code says it all the same.
-            let _ = writeln!(io::stderr(), "rxe-target: {fault}");
-            ExitCode::from(fault.exit_code())
+            let _ = writeln!(io::stderr(), "rxe-target: {mistake}");
+            ExitCode::from(mistake.exit_code())
         }
     }
 }
 
-fn run() -> Result<(), Fault> {
+fn run() -> Result<(), Mistake> {
     match cli::parse(std::env::args_os().skip(1))? {
         Command::Print(text) => print(&text),
         Command::Check(path, settings) => {

@@ -7,21 +7,21 @@ use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtim
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Config, Idle};
-use crate::fault::Fault;
+use crate::mistake::Mistake;
 use crate::signals::Signals;
 use crate::{print, services};
 
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
-pub fn serve(config: Config) -> Result<(), Fault> {
+pub fn serve(config: Config) -> Result<(), Mistake> {
     log_to_stderr(config.log);
     let (factories, book) = services::factories(&config)?;
     let signals = Signals::install()?;
-    let eal = Eal::init(&config.eal_args).map_err(|error| Fault::new(error.to_string()))?;
+    let eal = Eal::init(&config.eal_args).map_err(|error| Mistake::new(error.to_string()))?;
     let runtime =
-        Runtime::new(eal, runtime_config(&config), factories).map_err(|error| Fault::new(error.to_string()))?;
+        Runtime::new(eal, runtime_config(&config), factories).map_err(|error| Mistake::new(error.to_string()))?;
     signals.stop(runtime.stop_handle());
     print(&format!("{}\n", runtime.ready_line()));
-    let summary = runtime.run().map_err(|error| Fault::broken(error.to_string()))?;
+    let summary = runtime.run().map_err(|error| Mistake::broken(error.to_string()))?;
     print(&format!("{summary}{book}"));
     Ok(())
 }

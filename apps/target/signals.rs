@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rxe_dpdk::worker::StopHandle;
 
-use crate::fault::Fault;
+use crate::mistake::Mistake;
 
 /// The exit code after the second signal: that of a shell for a program that SIGINT ended.
 const STOPPED_AT_ONCE: i32 = 130;
@@ -23,11 +23,11 @@ struct State {
 impl Signals {
     /// Takes the signals over. To be called before DPDK pins the main thread to its core: the thread that waits for
     /// signals would be pinned there too, next to one that never sleeps.
-    pub fn install() -> Result<Signals, Fault> {
+    pub fn install() -> Result<Signals, Mistake> {
         let signals = Signals::default();
         let handler = signals.clone();
         ctrlc::set_handler(move || handler.handle())
-            .map_err(|error| Fault::new(format!("the system does not let us handle signals: {error}")))?;
+            .map_err(|error| Mistake::new(format!("the system does not let us handle signals: {error}")))?;
         Ok(signals)
     }
 

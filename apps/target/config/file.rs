@@ -13,7 +13,7 @@ use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Network, Pcp, RegionName, RegionSpec, RouteSpec, ServicePort, Size,
     Text, TrafficClass, Vlan,
 };
-use crate::fault::{Fault, fault};
+use crate::mistake::{Mistake, mistake};
 
 type Value<T> = Spanned<Text<T>>;
 
@@ -68,10 +68,10 @@ struct Region {
 }
 
 /// Reads `path`.
-pub fn load(path: &Path) -> Result<Settings, Fault> {
+pub fn load(path: &Path) -> Result<Settings, Mistake> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text),
-        Err(error) => fault!(
+        Err(error) => mistake!(
             "the configuration file {} cannot be read ({}): check its name and rights",
             path.display(),
             // The number of the error says nothing to a user.
@@ -81,7 +81,7 @@ pub fn load(path: &Path) -> Result<Settings, Fault> {
 }
 
 /// Reads the text of a configuration file; `path` is for messages.
-pub fn parse(path: &Path, text: &str) -> Result<Settings, Fault> {
+pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
     let place = Place { path, text };
     let file: File = toml::from_str(text).map_err(|error| place.describe(&error))?;
     let mut settings = Settings {
@@ -110,7 +110,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Fault> {
             let Route { to: Text(Network(to)), via: Text(Gateway(via)) } = route.into_inner();
             match RouteSpec::new(to, via) {
                 Ok(value) => routes.push(Sourced { value, origin }),
-                Err(fault) => return fault!("{origin}: {fault}"),
+                Err(mistake) => return mistake!("{origin}: {mistake}"),
             }
         }
         settings.ports.insert(
@@ -157,11 +157,11 @@ impl Place<'_> {
     }
 
     /// One sentence for what the TOML reader found.
-    fn describe(&self, error: &toml::de::Error) -> Fault {
+    fn describe(&self, error: &toml::de::Error) -> Mistake {
         // Messages may run over several lines and quote names in backticks; one line with quotes reads better here.
         let message = error.message().replace('`', "'").split_whitespace().collect::<Vec<_>>().join(" ");
         let path = self.path.display();
-        let Some(span) = error.span() else { return Fault::new(format!("{path}: {message}")) };
+        let Some(span) = error.span() else { return Mistake::new(format!("{path}: {message}")) };
         let line = self.line(span.start);
         let hint = match self.text.get(span.clone()) {
             Some(key) if message.starts_with("unknown field") && GLOBAL_KEYS.contains(&key) => {
@@ -171,9 +171,9 @@ impl Place<'_> {
         };
         match self.key_before(span.end) {
             Some(key) if !message.starts_with("unknown field") && !message.starts_with("missing field") => {
-                Fault::new(format!("{path}, line {line}, key '{key}': {message}"))
+                Mistake::new(format!("{path}, line {line}, key '{key}': {message}"))
             }
-            _ => Fault::new(format!("{path}, line {line}: {message}{hint}")),
+            _ => Mistake::new(format!("{path}, line {line}: {message}{hint}")),
         }
     }
 
@@ -196,7 +196,7 @@ mod tests {
     fn wrong(text: &str) -> String {
         match parse(Path::new("t.toml"), text) {
             Ok(_) => panic!("{text} was accepted"),
-            Err(fault) => fault.to_string(),
+            Err(mistake) => mistake.to_string(),
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
             size = "64M"
             file = "/dev/shm/scratch"
         "#;
-        let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|fault| panic!("{fault}"));
+        let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|mistake| panic!("{mistake}"));
         assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
         let port = &settings.ports[&0];
         assert_eq!(port.addresses.len(), 2);
@@ -271,9 +271,9 @@ mod tests {
 
     #[test]
     fn an_unreadable_file_is_a_sentence() {
-        let fault = load(Path::new("/nonexistent/t.toml")).map(|_| ()).expect_err("no such file");
+        let mistake = load(Path::new("/nonexistent/t.toml")).map(|_| ()).expect_err("no such file");
         assert_eq!(
-            fault.to_string(),
+            mistake.to_string(),
             "the configuration file /nonexistent/t.toml cannot be read (No such file or directory): check its name and rights"
         );
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use rxe_dpdk::host::{Cidr, Route};
 use tracing::level_filters::LevelFilter;
 
-use crate::fault::{Fault, fault};
+use crate::mistake::{Mistake, mistake};
 
 pub use file::load;
 #[cfg(test)]
@@ -74,17 +74,17 @@ pub struct Config {
 
 impl Config {
     /// Checks `settings` and fills in the defaults. `known_services` are all services there are.
-    pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, Fault> {
+    pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, Mistake> {
         let eal_args = settings.eal_args.unwrap_or_default();
         if eal_args.iter().any(|arg| arg == "--") {
-            return fault!(
+            return mistake!(
                 "'--' is among the EAL arguments: leave it out of [eal] args, it belongs on command lines only"
             );
         }
         let ports = resolve_ports(&settings.ports)?;
         let pcp = match settings.pcp {
             Some(pcp) if pcp.value.0 > 0 && ports.iter().all(|port| port.vlan.is_none()) => {
-                return fault!(
+                return mistake!(
                     "{}: a VLAN priority needs a VLAN: add --vlan ID, or leave the priority out",
                     pcp.origin
                 );
@@ -127,23 +127,23 @@ impl fmt::Display for Config {
     }
 }
 
-fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Fault> {
+fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Mistake> {
     let Some(&last) = settings.keys().next_back() else {
-        return fault!("the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24");
+        return mistake!("the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24");
     };
     let mut taken: HashMap<IpAddr, &Origin> = HashMap::new();
     let mut ports = Vec::new();
     for number in 0..=last {
         let given = settings.get(&number).filter(|port| !port.addresses.is_empty());
         let Some(given) = given else {
-            return fault!("port {number} has no address: give it one with --address port{number}:IP/PREFIX");
+            return mistake!("port {number} has no address: give it one with --address port{number}:IP/PREFIX");
         };
         for address in &given.addresses {
             let ip = address.value.0.ip;
             if let Some(first) = taken.insert(ip, &address.origin) {
                 let second = &address.origin;
                 let places = if first == second { format!("{first}") } else { format!("{first} and {second}") };
-                return fault!("the address {ip} is given twice, by {places}: leave one of them out");
+                return mistake!("the address {ip} is given twice, by {places}: leave one of them out");
             }
         }
         ports.push(resolve_port(number, given)?);
@@ -151,15 +151,15 @@ fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Fa
     Ok(ports)
 }
 
-fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Fault> {
+fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Mistake> {
     let addresses: Vec<Cidr> = given.addresses.iter().map(|a| a.value.0).collect();
     let check_router = |via: IpAddr, origin: &Origin| {
         if addresses.iter().any(|a| a.ip == via) {
-            return fault!("{origin}: the router {via} is the target's own address: name another machine");
+            return mistake!("{origin}: the router {via} is the target's own address: name another machine");
         }
         let link_local = matches!(via, IpAddr::V6(ip) if ip.is_unicast_link_local());
         if via.is_multicast() || !(link_local || addresses.iter().any(|a| a.contains(via))) {
-            return fault!(
+            return mistake!(
                 "{origin}: the router {via} is in no network of port {number}: check it against the prefixes of the addresses"
             );
         }
@@ -168,7 +168,9 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Fault> {
     let mut gateways: Vec<IpAddr> = Vec::new();
     for Sourced { value: Gateway(ip), origin } in &given.gateways {
         if let Some(first) = gateways.iter().find(|other| other.is_ipv4() == ip.is_ipv4()) {
-            return fault!("{origin}: port {number} has the gateway {first} already: use routes to name more routers");
+            return mistake!(
+                "{origin}: port {number} has the gateway {first} already: use routes to name more routers"
+            );
         }
         gateways.push(check_router(*ip, origin)?);
     }
@@ -186,33 +188,33 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Fault> {
     })
 }
 
-fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Result<Vec<String>, Fault> {
+fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Result<Vec<String>, Mistake> {
     let Some(given) = given else {
         return Ok(known.iter().map(|name| (*name).to_owned()).collect());
     };
     for Sourced { value, origin } in &given {
         if !known.contains(&value.as_str()) {
-            return fault!("{origin}: there is no service '{value}': the services are {}", known.join(", "));
+            return mistake!("{origin}: there is no service '{value}': the services are {}", known.join(", "));
         }
     }
     // In the order in which they are asked for connections, each once.
     let chosen: Vec<String> =
         known.iter().filter(|name| given.iter().any(|g| g.value == **name)).map(|name| (*name).to_owned()).collect();
     if chosen.is_empty() {
-        return fault!("the list of services is empty: leave 'services' out for all of {}", known.join(", "));
+        return mistake!("the list of services is empty: leave 'services' out for all of {}", known.join(", "));
     }
     Ok(chosen)
 }
 
-fn resolve_regions(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, Fault> {
+fn resolve_regions(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, Mistake> {
     let mut regions: Vec<RegionSpec> = Vec::new();
     for Sourced { value, origin } in given {
         if regions.iter().any(|r| r.name == value.name) {
-            return fault!("{origin}: the region '{}' is given twice: give each region its own name", value.name);
+            return mistake!("{origin}: the region '{}' is given twice: give each region its own name", value.name);
         }
         let file: Option<&PathBuf> = value.file.as_ref();
         if let Some(first) = file.and_then(|file| regions.iter().find(|r| r.file.as_ref() == Some(file))) {
-            return fault!(
+            return mistake!(
                 "{origin}: the regions '{}' and '{}' have the same file: give each its own",
                 first.name,
                 value.name

@@ -4,8 +4,8 @@ use std::path::Path;
 const KNOWN: [&str; 4] = ["rping", "rdma-server", "rdma-example", "region"];
 
 fn resolve(text: &str) -> Result<Config, String> {
-    let settings = file::parse(Path::new("t.toml"), text).map_err(|fault| fault.to_string())?;
-    Config::resolve(settings, &KNOWN).map_err(|fault| fault.to_string())
+    let settings = file::parse(Path::new("t.toml"), text).map_err(|mistake| mistake.to_string())?;
+    Config::resolve(settings, &KNOWN).map_err(|mistake| mistake.to_string())
 }
 
 fn wrong(text: &str) -> String {
@@ -101,8 +101,8 @@ fn the_files_in_conf_are_right() {
         ("virtio-user.toml", include_str!("../../../conf/examples/virtio-user.toml")),
         ("pci.toml", include_str!("../../../conf/examples/pci.toml")),
     ] {
-        if let Err(fault) = resolve(text) {
-            panic!("{name}: {fault}");
+        if let Err(mistake) = resolve(text) {
+            panic!("{name}: {mistake}");
         }
     }
 }
@@ -112,7 +112,7 @@ fn the_documented_file_shows_every_key_with_its_default() {
     // Every commented-out `# key = value` line of target.toml must be valid too.
     let text = include_str!("../../../conf/target.toml");
     let all: String = text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
-    if let Err(fault) = resolve(&all) {
-        panic!("{fault}");
+    if let Err(mistake) = resolve(&all) {
+        panic!("{mistake}");
     }
 }

@@ -12,7 +12,7 @@ use rxe_dpdk::host::{Cidr, Route};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 
-use crate::fault::{Fault, fault};
+use crate::mistake::{Mistake, mistake};
 
 /// Most ports that DPDK knows, as Debian builds it.
 const MAX_PORTS: u16 = 32;
@@ -32,36 +32,36 @@ pub struct OnPort<T> {
     pub value: T,
 }
 
-impl<T: FromStr<Err = Fault>> FromStr for OnPort<T> {
-    type Err = Fault;
+impl<T: FromStr<Err = Mistake>> FromStr for OnPort<T> {
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<OnPort<T>, Fault> {
+    fn from_str(text: &str) -> Result<OnPort<T>, Mistake> {
         // No value starts with these letters, so nothing is ambiguous.
         let Some((number, rest)) = text.strip_prefix("port").and_then(|t| t.split_once(':')) else {
             return Ok(OnPort { port: 0, value: text.parse()? });
         };
         match number.parse() {
             Ok(port) if port < MAX_PORTS => Ok(OnPort { port, value: rest.parse()? }),
-            _ => fault!("'port{number}:' names no port: they are port0: to port{}:", MAX_PORTS - 1),
+            _ => mistake!("'port{number}:' names no port: they are port0: to port{}:", MAX_PORTS - 1),
         }
     }
 }
 
-fn parse_ip(text: &str) -> Result<IpAddr, Fault> {
-    text.parse().map_err(|_| Fault::new(format!("'{text}' is not an IP address")))
+fn parse_ip(text: &str) -> Result<IpAddr, Mistake> {
+    text.parse().map_err(|_| Mistake::new(format!("'{text}' is not an IP address")))
 }
 
-fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
+fn parse_cidr(text: &str) -> Result<Cidr, Mistake> {
     let Some((ip, prefix)) = text.split_once('/') else {
         let ip = parse_ip(text)?;
         let usual = if ip.is_ipv4() { 24 } else { 64 };
-        return fault!("'{text}' lacks its prefix length: write {ip}/{usual}, or what your network uses");
+        return mistake!("'{text}' lacks its prefix length: write {ip}/{usual}, or what your network uses");
     };
     let ip = parse_ip(ip)?;
     let bits = if ip.is_ipv4() { 32 } else { 128 };
     match prefix.parse() {
         Ok(prefix) if prefix <= bits => Ok(Cidr { ip, prefix }),
-        _ => fault!("'/{prefix}' is not a prefix length: {ip} takes /0 to /{bits}"),
+        _ => mistake!("'/{prefix}' is not a prefix length: {ip} takes /0 to /{bits}"),
     }
 }
 
@@ -70,9 +70,9 @@ fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
 pub struct HostAddress(pub Cidr);
 
 impl FromStr for HostAddress {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<HostAddress, Fault> {
+    fn from_str(text: &str) -> Result<HostAddress, Mistake> {
         let cidr = parse_cidr(text)?;
         let ip = cidr.ip;
         let kind = if ip.is_unspecified() {
@@ -94,7 +94,7 @@ impl FromStr for HostAddress {
                 _ => return Ok(HostAddress(cidr)),
             }
         };
-        fault!("{cidr} cannot be the target's, it is {kind}")
+        mistake!("{cidr} cannot be the target's, it is {kind}")
     }
 }
 
@@ -103,9 +103,9 @@ impl FromStr for HostAddress {
 pub struct Gateway(pub IpAddr);
 
 impl FromStr for Gateway {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<Gateway, Fault> {
+    fn from_str(text: &str) -> Result<Gateway, Mistake> {
         parse_ip(text).map(Gateway)
     }
 }
@@ -115,20 +115,20 @@ impl FromStr for Gateway {
 pub struct RouteSpec(pub Route);
 
 impl RouteSpec {
-    pub fn new(to: Cidr, via: IpAddr) -> Result<RouteSpec, Fault> {
+    pub fn new(to: Cidr, via: IpAddr) -> Result<RouteSpec, Mistake> {
         if to.ip.is_ipv4() != via.is_ipv4() {
-            return fault!("the route to {to} cannot go via {via}: one is IPv4, the other IPv6");
+            return mistake!("the route to {to} cannot go via {via}: one is IPv4, the other IPv6");
         }
         Ok(RouteSpec(Route { to, via }))
     }
 }
 
 impl FromStr for RouteSpec {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<RouteSpec, Fault> {
+    fn from_str(text: &str) -> Result<RouteSpec, Mistake> {
         let Some((to, via)) = text.split_once('=') else {
-            return fault!("'{text}' is not a route: write NETWORK/PREFIX=ROUTER, as 10.1.0.0/16=10.0.0.254");
+            return mistake!("'{text}' is not a route: write NETWORK/PREFIX=ROUTER, as 10.1.0.0/16=10.0.0.254");
         };
         RouteSpec::new(parse_cidr(to)?, parse_ip(via)?)
     }
@@ -139,17 +139,17 @@ impl FromStr for RouteSpec {
 pub struct Network(pub Cidr);
 
 impl FromStr for Network {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<Network, Fault> {
+    fn from_str(text: &str) -> Result<Network, Mistake> {
         parse_cidr(text).map(Network)
     }
 }
 
-fn parse_number(text: &str, what: &str, range: std::ops::RangeInclusive<u16>) -> Result<u16, Fault> {
+fn parse_number(text: &str, what: &str, range: std::ops::RangeInclusive<u16>) -> Result<u16, Mistake> {
     match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
-        _ => fault!("'{text}' is not {what}: it goes from {} to {}", range.start(), range.end()),
+        _ => mistake!("'{text}' is not {what}: it goes from {} to {}", range.start(), range.end()),
     }
 }
 
@@ -160,9 +160,9 @@ macro_rules! number {
         pub struct $name(pub u16);
 
         impl FromStr for $name {
-            type Err = Fault;
+            type Err = Mistake;
 
-            fn from_str(text: &str) -> Result<$name, Fault> {
+            fn from_str(text: &str) -> Result<$name, Mistake> {
                 parse_number(text, $what, $range).map($name)
             }
         }
@@ -199,9 +199,9 @@ number!(
 pub struct TrafficClass(pub Option<u8>);
 
 impl FromStr for TrafficClass {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<TrafficClass, Fault> {
+    fn from_str(text: &str) -> Result<TrafficClass, Mistake> {
         let number = match text.strip_prefix("0x") {
             _ if text == "mirror" => return Ok(TrafficClass(None)),
             Some(hex) => u8::from_str_radix(hex, 16),
@@ -209,7 +209,7 @@ impl FromStr for TrafficClass {
         };
         match number {
             Ok(number) => Ok(TrafficClass(Some(number))),
-            Err(_) => fault!("'{text}' is not a traffic class: it is 'mirror' or 0 to 255 (0x0 to 0xff)"),
+            Err(_) => mistake!("'{text}' is not a traffic class: it is 'mirror' or 0 to 255 (0x0 to 0xff)"),
         }
     }
 }
@@ -226,9 +226,9 @@ pub enum Idle {
 }
 
 impl FromStr for Idle {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<Idle, Fault> {
+    fn from_str(text: &str) -> Result<Idle, Mistake> {
         match text {
             "spin" => return Ok(Idle::Spin),
             "pause" => return Ok(Idle::Pause),
@@ -237,7 +237,7 @@ impl FromStr for Idle {
         }
         match text.strip_prefix("sleep:").and_then(|t| t.parse().ok()) {
             Some(micros @ 1..=MAX_SLEEP_MICROS) => Ok(Idle::Sleep(Duration::from_micros(micros))),
-            _ => fault!(
+            _ => mistake!(
                 "'{text}' is not an idle policy: it is spin, pause, sleep or sleep:MICROSECONDS (1 to {MAX_SLEEP_MICROS})"
             ),
         }
@@ -249,16 +249,16 @@ impl FromStr for Idle {
 pub struct LogLevel(pub LevelFilter);
 
 impl FromStr for LogLevel {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<LogLevel, Fault> {
+    fn from_str(text: &str) -> Result<LogLevel, Mistake> {
         Ok(LogLevel(match text {
             "error" => LevelFilter::ERROR,
             "warn" => LevelFilter::WARN,
             "info" => LevelFilter::INFO,
             "debug" => LevelFilter::DEBUG,
             "trace" => LevelFilter::TRACE,
-            _ => return fault!("'{text}' is not a log level: they are error, warn, info, debug and trace"),
+            _ => return mistake!("'{text}' is not a log level: they are error, warn, info, debug and trace"),
         }))
     }
 }
@@ -268,9 +268,9 @@ impl FromStr for LogLevel {
 pub struct Size(pub usize);
 
 impl FromStr for Size {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<Size, Fault> {
+    fn from_str(text: &str) -> Result<Size, Mistake> {
         let (digits, shift) = match text.char_indices().next_back() {
             Some((at, 'k' | 'K')) => (&text[..at], 10),
             Some((at, 'm' | 'M')) => (&text[..at], 20),
@@ -281,7 +281,7 @@ impl FromStr for Size {
         match bytes {
             // What no machine has is a slip of the finger, and would overflow further on.
             Some(bytes) if (1..=1 << 46).contains(&bytes) => Ok(Size(bytes)),
-            _ => fault!("'{text}' is not a size: write bytes, or a number with K, M or G, as 64M"),
+            _ => mistake!("'{text}' is not a size: write bytes, or a number with K, M or G, as 64M"),
         }
     }
 }
@@ -291,14 +291,14 @@ impl FromStr for Size {
 pub struct RegionName(pub String);
 
 impl FromStr for RegionName {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<RegionName, Fault> {
+    fn from_str(text: &str) -> Result<RegionName, Mistake> {
         let legal = text.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',');
         if legal && (1..=MAX_REGION_NAME).contains(&text.len()) {
             return Ok(RegionName(text.to_owned()));
         }
-        fault!(
+        mistake!(
             "'{}' is not a region name: up to {MAX_REGION_NAME} letters, digits and signs without blanks, '=' and ','",
             text.escape_default()
         )
@@ -317,18 +317,18 @@ pub struct RegionSpec {
 }
 
 impl FromStr for RegionSpec {
-    type Err = Fault;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<RegionSpec, Fault> {
+    fn from_str(text: &str) -> Result<RegionSpec, Mistake> {
         let Some((name, rest)) = text.split_once('=') else {
-            return fault!("'{text}' is not a region: write NAME=SIZE or NAME=SIZE,file=PATH, as scratch=64M");
+            return mistake!("'{text}' is not a region: write NAME=SIZE or NAME=SIZE,file=PATH, as scratch=64M");
         };
         // A path may hold commas, so it takes all that follows.
         let (size, file) = match rest.split_once(',') {
             None => (rest, None),
             Some((size, option)) => match option.strip_prefix("file=") {
                 Some(path) if !path.is_empty() => (size, Some(PathBuf::from(path))),
-                _ => return fault!("'{option}' is not an option of a region: the only one is file=PATH"),
+                _ => return mistake!("'{option}' is not an option of a region: the only one is file=PATH"),
             },
         };
         Ok(RegionSpec { name: name.parse::<RegionName>()?.0, size: size.parse::<Size>()?.0, file })
@@ -339,11 +339,11 @@ impl FromStr for RegionSpec {
 #[derive(Clone, Debug)]
 pub struct Text<T>(pub T);
 
-impl<'de, T: FromStr<Err = Fault>> Deserialize<'de> for Text<T> {
+impl<'de, T: FromStr<Err = Mistake>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<T>, D::Error> {
         struct TextVisitor<T>(std::marker::PhantomData<T>);
 
-        impl<T: FromStr<Err = Fault>> Visitor<'_> for TextVisitor<T> {
+        impl<T: FromStr<Err = Mistake>> Visitor<'_> for TextVisitor<T> {
             type Value = Text<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -367,7 +367,7 @@ impl<'de, T: FromStr<Err = Fault>> Deserialize<'de> for Text<T> {
 mod tests {
     use super::*;
 
-    fn wrong<T: FromStr<Err = Fault> + fmt::Debug>(text: &str) -> String {
+    fn wrong<T: FromStr<Err = Mistake> + fmt::Debug>(text: &str) -> String {
         text.parse::<T>().expect_err(text).to_string()
     }
 

@@ -23,7 +23,7 @@ mod tally;
 use rxe_dpdk::service::{Listen, ServiceFactory};
 
 use crate::config::Config;
-use crate::fault::{Fault, fault};
+use crate::mistake::{Mistake, mistake};
 
 pub use tally::Book;
 
@@ -43,7 +43,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The factories of the services that `config` chooses, and the book in which the services will count.
-pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), Fault> {
+pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), Mistake> {
     let book = Book::default();
     let chosen: Vec<Box<dyn ServiceFactory>> = ALL
         .iter()
@@ -57,7 +57,7 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book)
         let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
         if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
             let name = other.name();
-            return fault!("the services {name} and region both want port {port}: choose another with --region-port");
+            return mistake!("the services {name} and region both want port {port}: choose another with --region-port");
         }
     }
     Ok((chosen, book))
@@ -72,8 +72,8 @@ mod tests {
 
     fn config(region_port: u16, services: &[&str]) -> Config {
         let text = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
-        let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|fault| panic!("{fault}"));
-        let mut config = Config::resolve(settings, &names()).unwrap_or_else(|fault| panic!("{fault}"));
+        let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let mut config = Config::resolve(settings, &names()).unwrap_or_else(|mistake| panic!("{mistake}"));
         config.region_port = region_port;
         config.services = services.iter().map(|name| (*name).to_owned()).collect();
         config
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn every_name_makes_its_service() {
-        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|fault| panic!("{fault}"));
+        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|mistake| panic!("{mistake}"));
         let made: Vec<&str> = all.iter().map(|factory| factory.name()).collect();
         assert_eq!(made, names());
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
@@ -89,9 +89,9 @@ mod tests {
 
     #[test]
     fn a_port_taken_twice_is_a_sentence() {
-        let fault = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
+        let mistake = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
         assert_eq!(
-            fault.to_string(),
+            mistake.to_string(),
             "the services rping and region both want port 7174: choose another with --region-port"
         );
     }

@@ -3,20 +3,20 @@
 /// Why the target does not start, or broke down, said to its user: what is wrong and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{sentence}")]
-pub struct Fault {
+pub struct Mistake {
     sentence: String,
     exit_code: u8,
 }
 
-impl Fault {
+impl Mistake {
     /// The target cannot start, as this sentence says.
-    pub fn new(sentence: impl Into<String>) -> Fault {
-        Fault { sentence: sentence.into(), exit_code: 2 }
+    pub fn new(sentence: impl Into<String>) -> Mistake {
+        Mistake { sentence: sentence.into(), exit_code: 2 }
     }
 
     /// The target served and then broke down.
-    pub fn broken(sentence: impl Into<String>) -> Fault {
-        Fault { exit_code: 1, ..Fault::new(sentence) }
+    pub fn broken(sentence: impl Into<String>) -> Mistake {
+        Mistake { exit_code: 1, ..Mistake::new(sentence) }
     }
 
     /// What the process exits with.
@@ -25,8 +25,8 @@ impl Fault {
     }
 }
 
-/// `Err(Fault)` from a format string.
-macro_rules! fault {
-    ($($arg:tt)*) => { Err($crate::fault::Fault::new(format!($($arg)*))) };
+/// `Err(Mistake)` from a format string.
+macro_rules! mistake {
+    ($($arg:tt)*) => { Err($crate::mistake::Mistake::new(format!($($arg)*))) };
 }
-pub(crate) use fault;
+pub(crate) use mistake;
