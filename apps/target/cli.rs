@@ -7,8 +7,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::config::{
-    self, Gateway, HostAddress, Idle, LogLevel, Mtu, OnPort, Origin, Pcp, RegionSpec, RouteSpec, ServicePort, Settings,
-    Sourced, TrafficClass, Vlan,
+    self, FaultSpec, Gateway, HostAddress, Idle, LogLevel, Mtu, OnPort, Origin, Pcp, RegionSpec, RouteSpec,
+    ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 use crate::mistake::{Mistake, mistake};
 
@@ -102,6 +102,13 @@ struct Args {
     /// the core for MICROSECONDS (50) at a time [default: pause]
     #[arg(long, value_name = "spin|pause|sleep[:MICROSECONDS]", help_heading = "Running")]
     idle: Option<Idle>,
+
+    /// Drop, repeat, reorder, damage and delay frames on purpose, to see how both ends take it. KEY is drop, duplicate,
+    /// reorder or corrupt (how often, 0 to 1), delay or jitter (a time, as 500us) or delayed (how many frames they are
+    /// for, 0 to 1), each with rx. or tx. in front; or seed; or frames, which is `roce` or `all` [default: no faults,
+    /// seed=0, frames=roce]
+    #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]...", help_heading = "Running")]
+    fault: Option<FaultSpec>,
 
     /// The least important messages to log: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", help_heading = "Running")]
@@ -214,6 +221,7 @@ impl Args {
             log: self.log.map(|l| sourced("--log", l)),
             traffic_class: self.traffic_class.map(|t| sourced("--traffic-class", t)),
             pcp: self.pcp.map(|p| sourced("--pcp", p)),
+            fault: self.fault.map(|f| sourced("--fault", f)),
             ..Settings::default()
         };
         for OnPort { port: number, value } in self.address {
@@ -277,7 +285,7 @@ mod tests {
         let settings = serve(
             "-- --gateway 10.0.0.254 --route 10.1.0.0/16=10.0.0.253 --vlan 5 --traffic-class 0x2e --pcp 3 \
              --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region-port 5000 \
-             --idle sleep:20 --log debug",
+             --idle sleep:20 --log debug --fault rx.drop=0.01,tx.drop=0.01,seed=7",
         );
         let port = &settings.ports[&0];
         assert_eq!((port.gateways.len(), port.routes.len(), port.vlan.is_some()), (1, 1, true));
@@ -285,12 +293,14 @@ mod tests {
         assert_eq!(settings.regions.map(|r| r[1].value.size), Some(2 << 20));
         assert!(settings.region_port.is_some() && settings.idle.is_some() && settings.log.is_some());
         assert!(settings.traffic_class.is_some() && settings.pcp.is_some());
+        let fault = settings.fault.and_then(|fault| fault.value.resolve().ok().flatten());
+        assert_eq!(fault.map(|f| f.to_string()), Some("rx drop=0.01, tx drop=0.01, RoCE frames, seed 7".to_owned()));
     }
 
     #[test]
     fn help_version_and_check_need_no_separator() {
         let Ok(Command::Print(help)) = command("--help") else { panic!("no help") };
-        for word in ["--address", "--check-config", "--idle", "EAL", "ready", "Exit codes"] {
+        for word in ["--address", "--check-config", "--idle", "--fault", "EAL", "ready", "Exit codes"] {
             assert!(help.contains(word), "{word} is missing in {help}");
         }
         let Ok(Command::Print(version)) = command("--version") else { panic!("no version") };
@@ -346,6 +356,10 @@ mod tests {
             (
                 "-- --config a --check-config b",
                 "the argument '--config <FILE>' cannot be used with '--check-config <FILE>' (see rxe-target --help)",
+            ),
+            (
+                "-- --fault rx.drop=2",
+                "invalid value 'rx.drop=2' for '--fault <KEY=VALUE[,KEY=VALUE]...>': '2' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred (see rxe-target --help)",
             ),
             (
                 "-- --mtu 1500 --mtu 4200",

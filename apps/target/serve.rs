@@ -14,6 +14,9 @@ use crate::{print, services};
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
 pub fn serve(config: Config) -> Result<(), Mistake> {
     log_to_stderr(config.log);
+    if let Some(faults) = &config.faults {
+        tracing::warn!("faults are made on purpose: {faults}");
+    }
     let (factories, book) = services::factories(&config)?;
     let signals = Signals::install()?;
     let eal = Eal::init(&config.eal_args).map_err(|error| Mistake::new(error.to_string()))?;
@@ -57,6 +60,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
             Idle::Pause => IdlePolicy::Pause,
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
+        faults: config.faults.clone(),
         marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },
         ..RuntimeConfig::default()
     }

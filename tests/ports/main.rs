@@ -28,13 +28,14 @@ struct Target {
 }
 
 impl Target {
-    fn start(name: &str, vdev: &str, lcores: &str) -> Target {
+    fn start(name: &str, vdev: &str, lcores: &str, options: &[&str]) -> Target {
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{name}"));
         let mut child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
             .args(["-l", lcores, "--in-memory", "--no-pci", "--no-telemetry", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
             .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep", "--region"])
             .arg(format!("demo=4M,file={}", region.display()))
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -53,24 +54,27 @@ impl Target {
         Target { child, lines, mac, region }
     }
 
-    /// Ends it as a user does.
-    fn stop(mut self) {
+    /// Ends it as a user does; returns its summary.
+    fn stop(mut self) -> Vec<String> {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let began = Instant::now();
         let status = self.child.wait().unwrap();
         assert!(status.success() && began.elapsed() < Duration::from_secs(3), "{status}, {:?}", began.elapsed());
-        // Each round is about 270 frames: a port that loses or repeats some shows here.
         let mut summary = Vec::<String>::new();
         while !summary.iter().any(|line| line.starts_with("mbufs_leaked=")) {
             summary.push(self.lines.recv_timeout(Duration::from_secs(5)).expect("a summary"));
         }
-        let frames =
-            summary.iter().find_map(|line| line.strip_prefix("port0: rx_frames=")?.split(' ').next()?.parse().ok());
-        let frames: u32 = frames.unwrap_or_else(|| panic!("{summary:?}"));
-        assert!((1000..2000).contains(&frames), "{frames} frames for what takes 1,088");
         assert!(summary.iter().any(|line| line == "mbufs_leaked=0"), "{summary:?}");
+        summary
     }
+}
+
+/// The counter `name` in the line of `group`; 0 where the summary leaves it out.
+fn counter(summary: &[String], group: &str, name: &str) -> u64 {
+    let line = summary.iter().find_map(|line| line.strip_prefix(group)?.strip_prefix(':'));
+    let line = line.unwrap_or_else(|| panic!("no line {group} in {summary:?}"));
+    line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok()).unwrap_or(0)
 }
 
 impl Drop for Target {
@@ -91,7 +95,7 @@ fn lacking() -> Option<&'static str> {
 }
 
 #[test]
-fn vhost_and_memif_carry_path_mtu_4096() {
+fn vhost_and_memif_carry_path_mtu_4096_and_survive_faults() {
     if let Some(why) = lacking() {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
         eprintln!("SKIPPED: {why}");
@@ -99,12 +103,13 @@ fn vhost_and_memif_carry_path_mtu_4096() {
     }
     let id = std::process::id();
     let socket = |name: &str| std::env::temp_dir().join(format!("rxe-ports-{id}-{name}.sock")).display().to_string();
-    let (vhost, memif) = (socket("vhost"), socket("memif"));
+    let (vhost, memif, faulty) = (socket("vhost"), socket("memif"), socket("faulty"));
     let memif_args = format!("id=0,bsize=8192,socket-abstract=no,socket={memif}");
     // The listening ends first.
     let targets = [
-        Target::start(&format!("{id}v"), &format!("net_vhost0,iface={vhost},queues=1"), "0,1"),
-        Target::start(&format!("{id}m"), &format!("net_memif0,role=server,{memif_args}"), "0"),
+        Target::start(&format!("{id}v"), &format!("net_vhost0,iface={vhost},queues=1"), "0,1", &[]),
+        Target::start(&format!("{id}m"), &format!("net_memif0,role=server,{memif_args}"), "0", &[]),
+        Target::start(&format!("{id}f"), &format!("net_vhost0,iface={faulty},queues=1"), "0,1", &FAULTS),
     ];
     let eal = Eal::init(&[
         "-l".to_owned(),
@@ -114,10 +119,11 @@ fn vhost_and_memif_carry_path_mtu_4096() {
         "--no-telemetry".to_owned(),
         format!("--file-prefix={id}i"),
         format!("--vdev=net_virtio_user0,path={vhost},queue_size=1024,mac=52:54:00:00:00:21"),
+        format!("--vdev=net_virtio_user1,path={faulty},queue_size=1024,mac=52:54:00:00:00:23"),
         format!("--vdev=net_memif0,role=client,mac=52:54:00:00:00:22,{memif_args}"),
     ])
     .unwrap();
-    for (name, target) in ["net_virtio_user0", "net_memif0"].into_iter().zip(targets) {
+    for (name, target) in ["net_virtio_user0", "net_memif0", "net_virtio_user1"].into_iter().zip(targets) {
         println!("{name}");
         let info = eal.ports().into_iter().find(|info| info.name == name).unwrap();
         let config = PortConfig { mtu: MTU, ..PortConfig::default() };
@@ -134,14 +140,46 @@ fn vhost_and_memif_carry_path_mtu_4096() {
             }
         }
         let region = target.region.clone();
-        target.stop();
+        let summary = target.stop();
+        let received = counter(&summary, "port0", "rx_frames");
+        if name == "net_virtio_user1" {
+            faults_happened(&summary);
+        } else {
+            // Each round is about 270 frames: a port that loses or repeats some shows here.
+            assert!((1000..2000).contains(&received), "{received} frames for what takes 1,088");
+        }
         assert!(!region.exists(), "the target removes the file that it made");
         drop(port);
         assert_eq!(pool.in_use(), 0, "no buffer is lost");
     }
-    for path in [vhost, memif] {
+    for path in [vhost, memif, faulty] {
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// Both directions, with one transmit queue for two lcores: the second one's frames pass its own injector, then a ring.
+const FAULTS: [&str; 2] = [
+    "--fault",
+    "seed=3,rx.drop=0.01,rx.duplicate=0.02,rx.reorder=0.02,rx.corrupt=0.01,\
+     tx.drop=0.01,tx.duplicate=0.02,tx.reorder=0.02,tx.corrupt=0.01,tx.delay=200us,tx.jitter=100us,tx.delayed=0.1",
+];
+
+fn faults_happened(summary: &[String]) {
+    let get = |group, name| counter(summary, group, name);
+    for fault in ["rx_fault", "tx_fault"] {
+        let all = get(fault, "frames") + get(fault, "out_of_scope") + get(fault, "duplicated");
+        assert_eq!(all, get(fault, "dropped") + get(fault, "delivered"), "{fault}: {summary:?}");
+        for happened in ["dropped", "duplicated", "reordered", "corrupted"] {
+            assert!(get(fault, happened) > 0, "{fault}: {happened} never happened: {summary:?}");
+        }
+    }
+    assert!(get("tx_fault", "delayed") > 0);
+    assert_eq!(get("rx_fault", "frames") + get("rx_fault", "out_of_scope"), get("port0", "rx_frames"));
+    assert_eq!(get("rx_fault", "dropped"), get("drop", "injected"));
+    assert_eq!(get("tx_fault", "frames") + get("tx_fault", "out_of_scope"), get("worker", "tx_frames"));
+    assert_eq!(get("tx_fault", "delivered"), get("port0", "tx_frames"));
+    assert!(get("worker", "tx_forwarded") > 100, "the second lcore sent");
+    assert!(get("transport", "duplicate_request") + get("transport", "out_of_seq_request") > 0, "{summary:?}");
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::fault::FaultSpec;
 use super::settings::{Origin, PortSettings, Settings, Sourced};
 use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Network, Pcp, RegionName, RegionSpec, RouteSpec, ServicePort, Size,
@@ -27,6 +28,7 @@ struct File {
     services: Option<Vec<Spanned<String>>>,
     region_port: Option<Value<ServicePort>>,
     eal: Option<Eal>,
+    fault: Option<Spanned<FaultSpec>>,
     #[serde(default)]
     port: Vec<Port>,
     #[serde(default)]
@@ -93,6 +95,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
         log: place.value("log", file.log),
         traffic_class: place.value("traffic-class", file.traffic_class),
         pcp: place.value("pcp", file.pcp),
+        fault: file.fault.map(|fault| place.source("fault", fault, |fault| fault)),
         ..Settings::default()
     };
     if !file.region.is_empty() {
@@ -213,6 +216,12 @@ mod tests {
             [eal]
             args = ["-l", "0"]
 
+            [fault]
+            seed = 7
+            frames = "all"
+            rx = { drop = 0.01, duplicate = 0.01, reorder = 0.01, corrupt = 0.01 }
+            tx = { drop = 1, delay = "2ms", jitter = "500us", delayed = 0.5 }
+
             [[port]]
             addresses = ["10.0.0.1/24", "fd00::1/64"]
             gateways = ["10.0.0.254"]
@@ -229,10 +238,16 @@ mod tests {
         assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
         let port = &settings.ports[&0];
         assert_eq!(port.addresses.len(), 2);
-        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 13, key 'addresses'");
+        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 19, key 'addresses'");
         assert_eq!(port.mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
         let regions = settings.regions.expect("regions");
         assert_eq!((regions[0].value.size, regions[0].value.name.as_str()), (64 << 20, "scratch"));
+        let fault = settings.fault.expect("faults").value.resolve().expect("right ones").expect("some");
+        assert_eq!(
+            fault.to_string(),
+            "rx drop=0.01 duplicate=0.01 reorder=0.01 corrupt=0.01, \
+             tx drop=1 delayed=0.5 delay=2ms jitter=500µs, all frames, seed 7"
+        );
         assert_eq!(settings.traffic_class.map(|t| t.value), Some(TrafficClass(Some(46))));
     }
 
@@ -252,6 +267,18 @@ mod tests {
             (
                 "[eal]\nargs = []\nlog = \"info\"\n",
                 "t.toml, line 3: unknown field 'log', expected 'args' (this key belongs above the first [section])",
+            ),
+            (
+                "[fault]\nrx = { drop = 2.5 }\n",
+                "t.toml, line 2, key 'drop': '2.5' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred",
+            ),
+            (
+                "[fault]\ntx = { delay = 5 }\n",
+                "t.toml, line 2, key 'delay': '5' is not a time: write a whole number with ns, us, ms or s, as 500us",
+            ),
+            (
+                "[fault]\nrx = { lose = 0.5 }\n",
+                "t.toml, line 2: unknown field 'lose', expected one of 'drop', 'duplicate', 'reorder', 'corrupt', 'delay', 'jitter', 'delayed'",
             ),
             ("[[region]]\nname = \"a\"\n", "t.toml, line 1: missing field 'size'"),
             (

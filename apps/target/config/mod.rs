@@ -3,6 +3,7 @@
 //! [`cli`](crate::cli) and [`file`] each give [`Settings`]; the command line's win. [`Config::resolve`] fills in the
 //! defaults and refuses what cannot work, in sentences that name the option or the line to change.
 
+mod fault;
 mod file;
 mod settings;
 mod values;
@@ -13,10 +14,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_dpdk::host::{Cidr, Route};
+use rxe_dpdk::worker::FaultSettings;
 use tracing::level_filters::LevelFilter;
 
 use crate::mistake::{Mistake, mistake};
 
+pub use fault::FaultSpec;
 pub use file::load;
 #[cfg(test)]
 pub use file::parse;
@@ -70,6 +73,8 @@ pub struct Config {
     pub traffic_class: Option<u8>,
     /// VLAN priority of what we send.
     pub pcp: u8,
+    /// Faults to make on purpose.
+    pub faults: Option<FaultSettings>,
 }
 
 impl Config {
@@ -98,6 +103,13 @@ impl Config {
             let (name, size) = DEFAULT_REGION;
             regions.push(RegionSpec { name: name.to_owned(), size, file: None });
         }
+        let faults = match settings.fault {
+            Some(Sourced { value, origin }) => match value.resolve() {
+                Ok(faults) => faults,
+                Err(mistake) => return mistake!("{origin}: {mistake}"),
+            },
+            None => None,
+        };
         Ok(Config {
             eal_args,
             ports,
@@ -108,6 +120,7 @@ impl Config {
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
             traffic_class: settings.traffic_class.and_then(|t| t.value.0),
             pcp,
+            faults,
         })
     }
 }
@@ -122,6 +135,9 @@ impl fmt::Display for Config {
         write!(f, "services {}", self.services.join(" "))?;
         for region in &self.regions {
             write!(f, ", region {} of {} bytes", region.name, region.size)?;
+        }
+        if let Some(faults) = &self.faults {
+            write!(f, ", faults: {faults}")?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use super::fault::FaultSpec;
 use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort, TrafficClass, Vlan,
 };
@@ -64,6 +65,7 @@ pub struct Settings {
     pub log: Option<Sourced<LogLevel>>,
     pub traffic_class: Option<Sourced<TrafficClass>>,
     pub pcp: Option<Sourced<Pcp>>,
+    pub fault: Option<Sourced<FaultSpec>>,
 }
 
 impl Settings {
@@ -90,6 +92,7 @@ impl Settings {
             log: self.log.or(below.log),
             traffic_class: self.traffic_class.or(below.traffic_class),
             pcp: self.pcp.or(below.pcp),
+            fault: self.fault.or(below.fault),
         }
     }
 }

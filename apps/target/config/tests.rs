@@ -19,6 +19,7 @@ fn defaults_serve_everything() {
     assert_eq!(config.regions, [RegionSpec { name: "default".into(), size: 1 << 20, file: None }]);
     assert_eq!((config.region_port, config.idle, config.log), (4792, Idle::Pause, LevelFilter::INFO));
     assert_eq!((config.traffic_class, config.pcp), (None, 0));
+    assert_eq!(config.faults, None);
     let some = resolve("services = [\"rdma-server\", \"rping\"]\n[[port]]\naddresses = [\"10.0.0.1/24\"]\n");
     let some = some.expect("a configuration");
     assert_eq!(some.services, ["rping", "rdma-server"]);
@@ -76,6 +77,10 @@ fn what_cannot_work_is_refused_with_its_place() {
                 "{PORT}[[region]]\nname = \"a\"\nsize = 1\nfile = \"/f\"\n[[region]]\nname = \"b\"\nsize = 2\nfile = \"/f\"\n"
             ),
             "t.toml, line 8, key 'name': the regions 'a' and 'b' have the same file: give each its own",
+        ),
+        (
+            &format!("{PORT}[fault]\nrx = {{ delayed = 0.5 }}\n"),
+            "t.toml, line 3, key 'fault': 'delayed' of rx says how many frames are late, but not by how much: add 'delay' or 'jitter'",
         ),
         (
             &format!("{PORT}[eal]\nargs = [\"-l\", \"0\", \"--\"]\n"),

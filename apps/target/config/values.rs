@@ -357,6 +357,10 @@ impl<'de, T: FromStr<Err = Mistake>> Deserialize<'de> for Text<T> {
             fn visit_i64<E: Error>(self, number: i64) -> Result<Text<T>, E> {
                 self.visit_str(&number.to_string())
             }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Text<T>, E> {
+                self.visit_str(&number.to_string())
+            }
         }
 
         deserializer.deserialize_any(TextVisitor(std::marker::PhantomData))

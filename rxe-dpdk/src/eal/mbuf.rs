@@ -73,6 +73,26 @@ impl Mbuf {
             fits
         }
     }
+
+    /// A copy of the frame, with the same port number, in a fresh buffer of the same pool; `None` when that is empty.
+    pub fn try_copy(&self) -> Option<Mbuf> {
+        let from = self.0.as_ptr();
+        let mut raw = [ptr::null_mut()];
+        // SAFETY: a live, owned mbuf, whose pool lives as long as any of its mbufs; room for the one pointer asked for.
+        let failed = unsafe { dpdk_sys::rxe_pktmbuf_alloc_bulk((*view(from)).pool, raw.as_mut_ptr(), 1) } != 0;
+        if failed {
+            return None;
+        }
+        // SAFETY: just allocated for us: one segment, one reference.
+        let mut copy = unsafe { Mbuf::from_raw(NonNull::new(raw[0])?) };
+        if !copy.resize(self.data().len()) {
+            return None;
+        }
+        copy.data_mut().copy_from_slice(self.data());
+        // SAFETY: both are live mbufs of ours.
+        unsafe { (*view(copy.0.as_ptr())).port = (*view(from)).port };
+        Some(copy)
+    }
 }
 
 impl Drop for Mbuf {

@@ -11,13 +11,17 @@ use rxe_proto::transport::TransportStats;
 use rxe_proto::wire::DropCounters;
 
 use crate::host::HostStats;
-use crate::worker::{ControlStats, ServiceStats, WorkerStats};
+use crate::worker::{ControlStats, FaultStats, ServiceStats, WorkerStats};
 
 /// The counters of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerCounters {
     /// The loop: bursts, hand-offs.
     pub worker: Arc<WorkerStats>,
+    /// Faults made on purpose to frames from the wire.
+    pub rx_faults: Arc<FaultStats>,
+    /// The same to the wire.
+    pub tx_faults: Arc<FaultStats>,
     /// Queue pairs.
     pub transport: Arc<TransportStats>,
     /// Connections and streams.
@@ -56,6 +60,8 @@ impl Telemetry {
         Snapshot {
             groups: vec![
                 ("worker", sum(workers.iter().map(|w| w.worker.iter().collect()))),
+                ("rx_fault", sum(workers.iter().map(|w| w.rx_faults.iter().collect()))),
+                ("tx_fault", sum(workers.iter().map(|w| w.tx_faults.iter().collect()))),
                 ("transport", sum(workers.iter().map(|w| w.transport.iter().collect()))),
                 ("service", sum(workers.iter().map(|w| w.services.iter().collect()))),
                 ("control", self.control.iter().collect()),

@@ -40,32 +40,6 @@ impl HandOff {
     }
 }
 
-/// The way to a port for one worker: a transmit queue of its own, or a ring to the worker that has one.
-#[derive(Debug)]
-pub(crate) enum TxLane {
-    /// Boxed, as both are large.
-    Queue(Box<TxStage>),
-    Ring(Box<TxRing>),
-}
-
-impl TxLane {
-    #[inline]
-    pub(crate) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
-        match self {
-            TxLane::Queue(stage) => stage.push(len),
-            TxLane::Ring(ring) => ring.push(len),
-        }
-    }
-
-    /// Hands over what is staged; returns how many frames still wait.
-    pub(crate) fn flush(&mut self) -> usize {
-        match self {
-            TxLane::Queue(stage) => stage.flush(),
-            TxLane::Ring(ring) => ring.flush(),
-        }
-    }
-}
-
 /// Frames written by a worker without a transmit queue of its own.
 #[derive(Debug)]
 pub(crate) struct TxRing {
@@ -79,7 +53,8 @@ impl TxRing {
         TxRing { pool, sender, staged: RxBurst::new() }
     }
 
-    fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+    /// Room for one frame of `len` bytes, to be written at once. `None` when the ring is full or the pool empty.
+    pub(crate) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.staged.is_full() && self.flush() == BURST {
             return None;
         }
@@ -93,7 +68,16 @@ impl TxRing {
         self.staged.data_mut(index).get_mut(..len)
     }
 
-    fn flush(&mut self) -> usize {
+    /// Stages a whole frame. Gives it back when the ring is full.
+    pub(crate) fn push_mbuf(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        if self.staged.is_full() {
+            self.flush();
+        }
+        self.staged.push(mbuf)
+    }
+
+    /// Puts what is staged into the ring; returns how many frames found no room and wait.
+    pub(crate) fn flush(&mut self) -> usize {
         self.sender.send(&mut self.staged);
         self.staged.len()
     }
@@ -115,8 +99,7 @@ impl TxRingEnd {
 
     /// Moves frames into the port's stage until that is full; returns how many moved. A frame that finds no room
     /// stays for the next turn, so order holds and nothing is lost.
-    pub(crate) fn drain(&mut self, lane: &mut TxLane) -> usize {
-        let TxLane::Queue(stage) = lane else { return 0 };
+    pub(crate) fn drain(&mut self, stage: &mut TxStage) -> usize {
         let mut moved = 0;
         while stage.room() > 0 {
             if self.next >= self.burst.len() {

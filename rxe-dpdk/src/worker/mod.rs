@@ -3,12 +3,15 @@
 //! [`Runtime`] puts it together. Worker 0 runs on the main lcore and carries the control side ([`control`]): connection
 //! manager, host stack, listen table. Every worker owns an [`Engine`](rxe_proto::transport::Engine) and one instance
 //! of each service. They talk by messages ([`messages`]) and hand frames over by rings ([`handoff`]). With one lcore
-//! in all, the same code runs with both ends in one loop.
+//! in all, the same code runs with both ends in one loop. Between a port and a worker, faults can be made on purpose
+//! ([`injector`]).
 
 pub(crate) mod context;
 mod control;
 mod handoff;
 mod idle;
+mod injector;
+mod lane;
 pub(crate) mod messages;
 mod ports;
 mod run;
@@ -20,6 +23,7 @@ mod settings;
 pub use context::NamedRegion;
 pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
+pub use injector::{FaultRates, FaultScope, FaultSettings, FaultStats, Probability};
 pub use ports::WorkerStats;
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
 pub use rxe_proto::transport::QpCaps;

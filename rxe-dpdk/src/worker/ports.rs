@@ -1,9 +1,11 @@
 //! The ports of one worker: where its frames come from and go to.
 
-use rxe_proto::counters;
 use rxe_proto::wire::{MacAddr, PortId, TxQueue};
+use rxe_proto::{Instant, counters};
 
-use super::handoff::TxLane;
+use super::injector::Injector;
+use super::lane::TxLane;
+use crate::eal::{Mbuf, RxQueue};
 
 counters! {
     /// What one worker's loop did.
@@ -47,6 +49,14 @@ pub(crate) struct PortIdentity {
     pub(crate) vlan: Option<u16>,
 }
 
+/// The receive side of one port of one worker.
+pub(crate) struct RxPort {
+    pub(crate) port: PortId,
+    pub(crate) queue: RxQueue,
+    /// What stands between the queue and the worker where faults are wanted.
+    pub(crate) faults: Option<Box<Injector<Mbuf>>>,
+}
+
 /// The transmit side of all ports of one worker.
 pub(crate) struct PortsTx {
     pub(crate) lanes: Vec<TxLane>,
@@ -64,10 +74,19 @@ impl TxQueue for PortsTx {
 
 impl PortsTx {
     /// Hands everything staged to the ports. Returns whether a port refused some, which then wait for the next call.
-    pub(crate) fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut waiting = false;
         for lane in &mut self.lanes {
-            waiting |= lane.flush() > 0;
+            waiting |= lane.flush(now) > 0;
+        }
+        waiting
+    }
+
+    /// As [`flush`](Self::flush), with what injectors hold for later.
+    pub(crate) fn finish(&mut self) -> bool {
+        let mut waiting = false;
+        for lane in &mut self.lanes {
+            waiting |= lane.finish() > 0;
         }
         waiting
     }

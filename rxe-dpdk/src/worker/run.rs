@@ -1,7 +1,8 @@
 //! The run-to-completion loop of one lcore.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use rxe_proto::transport::{Engine, Qpn};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
@@ -10,12 +11,17 @@ use rxe_proto::{Duration, Instant};
 use super::control::Control;
 use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
-use super::ports::{PortIdentity, PortsTx, WorkerStats};
+use super::injector::{FOREVER, Injector};
+use super::lane::TxLane;
+use super::ports::{PortIdentity, PortsTx, RxPort, WorkerStats};
 use super::services::ServiceHost;
-use crate::eal::{Clock, MbufReceiver, RxBurst, RxQueue};
+use crate::eal::{Clock, Mbuf, MbufReceiver, RxBurst};
 
 /// How long peers have to answer our DREQs when we stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// How long a worker that leaves waits for the others and for a port to take its last frames, each.
+const LAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Flags that all workers read once per turn.
 #[derive(Debug, Default)]
@@ -24,6 +30,10 @@ pub(crate) struct StopFlags {
     pub(crate) stop: AtomicBool,
     /// Leave the loop.
     pub(crate) halt: AtomicBool,
+    /// How many workers have left the loop and given away the frames that they received for others.
+    pub(crate) received_all: AtomicUsize,
+    /// How many of them have also given their last frames to the ports or to the worker that has the transmit queue.
+    pub(crate) sent_all: AtomicUsize,
 }
 
 /// Which worker a frame belongs to.
@@ -50,7 +60,7 @@ pub(crate) struct Dispatcher {
 
 /// One lcore's loop and all that it owns.
 pub(crate) struct Worker {
-    pub(crate) rx: Vec<(PortId, RxQueue)>,
+    pub(crate) rx: Vec<RxPort>,
     pub(crate) burst: RxBurst,
     /// Rings towards the other workers, by worker number; `None` at our own place.
     pub(crate) outbound: Vec<Option<HandOff>>,
@@ -97,21 +107,80 @@ impl Worker {
             }
             self.idler.turn(busy);
         }
-        self.dispatcher.tx.flush();
+        self.leave();
+    }
+
+    /// Lets every frame that is still here go its way: those that injectors hold, and those in rings.
+    fn leave(&mut self) {
+        let Worker { rx, burst, outbound, dispatcher, .. } = self;
+        let now = self.clock.now();
+        // From here on what is written waits for nothing.
+        dispatcher.tx.finish();
+        for RxPort { port, faults, .. } in rx {
+            if let Some(injector) = faults {
+                dispatcher.dispatch_due(now, FOREVER, *port, injector, burst, outbound);
+            }
+        }
+        dispatcher.hand_over(outbound);
+        self.await_all(|flags| &flags.received_all, |_| {});
+
+        while self.take_over(now) {}
+        let Dispatcher { engine, tx, .. } = &mut self.dispatcher;
+        engine.transmit(now, tx);
+        self.send_rest();
+        self.await_all(
+            |flags| &flags.sent_all,
+            |worker| {
+                worker.forward();
+                worker.dispatcher.tx.finish();
+            },
+        );
+        self.send_rest();
+        self.stats.tx_frames.add(std::mem::take(&mut self.dispatcher.tx.frames));
+    }
+
+    /// Hands everything to the ports, and waits a moment for those that do not take it.
+    fn send_rest(&mut self) {
+        let until = self.clock.now() + LAST_PATIENCE;
+        loop {
+            let moved = self.forward();
+            let waiting = self.dispatcher.tx.finish();
+            if !(moved || waiting) || self.clock.now() >= until {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Says that this worker has got as far as `counter` counts, and waits until all have, doing `meanwhile` until then.
+    fn await_all(&mut self, counter: impl Fn(&StopFlags) -> &AtomicUsize, meanwhile: impl Fn(&mut Worker)) {
+        counter(&self.flags).fetch_add(1, Ordering::Release);
+        let until = self.clock.now() + LAST_PATIENCE;
+        while counter(&self.flags).load(Ordering::Acquire) < self.dispatcher.workers && self.clock.now() < until {
+            meanwhile(self);
+            thread::yield_now();
+        }
+    }
+
+    /// Moves frames that workers without a transmit queue have written to ours. Returns whether there were some.
+    fn forward(&mut self) -> bool {
+        let mut forwarded = 0;
+        for ring in &mut self.tx_rings {
+            let lane = self.dispatcher.tx.lanes.get_mut(usize::from(ring.port.0));
+            if let Some(stage) = lane.and_then(TxLane::queue) {
+                forwarded += ring.drain(stage);
+            }
+        }
+        self.stats.tx_forwarded.add(forwarded as u64);
+        forwarded > 0
     }
 
     /// One turn: receive, execute, transmit, timers, services, control.
     fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.receive(now);
         busy |= self.take_over(now);
+        busy |= self.forward();
         let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
-        for ring in &mut self.tx_rings {
-            if let Some(lane) = tx.lanes.get_mut(usize::from(ring.port.0)) {
-                let moved = ring.drain(lane);
-                busy |= moved > 0;
-                self.stats.tx_forwarded.add(moved as u64);
-            }
-        }
         if engine.next_timeout().is_some_and(|t| t <= now) {
             engine.handle_timeout(now);
         }
@@ -127,7 +196,7 @@ impl Worker {
         }
         busy |= tx.frames > 0;
         self.stats.tx_frames.add(std::mem::take(&mut tx.frames));
-        if tx.flush() {
+        if tx.flush(now) {
             self.stats.tx_stalls.inc();
         }
         busy
@@ -135,39 +204,23 @@ impl Worker {
 
     /// Frames from our own receive queues.
     fn receive(&mut self, now: Instant) -> bool {
+        let Worker { rx, burst, outbound, dispatcher, stats, .. } = self;
         let mut busy = false;
-        for (port, queue) in &mut self.rx {
-            let count = queue.burst(&mut self.burst);
-            if count == 0 {
-                continue;
+        for RxPort { port, queue, faults } in rx {
+            let count = queue.burst(burst);
+            if count > 0 {
+                busy = true;
+                stats.rx_bursts.inc();
+                stats.rx_frames.add(count as u64);
             }
-            busy = true;
-            self.stats.rx_bursts.inc();
-            self.stats.rx_frames.add(count as u64);
-            let mut bytes = 0;
-            for index in 0..count {
-                let frame = self.burst.data(index);
-                bytes += frame.len() as u64;
-                match self.dispatcher.dispatch(now, *port, frame, self.burst.headroom(index)) {
-                    Owner::Here => {}
-                    Owner::Worker(worker) => {
-                        let ring = self.outbound.get_mut(worker).and_then(Option::as_mut);
-                        if ring.is_some_and(|ring| ring.give(&mut self.burst, index)) {
-                            self.stats.handoff_out.inc();
-                        } else {
-                            self.dispatcher.drop(DropReason::HandoffFull);
-                        }
-                    }
-                }
-            }
-            self.stats.rx_bytes.add(bytes);
-            self.burst.clear();
-        }
-        for ring in self.outbound.iter_mut().flatten() {
-            for _ in 0..ring.flush() {
-                self.dispatcher.drop(DropReason::HandoffFull);
+            if let Some(injector) = faults {
+                stats.rx_bytes.add(dispatcher.inject(now, injector, burst));
+                busy |= dispatcher.dispatch_due(now, now, *port, injector, burst, outbound);
+            } else if count > 0 {
+                stats.rx_bytes.add(dispatcher.dispatch_all(now, *port, burst, outbound));
             }
         }
+        dispatcher.hand_over(outbound);
         busy
     }
 
@@ -190,6 +243,84 @@ impl Worker {
 }
 
 impl Dispatcher {
+    /// Deals with the frames of a burst, or puts them on their way to their owners. Empties the burst and returns how
+    /// many bytes were in it.
+    fn dispatch_all(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        burst: &mut RxBurst,
+        outbound: &mut [Option<HandOff>],
+    ) -> u64 {
+        let mut bytes = 0;
+        for index in 0..burst.len() {
+            let frame = burst.data(index);
+            bytes += frame.len() as u64;
+            match self.dispatch(now, port, frame, burst.headroom(index)) {
+                Owner::Here => {}
+                Owner::Worker(worker) => {
+                    let ring = outbound.get_mut(worker).and_then(Option::as_mut);
+                    if ring.is_some_and(|ring| ring.give(burst, index)) {
+                        self.stats.handoff_out.inc();
+                    } else {
+                        self.drop(DropReason::HandoffFull);
+                    }
+                }
+            }
+        }
+        burst.clear();
+        bytes
+    }
+
+    /// Sends the frames that are on their way to other workers.
+    fn hand_over(&mut self, outbound: &mut [Option<HandOff>]) {
+        for ring in outbound.iter_mut().flatten() {
+            for _ in 0..ring.flush() {
+                self.drop(DropReason::HandoffFull);
+            }
+        }
+    }
+
+    /// Gives a burst to the injector. Returns how many bytes were in it.
+    fn inject(&self, now: Instant, injector: &mut Injector<Mbuf>, burst: &mut RxBurst) -> u64 {
+        let mut bytes = 0;
+        for index in 0..burst.len() {
+            let Some(mbuf) = burst.take(index) else { continue };
+            bytes += mbuf.data().len() as u64;
+            if !injector.accept(now, mbuf) {
+                self.drop(DropReason::Injected);
+            }
+        }
+        burst.clear();
+        bytes
+    }
+
+    /// Deals with what the injector lets go by `due`. Returns whether there was something.
+    fn dispatch_due(
+        &mut self,
+        now: Instant,
+        due: Instant,
+        port: PortId,
+        injector: &mut Injector<Mbuf>,
+        burst: &mut RxBurst,
+        outbound: &mut [Option<HandOff>],
+    ) -> bool {
+        let mut any = false;
+        loop {
+            while !burst.is_full()
+                && let Some(mbuf) = injector.next(due)
+            {
+                // It is not full.
+                let _ = burst.push(mbuf);
+            }
+            if burst.is_empty() {
+                return any;
+            }
+            any = true;
+            self.dispatch_all(now, port, burst, outbound);
+        }
+    }
+
     /// Deals with one frame, or says whose it is.
     fn dispatch(&mut self, now: Instant, port: PortId, frame: &[u8], headroom: usize) -> Owner {
         match classify(frame) {

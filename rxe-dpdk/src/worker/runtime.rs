@@ -12,16 +12,18 @@ use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
 
 use super::context::NamedRegion;
 use super::control::{Control, ControlPort};
-use super::handoff::{HandOff, TxLane, TxRing, TxRingEnd};
+use super::handoff::{HandOff, TxRing, TxRingEnd};
 use super::idle::Idler;
-use super::ports::{PortIdentity, PortsTx};
+use super::injector::{Direction, FaultSettings, Injector, MAX_HELD};
+use super::lane::TxLane;
+use super::ports::{PortIdentity, PortsTx, RxPort};
 use super::run::{Dispatcher, StopFlags, Worker};
 use super::seeds::Seeds;
 use super::services::ServiceHost;
-use super::settings::{PortSettings, RegionSettings, RuntimeConfig};
+use super::settings::{RegionSettings, RuntimeConfig};
 use crate::eal::{
     Clock, Eal, EalError, FileMemory, HugeAllocator, HugeMemory, Job, MbufReceiver, MbufRing, MbufSender, Mempool,
-    Port, PortConfig, RxBurst, RxQueue, TxStage,
+    Port, PortConfig, RxBurst, TxStage,
 };
 use crate::host::{Host, HostConfig, HostConfigError};
 use crate::service::{Listen, ServiceFactory};
@@ -133,11 +135,32 @@ pub struct Summary {
 /// The queues of one worker.
 #[derive(Default)]
 struct Queues {
-    rx: Vec<(PortId, RxQueue)>,
+    rx: Vec<RxPort>,
     lanes: Vec<TxLane>,
     tx_rings: Vec<TxRingEnd>,
     outbound: Vec<Option<HandOff>>,
     inbound: Option<MbufReceiver>,
+}
+
+impl Queues {
+    /// Puts injectors between the ports and worker number `worker`.
+    fn inject(&mut self, faults: &FaultSettings, worker: usize, ports: &[Port], counters: &WorkerCounters) {
+        for rx in &mut self.rx {
+            let stats = counters.rx_faults.clone();
+            rx.faults = Injector::new(faults, Direction::Rx, worker, rx.port, stats).map(Box::new);
+        }
+        let lanes = std::mem::take(&mut self.lanes);
+        self.lanes = lanes
+            .into_iter()
+            .zip(ports)
+            .map(|(lane, port)| {
+                match Injector::new(faults, Direction::Tx, worker, port.id(), counters.tx_faults.clone()) {
+                    Some(injector) => lane.with_faults(port.pool().clone(), injector),
+                    None => lane,
+                }
+            })
+            .collect();
+    }
 }
 
 impl Runtime {
@@ -156,7 +179,7 @@ impl Runtime {
             return Err(RuntimeError::TooManyWorkers(lcores.len()));
         }
         let mut seeds = Seeds::new(config.seed);
-        let (mut ports, mut queues) = start_ports(&eal, &config.ports, lcores.len())?;
+        let (mut ports, mut queues) = start_ports(&eal, &config, lcores.len())?;
         let hosts = make_hosts(&ports, &config, &factories, &mut seeds)?;
         for (port, own) in ports.iter_mut().zip(&hosts) {
             for mac in own.host.multicast_macs() {
@@ -210,6 +233,8 @@ impl Runtime {
             let regions = adopt_regions(&mut engine, &regions)?;
             let counters = WorkerCounters {
                 worker: Arc::default(),
+                rx_faults: Arc::default(),
+                tx_faults: Arc::default(),
                 transport: engine.stats().clone(),
                 services: Arc::default(),
                 drops: [Arc::default(), engine.drops().clone()],
@@ -225,7 +250,10 @@ impl Runtime {
                 counters.services.clone(),
                 seeds.next(),
             )?;
-            let own = std::mem::take(&mut queues[index]);
+            let mut own = std::mem::take(&mut queues[index]);
+            if let Some(faults) = &config.faults {
+                own.inject(faults, index, &ports, &counters);
+            }
             let worker = Worker {
                 rx: own.rx,
                 burst: RxBurst::new(),
@@ -305,7 +333,10 @@ impl fmt::Display for Summary {
 }
 
 /// Configures and starts every port that the program has not taken for itself, and shares its queues out among `workers` workers.
-fn start_ports(eal: &Eal, settings: &[PortSettings], workers: usize) -> Result<(Vec<Port>, Vec<Queues>), RuntimeError> {
+fn start_ports(eal: &Eal, config: &RuntimeConfig, workers: usize) -> Result<(Vec<Port>, Vec<Queues>), RuntimeError> {
+    let settings = &config.ports;
+    let in_rings = if workers > 1 { 3 * RING_CAPACITY * workers } else { 0 };
+    let in_injectors = if config.faults.is_some() { 2 * MAX_HELD * workers } else { 0 };
     let mut shares: Vec<Queues> = (0..workers).map(|_| Queues::default()).collect();
     let mut ports = Vec::new();
     for info in eal.ports() {
@@ -323,13 +354,13 @@ fn start_ports(eal: &Eal, settings: &[PortSettings], workers: usize) -> Result<(
                 rx_queues: queue_count,
                 tx_queues: queue_count,
                 mtu: own.mtu.unwrap_or(DEFAULT_MTU),
-                extra_mbufs: if workers > 1 { 3 * RING_CAPACITY * workers } else { 0 },
+                extra_mbufs: in_rings + in_injectors,
                 ..PortConfig::default()
             },
         )?;
         let queues = port.start()?;
         for (index, queue) in queues.rx.into_iter().enumerate() {
-            shares[index % workers].rx.push((port.id(), queue));
+            shares[index % workers].rx.push(RxPort { port: port.id(), queue, faults: None });
         }
         share_tx(eal, &port, queues.tx, &mut shares)?;
         ports.push(port);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::control::Marking;
 use super::idle::IdlePolicy;
+use super::injector::FaultSettings;
 use crate::host::{Cidr, Route};
 
 /// One port: its addresses and how to leave its networks.
@@ -47,12 +48,14 @@ pub struct RuntimeConfig {
     pub marking: Marking,
     /// Most connections at once.
     pub max_connections: usize,
+    /// Faults to make on purpose between ports and workers; `None` makes none and costs nothing.
+    pub faults: Option<FaultSettings>,
     /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
     pub seed: [u8; 32],
 }
 
 impl Default for RuntimeConfig {
-    /// No ports, no regions, spinning, mirrored traffic class, 16,384 connections, a seed from the system.
+    /// No ports, no regions, spinning, mirrored traffic class, 16,384 connections, no faults, a seed from the system.
     fn default() -> RuntimeConfig {
         RuntimeConfig {
             ports: Vec::new(),
@@ -60,6 +63,7 @@ impl Default for RuntimeConfig {
             idle: IdlePolicy::Spin,
             marking: Marking::default(),
             max_connections: 16_384,
+            faults: None,
             seed: system_seed(),
         }
     }

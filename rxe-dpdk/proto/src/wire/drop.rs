@@ -154,6 +154,8 @@ drop_reasons! {
         NoTransmitRoom = "no_transmit_room",
         /// The ring to the lcore that owns the queue pair was full.
         HandoffFull = "handoff_full",
+        /// Dropped on purpose: fault injection was asked to.
+        Injected = "injected",
     }
 }
 

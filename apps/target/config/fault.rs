@@ -1,0 +1,264 @@
+//! Fault injection: section `[fault]` of the configuration file and the option `--fault`, which say the same in two
+//! spellings.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use rxe_dpdk::worker::{FaultRates, FaultScope, FaultSettings, Probability};
+use serde::Deserialize;
+
+use super::values::Text;
+use crate::mistake::{Mistake, mistake};
+
+/// The longest delay: beyond it, every connection would be given up.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// Whole-number seed.
+#[derive(Clone, Copy, Debug)]
+struct Seed(u64);
+
+impl FromStr for Seed {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<Seed, Mistake> {
+        match text.parse() {
+            Ok(seed) => Ok(Seed(seed)),
+            Err(_) => mistake!("'{text}' is not a seed: it is a whole number from 0 to {}", u64::MAX),
+        }
+    }
+}
+
+/// The frames that faults happen to.
+#[derive(Clone, Copy, Debug)]
+struct Frames(FaultScope);
+
+impl FromStr for Frames {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<Frames, Mistake> {
+        match text {
+            "roce" => Ok(Frames(FaultScope::Roce)),
+            "all" => Ok(Frames(FaultScope::All)),
+            _ => mistake!("'{text}' is not a kind of frames: it is 'roce' or 'all'"),
+        }
+    }
+}
+
+/// How often.
+#[derive(Clone, Copy, Debug)]
+struct Share(Probability);
+
+impl FromStr for Share {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<Share, Mistake> {
+        match text.parse().ok().and_then(Probability::from_share) {
+            Some(probability) => Ok(Share(probability)),
+            None => mistake!(
+                "'{text}' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one \
+                 frame in a hundred"
+            ),
+        }
+    }
+}
+
+/// A length of time, with its unit.
+#[derive(Clone, Copy, Debug)]
+struct Span(Duration);
+
+impl FromStr for Span {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<Span, Mistake> {
+        // "s" last: the others end in it.
+        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+        let split = units.iter().find_map(|(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
+        let nanos = split.and_then(|(digits, nanos)| digits.trim_end().parse::<u64>().ok()?.checked_mul(*nanos));
+        match nanos.map(Duration::from_nanos) {
+            Some(span) if span <= MAX_DELAY => Ok(Span(span)),
+            Some(_) => mistake!("'{text}' is too long: a frame is delayed by at most {} s", MAX_DELAY.as_secs()),
+            None => mistake!("'{text}' is not a time: write a whole number with ns, us, ms or s, as 500us"),
+        }
+    }
+}
+
+/// One direction, as it was given.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rates {
+    drop: Option<Text<Share>>,
+    duplicate: Option<Text<Share>>,
+    reorder: Option<Text<Share>>,
+    corrupt: Option<Text<Share>>,
+    delay: Option<Text<Span>>,
+    jitter: Option<Text<Span>>,
+    delayed: Option<Text<Share>>,
+}
+
+/// What the section or the option says.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultSpec {
+    seed: Option<Text<Seed>>,
+    frames: Option<Text<Frames>>,
+    #[serde(default)]
+    rx: Rates,
+    #[serde(default)]
+    tx: Rates,
+}
+
+impl Rates {
+    /// `direction` is for the sentence.
+    fn resolve(&self, direction: &str) -> Result<FaultRates, Mistake> {
+        let rate = |given: &Option<Text<Share>>, default| given.as_ref().map_or(default, |text| text.0.0);
+        let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
+        let never = Probability::NEVER;
+        let rates = FaultRates {
+            drop: rate(&self.drop, never),
+            duplicate: rate(&self.duplicate, never),
+            reorder: rate(&self.reorder, never),
+            corrupt: rate(&self.corrupt, never),
+            delayed: rate(&self.delayed, Probability::ALWAYS),
+            delay: span(&self.delay),
+            jitter: span(&self.jitter),
+        };
+        if self.delayed.is_some() && rates.delay + rates.jitter == Duration::ZERO {
+            return mistake!(
+                "'delayed' of {direction} says how many frames are late, but not by how much: add 'delay' or 'jitter'"
+            );
+        }
+        Ok(rates)
+    }
+}
+
+impl FaultSpec {
+    /// With the defaults filled in; `None` when nothing would ever happen.
+    pub fn resolve(&self) -> Result<Option<FaultSettings>, Mistake> {
+        let settings = FaultSettings {
+            seed: self.seed.as_ref().map_or(0, |text| text.0.0),
+            scope: self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0),
+            rx: self.rx.resolve("rx")?,
+            tx: self.tx.resolve("tx")?,
+        };
+        Ok((!settings.is_off()).then_some(settings))
+    }
+
+    /// Sets one `KEY=VALUE` of the option.
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Mistake> {
+        fn once<T: FromStr<Err = Mistake>>(slot: &mut Option<Text<T>>, key: &str, value: &str) -> Result<(), Mistake> {
+            if slot.replace(Text(value.parse()?)).is_some() {
+                return mistake!("'{key}' is given twice: keep one of them");
+            }
+            Ok(())
+        }
+        let (rates, name) = match key.split_once('.') {
+            None if key == "seed" => return once(&mut self.seed, key, value),
+            None if key == "frames" => return once(&mut self.frames, key, value),
+            Some(("rx", name)) => (&mut self.rx, name),
+            Some(("tx", name)) => (&mut self.tx, name),
+            _ => return unknown(key),
+        };
+        match name {
+            "drop" => once(&mut rates.drop, key, value),
+            "duplicate" => once(&mut rates.duplicate, key, value),
+            "reorder" => once(&mut rates.reorder, key, value),
+            "corrupt" => once(&mut rates.corrupt, key, value),
+            "delay" => once(&mut rates.delay, key, value),
+            "jitter" => once(&mut rates.jitter, key, value),
+            "delayed" => once(&mut rates.delayed, key, value),
+            _ => unknown(key),
+        }
+    }
+}
+
+fn unknown(key: &str) -> Result<(), Mistake> {
+    mistake!(
+        "'{key}' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or \
+         tx. in front, besides seed and frames"
+    )
+}
+
+/// `KEY=VALUE[,KEY=VALUE]...`
+impl FromStr for FaultSpec {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<FaultSpec, Mistake> {
+        let mut spec = FaultSpec::default();
+        for item in text.split(',') {
+            let Some((key, value)) = item.split_once('=') else {
+                return mistake!("'{item}' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7");
+            };
+            spec.set(key, value)?;
+        }
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Option<FaultSettings>, String> {
+        text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|mistake| mistake.to_string())
+    }
+
+    fn share(share: f64) -> Probability {
+        Probability::from_share(share).expect("a probability")
+    }
+
+    #[test]
+    fn every_key_of_the_option() {
+        let all = "seed=7,frames=all,rx.drop=0.01,rx.duplicate=0.02,rx.reorder=0.03,rx.corrupt=1e-3,\
+                   tx.drop=1,tx.delay=2ms,tx.jitter=500us,tx.delayed=0.5";
+        let settings = read(all).expect("settings").expect("faults");
+        assert_eq!((settings.seed, settings.scope), (7, FaultScope::All));
+        let rx = FaultRates {
+            drop: share(0.01),
+            duplicate: share(0.02),
+            reorder: share(0.03),
+            corrupt: share(0.001),
+            ..FaultRates::default()
+        };
+        assert_eq!(settings.rx, rx);
+        let (delay, jitter) = (Duration::from_millis(2), Duration::from_micros(500));
+        let tx = FaultRates { drop: Probability::ALWAYS, delay, jitter, delayed: share(0.5), ..FaultRates::default() };
+        assert_eq!(settings.tx, tx);
+        assert_eq!(read("tx.delay=10s").expect("settings").map(|s| s.tx.delay), Some(Duration::from_secs(10)));
+        assert_eq!(read("tx.delay=250ns").expect("settings").map(|s| s.tx.delay), Some(Duration::from_nanos(250)));
+        assert_eq!(read("seed=7,rx.drop=0"), Ok(None), "nothing would ever happen");
+    }
+
+    #[test]
+    fn mistakes_are_sentences() {
+        for (text, sentence) in [
+            ("rx.drop", "'rx.drop' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7"),
+            ("", "'' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7"),
+            ("rx.drop=0.1,rx.drop=0.2", "'rx.drop' is given twice: keep one of them"),
+            (
+                "tx.drop=1.5",
+                "'1.5' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred",
+            ),
+            ("tx.delay=5", "'5' is not a time: write a whole number with ns, us, ms or s, as 500us"),
+            ("tx.delay=11s", "'11s' is too long: a frame is delayed by at most 10 s"),
+            ("seed=-1", "'-1' is not a seed: it is a whole number from 0 to 18446744073709551615"),
+            ("frames=arp", "'arp' is not a kind of frames: it is 'roce' or 'all'"),
+            (
+                "drop=0.1",
+                "'drop' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or tx. in front, besides seed and frames",
+            ),
+            (
+                "rx.delayed=0.1",
+                "'delayed' of rx says how many frames are late, but not by how much: add 'delay' or 'jitter'",
+            ),
+        ] {
+            assert_eq!(read(text), Err(sentence.to_owned()));
+        }
+        for text in ["rx.drop=nan", "rx.drop=-0.1", "rx.drop=1%", "rx.drop=1e-10", "rx.drop="] {
+            assert!(read(text).is_err_and(|sentence| sentence.contains("is not a probability")), "{text}");
+        }
+        for text in ["tx.x=1", "zx.drop=1", "rx=1", "rx..drop=1"] {
+            assert!(read(text).is_err_and(|sentence| sentence.contains("is no fault")), "{text}");
+        }
+        assert!(read("tx.delay=99999999999999999999s").is_err_and(|sentence| sentence.contains("is not a time")));
+    }
+}

@@ -1,0 +1,113 @@
+//! The way of one worker's frames to a port.
+
+use rxe_proto::Instant;
+
+use super::handoff::TxRing;
+use super::injector::{BATCH, CAPACITY, FOREVER, Injector};
+use crate::eal::{MIN_FRAME, Mbuf, Mempool, TxStage};
+
+/// The way to a port for one worker: a transmit queue of its own, or a ring to the worker that has one; with an injector
+/// in front of either where faults are wanted.
+pub(crate) enum TxLane {
+    /// Boxed, as all are large.
+    Queue(Box<TxStage>),
+    Ring(Box<TxRing>),
+    Faulty(Box<FaultyLane>),
+}
+
+impl TxLane {
+    #[inline]
+    pub(crate) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+        match self {
+            TxLane::Queue(stage) => stage.push(len),
+            TxLane::Ring(ring) => ring.push(len),
+            TxLane::Faulty(lane) => lane.push(len),
+        }
+    }
+
+    /// Hands over what is staged; returns how many frames still wait for room.
+    pub(crate) fn flush(&mut self, now: Instant) -> usize {
+        match self {
+            TxLane::Queue(stage) => stage.flush(),
+            TxLane::Ring(ring) => ring.flush(),
+            TxLane::Faulty(lane) => lane.flush(now),
+        }
+    }
+
+    /// Hands over everything, what an injector holds for later too; returns how many frames still wait for room.
+    pub(crate) fn finish(&mut self) -> usize {
+        self.flush(FOREVER)
+    }
+
+    /// The transmit queue at the end of this lane, behind any injector: frames of other workers come by it, and each
+    /// has passed its worker's injector. `None` when the lane ends in a ring.
+    pub(crate) fn queue(&mut self) -> Option<&mut TxStage> {
+        match self {
+            TxLane::Queue(stage) => Some(stage),
+            TxLane::Ring(_) => None,
+            TxLane::Faulty(lane) => lane.way.queue(),
+        }
+    }
+
+    /// The same way with an injector in front; frames are written into buffers of `pool`.
+    pub(crate) fn with_faults(self, pool: Mempool, injector: Injector<Mbuf>) -> TxLane {
+        let fresh = Vec::with_capacity(BATCH);
+        TxLane::Faulty(Box::new(FaultyLane { way: self, pool, fresh, ready: None, injector, now: Instant::ZERO }))
+    }
+
+    /// Stages a whole frame behind any injector. Gives it back when there is no room.
+    fn push_mbuf(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        match self {
+            TxLane::Queue(stage) => stage.push_mbuf(mbuf),
+            TxLane::Ring(ring) => ring.push_mbuf(mbuf),
+            TxLane::Faulty(lane) => lane.way.push_mbuf(mbuf),
+        }
+    }
+}
+
+/// A lane on which faults happen.
+pub(crate) struct FaultyLane {
+    way: TxLane,
+    pool: Mempool,
+    /// Frames that the worker has written, or is writing, since the last flush.
+    fresh: Vec<Mbuf>,
+    /// A frame that the injector has let go and for which there was no room behind it.
+    ready: Option<Mbuf>,
+    injector: Injector<Mbuf>,
+    /// When the last flush was. A lane that fills up before the next one goes by it.
+    now: Instant,
+}
+
+impl FaultyLane {
+    fn push(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.fresh.len() == BATCH {
+            self.flush(self.now);
+        }
+        if self.injector.len() > CAPACITY {
+            self.injector.stats().stalled.inc();
+            return None;
+        }
+        let mbuf = self.pool.alloc().and_then(|mut mbuf| mbuf.resize(len.max(MIN_FRAME)).then_some(mbuf));
+        let Some(mut mbuf) = mbuf else {
+            self.injector.stats().stalled.inc();
+            return None;
+        };
+        mbuf.data_mut()[len..].fill(0);
+        self.fresh.push(mbuf);
+        self.fresh.last_mut()?.data_mut().get_mut(..len)
+    }
+
+    fn flush(&mut self, now: Instant) -> usize {
+        self.now = now;
+        for mbuf in self.fresh.drain(..) {
+            self.injector.accept(now, mbuf);
+        }
+        while let Some(mbuf) = self.ready.take().or_else(|| self.injector.next(now)) {
+            if let Err(mbuf) = self.way.push_mbuf(mbuf) {
+                self.ready = Some(mbuf);
+                break;
+            }
+        }
+        self.way.flush(now) + usize::from(self.ready.is_some())
+    }
+}

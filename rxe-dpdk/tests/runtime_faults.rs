@@ -1,0 +1,185 @@
+//! Fault injection on a whole adapter of two lcores that share one pair of queues: every frame that the port received,
+//! and every one that the adapter wrote, is accounted for, also those that were waiting when it stopped. Needs neither root
+//! nor hugepages: net_pcap plays the frames from one file and writes what is sent into another.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rxe_dpdk::eal::Eal;
+use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify};
+use rxe_dpdk::worker::{FaultRates, FaultScope, FaultSettings, IdlePolicy, Probability};
+use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
+
+#[path = "../proto/tests/support/pcap.rs"]
+mod pcap;
+
+const PINGS: u32 = 20_000;
+
+/// The address that net_pcap gives its first port.
+const MAC: MacAddr = MacAddr([0x02, 0x70, 0x63, 0x61, 0x70, 0x00]);
+
+/// Where the number of a ping, and of its answer, is: behind Ethernet, IPv4 and ICMP headers.
+const NUMBER_AT: usize = 14 + 20 + 8;
+
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    (!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes()
+}
+
+fn ping(number: u32) -> Vec<u8> {
+    let mut icmp = vec![8, 0, 0, 0, 0, 1, 0, 1];
+    icmp.extend(number.to_be_bytes());
+    icmp.resize(64, 0x5A);
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum);
+    let mut ip = vec![0x45, 0, 0, 84, 0, 0, 0, 0, 64, 1, 0, 0, 192, 168, 77, 9, 192, 168, 77, 1];
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum);
+    [&MAC.0[..], &[2, 0, 0, 0, 0, 9], &[8, 0], &ip, &icmp].concat()
+}
+
+/// A RoCE packet to a queue pair of worker 1 that does not exist.
+fn for_worker_1(captured: &[u8]) -> Vec<u8> {
+    let mut frame = captured.to_vec();
+    frame[..6].copy_from_slice(&MAC.0);
+    frame[47..50].copy_from_slice(&[0x10, 0, 0x07]);
+    frame
+}
+
+fn record(frames: &[Vec<u8>], path: &Path) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    file.write_all(&words(&[0xA1B2_C3D4, 0x0004_0002, 0, 0, 65535, 1])).unwrap();
+    for frame in frames {
+        file.write_all(&words(&[0, 0, frame.len() as u32, frame.len() as u32])).unwrap();
+        file.write_all(frame).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// A file that goes with its name.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str) -> Temporary {
+        Temporary(std::env::temp_dir().join(format!("rxe-faults-{}-{name}.pcap", std::process::id())))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The first processor that this process may run on.
+fn cpu() -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    list.split([',', '-']).next().unwrap().to_owned()
+}
+
+#[test]
+fn every_frame_is_accounted_for() {
+    let (wire_in, wire_out) = (Temporary::new("in"), Temporary::new("out"));
+    let captured = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
+    let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
+    // One in four is a RoCE packet.
+    let frames: Vec<Vec<u8>> = (0..PINGS)
+        .flat_map(|number| (number % 3 == 0).then(|| for_worker_1(&roce)).into_iter().chain([ping(number)]))
+        .collect();
+    record(&frames, &wire_in.0);
+
+    // Two lcores on one processor, so that this runs anywhere.
+    let cpu = cpu();
+    let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf"];
+    let mut args: Vec<String> = args.map(str::to_owned).into();
+    args.push(format!("--lcores=0@{cpu},1@{cpu}"));
+    args.push(format!("--vdev=net_pcap0,rx_pcap={},tx_pcap={}", wire_in.0.display(), wire_out.0.display()));
+    let eal = Eal::init(&args).unwrap();
+    let share = |share| Probability::from_share(share).unwrap();
+    // Half of the frames would wait for longer than the test takes: they leave when there are too many of them, or when
+    // the adapter stops.
+    let rates = FaultRates {
+        drop: share(0.05),
+        duplicate: share(0.05),
+        reorder: share(0.05),
+        corrupt: share(0.05),
+        delayed: share(0.5),
+        delay: Duration::from_secs(10),
+        jitter: Duration::from_secs(1),
+    };
+    let config = RuntimeConfig {
+        ports: vec![PortSettings { addresses: vec!["192.168.77.1/24".parse().unwrap()], ..PortSettings::default() }],
+        idle: IdlePolicy::Sleep(Duration::from_micros(50)),
+        faults: Some(FaultSettings { seed: 7, scope: FaultScope::All, rx: rates, tx: rates }),
+        seed: [7; 32],
+        ..RuntimeConfig::default()
+    };
+    let runtime = Runtime::new(eal, config, Vec::new()).unwrap();
+    assert!(runtime.ready_line().contains(" lcores=2 "), "{}", runtime.ready_line());
+
+    let stop = runtime.stop_handle();
+    let telemetry = runtime.telemetry();
+    let count = frames.len() as u64;
+    let watcher = thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while telemetry.snapshot().get("worker", "rx_frames") < Some(count) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let snapshot = telemetry.snapshot();
+        stop.stop();
+        snapshot
+    });
+    let summary = runtime.run().unwrap();
+    let before_the_end = watcher.join().unwrap();
+    println!("{summary}");
+
+    let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
+    assert_eq!(get("worker", "rx_frames"), count);
+    for fault in ["rx_fault", "tx_fault"] {
+        let all = get(fault, "frames") + get(fault, "out_of_scope") + get(fault, "duplicated");
+        assert_eq!(all, get(fault, "dropped") + get(fault, "delivered"), "{fault}");
+        for happened in ["dropped", "duplicated", "reordered", "corrupted", "delayed", "released_early"] {
+            assert!(get(fault, happened) > 0, "{fault}: {happened} never happened");
+        }
+        let delivered = before_the_end.get(fault, "delivered").unwrap();
+        assert!(delivered < get(fault, "delivered"), "{fault}: some waited until the end");
+    }
+
+    // From the wire: what the port received is what the injector saw; each frame that it let go, or dropped, is counted
+    // once by who had it last.
+    assert_eq!(get("rx_fault", "frames"), count);
+    assert_eq!(get("drop", "injected"), get("rx_fault", "dropped"));
+    let sorted = get("worker", "host_frames")
+        + get("worker", "gsi_packets")
+        + get("worker", "qp_packets")
+        + get("worker", "dropped_frames");
+    assert_eq!(sorted, count + get("rx_fault", "duplicated"));
+    assert!(get("worker", "handoff_out") > 5_000);
+    // The ring fills up when the second lcore gets no processor for a while; what fitted was not left in it.
+    assert_eq!(get("worker", "handoff_in") + get("drop", "handoff_full"), get("worker", "handoff_out"));
+
+    // To the wire: what the adapter wrote is what the injector saw, and what that let go is what is on the wire.
+    assert_eq!(get("tx_fault", "frames"), get("worker", "tx_frames"));
+    assert_eq!(get("drop", "no_transmit_room"), 0);
+    let sent = pcap::frames(&wire_out.0);
+    assert_eq!(sent.len() as u64, get("tx_fault", "delivered"));
+    assert_eq!(summary.ports[0].2, get("tx_fault", "delivered"));
+    let mut answers = HashMap::<u32, u32>::new();
+    for frame in &sent {
+        let number = frame.get(NUMBER_AT..NUMBER_AT + 4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap()));
+        *answers.entry(number.unwrap_or(u32::MAX)).or_default() += 1;
+    }
+    let answered = answers.keys().filter(|number| **number < PINGS).count() as u32;
+    // A ping and its answer each have 5 % to be lost, and nearly so much to be damaged so that nobody reads it; answers
+    // are damaged too, but rarely in their number. Sixteen standard deviations leave room.
+    assert!((PINGS * 82 / 100..PINGS * 90 / 100).contains(&answered), "{answered} of {PINGS} answered");
+    assert!(answers.values().any(|count| *count > 1));
+    assert_eq!(summary.mbufs_leaked, 0);
+}
