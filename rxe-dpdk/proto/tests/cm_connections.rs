@@ -21,8 +21,15 @@ fn disconnected(conn: rxe_proto::cm::ConnId, reason: DisconnectReason) -> Vec<Cm
     vec![CmEvent::Disconnected { conn, reason }]
 }
 
-fn failed(conn: rxe_proto::cm::ConnId, reason: ConnectFailure) -> Vec<CmEvent> {
-    vec![CmEvent::ConnectFailed { conn, reason }]
+/// The one event is that `conn` came to nothing; a REJ comes along exactly when it is the reason.
+#[track_caller]
+fn assert_failed(target: &mut Target, conn: rxe_proto::cm::ConnId, expected: ConnectFailure) {
+    let events = target.events();
+    let [CmEvent::ConnectFailed { conn: which, reason, rej }] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((*which, *reason), (conn, expected));
+    let rejected = rej.as_ref().map(|rej| ConnectFailure::PeerRejected(rej.reason));
+    assert!(rejected.is_none_or(|rejected| rejected == expected));
+    assert_eq!(rej.is_some(), matches!(expected, ConnectFailure::PeerRejected(_)));
 }
 
 #[test]
@@ -55,7 +62,7 @@ fn an_unconfirmed_connection_is_given_up() {
     assert_eq!(target.sent().len(), 15, "16 in all, as the REQ asks for");
     assert_eq!(target.events(), []);
     target.advance(RESEND);
-    assert_eq!(target.events(), failed(conn, ConnectFailure::Timeout));
+    assert_failed(&mut target, conn, ConnectFailure::Timeout);
     let CmMessage::Rej(rej) = target.sent_one() else { panic!() };
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (conn.comm_id(), CLIENT));
     assert_eq!((rej.answered, rej.reason), (Answered::Other, RejReason::Timeout));
@@ -72,7 +79,7 @@ fn retries_and_times_are_the_peers_within_reason() {
     target.advance(ms(49));
     assert_eq!(target.events(), []);
     target.advance(ms(1));
-    assert_eq!(target.events(), failed(conn, ConnectFailure::Timeout));
+    assert_failed(&mut target, conn, ConnectFailure::Timeout);
     // 2.4 hours between two REPs.
     let mut target = Target::default();
     let patient = Req { local_response_timeout: 31, ..req(CLIENT) };
@@ -151,7 +158,7 @@ fn the_peer_may_reject_our_reply() {
     let wrong = rej(CLIENT + 1, conn.comm_id(), Answered::Rep, RejReason::ConsumerDefined, &[]);
     assert_eq!(target.feed(&wrong), Err(DropReason::CmUnknownId), "both ids must fit");
     target.feed(&rej(CLIENT, conn.comm_id(), Answered::Rep, RejReason::ConsumerDefined, &[])).unwrap();
-    assert_eq!(target.events(), failed(conn, ConnectFailure::PeerRejected(RejReason::ConsumerDefined)));
+    assert_failed(&mut target, conn, ConnectFailure::PeerRejected(RejReason::ConsumerDefined));
     assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
     // Even after its data has come.
     let conn = target.rep_sent(req(CLIENT));
@@ -180,7 +187,7 @@ fn a_killed_peer_is_found_by_its_guid() {
         let other_reason = rej(CLIENT, 0, Answered::Other, RejReason::NoQp, &CLIENT_GUID.to_be_bytes());
         assert_eq!(target.feed(&other_reason), Err(DropReason::CmUnknownId));
         target.feed(&gave_up(CLIENT_GUID)).unwrap();
-        assert_eq!(target.events(), failed(conn, ConnectFailure::PeerRejected(RejReason::Timeout)));
+        assert_failed(&mut target, conn, ConnectFailure::PeerRejected(RejReason::Timeout));
         assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
         assert_eq!(target.cm.accept(target.now, conn, accept_params()), Err(CmError::Unknown));
     }
@@ -246,7 +253,7 @@ fn a_dreq_may_be_the_first_that_we_hear_after_our_reply() {
     let conn = target.rep_sent(req(CLIENT));
     target.feed(&dreq(CLIENT, conn.comm_id(), SERVER_QPN)).unwrap();
     assert!(matches!(target.sent_one(), CmMessage::Drep(_)));
-    assert_eq!(target.events(), failed(conn, ConnectFailure::PeerDisconnected));
+    assert_failed(&mut target, conn, ConnectFailure::PeerDisconnected);
     assert_eq!(target.cm.connection(conn).unwrap().state, ConnState::Timewait);
 }
 
@@ -386,7 +393,7 @@ fn a_restarted_peer_replaces_its_old_connection() {
         let old = target.rep_sent(req(CLIENT));
         target.feed(&CmMessage::Req(again)).unwrap();
         let events = target.events();
-        assert_eq!(events[0], CmEvent::ConnectFailed { conn: old, reason: ConnectFailure::Stale });
+        assert_eq!(events[0], CmEvent::ConnectFailed { conn: old, reason: ConnectFailure::Stale, rej: None });
         assert_eq!((target.cm.len(), target.cm.stats().stale.get()), (1, 1));
     }
 }
@@ -440,8 +447,7 @@ fn messages_for_nobody_are_counted() {
     {
         assert_eq!(target.feed(&message), Err(DropReason::CmUnknownId), "{message}");
     }
-    assert_eq!(target.feed(&CmMessage::Rep(Default::default())), Err(DropReason::CmUnknownId));
     assert_eq!(target.feed(&CmMessage::SidrRep(Default::default())), Err(DropReason::CmUnknownId));
-    assert_eq!(target.cm.stats().rx_unknown_id.get(), 6);
+    assert_eq!(target.cm.stats().rx_unknown_id.get(), 5);
     assert_eq!(target.sent(), []);
 }

@@ -193,7 +193,7 @@ impl Lossy {
                     assert_eq!(*end, (false, false));
                     end.1 = true;
                 }
-                CmEvent::SidrRequest(_) => panic!(),
+                other => panic!("{other:?}"),
             }
         }
         while let Some(transmit) = self.cm.poll_transmit() {

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use cm_support::{Target, drep, dreq, mad_of, mra, ms, path, path_from, rej, req, rtu};
 use proptest::prelude::*;
-use rxe_proto::cm::{AcceptParams, CmConfig, CmEvent, ConnId, SidrId, SidrReply};
+use rxe_proto::cm::{AcceptParams, CmConfig, CmError, CmEvent, ConnId, ResolveParams, SidrId, SidrReply};
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::Psn;
-use rxe_proto::wire::cm::{Answered, CmMessage, RejReason, Rep, Req, SidrReq};
+use rxe_proto::wire::cm::{Answered, CmMessage, RejReason, Rep, Req, SidrRep, SidrReq, SidrStatus};
 use rxe_proto::wire::mad::MAD_LEN;
 
 /// Something that happens. Numbers are small, or picks from what exists, so that messages meet connections.
@@ -36,6 +36,9 @@ enum Step {
     Accept(prop::sample::Index),
     Reject(prop::sample::Index),
     Established(prop::sample::Index),
+    Connect,
+    Confirm(prop::sample::Index),
+    Resolve,
     Disconnect(prop::sample::Index),
     ReplySidr(prop::sample::Index),
     Wait(u32),
@@ -45,15 +48,18 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let index = any::<prop::sample::Index>;
     prop_oneof![
-        8 => (0u8..12, 0u8..4, 0u8..3, 0u8..2, 0u8..2, index(), prop::bool::weighted(0.8)).prop_map(
+        8 => (0u8..15, 0u8..4, 0u8..3, 0u8..2, 0u8..2, index(), prop::bool::weighted(0.8)).prop_map(
             |(kind, client, qpn, psn, host, conn, hit)| Step::Message { kind, client, qpn, psn, host, conn, hit }
         ),
-        2 => (0u8..12, 0u8..4, index(), prop::collection::vec(any::<(u8, u8)>(), 1..6))
+        2 => (0u8..15, 0u8..4, index(), prop::collection::vec(any::<(u8, u8)>(), 1..6))
             .prop_map(|(kind, client, conn, changes)| Step::Mutated { kind, client, conn, changes }),
         1 => prop::collection::vec(any::<u8>(), 0..300).prop_map(Step::Noise),
         3 => index().prop_map(Step::Accept),
         1 => index().prop_map(Step::Reject),
         1 => index().prop_map(Step::Established),
+        2 => Just(Step::Connect),
+        3 => index().prop_map(Step::Confirm),
+        1 => Just(Step::Resolve),
         1 => index().prop_map(Step::Disconnect),
         1 => index().prop_map(Step::ReplySidr),
         2 => (0u32..20_000).prop_map(Step::Wait),
@@ -74,6 +80,10 @@ struct World {
     conns: Vec<(ConnId, u32)>,
     seen: BTreeMap<ConnId, Seen>,
     sidrs: Vec<SidrId>,
+    /// Of our own questions, and how many were asked and answered.
+    request_ids: Vec<u32>,
+    asked: usize,
+    answers: usize,
 }
 
 impl World {
@@ -83,7 +93,9 @@ impl World {
         let mut server_qpn = 0x55;
         if hit && !self.conns.is_empty() {
             let (conn, remote) = *conn.get(&self.conns);
-            (client, server) = (remote, conn.comm_id());
+            // Who has asked does not know the peer's number before the REP; any will do.
+            client = if remote == 0 { client } else { remote };
+            server = conn.comm_id();
             server_qpn = self.target.cm.connection(conn).and_then(|info| info.local_qpn).map_or(0, Qpn::get);
         }
         match kind {
@@ -96,7 +108,17 @@ impl World {
             6 => mra(client, server, Answered::Rep, qpn * 12),
             7 => rej(client, server, Answered::Rep, RejReason::ConsumerDefined, &[]),
             8 => rej(client, 0, Answered::Other, RejReason::Timeout, &cm_support::CLIENT_GUID.to_be_bytes()),
-            9 => CmMessage::Rep(Rep { local_comm_id: client, remote_comm_id: server, ..Rep::default() }),
+            9 => {
+                let (remote_qpn, psn) = (u32::from(qpn), Psn::new(psn.into()));
+                CmMessage::Rep(Rep { local_qpn: remote_qpn, starting_psn: psn, ..cm_support::rep(client, server) })
+            }
+            11 => rej(client, server, Answered::Req, RejReason::InvalidServiceId, &[]),
+            12 => mra(client, server, Answered::Req, qpn * 12),
+            13 => {
+                let request_id = if hit { self.request_ids.last().copied().unwrap_or(1) } else { client };
+                let status = SidrStatus::from_code(psn);
+                CmMessage::SidrRep(SidrRep { request_id, status, ..SidrRep::default() })
+            }
             10 => dreq(client, server, server_qpn + 1),
             _ => {
                 let mut sidr = SidrReq { request_id: client, pkey: 0xFFFF, ..SidrReq::default() };
@@ -114,6 +136,13 @@ impl World {
                     prop_assert_eq!(self.seen.insert(request.conn, Seen::Requested), None);
                     self.conns.push((request.conn, request.remote_comm_id));
                 }
+                CmEvent::ConnectReply(reply) => {
+                    // A step may have ended it before this one read of it.
+                    prop_assert!(matches!(self.seen.get(&reply.conn), Some(Seen::Requested | Seen::Over)));
+                    let (_, remote) = self.conns.iter_mut().find(|(conn, _)| *conn == reply.conn).unwrap();
+                    prop_assert_eq!(std::mem::replace(remote, reply.remote_comm_id), 0, "granted once");
+                }
+                CmEvent::DatagramResolved(_) | CmEvent::ResolveFailed { .. } => self.answers += 1,
                 CmEvent::Established { conn } => {
                     prop_assert_eq!(self.seen.insert(conn, Seen::Established), Some(Seen::Requested));
                 }
@@ -130,11 +159,10 @@ impl World {
         }
         for transmit in self.target.transmits() {
             let (_, message) = CmMessage::parse(&*transmit.mad).unwrap();
-            let passive = matches!(
-                message,
-                CmMessage::Rep(_) | CmMessage::Rej(_) | CmMessage::Dreq(_) | CmMessage::Drep(_) | CmMessage::SidrRep(_)
-            );
-            prop_assert!(passive, "{}", message);
+            if let CmMessage::SidrReq(req) = &message {
+                self.request_ids.push(req.request_id);
+            }
+            prop_assert!(!matches!(message, CmMessage::Lap(_) | CmMessage::Apr(_)), "{}", message);
         }
         Ok(())
     }
@@ -181,6 +209,24 @@ impl World {
                     let _refused = self.target.cm.established(now, conn);
                 }
             }
+            Step::Connect => {
+                let started = self.target.cm.connect(now, cm_support::connect_params());
+                prop_assert!(started.is_ok() || started == Err(CmError::Limit), "{:?}", started);
+                if let Ok(conn) = started {
+                    prop_assert_eq!(self.seen.insert(conn, Seen::Requested), None);
+                    self.conns.push((conn, 0));
+                }
+            }
+            Step::Confirm(index) => {
+                if let Some(conn) = picked(&self.conns, index) {
+                    let _refused = self.target.cm.confirm(now, conn, b"x");
+                }
+            }
+            Step::Resolve => {
+                let asked = self.target.cm.resolve_datagram(now, ResolveParams::new(path(), (1, 2)));
+                prop_assert!(asked.is_ok() || asked == Err(CmError::Limit), "{:?}", asked);
+                self.asked += usize::from(asked.is_ok());
+            }
             Step::Disconnect(index) => {
                 if let Some(conn) = picked(&self.conns, index) {
                     let _refused = self.target.cm.disconnect(now, conn);
@@ -219,11 +265,19 @@ proptest! {
             ..CmConfig::new(1, seed)
         };
         let target = Target::new(config);
-        let mut world = World { target, conns: Vec::new(), seen: BTreeMap::new(), sidrs: Vec::new() };
+        let mut world = World {
+            target,
+            conns: Vec::new(),
+            seen: BTreeMap::new(),
+            sidrs: Vec::new(),
+            request_ids: Vec::new(),
+            asked: 0,
+            answers: 0,
+        };
         for step in steps {
             world.step(step)?;
             prop_assert!(world.target.cm.len() <= CONNECTIONS + CLOSING);
-            prop_assert!(world.target.cm.sidr_len() <= SIDR);
+            prop_assert!(world.target.cm.sidr_len() <= SIDR && world.target.cm.resolving() <= SIDR);
         }
         // The user ends what it has, and time does the rest.
         world.read()?;
@@ -233,7 +287,9 @@ proptest! {
         world.target.advance(ms(3_000_000));
         prop_assert!(world.target.transmits().len() <= TRANSMITS);
         world.read()?;
-        prop_assert_eq!((world.target.cm.len(), world.target.cm.sidr_len()), (0, 0));
+        let cm = &world.target.cm;
+        prop_assert_eq!((cm.len(), cm.sidr_len(), cm.resolving()), (0, 0, 0));
+        prop_assert_eq!(world.asked, world.answers);
         prop_assert_eq!(world.target.cm.next_timeout(), None);
         prop_assert!(world.seen.values().all(|&seen| seen == Seen::Over), "{:?}", world.seen);
     }

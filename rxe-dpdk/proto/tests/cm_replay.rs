@@ -1,11 +1,14 @@
-//! Recorded initiators talk to our connection manager: what it answers must be what the recorded server answered.
+//! Recorded initiators and servers talk to our connection manager: what it says must be what the recorded other side said.
 
 mod cm_support;
 
 use cm_support::replay::{Outcome, capture_dir, mads, replay};
-use rxe_proto::cm::{CmEvent, ConnectFailure, DisconnectReason, MAD_FRAME_LEN_MAX, read_mad, write_mad};
-use rxe_proto::wire::cm::{CmMessage, RejReason};
-use rxe_proto::wire::{Frame, PortId, TxFrames, classify};
+use cm_support::replay_active;
+use rxe_proto::cm::{
+    CmEvent, ConnectFailure, DisconnectReason, MAD_FRAME_LEN_MAX, ResolveFailure, read_mad, write_mad,
+};
+use rxe_proto::wire::cm::{CmMessage, RejReason, SidrStatus};
+use rxe_proto::wire::{Frame, PortId, Psn, TxFrames, classify};
 
 /// Every exchange of two Linux machines: ours says the same as the recorded server, and ends with nothing open.
 #[test]
@@ -48,6 +51,84 @@ fn linux_servers_are_matched() {
         let disconnected = count(|event| matches!(event, CmEvent::Disconnected { .. }));
         assert_eq!(established, disconnected, "{file}\n{}", outcome.trace);
     }
+}
+
+/// The other end of the same exchanges: ours, in the initiator's place, says what the recorded initiator said, every
+/// field of every message; a number that an initiator is free to choose is replaced by the recorded one.
+#[test]
+fn linux_initiators_are_matched() {
+    let files = [
+        "cm-ib_atomic_bw-R",
+        "cm-ib_read_bw-R",
+        "cm-ib_send_bw-R",
+        "cm-ib_send_bw-R-UD",
+        "cm-mra-slow-server",
+        "cm-rej-no-listener",
+        "cm-rping-ipv4",
+        "cm-rping-ipv4-multipacket",
+        "cm-rping-ipv6",
+        "cm-rping-mtu9000",
+        "cm-rstream",
+        "cm-sidr-no-listener",
+        "cm-ucmatose",
+        "cm-udaddy",
+        "cm-x-init-bad-rep-rejected",
+        "cm-x-init-killed-rej-timeout",
+        "cm-x-init-mra-of-rep",
+        "cm-x-init-rejected-28",
+        "cm-x-init-req-retransmit",
+        "cm-x-init-stale-rep",
+        "nvmf-rdma",
+        "nvmf-rdma-cmds",
+        "nvmf-rdma-discover",
+    ];
+    for file in files {
+        let outcome = replay_active::replay(&format!("{file}.pcap"));
+        let (mut ours, mut theirs) = (Outcome::distinct(&outcome.ours), Outcome::distinct(&outcome.theirs));
+        // A DREQ is answered by the connection manager in one, by the program in the other.
+        for sent in [&mut ours, &mut theirs] {
+            sent.sort_by_key(|sent| (sent.message.comm_ids().0, sent.message.attribute_id()));
+        }
+        assert_eq!(ours, theirs, "{file}\n{}", outcome.trace);
+        let count = |wanted: fn(&CmEvent) -> bool| outcome.events.iter().filter(|event| wanted(event)).count();
+        let asked = count(|event| matches!(event, CmEvent::ConnectReply(_)));
+        let established = count(|event| matches!(event, CmEvent::Established { .. }));
+        let disconnected = count(|event| matches!(event, CmEvent::Disconnected { .. }));
+        let odd = file.starts_with("cm-x");
+        assert!(odd || asked == established && established == disconnected, "{file}\n{}", outcome.trace);
+    }
+}
+
+/// What the user of the asking side hears of odd servers.
+#[test]
+fn initiators_hear_why() {
+    let events = |file: &str| replay_active::replay(&format!("{file}.pcap")).events;
+    let rejected = |file: &str| match events(file).as_slice() {
+        [CmEvent::ConnectFailed { reason: ConnectFailure::PeerRejected(reason), rej: Some(rej), .. }] => {
+            (*reason, rej.private_data)
+        }
+        other => panic!("{file}: {other:?}"),
+    };
+    assert_eq!(rejected("cm-rej-no-listener").0, RejReason::InvalidServiceId);
+    let (reason, private_data) = rejected("cm-x-init-rejected-28");
+    assert_eq!(reason, RejReason::ConsumerDefined);
+    assert!(private_data.iter().any(|&byte| byte != 0), "the server's own words");
+    let killed = events("cm-x-init-killed-rej-timeout");
+    assert!(matches!(killed.as_slice(), [CmEvent::Disconnected { reason: DisconnectReason::Local, .. }]), "{killed:?}");
+    let stale = events("cm-x-init-stale-rep");
+    let is_stale =
+        |event: &CmEvent| matches!(event, CmEvent::Disconnected { reason, .. } if *reason == DisconnectReason::Stale);
+    assert_eq!(stale.iter().filter(|event| is_stale(event)).count(), 1, "{stale:?}");
+    let nobody = events("cm-sidr-no-listener");
+    let refused = ResolveFailure::Refused(SidrStatus::ServiceIdNotSupported);
+    assert!(matches!(nobody.as_slice(), [CmEvent::ResolveFailed { reason, .. }] if *reason == refused), "{nobody:?}");
+    let found = events("cm-udaddy");
+    let [CmEvent::DatagramResolved(reply)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((reply.qkey, reply.qpn.get() > 1), (0x0123_4567, true));
+    let granted = events("cm-rping-ipv4");
+    let Some(CmEvent::ConnectReply(reply)) = granted.first() else { panic!("{granted:?}") };
+    assert_eq!((reply.starting_psn, reply.local_ack_timeout), (Psn::new(0xDCD52E), 19));
+    assert_eq!((reply.responder_resources, reply.initiator_depth, reply.rnr_retry_count), (1, 1, 7));
 }
 
 /// No capture of the repository is left out by mistake.

@@ -105,7 +105,6 @@ fn what_cannot_work_is_rejected_with_its_reason() {
             &[],
         ),
         ("stray bit", faulty(|req| req.service_id.0 |= 1 << 40), RejReason::InvalidServiceId, &[]),
-        ("UC", faulty(|req| req.transport = CmTransport::Uc), RejReason::InvalidTransportType, &[]),
         ("RD", faulty(|req| req.transport = CmTransport::Rd), RejReason::InvalidTransportType, &[]),
         ("XRC", faulty(|req| req.transport = CmTransport::Extended), RejReason::InvalidTransportType, &[]),
         ("partition", faulty(|req| req.pkey = 0x1234), RejReason::InvalidGid, &ours),
@@ -161,6 +160,15 @@ fn what_linux_accepts_is_accepted() {
         let mut target = Target::default();
         target.feed(&CmMessage::Req(req)).unwrap();
         assert!(matches!(target.events().as_slice(), [CmEvent::ConnectRequest(_)]), "{name}");
+    }
+}
+
+#[test]
+fn the_request_says_which_transport() {
+    for transport in [CmTransport::Rc, CmTransport::Uc] {
+        let mut target = Target::default();
+        target.feed(&CmMessage::Req(faulty(|req| req.transport = transport))).unwrap();
+        assert_eq!(target.request().transport, transport);
     }
 }
 
@@ -279,7 +287,7 @@ fn a_service_that_never_answers_is_noticed() {
     target.advance(ms(89_999));
     assert_eq!((target.events(), target.transmits()), (vec![], vec![]));
     target.advance(ms(1));
-    assert_eq!(target.events(), [CmEvent::ConnectFailed { conn, reason: ConnectFailure::NotAnswered }]);
+    assert_eq!(target.events(), [CmEvent::ConnectFailed { conn, reason: ConnectFailure::NotAnswered, rej: None }]);
     let CmMessage::Rej(rej) = target.sent_one() else { panic!() };
     assert_eq!((rej.answered, rej.reason), (Answered::Req, RejReason::NoResources));
     assert!(target.cm.is_empty());

@@ -11,7 +11,7 @@ use rxe_proto::cm::{
     Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, read_mad, write_mad,
 };
 use rxe_proto::counters;
-use rxe_proto::wire::cm::{RejReason, SidrStatus};
+use rxe_proto::wire::cm::{CmTransport, RejReason, SidrStatus};
 use rxe_proto::wire::{
     DropCounters, DropReason, Gid, MacAddr, Path, PathMtu, PortId, Psn, RocePacket, TxQueue, udp_source_port,
 };
@@ -246,13 +246,15 @@ impl Control {
             CmEvent::ConnectRequest(request) => self.offer(now, request),
             CmEvent::Established { conn } => self.tell_owner(conn, ToWorker::Connected { conn }),
             CmEvent::Disconnected { conn, reason } => self.end_connection(conn, EndReason::Disconnected(reason)),
-            CmEvent::ConnectFailed { conn, reason } => self.end_connection(conn, EndReason::NotEstablished(reason)),
+            CmEvent::ConnectFailed { conn, reason, .. } => self.end_connection(conn, EndReason::NotEstablished(reason)),
             CmEvent::SidrRequest(request) => {
                 // No service speaks datagrams yet: the CM's answer for a service id without a listener.
                 self.stats.connect_unclaimed.inc();
                 // A request that timed out meanwhile needs no answer.
                 let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             }
+            // Answers to questions that this side never asks.
+            CmEvent::ConnectReply(_) | CmEvent::DatagramResolved(_) | CmEvent::ResolveFailed { .. } => {}
         }
     }
 
@@ -271,6 +273,12 @@ impl Control {
     /// Finds the service that claims a request and asks it on the worker where the connection will live.
     fn offer(&mut self, now: Instant, request: Box<ConnectRequest>) {
         let conn = request.conn;
+        if request.transport != CmTransport::Rc {
+            self.stats.connect_unclaimed.inc();
+            tracing::info!(peer = %request.source.0, transport = ?request.transport, "services take reliable connections only");
+            self.reject(now, conn, RejReason::InvalidTransportType, &[]);
+            return;
+        }
         let service = self.listens.iter().find_map(|(service, listen)| match listen {
             Listen::Cm { space, port, claims }
                 if request.service_id.port_space() == Some(*space)

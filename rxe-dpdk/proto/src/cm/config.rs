@@ -10,28 +10,34 @@ pub struct CmConfig {
     /// Where communication ids and transaction ids come from. Fresh at every start: ids that a peer still remembers
     /// from an earlier run make it ignore us.
     pub seed: [u8; 32],
-    /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP).
+    /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP), or
+    /// refused to the user who wants to connect.
     pub max_connections: usize,
-    /// Most connections that are not established yet. More are rejected with reason 3 (no resources).
+    /// Most connections that are not established yet. More are rejected with reason 3 (no resources), or refused to
+    /// the user who wants to connect.
     pub max_pending: usize,
     /// Most connections that are over but whose ids are still kept. Beyond that the oldest is forgotten, which only
     /// costs its retransmissions.
     pub max_closing: usize,
-    /// Most SIDR requests remembered, answered ones included.
+    /// Most SIDR requests of peers remembered, answered ones included; and most of our own that wait for an answer.
     pub max_sidr: usize,
     /// Most outgoing MADs that wait for [`poll_transmit`](super::Cm::poll_transmit). More are dropped, as a switch
     /// might.
     pub max_transmits: usize,
     /// Most events that wait for [`poll_event`](super::Cm::poll_event) before new requests are dropped.
     pub max_events: usize,
-    /// How long the service may take to accept or reject before the peer is told "timeout".
+    /// How long the user may take to accept or reject a REQ, or to confirm or reject a REP, before the peer is
+    /// rejected.
     pub answer_timeout: Duration,
-    /// The shortest time between two REPs or DREQs, whatever the peer asked for.
+    /// The shortest time between two REQs, REPs, DREQs or SIDR_REQs, whatever was asked for.
     pub min_resend: Duration,
-    /// The longest time between two REPs or DREQs, whatever the peer asked for.
+    /// The longest time between two REQs, REPs, DREQs or SIDR_REQs, whatever was asked for.
     pub max_resend: Duration,
-    /// The longest time that an MRA of the peer may put off the next REP.
+    /// The longest time that an MRA of the peer may put off the next REQ or REP.
     pub max_service_timeout: Duration,
+    /// What our MRAs ask for when a REP comes again before the user has confirmed: 4.096 us * 2^this. It is a promise:
+    /// should our RTU be lost, the peer sends its REP again only after that time.
+    pub service_timeout: u8,
     /// The shortest time that the ids of a finished connection are kept.
     pub min_timewait: Duration,
     /// The longest time that the ids of a finished connection are kept.
@@ -61,6 +67,8 @@ impl CmConfig {
             max_resend: Duration::from_secs(20),
             // Linux sends service timeout 24 (68.7 s).
             max_service_timeout: Duration::from_secs(80),
+            // 4.3 s, about the time after which a REP comes again anyway.
+            service_timeout: 20,
             min_timewait: Duration::from_millis(500),
             max_timewait: Duration::from_secs(10),
             // 16 tries, 4.1 s apart.

@@ -20,6 +20,10 @@ pub enum ConnState {
     ReqReceived,
     /// Accepted; the peer has not confirmed yet.
     RepSent,
+    /// We asked for a connection; the peer has not answered yet.
+    ReqSent,
+    /// The peer has granted it; the user has not confirmed yet.
+    RepReceived,
     /// Both sides agree.
     Established,
     /// We asked for the end; the peer has not confirmed yet.
@@ -32,9 +36,23 @@ pub enum ConnState {
 #[derive(Debug)]
 pub(super) enum State {
     ReqReceived,
-    RepSent { rep: Mad, resends: u8 },
-    Established,
-    DreqSent { dreq: Mad, resends: u8 },
+    RepSent {
+        rep: Mad,
+        resends: u8,
+    },
+    ReqSent {
+        req: Mad,
+        resends: u8,
+    },
+    RepReceived,
+    /// With our RTU, if we are the side that asked: it answers repetitions of the REP.
+    Established {
+        rtu: Option<Mad>,
+    },
+    DreqSent {
+        dreq: Mad,
+        resends: u8,
+    },
     Timewait,
 }
 
@@ -43,7 +61,9 @@ impl State {
         match self {
             State::ReqReceived => ConnState::ReqReceived,
             State::RepSent { .. } => ConnState::RepSent,
-            State::Established => ConnState::Established,
+            State::ReqSent { .. } => ConnState::ReqSent,
+            State::RepReceived => ConnState::RepReceived,
+            State::Established { .. } => ConnState::Established,
             State::DreqSent { .. } => ConnState::DreqSent,
             State::Timewait => ConnState::Timewait,
         }
@@ -51,7 +71,7 @@ impl State {
 
     /// Not established yet.
     fn is_pending(&self) -> bool {
-        matches!(self, State::ReqReceived | State::RepSent { .. })
+        matches!(self, State::ReqReceived | State::RepSent { .. } | State::ReqSent { .. } | State::RepReceived)
     }
 
     /// Over for the user; only ids are left.
@@ -73,19 +93,25 @@ pub(super) struct Connection {
     pub id: ConnId,
     pub state: State,
     pub path: MadPath,
+    /// On the side that asked, the GUID is 0 until the REP tells it; so are the peer's numbers.
     pub peer: Peer,
     pub remote_comm_id: u32,
     pub remote_qpn: u32,
-    /// Set when accepted.
+    /// Set when accepted; from the beginning on the side that asked.
     pub local_qpn: Option<Qpn>,
     pub service_id: ServiceId,
-    /// The PSN of the REQ: tells a repetition from a new attempt with the same numbers.
-    pub req_psn: Psn,
-    /// Echoed in everything that answers the REQ.
+    /// The PSN of the peer's REQ: tells a repetition from a new attempt with the same numbers. `None` when the REQ is
+    /// ours.
+    pub req_psn: Option<Psn>,
+    /// Of the REQ, and of everything that answers it.
     pub transaction_id: u64,
+    /// As the REQ says.
     pub responder_resources: u8,
+    /// As the REQ says.
     pub initiator_depth: u8,
-    /// Between two sends of a REP or DREQ.
+    /// As the REQ says.
+    pub ack_timeout: u8,
+    /// Between two sends of a REQ, REP or DREQ.
     pub resend_after: Duration,
     pub max_resends: u8,
     pub timewait: Duration,
@@ -106,7 +132,6 @@ impl Connection {
     ) -> Connection {
         // The low two bits are congestion marks of the packet, not ours to repeat.
         let path = MadPath { traffic_class: req.primary.traffic_class & !3, ..path.clone() };
-        let between = |time: Duration, low: Duration, high: Duration| time.min(high).max(low);
         Connection {
             id,
             state: State::ReqReceived,
@@ -116,21 +141,65 @@ impl Connection {
             remote_qpn: req.local_qpn,
             local_qpn: None,
             service_id: req.service_id,
-            req_psn: req.starting_psn,
+            req_psn: Some(req.starting_psn),
             transaction_id,
             responder_resources: req.responder_resources,
             initiator_depth: req.initiator_depth,
-            resend_after: between(time_of(req.local_response_timeout), config.min_resend, config.max_resend),
+            ack_timeout: req.primary.ack_timeout,
+            resend_after: time_of(req.local_response_timeout).clamp(config.min_resend, config.max_resend),
             max_resends: req.max_cm_retries,
-            timewait: between(time_of(req.primary.ack_timeout), config.min_timewait, config.max_timewait),
+            timewait: time_of(req.primary.ack_timeout).clamp(config.min_timewait, config.max_timewait),
             deadline: None,
             closing: None,
         }
     }
 
+    /// The connection that our own REQ, whose MAD is `sent`, asks for.
+    pub fn from_own_req(
+        id: ConnId,
+        path: &MadPath,
+        req: &Req,
+        transaction_id: u64,
+        sent: Mad,
+        config: &CmConfig,
+    ) -> Connection {
+        // The peer's time to answer, and the way there and back: twice the packet lifetime, which is an ACK timeout.
+        let resend_after = time_of(req.remote_response_timeout) + time_of(req.primary.ack_timeout);
+        Connection {
+            id,
+            state: State::ReqSent { req: sent, resends: req.max_cm_retries },
+            path: path.clone(),
+            peer: Peer { guid: 0, gid: path.peer },
+            remote_comm_id: 0,
+            remote_qpn: 0,
+            local_qpn: Some(Qpn::new(req.local_qpn)),
+            service_id: req.service_id,
+            req_psn: None,
+            transaction_id,
+            responder_resources: req.responder_resources,
+            initiator_depth: req.initiator_depth,
+            ack_timeout: req.primary.ack_timeout,
+            resend_after: resend_after.clamp(config.min_resend, config.max_resend),
+            max_resends: req.max_cm_retries,
+            timewait: time_of(req.primary.ack_timeout).clamp(config.min_timewait, config.max_timewait),
+            deadline: None,
+            closing: None,
+        }
+    }
+
+    /// Whether `qpn` is our queue pair. A request that was not accepted has none yet.
+    pub fn has_qpn(&self, qpn: u32) -> bool {
+        self.local_qpn.is_some_and(|own| own.get() == qpn)
+    }
+
+    /// Whether we are the side that asked.
+    pub fn is_active(&self) -> bool {
+        self.req_psn.is_none()
+    }
+
     /// Whether `req`, which has the same communication id, is the one that made this connection.
     pub fn is_repetition(&self, req: &Req) -> bool {
-        req.local_qpn == self.remote_qpn && req.starting_psn == self.req_psn && req.service_id == self.service_id
+        req.local_qpn == self.remote_qpn && Some(req.starting_psn) == self.req_psn && req.service_id == self.service_id
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -200,9 +269,15 @@ impl Connections {
         self.get(id.comm_id()).filter(|conn| conn.id == id)
     }
 
-    /// The connection that both communication ids of a message name; `local` is ours.
+    /// The connection that both communication ids of a message name; `local` is ours. One that still waits for its REP
+    /// does not know the peer's id: see [`requested`](Self::requested).
     pub fn by_ids(&self, local: u32, remote: u32) -> Option<&Connection> {
-        self.get(local).filter(|conn| conn.remote_comm_id == remote)
+        self.get(local).filter(|conn| conn.remote_comm_id == remote && !matches!(conn.state, State::ReqSent { .. }))
+    }
+
+    /// The connection with an id of ours that we have asked for and not heard of yet.
+    pub fn requested(&self, local: u32) -> Option<&Connection> {
+        self.get(local).filter(|conn| matches!(conn.state, State::ReqSent { .. }))
     }
 
     /// The connection with a communication id of a peer.
@@ -215,13 +290,25 @@ impl Connections {
         self.get(*self.by_remote_qpn.get(&(peer, qpn))?)
     }
 
-    /// Adds a connection in its first state. Its keys must be free.
+    /// Adds a connection in its first state. Its keys must be free; one that we have asked for has none yet.
     pub fn insert(&mut self, conn: Connection) {
         let comm_id = conn.id.comm_id();
         self.pending += usize::from(conn.state.is_pending());
-        self.by_remote_comm_id.insert((conn.peer, conn.remote_comm_id), comm_id);
-        self.by_remote_qpn.insert((conn.peer, conn.remote_qpn), comm_id);
+        if !matches!(conn.state, State::ReqSent { .. }) {
+            self.by_remote_comm_id.insert((conn.peer, conn.remote_comm_id), comm_id);
+            self.by_remote_qpn.insert((conn.peer, conn.remote_qpn), comm_id);
+        }
         self.by_comm_id.insert(comm_id, conn);
+    }
+
+    /// Notes what the answer to our REQ tells of the peer. The keys must be free.
+    pub fn set_peer(&mut self, comm_id: u32, guid: u64, remote_comm_id: u32, remote_qpn: u32) {
+        let Some(conn) = self.by_comm_id.get_mut(&comm_id) else { return };
+        conn.peer.guid = guid;
+        conn.remote_comm_id = remote_comm_id;
+        conn.remote_qpn = remote_qpn;
+        self.by_remote_comm_id.insert((conn.peer, remote_comm_id), comm_id);
+        self.by_remote_qpn.insert((conn.peer, remote_qpn), comm_id);
     }
 
     /// Moves a connection to another state with another deadline. In timewait its peer may use its numbers again.

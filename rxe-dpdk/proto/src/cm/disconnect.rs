@@ -7,20 +7,30 @@ use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Drep, Dreq, RejReason};
 
 impl Cm {
-    /// Ends an accepted connection. Everything that belongs to it may be freed right away: the exchange with the peer
-    /// needs it no more. One `Disconnected` event comes when the peer has confirmed or its time is up. A connection
-    /// that is ending already just goes on.
+    /// Ends a connection that was accepted, or that we have asked for. Everything that belongs to it may be freed right
+    /// away: the exchange with the peer needs it no more. One `Disconnected` event comes when the peer has confirmed or
+    /// its time is up; at once, when we had not confirmed yet ourselves. A connection that is ending already just goes
+    /// on.
     ///
     /// # Errors
     ///
-    /// [`CmError::Unknown`] when the connection is gone; [`CmError::WrongState`] when it was not accepted:
-    /// [`reject`](Self::reject) it.
+    /// [`CmError::Unknown`] when the connection is gone; [`CmError::WrongState`] when it is a request of the peer that
+    /// was not accepted: [`reject`](Self::reject) it.
     pub fn disconnect(&mut self, now: Instant, conn: ConnId) -> Result<(), CmError> {
         let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
         match connection.state.name() {
             ConnState::ReqReceived => return Err(CmError::WrongState),
             ConnState::DreqSent | ConnState::Timewait => return Ok(()),
             ConnState::Established => {}
+            ConnState::ReqSent => {
+                self.abandon(conn);
+                return Ok(());
+            }
+            ConnState::RepReceived => {
+                self.reject(now, conn, RejReason::ConsumerDefined, &[], &[])?;
+                self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
+                return Ok(());
+            }
             ConnState::RepSent => {
                 // The REP may be lost: such a peer understands a REJ of its REQ only. A peer that has the REP does not
                 // heed that but understands the DREQ.
@@ -43,13 +53,16 @@ impl Cm {
         dreq: &Dreq,
     ) -> Result<(), DropReason> {
         self.stats.rx_dreq.inc();
-        let Some(conn) = self.connections.by_ids(dreq.remote_comm_id, dreq.local_comm_id) else {
+        // A peer may disconnect before its REP has come: then it knows our queue pair, and we not yet its id.
+        let (ours, theirs) = (dreq.remote_comm_id, dreq.local_comm_id);
+        let early = || self.connections.requested(ours).filter(|conn| conn.has_qpn(dreq.remote_qpn));
+        let Some(conn) = self.connections.by_ids(ours, theirs).or_else(early) else {
             self.stats.rx_dreq_unknown.inc();
             self.send_drep(path, transaction_id, dreq);
             return Ok(());
         };
         // Ids without the queue pair are a guess or a mix-up. A connection not accepted has none yet.
-        if conn.local_qpn.is_none_or(|qpn| qpn.get() != dreq.remote_qpn) {
+        if !conn.has_qpn(dreq.remote_qpn) {
             self.stats.rx_dreq_wrong_qpn.inc();
             return Err(DropReason::CmUnexpected);
         }
@@ -60,8 +73,8 @@ impl Cm {
                 self.send_drep(path, transaction_id, dreq);
                 return Ok(());
             }
-            ConnState::ReqReceived | ConnState::RepSent => {
-                CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::PeerDisconnected }
+            ConnState::ReqReceived | ConnState::RepSent | ConnState::ReqSent | ConnState::RepReceived => {
+                CmEvent::failed(id, ConnectFailure::PeerDisconnected)
             }
             ConnState::Established => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Peer },
             // Both at once: each has its answer.
@@ -80,7 +93,11 @@ impl Cm {
             return Err(self.unknown_id());
         };
         match conn.state.name() {
-            ConnState::ReqReceived | ConnState::RepSent | ConnState::Established => Err(self.unexpected()),
+            ConnState::ReqReceived
+            | ConnState::RepSent
+            | ConnState::ReqSent
+            | ConnState::RepReceived
+            | ConnState::Established => Err(self.unexpected()),
             ConnState::DreqSent => {
                 let id = conn.id;
                 self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local });

@@ -32,7 +32,7 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// A SIDR request waiting for its answer. Never reused.
+/// A SIDR request waiting for its answer, a peer's or ours. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SidrId(pub(super) u64);
 
@@ -60,6 +60,16 @@ impl IdSource {
             if comm_id != 0 && !taken(comm_id) {
                 self.next_serial = self.next_serial.wrapping_add(1);
                 return ConnId::new(self.next_serial, comm_id);
+            }
+        }
+    }
+
+    /// A fresh request id for a SIDR_REQ of ours; `taken` tells which are in use.
+    pub fn sidr_request(&mut self, taken: impl Fn(u32) -> bool) -> u32 {
+        loop {
+            let request_id = self.rng.next_u32();
+            if request_id != 0 && !taken(request_id) {
+                return request_id;
             }
         }
     }

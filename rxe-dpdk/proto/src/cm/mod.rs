@@ -4,41 +4,66 @@
 //!
 //! * feeds it with received MADs ([`Cm::handle_mad`]) and with time ([`Cm::handle_timeout`], not later than
 //!   [`Cm::next_timeout`]);
-//! * gives it commands: [`accept`](Cm::accept), [`reject`](Cm::reject), [`disconnect`](Cm::disconnect),
-//!   [`established`](Cm::established), [`reply_sidr`](Cm::reply_sidr);
+//! * gives it commands: as the side that is asked [`accept`](Cm::accept), [`established`](Cm::established) and
+//!   [`reply_sidr`](Cm::reply_sidr), as the side that asks [`connect`](Cm::connect), [`confirm`](Cm::confirm) and
+//!   [`resolve_datagram`](Cm::resolve_datagram), as either [`reject`](Cm::reject) and [`disconnect`](Cm::disconnect);
 //! * and after any of these takes out what it has to say: MADs to send ([`Cm::poll_transmit`], written as frames by
 //!   [`write_mad`]) and events ([`Cm::poll_event`]).
 //!
-//! It knows nothing of queue pairs but their numbers: programming them is the user's part. This is the passive side,
-//! which answers; each message has its handler in the file of its part of a connection's life (`passive`, `disconnect`,
-//! `sidr`), all on the same table of connections.
+//! It knows nothing of queue pairs but their numbers: programming them is the user's part. Each message has its handler
+//! in the file of its part of a connection's life (`passive`, `active`, `mra`, `reject`, `disconnect`), all on the same
+//! table of connections; datagram queue pairs are found through `sidr`, which answers, and `resolve`, which asks.
 //!
 //! # A connection's life
 //!
+//! The side that is asked:
+//!
 //! ```text
-//! REQ -> ReqReceived -- accept --> RepSent -- RTU or data --> Established
-//!           | reject                 | REJ, retries used up        | DREQ from the peer: DREP, Timewait
-//!           v                        v                             | disconnect: DreqSent -- DREP --> Timewait
-//!         gone                     gone                            v
+//! REQ -> ReqReceived -- accept: REP --> RepSent -- RTU or data --> Established
+//!           | reject: REJ                  | REJ, retries used up
+//!           v                              v
+//!         gone                           gone
 //! ```
 //!
-//! Every connection is dropped from memory at its end; all tables and queues are bounded by [`CmConfig`].
+//! The side that asks:
+//!
+//! ```text
+//! connect: REQ -> ReqSent -- REP --> RepReceived -- confirm: RTU --> Established
+//!                   | REJ,              | REJ, reject: REJ              REP again: RTU again
+//!                   | retries used up   v
+//!                   v                 gone
+//!                 gone
+//! ```
+//!
+//! Either side, once the connection is established:
+//!
+//! ```text
+//! Established -- disconnect: DREQ --> DreqSent -- DREP, DREQ, REJ or retries used up --> Timewait -> gone
+//!      '------------------------- DREQ: DREP, or REJ -----------------------------------------^
+//! ```
+//!
+//! A peer may also disconnect before that: a DREQ is answered in every state and leads to Timewait. Every connection is
+//! dropped from memory at its end; all tables and queues are bounded by [`CmConfig`].
 //!
 //! # Who is believed
 //!
 //! Messages are matched by communication ids, as every implementation does; transaction ids are echoed and never
 //! checked. A REQ is the same as an earlier one if GUID, source address, communication id, queue pair, PSN and service
-//! agree. If only the queue pair or only the communication id is known already, the peer has restarted: the old
-//! connection ends ([`DisconnectReason::Stale`]) and the new one is served.
+//! agree. If only the queue pair or only the communication id of a REQ or REP is known already, the peer has restarted:
+//! the old connection ends ([`DisconnectReason::Stale`]) and the new one is served.
 
+mod active;
 mod config;
 mod connection;
 mod disconnect;
 mod events;
 mod gsi;
 mod ids;
+mod mra;
 mod passive;
 mod path;
+mod reject;
+mod resolve;
 mod sidr;
 mod stats;
 mod timers;
@@ -50,7 +75,8 @@ use std::sync::Arc;
 pub use config::CmConfig;
 pub use connection::ConnState;
 pub use events::{
-    AcceptParams, CmError, CmEvent, ConnectFailure, ConnectRequest, DisconnectReason, SidrReply, SidrRequest,
+    AcceptParams, CmError, CmEvent, ConnectFailure, ConnectParams, ConnectReply, ConnectRequest, DatagramReply,
+    DisconnectReason, ResolveFailure, ResolveParams, SidrReply, SidrRequest,
 };
 pub use gsi::{MAD_FRAME_LEN_MAX, read_mad, write_mad};
 pub use ids::{ConnId, SidrId};
@@ -59,12 +85,13 @@ pub use stats::CmStats;
 
 use connection::{Connection, Connections, Mad, State};
 use ids::IdSource;
+use resolve::ResolveTable;
 use sidr::SidrTable;
 use timers::{TimerKey, Timers};
 
 use crate::Instant;
 use crate::transport::Qpn;
-use crate::wire::cm::{Answered, CmMessage, Rej, RejReason, ServiceId};
+use crate::wire::cm::{CmMessage, ServiceId};
 use crate::wire::mad::MAD_LEN;
 use crate::wire::{DropReason, MacAddr};
 
@@ -90,7 +117,7 @@ pub struct ConnInfo {
     pub service_id: ServiceId,
     /// Our queue pair, once accepted.
     pub local_qpn: Option<Qpn>,
-    /// The peer's queue pair.
+    /// The peer's queue pair; this and what follows is 0 until the peer has answered our REQ.
     pub remote_qpn: u32,
     /// The peer's communication id.
     pub remote_comm_id: u32,
@@ -106,6 +133,7 @@ pub struct Cm {
     ids: IdSource,
     connections: Connections,
     sidr: SidrTable,
+    resolves: ResolveTable,
     timers: Timers,
     events: VecDeque<CmEvent>,
     transmits: VecDeque<MadTransmit>,
@@ -121,6 +149,7 @@ impl Cm {
             config,
             connections: Connections::default(),
             sidr: SidrTable::default(),
+            resolves: ResolveTable::default(),
             timers: Timers::default(),
             events: VecDeque::new(),
             transmits: VecDeque::new(),
@@ -158,15 +187,8 @@ impl Cm {
             CmMessage::Dreq(dreq) => self.on_dreq(now, path, transaction_id, &dreq),
             CmMessage::Drep(drep) => self.on_drep(now, &drep),
             CmMessage::SidrReq(req) => self.on_sidr_req(now, path, transaction_id, &req, local),
-            CmMessage::Rep(rep) => {
-                self.stats.rx_rep.inc();
-                Err(self.never_expected(rep.remote_comm_id, rep.local_comm_id))
-            }
-            CmMessage::SidrRep(_) => {
-                self.stats.rx_sidr_rep.inc();
-                self.stats.rx_unknown_id.inc();
-                Err(DropReason::CmUnknownId)
-            }
+            CmMessage::Rep(rep) => self.on_rep(now, path, transaction_id, &rep),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(&rep),
             CmMessage::Lap(_) => {
                 self.stats.rx_lap.inc();
                 Err(DropReason::MadUnsupported)
@@ -202,14 +224,16 @@ impl Cm {
                     let Some(conn) = self.connections.get_mut(comm_id) else { continue };
                     conn.deadline_passed();
                     match conn.state.name() {
-                        ConnState::ReqReceived => self.answer_timeout(comm_id),
+                        ConnState::ReqReceived | ConnState::RepReceived => self.answer_timeout(comm_id),
                         ConnState::RepSent => self.rep_timeout(now, comm_id),
+                        ConnState::ReqSent => self.req_timeout(now, comm_id),
                         ConnState::DreqSent => self.dreq_timeout(now, comm_id),
                         ConnState::Established => {}
                         ConnState::Timewait => self.connections.remove(&mut self.timers, comm_id),
                     }
                 }
                 TimerKey::Sidr(id) => self.sidr.forget(&mut self.timers, id),
+                TimerKey::Resolve(request_id) => self.resolve_timeout(now, request_id),
             }
         }
     }
@@ -237,10 +261,16 @@ impl Cm {
         self.len() == 0
     }
 
-    /// How many SIDR requests are remembered.
+    /// How many SIDR requests of peers are remembered.
     #[must_use]
     pub fn sidr_len(&self) -> usize {
         self.sidr.len()
+    }
+
+    /// How many SIDR requests of our own wait for their answer.
+    #[must_use]
+    pub fn resolving(&self) -> usize {
+        self.resolves.len()
     }
 
     /// The counters.
@@ -259,11 +289,6 @@ impl Cm {
         let conn = self.connections.get_mut(conn.comm_id()).filter(|c| c.id == conn).ok_or(CmError::Unknown)?;
         conn.path.peer_mac = mac;
         Ok(())
-    }
-
-    /// A message that the passive side never waits for.
-    fn never_expected(&self, local_id: u32, remote_id: u32) -> DropReason {
-        if self.connections.by_ids(local_id, remote_id).is_some() { self.unexpected() } else { self.unknown_id() }
     }
 
     /// Counts a message that the connection's state does not allow.
@@ -300,35 +325,18 @@ impl Cm {
         }
         let [.., high, low] = *mad.first_chunk::<18>().unwrap_or(&[0; 18]);
         match u16::from_be_bytes([high, low]) {
+            attribute::REQ => self.stats.tx_req.inc(),
+            attribute::MRA => self.stats.tx_mra.inc(),
+            attribute::RTU => self.stats.tx_rtu.inc(),
             attribute::REP => self.stats.tx_rep.inc(),
             attribute::REJ => self.stats.tx_rej.inc(),
             attribute::DREQ => self.stats.tx_dreq.inc(),
             attribute::DREP => self.stats.tx_drep.inc(),
+            attribute::SIDR_REQ => self.stats.tx_sidr_req.inc(),
             attribute::SIDR_REP => self.stats.tx_sidr_rep.inc(),
             _ => {}
         }
         self.transmits.push_back(MadTransmit { path: path.clone(), mad });
-    }
-
-    /// Queues a REJ. `ari` and `private_data` that do not fit are an error, and nothing is sent.
-    #[allow(clippy::too_many_arguments)] // the fields of the message
-    fn send_rej(
-        &mut self,
-        path: &MadPath,
-        transaction_id: u64,
-        (local_comm_id, remote_comm_id): (u32, u32),
-        answered: Answered,
-        reason: RejReason,
-        ari: &[u8],
-        private_data: &[u8],
-    ) -> Result<(), CmError> {
-        let private_data = crate::wire::cm::private_data(private_data).ok_or(CmError::TooLong)?;
-        let mut rej = Rej { local_comm_id, remote_comm_id, answered, reason, private_data, ..Rej::default() };
-        if !rej.set_ari(ari) {
-            return Err(CmError::TooLong);
-        }
-        self.send(path, transaction_id, &CmMessage::Rej(rej));
-        Ok(())
     }
 
     /// Ends a connection whose peer, or whose user, is done with it: only its ids stay for a while.

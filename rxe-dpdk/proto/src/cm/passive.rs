@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::connection::{Connection, Peer, State};
-use super::timers::time_of;
+use super::connection::{Connection, Mad, Peer, State};
 use super::{
     AcceptParams, Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectRequest, DisconnectReason,
     LocalAddresses, MadPath,
 };
 use crate::Instant;
-use crate::wire::cm::{Answered, CmMessage, CmTransport, Mra, PortSpace, Rej, RejReason, Rep, Req, Rtu};
+use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Rep, Req, Rtu};
 use crate::wire::{DropReason, Gid, PathMtu};
 
 /// What a REQ says, once it is known to be good.
@@ -64,33 +63,6 @@ impl Cm {
         Ok(())
     }
 
-    /// Refuses a connection: sends a REJ with `reason`, additional information `ari` (at most 72 bytes) and the upper
-    /// layer's `private_data` (at most 148 bytes), and forgets the connection. A service that does not exist is
-    /// [`RejReason::InvalidServiceId`]; a service that does not want the peer says [`RejReason::ConsumerDefined`].
-    ///
-    /// # Errors
-    ///
-    /// [`CmError`]: the connection is gone, was answered before, or something is too long.
-    pub fn reject(
-        &mut self,
-        _now: Instant,
-        conn: ConnId,
-        reason: RejReason,
-        ari: &[u8],
-        private_data: &[u8],
-    ) -> Result<(), CmError> {
-        let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
-        if connection.state.name() != ConnState::ReqReceived {
-            return Err(CmError::WrongState);
-        }
-        let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
-        let ids = (0, connection.remote_comm_id);
-        self.send_rej(&path, transaction_id, ids, Answered::Req, reason, ari, private_data)?;
-        self.connections.remove(&mut self.timers, conn.comm_id());
-        self.stats.rejected.inc();
-        Ok(())
-    }
-
     /// The first valid packet came to the connection's queue pair: the peer has our REP, whatever became of its RTU.
     /// Does nothing when the connection is established already.
     ///
@@ -101,11 +73,15 @@ impl Cm {
         match self.connections.by_id(conn).ok_or(CmError::Unknown)?.state.name() {
             ConnState::RepSent => {
                 self.stats.implied_rtu.inc();
-                self.establish(conn);
+                self.establish(conn, None);
                 Ok(())
             }
             ConnState::Established => Ok(()),
-            ConnState::ReqReceived | ConnState::DreqSent | ConnState::Timewait => Err(CmError::WrongState),
+            ConnState::ReqReceived
+            | ConnState::ReqSent
+            | ConnState::RepReceived
+            | ConnState::DreqSent
+            | ConnState::Timewait => Err(CmError::WrongState),
         }
     }
 
@@ -134,11 +110,7 @@ impl Cm {
             self.stats.event_queue_full.inc();
             return Err(DropReason::CmLimit);
         }
-        let same_id = self.connections.by_remote_comm_id(peer, req.local_comm_id).map(|conn| conn.id.comm_id());
-        let same_qpn = self.connections.by_remote_qpn(peer, req.local_qpn).map(|conn| conn.id.comm_id());
-        for old in [same_id, same_qpn].into_iter().flatten() {
-            self.end_stale(now, old);
-        }
+        self.end_stale_of(now, peer, req.local_comm_id, req.local_qpn);
         if self.connections.open() >= self.config.max_connections {
             self.stats.req_connection_limit.inc();
             return self.refuse_req(path, transaction_id, req, &Refusal { reason: RejReason::NoQp, ari: vec![] });
@@ -166,10 +138,11 @@ impl Cm {
             return Err(self.unknown_id());
         };
         match conn.state.name() {
-            ConnState::ReqReceived => Err(self.unexpected()),
+            _ if conn.is_active() => Err(self.unexpected()),
+            ConnState::ReqReceived | ConnState::ReqSent | ConnState::RepReceived => Err(self.unexpected()),
             ConnState::RepSent => {
                 let id = conn.id;
-                self.establish(id);
+                self.establish(id, None);
                 Ok(())
             }
             ConnState::Established | ConnState::DreqSent | ConnState::Timewait => {
@@ -179,70 +152,13 @@ impl Cm {
         }
     }
 
-    /// An MRA of our REP: the peer's application is slow, so the REP need not go again that soon.
-    pub(super) fn on_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), DropReason> {
-        self.stats.rx_mra.inc();
-        let Some(conn) = self.connections.by_ids(mra.remote_comm_id, mra.local_comm_id) else {
-            return Err(self.unknown_id());
-        };
-        if conn.state.name() != ConnState::RepSent || mra.answered != Answered::Rep {
-            return Err(self.unexpected());
-        }
-        // On top of the time that the peer promises: the way of its answer to us, as generous as Linux is.
-        let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
-        let comm_id = conn.id.comm_id();
-        self.connections.set_deadline(&mut self.timers, comm_id, now + wait);
-        self.stats.mra_honoured.inc();
-        Ok(())
-    }
-
-    /// A REJ: of our REP, or from a peer that has given up.
-    pub(super) fn on_rej(&mut self, now: Instant, path: &MadPath, rej: &Rej) -> Result<(), DropReason> {
-        self.stats.rx_rej.inc();
-        let by_ids = self.connections.by_ids(rej.remote_comm_id, rej.local_comm_id);
-        // A peer that gives up before our REP came does not know our id. It says its GUID instead.
-        let found = by_ids.or_else(|| {
-            let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
-            let peer = Peer { guid, gid: path.peer };
-            let conn = self.connections.by_remote_comm_id(peer, rej.local_comm_id)?;
-            (rej.reason == RejReason::Timeout && rej.remote_comm_id == 0).then_some(conn)
-        });
-        let Some(conn) = found else { return Err(self.unknown_id()) };
-        let (id, knows_our_id) = (conn.id, by_ids.is_some());
-        match conn.state.name() {
-            ConnState::ReqReceived | ConnState::RepSent => {
-                let reason = ConnectFailure::PeerRejected(rej.reason);
-                self.events.push_back(CmEvent::ConnectFailed { conn: id, reason });
-                self.connections.remove(&mut self.timers, id.comm_id());
-            }
-            // It did get our REP, so this "gave up waiting" is not about this connection's present.
-            ConnState::Established | ConnState::DreqSent if !knows_our_id => return Err(self.unexpected()),
-            ConnState::Established => {
-                let reason = DisconnectReason::PeerRejected(rej.reason);
-                self.events.push_back(CmEvent::Disconnected { conn: id, reason });
-                self.enter_timewait(now, id.comm_id());
-            }
-            ConnState::DreqSent => {
-                self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local });
-                self.enter_timewait(now, id.comm_id());
-            }
-            ConnState::Timewait => return Err(self.unexpected()),
-        }
-        self.stats.peer_rejected.inc();
-        Ok(())
-    }
-
-    /// The user did not answer a request.
+    /// The user did not answer a request or a grant.
     pub(super) fn answer_timeout(&mut self, comm_id: u32) {
-        let Some(conn) = self.connections.get(comm_id) else { return };
-        let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
-        let ids = (0, conn.remote_comm_id);
+        let Some(id) = self.connections.get(comm_id).map(|conn| conn.id) else { return };
         // Not reason 4: a peer without our REP looks that up by an id that it does not have.
-        let reason = RejReason::NoResources;
-        let _fits = self.send_rej(&path, transaction_id, ids, Answered::Req, reason, &[], &[]);
+        let _fits = self.refuse(id, RejReason::NoResources, &[], &[]);
         self.stats.unanswered.inc();
-        self.events.push_back(CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::NotAnswered });
-        self.connections.remove(&mut self.timers, comm_id);
+        self.events.push_back(CmEvent::failed(id, ConnectFailure::NotAnswered));
     }
 
     /// No RTU in time: sends the REP again, or gives up.
@@ -263,7 +179,7 @@ impl Cm {
         let guid = self.config.ca_guid.to_be_bytes();
         let _fits = self.send_rej(&path, transaction_id, ids, Answered::Other, RejReason::Timeout, &guid, &[]);
         self.stats.rep_timeout.inc();
-        self.events.push_back(CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::Timeout });
+        self.events.push_back(CmEvent::failed(id, ConnectFailure::Timeout));
         self.connections.remove(&mut self.timers, comm_id);
     }
 
@@ -281,7 +197,7 @@ impl Cm {
                 self.stats.rx_req_duplicate.inc();
                 Err(DropReason::CmDuplicate)
             }
-            State::Established | State::DreqSent { .. } | State::Timewait => {
+            _ => {
                 self.stats.rx_req_duplicate_late.inc();
                 Err(DropReason::CmDuplicate)
             }
@@ -308,7 +224,7 @@ impl Cm {
             stats.req_service_id.inc();
             return refuse(RejReason::InvalidServiceId, &[]);
         }
-        if req.transport != CmTransport::Rc {
+        if !matches!(req.transport, CmTransport::Rc | CmTransport::Uc) {
             stats.req_transport.inc();
             return refuse(RejReason::InvalidTransportType, &[]);
         }
@@ -343,13 +259,22 @@ impl Cm {
         Ok(Checked { source, dest: (dest, req.service_id.port()), path_mtu })
     }
 
-    /// The peer's queue pair or communication id came with a new REQ, so the peer knows nothing of `comm_id` any more.
+    /// A queue pair and a communication id of `peer` are in a new REQ or REP: the peer knows nothing any more of the
+    /// connections that they belonged to.
+    pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32) {
+        let same_id = self.connections.by_remote_comm_id(peer, remote_comm_id).map(|conn| conn.id.comm_id());
+        let same_qpn = self.connections.by_remote_qpn(peer, remote_qpn).map(|conn| conn.id.comm_id());
+        for old in [same_id, same_qpn].into_iter().flatten() {
+            self.end_stale(now, old);
+        }
+    }
+
     fn end_stale(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let id = conn.id;
         match conn.state.name() {
-            ConnState::ReqReceived | ConnState::RepSent => {
-                self.events.push_back(CmEvent::ConnectFailed { conn: id, reason: ConnectFailure::Stale });
+            ConnState::ReqReceived | ConnState::RepSent | ConnState::ReqSent | ConnState::RepReceived => {
+                self.events.push_back(CmEvent::failed(id, ConnectFailure::Stale));
                 self.connections.remove(&mut self.timers, comm_id);
             }
             ConnState::Established => {
@@ -367,8 +292,9 @@ impl Cm {
         self.stats.stale.inc();
     }
 
-    fn establish(&mut self, conn: ConnId) {
-        self.connections.transition(&mut self.timers, conn.comm_id(), State::Established, None);
+    /// Both sides agree. `rtu` is ours, if we are the side that asked.
+    pub(super) fn establish(&mut self, conn: ConnId, rtu: Option<Mad>) {
+        self.connections.transition(&mut self.timers, conn.comm_id(), State::Established { rtu }, None);
         self.stats.established.inc();
         self.events.push_back(CmEvent::Established { conn });
     }
@@ -387,6 +313,7 @@ fn connect_request(conn: &Connection, req: &Req, checked: &Checked) -> ConnectRe
         conn: conn.id,
         path: conn.path.clone(),
         service_id: req.service_id,
+        transport: req.transport,
         source: checked.source,
         dest: checked.dest,
         remote_qpn: req.local_qpn,

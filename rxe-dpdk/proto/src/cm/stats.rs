@@ -49,6 +49,20 @@ crate::counters! {
         rx_malformed,
         /// MADs of other classes, methods or attributes.
         rx_unsupported,
+        /// REPs received again, or too late, by the side that asked.
+        rx_rep_duplicate,
+        /// REPs received again after our RTU, which was sent again.
+        rx_rep_duplicate_answered,
+        /// REPs for ids that we wait for no REP with; rejected.
+        rx_rep_unknown,
+        /// REQs sent, retransmissions included.
+        tx_req,
+        /// MRAs sent.
+        tx_mra,
+        /// RTUs sent, those for repeated REPs included.
+        tx_rtu,
+        /// SIDR_REQs sent, retransmissions included.
+        tx_sidr_req,
         /// REPs sent, retransmissions included.
         tx_rep,
         /// REJs sent.
@@ -59,6 +73,10 @@ crate::counters! {
         tx_drep,
         /// SIDR_REPs sent, retransmissions included.
         tx_sidr_rep,
+        /// REQs sent again because a timer ran out.
+        tx_req_retry,
+        /// SIDR_REQs sent again because a timer ran out.
+        tx_sidr_req_retry,
         /// REPs sent again because a timer ran out.
         tx_rep_retry,
         /// DREQs sent again because a timer ran out.
@@ -71,7 +89,7 @@ crate::counters! {
         req_ip_header,
         /// REQs rejected: not a service id of connected services.
         req_service_id,
-        /// REQs rejected: transport other than RC.
+        /// REQs rejected: transport other than RC and UC.
         req_transport,
         /// REQs rejected: partition key.
         req_pkey,
@@ -91,26 +109,44 @@ crate::counters! {
         requests,
         /// Requests that the service accepted.
         accepted,
-        /// Requests that the service rejected.
+        /// Requests and grants that the user rejected.
         rejected,
-        /// Requests that the service left unanswered.
+        /// Requests and grants that the user left unanswered.
         unanswered,
+        /// Connections that the user asked for.
+        connects,
+        /// Grants of peers handed to the user.
+        replies,
+        /// Grants that the user confirmed.
+        confirmed,
+        /// Connections that the user no longer wanted before the peer had answered.
+        abandoned,
         /// Connections established.
         established,
         /// Connections established by data before, or instead of, an RTU.
         implied_rtu,
-        /// MRAs that put off a REP.
+        /// MRAs that put off a REQ or REP.
         mra_honoured,
         /// REJs of the peer that ended a connection or attempt.
         peer_rejected,
+        /// REQs that nobody answered.
+        req_timeout,
         /// REPs that nobody answered.
         rep_timeout,
         /// DREQs that nobody answered.
         dreq_timeout,
-        /// Connections replaced by a new REQ of the same peer.
+        /// Connections replaced by a new REQ or REP of the same peer.
         stale,
         /// Connections forgotten before their timewait was over because there were too many.
         timewait_evicted,
+        /// Datagram queue pairs that the user asked for.
+        resolves,
+        /// Those that a peer named.
+        resolved,
+        /// Those that a peer refused.
+        resolve_refused,
+        /// Those that nobody answered for.
+        resolve_timeout,
         /// SIDR requests handed to the service.
         sidr_requests,
         /// SIDR requests answered without asking the service: malformed, not for us.

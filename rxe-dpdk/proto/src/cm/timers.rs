@@ -10,8 +10,10 @@ use crate::{Duration, Instant};
 pub(super) enum TimerKey {
     /// The connection with this communication id of ours.
     Connection(u32),
-    /// A SIDR request.
+    /// A SIDR request of a peer.
     Sidr(SidrId),
+    /// Our SIDR request with this request id.
+    Resolve(u32),
 }
 
 /// Deadlines, at most one for each owner; setting, cancelling and asking for the next are O(log n).
@@ -55,6 +57,18 @@ pub(super) fn time_of(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 31))
 }
 
+/// The ACK timeout code for a queue pair: what two times `lifetime`, the code of the packet's way, and the other side's
+/// ACK delay add up to, rounded as Linux does (docs/protocol-notes.md, 7.2).
+pub(super) fn ack_timeout(lifetime: u8, ack_delay: u8) -> u8 {
+    let trip = lifetime + 1;
+    let timeout = if trip >= ack_delay {
+        trip + u8::from(ack_delay >= trip - 1)
+    } else {
+        ack_delay + u8::from(trip >= ack_delay - 1)
+    };
+    timeout.min(31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +78,19 @@ mod tests {
         assert_eq!(time_of(0), Duration::from_nanos(4096));
         assert_eq!(time_of(20), Duration::from_nanos(4_294_967_296));
         assert_eq!(time_of(31).as_secs(), 8796);
+    }
+
+    #[test]
+    fn ack_timeouts_as_linux_computes_them() {
+        assert_eq!(ack_timeout(18, 15), 19);
+        assert_eq!(ack_timeout(18, 17), 19);
+        assert_eq!(ack_timeout(18, 18), 20);
+        assert_eq!(ack_timeout(18, 19), 20);
+        assert_eq!(ack_timeout(18, 20), 21);
+        assert_eq!(ack_timeout(18, 21), 21);
+        assert_eq!(ack_timeout(18, 31), 31);
+        assert_eq!(ack_timeout(31, 31), 31);
+        assert_eq!(ack_timeout(0, 0), 2);
     }
 
     #[test]

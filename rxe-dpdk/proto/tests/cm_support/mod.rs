@@ -3,15 +3,17 @@
 
 pub mod client;
 pub mod replay;
+pub mod replay_active;
 
 use std::net::Ipv4Addr;
 
 use rxe_proto::cm::{
-    AcceptParams, Cm, CmConfig, CmEvent, ConnId, ConnectRequest, LocalAddresses, MadPath, MadTransmit,
+    AcceptParams, Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, ConnectRequest, LocalAddresses, MadPath,
+    MadTransmit,
 };
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::cm::{
-    Answered, CmMessage, Drep, Dreq, IpAddressing, Mra, PortSpace, Rej, RejReason, Req, Rtu, ServiceId,
+    Answered, CmMessage, Drep, Dreq, IpAddressing, Mra, PortSpace, Rej, RejReason, Rep, Req, Rtu, ServiceId,
 };
 use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{DropReason, Gid, MacAddr, PathMtu, PortId, Psn};
@@ -219,5 +221,65 @@ pub fn accept_params() -> AcceptParams {
         flow_control: false,
         srq: false,
         private_data: Vec::new(),
+    }
+}
+
+/// The wish to connect to port 7174 of [`CLIENT_IP`], which is the server then.
+pub fn connect_params() -> ConnectParams {
+    ConnectParams {
+        responder_resources: 1,
+        initiator_depth: 1,
+        private_data: b"ulp".to_vec(),
+        ..ConnectParams::new(path(), (40000, 7174), Qpn::new(SERVER_QPN), Psn::new(0x29480F), PathMtu::Mtu1024)
+    }
+}
+
+/// The REP of a peer with communication id `theirs` to our REQ with `ours`.
+pub fn rep(theirs: u32, ours: u32) -> Rep {
+    Rep {
+        local_comm_id: theirs,
+        remote_comm_id: ours,
+        local_qpn: CLIENT_QPN,
+        starting_psn: Psn::new(0xDCD52E),
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 15,
+        rnr_retry_count: 7,
+        local_ca_guid: CLIENT_GUID,
+        ..Rep::default()
+    }
+}
+
+impl Target {
+    /// Asks for a connection, REQ sent.
+    pub fn req_sent(&mut self) -> ConnId {
+        let conn = self.cm.connect(self.now, connect_params()).unwrap();
+        assert!(matches!(self.sent_one(), CmMessage::Req(_)));
+        conn
+    }
+
+    /// The grant that a REP must have raised, and nothing else.
+    pub fn reply(&mut self) -> ConnectReply {
+        match self.events().as_slice() {
+            [CmEvent::ConnectReply(reply)] => (**reply).clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks for a connection that the peer grants as its `theirs`.
+    pub fn rep_received(&mut self, theirs: u32) -> ConnId {
+        let conn = self.req_sent();
+        self.feed(&CmMessage::Rep(rep(theirs, conn.comm_id()))).unwrap();
+        assert_eq!(self.reply().conn, conn);
+        conn
+    }
+
+    /// Asks for a connection and brings it up.
+    pub fn confirmed(&mut self, theirs: u32) -> ConnId {
+        let conn = self.rep_received(theirs);
+        self.cm.confirm(self.now, conn, b"").unwrap();
+        assert!(matches!(self.sent_one(), CmMessage::Rtu(_)));
+        assert_eq!(self.events(), [CmEvent::Established { conn }]);
+        conn
     }
 }

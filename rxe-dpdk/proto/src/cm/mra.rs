@@ -1,0 +1,46 @@
+//! MRA: somebody needs more time to answer.
+
+use super::connection::Connection;
+use super::timers::time_of;
+use super::{Cm, ConnState};
+use crate::Instant;
+use crate::wire::DropReason;
+use crate::wire::cm::{Answered, CmMessage, Mra};
+
+impl Cm {
+    /// An MRA of our REQ or REP: the peer's application is slow, so the message need not go again that soon.
+    pub(super) fn on_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), DropReason> {
+        self.stats.rx_mra.inc();
+        let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
+        let Some(conn) = self.connections.by_ids(ours, theirs).or_else(|| self.connections.requested(ours)) else {
+            return Err(self.unknown_id());
+        };
+        if !is_waited_for(conn, mra.answered) {
+            return Err(self.unexpected());
+        }
+        // On top of the time that the peer promises: the way of its answer to us, as generous as Linux is.
+        let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
+        self.connections.set_deadline(&mut self.timers, ours, now + wait);
+        self.stats.mra_honoured.inc();
+        Ok(())
+    }
+
+    /// Asks the peer to wait for our answer to its message.
+    pub(super) fn send_mra(&mut self, comm_id: u32, answered: Answered) {
+        let Some(conn) = self.connections.get(comm_id) else { return };
+        let mra = Mra {
+            local_comm_id: comm_id,
+            remote_comm_id: conn.remote_comm_id,
+            answered,
+            service_timeout: self.config.service_timeout & 31,
+            ..Mra::default()
+        };
+        let (path, transaction_id) = (conn.path.clone(), conn.transaction_id);
+        self.send(&path, transaction_id, &CmMessage::Mra(mra));
+    }
+}
+
+/// Whether `conn` waits for the answer to this kind of message.
+fn is_waited_for(conn: &Connection, answered: Answered) -> bool {
+    matches!((conn.state.name(), answered), (ConnState::ReqSent, Answered::Req) | (ConnState::RepSent, Answered::Rep))
+}

@@ -1,0 +1,114 @@
+//! REJ: refusals of either side.
+
+use super::connection::Peer;
+use super::{Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, DisconnectReason, MadPath};
+use crate::Instant;
+use crate::wire::DropReason;
+use crate::wire::cm::{Answered, CmMessage, Rej, RejReason};
+
+impl Cm {
+    /// Refuses a peer's request, or a grant of a peer that our queue pair cannot take: sends a REJ with `reason`,
+    /// additional information `ari` (at most 72 bytes) and the upper layer's `private_data` (at most 148 bytes), and
+    /// forgets the connection. A service that does not exist is [`RejReason::InvalidServiceId`]; who does not want the
+    /// peer, or cannot do what was granted, says [`RejReason::ConsumerDefined`].
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: the connection is gone, is not waiting for an answer of ours, or something is too long.
+    pub fn reject(
+        &mut self,
+        _now: Instant,
+        conn: ConnId,
+        reason: RejReason,
+        ari: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        self.refuse(conn, reason, ari, private_data)?;
+        self.stats.rejected.inc();
+        Ok(())
+    }
+
+    /// Sends a REJ of the REQ or REP that waits for the user's answer, and forgets the connection.
+    pub(super) fn refuse(
+        &mut self,
+        conn: ConnId,
+        reason: RejReason,
+        ari: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
+        // A peer that waits for a REP understands a REJ without an id of ours best.
+        let (local_comm_id, answered) = match connection.state.name() {
+            ConnState::ReqReceived => (0, Answered::Req),
+            ConnState::RepReceived => (conn.comm_id(), Answered::Rep),
+            _ => return Err(CmError::WrongState),
+        };
+        let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
+        let ids = (local_comm_id, connection.remote_comm_id);
+        self.send_rej(&path, transaction_id, ids, answered, reason, ari, private_data)?;
+        self.connections.remove(&mut self.timers, conn.comm_id());
+        Ok(())
+    }
+
+    /// A REJ: of our REQ or REP, or from a peer that has given up.
+    pub(super) fn on_rej(&mut self, now: Instant, path: &MadPath, rej: &Rej) -> Result<(), DropReason> {
+        self.stats.rx_rej.inc();
+        // Waiting for a REP we do not know the peer's id yet, and it need not have one.
+        let asked = || self.connections.requested(rej.remote_comm_id).filter(|_| rej.answered != Answered::Rep);
+        let by_ids = self.connections.by_ids(rej.remote_comm_id, rej.local_comm_id).or_else(asked);
+        // A peer that gives up before our REP came does not know our id. It says its GUID instead.
+        let found = by_ids.or_else(|| {
+            let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
+            let peer = Peer { guid, gid: path.peer };
+            let conn = self.connections.by_remote_comm_id(peer, rej.local_comm_id)?;
+            (rej.reason == RejReason::Timeout && rej.remote_comm_id == 0).then_some(conn)
+        });
+        let Some(conn) = found else { return Err(self.unknown_id()) };
+        let (id, knows_our_id) = (conn.id, by_ids.is_some());
+        match conn.state.name() {
+            ConnState::ReqReceived | ConnState::RepSent | ConnState::ReqSent | ConnState::RepReceived => {
+                let reason = ConnectFailure::PeerRejected(rej.reason);
+                let rej = Some(Box::new(rej.clone()));
+                self.events.push_back(CmEvent::ConnectFailed { conn: id, reason, rej });
+                self.connections.remove(&mut self.timers, id.comm_id());
+            }
+            // It did get our REP, so this "gave up waiting" is not about this connection's present.
+            ConnState::Established | ConnState::DreqSent if !knows_our_id => return Err(self.unexpected()),
+            // The peer's REP has overtaken it. What the peer wants now, its DREQ tells.
+            ConnState::Established if rej.answered == Answered::Req => return Err(self.unexpected()),
+            ConnState::Established => {
+                let reason = DisconnectReason::PeerRejected(rej.reason);
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason });
+                self.enter_timewait(now, id.comm_id());
+            }
+            ConnState::DreqSent => {
+                self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local });
+                self.enter_timewait(now, id.comm_id());
+            }
+            ConnState::Timewait => return Err(self.unexpected()),
+        }
+        self.stats.peer_rejected.inc();
+        Ok(())
+    }
+
+    /// Queues a REJ. `ari` and `private_data` that do not fit are an error, and nothing is sent.
+    #[allow(clippy::too_many_arguments)] // the fields of the message
+    pub(super) fn send_rej(
+        &mut self,
+        path: &MadPath,
+        transaction_id: u64,
+        (local_comm_id, remote_comm_id): (u32, u32),
+        answered: Answered,
+        reason: RejReason,
+        ari: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let private_data = crate::wire::cm::private_data(private_data).ok_or(CmError::TooLong)?;
+        let mut rej = Rej { local_comm_id, remote_comm_id, answered, reason, private_data, ..Rej::default() };
+        if !rej.set_ari(ari) {
+            return Err(CmError::TooLong);
+        }
+        self.send(path, transaction_id, &CmMessage::Rej(rej));
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Service id resolution, the side that asks: which datagram queue pair of a peer serves a port.
+
+use std::collections::BTreeMap;
+
+use super::connection::Mad;
+use super::passive::is_host;
+use super::timers::{TimerKey, Timers, time_of};
+use super::{Cm, CmError, CmEvent, DatagramReply, MadPath, ResolveFailure, ResolveParams, SidrId};
+use crate::transport::Qpn;
+use crate::wire::cm::{CmMessage, IpAddressing, PortSpace, ServiceId, SidrRep, SidrReq, SidrStatus, private_data};
+use crate::wire::{DEFAULT_PKEY, DropReason};
+use crate::{Duration, Instant};
+
+/// A question of ours that waits for its answer.
+#[derive(Debug)]
+struct Question {
+    id: SidrId,
+    path: MadPath,
+    mad: Mad,
+    resends: u8,
+    resend_after: Duration,
+    deadline: Option<Instant>,
+}
+
+/// All questions of ours, by request id.
+#[derive(Debug, Default)]
+pub(super) struct ResolveTable(BTreeMap<u32, Question>);
+
+impl ResolveTable {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn remove(&mut self, timers: &mut Timers, request_id: u32) -> Option<SidrId> {
+        let mut question = self.0.remove(&request_id)?;
+        timers.set(TimerKey::Resolve(request_id), &mut question.deadline, None);
+        Some(question.id)
+    }
+}
+
+impl Cm {
+    /// Asks a peer which of its datagram queue pairs serves a port: sends the SIDR_REQ, again and again until the peer
+    /// answers or the retries are used up. `DatagramResolved` or `ResolveFailed` follows.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: addresses or private data that cannot be sent, or too many questions.
+    pub fn resolve_datagram(&mut self, now: Instant, params: ResolveParams) -> Result<SidrId, CmError> {
+        let (source, dest) = (params.path.local.ip(), params.path.peer.ip());
+        let addressing = IpAddressing::new((source, params.source_port), dest)
+            .filter(|_| is_host(source) && is_host(dest))
+            .ok_or(CmError::Address)?;
+        let ulp_data: [u8; SidrReq::ULP_DATA_LEN] = private_data(&params.private_data).ok_or(CmError::TooLong)?;
+        if self.resolves.len() >= self.config.max_sidr {
+            return Err(CmError::Limit);
+        }
+        let request_id = self.ids.sidr_request(|id| self.resolves.0.contains_key(&id));
+        let mut req = SidrReq {
+            request_id,
+            pkey: DEFAULT_PKEY,
+            service_id: ServiceId::new(PortSpace::Udp, params.dest_port),
+            ..SidrReq::default()
+        };
+        let (head, tail) = req.private_data.split_at_mut(addressing.to_bytes().len());
+        head.copy_from_slice(&addressing.to_bytes());
+        tail.copy_from_slice(&ulp_data);
+        let id = self.ids.sidr();
+        let transaction_id = self.ids.transaction();
+        // The low two bits are congestion marks, which every packet sets for itself.
+        let path = MadPath { traffic_class: params.path.traffic_class & !3, ..params.path };
+        let mad = self.send(&path, transaction_id, &CmMessage::SidrReq(req));
+        let resend_after = time_of(params.response_timeout).clamp(self.config.min_resend, self.config.max_resend);
+        let resends = params.max_cm_retries.min(15);
+        let question = Question { id, path, mad, resends, resend_after, deadline: None };
+        let question = self.resolves.0.entry(request_id).or_insert(question);
+        self.timers.set(TimerKey::Resolve(request_id), &mut question.deadline, Some(now + resend_after));
+        self.stats.resolves.inc();
+        Ok(id)
+    }
+
+    /// A SIDR_REP: the answer to one of our questions. It needs no room in the queue of events that was not asked for.
+    pub(super) fn on_sidr_rep(&mut self, rep: &SidrRep) -> Result<(), DropReason> {
+        self.stats.rx_sidr_rep.inc();
+        let Some(id) = self.resolves.remove(&mut self.timers, rep.request_id) else { return Err(self.unknown_id()) };
+        self.events.push_back(match rep.status {
+            SidrStatus::Valid => {
+                self.stats.resolved.inc();
+                let (qpn, private_data) = (Qpn::new(rep.qpn), rep.private_data);
+                CmEvent::DatagramResolved(Box::new(DatagramReply { id, qpn, qkey: rep.qkey, private_data }))
+            }
+            status => {
+                self.stats.resolve_refused.inc();
+                CmEvent::ResolveFailed { id, reason: ResolveFailure::Refused(status) }
+            }
+        });
+        Ok(())
+    }
+
+    /// No SIDR_REP in time: sends the SIDR_REQ again, or gives up.
+    pub(super) fn resolve_timeout(&mut self, now: Instant, request_id: u32) {
+        let Some(question) = self.resolves.0.get_mut(&request_id) else { return };
+        question.deadline = None;
+        if question.resends > 0 {
+            question.resends -= 1;
+            let (path, mad) = (question.path.clone(), question.mad.clone());
+            let deadline = now + question.resend_after;
+            self.timers.set(TimerKey::Resolve(request_id), &mut question.deadline, Some(deadline));
+            self.stats.tx_sidr_req_retry.inc();
+            self.queue(&path, mad);
+            return;
+        }
+        if let Some(id) = self.resolves.remove(&mut self.timers, request_id) {
+            self.stats.resolve_timeout.inc();
+            self.events.push_back(CmEvent::ResolveFailed { id, reason: ResolveFailure::Timeout });
+        }
+    }
+}
