@@ -16,8 +16,7 @@ impl KeyTable {
             return Err(RegisterError::TooLong);
         };
         self.own_keys_only()?;
-        let role = Role::FastRegion { valid: false, max_len, windows: 0 };
-        self.add(Slot { pd: pd.0, role, ..Slot::default() })
+        self.add(Slot::closed(pd, Role::FreeFastRegion { max_len }))
     }
 
     /// Stages the bytes that the next [`fast_register`](Self::fast_register) registers, in place of those staged or
@@ -30,10 +29,11 @@ impl KeyTable {
     /// nothing changes then.
     pub fn map_fast_region(&mut self, key: u32, memory: Memory) -> Result<(), FastRegionError> {
         let slot = self.slots.get_mut(key).ok_or(FastRegionError::Unknown)?;
-        let Role::FastRegion { valid, max_len, .. } = slot.role else { return Err(FastRegionError::Unknown) };
-        if valid {
-            return Err(FastRegionError::NotFree);
-        }
+        let max_len = match slot.role() {
+            Role::FreeFastRegion { max_len } => max_len,
+            Role::ValidFastRegion { .. } => return Err(FastRegionError::NotFree),
+            _ => return Err(FastRegionError::Unknown),
+        };
         if memory.len() > max_len as usize {
             return Err(FastRegionError::TooLong);
         }
@@ -50,20 +50,20 @@ impl KeyTable {
     /// [`FastRegionError`]: the first reason in its order; nothing changes then.
     pub fn fast_register(&mut self, key: u32, pd: PdId, iova: u64, access: Access) -> Result<(), FastRegionError> {
         let slot = self.slots.get_mut(key).ok_or(FastRegionError::Unknown)?;
-        let Role::FastRegion { valid, .. } = &mut slot.role else { return Err(FastRegionError::Unknown) };
-        if slot.pd != pd.0 {
-            return Err(FastRegionError::WrongPd);
-        }
-        if *valid {
-            return Err(FastRegionError::NotFree);
-        }
+        let max_len = match slot.role() {
+            Role::FreeFastRegion { .. } | Role::ValidFastRegion { .. } if !slot.is_of(pd) => {
+                return Err(FastRegionError::WrongPd);
+            }
+            Role::FreeFastRegion { max_len } => max_len,
+            Role::ValidFastRegion { .. } => return Err(FastRegionError::NotFree),
+            _ => return Err(FastRegionError::Unknown),
+        };
         let memory = slot.memory.as_ref().ok_or(FastRegionError::NotMapped)?;
         if !access.is_legal() {
             return Err(FastRegionError::IllegalAccess);
         }
         slot.iova = first_address(memory, iova, access).ok_or(FastRegionError::AddressOverflow)?;
-        slot.access = access;
-        *valid = true;
+        slot.open(Role::ValidFastRegion { max_len, windows: 0 }, access);
         Ok(())
     }
 }

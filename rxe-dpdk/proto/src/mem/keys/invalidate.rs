@@ -3,7 +3,7 @@
 //! IBTA: "Invalidate operations". In libibverbs: `IBV_WR_LOCAL_INV`, `IBV_WR_SEND_WITH_INV`, `ibv_inc_rkey`; in the
 //! kernel's verbs: `ib_update_fast_reg_key`.
 
-use super::slot::{Role, Slot};
+use super::slot::Role;
 use super::{InvalidateError, KeyTable, PdId, RenewError, WindowKind};
 
 impl KeyTable {
@@ -33,18 +33,18 @@ impl KeyTable {
         if !slot.is_of(pd) {
             return Err(InvalidateError::WrongPd);
         }
-        match &mut slot.role {
-            Role::Region { .. } | Role::Window { kind: WindowKind::Type1, .. } => {
+        match slot.role() {
+            Role::Region { .. } | Role::BoundType1 { .. } | Role::Unbound(WindowKind::Type1) => {
                 Err(InvalidateError::NotInvalidatable)
             }
-            Role::FastRegion { valid: false, .. } | Role::Window { region: None, .. } => Err(InvalidateError::NotValid),
-            Role::FastRegion { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
-            Role::FastRegion { valid, .. } => {
-                *valid = false;
+            Role::FreeFastRegion { .. } | Role::Unbound(WindowKind::Type2) => Err(InvalidateError::NotValid),
+            Role::ValidFastRegion { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
+            Role::ValidFastRegion { max_len, .. } => {
+                slot.close(Role::FreeFastRegion { max_len });
                 Ok(())
             }
-            Role::Window { qpn, .. } if by.is_some_and(|by| by != *qpn) => Err(InvalidateError::WrongQp),
-            Role::Window { .. } => {
+            Role::BoundType2 { qpn, .. } if by.is_some_and(|by| by != qpn) => Err(InvalidateError::WrongQp),
+            Role::BoundType2 { .. } => {
                 self.unbind(key);
                 Ok(())
             }
@@ -60,16 +60,14 @@ impl KeyTable {
     ///
     /// [`RenewError`]: the first reason in its order; nothing changes then.
     pub fn renew_key(&mut self, key: u32) -> Result<u32, RenewError> {
-        match self.slots.get(key).ok_or(RenewError::Unknown)?.role {
+        match self.slots.get(key).ok_or(RenewError::Unknown)?.role() {
             Role::Region { .. } => return Err(RenewError::NotRenewable),
-            Role::FastRegion { valid: true, .. } | Role::Window { kind: WindowKind::Type2, region: Some(_), .. } => {
-                return Err(RenewError::Valid);
-            }
-            Role::FastRegion { .. } | Role::Window { .. } => {}
+            Role::ValidFastRegion { .. } | Role::BoundType2 { .. } => return Err(RenewError::Valid),
+            Role::FreeFastRegion { .. } | Role::BoundType1 { .. } | Role::Unbound(_) => {}
         }
         let fresh = self.draw_key();
         let slot = self.slots.remove(key).ok_or(RenewError::Unknown)?;
-        self.slots.insert(Slot { key: fresh, ..slot });
+        self.slots.insert(slot.with_key(fresh));
         self.quarantine.retire(key);
         Ok(fresh)
     }

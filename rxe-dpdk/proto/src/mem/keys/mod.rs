@@ -55,8 +55,8 @@ pub enum KeyDomain {
 /// [`fast_register`](Self::fast_register) takes a fast region from FREE to VALID and
 /// [`bind_window`](Self::bind_window) a window from unbound to bound;
 /// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back. These
-/// four, and the look-ups, may be called for packets and posted requests: they do not allocate. A region
-/// that windows are bound to can be neither deregistered nor invalidated.
+/// four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do not
+/// allocate. A region that windows are bound to can be neither deregistered nor invalidated.
 ///
 /// # Keys
 ///
@@ -112,11 +112,9 @@ impl KeyTable {
     /// [`KeyError`]: the first reason in its order.
     #[inline]
     pub fn check_local(&self, lkey: u32, pd: PdId, va: u64, len: u64, need: Access) -> Result<Span<'_>, KeyError> {
-        let slot = self.slots.get(lkey).filter(|slot| slot.role.is_valid_region()).ok_or(KeyError::Unknown)?;
-        if !slot.is_of(pd) {
-            return Err(KeyError::WrongPd);
-        }
-        slot.span(va, len, need)
+        let slot = self.slots.get(lkey).ok_or(KeyError::Unknown)?;
+        slot.admit_local(pd, need)?;
+        slot.span(va, len)
     }
 
     /// The span of `len` bytes at address `va` of what a remote key opens to the peer of queue pair `qpn`: what a local
@@ -137,7 +135,9 @@ impl KeyTable {
         len: u64,
         need: Access,
     ) -> Result<Span<'_>, KeyError> {
-        self.remote_slot(rkey, pd, qpn)?.span(va, len, need)
+        let slot = self.slots.get(rkey).ok_or(KeyError::Unknown)?;
+        slot.admit_remote(pd, qpn, need)?;
+        slot.span(va, len)
     }
 
     /// As [`check_remote`](Self::check_remote) for all the bytes behind a key, however many there are.
@@ -146,26 +146,15 @@ impl KeyTable {
     ///
     /// [`KeyError`]: the first reason in its order.
     pub fn check_remote_key(&self, rkey: u32, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
-        let slot = self.remote_slot(rkey, pd, qpn)?;
-        slot.span(slot.iova, 0, need).map(|_| ())
-    }
-
-    #[inline]
-    fn remote_slot(&self, rkey: u32, pd: PdId, qpn: u32) -> Result<&Slot, KeyError> {
-        let slot = self.slots.get(rkey).ok_or(KeyError::Unknown)?;
-        match slot.role.admit(qpn) {
-            Err(KeyError::Unknown) => Err(KeyError::Unknown),
-            _ if !slot.is_of(pd) => Err(KeyError::WrongPd),
-            admitted => admitted.map(|()| slot),
-        }
+        self.slots.get(rkey).ok_or(KeyError::Unknown)?.admit_remote(pd, qpn, need)
     }
 
     /// The plain region, or the fast region in state VALID, behind `key`, if there is one.
     #[must_use]
     pub fn region(&self, key: u32) -> Option<MemoryRegion> {
-        let slot = self.slots.get(key).filter(|slot| slot.role.is_valid_region())?;
+        let slot = self.slots.get(key).filter(|slot| slot.is_valid_region())?;
         let memory = slot.memory.clone()?;
-        Some(MemoryRegion { key, pd: PdId(slot.pd), access: slot.access, iova: slot.iova, memory })
+        Some(MemoryRegion { key, pd: PdId(slot.pd), access: slot.access(), iova: slot.iova, memory })
     }
 
     /// Registers `memory` under a fresh key. Its first byte gets the address `iova` (with
@@ -216,10 +205,12 @@ impl KeyTable {
     ///
     /// [`DeregisterError`], naming the reason; nothing changes then.
     pub fn deregister(&mut self, key: u32) -> Result<Option<Memory>, DeregisterError> {
-        match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role {
-            Role::Window { .. } => Err(DeregisterError::Unknown),
-            Role::Region { windows: 1.. } | Role::FastRegion { windows: 1.., .. } => Err(DeregisterError::WindowsBound),
-            Role::Region { .. } | Role::FastRegion { .. } => {
+        match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role() {
+            Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => Err(DeregisterError::Unknown),
+            Role::Region { windows: 1.. } | Role::ValidFastRegion { windows: 1.., .. } => {
+                Err(DeregisterError::WindowsBound)
+            }
+            Role::Region { .. } | Role::ValidFastRegion { .. } | Role::FreeFastRegion { .. } => {
                 self.forget(key).map(|slot| slot.memory).ok_or(DeregisterError::Unknown)
             }
         }
@@ -276,7 +267,7 @@ impl KeyTable {
     fn add(&mut self, slot: Slot) -> Result<u32, RegisterError> {
         self.room(PdId(slot.pd))?;
         let key = self.draw_key();
-        self.insert(Slot { key, ..slot });
+        self.insert(slot.with_key(key));
         Ok(key)
     }
 

@@ -1,7 +1,5 @@
 //! What the table holds for one key.
 
-use std::num::NonZeroU32;
-
 use super::open_table::Keyed;
 use super::{Access, KeyError, Memory, MemoryRegion, PdId, Span, WindowKind};
 
@@ -11,9 +9,10 @@ use super::{Access, KeyError, Memory, MemoryRegion, PdId, Span, WindowKind};
 pub(super) struct Slot {
     pub(super) key: u32,
     pub(super) pd: u32,
-    /// What it grants, while it can be reached.
-    pub(super) access: Access,
-    pub(super) role: Role,
+    /// The rights that it grants while it can be reached, and by which keys ([`LOCAL_KEY`], [`REMOTE_KEY`]), so that
+    /// a look-up asks for both in one comparison.
+    grants: Access,
+    role: Role,
     /// The address of the first byte, as peers and work requests give it.
     pub(super) iova: u64,
     /// The bytes. Always there while it can be reached.
@@ -22,7 +21,14 @@ pub(super) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 64, "a look-up should touch one cache line");
 
-/// What kind of key it is, and its state.
+/// Among [`Slot::grants`]: the local key opens it.
+const LOCAL_KEY: Access = Access::from_bits_retain(1 << 30);
+/// Among [`Slot::grants`]: the remote key opens it to the peers of all queue pairs of its protection domain.
+const REMOTE_KEY: Access = Access::from_bits_retain(1 << 31);
+
+const _: () = assert!(!Access::all().intersects(LOCAL_KEY.union(REMOTE_KEY)), "the bits must be free");
+
+/// What kind of key it is, and in which state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// A plain region.
@@ -30,61 +36,37 @@ pub(super) enum Role {
         /// How many memory windows are bound to it.
         windows: u32,
     },
-    /// A fast region.
-    FastRegion {
-        /// VALID, not FREE.
-        valid: bool,
+    /// A fast region in state VALID.
+    ValidFastRegion {
         /// The most bytes that can be mapped.
         max_len: u32,
-        /// How many memory windows are bound to it; 0 when it is FREE.
+        /// How many memory windows are bound to it.
         windows: u32,
     },
-    /// A memory window.
-    Window {
-        kind: WindowKind,
+    /// A bound type 1 memory window.
+    BoundType1 {
         /// The key of the region that it is bound to.
-        region: Option<NonZeroU32>,
-        /// The queue pair that a bound type 2 window is for.
+        region: u32,
+    },
+    /// A bound type 2 memory window.
+    BoundType2 {
+        /// The key of the region that it is bound to.
+        region: u32,
+        /// The only queue pair whose peer reaches it.
         qpn: u32,
     },
+    /// A fast region in state FREE.
+    FreeFastRegion {
+        /// The most bytes that can be mapped.
+        max_len: u32,
+    },
+    /// A memory window that is not bound.
+    Unbound(WindowKind),
 }
 
 impl Default for Role {
     fn default() -> Role {
         Role::Region { windows: 0 }
-    }
-}
-
-impl Role {
-    /// Whether it is a region that can be reached.
-    #[inline]
-    pub(super) fn is_valid_region(self) -> bool {
-        matches!(self, Role::Region { .. } | Role::FastRegion { valid: true, .. })
-    }
-
-    /// Whether the queue pair `qpn` can reach it by remote key, as far as kind and state go.
-    ///
-    /// # Errors
-    ///
-    /// [`KeyError::Unknown`] when nobody can, [`KeyError::WrongQp`] when only another queue pair can.
-    #[inline]
-    pub(super) fn admit(self, qpn: u32) -> Result<(), KeyError> {
-        match self {
-            Role::Region { .. } | Role::FastRegion { valid: true, .. } => Ok(()),
-            Role::Window { kind, region: Some(_), qpn: only } => match kind {
-                WindowKind::Type2 if only != qpn => Err(KeyError::WrongQp),
-                _ => Ok(()),
-            },
-            Role::FastRegion { valid: false, .. } | Role::Window { region: None, .. } => Err(KeyError::Unknown),
-        }
-    }
-
-    /// The count of memory windows bound to a region, to be changed.
-    pub(super) fn windows_mut(&mut self) -> Option<&mut u32> {
-        match self {
-            Role::Region { windows } | Role::FastRegion { windows, .. } => Some(windows),
-            Role::Window { .. } => None,
-        }
     }
 }
 
@@ -98,23 +80,113 @@ impl Keyed for Slot {
 impl Slot {
     /// A plain region.
     pub(super) fn of(region: &MemoryRegion) -> Slot {
-        Slot {
+        let mut slot = Slot {
             key: region.key,
             pd: region.pd.0,
-            access: region.access,
-            role: Role::Region { windows: 0 },
             iova: region.iova,
             memory: Some(region.memory.clone()),
+            ..Slot::default()
+        };
+        slot.open(Role::Region { windows: 0 }, region.access);
+        slot
+    }
+
+    /// Something that cannot be reached yet.
+    pub(super) fn closed(pd: PdId, role: Role) -> Slot {
+        Slot { pd: pd.0, role, ..Slot::default() }
+    }
+
+    /// The same under another key.
+    pub(super) fn with_key(self, key: u32) -> Slot {
+        Slot { key, ..self }
+    }
+
+    /// It becomes something that can be reached, with `access`; its address and bytes are in place.
+    pub(super) fn open(&mut self, role: Role, access: Access) {
+        let by = match role {
+            Role::Region { .. } | Role::ValidFastRegion { .. } => LOCAL_KEY.union(REMOTE_KEY),
+            Role::BoundType1 { .. } => REMOTE_KEY,
+            Role::BoundType2 { .. } | Role::FreeFastRegion { .. } | Role::Unbound(_) => Access::empty(),
+        };
+        self.role = role;
+        self.grants = access.difference(LOCAL_KEY.union(REMOTE_KEY)) | by;
+    }
+
+    /// It becomes something that cannot be reached.
+    pub(super) fn close(&mut self, role: Role) {
+        self.role = role;
+        self.grants = Access::empty();
+    }
+
+    /// What kind of key it is, and in which state.
+    pub(super) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The rights that it grants.
+    pub(super) fn access(&self) -> Access {
+        self.grants.difference(LOCAL_KEY.union(REMOTE_KEY))
+    }
+
+    /// The count of memory windows bound to a region that can be reached, to be changed.
+    pub(super) fn windows_mut(&mut self) -> Option<&mut u32> {
+        match &mut self.role {
+            Role::Region { windows } | Role::ValidFastRegion { windows, .. } => Some(windows),
+            _ => None,
         }
     }
 
-    /// The span of `len` bytes at address `va`, when it grants `need`.
+    /// Whether it is of protection domain `pd`.
     #[inline]
-    pub(super) fn span(&self, va: u64, len: u64, need: Access) -> Result<Span<'_>, KeyError> {
-        let memory = self.memory.as_ref().ok_or(KeyError::Unknown)?;
-        if !self.access.contains(need) {
-            return Err(KeyError::NoAccess);
+    pub(super) fn is_of(&self, pd: PdId) -> bool {
+        self.pd == pd.0
+    }
+
+    /// Whether it is a region that can be reached.
+    pub(super) fn is_valid_region(&self) -> bool {
+        self.grants.contains(LOCAL_KEY)
+    }
+
+    /// Whether its local key opens it to the queue pairs of `pd` for `need`.
+    #[inline]
+    pub(super) fn admit_local(&self, pd: PdId, need: Access) -> Result<(), KeyError> {
+        if self.is_of(pd) && self.grants.contains(need | LOCAL_KEY) { Ok(()) } else { self.refuse_local(pd) }
+    }
+
+    /// Whether its remote key opens it to the peer of queue pair `qpn` of `pd` for `need`.
+    #[inline]
+    pub(super) fn admit_remote(&self, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
+        if self.is_of(pd) && self.grants.contains(need | REMOTE_KEY) { Ok(()) } else { self.admit_qp(pd, qpn, need) }
+    }
+
+    /// Why [`admit_local`](Self::admit_local) does not.
+    #[inline(never)]
+    fn refuse_local(&self, pd: PdId) -> Result<(), KeyError> {
+        Err(if !self.is_valid_region() {
+            KeyError::Unknown
+        } else if !self.is_of(pd) {
+            KeyError::WrongPd
+        } else {
+            KeyError::NoAccess
+        })
+    }
+
+    /// What [`admit_remote`](Self::admit_remote) says when not all of the protection domain is let in.
+    #[inline(never)]
+    fn admit_qp(&self, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
+        match self.role {
+            Role::FreeFastRegion { .. } | Role::Unbound(_) => Err(KeyError::Unknown),
+            _ if !self.is_of(pd) => Err(KeyError::WrongPd),
+            Role::BoundType2 { qpn: only, .. } if only != qpn => Err(KeyError::WrongQp),
+            _ if !self.grants.contains(need) => Err(KeyError::NoAccess),
+            _ => Ok(()),
         }
+    }
+
+    /// The span of `len` bytes at address `va`.
+    #[inline]
+    pub(super) fn span(&self, va: u64, len: u64) -> Result<Span<'_>, KeyError> {
+        let memory = self.memory.as_ref().ok_or(KeyError::Unknown)?;
         let offset = self.offset(memory, va, len).ok_or(KeyError::OutOfRange)?;
         // Both are at most the memory's length, a usize.
         Ok(Span::new(memory, offset as usize, len as usize))
@@ -128,11 +200,5 @@ impl Slot {
         let offset = va.wrapping_sub(self.iova);
         let length = memory.len() as u64;
         (offset <= length && len <= length - offset).then_some(offset)
-    }
-
-    /// Whether it is of protection domain `pd`.
-    #[inline]
-    pub(super) fn is_of(&self, pd: PdId) -> bool {
-        self.pd == pd.0
     }
 }

@@ -2,8 +2,6 @@
 //!
 //! IBTA: "Memory Windows". In libibverbs: `ibv_alloc_mw`, `ibv_bind_mw`, `IBV_WR_BIND_MW`.
 
-use std::num::NonZeroU32;
-
 use super::slot::{Role, Slot};
 use super::{Access, BindError, KeyTable, PdId, RegisterError, UnknownKey};
 
@@ -51,8 +49,7 @@ impl KeyTable {
     /// [`RegisterError`], naming the reason; nothing changes then.
     pub fn alloc_window(&mut self, pd: PdId, kind: WindowKind) -> Result<u32, RegisterError> {
         self.own_keys_only()?;
-        let role = Role::Window { kind, region: None, qpn: 0 };
-        self.add(Slot { pd: pd.0, role, ..Slot::default() })
+        self.add(Slot::closed(pd, Role::Unbound(kind)))
     }
 
     /// Forgets a memory window, bound or not. From now on its key is unknown.
@@ -61,12 +58,12 @@ impl KeyTable {
     ///
     /// [`UnknownKey`] when no memory window has the key.
     pub fn dealloc_window(&mut self, key: u32) -> Result<(), UnknownKey> {
-        match self.slots.get(key).ok_or(UnknownKey)?.role {
-            Role::Window { .. } => {
+        match self.slots.get(key).ok_or(UnknownKey)?.role() {
+            Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => {
                 self.unbind(key);
                 self.forget(key).map(|_| ()).ok_or(UnknownKey)
             }
-            Role::Region { .. } | Role::FastRegion { .. } => Err(UnknownKey),
+            Role::Region { .. } | Role::ValidFastRegion { .. } | Role::FreeFastRegion { .. } => Err(UnknownKey),
         }
     }
 
@@ -82,7 +79,12 @@ impl KeyTable {
     /// [`BindError`]: the first reason in its order; nothing changes then.
     pub fn bind_window(&mut self, key: u32, pd: PdId, qpn: u32, bind: &WindowBind) -> Result<(), BindError> {
         let window = self.slots.get(key).ok_or(BindError::Unknown)?;
-        let Role::Window { kind, region: bound, .. } = window.role else { return Err(BindError::Unknown) };
+        let kind = match window.role() {
+            Role::Unbound(kind) => kind,
+            Role::BoundType1 { .. } => WindowKind::Type1,
+            Role::BoundType2 { .. } => WindowKind::Type2,
+            _ => return Err(BindError::Unknown),
+        };
         if !window.is_of(pd) {
             return Err(BindError::WrongPd);
         }
@@ -91,7 +93,7 @@ impl KeyTable {
                 self.unbind(key);
                 return Ok(());
             }
-            WindowKind::Type2 if bound.is_some() => return Err(BindError::AlreadyBound),
+            WindowKind::Type2 if window.role() != Role::Unbound(kind) => return Err(BindError::AlreadyBound),
             WindowKind::Type2 if bind.len == 0 => return Err(BindError::NoBytes),
             WindowKind::Type1 | WindowKind::Type2 => {}
         }
@@ -99,19 +101,19 @@ impl KeyTable {
             return Err(BindError::IllegalAccess);
         }
 
-        let region = self.slots.get(bind.region_key).filter(|region| region.role.is_valid_region());
+        let region = self.slots.get(bind.region_key).filter(|region| region.is_valid_region());
         let region = region.ok_or(BindError::UnknownRegion)?;
         if !region.is_of(pd) {
             return Err(BindError::RegionWrongPd);
         }
-        if !region.access.contains(Access::MW_BIND) {
+        if !region.access().contains(Access::MW_BIND) {
             return Err(BindError::NotBindable);
         }
-        // Its owner and its peers would count differently. Linux refuses it, too.
-        if region.access.contains(Access::ZERO_BASED) {
+        // Its addresses are offsets, which only a zero-based window should have. Linux' rxe refuses it, too.
+        if region.access().contains(Access::ZERO_BASED) {
             return Err(BindError::ZeroBasedRegion);
         }
-        if !(bind.access | region.access & Access::LOCAL_WRITE).is_legal() {
+        if !(bind.access | region.access() & Access::LOCAL_WRITE).is_legal() {
             return Err(BindError::NoLocalWrite);
         }
         let piece = region.memory.as_ref().and_then(|memory| {
@@ -123,17 +125,21 @@ impl KeyTable {
         let piece = piece.ok_or(BindError::OutOfRange)?;
 
         self.unbind(key);
-        if let Some(windows) = self.slots.get_mut(bind.region_key).and_then(|region| region.role.windows_mut()) {
+        if let Some(windows) = self.slots.get_mut(bind.region_key).and_then(Slot::windows_mut) {
             *windows += 1;
         }
-        if kind == WindowKind::Type2 {
-            self.bound_on_qp += 1;
-        }
+        let region = bind.region_key;
+        let role = match kind {
+            WindowKind::Type1 => Role::BoundType1 { region },
+            WindowKind::Type2 => {
+                self.bound_on_qp += 1;
+                Role::BoundType2 { region, qpn }
+            }
+        };
         if let Some(window) = self.slots.get_mut(key) {
-            window.role = Role::Window { kind, region: NonZeroU32::new(bind.region_key), qpn };
-            window.access = bind.access;
             window.iova = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
             window.memory = Some(piece);
+            window.open(role, bind.access);
         }
         Ok(())
     }
@@ -145,7 +151,7 @@ impl KeyTable {
         if self.bound_on_qp == 0 {
             return 0;
         }
-        let is_on_it = |slot: &&mut Slot| matches!(slot.role, Role::Window { kind: WindowKind::Type2, region: Some(_), qpn: on } if on == qpn);
+        let is_on_it = |slot: &&mut Slot| matches!(slot.role(), Role::BoundType2 { qpn: on, .. } if on == qpn);
         let keys: Vec<u32> = self.slots.iter_mut().filter(is_on_it).map(|slot| slot.key).collect();
         keys.iter().for_each(|&key| self.unbind(key));
         keys.len()
@@ -154,16 +160,51 @@ impl KeyTable {
     /// Unbinds the memory window of `key`, if it is one and bound. Frees no memory: its region still has the bytes.
     pub(super) fn unbind(&mut self, key: u32) {
         let Some(window) = self.slots.get_mut(key) else { return };
-        let Role::Window { kind, region: Some(region), .. } = window.role else { return };
-        window.role = Role::Window { kind, region: None, qpn: 0 };
-        window.access = Access::empty();
-        window.iova = 0;
+        let (region, kind) = match window.role() {
+            Role::BoundType1 { region } => (region, WindowKind::Type1),
+            Role::BoundType2 { region, .. } => (region, WindowKind::Type2),
+            _ => return,
+        };
+        window.close(Role::Unbound(kind));
         window.memory = None;
         if kind == WindowKind::Type2 {
             self.bound_on_qp -= 1;
         }
-        if let Some(windows) = self.slots.get_mut(region.get()).and_then(|region| region.role.windows_mut()) {
+        if let Some(windows) = self.slots.get_mut(region).and_then(Slot::windows_mut) {
             *windows -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{KeyDomain, Memory};
+
+    #[test]
+    fn bound_type_2_windows_are_counted_up_and_down() {
+        let mut keys = KeyTable::new([2; 32], KeyDomain::Local);
+        let pd = keys.alloc_pd();
+        let access = Access::MW_BIND;
+        let region_key = keys.register(pd, Memory::heap(64), 0, access).unwrap().lkey();
+        let bind = WindowBind { region_key, addr: 0, len: 64, access: Access::REMOTE_READ };
+        let ends: [fn(&mut KeyTable, u32, PdId); 3] = [
+            |keys, key, pd| keys.invalidate_local(key, pd).unwrap(),
+            |keys, key, _| keys.dealloc_window(key).unwrap(),
+            |keys, _, _| assert_eq!(keys.unbind_windows_of(7), 1),
+        ];
+        for end in ends {
+            let one = keys.alloc_window(pd, WindowKind::Type1).unwrap();
+            let two = keys.alloc_window(pd, WindowKind::Type2).unwrap();
+            for key in [one, two] {
+                keys.bind_window(key, pd, 7, &bind).unwrap();
+            }
+            assert_eq!(keys.bound_on_qp, 1);
+            end(&mut keys, two, pd);
+            assert_eq!(keys.bound_on_qp, 0);
+            keys.dealloc_window(one).unwrap();
+            assert_eq!(keys.bound_on_qp, 0);
+        }
+        assert!(keys.deregister(region_key).is_ok());
     }
 }
