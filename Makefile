@@ -42,7 +42,7 @@ build:
 test:
 	@tests/run test
 
-# As `make test`, with the long runs.
+# As `make test`, with the long runs and a guest with a newer kernel (Debian's backports).
 nightly:
 	@RXE_NIGHTLY=1 tests/run test
 

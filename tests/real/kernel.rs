@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_secs(30);
 
-/// The group `kernel`.
+/// The group `kernel`, with the world's suffix.
 pub fn run(report: &mut Report, world: &World) {
-    if !report.group("kernel") {
+    if !report.group(&format!("kernel{}", world.suffix)) {
         return;
     }
     let boot = || {
@@ -19,7 +19,7 @@ pub fn run(report: &mut Report, world: &World) {
         let guest = Guest::boot(
             world,
             GuestConfig {
-                name: "kernel".to_owned(),
+                name: format!("kernel{}", world.suffix),
                 plug: Plug::Tap(tap.name.clone()),
                 parameters: format!("ip4={GUEST_V4}/24"),
                 extra_initrd: None,
@@ -31,6 +31,9 @@ pub fn run(report: &mut Report, world: &World) {
     };
     let Some((guest, _tap)) = report.fixture("boot", boot) else { return };
     let context = || format!("console: {}", guest.console());
+    report.case("it is the kernel that was asked for", context, || {
+        guest.expect("uname -r", SHORT, &[&world.release()?]).map(drop)
+    });
     report.case("exit codes and output", context, || {
         guest.run("printf 'no newline'; printf err >&2; exit 7", SHORT)?.expect(7, &["no newlineerr"])?;
         guest.run("no-such-program", SHORT)?.expect(127, &[])?;

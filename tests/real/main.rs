@@ -4,7 +4,8 @@
 //! the demonstration instead. The groups that need root, hugepages and QEMU run in network, mount and process
 //! namespaces of their own, so that nothing of them can outlive the run. Where a machine lacks something these groups
 //! are skipped, and say so; with the environment variable CI set that is a failure. RXE_REAL_PCAP=FOLDER writes captures
-//! of the guests on tap interfaces.
+//! of the guests on tap interfaces. With RXE_NIGHTLY some groups run a second time in a guest with a newer kernel, whose
+//! version is in their names.
 
 mod cli;
 mod demo;
@@ -45,6 +46,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The groups whose outcome depends on the kernel at the other end, with a newer one.
+fn newer_kernel(report: &mut Report, world: &World) {
+    report.group("newer-kernel");
+    let Some(newer) = report.fixture("its image", || world.newer()) else { return };
+    kernel::run(report, &newer);
+    matrix::run_one(report, &newer, matrix::Port::Vhost, 4200);
+}
+
 /// Runs all groups; without a world only those that need none.
 fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> ExitCode {
     let mut report = Report::new(filters);
@@ -54,6 +63,9 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         quick_start::run(&mut report, world);
         pci::run(&mut report, world);
         matrix::run(&mut report, world);
+        if world::nightly() {
+            newer_kernel(&mut report, world);
+        }
     }
     if let Some(why) = lacking {
         report.skipped(&why, std::env::var_os("CI").is_some_and(|v| !v.is_empty()));

@@ -37,7 +37,7 @@ pub struct Bed<'w> {
 impl<'w> Bed<'w> {
     /// Starts a target on such a port and boots a guest there.
     pub fn new(world: &'w World, port: Port, mtu: u32) -> Result<Bed<'w>, String> {
-        let name = format!("{}{mtu}", if port == Port::Vhost { "v" } else { "p" });
+        let name = format!("{}{mtu}{}", if port == Port::Vhost { "v" } else { "p" }, world.suffix);
         let mut tap = None;
         let (vdev, plug) = match port {
             Port::AfPacket => {
@@ -108,28 +108,34 @@ impl Drop for Bed<'_> {
 
 /// The groups `af_packet-1500`, `af_packet-4200`, `vhost-1500`, `vhost-4200`.
 pub fn run(report: &mut Report, world: &World) {
-    for (name, port) in [("af_packet", Port::AfPacket), ("vhost", Port::Vhost)] {
+    for port in [Port::AfPacket, Port::Vhost] {
         for mtu in [1500, 4200] {
-            if !report.group(&format!("{name}-{mtu}")) {
-                continue;
-            }
-            let Some(mut bed) = report.fixture("boot", || Bed::new(world, port, mtu)) else { continue };
-            reachability(report, &bed, mtu);
-            programs(report, &bed);
-            regions(report, &bed);
-            many(report, &bed);
-            let alive = bed.target.as_mut().is_some_and(Target::alive);
-            let context = bed.context();
-            report.case(
-                "the target still runs",
-                || context.clone(),
-                || {
-                    if alive { Ok(()) } else { Err("it has ended".to_owned()) }
-                },
-            );
-            ends(report, &mut bed, port);
+            run_one(report, world, port, mtu);
         }
     }
+}
+
+/// One of the groups, with the world's suffix.
+pub fn run_one(report: &mut Report, world: &World, port: Port, mtu: u32) {
+    let name = if port == Port::Vhost { "vhost" } else { "af_packet" };
+    if !report.group(&format!("{name}-{mtu}{}", world.suffix)) {
+        return;
+    }
+    let Some(mut bed) = report.fixture("boot", || Bed::new(world, port, mtu)) else { return };
+    reachability(report, &bed, mtu);
+    programs(report, &bed);
+    regions(report, &bed);
+    many(report, &bed);
+    let alive = bed.target.as_mut().is_some_and(Target::alive);
+    let context = bed.context();
+    report.case(
+        "the target still runs",
+        || context.clone(),
+        || {
+            if alive { Ok(()) } else { Err("it has ended".to_owned()) }
+        },
+    );
+    ends(report, &mut bed, port);
 }
 
 fn reachability(report: &mut Report, bed: &Bed, mtu: u32) {

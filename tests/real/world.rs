@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Set for the inner program: the folder for its files.
 const INSIDE: &str = "RXE_REAL_DIR";
+/// The Debian suite of the newer kernel.
+const NEWER_SUITE: &str = "bookworm-backports";
 /// Free 2 MiB pages that one target and its regions need.
 const HUGEPAGES: u64 = 200;
 /// Programs that the tests start.
@@ -26,6 +28,8 @@ pub struct World {
     pub vmlinuz: PathBuf,
     /// See `vmlinuz`.
     pub initrd: PathBuf,
+    /// What the names of groups and files end with: nothing for the stable kernel, `-6.12` or so for another.
+    pub suffix: String,
 }
 
 /// What `enter` came to.
@@ -51,6 +55,16 @@ pub fn target_binary() -> &'static str {
 /// Folder of the guest's images, kept from run to run.
 pub fn guest_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest")
+}
+
+/// The same for the newer kernel.
+fn newer_guest_dir() -> PathBuf {
+    guest_dir().with_file_name(format!("guest-{NEWER_SUITE}"))
+}
+
+/// Whether the long runs are wanted (`make nightly`).
+pub fn nightly() -> bool {
+    std::env::var_os("RXE_NIGHTLY").is_some_and(|v| !v.is_empty())
 }
 
 /// Goes into namespaces of our own, or says why not.
@@ -110,6 +124,11 @@ fn outside() -> Entered {
     if !guest.is_ok_and(|status| status.success()) {
         return Entered::Lacking("the guest's image could not be built (its builder said why)".to_owned());
     }
+    if nightly() {
+        let mut build = Command::new(root().join("tests/guest/build"));
+        // If this fails, its builder says why, and `World::newer` finds no image.
+        let _ = build.args(["--suite", NEWER_SUITE]).arg(newer_guest_dir()).status();
+    }
     remove_stale(&std::env::temp_dir());
     if let Err(e) = std::fs::create_dir_all(&dir) {
         return Entered::Lacking(format!("cannot make the folder {}: {e}", dir.display()));
@@ -159,7 +178,32 @@ impl World {
         must("mount", &["-t", "tmpfs", "none", "/run/dpdk"])?;
         must("mount", &["-t", "tmpfs", "none", "/dev/shm"])?;
         let token = dir.to_string_lossy().rsplit('-').next().unwrap_or("0").to_owned();
-        Ok(World { dir, token, vmlinuz: guest_dir().join("vmlinuz"), initrd: guest_dir().join("initrd") })
+        let (vmlinuz, initrd) = (guest_dir().join("vmlinuz"), guest_dir().join("initrd"));
+        Ok(World { dir, token, vmlinuz, initrd, suffix: String::new() })
+    }
+
+    /// The same surroundings with the newer kernel for the guests.
+    pub fn newer(&self) -> Result<World, String> {
+        let images = newer_guest_dir();
+        if !images.join("stamp").exists() {
+            return Err(format!("tests/guest/build has made no image with the kernel of {NEWER_SUITE}"));
+        }
+        let release = std::fs::read_to_string(images.join("release")).map_err(|e| e.to_string())?;
+        let version: Vec<&str> = release.split('.').take(2).collect();
+        Ok(World {
+            dir: self.dir.clone(),
+            token: self.token.clone(),
+            vmlinuz: images.join("vmlinuz"),
+            initrd: images.join("initrd"),
+            suffix: format!("-{}", version.join(".")),
+        })
+    }
+
+    /// The release of the guests' kernel, as `uname -r` prints it.
+    pub fn release(&self) -> Result<String, String> {
+        let file = self.vmlinuz.with_file_name("release");
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok(text.trim().to_owned())
     }
 
     /// A path in the run's folder.
