@@ -7,7 +7,7 @@ use rxe_dpdk::rxe_proto::cm::ConnectRequest;
 use rxe_dpdk::rxe_proto::verbs::{
     Access, MemoryRegion, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
 };
-use rxe_dpdk::service::{Accept, Context, Decision, Listen, Service, ServiceFactory};
+use rxe_dpdk::service::{Accept, Context, Decision, Listen, QpSpec, Service, ServiceFactory};
 use rxe_dpdk::worker::{PortSettings, QpCaps, Runtime, RuntimeConfig};
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -38,7 +38,7 @@ impl Service for Echo {
 
     fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
         let Some(mr) = &self.0 else { return Decision::refuse("no memory") };
-        let Ok(qp) = cx.create_qp(mr.pd(), CAPS, Access::empty()) else {
+        let Ok(qp) = cx.create_qp(&QpSpec::rc(mr.pd(), CAPS, Access::empty())) else {
             return Decision::refuse("no queue pair");
         };
         let posted = cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[buffer(mr, 4096)] });

@@ -13,15 +13,19 @@
 //! completions ──> Service::completion
 //! DREQ, dead QP, shutdown ──> Service::disconnected, then the runtime destroys the QP
 //! ```
+//!
+//! Queue pairs whose peers are found by other means than the connection manager (a TCP stream, multicast) are the
+//! service's own from [`Context::create_qp`] to [`Context::destroy_qp`].
 
 use std::net::SocketAddr;
 
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, RejReason};
 
 pub use crate::worker::context::Context;
 pub use crate::worker::messages::{EndReason, StreamId};
+pub use crate::worker::verbs::{QpKind, QpSpec};
 
 /// Where a service wants to be called.
 #[derive(Clone)]
@@ -122,6 +126,12 @@ pub trait Service: Send {
 
     /// A work request on one of this service's queue pairs completed.
     fn completion(&mut self, _cx: &mut Context<'_>, _wc: &WorkCompletion) {}
+
+    /// Something happened to a queue pair or shared receive queue of this service: a limit was reached, a send queue has
+    /// drained, a shared receive queue is done with, a queue pair is in error. Of the queue pairs of connections the
+    /// runtime takes `CommunicationEstablished` and `QpError` for itself; any other queue pair in error is the service's
+    /// to destroy.
+    fn async_event(&mut self, _cx: &mut Context<'_>, _event: &AsyncEvent) {}
 
     /// A TCP stream to one of our ports was opened.
     fn stream_opened(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _local: SocketAddr, _peer: SocketAddr) {}

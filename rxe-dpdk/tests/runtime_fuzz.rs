@@ -15,7 +15,7 @@ use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
 use rxe_dpdk::rxe_proto::transport::{QpCaps, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
 use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
 use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory, StreamId};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
 
 #[path = "../proto/tests/support/pcap.rs"]
@@ -63,7 +63,7 @@ impl Service for Instance {
     fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
         let region = self.0.as_ref().unwrap();
         let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let Ok(qp) = cx.create_qp(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ) else {
+        let Ok(qp) = cx.create_qp(&QpSpec::rc(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ)) else {
             return Decision::refuse("no queue pair");
         };
         cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use rxe_dpdk::service::{Context, Decision};
+use rxe_dpdk::service::{Context, Decision, QpSpec};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::cm::ConnId;
 use rxe_proto::mem::{Access, AllocError, Memory, MemoryRegion, PdId};
@@ -68,7 +68,7 @@ impl Seats {
                 }
             }
         };
-        let qp = match cx.create_qp(seat.pd, CAPS, access) {
+        let qp = match cx.create_qp(&QpSpec::rc(seat.pd, CAPS, access)) {
             Ok(qp) => qp,
             Err(error) => {
                 self.0.push(seat);

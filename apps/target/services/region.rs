@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
 use rxe_dpdk::worker::{NamedRegion, QpCaps};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::Access;
@@ -95,7 +95,7 @@ impl Region {
     fn open(cx: &mut Context<'_>, region: &NamedRegion) -> Result<Qpn, Decision> {
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp = cx.create_qp(region.pd, caps, PEER_ACCESS).map_err(|error| {
+        let qp = cx.create_qp(&QpSpec::rc(region.pd, caps, PEER_ACCESS)).map_err(|error| {
             tracing::warn!("connection refused, no queue pair: {error}");
             Decision::Reject { reason: RejReason::NoQp, private_data: Vec::new() }
         })?;

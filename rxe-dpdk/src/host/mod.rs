@@ -41,6 +41,7 @@ use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
 
 pub use config::{Cidr, CidrParseError, HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
+pub use route::multicast_mac;
 pub use stats::HostStats;
 pub use tcp::ConnectError;
 

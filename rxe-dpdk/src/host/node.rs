@@ -12,7 +12,7 @@ use super::ethernet::{Ethernet, Link};
 use super::event::HostEvent;
 use super::ip::{ICMPV6, Ip, IpHeader, Pair};
 use super::neighbour::{Evidence, Lookup, Neighbours, Update};
-use super::route::{Routing, multicast_mac_v4, multicast_mac_v6};
+use super::route::{Routing, multicast_mac};
 use super::stats::HostStats;
 use super::{Resolution, nd};
 
@@ -129,9 +129,7 @@ impl Node {
     pub(super) fn resolve(&mut self, now: Instant, dst: IpAddr) -> Resolution {
         let group_mac = match dst {
             IpAddr::V4(ip) if self.routing.is_broadcast(ip) => Some(MacAddr::BROADCAST),
-            IpAddr::V4(ip) if ip.is_multicast() => Some(multicast_mac_v4(ip)),
-            IpAddr::V6(ip) if ip.is_multicast() => Some(multicast_mac_v6(ip)),
-            _ => None,
+            _ => multicast_mac(dst),
         };
         if let Some(mac) = group_mac {
             let source = self.routing.source(dst, dst);

@@ -128,6 +128,15 @@ pub(super) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 1, 0xFF00 | u16::from(o[13]), u16::from_be_bytes([o[14], o[15]]))
 }
 
+/// The MAC that frames to a multicast group have; `None` when `ip` is no group.
+pub fn multicast_mac(ip: IpAddr) -> Option<MacAddr> {
+    match ip {
+        IpAddr::V4(group) if group.is_multicast() => Some(multicast_mac_v4(group)),
+        IpAddr::V6(group) if group.is_multicast() => Some(multicast_mac_v6(group)),
+        _ => None,
+    }
+}
+
 /// The MAC that frames to an IPv6 group have (RFC 2464 section 7).
 pub(super) fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
     let o = group.octets();

@@ -1,18 +1,20 @@
-//! What a service may do: verbs on its own lcore, timers, TCP streams.
+//! What a service may do besides [verbs](super::verbs): memory, connections, timers, TCP streams.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use rxe_proto::cm::ConnId;
 use rxe_proto::mem::{Access, AllocError, Allocator, Memory, MemoryRegion, PdId, RegisterError};
-use rxe_proto::transport::{
-    CqId, Engine, PostError, QpCaps, QpError, QpInit, QpTransition, QpType, Qpn, RecvWr, SendWr,
-};
+use rxe_proto::transport::Engine;
+use rxe_proto::wire::PortId;
 use rxe_proto::{Duration, Instant};
 
 use super::messages::{StreamId, ToControl};
+use super::ports::LocalPort;
+use super::seeds::Seeds;
+use super::verbs::{Objects, ServiceCq};
 
 /// A region that was named on the command line. It is known to every worker under the same key.
 #[derive(Clone, Debug)]
@@ -43,13 +45,6 @@ impl ServiceTimers {
     }
 }
 
-/// A completion queue of one service and how many completions its queue pairs may have outstanding.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ServiceCq {
-    pub(crate) cq: CqId,
-    pub(crate) depth: usize,
-}
-
 /// A service's hands: see the [module documentation of `service`](crate::service).
 pub struct Context<'a> {
     pub(crate) now: Instant,
@@ -57,7 +52,9 @@ pub struct Context<'a> {
     pub(crate) service: usize,
     pub(crate) engine: &'a mut Engine,
     pub(crate) cq: &'a mut ServiceCq,
-    pub(crate) qp_depth: &'a mut HashMap<Qpn, usize>,
+    pub(crate) objects: &'a mut Objects,
+    pub(crate) psns: &'a mut Seeds,
+    pub(crate) ports: &'a [LocalPort],
     pub(crate) allocator: &'a dyn Allocator,
     pub(crate) regions: &'a [NamedRegion],
     pub(crate) outbox: &'a Sender<ToControl>,
@@ -73,6 +70,16 @@ impl Context<'_> {
     /// The number of this worker, from 0.
     pub fn worker(&self) -> usize {
         self.worker
+    }
+
+    /// Our ports, by number.
+    pub fn ports(&self) -> &[LocalPort] {
+        self.ports
+    }
+
+    /// One of our ports.
+    pub fn port(&self, port: PortId) -> Option<&LocalPort> {
+        self.ports.get(usize::from(port.0))
     }
 
     /// A new protection domain.
@@ -106,54 +113,6 @@ impl Context<'_> {
     /// The regions named on the command line, in its order.
     pub fn regions(&self) -> &[NamedRegion] {
         self.regions
-    }
-
-    /// A reliable-connected queue pair in Init, whose completions come to this service. `access` is what its peer
-    /// may do besides SEND.
-    pub fn create_qp(&mut self, pd: PdId, caps: QpCaps, access: Access) -> Result<Qpn, QpError> {
-        let depth = (caps.max_send_wr + caps.max_recv_wr) as usize;
-        let total = self.cq.depth + depth;
-        if self.engine.resize_cq(self.cq.cq, total).is_err() {
-            return Err(QpError::Limit {
-                name: "completion queue depth",
-                value: u32::try_from(total).unwrap_or(u32::MAX),
-                limit: self.engine.config().max_cqe,
-            });
-        }
-        let cq = self.cq.cq;
-        let qpn = self.engine.create_qp(&QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            caps,
-            sq_sig_all: false,
-        })?;
-        self.cq.depth += depth;
-        self.qp_depth.insert(qpn, depth);
-        self.engine.modify_qp(self.now, qpn, QpTransition::ToInit { access })?;
-        Ok(qpn)
-    }
-
-    /// Destroys a queue pair that was never handed to the runtime in a [`Decision`](crate::service::Decision);
-    /// those of connections are destroyed by the runtime.
-    pub fn destroy_qp(&mut self, qpn: Qpn) {
-        if let Some(depth) = self.qp_depth.remove(&qpn) {
-            self.cq.depth -= depth;
-            // Known above, so it exists.
-            let _ = self.engine.destroy_qp(qpn);
-        }
-    }
-
-    /// Posts to the send queue.
-    pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.engine.post_send(self.now, qpn, wr)
-    }
-
-    /// Posts to the receive queue.
-    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.engine.post_recv(qpn, wr)
     }
 
     /// Ends a connection; [`Service::disconnected`](crate::service::Service::disconnected) follows.

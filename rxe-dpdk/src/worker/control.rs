@@ -18,6 +18,7 @@ use rxe_proto::wire::{
 use rxe_proto::{Duration, Instant};
 
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
+use super::ports::LocalPort;
 use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
 use crate::service::Listen;
 
@@ -44,6 +45,20 @@ pub(crate) struct ControlPort {
     /// PSN of the next packet from our QP1 and IP id of the next packet.
     pub(crate) gsi_psn: Psn,
     pub(crate) ip_id: u16,
+}
+
+impl ControlPort {
+    /// What services may know of it.
+    pub(crate) fn local(&self) -> LocalPort {
+        LocalPort {
+            id: self.host.port(),
+            mac: self.mac,
+            vlan: self.host.vlan(),
+            addresses: self.host.addresses().collect(),
+            mtu: self.host.mtu(),
+            path_mtu: self.path_mtu,
+        }
+    }
 }
 
 /// The traffic class and priority of what we send.

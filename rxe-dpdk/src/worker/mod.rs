@@ -19,12 +19,13 @@ mod runtime;
 mod seeds;
 mod services;
 mod settings;
+pub(crate) mod verbs;
 
 pub use context::NamedRegion;
 pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
 pub use injector::{FaultRates, FaultScope, FaultSettings, FaultStats, Probability};
-pub use ports::WorkerStats;
+pub use ports::{LocalPort, WorkerStats};
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
 pub use rxe_proto::transport::QpCaps;
 pub use services::ServiceStats;

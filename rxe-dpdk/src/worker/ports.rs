@@ -1,6 +1,8 @@
 //! The ports of one worker: where its frames come from and go to.
 
-use rxe_proto::wire::{MacAddr, PortId, TxQueue};
+use std::net::IpAddr;
+
+use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, TxQueue};
 use rxe_proto::{Instant, counters};
 
 use super::injector::Injector;
@@ -41,12 +43,43 @@ counters! {
     }
 }
 
+/// One of our ports, as services see it: what a peer must be told to find us, and what a
+/// [`Path`](rxe_proto::wire::Path) of ours needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPort {
+    /// Its number.
+    pub id: PortId,
+    /// Our Ethernet address.
+    pub mac: MacAddr,
+    /// Tag control information (priority and VLAN id) of what we send; `None` is untagged.
+    pub vlan: Option<u16>,
+    /// Our IP addresses, preferred ones first, the link-local one last.
+    pub addresses: Vec<IpAddr>,
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// Largest path MTU that the IP MTU carries.
+    pub path_mtu: PathMtu,
+}
+
+impl LocalPort {
+    /// Our addresses as GIDs: the port's GID table.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
+        self.addresses.iter().map(|ip| Gid::from(*ip))
+    }
+}
+
 /// What a worker must know of a port to filter frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortIdentity {
     pub(crate) mac: MacAddr,
     /// The VLAN we live in; `None` is untagged.
     pub(crate) vlan: Option<u16>,
+}
+
+impl From<&LocalPort> for PortIdentity {
+    fn from(port: &LocalPort) -> PortIdentity {
+        PortIdentity { mac: port.mac, vlan: port.vlan.map(|tci| tci & 0x0FFF) }
+    }
 }
 
 /// The receive side of one port of one worker.

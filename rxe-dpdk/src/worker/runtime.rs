@@ -16,7 +16,7 @@ use super::handoff::{HandOff, TxRing, TxRingEnd};
 use super::idle::Idler;
 use super::injector::{Direction, FaultSettings, Injector, MAX_HELD};
 use super::lane::TxLane;
-use super::ports::{PortIdentity, PortsTx, RxPort};
+use super::ports::{LocalPort, PortIdentity, PortsTx, RxPort};
 use super::run::{Dispatcher, StopFlags, Worker};
 use super::seeds::Seeds;
 use super::services::ServiceHost;
@@ -192,10 +192,8 @@ impl Runtime {
 
         let (to_control, control_inbox) = mpsc::channel();
         let (senders, inboxes): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
-        let identities: Vec<PortIdentity> = hosts
-            .iter()
-            .map(|own| PortIdentity { mac: own.mac, vlan: own.host.vlan().map(|tci| tci & 0x0FFF) })
-            .collect();
+        let local: Arc<[LocalPort]> = hosts.iter().map(ControlPort::local).collect();
+        let identities: Vec<PortIdentity> = local.iter().map(PortIdentity::from).collect();
         let guid = u64::from_be_bytes(hosts[0].mac.eui64(true));
         let cm = Cm::new(CmConfig { max_connections: config.max_connections, ..CmConfig::new(guid, seeds.next()) });
         let listens = factories
@@ -245,6 +243,7 @@ impl Runtime {
                 &mut engine,
                 Arc::clone(&allocator),
                 regions,
+                Arc::clone(&local),
                 inbox,
                 to_control.clone(),
                 counters.services.clone(),

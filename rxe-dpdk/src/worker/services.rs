@@ -11,9 +11,11 @@ use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{Path, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
-use super::context::{Context, NamedRegion, ServiceCq, ServiceTimers};
+use super::context::{Context, NamedRegion, ServiceTimers};
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
+use super::ports::LocalPort;
 use super::seeds::Seeds;
+use super::verbs::{Objects, ServiceCq};
 use crate::service::{Accept, Decision, Service};
 
 counters! {
@@ -54,13 +56,14 @@ pub(crate) struct ServiceHost {
     worker: usize,
     services: Vec<Box<dyn Service>>,
     cqs: Vec<ServiceCq>,
-    qp_depth: HashMap<Qpn, usize>,
+    objects: Objects,
     connections: HashMap<ConnId, Connection>,
     by_qp: HashMap<Qpn, ConnId>,
     streams: HashMap<StreamId, usize>,
     timers: ServiceTimers,
     allocator: Arc<dyn Allocator>,
     regions: Vec<NamedRegion>,
+    ports: Arc<[LocalPort]>,
     inbox: Receiver<ToWorker>,
     outbox: Sender<ToControl>,
     stats: Arc<ServiceStats>,
@@ -77,24 +80,26 @@ impl ServiceHost {
         engine: &mut Engine,
         allocator: Arc<dyn Allocator>,
         regions: Vec<NamedRegion>,
+        ports: Arc<[LocalPort]>,
         inbox: Receiver<ToWorker>,
         outbox: Sender<ToControl>,
         stats: Arc<ServiceStats>,
         seed: [u8; 32],
     ) -> Result<ServiceHost, CqError> {
-        let cqs = services.iter().map(|_| Ok(ServiceCq { cq: engine.create_cq(1)?, depth: 1 }));
+        let cqs = services.iter().map(|_| Ok(ServiceCq::new(engine.create_cq(1)?)));
         let cqs = cqs.collect::<Result<_, CqError>>()?;
         Ok(ServiceHost {
             worker,
             services,
             cqs,
-            qp_depth: HashMap::new(),
+            objects: Objects::default(),
             connections: HashMap::new(),
             by_qp: HashMap::new(),
             streams: HashMap::new(),
             timers: ServiceTimers::default(),
             allocator,
             regions,
+            ports,
             inbox,
             outbox,
             stats,
@@ -144,7 +149,9 @@ impl ServiceHost {
             service,
             engine,
             cq: &mut self.cqs[service],
-            qp_depth: &mut self.qp_depth,
+            objects: &mut self.objects,
+            psns: &mut self.psns,
+            ports: &self.ports,
             allocator: &*self.allocator,
             regions: &self.regions,
             outbox: &self.outbox,
@@ -164,12 +171,13 @@ impl ServiceHost {
             busy |= !batch.is_empty();
             for wc in &batch {
                 // A queue pair that was destroyed since has nobody left to tell.
-                if self.qp_depth.contains_key(&wc.qpn) {
+                if self.objects.owner_of_qp(wc.qpn).is_some() {
                     self.call(now, engine, service, |s, cx| s.completion(cx, wc));
                 }
             }
             self.completions = batch;
         }
+        self.cqs.iter_mut().for_each(ServiceCq::drained);
         busy
     }
 
@@ -319,20 +327,20 @@ impl ServiceHost {
     }
 
     fn destroy(&mut self, engine: &mut Engine, service: usize, qpn: Qpn) {
-        if let Some(depth) = self.qp_depth.remove(&qpn) {
-            self.cqs[service].depth -= depth;
-        }
+        self.objects.forget_qp(qpn, &mut self.cqs[service]);
         // It may be gone already, if the service destroyed it.
         let _ = engine.destroy_qp(qpn);
     }
 
     fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: AsyncEvent) {
-        match event {
+        let owner = match event {
             AsyncEvent::CommunicationEstablished { qpn } => {
                 if let Some(&conn) = self.by_qp.get(&qpn) {
                     self.tell(ToControl::CommunicationEstablished { conn });
                     self.connected(now, engine, conn);
+                    return;
                 }
+                self.objects.owner_of_qp(qpn)
             }
             AsyncEvent::QpError { qpn, cause } => {
                 self.stats.qp_errors.inc();
@@ -340,12 +348,16 @@ impl ServiceHost {
                     tracing::info!(%qpn, %cause, "queue pair in error: connection ends");
                     self.tell(ToControl::Disconnect { conn });
                     self.disconnected(now, engine, conn, EndReason::QueuePair(cause));
+                    return;
                 }
+                self.objects.owner_of_qp(qpn)
             }
-            // Nobody drains a send queue or shares receive queues here.
-            AsyncEvent::SendQueueDrained { .. }
-            | AsyncEvent::SrqLimitReached { .. }
-            | AsyncEvent::LastWqeReached { .. } => {}
+            AsyncEvent::SendQueueDrained { qpn } | AsyncEvent::LastWqeReached { qpn } => self.objects.owner_of_qp(qpn),
+            AsyncEvent::SrqLimitReached { srq } => self.objects.owner_of_srq(srq),
+        };
+        // Of something that was destroyed since, there is nobody left to tell.
+        if let Some(service) = owner {
+            self.call(now, engine, service, |s, cx| s.async_event(cx, &event));
         }
     }
 

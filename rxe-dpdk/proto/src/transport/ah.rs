@@ -1,7 +1,7 @@
 //! Address handles: where datagrams go.
 
 use crate::mem::PdId;
-use crate::wire::{HeaderTemplate, Path};
+use crate::wire::{HeaderTemplate, Path, PortId};
 
 use super::AhId;
 
@@ -14,6 +14,9 @@ pub enum AhError {
     /// There is no such protection domain here.
     #[error("no such protection domain")]
     UnknownPd,
+    /// There is no such port. The engine knows no ports: its user says so.
+    #[error("no such port: {}", .0.0)]
+    UnknownPort(PortId),
     /// There is no such address handle.
     #[error("no such address handle")]
     Unknown,
