@@ -14,30 +14,40 @@
 //! DREQ, dead QP, shutdown ──> Service::disconnected, then the runtime destroys the QP
 //! ```
 //!
+//! The other way round, a service connects out:
+//!
+//! ```text
+//! Context::connect ──> path, REQ                             (the QP is in Init, receives are posted)
+//! REP ──> runtime: QP to RTR and RTS ──> Service::connect_reply ──> RTU
+//!          ──> Service::connected, and on as above
+//! REJ, no answer, no path ──> Service::disconnected, then the runtime destroys the QP
+//! ```
+//!
 //! Queue pairs whose peers are found by other means than the connection manager (a TCP stream, multicast) are the
 //! service's own from [`Context::create_qp`] to [`Context::destroy_qp`].
 
 use std::net::SocketAddr;
 
-use rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
 use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
-use rxe_proto::wire::cm::{PortSpace, RejReason};
+use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 
 pub use crate::worker::context::Context;
-pub use crate::worker::messages::{EndReason, StreamId};
+pub use crate::worker::messages::{Connect, DatagramPeer, EndReason, PeerPath, ResolveError, StreamId};
 pub use crate::worker::verbs::{QpKind, QpSpec};
 
 /// Where a service wants to be called.
 #[derive(Clone)]
 pub enum Listen {
-    /// Connection requests to this rdma_cm port. Where several services listen on one port, the first one (in the
-    /// order in which the services were given to the runtime) that claims the request gets it.
+    /// Connection requests, or questions for a datagram queue pair, to this rdma_cm port. Where several services listen
+    /// on one port, the first one (in the order in which the services were given to the runtime) that claims the
+    /// request gets it; a question goes to the first one.
     Cm {
         /// Port space: TCP for connected queue pairs, UDP for datagrams.
         space: PortSpace,
         /// Port number.
         port: u16,
-        /// Whether this request is meant for this service.
+        /// Whether this connection request is meant for this service.
         claims: fn(&ConnectRequest) -> bool,
     },
     /// TCP streams to this port.
@@ -51,6 +61,11 @@ impl Listen {
     /// Every connection request to `port` in the TCP port space.
     pub fn cm(port: u16) -> Listen {
         Listen::Cm { space: PortSpace::Tcp, port, claims: |_| true }
+    }
+
+    /// Every question for a datagram queue pair to `port` in the UDP port space.
+    pub fn datagrams(port: u16) -> Listen {
+        Listen::Cm { space: PortSpace::Udp, port, claims: |_| true }
     }
 
     /// The connection requests to `port` in the TCP port space that `claims` recognises.
@@ -94,6 +109,25 @@ pub struct Accept {
     pub private_data: Vec<u8>,
 }
 
+/// What a service answers to a question for a datagram queue pair.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DatagramDecision {
+    /// This one serves.
+    Accept {
+        /// The queue pair.
+        qp: Qpn,
+        /// Its Q_Key. Clients of rdma_cm insist on [`RDMA_UDP_QKEY`](rxe_proto::wire::mad::RDMA_UDP_QKEY).
+        qkey: u32,
+        /// Private data of the answer; what is longer than 136 bytes is cut.
+        private_data: Vec<u8>,
+    },
+    /// None does.
+    Refuse {
+        /// What the peer is told.
+        status: SidrStatus,
+    },
+}
+
 /// Makes the instances of one service.
 pub trait ServiceFactory: Send + Sync {
     /// The name that users select the service by.
@@ -116,13 +150,32 @@ pub trait Service: Send {
         Decision::Reject { reason: RejReason::InvalidServiceId, private_data: Vec::new() }
     }
 
-    /// An accepted connection is up: the peer said so (RTU) or sent its first request. Not before this call may a
-    /// service send on it.
+    /// The peer has granted a connection that we asked for, and the queue pair is ready. What the peer's service says in
+    /// the REP is here only; a service that does not like it disconnects. [`connected`](Self::connected) comes next.
+    fn connect_reply(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reply: &ConnectReply) {}
+
+    /// The peer has refused a connection that we asked for. What the peer's service says in the REJ is here only;
+    /// [`disconnected`](Self::disconnected) comes next.
+    fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _rej: &Rej) {}
+
+    /// A connection is up: one that we accepted, as soon as the peer says so (RTU) or sends its first request; one that
+    /// we asked for, as soon as we have said so. Not before this call may a service send on it.
     fn connected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn) {}
 
-    /// An accepted connection is over (or never came up). The queue pair is already in the error state and will be
+    /// A connection that we accepted or asked for is over (or never came up). The queue pair is already in the error state and will be
     /// destroyed after this call; regions that belong to the connection are the service's to deregister.
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
+
+    /// A peer asks for a datagram queue pair.
+    fn datagram_request(&mut self, _cx: &mut Context<'_>, _request: &SidrRequest) -> DatagramDecision {
+        DatagramDecision::Refuse { status: SidrStatus::ServiceIdNotSupported }
+    }
+
+    /// The answer to [`Context::resolve_datagram`].
+    fn datagram_resolved(&mut self, _cx: &mut Context<'_>, _token: u64, _result: Result<&DatagramPeer, ResolveError>) {}
+
+    /// The answer to [`Context::resolve_path`]: `None` when there is no route or nobody has the address.
+    fn path_resolved(&mut self, _cx: &mut Context<'_>, _token: u64, _path: Option<&PeerPath>) {}
 
     /// A work request on one of this service's queue pairs completed.
     fn completion(&mut self, _cx: &mut Context<'_>, _wc: &WorkCompletion) {}

@@ -208,6 +208,11 @@ impl Host {
         self.node.routing.owns(ip)
     }
 
+    /// Whether `ip` is in a network of ours.
+    pub fn is_on_link(&self, ip: IpAddr) -> bool {
+        self.node.routing.is_on_link(ip)
+    }
+
     /// Our addresses, in the order of the configuration; the link-local one comes last.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.node.routing.addresses()

@@ -1,5 +1,7 @@
 //! What a service may do besides [verbs](super::verbs): memory, connections, timers, TCP streams.
 
+mod outbound;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::PathBuf;
@@ -53,6 +55,7 @@ pub struct Context<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) cq: &'a mut ServiceCq,
     pub(crate) objects: &'a mut Objects,
+    /// Where starting PSNs come from.
     pub(crate) psns: &'a mut Seeds,
     pub(crate) ports: &'a [LocalPort],
     pub(crate) allocator: &'a dyn Allocator,

@@ -1,26 +1,30 @@
 //! The control side: connection manager, host stack, and the routing of what they say to services.
 //!
 //! It runs on worker 0, between bursts. It owns the CM, one [`Host`] per port and the listen table; it reaches
-//! workers (its own included) through their mailboxes only.
+//! workers (its own included) through their mailboxes only. What services ask of peers is in [`outbound`].
+
+mod outbound;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use rxe_proto::cm::{
-    Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, read_mad, write_mad,
+    Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, SidrRequest, read_mad,
+    write_mad,
 };
 use rxe_proto::counters;
-use rxe_proto::wire::cm::{CmTransport, RejReason, SidrStatus};
+use rxe_proto::wire::cm::{CmTransport, PortSpace, RejReason, SidrStatus};
 use rxe_proto::wire::{
     DropCounters, DropReason, Gid, MacAddr, Path, PathMtu, PortId, Psn, RocePacket, TxQueue, udp_source_port,
 };
 use rxe_proto::{Duration, Instant};
 
-use super::messages::{EndReason, StreamId, ToControl, ToWorker};
+use super::messages::{EndReason, StreamId, Terms, ToControl, ToWorker};
 use super::ports::LocalPort;
 use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
 use crate::service::Listen;
+use outbound::Outbound;
 
 counters! {
     /// What the control side did.
@@ -31,6 +35,14 @@ counters! {
         connect_offered,
         /// Connection requests refused because the peer's MAC could not be found.
         connect_unresolved,
+        /// Connections that services asked for.
+        connect_asked,
+        /// Questions for datagram queue pairs that services asked for.
+        datagram_asked,
+        /// Questions of peers for datagram queue pairs handed to a service.
+        datagram_offered,
+        /// Peers that no port has a path to.
+        path_unresolved,
         /// Messages of the CM that waited because the port took no more frames.
         mad_tx_stalls,
     }
@@ -76,6 +88,7 @@ pub(crate) struct Control {
     cm_stats: Arc<CmStats>,
     listens: Vec<(usize, Listen)>,
     connections: HashMap<ConnId, Placement>,
+    outbound: Outbound,
     streams: HashMap<StreamId, StreamPlace>,
     by_host_stream: HashMap<(usize, TcpStreamId), StreamId>,
     next_stream: u64,
@@ -95,6 +108,8 @@ struct Placement {
     port: usize,
     peer: Gid,
     mac: MacAddr,
+    /// Until the peer has granted a connection that we asked for.
+    terms: Option<Box<Terms>>,
 }
 
 /// A service's stream: its port's stack, the id there, its worker, and what the stack has not taken yet.
@@ -139,6 +154,7 @@ impl Control {
             cm_stats,
             listens,
             connections: HashMap::new(),
+            outbound: Outbound::default(),
             streams: HashMap::new(),
             by_host_stream: HashMap::new(),
             next_stream: 1,
@@ -194,6 +210,7 @@ impl Control {
         while let Ok(message) = self.inbox.try_recv() {
             self.handle_message(now, message);
         }
+        self.poll_outbound(now);
         if self.cm.next_timeout().is_some_and(|t| t <= now) {
             self.cm.handle_timeout(now);
         }
@@ -212,6 +229,7 @@ impl Control {
     pub(crate) fn begin_stop(&mut self, now: Instant) {
         if self.stopping.is_none() {
             self.stopping = Some(now);
+            self.stop_outbound();
             let conns: Vec<ConnId> = self.connections.keys().copied().collect();
             for conn in conns {
                 self.disconnect(now, conn);
@@ -242,6 +260,20 @@ impl Control {
                 // A connection that ended meanwhile needs no RTU.
                 let _ = self.cm.established(now, conn);
             }
+            ToControl::Connect { asker, connect, rq_psn } => self.ask_connection(now, asker, connect, rq_psn),
+            ToControl::Confirm { conn } => {
+                if let Err(error) = self.cm.confirm(now, conn, &[]) {
+                    tracing::debug!(?conn, %error, "over before it was confirmed");
+                }
+            }
+            ToControl::ResolveDatagram { asker, remote, private_data } => {
+                self.ask_datagram(now, asker, remote, private_data);
+            }
+            ToControl::ReplyDatagram { id, reply } => {
+                // A question that timed out meanwhile needs no answer.
+                let _ = self.cm.reply_sidr(now, id, reply);
+            }
+            ToControl::ResolvePath { asker, remote } => self.ask_path(now, asker, remote),
             ToControl::Disconnect { conn } => self.disconnect(now, conn),
             ToControl::StreamSend { stream, data } => {
                 if let Some(place) = self.streams.get_mut(&stream) {
@@ -261,15 +293,16 @@ impl Control {
             CmEvent::ConnectRequest(request) => self.offer(now, request),
             CmEvent::Established { conn } => self.tell_owner(conn, ToWorker::Connected { conn }),
             CmEvent::Disconnected { conn, reason } => self.end_connection(conn, EndReason::Disconnected(reason)),
-            CmEvent::ConnectFailed { conn, reason, .. } => self.end_connection(conn, EndReason::NotEstablished(reason)),
-            CmEvent::SidrRequest(request) => {
-                // No service speaks datagrams yet: the CM's answer for a service id without a listener.
-                self.stats.connect_unclaimed.inc();
-                // A request that timed out meanwhile needs no answer.
-                let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
+            CmEvent::ConnectFailed { conn, reason, rej } => {
+                if let Some(rej) = rej {
+                    self.tell_owner(conn, ToWorker::Rejected { conn, rej });
+                }
+                self.end_connection(conn, EndReason::NotEstablished(reason));
             }
-            // Answers to questions that this side never asks.
-            CmEvent::ConnectReply(_) | CmEvent::DatagramResolved(_) | CmEvent::ResolveFailed { .. } => {}
+            CmEvent::ConnectReply(reply) => self.granted(now, reply),
+            CmEvent::SidrRequest(request) => self.offer_datagram(now, request),
+            CmEvent::DatagramResolved(reply) => self.datagram_resolved(&reply),
+            CmEvent::ResolveFailed { id, reason } => self.datagram_failed(id, reason),
         }
     }
 
@@ -316,12 +349,37 @@ impl Control {
             self.reject(now, conn, RejReason::ConsumerDefined, b"peer's MAC address unknown");
             return;
         };
-        let worker = self.next_worker % self.workers.len();
-        self.next_worker = worker + 1;
+        let worker = self.next_worker();
         self.stats.connect_offered.inc();
-        let placement = Placement { worker, port: usize::from(path.port.0), peer: request.peer_gid, mac: path.dst_mac };
+        let port = usize::from(path.port.0);
+        let placement = Placement { worker, port, peer: request.peer_gid, mac: path.dst_mac, terms: None };
         self.connections.insert(conn, placement);
         self.send(worker, ToWorker::ConnectRequest { service, request, path });
+    }
+
+    /// Finds the service that answers questions for datagram queue pairs at a port, and asks it.
+    fn offer_datagram(&mut self, now: Instant, request: Box<SidrRequest>) {
+        let service = self.listens.iter().find_map(|(service, listen)| match listen {
+            Listen::Cm { space: PortSpace::Udp, port, .. } if request.service_id.port() == *port => Some(*service),
+            _ => None,
+        });
+        let Some(service) = service.filter(|_| self.stopping.is_none()) else {
+            self.stats.connect_unclaimed.inc();
+            tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            // A request that timed out meanwhile needs no answer.
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
+            return;
+        };
+        let worker = self.next_worker();
+        self.stats.datagram_offered.inc();
+        self.send(worker, ToWorker::DatagramRequest { service, request });
+    }
+
+    /// Workers take turns.
+    fn next_worker(&mut self) -> usize {
+        let worker = self.next_worker % self.workers.len();
+        self.next_worker = worker + 1;
+        worker
     }
 
     /// Where the queue pair of `request` will send: to the address the REQ names, by the MAC it came from when that
@@ -400,6 +458,8 @@ impl Control {
                 && mac != placement.mac
             {
                 placement.mac = mac;
+                // A connection that is placed is known, but may just have come to its end.
+                let _ = self.cm.set_peer_mac(conn, mac);
                 let _ = self.workers[placement.worker].send(ToWorker::PeerMoved { conn, mac });
             }
         }
@@ -418,8 +478,7 @@ impl Control {
                 };
                 let stream = StreamId(self.next_stream);
                 self.next_stream += 1;
-                let worker = self.next_worker % self.workers.len();
-                self.next_worker = worker + 1;
+                let worker = self.next_worker();
                 self.streams
                     .insert(stream, StreamPlace { port: index, tcp, worker, unsent: VecDeque::new(), closing: false });
                 self.by_host_stream.insert((index, tcp), stream);

@@ -1,5 +1,7 @@
 //! The services of one worker: who gets which completion, connection, stream and timer.
 
+mod outbound;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -25,10 +27,16 @@ counters! {
         connections_accepted,
         /// Connection requests that services refused.
         connections_refused,
-        /// Accepted connections that came up.
+        /// Connections that services asked for.
+        connections_asked,
+        /// Connections that came up.
         connections_established,
-        /// Accepted connections that are over.
+        /// Connections that are over, or came to nothing after they were accepted or asked for.
         connections_ended,
+        /// Questions of peers for datagram queue pairs that services answered with one.
+        datagrams_accepted,
+        /// Questions of peers for datagram queue pairs that services refused.
+        datagrams_refused,
         /// Queue pairs that went to the error state.
         qp_errors,
         /// TCP streams opened.
@@ -185,6 +193,20 @@ impl ServiceHost {
         match message {
             ToWorker::ConnectRequest { service, request, path } => {
                 self.connect(now, engine, service, &request, path);
+            }
+            ToWorker::Asked { service, conn, qp } => self.asked(service, conn, qp),
+            ToWorker::NotAsked { service, conn, qp, reason } => {
+                self.not_asked(now, engine, service, (conn, qp), reason);
+            }
+            ToWorker::Granted { reply, terms } => self.granted(now, engine, &reply, &terms),
+            ToWorker::Rejected { conn, rej } => self.rejected(now, engine, conn, &rej),
+            ToWorker::DatagramRequest { service, request } => self.datagram_request(now, engine, service, &request),
+            ToWorker::DatagramResolved { service, token, result } => {
+                let result = result.as_deref().map_err(|error| *error);
+                self.call(now, engine, service, |s, cx| s.datagram_resolved(cx, token, result));
+            }
+            ToWorker::PathResolved { service, token, path } => {
+                self.call(now, engine, service, |s, cx| s.path_resolved(cx, token, path.as_deref()));
             }
             ToWorker::Connected { conn } => {
                 if let Some(connection) = self.connections.get(&conn) {

@@ -279,6 +279,11 @@ impl Cm {
         &self.stats
     }
 
+    /// A handle that names no connection and never will, for users who number attempts that never reached this module.
+    pub fn unused_id(&mut self) -> ConnId {
+        self.ids.connection(|comm_id| self.connections.contains(comm_id))
+    }
+
     /// Sends the MADs of a connection to another Ethernet address from now on, because the peer or the way to it has
     /// changed.
     ///
