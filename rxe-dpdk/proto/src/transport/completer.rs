@@ -42,10 +42,30 @@ impl Requester {
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());
         }
-        if psn < self.una {
+        let before = self.una;
+        if psn < before {
             cx.drop(DropReason::ResponseStale);
-            return Ok(());
+        } else {
+            self.take(common, cx, now, packet, psn)?;
         }
+        if self.una > before {
+            self.progressed(cx, now);
+        } else if packet.opcode() != Opcode::Acknowledge {
+            self.still_answering(psn, now);
+        }
+        Ok(())
+    }
+
+    /// A response to `psn`, which is not answered yet.
+    #[inline]
+    fn take(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        now: Instant,
+        packet: &RocePacket<'_>,
+        psn: Seq,
+    ) -> Result<(), Failure> {
         match packet.opcode() {
             Opcode::Acknowledge => match packet.aeth().map(|aeth| aeth.syndrome()) {
                 Some(Syndrome::Ack { .. }) => self.ack(common, cx, now, psn),
@@ -238,7 +258,7 @@ impl Requester {
         }
         self.rnr_wait = Some(RnrWait { psn, until: now + rnr_timer(timer) });
         self.rewind();
-        self.rearm(now);
+        self.schedule(now);
         Ok(())
     }
 
@@ -275,20 +295,20 @@ impl Requester {
             Retry::ReadGap => cx.stats.read_gaps.inc(),
         }
         // A missing response shows that the peer is there and costs no retry. What is never answered for all that is
-        // found by the clock, which is not started anew when the same PSN is missing again.
-        if !again && !matches!(why, Retry::ReadGap) {
+        // found by the ACK timeout, which is not started anew.
+        if !again && !matches!(why, Retry::ReadGap) && !self.nak_counted {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();
                 return Err(self.blame_front(WcStatus::RetryExcErr, QpErrorCause::RetryExceeded));
             }
             self.retries_left -= 1;
+            self.nak_counted = true;
+            self.expect_progress(now);
         }
         cx.stats.completer_retry_err.inc();
         self.retried = Some(self.una);
         self.rewind();
-        if !again {
-            self.rearm(now);
-        }
+        self.schedule(now);
         Ok(true)
     }
 }

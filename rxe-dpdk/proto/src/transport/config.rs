@@ -42,10 +42,11 @@ pub struct EngineConfig {
     pub credits: bool,
     /// The shortest time between two congestion notifications of one queue pair.
     pub cnp_interval: Duration,
-    /// The shortest retransmission timeout. The measured round trip sets it between this and the connection's ACK
-    /// timeout.
+    /// The shortest retransmission timeout, at least a microsecond. The measured round trip sets it between this and the
+    /// connection's ACK timeout.
     pub min_timeout: Duration,
-    /// The retransmission timeout before a round trip has been measured, if the connection's ACK timeout is not shorter.
+    /// The retransmission timeout before a round trip has been measured, if the connection's ACK timeout is not shorter;
+    /// at least [`min_timeout`](Self::min_timeout).
     pub initial_timeout: Duration,
     /// How many PSNs a requester may be ahead of the oldest one not acknowledged. More fills longer links; every one
     /// of them may have to be sent again after a loss, and the responder's receive ring must hold the burst.
@@ -102,6 +103,8 @@ impl EngineConfig {
         self.max_srq = self.max_srq.min(65_536);
         self.max_srq_wr = self.max_srq_wr.clamp(1, 1 << 24);
         self.max_ah = self.max_ah.min(1 << 20);
+        self.min_timeout = self.min_timeout.max(Duration::from_micros(1));
+        self.initial_timeout = self.initial_timeout.max(self.min_timeout);
         // PSNs are compared within half their space; a window anywhere near that helps nobody.
         self.window = self.window.clamp(1, 1 << 16);
         self.ack_every = self.ack_every.clamp(1, self.window.div_ceil(2));

@@ -1,6 +1,7 @@
 //! Both ends of a connection, or one end and a script, without IO: virtual clock, seeded link, real frames.
 //!
 //! * [`pair`]: two engines and a link that loses, repeats, reorders, delays and corrupts.
+//! * [`rated`]: two engines and a link with a rate.
 //! * [`solo`]: one engine; the test plays its peer packet by packet.
 
 // Each test file uses its own part.
@@ -8,6 +9,7 @@
 
 pub mod ops;
 pub mod pair;
+pub mod rated;
 pub mod solo;
 
 use std::net::Ipv4Addr;

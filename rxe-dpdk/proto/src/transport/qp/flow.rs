@@ -73,13 +73,9 @@ impl Qp {
     /// A response whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
-        let before = self.requester.una;
         if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
             self.fail(cx, failure.cause, failure.wqe, None);
             return;
-        }
-        if self.requester.una > before {
-            self.requester.rearm(now);
         }
         self.watch(cx);
         self.activate(cx);

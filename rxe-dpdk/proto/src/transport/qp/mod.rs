@@ -159,7 +159,7 @@ impl Qp {
                 check_limit("timeout", attr.timeout.into(), 31)?;
                 check_limit("retry_cnt", attr.retry_cnt.into(), 7)?;
                 check_limit("rnr_retry", attr.rnr_retry.into(), 7)?;
-                self.requester.start(&attr);
+                self.requester.start(&attr, &cx.config);
             }
             QpTransition::ToRtsDatagram { sq_psn } => {
                 if self.state != QpState::Rtr {

@@ -11,8 +11,10 @@
 //!
 //! `cursor` goes back to `una` for a retry and usually equals `sent`. The [completer](super::completer) moves `una`.
 
+mod clock;
 mod local;
 mod packet;
+mod rtt;
 mod send_queue;
 mod unreliable;
 
@@ -23,9 +25,10 @@ use super::common::{Common, Failure, packets_of};
 use super::context::{Context, Turn};
 use super::link::Link;
 use super::seq::Seq;
-use super::{PostError, QpErrorCause, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, sge};
+use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, sge};
 
 use packet::Sent;
+use rtt::RoundTrip;
 pub(super) use send_queue::{SendQueue, SendWqe};
 
 /// PSNs between the oldest unacknowledged one and the newest must compare unambiguously: less than half their space.
@@ -45,6 +48,8 @@ pub(super) struct Requester {
     pub(super) cursor_wqe: u64,
     /// One past the newest PSN ever written.
     pub(super) sent: Seq,
+    /// What `sent` was when `cursor` last went back.
+    before_retry: Seq,
     /// The first PSN of the next work request posted.
     next: Seq,
     /// READs and atomics written since `una` without a full answer.
@@ -52,12 +57,19 @@ pub(super) struct Requester {
     max_rd_atomic: u32,
     /// Packets written since the last one that asks for an ACK.
     since_ack: u32,
-    /// Time without progress until a retry; `None` waits for ever.
-    timeout: Option<Duration>,
+    rtt: RoundTrip,
+    /// The retransmission timeout, as the round trip has it now.
+    timeout: Duration,
+    /// Time without progress that uses up a retry; `None` waits for ever.
+    ack_timeout: Option<Duration>,
+    /// When that time is over.
+    expires: Instant,
     retry_cnt: u8,
     rnr_retry: u8,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
+    /// Whether a NAK or missing response has used up a retry since the last progress or whole ACK timeout. One may.
+    pub(super) nak_counted: bool,
     /// Where the last retry by NAK or missing response started: until `una` moves, another one from there would only
     /// repeat what is under way. The timer does not ask.
     pub(super) retried: Option<Seq>,
@@ -86,15 +98,20 @@ impl Requester {
             cursor: start,
             cursor_wqe: 0,
             sent: start,
+            before_retry: start,
             next: start,
             rd_outstanding: 0,
             max_rd_atomic: 0,
             since_ack: 0,
-            timeout: None,
+            rtt: RoundTrip::default(),
+            timeout: Duration::ZERO,
+            ack_timeout: None,
+            expires: Instant::ZERO,
             retry_cnt: 0,
             rnr_retry: 0,
             retries_left: 0,
             rnr_retries_left: 0,
+            nak_counted: false,
             retried: None,
             beyond_gap: None,
             rnr_wait: None,
@@ -103,10 +120,11 @@ impl Requester {
     }
 
     /// The queue pair becomes ready to send.
-    pub(super) fn start(&mut self, attr: &RtsAttr) {
+    pub(super) fn start(&mut self, attr: &RtsAttr, config: &EngineConfig) {
         self.start_at(attr.sq_psn);
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
-        self.timeout = timeout_of(attr.timeout);
+        self.ack_timeout = clock::ack_timeout(attr.timeout);
+        self.set_timeout(config);
         (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
         (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
     }
@@ -115,6 +133,7 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
+        self.before_retry = start;
         self.cursor_wqe = self.sq.tail();
     }
 
@@ -140,7 +159,7 @@ impl Requester {
 
     /// The measured round trip time.
     pub(super) fn rtt(&self) -> Option<Duration> {
-        None
+        self.rtt.mean()
     }
 
     /// Checks a work request and puts it into the queue.
@@ -224,9 +243,11 @@ impl Requester {
     pub(super) fn rewind(&mut self) {
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
+        self.before_retry = self.sent;
         self.rd_outstanding = 0;
         self.since_ack = 0;
         self.beyond_gap = None;
+        self.rtt.forget();
     }
 
     /// Everything before `psn` has been answered. That is progress: retries count anew.
@@ -235,7 +256,7 @@ impl Requester {
         self.una = psn;
         // A late answer may overtake a retry.
         self.cursor = self.cursor.max(psn);
-        self.retries_left = self.retry_cnt;
+        self.restore_retries();
         self.rnr_retries_left = self.rnr_retry;
         if self.rnr_wait.is_some_and(|wait| wait.psn < psn) {
             self.rnr_wait = None;
@@ -243,8 +264,10 @@ impl Requester {
     }
 
     /// Retries (but not those of a receiver that is not ready) count anew.
+    #[inline]
     pub(super) fn restore_retries(&mut self) {
         self.retries_left = self.retry_cnt;
+        self.nak_counted = false;
     }
 
     /// Takes out the oldest work request, which has its answer.
@@ -257,16 +280,6 @@ impl Requester {
         }
         self.cursor_wqe = self.cursor_wqe.max(self.sq.head());
         Some(wqe)
-    }
-
-    /// Starts the clock anew: after progress, after a retry and before the first packet of all.
-    #[inline]
-    pub(super) fn rearm(&mut self, now: Instant) {
-        self.deadline = match self.rnr_wait {
-            Some(wait) => Some(wait.until),
-            None if self.una < self.sent => self.timeout.map(|timeout| now + timeout),
-            None => None,
-        };
     }
 
     /// Completes every work request: the one that failed with its status, the others as flushed.
@@ -288,11 +301,6 @@ impl Requester {
     }
 }
 
-/// The local ACK timeout of the standard: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
-fn timeout_of(code: u8) -> Option<Duration> {
-    (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
-}
-
 impl Requester {
     /// Writes up to `quantum` request packets. Returns how many, how it ended, and what went wrong.
     pub(super) fn send_requests(
@@ -310,7 +318,7 @@ impl Requester {
             if written >= quantum {
                 break (Turn::More, None);
             }
-            match self.send_one(common, link, cx, tx, draining) {
+            match self.send_one(common, link, cx, now, tx, draining) {
                 Sent::Written => written += 1,
                 Sent::Local => {}
                 Sent::Blocked => break (Turn::Idle, None),
@@ -322,31 +330,6 @@ impl Requester {
             self.rearm(now);
         }
         (written, turn, failure)
-    }
-
-    /// The deadline has passed.
-    ///
-    /// # Errors
-    /// The failure of the oldest work request when all retries are used up.
-    pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) -> Result<(), Failure> {
-        if self.rnr_wait.take().is_some() {
-            // The wait is over; the clock starts when something is sent.
-            self.deadline = None;
-            return Ok(());
-        }
-        cx.stats.timeouts.inc();
-        if self.retries_left == 0 {
-            cx.stats.retry_exceeded_err.inc();
-            let wqe = Some((self.sq.head(), WcStatus::RetryExcErr));
-            return Err(Failure { wqe, cause: QpErrorCause::RetryExceeded });
-        }
-        self.retries_left -= 1;
-        cx.stats.completer_retry_err.inc();
-        // Whatever was sent for the last retry is lost too: the next NAK is news.
-        self.retried = None;
-        self.rewind();
-        self.rearm(now);
-        Ok(())
     }
 }
 

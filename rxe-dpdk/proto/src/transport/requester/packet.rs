@@ -1,6 +1,7 @@
 //! Writing request packets.
 
 use crate::mem::Access;
+use crate::time::Instant;
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
@@ -30,6 +31,7 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
+        now: Instant,
         tx: &mut impl TxQueue,
         draining: bool,
     ) -> Sent {
@@ -41,9 +43,9 @@ impl Requester {
             return stall;
         }
         if wqe.op.wants_response() {
-            self.send_read_or_atomic(&wqe, common, link, cx, tx)
+            self.send_read_or_atomic(&wqe, common, link, cx, now, tx)
         } else {
-            self.send_message(&wqe, common, link, cx, tx)
+            self.send_message(&wqe, common, link, cx, now, tx)
         }
     }
 
@@ -113,6 +115,7 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
+        now: Instant,
         tx: &mut impl TxQueue,
     ) -> Sent {
         let offset = wqe.offset_of(self.cursor, common.mtu);
@@ -149,7 +152,7 @@ impl Requester {
         self.fill(wqe, common, cx, offset, packet.payload_mut());
         packet.finish();
         self.since_ack = if asks { 0 } else { self.since_ack + 1 };
-        self.written(cx, 1, last);
+        self.written(cx, asks.then_some(now), 1, last);
         Sent::Written
     }
 
@@ -160,6 +163,7 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
+        now: Instant,
         tx: &mut impl TxQueue,
     ) -> Sent {
         let offset = wqe.offset_of(self.cursor, common.mtu);
@@ -189,15 +193,17 @@ impl Requester {
         self.since_ack = 0;
         self.rd_outstanding += 1;
         let packets = wqe.end().since(self.cursor) as u32;
-        self.written(cx, packets, true);
+        self.written(cx, Some(now), packets, true);
         Sent::Written
     }
 
-    /// Moves the cursor over what was written.
+    /// Moves the cursor over what was written; `asked` is the time, when the peer is to answer at once.
     #[inline]
-    fn written(&mut self, cx: &Context, psns: u32, last: bool) {
+    fn written(&mut self, cx: &Context, asked: Option<Instant>, psns: u32, last: bool) {
         if self.cursor < self.sent {
             cx.stats.retransmitted_pkts.inc();
+        } else if let Some(now) = asked {
+            self.rtt.begin(self.cursor, now);
         }
         self.cursor = self.cursor.add(psns);
         self.sent = self.sent.max(self.cursor);

@@ -1,0 +1,184 @@
+//! The round trip time, and the retransmission timeout that follows it.
+//!
+//! Mean and deviation are smoothed after Jacobson and Karels, in the terms of RFC 6298 ("Computing TCP's Retransmission
+//! Timer"). One packet is timed at a time, and by Karn's rule none that was sent more than once: nobody could say which
+//! copy was answered. For the same reason the doubling after a timeout is kept until a round trip has been measured
+//! again. Were it undone by the first answer, a round trip longer than the timeout would never be measured, and
+//! everything would be sent twice for ever.
+
+use crate::time::{Duration, Instant};
+use crate::transport::EngineConfig;
+use crate::transport::seq::Seq;
+
+/// The least that the timeout is above the round trip, in nanoseconds: one turn of a busy caller.
+const GRANULARITY: u64 = 10_000;
+
+/// What is known of the way to the peer and back, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    /// Smoothed round trip time (SRTT).
+    mean: u64,
+    /// Smoothed deviation from it (RTTVAR).
+    deviation: u64,
+}
+
+/// Measures one queue pair's round trips.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoundTrip {
+    estimate: Option<Estimate>,
+    /// The packet being timed, and when it was written.
+    timed: Option<(Seq, Instant)>,
+    /// How often the timeout has been doubled.
+    doublings: u8,
+}
+
+impl RoundTrip {
+    /// The smoothed round trip time.
+    pub(super) fn mean(&self) -> Option<Duration> {
+        self.estimate.map(|estimate| Duration::from_nanos(estimate.mean))
+    }
+
+    /// A packet that the peer answers at once has been written for the first time.
+    #[inline]
+    pub(super) fn begin(&mut self, psn: Seq, now: Instant) {
+        if self.timed.is_none() {
+            self.timed = Some((psn, now));
+        }
+    }
+
+    /// Packets are going to be sent again.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        self.timed = None;
+    }
+
+    /// Everything before `una` has its answer. Whether that made a measurement.
+    #[inline]
+    pub(super) fn answered(&mut self, una: Seq, now: Instant) -> bool {
+        match self.timed {
+            Some((psn, since)) if psn < una => {
+                self.timed = None;
+                self.doublings = 0;
+                self.measured(u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn measured(&mut self, sample: u64) {
+        self.estimate = Some(match self.estimate {
+            None => Estimate { mean: sample, deviation: sample / 2 },
+            // Each addend is rounded on its own, so that a constant round trip ends up as itself.
+            Some(Estimate { mean, deviation }) => Estimate {
+                mean: mean - mean / 8 + sample / 8,
+                deviation: deviation - deviation / 4 + mean.abs_diff(sample) / 4,
+            },
+        });
+    }
+
+    /// Nothing came within the timeout: the next one is twice as long.
+    pub(super) fn double(&mut self) {
+        self.doublings = self.doublings.saturating_add(1);
+    }
+
+    /// How long to wait for an answer, at most `ack_timeout`.
+    pub(super) fn timeout(&self, config: &EngineConfig, ack_timeout: Duration) -> Duration {
+        let once = match self.estimate {
+            None => config.initial_timeout,
+            Some(Estimate { mean, deviation }) => {
+                let nanos = mean.saturating_add(deviation.saturating_mul(4).max(GRANULARITY));
+                Duration::from_nanos(nanos).max(config.min_timeout)
+            }
+        };
+        once.saturating_mul(1 << self.doublings.min(31)).min(ack_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Psn;
+
+    const CEILING: Duration = Duration::from_secs(2);
+
+    fn config() -> EngineConfig {
+        EngineConfig {
+            min_timeout: Duration::from_millis(1),
+            initial_timeout: Duration::from_millis(32),
+            ..EngineConfig::default()
+        }
+    }
+
+    /// Packets that are answered after each of these times, in microseconds.
+    fn measure(samples: impl IntoIterator<Item = u64>) -> RoundTrip {
+        let mut rtt = RoundTrip::default();
+        let (mut psn, mut now) = (Seq::start(Psn::new(0)), Instant::ZERO);
+        for micros in samples {
+            rtt.begin(psn, now);
+            assert!(!rtt.answered(psn, now), "not yet");
+            now += Duration::from_micros(micros);
+            psn = psn.add(1);
+            assert!(rtt.answered(psn, now));
+        }
+        rtt
+    }
+
+    #[test]
+    fn the_first_sample_counts_three_times() {
+        let rtt = measure([2000]);
+        assert_eq!(rtt.mean(), Some(Duration::from_micros(2000)));
+        assert_eq!(rtt.timeout(&config(), CEILING), Duration::from_micros(6000));
+    }
+
+    #[test]
+    fn a_constant_round_trip_is_the_timeout_but_for_the_granularity() {
+        let rtt = measure([8000; 200]);
+        assert_eq!(rtt.mean(), Some(Duration::from_micros(8000)));
+        let timeout = rtt.timeout(&config(), CEILING);
+        assert!(timeout >= Duration::from_micros(8010) && timeout < Duration::from_micros(8011), "{timeout:?}");
+    }
+
+    #[test]
+    fn a_wandering_round_trip_stays_below_the_timeout() {
+        let rtt = measure((0..1000).map(|i| 3000 + i * 7919 % 2000));
+        let timeout = rtt.timeout(&config(), CEILING);
+        assert!(timeout > Duration::from_micros(5000) && timeout < Duration::from_micros(8000), "{timeout:?}");
+    }
+
+    #[test]
+    fn limits() {
+        let config = config();
+        let none = RoundTrip::default();
+        assert_eq!(none.mean(), None);
+        assert_eq!(none.timeout(&config, CEILING), config.initial_timeout);
+        assert_eq!(none.timeout(&config, Duration::from_millis(5)), Duration::from_millis(5));
+        assert_eq!(measure([10; 50]).timeout(&config, CEILING), config.min_timeout);
+        assert_eq!(measure([10; 50]).timeout(&config, Duration::from_micros(300)), Duration::from_micros(300));
+        assert_eq!(measure([5_000_000]).timeout(&config, CEILING), CEILING);
+    }
+
+    #[test]
+    fn doubling_lasts_until_the_next_measurement() {
+        let config = config();
+        let mut rtt = measure([10; 50]);
+        for doublings in 0..8 {
+            assert_eq!(rtt.timeout(&config, CEILING), config.min_timeout * (1 << doublings));
+            rtt.double();
+        }
+        for _ in 0..300 {
+            rtt.double();
+        }
+        assert_eq!(rtt.timeout(&config, CEILING), CEILING);
+        // An answer to what was sent again says nothing.
+        let psn = Seq::start(Psn::new(7));
+        rtt.begin(psn, Instant::ZERO);
+        rtt.forget();
+        assert!(!rtt.answered(psn.add(1), Instant::from_nanos(50_000)));
+        assert_eq!(rtt.timeout(&config, CEILING), CEILING);
+        rtt.begin(psn.add(1), Instant::from_nanos(60_000));
+        rtt.begin(psn.add(2), Instant::from_nanos(65_000));
+        assert!(rtt.answered(psn.add(2), Instant::from_nanos(70_000)), "one packet at a time, the first one");
+        assert_eq!(rtt.timeout(&config, CEILING), config.min_timeout);
+    }
+}
