@@ -86,6 +86,21 @@ pub struct RtrAttr {
     pub min_rnr_timer: u8,
 }
 
+impl Default for RtrAttr {
+    /// Path MTU 1024, one READ or atomic at a time, RNR timer code 12 (0.64 ms): what the ping-pong programs of
+    /// libibverbs choose. Path, queue pair and PSN are for the caller to fill in.
+    fn default() -> RtrAttr {
+        RtrAttr {
+            path: Path::default(),
+            path_mtu: PathMtu::Mtu1024,
+            dest_qpn: Qpn::default(),
+            rq_psn: Psn::default(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+        }
+    }
+}
+
 /// What a queue pair needs to know to send.
 #[derive(Clone, Copy, Debug)]
 pub struct RtsAttr {
@@ -100,6 +115,14 @@ pub struct RtsAttr {
     pub rnr_retry: u8,
     /// How many READs and atomics we may have outstanding at the peer.
     pub max_rd_atomic: u8,
+}
+
+impl Default for RtsAttr {
+    /// ACK timeout code 14 (67 ms), 7 retries, no end of RNR retries, one READ or atomic at a time: what the ping-pong
+    /// programs of libibverbs choose. The first PSN is 0.
+    fn default() -> RtsAttr {
+        RtsAttr { sq_psn: Psn::default(), timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1 }
+    }
 }
 
 /// A change of state, with what the new state needs.

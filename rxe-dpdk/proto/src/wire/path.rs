@@ -29,6 +29,24 @@ pub struct Path {
     pub hop_limit: u8,
 }
 
+impl Default for Path {
+    /// No VLAN, no priority, hop limit 64, UDP source port 0xC000. The addresses are for the caller to fill in.
+    fn default() -> Path {
+        Path {
+            port: PortId::default(),
+            src_mac: MacAddr::default(),
+            dst_mac: MacAddr::default(),
+            vlan: None,
+            src: Gid::default(),
+            dst: Gid::default(),
+            udp_src_port: 0xC000,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+        }
+    }
+}
+
 impl Path {
     /// Whether packets on this path are IPv4.
     #[inline]

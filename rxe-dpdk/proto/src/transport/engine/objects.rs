@@ -149,8 +149,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The connection manager knows that communication is established:
-    /// [`AsyncEvent::CommunicationEstablished`] need not be raised any more.
+    /// The connection manager knows that communication is established, and need not be told by
+    /// [`CommunicationEstablished`](crate::transport::AsyncEvent::CommunicationEstablished) any more.
     pub fn established(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.established = true;
@@ -178,7 +178,8 @@ impl Engine {
         self.cx.srqs.create(init).inspect_err(|_| self.cx.keys.release_pd(init.pd))
     }
 
-    /// Asks for [`AsyncEvent::SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached), once, when fewer than `limit` receives are left; 0 asks for nothing.
+    /// Asks for [`SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached), once, when fewer than `limit`
+    /// receives are left; 0 asks for nothing.
     ///
     /// # Errors
     /// [`SrqError::Limit`], [`SrqError::Unknown`].

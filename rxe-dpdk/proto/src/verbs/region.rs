@@ -1,0 +1,91 @@
+//! Memory regions.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::mem::{Access, Memory, MemoryRegion, OutOfBounds, RegisterError, UnknownKey};
+use crate::transport::{RemoteAddr, Sge};
+
+use super::{Device, ProtectionDomain};
+
+impl Device<'_> {
+    /// Registers `memory` in `pd` under a fresh key (`ibv_reg_mr`). As in libibverbs its addresses, in work requests
+    /// and at peers, are those of the bytes in this process, so that regions never overlap.
+    ///
+    /// # Errors
+    /// [`RegisterError`], naming the reason.
+    #[inline]
+    pub fn reg_mr(
+        &mut self,
+        pd: ProtectionDomain,
+        memory: Memory,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let iova = memory.as_ptr() as u64;
+        self.reg_mr_iova(pd, memory, iova, access)
+    }
+
+    /// Registers `memory` in `pd` under a fresh key, its first byte at address `iova` (`ibv_reg_mr_iova`).
+    ///
+    /// # Errors
+    /// [`RegisterError`], naming the reason.
+    #[inline]
+    pub fn reg_mr_iova(
+        &mut self,
+        pd: ProtectionDomain,
+        memory: Memory,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        self.engine.keys_mut().register(pd.0, memory, iova, access)
+    }
+
+    /// Takes the key of a region back (`ibv_dereg_mr`): from now on nothing reaches the bytes by it. The bytes live as
+    /// long as anybody holds `mr` or a clone of its memory.
+    ///
+    /// # Errors
+    /// [`UnknownKey`] when it was deregistered already.
+    #[inline]
+    pub fn dereg_mr(&mut self, mr: &MemoryRegion) -> Result<(), UnknownKey> {
+        self.engine.keys_mut().deregister(mr.lkey()).map(|_| ())
+    }
+}
+
+/// What the verbs add.
+impl MemoryRegion {
+    /// The bytes in `range` (offsets from the start of the region) as a buffer of a work request (`ibv_sge`).
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they do not lie inside, or are 4 GiB or more.
+    #[inline]
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge, OutOfBounds> {
+        let start = match range.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.checked_add(1).ok_or(OutOfBounds)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at.checked_add(1).ok_or(OutOfBounds)?,
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.memory().len(),
+        };
+        if end > self.memory().len() {
+            return Err(OutOfBounds);
+        }
+        let length = end.checked_sub(start).and_then(|length| u32::try_from(length).ok()).ok_or(OutOfBounds)?;
+        // Registration made sure that the last byte's address exists; that of the end of a full 2^64 wraps.
+        Ok(Sge { addr: self.addr().wrapping_add(start as u64), length, lkey: self.lkey() })
+    }
+
+    /// The byte at `offset` from the start of the region, as peers name it in RDMA and atomic operations. The end of
+    /// the region is allowed, for operations on no bytes.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] beyond the end.
+    #[inline]
+    pub fn remote(&self, offset: usize) -> Result<RemoteAddr, OutOfBounds> {
+        if offset > self.memory().len() {
+            return Err(OutOfBounds);
+        }
+        Ok(RemoteAddr { addr: self.addr().wrapping_add(offset as u64), rkey: self.rkey() })
+    }
+}
