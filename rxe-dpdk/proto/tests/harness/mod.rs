@@ -124,17 +124,22 @@ pub struct Node {
 }
 
 impl Node {
-    /// A queue pair in INIT with queues of `depth`, and a region of `memory` bytes at address `iova`.
+    /// A queue pair in INIT with queues of `depth`, and a region of `memory` bytes.
     pub fn new(end: u8, config: EngineConfig, depth: u32, memory: usize, access: Access) -> Node {
+        let mut node = Node::bare(end, config, 4 * depth, memory);
+        node.qpn = node.create_qp(depth, access);
+        node
+    }
+
+    /// No queue pair yet: a completion queue of `cqe` entries and a region of `memory` bytes.
+    pub fn bare(end: u8, config: EngineConfig, cqe: u32, memory: usize) -> Node {
         let mut engine = Engine::new(config);
-        let cq = engine.create_cq(4 * depth as usize).unwrap();
+        let cq = engine.create_cq(cqe as usize).unwrap();
         let pd = engine.keys_mut().alloc_pd();
         let iova = 0x1_0000 * u64::from(end);
         let region = engine.keys_mut().register(pd, Memory::heap(memory), iova, ALL_ACCESS).unwrap();
         let (completions, events) = (Vec::new(), Vec::new());
-        let mut node = Node { end, engine, cq, pd, qpn: Qpn::default(), region, completions, events };
-        node.qpn = node.create_qp(depth, access);
-        node
+        Node { end, engine, cq, pd, qpn: Qpn::default(), region, completions, events }
     }
 
     /// A queue pair in INIT.

@@ -1,7 +1,7 @@
 //! Two connected engines and the link between them.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use rxe_proto::transport::EngineConfig;
 use rxe_proto::wire::{Frame, PortId, TxQueue, classify};
@@ -20,13 +20,39 @@ pub struct Link {
     pub corrupt: u32,
     /// One way.
     pub delay: Duration,
+    /// Every frame takes up to this much longer, and may so be overtaken.
+    pub jitter: Duration,
+    /// No reliable frame (same queue pair, opcode and PSN) is lost or corrupted more often than this, and no more answers
+    /// to one queue pair in a row. So a requester with more than twice as many retries must come through.
+    pub mercy: Option<u8>,
     /// Frames that an end can write at once; then it has to wait a microsecond.
     pub burst: usize,
 }
 
 impl Default for Link {
     fn default() -> Link {
-        Link { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, delay: Duration::from_micros(2), burst: 64 }
+        Link {
+            loss: 0,
+            duplicate: 0,
+            reorder: 0,
+            corrupt: 0,
+            delay: Duration::from_micros(2),
+            jitter: Duration::ZERO,
+            mercy: None,
+            burst: 64,
+        }
+    }
+}
+
+impl Link {
+    /// Whether everything arrives, as it was sent.
+    pub fn is_lossless(&self) -> bool {
+        self.loss == 0 && self.corrupt == 0
+    }
+
+    /// Whether everything arrives in the order in which it was sent.
+    pub fn is_in_order(&self) -> bool {
+        self.reorder == 0 && self.jitter == Duration::ZERO
     }
 }
 
@@ -57,6 +83,26 @@ impl TxQueue for Outbox<'_> {
     }
 }
 
+/// The BTH of a reliable packet over IPv4, without the flags that differ when it is sent again; `None` for others.
+fn identity(frame: &[u8]) -> Option<[u8; 12]> {
+    let mut bth = <[u8; 12]>::try_from(frame.get(42..54)?).ok()?;
+    bth[1] = 0;
+    bth[8] = 0;
+    (bth[0] < 0x20).then_some(bth)
+}
+
+/// Whether such a packet is a response.
+fn is_answer(id: [u8; 12]) -> bool {
+    (0x0D..=0x12).contains(&id[0])
+}
+
+/// What all packets to its queue pair have in common.
+fn to_queue_pair(mut id: [u8; 12]) -> [u8; 12] {
+    id[0] = 0;
+    id[9..].fill(0);
+    id
+}
+
 pub struct Pair {
     pub nodes: [Node; 2],
     pub now: Instant,
@@ -64,6 +110,16 @@ pub struct Pair {
     pub rng: Rng,
     /// Frames written by either end.
     pub frames: u64,
+    /// Frames lost or corrupted.
+    pub harmed: u64,
+    /// Frames that arrived after a later one.
+    pub overtaken: u64,
+    /// The latest frame that has arrived at each end, by number.
+    latest: [u64; 2],
+    /// How often a frame was harmed, by where it goes, queue pair, opcode and PSN.
+    harms: HashMap<(usize, [u8; 12]), u8>,
+    /// Answers to a queue pair harmed in a row.
+    answers_harmed: HashMap<(usize, [u8; 12]), u8>,
     pool: Vec<Vec<u8>>,
     free: Vec<usize>,
     flights: BinaryHeap<Flight>,
@@ -84,12 +140,22 @@ impl Pair {
         b.ready_to_receive(1, a.qpn, &theirs);
         a.ready_to_send(agreed);
         b.ready_to_send(&theirs);
+        Pair::of(seed, [a, b], link)
+    }
+
+    /// Two ends as they are.
+    pub fn of(seed: u64, nodes: [Node; 2], link: Link) -> Pair {
         Pair {
-            nodes: [a, b],
+            nodes,
             now: Instant::from_nanos(1_000_000),
             link,
             rng: Rng(seed),
             frames: 0,
+            harmed: 0,
+            overtaken: 0,
+            latest: [0; 2],
+            harms: HashMap::new(),
+            answers_harmed: HashMap::new(),
             pool: Vec::new(),
             free: Vec::new(),
             flights: BinaryHeap::new(),
@@ -102,6 +168,21 @@ impl Pair {
     /// Both ends transmit what they can; then time jumps to the next thing that happens, which is handled. False when
     /// nothing is left to happen.
     pub fn step(&mut self) -> bool {
+        let Some(next) = self.transmit() else { return false };
+        self.happen(next);
+        true
+    }
+
+    /// As [`step`](Pair::step), but if nothing happens before `limit`, time jumps there and no further.
+    pub fn step_before(&mut self, limit: Instant) {
+        match self.transmit().filter(|&next| next < limit) {
+            Some(next) => self.happen(next),
+            None => self.now = self.now.max(limit),
+        }
+    }
+
+    /// Both ends transmit what they can. When the next thing happens.
+    fn transmit(&mut self) -> Option<Instant> {
         let mut busy = false;
         for end in 0..2 {
             let mut tx = Outbox {
@@ -118,18 +199,25 @@ impl Pair {
                 self.carry(1 - end, frame);
             }
             self.outbox.clear();
+            // What is done when it is sent is done now.
+            self.nodes[end].collect();
         }
         let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
         let timers = self.nodes.iter().filter_map(|node| node.engine.next_timeout());
-        let Some(next) = timers.chain(arrival).chain(busy.then(|| self.now + Duration::from_micros(1))).min() else {
-            return false;
-        };
-        self.now = self.now.max(next);
-        while let Some(&Reverse((at, _, to, frame))) = self.flights.peek() {
+        let next = timers.chain(arrival).chain(busy.then(|| self.now + Duration::from_micros(1))).min()?;
+        Some(self.now.max(next))
+    }
+
+    /// Time jumps to `at`; what happens then is handled.
+    fn happen(&mut self, at: Instant) {
+        self.now = at;
+        while let Some(&Reverse((at, number, to, frame))) = self.flights.peek() {
             if at > self.now {
                 break;
             }
             self.flights.pop();
+            self.overtaken += u64::from(number < self.latest[to]);
+            self.latest[to] = self.latest[to].max(number);
             self.deliver(to, frame);
         }
         for node in &mut self.nodes {
@@ -138,14 +226,18 @@ impl Pair {
             }
             node.collect();
         }
-        true
     }
 
     /// Puts a frame on the link.
     fn carry(&mut self, to: usize, frame: usize) {
         self.frames += 1;
         let link = self.link;
-        if self.rng.chance(link.loss) {
+        let lost = self.rng.chance(link.loss);
+        let corrupt = self.rng.chance(link.corrupt);
+        let harmed = (lost || corrupt) && !self.is_spared(to, frame);
+        self.note_answer(to, frame, harmed);
+        self.harmed += u64::from(harmed);
+        if harmed && lost {
             self.free.push(frame);
             return;
         }
@@ -159,7 +251,7 @@ impl Pair {
             let late = Duration::from_nanos(self.rng.below(5 * link.delay.as_nanos() as u64));
             self.launch(to, index, link.delay + late);
         }
-        if self.rng.chance(link.corrupt) {
+        if harmed {
             // The MAC addresses are not covered by the ICRC, and who counts drops expects one for each.
             let at = 14 + self.rng.below(self.pool[frame].len() as u64 - 14) as usize;
             self.pool[frame][at] ^= 1 << self.rng.below(8);
@@ -167,9 +259,35 @@ impl Pair {
         let late = if self.rng.chance(link.reorder) {
             Duration::from_nanos(self.rng.below(10 * link.delay.as_nanos() as u64))
         } else {
-            Duration::ZERO
+            Duration::from_nanos(self.rng.below(link.jitter.as_nanos() as u64 + 1))
         };
         self.launch(to, frame, link.delay + late);
+    }
+
+    /// Whether the link has done all the harm to such a frame that it may.
+    fn is_spared(&mut self, to: usize, frame: usize) -> bool {
+        let Some(mercy) = self.link.mercy else { return false };
+        let Some(id) = identity(&self.pool[frame]) else { return false };
+        let answers = self.answers_harmed.get(&(to, to_queue_pair(id)));
+        if is_answer(id) && answers.is_some_and(|&n| n >= mercy) {
+            return true;
+        }
+        let harms = self.harms.entry((to, id)).or_default();
+        if *harms >= mercy {
+            return true;
+        }
+        *harms += 1;
+        false
+    }
+
+    /// Counts answers to a queue pair that were harmed in a row.
+    fn note_answer(&mut self, to: usize, frame: usize, harmed: bool) {
+        if self.link.mercy.is_some()
+            && let Some(id) = identity(&self.pool[frame]).filter(|&id| is_answer(id))
+        {
+            let row = self.answers_harmed.entry((to, to_queue_pair(id))).or_default();
+            *row = if harmed { *row + 1 } else { 0 };
+        }
     }
 
     fn launch(&mut self, to: usize, frame: usize, delay: Duration) {
