@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::mem::{Access, Memory, MemoryRegion, OutOfBounds, RegisterError, UnknownKey};
+use crate::mem::{Access, DeregisterError, Memory, MemoryRegion, OutOfBounds, RegisterError};
 use crate::transport::{RemoteAddr, Sge};
 
 use super::{Device, ProtectionDomain};
@@ -43,9 +43,9 @@ impl Device<'_> {
     /// long as anybody holds `mr` or a clone of its memory.
     ///
     /// # Errors
-    /// [`UnknownKey`] when it was deregistered already.
+    /// [`DeregisterError`] when it was deregistered already.
     #[inline]
-    pub fn dereg_mr(&mut self, mr: &MemoryRegion) -> Result<(), UnknownKey> {
+    pub fn dereg_mr(&mut self, mr: &MemoryRegion) -> Result<(), DeregisterError> {
         self.engine.keys_mut().deregister(mr.lkey()).map(|_| ())
     }
 }
