@@ -98,7 +98,8 @@ impl Decision {
 /// The terms on which a connection is accepted.
 #[derive(Debug)]
 pub struct Accept {
-    /// A queue pair from [`Context::create_qp`], in Init, with the first receives posted.
+    /// A queue pair from [`Context::create_qp`], in Init, with the first receives posted. Of the transport that the
+    /// request names; with another one the request is refused.
     pub qp: Qpn,
     /// READs and atomics that we let the peer have outstanding: the REP carries the smaller of this and what the
     /// peer asked for.

@@ -1,18 +1,16 @@
-//! A small initiator on one port: connection manager messages by hand, everything else by our own engine.
+//! A small initiator on one port: our own connection manager and our own engine.
 
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
-use rxe_dpdk::rxe_proto::cm::{MadPath, read_mad, write_mad};
+use rxe_dpdk::rxe_proto::cm::{
+    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, read_mad, write_mad,
+};
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
     CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendFlags,
     SendOp, SendWr, Sge, WcStatus,
 };
-use rxe_dpdk::rxe_proto::wire::cm::{
-    CmMessage, CmPath, CmTransport, Dreq, IpAddressing, PortSpace, Rep, Req, Rtu, ServiceId,
-};
-use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
 use rxe_dpdk::rxe_proto::wire::{Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port};
 
 const OWN: [u8; 4] = [10, 77, 0, 2];
@@ -29,6 +27,19 @@ impl TxQueue for Tx {
     }
 }
 
+/// Our one address.
+struct Own;
+
+impl LocalAddresses for Own {
+    fn is_local(&self, _port: PortId, gid: Gid) -> bool {
+        gid == std::net::Ipv4Addr::from(OWN).into()
+    }
+
+    fn path_mtu(&self, _port: PortId) -> PathMtu {
+        PathMtu::Mtu4096
+    }
+}
+
 pub struct Initiator {
     clock: Clock,
     rx: RxQueue,
@@ -37,16 +48,14 @@ pub struct Initiator {
     engine: Engine,
     pd: PdId,
     cq: CqId,
+    cm: Cm,
     path: MadPath,
-    inbox: Vec<CmMessage>,
-    next_id: u32,
     gsi_psn: Psn,
 }
 
 pub struct Connection {
     qpn: Qpn,
-    rep: Rep,
-    own_id: u32,
+    conn: ConnId,
     address: u64,
     len: u64,
     rkey: u32,
@@ -68,7 +77,8 @@ impl Initiator {
         };
         let clock = Clock::new(eal);
         let (tx, burst) = (Tx(tx), RxBurst::new());
-        Initiator { clock, rx, tx, burst, engine, pd, cq, path, inbox: vec![], next_id: 1, gsi_psn: Psn::default() }
+        let cm = Cm::new(CmConfig::new(0x0202, [9; 32]));
+        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn: Psn::default() }
     }
 
     fn turn(&mut self) {
@@ -78,40 +88,33 @@ impl Initiator {
             let Ok(Frame::Roce(packet)) = classify(self.burst.data(index)) else { continue };
             if packet.dest_qp() != Qpn::GSI.get() {
                 self.engine.receive(now, self.path.port, &packet, 0);
-            } else if let Ok((_, mad)) = read_mad(self.path.port, &packet)
+            } else if let Ok((path, mad)) = read_mad(self.path.port, &packet)
                 && packet.icrc_ok(0)
-                && let Ok((_, message)) = CmMessage::parse(mad)
             {
-                self.inbox.push(message);
+                let _dropped = self.cm.handle_mad(now, &path, mad, &Own);
             }
         }
         self.burst.clear();
         self.engine.handle_timeout(now);
+        self.cm.handle_timeout(now);
         self.engine.transmit(now, &mut self.tx);
+        while let Some(transmit) = self.cm.poll_transmit() {
+            assert!(write_mad(&mut self.tx, &transmit.path, 1, self.gsi_psn, &transmit.mad));
+            self.gsi_psn = self.gsi_psn.next();
+        }
         self.tx.0.flush();
     }
 
-    fn send(&mut self, message: &CmMessage) {
-        let mut mad = [0; MAD_LEN];
-        message.emit(u64::from(self.next_id), &mut mad);
-        assert!(write_mad(&mut self.tx, &self.path, 1, self.gsi_psn, &mad));
-        self.gsi_psn = self.gsi_psn.next();
-    }
-
-    /// Sends `message` until an answer comes that `wanted` takes something from.
-    fn ask<T>(&mut self, message: &CmMessage, wanted: impl Fn(&CmMessage) -> Option<T>) -> T {
+    /// The connection manager's next event.
+    fn event(&mut self) -> CmEvent {
         let began = Instant::now();
         while began.elapsed() < LIMIT {
-            self.send(message);
-            let sent = Instant::now();
-            while sent.elapsed() < Duration::from_millis(300) {
-                self.turn();
-                if let Some(answer) = self.inbox.drain(..).find_map(|message| wanted(&message)) {
-                    return answer;
-                }
+            self.turn();
+            if let Some(event) = self.cm.poll_event() {
+                return event;
             }
         }
-        panic!("no answer to {message}");
+        panic!("no answer: {:?}", self.cm);
     }
 
     pub fn connect(&mut self, port: u16, region: &str, mtu: PathMtu) -> Connection {
@@ -129,79 +132,63 @@ impl Initiator {
             })
             .unwrap();
         self.engine.modify_qp(now, qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
-        let own_id = self.next_id;
-        self.next_id += 1;
-        let peers_first = Psn::new(0xFF_FFF0);
-        let (local, remote): (Gid, Gid) = (self.path.local, self.path.peer);
-        let mut req = Req {
-            local_comm_id: own_id,
-            service_id: ServiceId::new(PortSpace::Tcp, port),
-            local_ca_guid: 0x0202,
-            local_qpn: qpn.get(),
+        let params = ConnectParams {
             responder_resources: 1,
             initiator_depth: 4,
-            remote_response_timeout: 20,
-            local_response_timeout: 20,
-            transport: CmTransport::Rc,
-            starting_psn: peers_first,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            pkey: 0xFFFF,
-            path_mtu: mtu.code(),
-            max_cm_retries: 15,
-            primary: CmPath {
-                local_lid: 0xFFFF,
-                remote_lid: 0xFFFF,
-                local_gid: local,
-                remote_gid: remote,
-                hop_limit: 64,
-                ack_timeout: 14,
-                ..CmPath::default()
-            },
-            ..Req::default()
+            local_ack_timeout: 14,
+            // The first frames may be lost while the link comes up: 16 REQs in about 5 s.
+            response_timeout: 16,
+            private_data: region.as_bytes().to_vec(),
+            ..ConnectParams::new(self.path.clone(), (40_000, port), qpn, Psn::new(0xFF_FFF0), mtu)
         };
-        let ip = IpAddressing::new((local.ip(), 40_000), remote.ip()).unwrap();
-        assert!(req.set_private_data(&ip, region.as_bytes()));
-        let rep = self.ask(&CmMessage::Req(req), |message| match message {
-            CmMessage::Rep(rep) if rep.remote_comm_id == own_id => Some(rep.clone()),
-            CmMessage::Rej(rej) => panic!("rejected: {:?}", rej.reason),
-            _ => None,
-        });
+        let (rq_psn, flow_label) = (params.starting_psn, params.flow_label);
+        let conn = self.cm.connect(now, params).unwrap();
+        let reply = match self.event() {
+            CmEvent::ConnectReply(reply) => reply,
+            other => panic!("{other:?}"),
+        };
+        self.bring_up(qpn, &reply, rq_psn, flow_label, mtu);
+        self.cm.confirm(self.clock.now(), conn, &[]).unwrap();
+        assert_eq!(self.event(), CmEvent::Established { conn });
+        let data = &reply.private_data;
+        let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
+        let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
+        assert_eq!(&data[24..24 + region.len()], region.as_bytes());
+        Connection { qpn, conn, address: u64::from_be_bytes(address), len: u64::from_be_bytes(len), rkey }
+    }
+
+    /// Takes the queue pair to RTS with what REQ and REP agree on.
+    fn bring_up(&mut self, qpn: Qpn, reply: &ConnectReply, rq_psn: Psn, flow_label: u32, path_mtu: PathMtu) {
         let path = Path {
             port: self.path.port,
             src_mac: self.path.local_mac,
             dst_mac: self.path.peer_mac,
             vlan: None,
-            src: local,
-            dst: remote,
-            udp_src_port: udp_source_port(0, qpn.get(), rep.local_qpn),
+            src: self.path.local,
+            dst: self.path.peer,
+            udp_src_port: udp_source_port(flow_label, qpn.get(), reply.remote_qpn),
             traffic_class: 0,
-            flow_label: 0,
+            flow_label,
             hop_limit: 64,
         };
         let rtr = RtrAttr {
             path,
-            path_mtu: mtu,
-            dest_qpn: Qpn::new(rep.local_qpn),
-            rq_psn: peers_first,
-            max_dest_rd_atomic: 1,
+            path_mtu,
+            dest_qpn: Qpn::new(reply.remote_qpn),
+            rq_psn,
+            max_dest_rd_atomic: reply.initiator_depth,
             min_rnr_timer: 12,
         };
+        let now = self.clock.now();
         self.engine.modify_qp(now, qpn, QpTransition::ToRtr(rtr)).unwrap();
         let rts = RtsAttr {
-            sq_psn: rep.starting_psn,
-            timeout: 17,
+            sq_psn: reply.starting_psn,
+            timeout: reply.local_ack_timeout,
             retry_cnt: 7,
-            rnr_retry: 7,
-            max_rd_atomic: rep.responder_resources,
+            rnr_retry: reply.rnr_retry_count,
+            max_rd_atomic: reply.responder_resources,
         };
         self.engine.modify_qp(now, qpn, QpTransition::ToRts(rts)).unwrap();
-        self.send(&CmMessage::Rtu(Rtu { local_comm_id: own_id, remote_comm_id: rep.local_comm_id, ..Rtu::default() }));
-        let data = &rep.private_data;
-        let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
-        let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
-        assert_eq!(&data[24..24 + region.len()], region.as_bytes());
-        Connection { qpn, own_id, address: u64::from_be_bytes(address), len: u64::from_be_bytes(len), rkey, rep }
     }
 }
 
@@ -253,12 +240,9 @@ impl Connection {
     }
 
     pub fn disconnect(self, on: &mut Initiator) {
-        let (own, peer) = (self.own_id, self.rep.local_comm_id);
-        let dreq = Dreq { local_comm_id: own, remote_comm_id: peer, remote_qpn: self.rep.local_qpn, ..Dreq::default() };
-        on.ask(&CmMessage::Dreq(dreq), |message| match message {
-            CmMessage::Drep(drep) if drep.remote_comm_id == own => Some(()),
-            _ => None,
-        });
+        on.cm.disconnect(on.clock.now(), self.conn).unwrap();
+        let event = on.event();
+        assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == self.conn), "{event:?}");
         on.engine.destroy_qp(self.qpn).unwrap();
     }
 }

@@ -13,6 +13,7 @@ mod guest;
 mod kernel;
 mod matrix;
 mod net;
+mod outbound;
 mod pci;
 mod process;
 mod quick_start;
@@ -63,6 +64,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         quick_start::run(&mut report, world);
         pci::run(&mut report, world);
         matrix::run(&mut report, world);
+        outbound::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }

@@ -14,7 +14,7 @@ use rxe_proto::cm::{
     write_mad,
 };
 use rxe_proto::counters;
-use rxe_proto::wire::cm::{CmTransport, PortSpace, RejReason, SidrStatus};
+use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
 use rxe_proto::wire::{
     DropCounters, DropReason, Gid, MacAddr, Path, PathMtu, PortId, Psn, RocePacket, TxQueue, udp_source_port,
 };
@@ -321,12 +321,6 @@ impl Control {
     /// Finds the service that claims a request and asks it on the worker where the connection will live.
     fn offer(&mut self, now: Instant, request: Box<ConnectRequest>) {
         let conn = request.conn;
-        if request.transport != CmTransport::Rc {
-            self.stats.connect_unclaimed.inc();
-            tracing::info!(peer = %request.source.0, transport = ?request.transport, "services take reliable connections only");
-            self.reject(now, conn, RejReason::InvalidTransportType, &[]);
-            return;
-        }
         let service = self.listens.iter().find_map(|(service, listen)| match listen {
             Listen::Cm { space, port, claims }
                 if request.service_id.port_space() == Some(*space)

@@ -8,8 +8,10 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use rxe_proto::cm::{AcceptParams, ConnId, ConnectRequest};
 use rxe_proto::mem::Allocator;
-use rxe_proto::transport::{AsyncEvent, CqError, Engine, QpError, QpTransition, Qpn, RtrAttr, RtsAttr, WorkCompletion};
-use rxe_proto::wire::cm::RejReason;
+use rxe_proto::transport::{
+    AsyncEvent, CqError, Engine, QpError, QpTransition, QpType, Qpn, RtrAttr, RtsAttr, WorkCompletion,
+};
+use rxe_proto::wire::cm::{CmTransport, RejReason};
 use rxe_proto::wire::{Path, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
@@ -280,7 +282,10 @@ impl ServiceHost {
                         self.destroy(engine, service, accept.qp);
                         self.tell(ToControl::Reject {
                             conn,
-                            reason: RejReason::ConsumerDefined,
+                            reason: match error {
+                                QpError::WrongType(_) => RejReason::InvalidTransportType,
+                                _ => RejReason::ConsumerDefined,
+                            },
                             private_data: error.to_string().into_bytes(),
                         });
                     }
@@ -300,6 +305,14 @@ impl ServiceHost {
         accept: &Accept,
         rq_psn: Psn,
     ) -> Result<(), QpError> {
+        let qp_type = engine.query_qp(accept.qp).ok_or(QpError::Unknown(accept.qp))?.qp_type;
+        let wanted = match request.transport {
+            CmTransport::Uc => QpType::Uc,
+            _ => QpType::Rc,
+        };
+        if qp_type != wanted {
+            return Err(QpError::WrongType(qp_type));
+        }
         path.udp_src_port = udp_source_port(request.flow_label, accept.qp.get(), request.remote_qpn);
         engine.modify_qp(
             now,
