@@ -103,9 +103,18 @@ impl Requester {
         Ok(())
     }
 
-    /// Completes the oldest work request with success.
+    /// Completes the oldest work request with success, and the local operations behind it that have been carried out.
     #[inline]
     pub(super) fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
+        self.complete_oldest(common, cx)?;
+        while self.sq.head() < self.local_done && self.sq.front().is_some_and(|wqe| wqe.op.is_local()) {
+            self.complete_oldest(common, cx)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn complete_oldest(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         let Some(wqe) = self.pop() else { return Ok(()) };
         if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. }) {
             cx.stats.rdma_sends.inc();

@@ -106,10 +106,11 @@ impl Default for RtrAttr {
 pub struct RtsAttr {
     /// The first PSN that we will send.
     pub sq_psn: Psn,
-    /// Time without progress until packets are sent again: 4.096 microseconds times 2 to the power of this code (0 to
-    /// 31); 0 waits for ever.
+    /// The ACK timeout: 4.096 microseconds times 2 to the power of this code (0 to 31); 0 waits for ever. That long
+    /// without progress uses up a retry. Packets are sent again sooner, when the measured round trip suggests that they
+    /// were lost.
     pub timeout: u8,
-    /// How often to send again without progress before giving up, 0 to 7.
+    /// How many ACK timeouts without progress to stand before the one that ends the connection, 0 to 7.
     pub retry_cnt: u8,
     /// How often to come again to a receiver that is not ready, 0 to 6; 7 never gives up.
     pub rnr_retry: u8,

@@ -2,7 +2,7 @@
 //!
 //! * [`pair`]: two engines and a link that loses, repeats, reorders, delays and corrupts.
 //! * [`rated`]: two engines and a link with a rate.
-//! * [`solo`]: one engine; the test plays its peer packet by packet.
+//! * [`solo`]: one engine; the test plays its peer packet by packet; [`unreliable`] ones, too.
 
 // Each test file uses its own part.
 #![allow(dead_code)]
@@ -11,6 +11,7 @@ pub mod ops;
 pub mod pair;
 pub mod rated;
 pub mod solo;
+pub mod unreliable;
 
 use std::net::Ipv4Addr;
 

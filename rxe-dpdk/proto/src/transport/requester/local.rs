@@ -1,4 +1,8 @@
 //! Work requests that are carried out on our side alone: binding memory windows, fast registration, local invalidation.
+//!
+//! They have their place in the queue but no PSN: each is carried out when the cursor comes to it, once, however often
+//! the cursor goes back, and completes after everything before it. IBTA: "Memory Windows", "Fast Register Physical MR",
+//! "Invalidate operations".
 
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
@@ -8,17 +12,51 @@ use super::packet::Sent;
 use super::{Requester, SendWqe};
 
 impl Requester {
-    /// Carries out the local operation at the cursor.
-    pub(super) fn local_operation(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context) -> Sent {
-        let _ = (
-            wqe,
-            common,
-            cx,
-            QpErrorCause::LocalOperation,
-            WcStatus::MwBindErr,
-            Failure { wqe: None, cause: QpErrorCause::LocalKey },
-        );
-        let _ = SendOp::LocalInvalidate { key: 0 };
-        Sent::Local
+    /// Carries out the local operation at the cursor, if it may be now.
+    pub(super) fn local_operation(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context, draining: bool) -> Sent {
+        let number = self.cursor_wqe;
+        if number < self.local_done {
+            // Before a retry.
+            self.cursor_wqe += 1;
+            return Sent::Local;
+        }
+        // SQD: nothing is begun.
+        if draining {
+            return Sent::Blocked;
+        }
+        if wqe.is_fenced() && self.rd_outstanding > 0 {
+            cx.stats.fence_stalls.inc();
+            return Sent::Blocked;
+        }
+        let is_oldest = self.sq.head() == number;
+        let (pd, qpn) = (common.pd, common.qpn.get());
+        let outcome = match wqe.op {
+            SendOp::BindWindow { key, bind } => {
+                cx.keys.bind_window(key, pd, qpn, &bind).map_err(|_| WcStatus::MwBindErr)
+            }
+            SendOp::FastRegister { key, addr, access } => {
+                cx.keys.fast_register(key, pd, addr, access).map_err(|_| WcStatus::LocQpOpErr)
+            }
+            // What was posted before may still need the key, when it is sent again.
+            SendOp::LocalInvalidate { .. } if !is_oldest => {
+                cx.stats.local_stalls.inc();
+                return Sent::Blocked;
+            }
+            SendOp::LocalInvalidate { key } => cx.keys.invalidate_local(key, pd).map_err(|_| WcStatus::LocQpOpErr),
+            _ => Err(WcStatus::LocQpOpErr),
+        };
+        match outcome {
+            Ok(()) => {
+                self.cursor_wqe += 1;
+                self.local_done = self.cursor_wqe;
+                match if is_oldest { self.complete(common, cx) } else { Ok(()) } {
+                    Ok(()) => Sent::Local,
+                    Err(failure) => Sent::Failed(failure),
+                }
+            }
+            // It fails when it is its turn, so that what was sent before can still complete; till then it is tried.
+            Err(_) if !is_oldest => Sent::Blocked,
+            Err(status) => Sent::Failed(Failure { wqe: Some((number, status)), cause: QpErrorCause::LocalOperation }),
+        }
     }
 }

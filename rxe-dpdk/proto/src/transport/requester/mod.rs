@@ -10,6 +10,7 @@
 //! ```
 //!
 //! `cursor` goes back to `una` for a retry and usually equals `sent`. The [completer](super::completer) moves `una`.
+//! Local operations take no PSN; they are told apart from their neighbours by their number in the queue.
 
 mod clock;
 mod local;
@@ -48,6 +49,8 @@ pub(super) struct Requester {
     pub(super) cursor_wqe: u64,
     /// One past the newest PSN ever written.
     pub(super) sent: Seq,
+    /// The local operations of lower number have been carried out.
+    pub(super) local_done: u64,
     /// What `sent` was when `cursor` last went back.
     before_retry: Seq,
     /// The first PSN of the next work request posted.
@@ -98,6 +101,7 @@ impl Requester {
             cursor: start,
             cursor_wqe: 0,
             sent: start,
+            local_done: 0,
             before_retry: start,
             next: start,
             rd_outstanding: 0,

@@ -39,6 +39,9 @@ impl Requester {
             return Sent::Blocked;
         }
         let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
+        if wqe.op.is_local() {
+            return self.local_operation(&wqe, common, cx, draining);
+        }
         if let Some(stall) = self.stall(&wqe, cx, draining) {
             return stall;
         }

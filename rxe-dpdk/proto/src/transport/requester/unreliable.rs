@@ -32,7 +32,7 @@ impl Requester {
                 return (written, Turn::Idle, None);
             }
             let sent = match link {
-                _ if wqe.op.is_local() => self.local_operation(&wqe, common, cx),
+                _ if wqe.op.is_local() => self.local_operation(&wqe, common, cx, draining),
                 Some(link) => self.write_message_packet(&wqe, common, link, cx, tx),
                 None => self.write_datagram(&wqe, common, cx, tx),
             };
