@@ -44,8 +44,13 @@ impl Requester {
         }
         let before = self.una;
         if psn < before {
-            cx.drop(DropReason::ResponseStale);
+            // An ACK that repeats the last one may bring credits that the peer has had since ("unsolicited ACK").
+            let is_last = psn.add(1) == before && packet.opcode() == Opcode::Acknowledge;
+            if !(is_last && self.take_credits(packet.aeth())) {
+                cx.drop(DropReason::ResponseStale);
+            }
         } else {
+            self.take_credits(packet.aeth());
             self.take(common, cx, now, packet, psn)?;
         }
         if self.una > before {

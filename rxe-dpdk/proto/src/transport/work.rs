@@ -232,6 +232,18 @@ impl SendOp {
         matches!(self, SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. })
     }
 
+    /// Whether it takes a receive at the peer.
+    #[inline]
+    pub(crate) const fn needs_receive(self) -> bool {
+        matches!(
+            self,
+            SendOp::Send { .. }
+                | SendOp::SendInvalidate { .. }
+                | SendOp::Write { imm: Some(_), .. }
+                | SendOp::Datagram { .. }
+        )
+    }
+
     /// Whether the responder answers with more than an ACK, so that the operation takes one of its READ and atomic
     /// resources until then.
     #[inline]

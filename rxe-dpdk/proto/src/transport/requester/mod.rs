@@ -13,6 +13,7 @@
 //! Local operations take no PSN; they are told apart from their neighbours by their number in the queue.
 
 mod clock;
+mod credits;
 mod local;
 mod packet;
 mod rtt;
@@ -28,6 +29,7 @@ use super::link::Link;
 use super::seq::Seq;
 use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, sge};
 
+use credits::Credits;
 use packet::Sent;
 use rtt::RoundTrip;
 pub(super) use send_queue::{SendQueue, SendWqe};
@@ -55,6 +57,9 @@ pub(super) struct Requester {
     before_retry: Seq,
     /// The first PSN of the next work request posted.
     next: Seq,
+    /// Messages posted, modulo 2^24: the SSN of the newest one.
+    ssn: u32,
+    credits: Credits,
     /// READs and atomics written since `una` without a full answer.
     pub(super) rd_outstanding: u32,
     max_rd_atomic: u32,
@@ -104,6 +109,8 @@ impl Requester {
             local_done: 0,
             before_retry: start,
             next: start,
+            ssn: 0,
+            credits: Credits::default(),
             rd_outstanding: 0,
             max_rd_atomic: 0,
             since_ack: 0,
@@ -179,6 +186,7 @@ impl Requester {
             return Err(PostError::NoReadResources);
         }
         self.next = wqe.end();
+        self.ssn = wqe.ssn;
         self.sq.push(wqe, wr.sges, inline.unwrap_or_default());
         Ok(())
     }
@@ -231,11 +239,13 @@ impl Requester {
         if packets > MAX_PACKETS {
             return Err(PostError::MessageTooLong);
         }
+        let is_message = u32::from(packets > 0);
         Ok(SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
             first: self.next,
             packets,
+            ssn: self.ssn.wrapping_add(is_message) & 0xFF_FFFF,
             length,
             num_sge: wr.sges.len() as u8,
             flags: wr.flags,
@@ -252,6 +262,7 @@ impl Requester {
         self.since_ack = 0;
         self.beyond_gap = None;
         self.rtt.forget();
+        self.forget_probe();
     }
 
     /// Everything before `psn` has been answered. That is progress: retries count anew.

@@ -60,6 +60,10 @@ impl Requester {
             cx.stats.window_stalls.inc();
             return Some(Sent::Blocked);
         }
+        if self.waits_for_credit(wqe) {
+            cx.stats.credit_stalls.inc();
+            return Some(Sent::Blocked);
+        }
         let wants_response = wqe.op.wants_response();
         if self.cursor > wqe.first && !wants_response {
             return None;
@@ -129,7 +133,9 @@ impl Requester {
         }
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
+        let probes = self.lacks_credit(wqe);
         let asks = last
+            || probes
             || self.since_ack + 1 >= cx.config.ack_every
             || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: asks };
@@ -155,6 +161,9 @@ impl Requester {
         self.fill(wqe, common, cx, offset, packet.payload_mut());
         packet.finish();
         self.since_ack = if asks { 0 } else { self.since_ack + 1 };
+        if probes {
+            self.probed(cx);
+        }
         self.written(cx, asks.then_some(now), 1, last);
         Sent::Written
     }

@@ -12,6 +12,8 @@ pub(in crate::transport) struct SendWqe {
     /// Its first PSN, and how many it takes (a READ: those of its responses).
     pub(in crate::transport) first: Seq,
     pub(in crate::transport) packets: u32,
+    /// Its send sequence number, counting messages from 1, modulo 2^24. A local operation has that of the message before.
+    pub(in crate::transport) ssn: u32,
     /// What its buffers hold together.
     pub(in crate::transport) length: u32,
     pub(in crate::transport) num_sge: u8,
@@ -26,6 +28,7 @@ impl SendWqe {
         op: SendOp::Send { imm: None },
         first: Seq::start(Psn::new(0)),
         packets: 0,
+        ssn: 0,
         length: 0,
         num_sge: 0,
         flags: SendFlags::empty(),
