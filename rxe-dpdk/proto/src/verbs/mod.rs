@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Device ── ProtectionDomain ─┬─ MemoryRegion
+//!   │                         ├─ MemoryWindow, FastRegion (keys whose bytes change)
 //!   │                         ├─ AddressHandle         (where datagrams go)
 //!   │                         ├─ SharedReceiveQueue    (receives for several queue pairs)
 //!   │                         └─ QueuePair<Rc | Uc | Ud>
@@ -29,6 +30,8 @@
 //! | `ibv_context`, `ibv_query_device` | [`Device`], [`Device::query_device`] |
 //! | `ibv_alloc_pd`, `ibv_dealloc_pd` | [`Device::alloc_pd`], [`Device::dealloc_pd`] |
 //! | `ibv_reg_mr`, `ibv_reg_mr_iova`, `ibv_dereg_mr` | [`Device::reg_mr`], [`Device::reg_mr_iova`], [`Device::dereg_mr`] |
+//! | `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_inc_rkey`, `ibv_bind_mw` | [`Device::alloc_mw`], [`Device::dealloc_mw`], [`Device::renew_mw`], [`WorkRequest::bind_mw`] |
+//! | (kernel) `ib_alloc_mr`, `ib_map_mr_sg`, `IB_WR_REG_MR` | [`Device::alloc_fast_region`], [`Device::map_fast_region`], [`WorkRequest::fast_register`] |
 //! | `ibv_create_cq`, `ibv_resize_cq`, `ibv_destroy_cq` | [`Device::create_cq`], [`Device::resize_cq`], [`Device::destroy_cq`] |
 //! | `ibv_poll_cq`, `ibv_req_notify_cq`, `ibv_get_cq_event` | [`Device::poll_cq`], [`Device::req_notify_cq`], [`Device::get_cq_event`] |
 //! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_destroy_qp` | [`Device::create_qp`], [`Device::modify_qp`], [`Device::query_qp`], [`Device::destroy_qp`] |
@@ -218,6 +221,28 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Memory windows and fast regions
+//!
+//! A [`MemoryWindow`] opens a part of a region to peers for as long as it is bound, without registering anything.
+//! Binding is a work request, so what is posted behind it may already tell the peer the key:
+//!
+//! ```
+//! # use rxe_proto::verbs::*;
+//! # fn lend(
+//! #     dev: &mut Device<'_>, pd: ProtectionDomain, qp: QueuePair<Rc>, mr: &MemoryRegion,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let mw = dev.alloc_mw(pd, WindowKind::Type2)?;
+//! // `mr` was registered with MW_BIND and LOCAL_WRITE.
+//! dev.post_send(qp, WorkRequest::bind_mw(mw, mr.window(4096..8192, Access::REMOTE_WRITE)?))?;
+//! dev.post_send(qp, WorkRequest::send(Payload::Inline(&mw.rkey().to_be_bytes())))?;
+//! // When the peer has said that it is done, and unless it did so with `send_with_inv`:
+//! dev.post_send(qp, WorkRequest::local_inv(mw.rkey()).signaled())?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`FastRegion`] is opened and closed in the same way, but has bytes of its own, and a local key.
 
 mod completion;
 mod device;
@@ -226,11 +251,12 @@ mod handle;
 mod queue_pair;
 mod region;
 mod service;
+mod window;
 mod work_request;
 
 pub use crate::mem::{
-    Access, Allocator, DeallocPdError, HeapAllocator, KeyTable, Memory, MemoryRegion, OutOfBounds, PdId, RegisterError,
-    UnknownKey,
+    Access, Allocator, DeallocPdError, DeregisterError, FastRegionError, HeapAllocator, KeyTable, Memory, MemoryRegion,
+    OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{
     AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, MulticastError, PostError, QpCaps, QpError,
@@ -242,4 +268,5 @@ pub use grh::{Grh, GrhError};
 pub use handle::{AddressHandle, CompletionQueue, ProtectionDomain, QueuePair, SharedReceiveQueue};
 pub use queue_pair::{QpInitAttr, SrqInitAttr, Transition, UdAttr};
 pub use service::{Connected, Rc, TransportService, Uc, Ud};
+pub use window::{FastRegion, MemoryWindow};
 pub use work_request::{FlushLevel, FlushType, Payload, WorkRequest};

@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 
 use crate::mem::{Access, DeregisterError, Memory, MemoryRegion, OutOfBounds, RegisterError};
 use crate::transport::{RemoteAddr, Sge};
@@ -43,7 +43,8 @@ impl Device<'_> {
     /// long as anybody holds `mr` or a clone of its memory.
     ///
     /// # Errors
-    /// [`DeregisterError`] when it was deregistered already.
+    /// [`DeregisterError::WindowsBound`] while memory windows are bound to it, [`DeregisterError::Unknown`] when it was
+    /// deregistered already.
     #[inline]
     pub fn dereg_mr(&mut self, mr: &MemoryRegion) -> Result<(), DeregisterError> {
         self.engine.keys_mut().deregister(mr.lkey()).map(|_| ())
@@ -58,6 +59,15 @@ impl MemoryRegion {
     /// [`OutOfBounds`] when they do not lie inside, or are 4 GiB or more.
     #[inline]
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge, OutOfBounds> {
+        let range = self.offsets(range)?;
+        let length = u32::try_from(range.len()).map_err(|_| OutOfBounds)?;
+        // Only the end of a region that ends at 2^64 wraps.
+        Ok(Sge { addr: self.addr().wrapping_add(range.start as u64), length, lkey: self.lkey() })
+    }
+
+    /// The bounds of a range inside the region.
+    #[inline]
+    pub(super) fn offsets(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, OutOfBounds> {
         let start = match range.start_bound() {
             Bound::Included(&at) => at,
             Bound::Excluded(&at) => at.checked_add(1).ok_or(OutOfBounds)?,
@@ -68,12 +78,7 @@ impl MemoryRegion {
             Bound::Excluded(&at) => at,
             Bound::Unbounded => self.memory().len(),
         };
-        if end > self.memory().len() {
-            return Err(OutOfBounds);
-        }
-        let length = end.checked_sub(start).and_then(|length| u32::try_from(length).ok()).ok_or(OutOfBounds)?;
-        // Registration made sure that the last byte's address exists; that of the end of a full 2^64 wraps.
-        Ok(Sge { addr: self.addr().wrapping_add(start as u64), length, lkey: self.lkey() })
+        if start <= end && end <= self.memory().len() { Ok(start..end) } else { Err(OutOfBounds) }
     }
 
     /// The byte at `offset` from the start of the region, as peers name it in RDMA and atomic operations. The end of
