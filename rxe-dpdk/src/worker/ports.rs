@@ -69,16 +69,18 @@ impl LocalPort {
 }
 
 /// What a worker must know of a port to filter frames.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PortIdentity {
     pub(crate) mac: MacAddr,
     /// The VLAN we live in; `None` is untagged.
     pub(crate) vlan: Option<u16>,
+    /// Our IP addresses.
+    pub(crate) gids: Vec<Gid>,
 }
 
 impl From<&LocalPort> for PortIdentity {
     fn from(port: &LocalPort) -> PortIdentity {
-        PortIdentity { mac: port.mac, vlan: port.vlan.map(|tci| tci & 0x0FFF) }
+        PortIdentity { mac: port.mac, vlan: port.vlan.map(|tci| tci & 0x0FFF), gids: port.gids().collect() }
     }
 }
 

@@ -347,6 +347,9 @@ impl Dispatcher {
         if vlan != identity.vlan {
             return self.drop(DropReason::VlanMismatch);
         }
+        if !identity.gids.contains(&packet.dst_gid()) {
+            return self.drop(DropReason::ForeignAddress);
+        }
         let qpn = Qpn::new(packet.dest_qp());
         if qpn == Qpn::GSI {
             let Some(control) = &mut self.control else { return Owner::Worker(0) };
