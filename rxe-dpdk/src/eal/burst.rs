@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 use dpdk_sys::rte_mbuf;
 
 use super::mbuf::{self, Mbuf};
+use super::mempool::Mempool;
 
 /// How many packets pass through the loop at once: enough to spread the cost of a call into the driver, few enough
 /// that their headers stay in the first-level cache.
@@ -101,6 +102,21 @@ impl RxBurst {
         let raw = NonNull::new(std::mem::replace(slot, ptr::null_mut()))?;
         // SAFETY: an owned mbuf of one segment, removed from self.
         Some(unsafe { Mbuf::from_raw(raw) })
+    }
+
+    /// A copy of packet `i` in a buffer from `pool`, which is of any other's size or larger; `None` when the pool is empty,
+    /// its buffers are too small, or there is no such packet.
+    pub fn copy(&self, i: usize, pool: &Mempool) -> Option<Mbuf> {
+        let original = self.get(i)?;
+        let mut copy = pool.alloc()?;
+        let frame = self.data(i);
+        if !copy.resize(frame.len()) {
+            return None;
+        }
+        copy.data_mut().copy_from_slice(frame);
+        // SAFETY: an owned mbuf.
+        copy.set_port(unsafe { (*mbuf::view(original)).port });
+        Some(copy)
     }
 
     /// Appends a packet; gives it back when the burst is full.

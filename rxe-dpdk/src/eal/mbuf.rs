@@ -60,6 +60,12 @@ impl Mbuf {
         unsafe { (*view(self.0.as_ptr())).port }
     }
 
+    /// Says that the frame came in by `port`.
+    pub(super) fn set_port(&mut self, port: u16) {
+        // SAFETY: a live, owned mbuf.
+        unsafe { (*view(self.0.as_ptr())).port = port };
+    }
+
     /// Changes the frame's length to `len`, whatever the bytes behind the old end are. `false` (and no change) when
     /// the buffer is too small.
     pub fn resize(&mut self, len: usize) -> bool {

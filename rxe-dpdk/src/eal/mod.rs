@@ -48,7 +48,7 @@ pub use lcore::Job;
 pub use mbuf::Mbuf;
 pub use mempool::Mempool;
 pub use mtu::Fallback;
-pub use port::{Port, PortConfig, PortQueues};
+pub use port::{MulticastFilter, Port, PortConfig, PortQueues};
 pub use ring::{MbufReceiver, MbufRing, MbufSender};
 pub use rx::{RxQueue, RxStats};
 pub use tx::{MIN_FRAME, TxStage, TxStats};

@@ -68,13 +68,20 @@ pub struct PortQueues {
     pub tx: Vec<TxStage>,
 }
 
+/// Which multicast frames a started port lets in. From [`Port::multicast_filter`]; the port runs while this lives.
+pub struct MulticastFilter {
+    port: Arc<PortInner>,
+    /// Whether the port may be dropping groups that nobody asked for.
+    needed: bool,
+}
+
 /// What queues hold: the port runs while this lives.
 pub(super) struct PortInner {
     id: u16,
     mtu: u16,
     started: AtomicBool,
-    /// Ethdev's control calls are not thread-safe; the groups that were joined are behind the same lock.
-    control: Mutex<Vec<MacAddr>>,
+    /// Ethdev's control calls are not thread-safe.
+    control: Mutex<()>,
     pool: Mempool,
     eal: Arc<EalGuard>,
 }
@@ -225,26 +232,10 @@ impl Port {
         values.iter().filter_map(pair).collect()
     }
 
-    /// Asks for frames to the group `mac`, where the port does not receive all groups anyway. A device that can be
-    /// asked for nothing ([`Fallback::NoFilterControl`]) is left alone: most of those filter nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`EalError::Port`] when the device has filters and they do not take the group.
-    pub fn add_multicast(&self, mac: MacAddr) -> Result<(), EalError> {
-        let mut groups = lock(&self.inner.control);
-        if groups.contains(&mac) || !self.fallbacks.contains(&Fallback::NoFilterControl) {
-            return Ok(());
-        }
-        let mut raw: Vec<_> = groups.iter().map(|mac| dpdk_sys::rte_ether_addr { addr_bytes: mac.0 }).collect();
-        raw.push(dpdk_sys::rte_ether_addr { addr_bytes: mac.0 });
-        // SAFETY: the port exists; as many addresses as told, which are copied.
-        let ret = unsafe { dpdk_sys::rte_eth_dev_set_mc_addr_list(self.inner.id, raw.as_mut_ptr(), raw.len() as u32) };
-        if ret != -libc::ENOTSUP {
-            check(self.inner.id, "join a multicast group", ret)?;
-        }
-        groups.push(mac);
-        Ok(())
+    /// A handle that says which multicast frames to let in.
+    pub fn multicast_filter(&self) -> MulticastFilter {
+        let needed = self.fallbacks.contains(&Fallback::NoFilterControl);
+        MulticastFilter { port: Arc::clone(&self.inner), needed }
     }
 
     /// Receives all multicast (neighbour discovery needs it), by promiscuous mode if need be: foreign frames are
@@ -281,6 +272,25 @@ impl Port {
     }
 }
 
+impl MulticastFilter {
+    /// Asks for frames to the groups `macs` and no others, where the port does not receive all groups anyway. A device
+    /// that can be asked for nothing ([`Fallback::NoFilterControl`]) is left alone: most of those filter nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::Port`] when the device has filters and they do not take the groups.
+    pub fn set(&self, macs: &[MacAddr]) -> Result<(), EalError> {
+        if !self.needed {
+            return Ok(());
+        }
+        let _control = lock(&self.port.control);
+        let mut raw: Vec<_> = macs.iter().map(|mac| dpdk_sys::rte_ether_addr { addr_bytes: mac.0 }).collect();
+        // SAFETY: the port exists; as many addresses as told, which are copied.
+        let ret = unsafe { dpdk_sys::rte_eth_dev_set_mc_addr_list(self.port.id, raw.as_mut_ptr(), raw.len() as u32) };
+        if ret == -libc::ENOTSUP { Ok(()) } else { check(self.port.id, "join multicast groups", ret) }
+    }
+}
+
 impl PortInner {
     pub(super) fn id(&self) -> u16 {
         self.id
@@ -311,6 +321,12 @@ impl Drop for PortInner {
 impl fmt::Debug for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Port({} {}, MTU {})", self.inner.id, self.info.name, self.inner.mtu)
+    }
+}
+
+impl fmt::Debug for MulticastFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MulticastFilter({})", self.port.id)
     }
 }
 

@@ -8,6 +8,7 @@ use rxe_proto::wire::PortId;
 
 use super::burst::RxBurst;
 use super::mbuf;
+use super::mempool::Mempool;
 use super::port::PortInner;
 
 rxe_proto::counters! {
@@ -29,12 +30,12 @@ pub struct RxQueue {
     port: u16,
     queue: u16,
     stats: Arc<RxStats>,
-    _started: Arc<PortInner>,
+    started: Arc<PortInner>,
 }
 
 impl RxQueue {
     pub(super) fn new(port: Arc<PortInner>, queue: u16) -> RxQueue {
-        RxQueue { port: port.id(), queue, stats: Arc::default(), _started: port }
+        RxQueue { port: port.id(), queue, stats: Arc::default(), started: port }
     }
 
     /// The queue's port.
@@ -45,6 +46,11 @@ impl RxQueue {
     /// The queue's number on its port.
     pub fn queue(&self) -> u16 {
         self.queue
+    }
+
+    /// The pool that its frames come from.
+    pub fn pool(&self) -> &Mempool {
+        self.started.pool()
     }
 
     /// What it counted.

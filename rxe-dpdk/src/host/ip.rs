@@ -11,6 +11,8 @@ use super::ethernet;
 pub(super) const HOP_BY_HOP: u8 = 0;
 /// ICMP for IPv4.
 pub(super) const ICMP: u8 = 1;
+/// IGMP.
+pub(super) const IGMP: u8 = 2;
 /// TCP.
 pub(super) const TCP: u8 = 6;
 /// UDP.
@@ -23,6 +25,8 @@ pub(super) const HOP_LIMIT: u8 = 64;
 
 /// Bytes of an IPv4 header without options.
 pub(super) const IPV4_HEADER: usize = 20;
+/// The IPv4 option "router alert", which IGMP messages carry.
+pub(super) const ROUTER_ALERT: [u8; 4] = [0x94, 4, 0, 0];
 /// Bytes of an IPv6 header.
 pub(super) const IPV6_HEADER: usize = 40;
 
@@ -86,7 +90,8 @@ pub(super) struct Ip<'a> {
 }
 
 impl<'a> Ip<'a> {
-    /// Checks an IPv4 header: length, version, no options, total length, checksum, no fragment, a source that can be.
+    /// Checks an IPv4 header: length, version, no options (but the router alert of IGMP), total length, checksum, no
+    /// fragment, a source that can be. IGMP may come from nobody: switches without an address ask so.
     pub(super) fn parse_v4(data: &'a [u8]) -> Result<Ip<'a>, DropReason> {
         let (header, _) = data.split_first_chunk::<IPV4_HEADER>().ok_or(DropReason::IpHeaderMalformed)?;
         let header_len = usize::from(header[0] & 0x0F) * 4;
@@ -97,10 +102,11 @@ impl<'a> Ip<'a> {
         if total < header_len || total > data.len() {
             return Err(DropReason::IpLengthMismatch);
         }
-        if header_len > IPV4_HEADER {
+        let igmp = header[9] == IGMP;
+        if header_len > IPV4_HEADER && !(igmp && data[IPV4_HEADER..header_len] == ROUTER_ALERT) {
             return Err(DropReason::IpOptions);
         }
-        if Sum::default().add(header).finish() != 0 {
+        if Sum::default().add(&data[..header_len]).finish() != 0 {
             return Err(DropReason::HostChecksum);
         }
         // More fragments, or an offset: reserved and "don't fragment" bits left out.
@@ -110,7 +116,8 @@ impl<'a> Ip<'a> {
         let src = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
         let dst = Ipv4Addr::new(header[16], header[17], header[18], header[19]);
         // No host sends from these, so no answer may go there.
-        if src.is_multicast() || src.is_broadcast() || src.is_unspecified() || src.is_loopback() {
+        let nobody = src.is_unspecified() && !igmp;
+        if src.is_multicast() || src.is_broadcast() || nobody || src.is_loopback() {
             return Err(DropReason::IpHeaderMalformed);
         }
         let packet = &data[..total];
@@ -120,7 +127,7 @@ impl<'a> Ip<'a> {
             traffic_class: header[1],
             hop_limit: header[8],
             packet,
-            payload: &packet[IPV4_HEADER..],
+            payload: &packet[header_len..],
         })
     }
 
@@ -211,6 +218,16 @@ impl IpHeader {
                 header[24..40].copy_from_slice(&dst.octets());
             }
         }
+        payload
+    }
+
+    /// As [`emit`](Self::emit) for IPv4, with a router alert option behind the header.
+    pub(super) fn emit_router_alert<'b>(&self, packet: &'b mut [u8], id: u16) -> &'b mut [u8] {
+        self.emit(packet, id);
+        let (header, payload) = packet.split_at_mut(IPV4_HEADER + ROUTER_ALERT.len());
+        header[0] = 0x46;
+        header[IPV4_HEADER..].copy_from_slice(&ROUTER_ALERT);
+        fill_v4_checksum(header);
         payload
     }
 }

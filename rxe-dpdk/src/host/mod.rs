@@ -7,7 +7,7 @@
 //! and [`HostEvent::NeighbourChanged`] tells when a MAC moved.
 //!
 //! The layers, bottom up: `ethernet` (header and VLAN tag), `ip` (headers), `neighbour` and `route` (tables), `node`
-//! (the four together), `arp`, `nd`, `mld` and `icmp` (protocols over a node), `tcp` over smoltcp, which sees bare IP
+//! (the four together), `arp`, `nd`, `igmp`, `mld` and `icmp` (protocols over a node), `tcp` over smoltcp, which sees bare IP
 //! packets only: all addressing below IP is ours.
 //!
 //! What it does **not** do: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects,
@@ -22,7 +22,9 @@ mod config;
 mod device;
 mod ethernet;
 mod event;
+mod groups;
 mod icmp;
+mod igmp;
 mod ip;
 mod mld;
 mod nd;
@@ -41,6 +43,7 @@ use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
 
 pub use config::{Cidr, CidrParseError, HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
+pub(crate) use route::group_macs;
 pub use route::multicast_mac;
 pub use stats::HostStats;
 pub use tcp::ConnectError;
@@ -115,6 +118,9 @@ impl Host {
 
     fn handle_ipv4(&mut self, now: Instant, eth: &Ethernet<'_>, tx: &mut impl TxQueue) -> Result<(), DropReason> {
         let ip = Ip::parse_v4(eth.payload)?;
+        if ip.protocol == ip::IGMP {
+            return igmp::handle(&mut self.node, now, &ip);
+        }
         self.node.check_v4(&ip, eth)?;
         match ip.protocol {
             ip::ICMP => self.node.handle_icmp(eth, &ip, tx),
@@ -218,9 +224,21 @@ impl Host {
         self.node.routing.addresses()
     }
 
-    /// The group MACs that the port must let in besides our own and broadcast; fixed from the start.
-    pub fn multicast_macs(&self) -> Vec<MacAddr> {
-        self.node.routing.multicast_macs().to_vec()
+    /// The group MACs that the port must let in besides our own and broadcast. They change when a group is joined or
+    /// left.
+    pub fn multicast_macs(&self) -> &[MacAddr] {
+        self.node.multicast_macs()
+    }
+
+    /// Joins a multicast group: tells routers and switches, on the next [`Host::poll`], and answers when they ask.
+    /// Frames to the group that are not RoCE are dropped as before. Returns whether that is new; what is no group is not.
+    pub fn join_group(&mut self, now: Instant, group: IpAddr) -> bool {
+        self.node.join_group(now, group)
+    }
+
+    /// Leaves a multicast group that was joined; returns whether it was.
+    pub fn leave_group(&mut self, now: Instant, group: IpAddr) -> bool {
+        self.node.leave_group(now, group)
     }
 
     /// Counters; readable from any thread.

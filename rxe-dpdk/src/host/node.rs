@@ -1,7 +1,7 @@
 //! What ARP, ND, ICMP and TCP share: the link, our addresses, the neighbours and the way out.
 
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
@@ -10,9 +10,11 @@ use rxe_proto::{Duration, Instant};
 use super::config::HostConfig;
 use super::ethernet::{Ethernet, Link};
 use super::event::HostEvent;
+use super::groups::Groups;
+use super::igmp::{ALL_HOSTS, Igmp};
 use super::ip::{ICMPV6, Ip, IpHeader, Pair};
 use super::neighbour::{Evidence, Lookup, Neighbours, Update};
-use super::route::{Routing, multicast_mac};
+use super::route::{ALL_NODES, Routing, group_macs, multicast_mac, solicited_node};
 use super::stats::HostStats;
 use super::{Resolution, nd};
 
@@ -70,8 +72,14 @@ pub(super) struct Node {
     pub(super) unreachable_limit: RateLimit,
     /// A neighbour became known since this was last cleared: whoever waits for one should look again.
     pub(super) resolved: bool,
-    /// When to send a multicast listener report.
-    pub(super) report_at: Option<Instant>,
+    /// What is to be told of our IPv4 groups.
+    pub(super) igmp: Igmp,
+    /// What is to be told of our IPv6 groups, those of our addresses among them.
+    pub(super) mld: Groups<Ipv6Addr>,
+    /// The groups that services have joined.
+    groups: BTreeSet<IpAddr>,
+    /// The MACs of all groups that we are in.
+    multicast_macs: Vec<MacAddr>,
     ip_id: u16,
     announcing: Option<Announcing>,
     defended: Option<Instant>,
@@ -79,16 +87,20 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(config: &HostConfig, ip_id: u16) -> Node {
+        let routing = Routing::new(config);
         Node {
             link: Link { port: config.port, mac: config.mac, vlan: config.vlan },
             mtu: config.mtu,
-            routing: Routing::new(config),
+            mld: Groups::new(routing.addresses_v6().map(solicited_node), Some(Instant::ZERO)),
+            igmp: Igmp::new(),
+            groups: BTreeSet::new(),
+            multicast_macs: routing.multicast_macs().to_vec(),
+            routing,
             neighbours: Neighbours::new(config.max_neighbours.max(1)),
             stats: Arc::default(),
             events: VecDeque::new(),
             unreachable_limit: RateLimit::new(100),
             resolved: false,
-            report_at: Some(Instant::ZERO),
             ip_id,
             announcing: Some(Announcing { at: Instant::ZERO, rounds: ANNOUNCE_ROUNDS, done: 0 }),
             defended: None,
@@ -99,8 +111,64 @@ impl Node {
     pub(super) fn accepts(&self, eth: &Ethernet<'_>) -> bool {
         let for_us = eth.dst == self.link.mac
             || eth.dst == MacAddr::BROADCAST
-            || (eth.dst.is_multicast() && self.routing.multicast_macs().contains(&eth.dst));
+            || (eth.dst.is_multicast() && self.multicast_macs.contains(&eth.dst));
         for_us && !eth.src.is_multicast() && eth.src != self.link.mac
+    }
+
+    pub(super) fn multicast_macs(&self) -> &[MacAddr] {
+        &self.multicast_macs
+    }
+
+    /// Whether a service has joined `group`.
+    pub(super) fn joined(&self, group: IpAddr) -> bool {
+        self.groups.contains(&group)
+    }
+
+    pub(super) fn join_group(&mut self, now: Instant, group: IpAddr) -> bool {
+        if !group.is_multicast() || !self.groups.insert(group) {
+            return false;
+        }
+        match group {
+            IpAddr::V4(ip) if ip != ALL_HOSTS => self.igmp.groups.join(now, ip),
+            IpAddr::V6(ip) if self.is_reported(ip) => self.mld.join(now, ip),
+            _ => {}
+        }
+        self.stats.groups_joined.inc();
+        self.follow_groups();
+        true
+    }
+
+    pub(super) fn leave_group(&mut self, now: Instant, group: IpAddr) -> bool {
+        if !self.groups.remove(&group) {
+            return false;
+        }
+        match group {
+            IpAddr::V4(ip) if ip != ALL_HOSTS => self.igmp.groups.leave(now, ip),
+            IpAddr::V6(ip) if self.is_reported(ip) => self.mld.leave(now, ip),
+            _ => {}
+        }
+        self.stats.groups_left.inc();
+        self.follow_groups();
+        true
+    }
+
+    /// Whether routers hear of a group when a service joins or leaves it. Not of those that everybody is in, that do
+    /// not leave the host, or that we are in for our addresses' sake.
+    fn is_reported(&self, group: Ipv6Addr) -> bool {
+        let interface_local = group.segments()[0] & 0xF <= 1;
+        group != ALL_NODES && !interface_local && !self.routing.listens_to(group)
+    }
+
+    fn follow_groups(&mut self) {
+        let mut macs = self.routing.multicast_macs().to_vec();
+        macs.extend(self.groups.iter().copied().flat_map(group_macs));
+        // Where general queries go.
+        if self.groups.iter().any(IpAddr::is_ipv4) {
+            macs.extend(multicast_mac(ALL_HOSTS.into()));
+        }
+        macs.sort_by_key(|mac| mac.0);
+        macs.dedup();
+        self.multicast_macs = macs;
     }
 
     /// The identification of the next IPv4 packet.
@@ -220,12 +288,15 @@ impl Node {
     /// Announces all addresses anew: at start, and when the link came back.
     pub(super) fn announce(&mut self, now: Instant) {
         self.announcing = Some(Announcing { at: now, rounds: ANNOUNCE_ROUNDS, done: 0 });
-        self.report_at = Some(now);
+        self.mld.tell_all(now);
+        self.igmp.groups.tell_all(now);
     }
 
     /// Sends what is due: announcements, listener reports, questions for neighbours.
     pub(super) fn poll(&mut self, now: Instant, tx: &mut impl TxQueue) {
-        let stalled = self.poll_announcements(now, tx).is_none() || self.poll_report(now, tx).is_none();
+        let stalled = self.poll_announcements(now, tx).is_none()
+            || self.poll_mld(now, tx).is_none()
+            || self.poll_igmp(now, tx).is_none();
         self.stats.neighbours_failed.add(self.neighbours.expire(now));
         if stalled {
             return;
@@ -278,7 +349,10 @@ impl Node {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let announcing = self.announcing.as_ref().map(|a| a.at);
-        [announcing, self.report_at, self.neighbours.next_timeout()].into_iter().flatten().min()
+        [announcing, self.mld.next_timeout(), self.igmp.groups.next_timeout(), self.neighbours.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether a received IPv4 packet is addressed to us alone, which is all that we answer.
@@ -295,7 +369,7 @@ impl Node {
     pub(super) fn check_v6(&self, ip: &Ip<'_>) -> Result<bool, DropReason> {
         let Pair::V6 { src, dst } = ip.pair else { return Err(DropReason::IpHeaderMalformed) };
         let ours = self.routing.owns(dst.into());
-        if !ours && !self.routing.listens_to(dst) {
+        if !ours && !self.routing.listens_to(dst) && !self.joined(dst.into()) {
             return Err(DropReason::ForeignAddress);
         }
         if ip.protocol != ICMPV6 {

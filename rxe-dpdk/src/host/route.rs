@@ -137,6 +137,16 @@ pub fn multicast_mac(ip: IpAddr) -> Option<MacAddr> {
     }
 }
 
+/// The MACs to which frames to a group may go: its own, and for IPv4 the one of its IPv4-mapped address, which
+/// soft-RoCE listens to.
+pub(crate) fn group_macs(group: IpAddr) -> impl Iterator<Item = MacAddr> {
+    let mapped = match group {
+        IpAddr::V4(ip) if ip.is_multicast() => Some(multicast_mac_v6(ip.to_ipv6_mapped())),
+        _ => None,
+    };
+    multicast_mac(group).into_iter().chain(mapped)
+}
+
 /// The MAC that frames to an IPv6 group have (RFC 2464 section 7).
 pub(super) fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
     let o = group.octets();

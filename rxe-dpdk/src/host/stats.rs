@@ -17,6 +17,12 @@ counters! {
         announcements_sent,
         /// Multicast listener reports sent.
         mld_reports_sent,
+        /// IGMP messages sent: reports of our IPv4 groups, and leaving them.
+        igmp_reports_sent,
+        /// Multicast groups joined for services.
+        groups_joined,
+        /// Multicast groups left again.
+        groups_left,
         /// Neighbours whose MAC became known.
         neighbours_learned,
         /// Neighbours whose MAC changed.

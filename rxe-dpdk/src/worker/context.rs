@@ -138,7 +138,7 @@ impl Context<'_> {
         self.tell(ToControl::StreamClose { stream });
     }
 
-    fn tell(&self, message: ToControl) {
+    pub(super) fn tell(&self, message: ToControl) {
         // The control side outlives the workers' loops; after it nobody is left to care.
         let _ = self.outbox.send(message);
     }

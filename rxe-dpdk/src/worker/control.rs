@@ -21,7 +21,9 @@ use rxe_proto::wire::{
 use rxe_proto::{Duration, Instant};
 
 use super::messages::{EndReason, StreamId, Terms, ToControl, ToWorker};
+use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
+use crate::eal::MulticastFilter;
 use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
 use crate::service::Listen;
 use outbound::Outbound;
@@ -43,6 +45,8 @@ counters! {
         datagram_offered,
         /// Peers that no port has a path to.
         path_unresolved,
+        /// Multicast groups that a port's address filter did not take.
+        group_filter_refused,
         /// Messages of the CM that waited because the port took no more frames.
         mad_tx_stalls,
     }
@@ -54,6 +58,7 @@ pub(crate) struct ControlPort {
     /// Largest path MTU that the port's IP MTU carries.
     pub(crate) path_mtu: PathMtu,
     pub(crate) host: Host,
+    pub(crate) filter: MulticastFilter,
     /// PSN of the next packet from our QP1 and IP id of the next packet.
     pub(crate) gsi_psn: Psn,
     pub(crate) ip_id: u16,
@@ -91,6 +96,7 @@ pub(crate) struct Control {
     outbound: Outbound,
     streams: HashMap<StreamId, StreamPlace>,
     by_host_stream: HashMap<(usize, TcpStreamId), StreamId>,
+    groups: GroupMembers,
     next_stream: u64,
     next_worker: usize,
     workers: Vec<Sender<ToWorker>>,
@@ -157,6 +163,7 @@ impl Control {
             outbound: Outbound::default(),
             streams: HashMap::new(),
             by_host_stream: HashMap::new(),
+            groups: GroupMembers::default(),
             next_stream: 1,
             next_worker: 0,
             workers,
@@ -234,13 +241,19 @@ impl Control {
             for conn in conns {
                 self.disconnect(now, conn);
             }
+            let groups: Vec<(PortId, Gid)> = self.groups.groups().collect();
+            for (port, group) in groups {
+                self.set_members(now, port, group, WorkerSet::EMPTY);
+            }
         }
     }
 
     /// Whether nothing more is expected from peers, or they had their time.
     pub(crate) fn is_stopped(&self, now: Instant, patience: Duration) -> bool {
         self.stopping.is_some_and(|since| {
-            now.saturating_since(since) >= patience || (self.connections.is_empty() && self.pending_mad.is_none())
+            // One more turn in any case, in which the hosts say what groups they leave.
+            let idle = now > since && self.connections.is_empty() && self.pending_mad.is_none();
+            idle || now.saturating_since(since) >= patience
         })
     }
 
@@ -285,6 +298,34 @@ impl Control {
                     place.closing = true;
                 }
             }
+            ToControl::GroupMember { worker, port, group, joined } => {
+                let members = self.groups.get(port, group);
+                let members = if joined { members.with(worker) } else { members.without(worker) };
+                // When we stop, every group was left already.
+                if self.stopping.is_none() {
+                    self.set_members(now, port, group, members);
+                }
+            }
+        }
+    }
+
+    /// These workers have members of a group now: the first one joins it on the network, the last one leaves it, and
+    /// every worker hears where its frames belong.
+    fn set_members(&mut self, now: Instant, port: PortId, group: Gid, workers: WorkerSet) {
+        self.groups.set(port, group, workers);
+        if let Some(own) = self.ports.get_mut(usize::from(port.0)) {
+            let changed = if workers == WorkerSet::EMPTY {
+                own.host.leave_group(now, group.ip())
+            } else {
+                own.host.join_group(now, group.ip())
+            };
+            if changed && let Err(error) = own.filter.set(own.host.multicast_macs()) {
+                self.stats.group_filter_refused.inc();
+                tracing::warn!(%group, "the port may not let the multicast group in: {error}");
+            }
+        }
+        for worker in 0..self.workers.len() {
+            self.send(worker, ToWorker::GroupMembers { port, group, workers });
         }
     }
 

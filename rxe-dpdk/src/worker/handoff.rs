@@ -19,13 +19,19 @@ impl HandOff {
 
     /// Takes frame `index` out of `burst`; `false` when the ring has no room for it, which leaves it in the burst.
     pub(crate) fn give(&mut self, burst: &mut RxBurst, index: usize) -> bool {
+        self.has_room() && burst.take(index).is_some_and(|mbuf| self.staged.push(mbuf).is_ok())
+    }
+
+    /// As [`give`](Self::give) for a frame of its own, which is freed when the ring has no room.
+    pub(crate) fn give_mbuf(&mut self, mbuf: Mbuf) -> bool {
+        self.has_room() && self.staged.push(mbuf).is_ok()
+    }
+
+    fn has_room(&mut self) -> bool {
         if self.staged.is_full() {
             self.sender.send(&mut self.staged);
         }
-        if self.staged.is_full() {
-            return false;
-        }
-        burst.take(index).is_some_and(|mbuf| self.staged.push(mbuf).is_ok())
+        !self.staged.is_full()
     }
 
     /// Sends what is staged; returns how many frames the ring had no room for. Those are freed.

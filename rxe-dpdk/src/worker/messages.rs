@@ -9,7 +9,9 @@ use rxe_proto::cm::{
 };
 use rxe_proto::transport::{QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
-use rxe_proto::wire::{MacAddr, Path, PathMtu, Psn};
+use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
+
+use super::multicast::WorkerSet;
 
 /// A TCP stream of the side channels, unique while the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -175,6 +177,8 @@ pub(crate) enum ToWorker {
     StreamData { stream: StreamId, data: Vec<u8> },
     /// The stream is over.
     StreamClosed { stream: StreamId, reset: bool },
+    /// These workers have members of a multicast group now.
+    GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
 }
 
 /// From a worker to the control side.
@@ -203,4 +207,6 @@ pub(crate) enum ToControl {
     StreamSend { stream: StreamId, data: Vec<u8> },
     /// Close after what was sent.
     StreamClose { stream: StreamId },
+    /// `worker` has its first member of a multicast group, or lost its last one.
+    GroupMember { worker: usize, port: PortId, group: Gid, joined: bool },
 }

@@ -13,6 +13,7 @@ mod idle;
 mod injector;
 mod lane;
 pub(crate) mod messages;
+mod multicast;
 mod ports;
 mod run;
 mod runtime;

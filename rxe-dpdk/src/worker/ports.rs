@@ -26,6 +26,10 @@ counters! {
         handoff_out,
         /// Frames that other workers handed to this one.
         handoff_in,
+        /// Copies of multicast frames for other workers with members of the group.
+        multicast_copies,
+        /// Such copies not made: no buffer or no room in the ring.
+        multicast_copies_lost,
         /// Frames handed to the host stack.
         host_frames,
         /// Packets handed to the connection manager.

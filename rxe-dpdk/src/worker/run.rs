@@ -13,9 +13,11 @@ use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
 use super::injector::{FOREVER, Injector};
 use super::lane::TxLane;
+use super::multicast::WorkerSet;
 use super::ports::{PortIdentity, PortsTx, RxPort, WorkerStats};
 use super::services::ServiceHost;
-use crate::eal::{Clock, Mbuf, MbufReceiver, RxBurst};
+use crate::eal::{Clock, Mbuf, MbufReceiver, Mempool, RxBurst};
+use crate::host::group_macs;
 
 /// How long peers have to answer our DREQs when we stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(1500);
@@ -42,6 +44,15 @@ enum Owner {
     Here,
     /// Another one.
     Worker(usize),
+    /// This one, which has dealt with it, and these: each gets a copy.
+    Group(WorkerSet),
+}
+
+/// What it takes to give a frame to another worker, or a copy of it to several.
+struct Others<'a> {
+    rings: &'a mut [Option<HandOff>],
+    /// Where copies come from.
+    pool: &'a Mempool,
 }
 
 /// The parts of a worker that handle a frame, apart from the queues that frames come from.
@@ -116,9 +127,10 @@ impl Worker {
         let now = self.clock.now();
         // From here on what is written waits for nothing.
         dispatcher.tx.finish();
-        for RxPort { port, faults, .. } in rx {
+        for RxPort { port, queue, faults } in rx {
             if let Some(injector) = faults {
-                dispatcher.dispatch_due(now, FOREVER, *port, injector, burst, outbound);
+                let mut others = Others { rings: outbound, pool: queue.pool() };
+                dispatcher.dispatch_due(now, FOREVER, *port, injector, burst, &mut others);
             }
         }
         dispatcher.hand_over(outbound);
@@ -213,11 +225,12 @@ impl Worker {
                 stats.rx_bursts.inc();
                 stats.rx_frames.add(count as u64);
             }
+            let mut others = Others { rings: outbound, pool: queue.pool() };
             if let Some(injector) = faults {
                 stats.rx_bytes.add(dispatcher.inject(now, injector, burst));
-                busy |= dispatcher.dispatch_due(now, now, *port, injector, burst, outbound);
+                busy |= dispatcher.dispatch_due(now, now, *port, injector, burst, &mut others);
             } else if count > 0 {
-                stats.rx_bytes.add(dispatcher.dispatch_all(now, *port, burst, outbound));
+                stats.rx_bytes.add(dispatcher.dispatch_all(now, *port, burst, &mut others));
             }
         }
         dispatcher.hand_over(outbound);
@@ -232,9 +245,14 @@ impl Worker {
         for index in 0..count {
             let port = PortId(self.burst.port(index));
             let frame = self.burst.data(index);
-            if let Owner::Worker(_) = self.dispatcher.dispatch(now, port, frame, self.burst.headroom(index)) {
-                // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere.
-                self.dispatcher.drop(DropReason::QpnUnknown);
+            match self.dispatcher.dispatch(now, port, frame, self.burst.headroom(index)) {
+                // The others got copies of their own from whoever gave us ours.
+                Owner::Here | Owner::Group(_) => {}
+                // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere. Or we have left its
+                // group meanwhile.
+                Owner::Worker(_) => {
+                    self.dispatcher.drop(DropReason::QpnUnknown);
+                }
             }
         }
         self.burst.clear();
@@ -245,13 +263,7 @@ impl Worker {
 impl Dispatcher {
     /// Deals with the frames of a burst, or puts them on their way to their owners. Empties the burst and returns how
     /// many bytes were in it.
-    fn dispatch_all(
-        &mut self,
-        now: Instant,
-        port: PortId,
-        burst: &mut RxBurst,
-        outbound: &mut [Option<HandOff>],
-    ) -> u64 {
+    fn dispatch_all(&mut self, now: Instant, port: PortId, burst: &mut RxBurst, others: &mut Others<'_>) -> u64 {
         let mut bytes = 0;
         for index in 0..burst.len() {
             let frame = burst.data(index);
@@ -259,11 +271,24 @@ impl Dispatcher {
             match self.dispatch(now, port, frame, burst.headroom(index)) {
                 Owner::Here => {}
                 Owner::Worker(worker) => {
-                    let ring = outbound.get_mut(worker).and_then(Option::as_mut);
+                    let ring = others.rings.get_mut(worker).and_then(Option::as_mut);
                     if ring.is_some_and(|ring| ring.give(burst, index)) {
                         self.stats.handoff_out.inc();
                     } else {
                         self.drop(DropReason::HandoffFull);
+                    }
+                }
+                Owner::Group(workers) => {
+                    for worker in workers.iter() {
+                        let copy = burst.copy(index, others.pool);
+                        let ring = others.rings.get_mut(worker).and_then(Option::as_mut);
+                        if let (Some(copy), Some(ring)) = (copy, ring)
+                            && ring.give_mbuf(copy)
+                        {
+                            self.stats.multicast_copies.inc();
+                        } else {
+                            self.stats.multicast_copies_lost.inc();
+                        }
                     }
                 }
             }
@@ -303,7 +328,7 @@ impl Dispatcher {
         port: PortId,
         injector: &mut Injector<Mbuf>,
         burst: &mut RxBurst,
-        outbound: &mut [Option<HandOff>],
+        others: &mut Others<'_>,
     ) -> bool {
         let mut any = false;
         loop {
@@ -317,7 +342,7 @@ impl Dispatcher {
                 return any;
             }
             any = true;
-            self.dispatch_all(now, port, burst, outbound);
+            self.dispatch_all(now, port, burst, others);
         }
     }
 
@@ -339,7 +364,9 @@ impl Dispatcher {
         let Some(identity) = self.identities.get(usize::from(port.0)) else {
             return self.drop(DropReason::ForeignMac);
         };
-        if packet.dst_mac() != identity.mac {
+        let qpn = Qpn::new(packet.dest_qp());
+        let for_group = qpn == Qpn::MULTICAST;
+        if packet.dst_mac() != identity.mac && !(for_group && is_mac_of_group(packet)) {
             return self.drop(DropReason::ForeignMac);
         }
         // Priority tags (VLAN 0) count as untagged.
@@ -347,10 +374,12 @@ impl Dispatcher {
         if vlan != identity.vlan {
             return self.drop(DropReason::VlanMismatch);
         }
+        if for_group {
+            return self.dispatch_to_group(now, port, packet, headroom);
+        }
         if !identity.gids.contains(&packet.dst_gid()) {
             return self.drop(DropReason::ForeignAddress);
         }
-        let qpn = Qpn::new(packet.dest_qp());
         if qpn == Qpn::GSI {
             let Some(control) = &mut self.control else { return Owner::Worker(0) };
             self.stats.gsi_packets.inc();
@@ -369,9 +398,31 @@ impl Dispatcher {
         }
     }
 
+    /// A datagram to a multicast group: ours, others', or both.
+    #[cold]
+    fn dispatch_to_group(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Owner {
+        let members = self.services.group_members(port, packet.dst_gid());
+        let others = members.without(self.index);
+        if members.contains(self.index) {
+            self.stats.qp_packets.inc();
+            self.engine.receive(now, port, packet, headroom);
+        } else if let Some(worker) = others.only() {
+            return Owner::Worker(worker);
+        } else if others == WorkerSet::EMPTY {
+            return self.drop(DropReason::QpnUnknown);
+        }
+        if others == WorkerSet::EMPTY { Owner::Here } else { Owner::Group(others) }
+    }
+
     fn drop(&self, reason: DropReason) -> Owner {
         self.drops.count(reason);
         self.stats.dropped_frames.inc();
         Owner::Here
     }
+}
+
+/// Whether a frame to a multicast group has a MAC that goes with it.
+#[cold]
+fn is_mac_of_group(packet: &RocePacket<'_>) -> bool {
+    group_macs(packet.dst_gid().ip()).any(|mac| mac == packet.dst_mac())
 }

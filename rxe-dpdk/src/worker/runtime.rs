@@ -179,12 +179,10 @@ impl Runtime {
             return Err(RuntimeError::TooManyWorkers(lcores.len()));
         }
         let mut seeds = Seeds::new(config.seed);
-        let (mut ports, mut queues) = start_ports(&eal, &config, lcores.len())?;
+        let (ports, mut queues) = start_ports(&eal, &config, lcores.len())?;
         let hosts = make_hosts(&ports, &config, &factories, &mut seeds)?;
-        for (port, own) in ports.iter_mut().zip(&hosts) {
-            for mac in own.host.multicast_macs() {
-                port.add_multicast(mac)?;
-            }
+        for own in &hosts {
+            own.filter.set(own.host.multicast_macs())?;
         }
         let ready = ready_line(&hosts, lcores.len(), &factories);
         let regions = make_regions(&eal, &config.regions, &mut seeds)?;
@@ -446,6 +444,7 @@ fn make_hosts(
         hosts.push(ControlPort {
             mac,
             path_mtu: path_mtu(port.mtu()),
+            filter: port.multicast_filter(),
             host,
             gsi_psn: Psn::default(),
             ip_id: u16::from_le_bytes([seed[0], seed[1]]) | 1,

@@ -12,11 +12,12 @@ use rxe_proto::transport::{
     AsyncEvent, CqError, Engine, QpError, QpTransition, QpType, Qpn, RtrAttr, RtsAttr, WorkCompletion,
 };
 use rxe_proto::wire::cm::{CmTransport, RejReason};
-use rxe_proto::wire::{Path, Psn, udp_source_port};
+use rxe_proto::wire::{Gid, Path, PortId, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
 use super::context::{Context, NamedRegion, ServiceTimers};
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
+use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
 use super::seeds::Seeds;
 use super::verbs::{Objects, ServiceCq};
@@ -70,6 +71,7 @@ pub(crate) struct ServiceHost {
     connections: HashMap<ConnId, Connection>,
     by_qp: HashMap<Qpn, ConnId>,
     streams: HashMap<StreamId, usize>,
+    groups: GroupMembers,
     timers: ServiceTimers,
     allocator: Arc<dyn Allocator>,
     regions: Vec<NamedRegion>,
@@ -106,6 +108,7 @@ impl ServiceHost {
             connections: HashMap::new(),
             by_qp: HashMap::new(),
             streams: HashMap::new(),
+            groups: GroupMembers::default(),
             timers: ServiceTimers::default(),
             allocator,
             regions,
@@ -144,6 +147,11 @@ impl ServiceHost {
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
         }
         busy
+    }
+
+    /// The workers whose services have members of a multicast group.
+    pub(crate) fn group_members(&self, port: PortId, group: Gid) -> WorkerSet {
+        self.groups.get(port, group)
     }
 
     fn call<R>(
@@ -239,6 +247,7 @@ impl ServiceHost {
                     self.call(now, engine, service, |s, cx| s.stream_closed(cx, stream, reset));
                 }
             }
+            ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
         }
     }
 

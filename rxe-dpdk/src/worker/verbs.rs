@@ -4,16 +4,17 @@
 //! of its queue pairs, their receive queues, and its shared receive queues. A request counts as outstanding until the
 //! service has seen its completion; who posts no more than that never overflows the queue.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rxe_proto::mem::{Access, KeyTable, PdId};
 use rxe_proto::transport::{
-    AhError, AhId, CqError, CqId, PostError, QpCaps, QpError, QpInfo, QpInit, QpTransition, QpType, Qpn, RecvWr,
-    SendWr, SrqError, SrqId, SrqInit,
+    AhError, AhId, CqError, CqId, MulticastError, PostError, QpCaps, QpError, QpInfo, QpInit, QpTransition, QpType,
+    Qpn, RecvWr, SendWr, SrqError, SrqId, SrqInit,
 };
-use rxe_proto::wire::{Path, PathMtu, PortId, Psn};
+use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
 use super::context::Context;
+use super::messages::ToControl;
 
 /// What a queue pair of a service is made of; see [`Context::create_qp`].
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +118,8 @@ struct Owned {
 pub(crate) struct Objects {
     qps: HashMap<Qpn, Owned>,
     srqs: HashMap<SrqId, Owned>,
+    /// The multicast groups with members here, as the control side was told.
+    groups: BTreeSet<(PortId, Gid)>,
 }
 
 impl Objects {
@@ -183,6 +186,7 @@ impl Context<'_> {
         if self.objects.forget_qp(qpn, self.cq) {
             // Known above, so it exists.
             let _ = self.engine.destroy_qp(qpn);
+            self.tell_groups();
         }
     }
 
@@ -319,6 +323,28 @@ impl Context<'_> {
         self.engine.destroy_ah(ah)
     }
 
+    /// Attaches a datagram queue pair to a multicast group on its port: it gets a copy of every datagram to the group,
+    /// whichever worker receives it. The first one to attach makes the port join the group (IGMP, MLD); frames follow
+    /// when the network has taken note.
+    ///
+    /// # Errors
+    /// [`MulticastError`]; nothing is changed then.
+    pub fn attach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
+        self.engine.attach_multicast(qpn, group)?;
+        self.tell_groups();
+        Ok(())
+    }
+
+    /// Takes back [`attach_multicast`](Self::attach_multicast). The last one to detach makes the port leave the group.
+    ///
+    /// # Errors
+    /// [`MulticastError::NotAttached`] and those that say that there is no such queue pair.
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
+        self.engine.detach_multicast(qpn, group)?;
+        self.tell_groups();
+        Ok(())
+    }
+
     /// The keys of this worker: regions, fast regions and memory windows beyond what [`register`](Self::register) does.
     pub fn keys(&mut self) -> &mut KeyTable {
         self.engine.keys_mut()
@@ -331,6 +357,17 @@ impl Context<'_> {
             Some(_) => Ok(()),
             None => Err(QpError::Limit { name: "port_num", value: port.0.into(), limit: limit.saturating_sub(1) }),
         }
+    }
+
+    /// Tells the control side which groups have members here, if that has changed.
+    fn tell_groups(&mut self) {
+        let groups: BTreeSet<(PortId, Gid)> = self.engine.multicast_groups().collect();
+        let worker = self.worker;
+        for &(port, group) in groups.symmetric_difference(&self.objects.groups) {
+            let joined = groups.contains(&(port, group));
+            self.tell(ToControl::GroupMember { worker, port, group, joined });
+        }
+        self.objects.groups = groups;
     }
 
     /// Makes the completion queue deep enough for `more` completions, or says what depth that takes and what the most is.

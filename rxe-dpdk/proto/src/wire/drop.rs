@@ -144,9 +144,9 @@ drop_reasons! {
         HostUnsupported = "host_unsupported",
         /// Malformed ARP packet.
         ArpMalformed = "arp_malformed",
-        /// Malformed ICMP or ICMPv6 (neighbour discovery included) packet.
+        /// Malformed ICMP, ICMPv6 (neighbour discovery included) or IGMP packet.
         IcmpMalformed = "icmp_malformed",
-        /// Checksum of an IPv4 header, ICMP or TCP packet wrong.
+        /// Checksum of an IPv4 header, ICMP, IGMP or TCP packet wrong.
         HostChecksum = "host_checksum",
     }
     "worker" {
