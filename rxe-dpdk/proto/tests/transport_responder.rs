@@ -321,6 +321,28 @@ fn an_atomic_older_than_the_ring_is_not_answered() {
 }
 
 #[test]
+fn a_late_copy_of_an_answered_request_takes_no_place() {
+    // One agreed: the second READ shows that the first was answered.
+    let mut solo = Solo::with(Agreed { rd_atomic: 1, ..Agreed::default() });
+    solo.rdma(ReadRequest, 0, Ack, 0, 10, b"");
+    solo.expect(["READ_RESPONSE_ONLY 0 msn 1 10 bytes"]);
+    solo.rdma(ReadRequest, 0, Ack, 0, 10, b"");
+    solo.rdma(ReadRequest, 1, Ack, 0, 20, b"");
+    solo.expect(["READ_RESPONSE_ONLY 1 msn 2 20 bytes"]);
+    // The same with atomics.
+    solo.atomic(FetchAdd, 2, 8, 1, 0);
+    solo.expect(["ATOMIC_ACKNOWLEDGE 2 msn 3 value 0"]);
+    solo.atomic(FetchAdd, 2, 8, 1, 0);
+    solo.atomic(FetchAdd, 3, 8, 1, 0);
+    solo.expect(["ATOMIC_ACKNOWLEDGE 3 msn 4 value 1"]);
+    assert!(!solo.node.engine.wants_transmit());
+    // But what was never answered is not given up.
+    solo.atomic(FetchAdd, 4, 8, 1, 0);
+    solo.rdma(ReadRequest, 5, Ack, 0, 20, b"");
+    solo.expect(["ATOMIC_ACKNOWLEDGE 4 msn 5 value 2", "NAK 5 InvalidRequest msn 5"]);
+}
+
+#[test]
 fn one_nak_per_gap() {
     let mut solo = with_receives(4);
     solo.request(SendOnly, 0, Ack, b"0");

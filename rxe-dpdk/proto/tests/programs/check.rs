@@ -20,7 +20,8 @@ use crate::harness::gid_of;
 
 pub fn check(world: &mut World, program: &Program) {
     for end in 0..2 {
-        assert_eq!(world.pair.nodes[end].take_events().iter().filter(|event| is_error(event)).count(), 0);
+        let errors: Vec<_> = world.pair.nodes[end].take_events().into_iter().filter(is_error).collect();
+        assert!(errors.is_empty(), "{errors:?}");
         let completions = world.pair.nodes[end].take_completions();
         assert!(completions.iter().all(|wc| wc.status == WcStatus::Success), "{completions:?}");
         let (received, sent): (Vec<_>, Vec<_>) = completions.into_iter().partition(|wc| wc.wr_id & RECEIVE != 0);

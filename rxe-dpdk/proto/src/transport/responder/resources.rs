@@ -83,17 +83,21 @@ impl Resources {
         depth * size_of::<Resource>()
     }
 
-    /// Whether one more can be accepted: the oldest is given up if it has been answered.
+    /// Whether one more can be accepted: the oldest is given up if it has been answered. So is an answer given again: who
+    /// asks for one more has had it the first time, and this is for a copy of the request that came late.
     #[inline]
     pub(in crate::transport) fn has_room(&self) -> bool {
-        self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(|r| r.reply.is_none()))
+        let answered = |resource: &Resource| resource.reply.is_none_or(|reply| reply.replay);
+        self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(answered))
     }
 
     /// Remembers a new one, whose reply is due. Call only with room.
     #[inline]
     pub(in crate::transport) fn push(&mut self, resource: Resource) {
         if self.ring.len() >= self.depth {
-            self.ring.pop_front();
+            if self.ring.pop_front().is_some_and(|oldest| oldest.reply.is_some()) {
+                self.due -= 1;
+            }
             self.from = self.from.saturating_sub(1);
         }
         if self.due == 0 {
