@@ -18,8 +18,8 @@ use std::net::Ipv4Addr;
 use rxe_proto::Instant;
 use rxe_proto::mem::{Access, Memory, MemoryRegion, PdId};
 use rxe_proto::transport::{
-    AsyncEvent, CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RtrAttr, RtsAttr,
-    SendFlags, SendOp, SendWr, Sge, WorkCompletion,
+    AsyncEvent, CqId, Engine, EngineConfig, QpCaps, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RtrAttr,
+    RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, WorkCompletion,
 };
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
@@ -87,6 +87,8 @@ impl Default for Agreed {
 }
 
 pub const PORT: PortId = PortId(0);
+/// The queue key of all queue pairs for datagrams.
+pub const QKEY: u32 = 0x1EAF;
 
 pub fn gid_of(end: u8) -> Gid {
     Gid::from(Ipv4Addr::new(10, 77, 0, end))
@@ -145,12 +147,17 @@ impl Node {
 
     /// A queue pair in INIT.
     pub fn create_qp(&mut self, depth: u32, access: Access) -> Qpn {
+        self.create_typed_qp(QpType::Rc, None, depth, access)
+    }
+
+    /// A queue pair in INIT, with a shared receive queue if one is given. Those for datagrams have [`QKEY`].
+    pub fn create_typed_qp(&mut self, qp_type: QpType, srq: Option<SrqId>, depth: u32, access: Access) -> Qpn {
         let init = QpInit {
             pd: self.pd,
-            qp_type: QpType::Rc,
+            qp_type,
             send_cq: self.cq,
             recv_cq: self.cq,
-            srq: None,
+            srq,
             caps: QpCaps {
                 max_send_wr: depth,
                 max_recv_wr: depth,
@@ -161,8 +168,27 @@ impl Node {
             sq_sig_all: false,
         };
         let qpn = self.engine.create_qp(&init).unwrap();
-        self.engine.modify_qp(Instant::ZERO, qpn, QpTransition::ToInit { access }).unwrap();
+        let transition = match qp_type {
+            QpType::Ud => QpTransition::ToInitDatagram { port: PORT, qkey: QKEY },
+            QpType::Rc | QpType::Uc => QpTransition::ToInit { access },
+        };
+        self.engine.modify_qp(Instant::ZERO, qpn, transition).unwrap();
         qpn
+    }
+
+    /// A shared receive queue of `max_wr` receives.
+    pub fn create_srq(&mut self, max_wr: u32, limit: u32) -> SrqId {
+        self.engine.create_srq(&SrqInit { pd: self.pd, max_wr, max_sge: 16, limit }).unwrap()
+    }
+
+    /// From INIT to RTS, for a queue pair for datagrams.
+    pub fn ready_for_datagrams(&mut self, agreed: &Agreed) {
+        for transition in [
+            QpTransition::ToRtrDatagram { path_mtu: agreed.mtu },
+            QpTransition::ToRtsDatagram { sq_psn: agreed.sq_psn },
+        ] {
+            self.engine.modify_qp(Instant::ZERO, self.qpn, transition).unwrap();
+        }
     }
 
     pub fn ready_to_receive(&mut self, peer: u8, dest_qpn: Qpn, agreed: &Agreed) {
@@ -244,6 +270,11 @@ impl Node {
     pub fn take_events(&mut self) -> Vec<AsyncEvent> {
         self.collect();
         std::mem::take(&mut self.events)
+    }
+
+    /// The state of the queue pair.
+    pub fn state(&self) -> QpState {
+        self.engine.query_qp(self.qpn).unwrap().state
     }
 
     /// A counter by name.

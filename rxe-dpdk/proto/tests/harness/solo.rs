@@ -2,10 +2,10 @@
 //!
 //! PSNs are relative to the start of their direction, so scripts read the same wherever they start.
 
-use rxe_proto::transport::{EngineConfig, Qpn};
+use rxe_proto::transport::{EngineConfig, QpType, Qpn};
 use rxe_proto::wire::{
     BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, NakCode, Opcode, PacketBuilder, Psn, RocePacket,
-    Syndrome, TxFrames, classify,
+    Syndrome, Transport, TxFrames, classify,
 };
 use rxe_proto::{Duration, Instant};
 
@@ -18,6 +18,8 @@ pub struct Solo {
     pub node: Node,
     pub now: Instant,
     pub agreed: Agreed,
+    /// Of the queue pair, and of every packet that the peer sends.
+    pub qp_type: QpType,
     template: HeaderTemplate,
     /// The frames of the last [`Solo::transmit`].
     pub frames: Vec<Vec<u8>>,
@@ -40,11 +42,23 @@ impl Solo {
     }
 
     pub fn with_config(agreed: Agreed, config: EngineConfig) -> Solo {
-        let mut node = Node::new(1, config, 64, 1 << 16, agreed.access);
-        node.ready_to_receive(2, Qpn::new(PEER_QPN), &agreed);
-        node.ready_to_send(&agreed);
+        Solo::of(QpType::Rc, false, agreed, config)
+    }
+
+    /// A queue pair of type `qp_type` in RTS, if `shared` with a shared receive queue of 64 receives (number 0).
+    pub fn of(qp_type: QpType, shared: bool, agreed: Agreed, config: EngineConfig) -> Solo {
+        let mut node = Node::bare(1, config, 256, 1 << 16);
+        let srq = shared.then(|| node.create_srq(64, 0));
+        node.qpn = node.create_typed_qp(qp_type, srq, 64, agreed.access);
+        match qp_type {
+            QpType::Ud => node.ready_for_datagrams(&agreed),
+            QpType::Rc | QpType::Uc => {
+                node.ready_to_receive(2, Qpn::new(PEER_QPN), &agreed);
+                node.ready_to_send(&agreed);
+            }
+        }
         let template = HeaderTemplate::new(&path(2, 1));
-        Solo { node, now: Instant::from_nanos(1_000), agreed, template, frames: Vec::new() }
+        Solo { node, now: Instant::from_nanos(1_000), agreed, qp_type, template, frames: Vec::new() }
     }
 
     /// Another queue pair like the first one, whose peer is `peer_qpn`.
@@ -70,7 +84,7 @@ impl Solo {
         headers: impl FnOnce(&mut PacketBuilder<'_>),
     ) -> Vec<u8> {
         let fields = BthFields {
-            opcode: BthOpcode::rc(op),
+            opcode: BthOpcode { transport: self.qp_type.transport(), op },
             dest_qp: self.node.qpn.get(),
             psn,
             solicited: false,
@@ -203,7 +217,11 @@ pub fn describe(packet: &RocePacket<'_>, agreed: &Agreed) -> String {
     let response = packet.info().response;
     let start = if response { agreed.rq_psn } else { agreed.sq_psn };
     let psn = packet.psn().diff(start);
-    let name = packet.info().name.trim_start_matches("RC ");
+    if packet.transport() == Transport::Cnp {
+        return "CNP".to_owned();
+    }
+    let name = packet.info().name;
+    let name = name.split_once(' ').map_or(name, |(_, name)| name);
     let mut line = match packet.aeth().map(|aeth| aeth.syndrome()) {
         Some(Syndrome::Ack { .. }) if packet.opcode() == Opcode::Acknowledge => format!("ACK {psn}"),
         Some(Syndrome::Rnr { timer }) => format!("RNR_NAK {psn} timer {timer}"),
