@@ -4,7 +4,7 @@
 
 use rxe_proto::transport::{EngineConfig, QpType, Qpn};
 use rxe_proto::wire::{
-    BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, NakCode, Opcode, PacketBuilder, Psn, RocePacket,
+    BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, NakCode, Opcode, PacketBuilder, Path, Psn, RocePacket,
     Syndrome, Transport, TxFrames, classify,
 };
 use rxe_proto::{Duration, Instant};
@@ -102,6 +102,29 @@ impl Solo {
     pub fn inject(&mut self, frame: &[u8]) {
         let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
         self.node.engine.receive(self.now, PORT, &packet, 0);
+    }
+
+    /// Whether a switch marks what the peer sends from now on.
+    pub fn mark_congestion(&mut self, on: bool) {
+        let traffic_class = if on { 3 } else { 0 };
+        self.template = HeaderTemplate::new(&Path { traffic_class, ..path(2, 1) });
+    }
+
+    /// The peer sends a congestion notification.
+    pub fn notify_congestion(&mut self) {
+        let fields = BthFields {
+            opcode: BthOpcode::CNP,
+            dest_qp: self.node.qpn.get(),
+            psn: Psn::new(0),
+            solicited: false,
+            ack_req: false,
+            pkey: DEFAULT_PKEY,
+        };
+        let mut frame = vec![0; self.template.frame_len(fields.opcode, 0)];
+        let mut packet = self.template.build(&mut frame, 7, fields, 0);
+        packet.congestion(false, true);
+        packet.finish();
+        self.inject(&frame);
     }
 
     fn request_psn(&self, psn: i32) -> Psn {
