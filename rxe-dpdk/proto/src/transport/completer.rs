@@ -132,7 +132,7 @@ impl Requester {
             status: WcStatus::Success,
             opcode: wqe.op.wc_opcode(),
             qpn: common.qpn,
-            byte_len: if wqe.op.wants_response() { wqe.length } else { 0 },
+            byte_len: if wqe.op.returns_data() { wqe.length } else { 0 },
             imm: None,
             invalidated_rkey: None,
             solicited: false,
@@ -193,23 +193,31 @@ impl Requester {
         psn: Seq,
     ) -> Result<(), Failure> {
         let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
-        if !matches!(wqe.op, SendOp::Read { .. }) {
-            cx.drop(DropReason::ResponseUnexpected);
-            return Ok(());
-        }
+        let is_read = match wqe.op {
+            SendOp::Read { .. } => true,
+            SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => false,
+            _ => {
+                cx.drop(DropReason::ResponseUnexpected);
+                return Ok(());
+            }
+        };
         let offset = wqe.offset_of(psn, common.mtu);
-        let expected = (wqe.length - offset).min(common.mtu);
+        let expected = if is_read { (wqe.length - offset).min(common.mtu) } else { 0 };
         let last = psn.add(1) == wqe.end();
+        let position = packet.info().position;
         // FIRST and MIDDLE are not told apart, nor LAST and ONLY: the standard wants FIRST or ONLY at the start of a
-        // repeated READ, rxe does not send it.
-        if packet.info().position.is_end() != last
+        // repeated READ, rxe does not send it. What is no READ is answered by ONLY.
+        if position.is_end() != last
+            || !is_read && !position.is_start()
             || packet.payload().len() != expected as usize
             || !matches!(packet.aeth().map(|aeth| aeth.syndrome()), None | Some(Syndrome::Ack { .. }))
         {
             cx.drop(DropReason::PayloadLength);
             return Err(self.blame_front(WcStatus::BadRespErr, QpErrorCause::BadResponse));
         }
-        self.store(common, cx, offset, packet.payload())?;
+        if is_read {
+            self.store(common, cx, offset, packet.payload())?;
+        }
         self.advance(psn.add(1));
         if last { self.complete(common, cx) } else { Ok(()) }
     }

@@ -244,6 +244,12 @@ impl SendOp {
         )
     }
 
+    /// Whether the peer's bytes come back to the local buffers.
+    #[inline]
+    pub(crate) const fn returns_data(self) -> bool {
+        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
     /// Whether the responder answers with more than an ACK, so that the operation takes one of its READ and atomic
     /// resources until then.
     #[inline]

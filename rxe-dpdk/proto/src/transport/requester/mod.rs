@@ -14,6 +14,7 @@
 
 mod clock;
 mod credits;
+mod flush;
 mod local;
 mod packet;
 mod rtt;

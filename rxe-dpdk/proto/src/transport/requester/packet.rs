@@ -45,10 +45,12 @@ impl Requester {
         if let Some(stall) = self.stall(&wqe, cx, draining) {
             return stall;
         }
-        if wqe.op.wants_response() {
-            self.send_read_or_atomic(&wqe, common, link, cx, now, tx)
-        } else {
-            self.send_message(&wqe, common, link, cx, now, tx)
+        match wqe.op {
+            SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => {
+                self.send_flush_or_atomic_write(&wqe, common, link, cx, now, tx)
+            }
+            op if op.wants_response() => self.send_read_or_atomic(&wqe, common, link, cx, now, tx),
+            _ => self.send_message(&wqe, common, link, cx, now, tx),
         }
     }
 
@@ -86,7 +88,7 @@ impl Requester {
 
     /// A key of the work request at the cursor is bad. It fails when it is its turn, so that what was sent before can
     /// still complete.
-    fn bad_key(&self, wqe: &SendWqe) -> Sent {
+    pub(super) fn bad_key(&self, wqe: &SendWqe) -> Sent {
         if self.una < wqe.first {
             return Sent::Blocked;
         }
@@ -196,17 +198,19 @@ impl Requester {
         match wqe.op {
             SendOp::CompareSwap { remote, compare, swap } => packet.atomic_eth(remote.addr, remote.rkey, swap, compare),
             SendOp::FetchAdd { remote, add } => packet.atomic_eth(remote.addr, remote.rkey, add, 0),
-            SendOp::Read { remote } | SendOp::Write { remote, .. } => {
-                packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left)
-            }
+            SendOp::Read { remote } => packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left),
             _ => &mut packet,
         };
         packet.finish();
+        self.asked(cx, now, wqe.end().since(self.cursor) as u32);
+        Sent::Written
+    }
+
+    /// A request has been written that is answered by a response with the next `psns` PSNs.
+    pub(super) fn asked(&mut self, cx: &Context, now: Instant, psns: u32) {
         self.since_ack = 0;
         self.rd_outstanding += 1;
-        let packets = wqe.end().since(self.cursor) as u32;
-        self.written(cx, Some(now), packets, true);
-        Sent::Written
+        self.written(cx, Some(now), psns, true);
     }
 
     /// Moves the cursor over what was written; `asked` is the time, when the peer is to answer at once.

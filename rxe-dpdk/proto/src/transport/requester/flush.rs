@@ -1,0 +1,50 @@
+//! FLUSH and ATOMIC WRITE: both are answered like a READ of nothing, and take up one of the peer's READ and atomic
+//! resources until then. IBTA: annex "Memory Placement Extensions".
+
+use crate::time::Instant;
+use crate::transport::SendOp;
+use crate::transport::common::Common;
+use crate::transport::context::Context;
+use crate::transport::link::{Flags, Link};
+use crate::wire::{Feth, Opcode, TxQueue};
+
+use super::packet::Sent;
+use super::{Requester, SendWqe};
+
+impl Requester {
+    /// The request of a FLUSH or ATOMIC WRITE.
+    pub(super) fn send_flush_or_atomic_write(
+        &mut self,
+        wqe: &SendWqe,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        now: Instant,
+        tx: &mut impl TxQueue,
+    ) -> Sent {
+        if !self.readable(wqe, common, cx, 0, wqe.length) {
+            return self.bad_key(wqe);
+        }
+        let op = if matches!(wqe.op, SendOp::Flush { .. }) { Opcode::Flush } else { Opcode::AtomicWrite };
+        let flags = Flags { solicited: false, ack_req: true };
+        let len = wqe.length as usize;
+        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, self.cursor.psn(), flags, len) else {
+            return Sent::Refused;
+        };
+        match wqe.op {
+            SendOp::Flush { remote, length, whole_region, persistent } => {
+                let level = if whole_region { Feth::LEVEL_REGION } else { Feth::LEVEL_RANGE };
+                let placement = if persistent { Feth::PERSISTENT } else { Feth::GLOBAL_VISIBILITY };
+                packet.feth(level, placement).reth(remote.addr, remote.rkey, length);
+            }
+            SendOp::AtomicWrite { remote } => {
+                packet.reth(remote.addr, remote.rkey, wqe.length);
+            }
+            _ => {}
+        }
+        self.fill(wqe, common, cx, 0, packet.payload_mut());
+        packet.finish();
+        self.asked(cx, now, 1);
+        Sent::Written
+    }
+}
