@@ -101,7 +101,7 @@ fn rights_and_ranges_of_a_flush() {
     let persistent = Access::FLUSH_PERSISTENT;
     type Ask = (u8, u8, u64, u32);
     // What the region allows, what is asked for, and whether it is granted.
-    let cases: [(&str, Access, Ask, bool); 10] = [
+    let cases: [(&str, Access, Ask, bool); 13] = [
         ("global, granted", global, (RANGE, GLOBAL, 0x7000, 4096), true),
         ("global, not granted", persistent, (RANGE, GLOBAL, 0x7000, 8), false),
         ("persistent, granted", persistent, (RANGE, PERSISTENT, 0x7000, 4096), true),
@@ -109,6 +109,9 @@ fn rights_and_ranges_of_a_flush() {
         ("region, granted", global, (REGION, GLOBAL, 0, 0), true),
         ("region, not granted", persistent, (REGION, GLOBAL, 0, 0), false),
         ("region persistent, not granted", global, (REGION, PERSISTENT, 0, 0), false),
+        ("both, granted", global | persistent, (RANGE, GLOBAL | PERSISTENT, 0x7000, 8), true),
+        ("both, one granted", global, (RANGE, GLOBAL | PERSISTENT, 0x7000, 8), false),
+        ("both, the other granted", persistent, (REGION, GLOBAL | PERSISTENT, 0, 0), false),
         ("before the region", global, (RANGE, GLOBAL, 0x6FFF, 8), false),
         ("beyond the region", global, (RANGE, GLOBAL, 0x7000, 4097), false),
         ("writing is not flushing", Access::REMOTE_WRITE, (RANGE, GLOBAL, 0x7000, 8), false),
@@ -141,7 +144,7 @@ fn rights_and_ranges_of_a_flush() {
 
 #[test]
 fn a_flush_that_asks_for_nothing_known() {
-    for (level, placement) in [(RANGE, 0), (RANGE, 3), (RANGE, 4), (2, GLOBAL), (3, GLOBAL)] {
+    for (level, placement) in [(RANGE, 0), (RANGE, 4), (RANGE, GLOBAL | 8), (2, GLOBAL), (3, GLOBAL)] {
         let mut solo = offered();
         let region = region(&mut solo, Access::all());
         flush(&mut solo, 0, level, placement, region.addr(), region.rkey(), 8);

@@ -28,11 +28,14 @@ impl Responder {
         if !packet.payload().is_empty() || packet.pad() != 0 {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
-        let need = match feth.placement() {
-            Feth::GLOBAL_VISIBILITY => Access::FLUSH_GLOBAL,
-            Feth::PERSISTENT => Access::FLUSH_PERSISTENT,
-            _ => return Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
-        };
+        // Two bits, either or both.
+        let placement = feth.placement();
+        let mut need = Access::empty();
+        need.set(Access::FLUSH_GLOBAL, placement & Feth::GLOBAL_VISIBILITY != 0);
+        need.set(Access::FLUSH_PERSISTENT, placement & Feth::PERSISTENT != 0);
+        if need.is_empty() || placement & !(Feth::GLOBAL_VISIBILITY | Feth::PERSISTENT) != 0 {
+            return Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported));
+        }
         self.require(need)?;
         match feth.level() {
             Feth::LEVEL_RANGE => check_remote(cx, common, reth.rkey(), reth.va(), reth.dma_len(), need)?,
