@@ -26,7 +26,7 @@ fn node(n: u64) -> Node {
 }
 
 fn ready(node: &mut Node, n: u64) -> Qpn {
-    let first = std::mem::replace(&mut node.qpn, Qpn::default());
+    let first = std::mem::take(&mut node.qpn);
     node.qpn = node.create_typed_qp(QpType::Ud, None, 16, Agreed::default().access);
     node.ready_for_datagrams(&Agreed { mtu: PathMtu::Mtu256, sq_psn: Psn::new(0xFF_FFFF), ..Agreed::default() });
     for wr_id in 0..n {
