@@ -56,8 +56,8 @@ impl Device<'_> {
         self.engine.poll_ready().map(CompletionQueue)
     }
 
-    /// Asks for word of the next completion in a queue, once (`ibv_req_notify_cq`): [`get_cq_event`](Self::get_cq_event)
-    /// names the queue then. With `solicited_only`, only receives whose sender asked for it, and failures, count.
+    /// Asks for word of the next completion in a queue, once (`ibv_req_notify_cq`):
+    /// [`get_cq_event`](Self::get_cq_event) names the queue then. With `solicited_only`, only receives whose sender asked for it, and failures, count.
     ///
     /// Completions that are in the queue already give no word. So ask first, then poll the queue empty, then wait.
     ///

@@ -113,16 +113,16 @@
 //! # Who moves the packets
 //!
 //! The owner of the engine, as in the middle of the program above: [`Engine::receive`] for each packet that came,
-//! [`Engine::transmit`] after each burst and after posting, [`Engine::handle_timeout`] when [`Engine::next_timeout`] has
-//! come (lost packets are sent again only then). In rxe-dpdk that is the worker; a service there is called with its
+//! [`Engine::transmit`] after each burst and after posting, [`Engine::handle_timeout`] when [`Engine::next_timeout`]
+//! has come (lost packets are sent again only then). In rxe-dpdk that is the worker; a service there is called with its
 //! completions and events, and must leave [`Device::poll_ready`], [`Device::get_cq_event`] and
 //! [`Device::get_async_event`] to the worker.
 //!
 //! # Memory
 //!
 //! [`Memory`] is a span of bytes that peers may change at any time, so it is read and written by copying, never
-//! borrowed. [`Device::reg_mr`] gives it a key, and [`MemoryRegion::sge`] and [`MemoryRegion::remote`] name parts of it,
-//! for our own work requests and for the peer's. The peer needs two permissions: of the region and of the queue pair.
+//! borrowed. [`Device::reg_mr`] gives it a key, and [`MemoryRegion::sge`] and [`MemoryRegion::remote`] name parts of
+//! it, for our own work requests and for the peer's. The peer needs two permissions: of the region and of the queue pair.
 //!
 //! ```
 //! # use rxe_proto::verbs::*;
@@ -138,8 +138,8 @@
 //! # Completions
 //!
 //! A receive completes when its message has come, a send queue work request when it is done and was
-//! [`signaled`](WorkRequest::signaled), or failed. When [`WorkCompletion::status`] is not `Success`, only `wr_id`, `qpn`
-//! and `status` mean anything. A work request occupies its place in the queue until it, or a later one of the same send
+//! [`signaled`](WorkRequest::signaled), or failed. When [`WorkCompletion::status`] is not `Success`, only `wr_id`,
+//! `qpn` and `status` mean anything. A work request occupies its place in the queue until it, or a later one of the same send
 //! queue, has completed; its buffers belong to the device as long.
 //!
 //! Who does not want to poll asks for word of the next completion. In this order none is missed:
@@ -201,8 +201,8 @@
 //!
 //! Queue pairs made with [`QpInitAttr::srq`] have no receive queue of their own. They take a receive from the shared
 //! one when a message needs it, so that many connections get by with few buffers. [`Device::modify_srq`] asks for
-//! [`AsyncEvent::SrqLimitReached`], once, when they run low. A queue pair that died has given back nothing that it took:
-//! [`AsyncEvent::LastWqeReached`] says that it takes no more.
+//! [`AsyncEvent::SrqLimitReached`], once, when they run low. A queue pair that died has given back nothing that it
+//! took: [`AsyncEvent::LastWqeReached`] says that it takes no more.
 //!
 //! ```
 //! # use rxe_proto::verbs::*;

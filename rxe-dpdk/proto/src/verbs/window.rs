@@ -15,8 +15,8 @@ use super::{Connected, Device, Payload, ProtectionDomain, WorkRequest};
 ///
 /// From [`Device::alloc_mw`], until [`Device::dealloc_mw`]. Bound by [`WorkRequest::bind_mw`]. A window of type 2 is
 /// open to the peer of the queue pair that it was bound on, and is unbound by [`WorkRequest::local_inv`] or by the
-/// peer's [`WorkRequest::send_with_inv`] before it is bound again. One of type 1 is open to the peers of all queue pairs
-/// in its protection domain, and is bound anew, or to no bytes.
+/// peer's [`WorkRequest::send_with_inv`] before it is bound again. One of type 1 is open to the peers of all queue
+/// pairs in its protection domain, and is bound anew, or to no bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryWindow {
     rkey: u32,

@@ -294,8 +294,8 @@ impl<T: TransportService> fmt::Debug for WorkRequest<'_, T> {
 }
 
 impl Device<'_> {
-    /// Posts a work request to the send queue of a queue pair in RTS or SQD (`ibv_post_send`, one request at a time). In
-    /// ERROR and SQE it completes at once, as flushed.
+    /// Posts a work request to the send queue of a queue pair in RTS or SQD (`ibv_post_send`, one request at a time).
+    /// In ERROR and SQE it completes at once, as flushed.
     ///
     /// # Errors
     /// See [`PostError`]; nothing is posted then. Bad local keys show up as a completion later.
