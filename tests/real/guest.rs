@@ -29,8 +29,12 @@ pub enum Plug {
     None,
     /// A tap interface.
     Tap(String),
-    /// The socket of a vhost-user port.
+    /// The socket of a vhost-user port. When the port goes away the guest waits for it to come back.
     VhostUser(PathBuf),
+    /// The listening end of a wire to another guest, which is this socket.
+    WireListens(PathBuf),
+    /// The other end of it.
+    WireConnects(PathBuf),
     /// A wire inside QEMU to the guest's second card, an Intel 82574L behind an IOMMU, for a target in the guest.
     SecondCard,
 }
@@ -131,10 +135,17 @@ impl Guest {
             Plug::VhostUser(path) => {
                 qemu.arg("-object").arg(format!("memory-backend-memfd,id=mem,size={}M,share=on", config.memory));
                 qemu.args(["-numa", "node,memdev=mem"]);
-                qemu.arg("-chardev").arg(format!("socket,id=vhost,path={}", path.display()));
+                qemu.arg("-chardev").arg(format!("socket,id=vhost,path={},reconnect=1", path.display()));
                 qemu.args(["-netdev", "vhost-user,id=net,chardev=vhost"]);
                 // Without vectors=0 QEMU 7.2 crashes on vhost-user's configuration interrupt under emulation.
                 qemu.args(["-device", "virtio-net-pci,netdev=net,mac=52:54:00:77:00:02,vectors=0"]);
+            }
+            Plug::WireListens(path) | Plug::WireConnects(path) => {
+                let listens = matches!(config.plug, Plug::WireListens(_));
+                let (server, mac) = if listens { ("on", "01") } else { ("off", "02") };
+                let path = path.display();
+                qemu.args(["-netdev", &format!("stream,id=net,server={server},addr.type=unix,addr.path={path}")]);
+                qemu.args(["-device", &format!("virtio-net-pci,netdev=net,mac=52:54:00:77:00:{mac}")]);
             }
         }
         if let Plug::SecondCard = config.plug {

@@ -11,6 +11,7 @@ mod cli;
 mod demo;
 mod guest;
 mod kernel;
+mod loss;
 mod matrix;
 mod net;
 mod outbound;
@@ -65,6 +66,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         pci::run(&mut report, world);
         matrix::run(&mut report, world);
         outbound::run(&mut report, world);
+        loss::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }

@@ -186,16 +186,18 @@ fn programs(report: &mut Report, bed: &Bed) {
     });
 }
 
-/// The bytes of region_client's `pattern`.
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
+/// The bytes of region_client's pattern.
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
     let mut next = || {
         x ^= x >> 12;
         x ^= x << 25;
         x ^= x >> 27;
-        (x.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 56) as u8
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes()
     };
-    (0..length).map(|_| next()).collect()
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| next()).collect();
+    bytes.truncate(length);
+    bytes
 }
 
 /// The host has to find `want` at `offset` of the region's file.
