@@ -15,8 +15,8 @@ fn ping_pong_survives_loss() {
     use ping_pong::{common::Link, run};
     let mut clean = Link::new(None);
     run(&mut clean, 50).unwrap();
-    // 4 packets and an ACK each way; an ACK may be spared when one answers several packets, never a packet.
-    assert!((400..=500).contains(&clean.frames()), "{} frames", clean.frames());
+    // 4 packets each way, at most one answer to each: nothing was sent twice.
+    assert!((400..=800).contains(&clean.frames()), "{} frames", clean.frames());
     let mut lossy = Link::new(Some(7));
     run(&mut lossy, 50).unwrap();
     assert!(lossy.frames() > clean.frames(), "nothing was sent again");
