@@ -118,7 +118,7 @@ fn what_cannot_be_posted() {
     assert_eq!(solo.node.engine.post_send(Instant::ZERO, solo.node.qpn, &wr), Err(PostError::NoReadResources));
     assert_eq!(post_atomic_write(&mut solo.node, 0, REMOTE, &[0; 8]), Err(PostError::NoReadResources));
 
-    let mut solo = harness::unreliable::uc(Agreed::default());
+    let mut solo = harness::variants::uc(Agreed::default(), 0);
     assert_eq!(solo.node.engine.post_send(Instant::ZERO, solo.node.qpn, &wr), Err(PostError::Opcode(QpType::Uc)));
 }
 

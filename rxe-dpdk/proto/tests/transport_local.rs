@@ -273,7 +273,7 @@ fn an_error_flushes_them() {
 
 #[test]
 fn on_an_unreliable_connection() {
-    let mut solo = harness::unreliable::uc(Agreed { mtu: PathMtu::Mtu256, ..Agreed::default() });
+    let mut solo = harness::variants::uc(Agreed { mtu: PathMtu::Mtu256, ..Agreed::default() }, 0);
     let window = window(&mut solo);
     let region = free_region(&mut solo);
     post_local(&mut solo, 1, window.bind());

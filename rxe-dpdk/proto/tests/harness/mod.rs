@@ -2,7 +2,8 @@
 //!
 //! * [`pair`]: two engines and a link that loses, repeats, reorders, delays and corrupts.
 //! * [`rated`]: two engines and a link with a rate.
-//! * [`solo`]: one engine; the test plays its peer packet by packet; [`unreliable`] ones, too.
+//! * [`solo`]: one engine; the test plays its peer packet by packet.
+//! * [`variants`]: that with other queue pairs.
 
 // Each test file uses its own part.
 #![allow(dead_code)]
@@ -11,7 +12,7 @@ pub mod ops;
 pub mod pair;
 pub mod rated;
 pub mod solo;
-pub mod unreliable;
+pub mod variants;
 
 use std::net::Ipv4Addr;
 

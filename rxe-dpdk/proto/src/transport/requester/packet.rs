@@ -107,8 +107,9 @@ impl Requester {
     pub(super) fn fill(&self, wqe: &SendWqe, common: &Common, cx: &Context, offset: u32, payload: &mut [u8]) {
         let offset = offset as usize;
         if wqe.inline {
-            let data = self.sq.inline_data(self.cursor_wqe).get(offset..offset + payload.len());
-            payload.copy_from_slice(data.unwrap_or_default());
+            if let Some(data) = self.sq.inline_data(self.cursor_wqe).get(offset..offset + payload.len()) {
+                payload.copy_from_slice(data);
+            }
         } else {
             let sges = self.sq.sges(self.cursor_wqe);
             let gathered = sge::gather(&cx.keys, common.pd, sges, offset, payload);
