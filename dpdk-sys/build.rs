@@ -13,10 +13,11 @@ use std::process::Command;
 /// (rte_log is part of rte_eal before 23.11.)
 const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_log", "rte_mbuf", "rte_mempool", "rte_ring"];
 
-const FUNCTIONS: [&str; 56] = [
+const FUNCTIONS: [&str; 57] = [
     // EAL, log, lcores
     "rte_eal_init",
     "rte_eal_cleanup",
+    "rte_eal_alarm_set",
     "rte_eal_remote_launch",
     "rte_eal_wait_lcore",
     "rte_eal_get_lcore_state",

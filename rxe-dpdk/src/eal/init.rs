@@ -1,12 +1,13 @@
 //! Starting DPDK, once per process, with errors that a user can act on.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::args::{EalArgs, Vdev};
 use super::error::{EalError, Errno};
@@ -183,6 +184,36 @@ impl Drop for EalGuard {
         // SAFETY: every port, pool, ring and piece of memory held this guard, so all are gone; the pools left over
         // have no buffer out, so no Mbuf is either. Workers are joined in run_workers, which borrows an Eal.
         unsafe { dpdk_sys::rte_eal_cleanup() };
+    }
+}
+
+/// How many alarms of [`drain_interrupts`] have run.
+static ALARMS: Mutex<u32> = Mutex::new(0);
+static ALARM: Condvar = Condvar::new();
+
+/// Runs on DPDK's interrupt thread.
+extern "C" fn count_alarm(_: *mut c_void) {
+    *lock(&ALARMS) += 1;
+    ALARM.notify_all();
+}
+
+/// Waits until DPDK's interrupt thread is done with all that came before. After a port was closed, its driver may still
+/// be letting go of memory there; and where the other end of a link is a port of this process (a pair of net_memif), that
+/// port's driver hears there of the close, which must be over before it is closed itself: net_memif frees twice else.
+///
+/// The thread takes events in rounds. An alarm may run before others of its round, but once it has run, the next one is
+/// of a later round.
+pub(super) fn drain_interrupts() {
+    for _ in 0..2 {
+        let ran = lock(&ALARMS);
+        let before = *ran;
+        // SAFETY: EAL is initialised; the function lives as long as the process and takes no argument.
+        if unsafe { dpdk_sys::rte_eal_alarm_set(1, Some(count_alarm), std::ptr::null_mut()) } != 0 {
+            return;
+        }
+        // A thread that hangs is no reason to hang too.
+        let waited = ALARM.wait_timeout_while(ran, Duration::from_secs(1), |ran| *ran == before);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 

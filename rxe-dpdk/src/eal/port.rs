@@ -11,7 +11,7 @@ use rxe_proto::wire::{MacAddr, PortId};
 use super::burst::BURST;
 use super::error::EalError;
 use super::info::{DeviceLimits, Link, PortInfo, PortStats, check, raw_info, text};
-use super::init::{Eal, EalGuard, lock};
+use super::init::{Eal, EalGuard, drain_interrupts, lock};
 use super::mempool::Mempool;
 use super::mtu::{self, Fallback, L2};
 use super::rx::RxQueue;
@@ -314,6 +314,7 @@ impl Drop for PortInner {
             }
             dpdk_sys::rte_eth_dev_close(self.id);
         }
+        drain_interrupts();
         self.eal.release_port(self.id);
     }
 }
