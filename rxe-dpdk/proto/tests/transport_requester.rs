@@ -106,8 +106,8 @@ fn timeout_repeats_from_the_first_unacknowledged_packet() {
     solo.advance(TIMEOUT - Duration::from_nanos(1));
     solo.expect([]);
     solo.advance(Duration::from_nanos(1));
-    // Amid the message: no RETH again.
-    solo.expect(["WRITE_MIDDLE 1 1024 bytes", "WRITE_LAST 2 952 bytes ask", "SEND_ONLY 3 1 bytes ask"]);
+    // Amid the message: no RETH again. The first packet asks, to see how the way is.
+    solo.expect(["WRITE_MIDDLE 1 1024 bytes ask", "WRITE_LAST 2 952 bytes ask", "SEND_ONLY 3 1 bytes ask"]);
     assert_eq!((solo.node.stat("retransmitted_pkts"), solo.node.stat("timeouts")), (3, 1));
     solo.ack(3);
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success), (2, WcStatus::Success)]);

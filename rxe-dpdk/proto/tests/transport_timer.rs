@@ -121,6 +121,44 @@ fn one_packet_at_a_time_is_measured_and_none_that_asks_for_nothing() {
 }
 
 #[test]
+fn what_the_peer_asked_for_again_is_measured_and_what_was_sent_on_a_guess_is_not() {
+    // A message of ten packets, of which only the last one asks, unless the first of a retry does.
+    let mut solo = patient(7);
+    post(&mut solo, 1, SEND, 10 * 1024);
+    assert_eq!(solo.transmit().len(), 10);
+    assert_eq!(until_something(&mut solo), (32 * MILLI, 10));
+    solo.advance(50 * MICRO);
+    solo.ack(0);
+    assert_eq!(rtt(&solo), None);
+    // Nothing from 3 on was received, whichever copy it was.
+    solo.nak(3, NakCode::PsnSequence);
+    let lines = solo.transmit();
+    assert_eq!(lines[..2], ["SEND_MIDDLE 3 1024 bytes ask", "SEND_MIDDLE 4 1024 bytes"]);
+    solo.advance(60 * MICRO);
+    solo.ack(3);
+    assert_eq!((rtt(&solo), solo.node.stat("rtt_samples")), (Some(60 * MICRO), 1));
+    // The doubling is gone with that: a millisecond, not 64.
+    assert_eq!(until_something(&mut solo), (MILLI, 6));
+    // A receiver that is not ready has not received either.
+    solo.answer(4, Syndrome::Rnr { timer: 1 });
+    solo.advance(10 * MICRO);
+    assert_eq!(solo.transmit().len(), 6);
+    solo.advance(60 * MICRO);
+    solo.ack(9);
+    assert_eq!((completed(&mut solo), solo.node.stat("rtt_samples")), (vec![(1, WcStatus::Success)], 2));
+
+    // A gap in the responses to a READ tells the same.
+    let mut solo = patient(7);
+    post(&mut solo, 1, READ, 4 * 1024);
+    assert_eq!(solo.transmit().len(), 1);
+    solo.read_response(ReadResponseMiddle, 1, &[0; 1024]);
+    assert_eq!(solo.transmit().len(), 1);
+    solo.advance(70 * MICRO);
+    solo.read_response(ReadResponseFirst, 0, &[0; 1024]);
+    assert_eq!(rtt(&solo), Some(70 * MICRO));
+}
+
+#[test]
 fn progress_starts_the_ack_timeout_anew_and_gives_the_retries_back() {
     let mut solo = patient(0);
     post(&mut solo, 1, SEND, 3 * 1024);

@@ -279,7 +279,7 @@ impl Requester {
             self.rnr_retries_left -= 1;
         }
         self.rnr_wait = Some(RnrWait { psn, until: now + rnr_timer(timer) });
-        self.rewind();
+        self.rewind(cx, now, true);
         self.schedule(now);
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Requester {
         }
         cx.stats.completer_retry_err.inc();
         self.retried = Some(self.una);
-        self.rewind();
+        self.rewind(cx, now, true);
         self.schedule(now);
         Ok(true)
     }

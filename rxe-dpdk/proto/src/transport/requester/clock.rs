@@ -57,11 +57,17 @@ impl Requester {
     /// An answer moved `una`, be it by one packet of a long READ.
     #[inline]
     pub(in crate::transport) fn progressed(&mut self, cx: &Context, now: Instant) {
+        self.measure(cx, now);
+        self.rearm(now);
+    }
+
+    /// Takes the round trip of the packet that is being timed, if it has its answer.
+    #[inline]
+    pub(super) fn measure(&mut self, cx: &Context, now: Instant) {
         if self.rtt.answered(self.una, now) {
             cx.stats.rtt_samples.inc();
             self.set_timeout(&cx.config);
         }
-        self.rearm(now);
     }
 
     /// A response to a READ or atomic did not move `una`. As long as the peer still answers what was sent before the
@@ -100,7 +106,7 @@ impl Requester {
         self.set_timeout(&cx.config);
         // Whatever was sent for the last retry is lost too: the next NAK is news.
         self.retried = None;
-        self.rewind();
+        self.rewind(cx, now, false);
         self.schedule(now);
         Ok(())
     }

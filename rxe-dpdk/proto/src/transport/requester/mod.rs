@@ -67,6 +67,8 @@ pub(super) struct Requester {
     /// Packets written since the last one that asks for an ACK.
     since_ack: u32,
     rtt: RoundTrip,
+    /// Packets below were sent again on a guess. Either copy may be answered, which measures nothing.
+    untimed: Seq,
     /// The retransmission timeout, as the round trip has it now.
     timeout: Duration,
     /// Time without progress that uses up a retry; `None` waits for ever.
@@ -116,6 +118,7 @@ impl Requester {
             max_rd_atomic: 0,
             since_ack: 0,
             rtt: RoundTrip::default(),
+            untimed: start,
             timeout: Duration::ZERO,
             ack_timeout: None,
             expires: Instant::ZERO,
@@ -145,7 +148,7 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
-        self.before_retry = start;
+        (self.before_retry, self.untimed) = (start, start);
         self.cursor_wqe = self.sq.tail();
     }
 
@@ -254,16 +257,19 @@ impl Requester {
         })
     }
 
-    /// Goes back to the first PSN without an answer.
-    pub(super) fn rewind(&mut self) {
+    /// Goes back to the first PSN without an answer. With `told` the peer, or a gap, has told that it was not received;
+    /// else that is a guess.
+    pub(super) fn rewind(&mut self, cx: &Context, now: Instant, told: bool) {
+        self.measure(cx, now);
+        self.rtt.forget();
+        self.untimed = if told { self.una } else { self.sent };
+        self.forget_probe();
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
         self.before_retry = self.sent;
         self.rd_outstanding = 0;
         self.since_ack = 0;
         self.beyond_gap = None;
-        self.rtt.forget();
-        self.forget_probe();
     }
 
     /// Everything before `psn` has been answered. That is progress: retries count anew.

@@ -137,8 +137,11 @@ impl Requester {
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
         let probes = self.lacks_credit(wqe);
+        // The first packet of a retry: its answer shows early that the way is free again, and how long it is.
+        let retries = self.cursor == self.una && self.cursor < self.sent;
         let asks = last
             || probes
+            || retries
             || self.since_ack + 1 >= cx.config.ack_every
             || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: asks };
@@ -219,7 +222,10 @@ impl Requester {
     fn written(&mut self, cx: &Context, asked: Option<Instant>, psns: u32, last: bool) {
         if self.cursor < self.sent {
             cx.stats.retransmitted_pkts.inc();
-        } else if let Some(now) = asked {
+        }
+        if let Some(now) = asked
+            && self.cursor >= self.untimed
+        {
             self.rtt.begin(self.cursor, now);
         }
         self.cursor = self.cursor.add(psns);

@@ -1,10 +1,13 @@
 //! The round trip time, and the retransmission timeout that follows it.
 //!
 //! Mean and deviation are smoothed after Jacobson and Karels, in the terms of RFC 6298 ("Computing TCP's Retransmission
-//! Timer"). One packet is timed at a time, and by Karn's rule none that was sent more than once: nobody could say which
-//! copy was answered. For the same reason the doubling after a timeout is kept until a round trip has been measured
-//! again. Were it undone by the first answer, a round trip longer than the timeout would never be measured, and
-//! everything would be sent twice for ever.
+//! Timer"). One packet is timed at a time, and by Karn's rule none that was sent again on a guess: nobody could say which
+//! copy was answered. When the peer, or a gap, tells what is missing, nothing from there on was received, and what is
+//! sent again can be timed like anything new; otherwise a lossy link would never be measured.
+//!
+//! The second half of Karn's rule: the doubling after a timeout is kept until a round trip has been measured again. Were
+//! it undone by the first answer, a round trip longer than the timeout would never be measured, and everything would be
+//! sent twice for ever.
 
 use crate::time::{Duration, Instant};
 use crate::transport::EngineConfig;
@@ -38,7 +41,7 @@ impl RoundTrip {
         self.estimate.map(|estimate| Duration::from_nanos(estimate.mean))
     }
 
-    /// A packet that the peer answers at once has been written for the first time.
+    /// A packet that the peer answers at once has been written.
     #[inline]
     pub(super) fn begin(&mut self, psn: Seq, now: Instant) {
         if self.timed.is_none() {
