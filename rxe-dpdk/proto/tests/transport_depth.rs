@@ -219,14 +219,14 @@ fn draining_an_unreliable_queue_pair_finishes_the_message() {
     for wr_id in 1..3 {
         post(&mut solo, wr_id, SEND, 2000);
     }
-    assert_eq!(solo.transmit_at_most(Some(1)), ["SEND_FIRST 0 1024 bytes"]);
+    assert_eq!(solo.transmit_at_most(Some(1)), ["UC SEND_FIRST 0 1024 bytes"]);
     solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToSqd).unwrap();
     assert_eq!(solo.node.take_events(), []);
-    solo.expect(["SEND_LAST 1 976 bytes"]);
+    solo.expect(["UC SEND_LAST 1 976 bytes"]);
     assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
     solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
-    solo.expect(["SEND_FIRST 2 1024 bytes", "SEND_LAST 3 976 bytes"]);
+    solo.expect(["UC SEND_FIRST 2 1024 bytes", "UC SEND_LAST 3 976 bytes"]);
 }
 
 #[test]

@@ -337,12 +337,12 @@ fn sending_completes_with_the_last_packet() {
     let remote = rxe_proto::transport::RemoteAddr { addr: 0x10_000, rkey: 7 };
     solo.node.post_send(1, SendOp::Send { imm: Some(3) }, &[solo.node.sge(0, 2500)]);
     solo.node.post_send(2, SendOp::Write { remote, imm: None }, &[solo.node.sge(0, 1025)]);
-    assert_eq!(solo.transmit_at_most(Some(2)), ["SEND_FIRST 0 1024 bytes", "SEND_MIDDLE 1 1024 bytes"]);
+    assert_eq!(solo.transmit_at_most(Some(2)), ["UC SEND_FIRST 0 1024 bytes", "UC SEND_MIDDLE 1 1024 bytes"]);
     assert_eq!(solo.node.take_completions(), []);
     solo.expect([
-        "SEND_LAST_IMM 2 imm 3 452 bytes",
-        "WRITE_FIRST 3 va 0x10000 len 1025 1024 bytes",
-        "WRITE_LAST 4 1 bytes",
+        "UC SEND_LAST_IMM 2 imm 3 452 bytes",
+        "UC WRITE_FIRST 3 va 0x10000 len 1025 1024 bytes",
+        "UC WRITE_LAST 4 1 bytes",
     ]);
     let done: Vec<_> = solo.node.take_completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);

@@ -243,8 +243,7 @@ pub fn describe(packet: &RocePacket<'_>, agreed: &Agreed) -> String {
     if packet.transport() == Transport::Cnp {
         return "CNP".to_owned();
     }
-    let name = packet.info().name;
-    let name = name.split_once(' ').map_or(name, |(_, name)| name);
+    let name = packet.info().name.trim_start_matches("RC ");
     let mut line = match packet.aeth().map(|aeth| aeth.syndrome()) {
         Some(Syndrome::Ack { .. }) if packet.opcode() == Opcode::Acknowledge => format!("ACK {psn}"),
         Some(Syndrome::Rnr { timer }) => format!("RNR_NAK {psn} timer {timer}"),
