@@ -283,7 +283,7 @@ fn on_an_unreliable_connection() {
     post_local(&mut solo, 5, SendOp::LocalInvalidate { key: region });
     post(&mut solo, 6, SEND, 1);
     let lines = solo.transmit();
-    assert_eq!(lines, ["SEND_FIRST 0 256 bytes", "SEND_LAST 1 44 bytes", "SEND_ONLY 2 1 bytes"]);
+    assert_eq!(lines, ["UC SEND_FIRST 0 256 bytes", "UC SEND_LAST 1 44 bytes", "UC SEND_ONLY 2 1 bytes"]);
     assert_eq!(completed(&mut solo), [1, 2, 3, 4, 5, 6].map(|id| (id, Success)));
     assert!(!window.is_open(&solo) && !is_valid(&solo, region));
     assert_eq!(solo.node.stat("local_stalls"), 0, "what has left has completed");

@@ -393,3 +393,15 @@ fn who_can_be_in_a_group() {
     let fresh = engine.create_qp(&init).unwrap();
     assert_eq!(engine.attach_multicast(fresh, group(1)), Err(MulticastError::NoPort));
 }
+
+#[test]
+fn reset_leaves_port_and_groups() {
+    let mut node = node(0);
+    let group = Gid::from(Ipv4Addr::new(239, 1, 2, 3));
+    let qpn = node.qpn;
+    node.engine.attach_multicast(qpn, group).unwrap();
+    assert_eq!(node.engine.multicast_groups().count(), 1);
+    node.engine.modify_qp(Instant::ZERO, qpn, QpTransition::ToReset).unwrap();
+    assert_eq!(node.engine.multicast_groups().count(), 0);
+    assert_eq!(node.engine.attach_multicast(qpn, group), Err(MulticastError::NoPort));
+}

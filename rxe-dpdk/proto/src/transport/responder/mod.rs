@@ -211,14 +211,14 @@ impl Responder {
         self.resources.abandon();
     }
 
-    /// What an ACK says of the receives that are posted and not in use; see [`credit_code`].
+    /// What an ACK says of the receives that are posted; see [`credit_code`].
     #[inline]
     fn credits(&self, common: &Common, cx: &Context) -> Syndrome {
         if !cx.config.credits || common.srq.is_some() {
             return Syndrome::ACK;
         }
-        let in_use = u32::from(matches!(self.message, Message::Send { .. }));
-        Syndrome::Ack { credits: credit_code(self.rq.len().saturating_sub(in_use)) }
+        // The receive in use counts: the peer adds what we say to the MSN, and its message is not in that yet.
+        Syndrome::Ack { credits: credit_code(self.rq.len()) }
     }
 
     /// A packet of SENDs or WRITEs has been executed.
