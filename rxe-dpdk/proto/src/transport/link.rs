@@ -41,6 +41,12 @@ impl Link {
         packet.src_gid() == self.dst && packet.dst_gid() == self.src && port == self.template.port()
     }
 
+    /// The peer turned out to be of this type, with this path MTU.
+    pub(super) fn settle(&mut self, qp_type: QpType, path_mtu: PathMtu) {
+        self.transport = qp_type.transport();
+        self.path_mtu = path_mtu;
+    }
+
     /// Changes the next hop.
     pub(super) fn set_dst_mac(&mut self, mac: MacAddr) {
         self.path.dst_mac = mac;

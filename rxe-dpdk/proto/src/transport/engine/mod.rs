@@ -110,6 +110,10 @@ impl Engine {
             return self.admit_multicast(port, packet, headroom);
         }
         let qp = self.qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
+        if let Some(follow) = qp.follow {
+            check_integrity(packet, headroom)?;
+            qp.settle(port, packet, follow)?;
+        }
         let transport = packet.transport();
         if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
             return Err(DropReason::QpWrongTransport);

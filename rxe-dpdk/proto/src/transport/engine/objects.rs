@@ -7,7 +7,7 @@ use crate::transport::{
     AhError, AhId, CqError, CqId, MulticastError, QpError, QpInfo, QpInit, QpTransition, QpType, Qpn, SrqError, SrqId,
     SrqInit,
 };
-use crate::wire::{Gid, MacAddr, Path, PortId};
+use crate::wire::{Gid, MacAddr, Path, PathMtu, PortId};
 
 use super::Engine;
 
@@ -129,6 +129,29 @@ impl Engine {
             qp.common.port = None;
             self.groups.forget(qpn);
         }
+        Ok(())
+    }
+
+    /// Lets a queue pair learn from its peer what it is. It is in RTR or RTS as RC with an assumed path MTU; the first
+    /// packet that its peer sends makes it RC, UC or UD, and raises the path MTU to the peer's. In case of datagrams it
+    /// takes those that bear `qkey`, from anywhere, and one may carry up to `path_mtu`.
+    ///
+    /// Work posted before that is sent as assumed; while such work is outstanding, only a peer of that kind is heard.
+    ///
+    /// # Errors
+    /// [`QpError::Unknown`], [`QpError::NoPath`] before RTR.
+    pub fn follow_peer(&mut self, qpn: Qpn, qkey: u32, path_mtu: PathMtu) -> Result<(), QpError> {
+        self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.follow_peer(qkey, path_mtu)
+    }
+
+    /// Makes a queue pair in RESET one of another type.
+    ///
+    /// # Errors
+    /// [`QpError::Unknown`], [`QpError::Transition`] in other states.
+    pub fn set_qp_type(&mut self, qpn: Qpn, qp_type: QpType) -> Result<(), QpError> {
+        self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.set_type(qp_type)?;
+        // Groups are for datagrams.
+        self.groups.forget(qpn);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! A queue pair: its two halves and what they have in common.
 
 mod flow;
+mod follow;
 
 use std::fmt;
 
@@ -30,6 +31,8 @@ impl QpCaps {
     }
 }
 
+use follow::Follow;
+
 /// A queue pair.
 pub(super) struct Qp {
     pub(super) common: Common,
@@ -40,6 +43,8 @@ pub(super) struct Qp {
     pub(super) established: bool,
     /// Whether the end of draining was reported.
     pub(super) drained: bool,
+    /// The peer's first packet says what this queue pair is.
+    pub(super) follow: Option<Follow>,
     /// The way to the peer (RC and UC).
     pub(super) link: Option<Link>,
     pub(super) congestion: Congestion,
@@ -75,6 +80,7 @@ impl Qp {
             active: false,
             established: false,
             drained: false,
+            follow: None,
             link: None,
             congestion: Congestion::default(),
             responder: Responder::new(rq),
@@ -191,6 +197,7 @@ impl Qp {
                 self.requester.reset();
                 cx.keys.unbind_windows_of(self.common.qpn.get());
                 self.congestion = Congestion::default();
+                self.follow = None;
                 self.link = None;
                 self.established = false;
                 self.drained = false;

@@ -89,6 +89,10 @@ impl SendQueue {
         number as usize & self.wqes.len().wrapping_sub(1)
     }
 
+    pub(in crate::transport) fn is_empty(&self) -> bool {
+        self.tail == self.head
+    }
+
     pub(in crate::transport) fn is_full(&self) -> bool {
         self.tail - self.head >= u64::from(self.max)
     }
