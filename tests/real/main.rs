@@ -16,6 +16,7 @@ mod matrix;
 mod net;
 mod outbound;
 mod pci;
+mod pingpong;
 mod process;
 mod quick_start;
 mod report;
@@ -67,6 +68,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         matrix::run(&mut report, world);
         outbound::run(&mut report, world);
         loss::run(&mut report, world);
+        pingpong::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }

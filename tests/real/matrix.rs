@@ -37,7 +37,12 @@ pub struct Bed<'w> {
 impl<'w> Bed<'w> {
     /// Starts a target on such a port and boots a guest there.
     pub fn new(world: &'w World, port: Port, mtu: u32) -> Result<Bed<'w>, String> {
-        let name = format!("{}{mtu}{}", if port == Port::Vhost { "v" } else { "p" }, world.suffix);
+        Bed::with(world, "", port, mtu, &[])
+    }
+
+    /// The same beside others, told apart by `tag`, with more arguments for the target.
+    pub fn with(world: &'w World, tag: &str, port: Port, mtu: u32, more: &[String]) -> Result<Bed<'w>, String> {
+        let name = format!("{}{mtu}{tag}{}", if port == Port::Vhost { "v" } else { "p" }, world.suffix);
         let mut tap = None;
         let (vdev, plug) = match port {
             Port::AfPacket => {
@@ -62,6 +67,7 @@ impl<'w> Bed<'w> {
         if mtu > 1500 {
             arguments.extend(["--mtu".to_owned(), mtu.to_string()]);
         }
+        arguments.extend_from_slice(more);
         let target = Target::start(world, &vdev, &arguments)?;
         let guest = Guest::boot(
             world,
@@ -89,7 +95,7 @@ impl<'w> Bed<'w> {
     }
 
     /// What a failed case's text ends with.
-    fn context(&self) -> String {
+    pub fn context(&self) -> String {
         let target = self.target.as_ref().map_or(String::new(), |t| format!("target: {}\n{}", t.name(), t.tail()));
         format!("{target}console: {}", self.guest.console())
     }

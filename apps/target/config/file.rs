@@ -9,6 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::fault::FaultSpec;
+use super::service::ServiceSections;
 use super::settings::{Origin, PortSettings, Settings, Sourced};
 use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Network, Pcp, RegionName, RegionSpec, RouteSpec, ServicePort, Size,
@@ -29,6 +30,7 @@ struct File {
     region_port: Option<Value<ServicePort>>,
     eal: Option<Eal>,
     fault: Option<Spanned<FaultSpec>>,
+    service: Option<ServiceSections>,
     #[serde(default)]
     port: Vec<Port>,
     #[serde(default)]
@@ -96,6 +98,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
         traffic_class: place.value("traffic-class", file.traffic_class),
         pcp: place.value("pcp", file.pcp),
         fault: file.fault.map(|fault| place.source("fault", fault, |fault| fault)),
+        service: file.service,
         ..Settings::default()
     };
     if !file.region.is_empty() {

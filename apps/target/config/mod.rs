@@ -5,6 +5,7 @@
 
 mod fault;
 mod file;
+mod service;
 mod settings;
 mod values;
 
@@ -23,6 +24,7 @@ pub use fault::FaultSpec;
 pub use file::load;
 #[cfg(test)]
 pub use file::parse;
+pub use service::PingpongConfig;
 use settings::PortSettings;
 pub use settings::{Origin, Settings, Sourced};
 pub use values::{
@@ -65,6 +67,8 @@ pub struct Config {
     pub regions: Vec<RegionSpec>,
     /// Where the `region` service listens.
     pub region_port: u16,
+    /// What the service `pingpong` is told.
+    pub pingpong: PingpongConfig,
     /// What idle workers do.
     pub idle: Idle,
     /// What is logged.
@@ -116,6 +120,7 @@ impl Config {
             services,
             regions,
             region_port: settings.region_port.map_or(DEFAULT_REGION_PORT, |p| p.value.0),
+            pingpong: settings.service.unwrap_or_default().pingpong(),
             idle: settings.idle.map_or(Idle::Pause, |i| i.value),
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
             traffic_class: settings.traffic_class.and_then(|t| t.value.0),

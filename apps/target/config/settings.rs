@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::fault::FaultSpec;
+use super::service::ServiceSections;
 use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort, TrafficClass, Vlan,
 };
@@ -66,6 +67,7 @@ pub struct Settings {
     pub traffic_class: Option<Sourced<TrafficClass>>,
     pub pcp: Option<Sourced<Pcp>>,
     pub fault: Option<Sourced<FaultSpec>>,
+    pub service: Option<ServiceSections>,
 }
 
 impl Settings {
@@ -93,6 +95,7 @@ impl Settings {
             traffic_class: self.traffic_class.or(below.traffic_class),
             pcp: self.pcp.or(below.pcp),
             fault: self.fault.or(below.fault),
+            service: self.service.or(below.service),
         }
     }
 }

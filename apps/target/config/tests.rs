@@ -1,7 +1,7 @@
 use super::*;
 use std::path::Path;
 
-const KNOWN: [&str; 4] = ["rping", "rdma-server", "rdma-example", "region"];
+const KNOWN: [&str; 5] = ["rping", "rdma-server", "rdma-example", "region", "pingpong"];
 
 fn resolve(text: &str) -> Result<Config, String> {
     let settings = file::parse(Path::new("t.toml"), text).map_err(|mistake| mistake.to_string())?;
@@ -19,7 +19,7 @@ fn defaults_serve_everything() {
     assert_eq!(config.regions, [RegionSpec { name: "default".into(), size: 1 << 20, file: None }]);
     assert_eq!((config.region_port, config.idle, config.log), (4792, Idle::Pause, LevelFilter::INFO));
     assert_eq!((config.traffic_class, config.pcp), (None, 0));
-    assert_eq!(config.faults, None);
+    assert_eq!((config.faults, config.pingpong), (None, PingpongConfig::default()));
     let some = resolve("services = [\"rdma-server\", \"rping\"]\n[[port]]\naddresses = [\"10.0.0.1/24\"]\n");
     let some = some.expect("a configuration");
     assert_eq!(some.services, ["rping", "rdma-server"]);
@@ -62,11 +62,11 @@ fn what_cannot_work_is_refused_with_its_place() {
         ),
         (
             &format!("services = [\"rpinf\"]\n{PORT}"),
-            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, rdma-example, region",
+            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, rdma-example, region, pingpong",
         ),
         (
             &format!("services = []\n{PORT}"),
-            "the list of services is empty: leave 'services' out for all of rping, rdma-server, rdma-example, region",
+            "the list of services is empty: leave 'services' out for all of rping, rdma-server, rdma-example, region, pingpong",
         ),
         (
             &format!("{PORT}[[region]]\nname = \"a\"\nsize = 1\n[[region]]\nname = \"a\"\nsize = 2\n"),

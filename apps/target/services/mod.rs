@@ -6,6 +6,7 @@
 //! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
+//! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
 //!
 //! Where several services listen on one port, the first in this order that claims a request gets it. Every service is
 //! one file: a state machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service)
@@ -13,6 +14,9 @@
 
 mod endpoint;
 mod factory;
+mod out_of_band;
+mod pingpong;
+mod port18515;
 mod port7471;
 mod rdma_example;
 mod rdma_server;
@@ -30,11 +34,12 @@ pub use tally::Book;
 type Make = fn(&Config, &Book) -> Box<dyn ServiceFactory>;
 
 /// All services, in the order in which they are asked whether they claim a request.
-const ALL: [(&str, Make); 4] = [
+const ALL: [(&str, Make); 5] = [
     (rping::NAME, |_, book| Box::new(rping::factory(book))),
     (rdma_server::NAME, |_, book| Box::new(rdma_server::factory(book))),
     (rdma_example::NAME, |_, book| Box::new(rdma_example::factory(book))),
     (region::NAME, |config, book| Box::new(region::factory(config.region_port, book))),
+    (pingpong::NAME, |config, book| port18515::factory(Some(config.pingpong.clone()), book)),
 ];
 
 /// The names of all services.

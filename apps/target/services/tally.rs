@@ -19,6 +19,10 @@ counters! {
         malformed,
         /// Work requests that the queue pair did not take; each cost its client the connection.
         post_failures,
+        /// Clients given up because nothing came from them any more.
+        idle_ended,
+        /// Clients given up after a silence because their memory was wanted for others.
+        evicted,
         /// Buffers that could not be had; each cost its client the connection.
         buffer_failures,
     }

@@ -216,6 +216,27 @@ impl Context<'_> {
         self.modify_qp(qpn, QpTransition::ToRtsDatagram { sq_psn })
     }
 
+    /// Lets a connected queue pair in RTR or RTS learn from its peer's first packet whether it is RC, UC or UD, and the
+    /// peer's path MTU; see [`Engine::follow_peer`](rxe_proto::transport::Engine::follow_peer). For peers that tell the
+    /// numbers of their queue pairs over a TCP stream and nothing else. Datagrams must bear `qkey`.
+    ///
+    /// # Errors
+    /// [`QpError::NoPath`] before RTR, [`QpError::Unknown`].
+    pub fn follow_peer(&mut self, qpn: Qpn, qkey: u32) -> Result<(), QpError> {
+        let info = self.query_qp(qpn).ok_or(QpError::Unknown(qpn))?;
+        let port = info.path.ok_or(QpError::NoPath)?.port;
+        let path_mtu = self.port(port).ok_or(QpError::NoPath)?.path_mtu;
+        self.engine.follow_peer(qpn, qkey, path_mtu)
+    }
+
+    /// Makes a queue pair in RESET one of another type.
+    ///
+    /// # Errors
+    /// [`QpError::Transition`] in other states, [`QpError::Unknown`].
+    pub fn set_qp_type(&mut self, qpn: Qpn, qp_type: QpType) -> Result<(), QpError> {
+        self.engine.set_qp_type(qpn, qp_type)
+    }
+
     /// What there is to know about a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
         self.engine.query_qp(qpn)

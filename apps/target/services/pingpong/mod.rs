@@ -1,0 +1,432 @@
+//! The server of ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong and ibv_srq_pingpong.
+//!
+//! Client and server tell each other a [line](line) over TCP, then each message of the client is sent back. Which of the
+//! programs it is the lines do not say: a queue pair is made to [follow its peer](rxe_dpdk::service::Context::follow_peer),
+//! and many lines are ibv_srq_pingpong's, whose queue pairs share their receives here as they do there. When the client
+//! has its answer it closes the stream, and nothing tells the end of the test: a client is given up when nothing came
+//! from it for a while, or when its memory is wanted for another one.
+
+mod line;
+mod talk;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rxe_dpdk::service::{Context, PeerPath, QpSpec, StreamId};
+use rxe_dpdk::worker::QpCaps;
+use rxe_proto::mem::{Access, MemoryRegion, PdId};
+use rxe_proto::transport::{
+    AsyncEvent, PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+use rxe_proto::wire::{Gid, PathMtu};
+use rxe_proto::{Duration, Instant};
+
+use self::line::Line;
+use self::talk::{Next, Talk};
+use super::out_of_band::{DatagramTo, Peer, QKEY};
+use super::tally::Tally;
+use crate::config::PingpongConfig;
+
+/// The name that users select the service by.
+pub const NAME: &str = "pingpong";
+/// How long a first line waits for others.
+const LINGER: Duration = Duration::from_millis(20);
+/// The clients' path MTU unless they were told otherwise, and their first packet tells us.
+const ASSUMED_MTU: PathMtu = PathMtu::Mtu1024;
+/// Receives per queue pair: while one message goes back, the next may come.
+const SLOTS: usize = 2;
+/// What the receive of a datagram has in front.
+const GRH: u32 = 40;
+/// A client that was quiet for so long may have to make room for another one.
+const SPARED: Duration = Duration::from_secs(1);
+/// Lines of an answer that leave as one TCP segment.
+const LINES_AT_ONCE: usize = 28;
+const CAPS: QpCaps = QpCaps {
+    max_send_wr: 2 * SLOTS as u32,
+    max_recv_wr: SLOTS as u32,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline_data: 0,
+};
+
+/// Queue pairs that were made together, and their receives: each slot is one, and what it got goes back from there.
+struct Batch {
+    region: MemoryRegion,
+    slot: usize,
+    srq: Option<SrqId>,
+    qps: Vec<Qpn>,
+}
+
+impl Batch {
+    fn sge(&self, slot: u64) -> Sge {
+        let offset = slot * self.slot as u64;
+        Sge { addr: self.region.addr() + offset, length: self.slot as u32, lkey: self.region.lkey() }
+    }
+
+    fn post_recv(&self, cx: &mut Context<'_>, qp: Qpn, slot: u64) -> Result<(), PostError> {
+        let wr = RecvWr { wr_id: slot, sges: &[self.sge(slot)] };
+        match self.srq {
+            Some(srq) => cx.post_srq_recv(srq, &wr),
+            None => cx.post_recv(qp, &wr),
+        }
+    }
+}
+
+struct Client {
+    /// The stream, until the client closes it.
+    stream: Option<StreamId>,
+    from: SocketAddr,
+    talk: Talk,
+    path: Option<PeerPath>,
+    /// Lines that wait for the path.
+    waiting: Vec<Line>,
+    batches: Vec<Batch>,
+    /// The last sign of life besides messages.
+    heard: Instant,
+}
+
+struct EchoQp {
+    client: u64,
+    batch: usize,
+    peer: Peer,
+    /// Where answers go once the peer turned out to send datagrams.
+    to: Option<DatagramTo>,
+    heard: Instant,
+}
+
+/// The pingpong clients of one worker.
+pub struct Pingpong {
+    config: PingpongConfig,
+    /// Marks our timers and questions.
+    tag: u64,
+    pd: Option<PdId>,
+    clients: HashMap<u64, Client>,
+    streams: HashMap<StreamId, u64>,
+    qps: HashMap<Qpn, EchoQp>,
+    next: u64,
+    tally: Arc<Tally>,
+}
+
+impl Pingpong {
+    /// No client yet. `tag` is a bit above our numbers.
+    pub fn new(config: PingpongConfig, tag: u64, tally: Arc<Tally>) -> Pingpong {
+        let (clients, streams, qps) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, tally }
+    }
+
+    /// A stream that begins as ours do.
+    pub fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, from: SocketAddr) {
+        self.tally.connections.inc();
+        let number = self.next;
+        self.next += 1;
+        self.streams.insert(stream, number);
+        let (talk, path, waiting, batches) = (Talk::default(), None, Vec::new(), Vec::new());
+        let client = Client { stream: Some(stream), from, talk, path, waiting, batches, heard: cx.now() };
+        self.clients.insert(number, client);
+    }
+
+    /// Bytes of a stream; false when it is none of ours.
+    pub fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) -> bool {
+        let Some(&number) = self.streams.get(&stream) else { return false };
+        let Some(client) = self.clients.get_mut(&number) else { return true };
+        client.heard = cx.now();
+        match client.talk.feed(data) {
+            Ok(Next::Wait | Next::Done) => {}
+            Ok(Next::Linger) => cx.set_timer(LINGER, self.tag | number),
+            Ok(Next::Answer) => {
+                let lines = client.talk.take();
+                self.answer(cx, number, lines);
+            }
+            Err(_) => {
+                self.tally.malformed.inc();
+                self.end(cx, number, "it sent what is no line of a pingpong");
+            }
+        }
+        true
+    }
+
+    /// The end of a stream; false when it is none of ours.
+    pub fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId) -> bool {
+        let Some(number) = self.streams.remove(&stream) else { return false };
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.stream = None;
+            if !client.talk.is_done() {
+                self.end(cx, number, "it closed its stream before it began");
+            }
+        }
+        true
+    }
+
+    /// A timer with our tag, which was taken off.
+    pub fn timer(&mut self, cx: &mut Context<'_>, number: u64) {
+        if let Some(line) = self.clients.get_mut(&number).and_then(|client| client.talk.take_single()) {
+            self.answer(cx, number, vec![line]);
+        }
+    }
+
+    /// The answer to a question with our tag.
+    pub fn path_resolved(&mut self, cx: &mut Context<'_>, number: u64, path: Option<&PeerPath>) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let lines = std::mem::take(&mut client.waiting);
+        match path {
+            Some(path) => {
+                client.path = Some(path.clone());
+                self.answer(cx, number, lines);
+            }
+            None => {
+                let gid = lines.iter().find(|line| line.is_used()).map_or(Gid::default(), |line| line.gid);
+                self.refuse(cx, number, &format!("there is no way to its address {}", gid.ip()));
+            }
+        }
+    }
+
+    /// Makes queue pairs for `lines` and answers them, as soon as the way is known.
+    fn answer(&mut self, cx: &mut Context<'_>, number: u64, lines: Vec<Line>) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let Some(path) = client.path.clone() else {
+            let asked = !client.waiting.is_empty();
+            let used = lines.iter().find(|line| line.is_used()).copied();
+            client.waiting.extend(lines);
+            match used {
+                Some(line) if !asked => cx.resolve_path(line.gid.ip(), self.tag | number),
+                Some(_) => {}
+                None => self.refuse(cx, number, "it names no queue pair"),
+            }
+            return;
+        };
+        match self.open(cx, number, &path, &lines) {
+            Ok(answers) => {
+                let stream = self.clients.get(&number).and_then(|client| client.stream);
+                if let Some(stream) = stream {
+                    for some in answers.chunks(LINES_AT_ONCE) {
+                        let text: Vec<u8> = some.iter().flat_map(Line::write).collect();
+                        cx.stream_send(stream, &text);
+                    }
+                }
+            }
+            Err(why) => self.refuse(cx, number, &why),
+        }
+    }
+
+    /// A batch of queue pairs for `lines`, and the lines that say so.
+    fn open(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u64,
+        path: &PeerPath,
+        lines: &[Line],
+    ) -> Result<Vec<Line>, String> {
+        let used = lines.iter().filter(|line| line.is_used()).count();
+        let slots = (SLOTS * used).max(SLOTS);
+        // Slots begin at multiples of 64, for the copies' sake.
+        let slot = (self.config.memory / slots) & !63;
+        let pd = *self.pd.get_or_insert_with(|| cx.alloc_pd());
+        let memory = match cx.alloc_memory(slots * slot) {
+            Ok(memory) => memory,
+            Err(_) => {
+                self.make_room(cx);
+                cx.alloc_memory(slots * slot).map_err(|error| error.to_string())?
+            }
+        };
+        let region = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let mut batch = Batch { region, slot, srq: None, qps: Vec::with_capacity(used) };
+        let answers = self.fill(cx, number, pd, &mut batch, path, lines);
+        // Also when it failed: what was made goes with the client.
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.batches.push(batch);
+        }
+        answers
+    }
+
+    fn fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u64,
+        pd: PdId,
+        batch: &mut Batch,
+        path: &PeerPath,
+        lines: &[Line],
+    ) -> Result<Vec<Line>, String> {
+        let shared = lines.len() > 1;
+        let slots = (batch.region.len() / batch.slot as u64) as u32;
+        if shared {
+            let init = SrqInit { pd, max_wr: slots, max_sge: 1, limit: 0 };
+            batch.srq = Some(cx.create_srq(&init).map_err(|error| error.to_string())?);
+            for slot in 0..u64::from(slots) {
+                batch.post_recv(cx, Qpn::default(), slot).map_err(|error| error.to_string())?;
+            }
+        }
+        let index = self.clients.get(&number).map_or(0, |client| client.batches.len());
+        let mut answers = Vec::with_capacity(lines.len());
+        for line in lines {
+            if !line.is_used() {
+                answers.push(Line::default());
+                continue;
+            }
+            let spec = QpSpec::rc(pd, CAPS, Access::empty());
+            let spec = batch.srq.map_or(spec, |srq| spec.with_srq(srq));
+            let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
+            batch.qps.push(qp);
+            let peer = Peer { path: path.clone(), qpn: line.qpn, psn: line.psn, path_mtu: ASSUMED_MTU, rd_atomic: 0 };
+            if !shared {
+                for slot in 0..u64::from(slots) {
+                    batch.post_recv(cx, qp, slot).map_err(|error| error.to_string())?;
+                }
+            }
+            let psn = cx.random_psn();
+            peer.open(cx, qp, psn).map_err(|error| error.to_string())?;
+            answers.push(Line { qpn: qp, psn, gid: peer.path.path.src });
+            self.qps.insert(qp, EchoQp { client: number, batch: index, peer, to: None, heard: cx.now() });
+        }
+        Ok(answers)
+    }
+
+    /// A work request on one of our queue pairs completed; false when it is none of ours.
+    pub fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
+        let Some(echo) = self.qps.get_mut(&wc.qpn) else { return false };
+        if wc.status != WcStatus::Success {
+            // An RC queue pair is in error, and its event follows; the others are given up in time.
+            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "pingpong work request failed");
+            return true;
+        }
+        let number = echo.client;
+        let Some(batch) = self.clients.get(&number).and_then(|client| client.batches.get(echo.batch)) else {
+            return true;
+        };
+        echo.heard = cx.now();
+        let done = match wc.opcode {
+            WcOpcode::Recv => {
+                self.tally.exchanges.inc();
+                echo.send_back(cx, batch, wc)
+            }
+            WcOpcode::Send => batch.post_recv(cx, wc.qpn, wc.wr_id).map_err(|error| error.to_string()),
+            _ => Ok(()),
+        };
+        if let Err(why) = done {
+            self.tally.post_failures.inc();
+            self.end(cx, number, &why);
+        }
+        true
+    }
+
+    /// Something happened to a queue pair; false when it is none of ours.
+    pub fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) -> bool {
+        let AsyncEvent::QpError { qpn, cause } = *event else {
+            // A shared receive queue outlives the errors of its queue pairs; nobody asked for the rest.
+            return false;
+        };
+        let Some(number) = self.qps.get(&qpn).map(|echo| echo.client) else { return false };
+        tracing::debug!(%qpn, %cause, "pingpong queue pair in error");
+        self.close_qp(cx, qpn);
+        let Some(client) = self.clients.get_mut(&number) else { return true };
+        for batch in &mut client.batches {
+            batch.qps.retain(|qp| *qp != qpn);
+        }
+        if client.batches.iter().all(|batch| batch.qps.is_empty()) {
+            self.end(cx, number, cause.name());
+        }
+        true
+    }
+
+    /// Gives up clients that were not heard of for too long.
+    pub fn sweep(&mut self, cx: &mut Context<'_>) {
+        for (number, quiet) in self.quiet(cx.now(), self.config.idle_timeout) {
+            self.tally.idle_ended.inc();
+            self.end(cx, number, &format!("nothing came from it for {} s", quiet.as_millis() / 1000));
+        }
+    }
+
+    /// Gives up all clients that have begun and then been quiet for a moment: most have ended.
+    fn make_room(&mut self, cx: &mut Context<'_>) {
+        for (number, _) in self.quiet(cx.now(), SPARED) {
+            if self.clients.get(&number).is_some_and(|client| client.talk.is_done()) {
+                self.tally.evicted.inc();
+                self.end(cx, number, "its memory is wanted for another client");
+            }
+        }
+    }
+
+    /// Clients that were quiet for at least `limit`, and for how long.
+    fn quiet(&self, now: Instant, limit: Duration) -> Vec<(u64, Duration)> {
+        let mut heard: HashMap<u64, Instant> = self.clients.iter().map(|(n, client)| (*n, client.heard)).collect();
+        for echo in self.qps.values() {
+            if let Some(last) = heard.get_mut(&echo.client) {
+                *last = echo.heard.max(*last);
+            }
+        }
+        let quiet = heard.into_iter().map(|(number, last)| (number, now.saturating_since(last)));
+        quiet.filter(|(_, quiet)| *quiet >= limit).collect()
+    }
+
+    fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
+        self.tally.refused.inc();
+        if let Some(client) = self.clients.get(&number) {
+            tracing::warn!(client = %client.from, "pingpong refused: {why}");
+        }
+        self.end(cx, number, why);
+    }
+
+    fn close_qp(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        if let Some(to) = self.qps.remove(&qp).and_then(|echo| echo.to) {
+            to.close(cx);
+        }
+        cx.destroy_qp(qp);
+    }
+
+    /// Takes back all that a client has.
+    fn end(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
+        let Some(client) = self.clients.remove(&number) else { return };
+        tracing::debug!(client = %client.from, "pingpong client gone: {why}");
+        if let Some(stream) = client.stream {
+            self.streams.remove(&stream);
+            cx.stream_close(stream);
+        }
+        for batch in client.batches {
+            for qp in batch.qps {
+                self.close_qp(cx, qp);
+            }
+            if let Some(srq) = batch.srq {
+                // Its queue pairs are gone, so it goes too.
+                let _ = cx.destroy_srq(srq);
+            }
+            cx.deregister(&batch.region);
+        }
+    }
+}
+
+impl EchoQp {
+    /// Sends the message in a slot back.
+    fn send_back(&mut self, cx: &mut Context<'_>, batch: &Batch, wc: &WorkCompletion) -> Result<(), String> {
+        let mut sge = Sge { length: wc.byte_len, ..batch.sge(wc.wr_id) };
+        let op = match wc.src_qpn {
+            None => SendOp::Send { imm: None },
+            // Someone else's datagram.
+            Some(qpn) if qpn != self.peer.qpn => {
+                return batch.post_recv(cx, wc.qpn, wc.wr_id).map_err(|error| error.to_string());
+            }
+            Some(qpn) => {
+                sge = Sge { addr: sge.addr + u64::from(GRH), length: sge.length.saturating_sub(GRH), ..sge };
+                match &mut self.to {
+                    Some(to) => to.op(),
+                    to => {
+                        let pd = batch.region.pd();
+                        let new = DatagramTo::new(cx, pd, &self.peer.path, qpn, QKEY);
+                        to.insert(new.map_err(|error| error.to_string())?).op()
+                    }
+                }
+            }
+        };
+        let wr = SendWr { wr_id: wc.wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED };
+        cx.post_send(wc.qpn, &wr).map_err(|error| error.to_string())
+    }
+}
+
+/// Whether a stream that begins like this is a pingpong's; `None` while that cannot be told.
+pub fn recognise(first: &[u8]) -> Option<bool> {
+    if first.iter().take(4).any(|b| !b.is_ascii_hexdigit()) {
+        return Some(false);
+    }
+    first.get(4).map(|b| *b == b':')
+}
