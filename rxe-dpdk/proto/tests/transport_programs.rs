@@ -23,6 +23,7 @@ fn reliable_connections() {
             "send_rnr_err",
             "read_replays",
             "atomic_replays",
+            "flush_replays",
             "implied_naks",
             "read_gaps",
             "transmit_stalls",

@@ -141,7 +141,8 @@ impl Node {
         let cq = engine.create_cq(cqe as usize).unwrap();
         let pd = engine.keys_mut().alloc_pd();
         let iova = 0x1_0000 * u64::from(end);
-        let region = engine.keys_mut().register(pd, Memory::heap(memory), iova, ALL_ACCESS).unwrap();
+        let region =
+            engine.keys_mut().register(pd, Memory::heap(memory), iova, ALL_ACCESS | Access::FLUSH_GLOBAL).unwrap();
         let (completions, events) = (Vec::new(), Vec::new());
         Node { end, engine, cq, pd, qpn: Qpn::default(), region, completions, events }
     }

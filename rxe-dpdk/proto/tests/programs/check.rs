@@ -68,11 +68,13 @@ fn check_sent(conn: &Conn, c: usize, end: usize, sent: &[WorkCompletion]) {
 
 fn wc_opcode(op: Op) -> WcOpcode {
     match op {
-        Op::Send { .. } | Op::Datagram { .. } => WcOpcode::Send,
+        Op::Send { .. } | Op::SendInvalidate | Op::Datagram { .. } => WcOpcode::Send,
         Op::Write { .. } | Op::WriteShared { .. } => WcOpcode::RdmaWrite,
         Op::Read | Op::ReadShared { .. } => WcOpcode::RdmaRead,
         Op::CompareSwap { .. } => WcOpcode::CompSwap,
         Op::FetchAdd { .. } | Op::Count { .. } => WcOpcode::FetchAdd,
+        Op::AtomicWrite => WcOpcode::AtomicWrite,
+        Op::Flush => WcOpcode::Flush,
     }
 }
 
@@ -126,7 +128,7 @@ fn check_messages(
             let fits = message_fits(world, c, i, end, placed, wc);
             assert!(fits || !all, "message {i} of end {peer} is not what was received: {wc:?}");
             if fits {
-                if matches!(placed.step.op, Op::Send { .. }) {
+                if matches!(placed.step.op, Op::Send { .. } | Op::SendInvalidate) {
                     written.extend(clipped(&receive.pieces, placed.len));
                 }
                 break;
@@ -149,15 +151,18 @@ fn check_messages(
 fn message_fits(world: &World, c: usize, i: usize, end: usize, placed: &Placed, wc: &WorkCompletion) -> bool {
     let (opcode, imm) = match placed.step.op {
         Op::Send { imm } => (WcOpcode::Recv, imm),
+        Op::SendInvalidate => (WcOpcode::Recv, false),
         _ => (WcOpcode::RecvRdmaWithImm, true),
     };
     let receive = &world.receives[end][(wc.wr_id & !RECEIVE) as usize];
     let source = world.bytes(1 - end, &placed.local);
     let landed = match placed.step.op {
-        Op::Send { .. } => world.bytes(end, &clipped(&receive.pieces, placed.len)),
+        Op::Send { .. } | Op::SendInvalidate => world.bytes(end, &clipped(&receive.pieces, placed.len)),
         _ => world.bytes(end, &[(placed.remote, placed.len)]),
     };
     (wc.opcode, wc.byte_len as usize, wc.imm) == (opcode, placed.len, imm.then_some(immediate(c, i)))
+        && wc.invalidated_rkey == placed.invalidates
+        && placed.invalidates.is_none_or(|key| world.pair.nodes[end].engine.keys().region(key).is_none())
         && wc.solicited == placed.step.flags.contains(SendFlags::SOLICITED)
         && landed == source
 }
@@ -229,8 +234,8 @@ fn effects(world: &mut World, program: &Program, end: usize) {
             let local = placed.local.clone();
             let bytes = world.bytes(end, &local);
             match placed.step.op {
-                Op::Send { .. } | Op::Datagram { .. } => {}
-                Op::Write { .. } => {
+                Op::Send { .. } | Op::SendInvalidate | Op::Datagram { .. } | Op::Flush => {}
+                Op::Write { .. } | Op::AtomicWrite => {
                     let landed = world.bytes(peer, &[(at, len)]);
                     let before = &world.initial[peer][at..at + len];
                     // How many packets of it were executed.

@@ -97,6 +97,12 @@ pub enum Op {
         cell: usize,
         add: u64,
     },
+    /// 8 bytes to a part of the peer's memory that nothing else uses.
+    AtomicWrite,
+    /// A FLUSH of the word that all count in.
+    Flush,
+    /// SEND that invalidates a fast region of its own at the peer.
+    SendInvalidate,
     /// On a word that all queue pairs of the end use.
     Count {
         add: u32,
@@ -112,7 +118,7 @@ pub enum Op {
 
 impl Op {
     pub fn takes_receive(self) -> bool {
-        matches!(self, Op::Send { .. } | Op::Write { imm: true } | Op::Datagram { .. })
+        matches!(self, Op::Send { .. } | Op::SendInvalidate | Op::Write { imm: true } | Op::Datagram { .. })
     }
 
     pub fn is_atomic(self) -> bool {
@@ -121,7 +127,7 @@ impl Op {
 
     /// Whether bytes of the poster go to the peer.
     pub fn sends_data(self) -> bool {
-        !self.is_atomic() && !matches!(self, Op::Read | Op::ReadShared { .. })
+        !self.is_atomic() && !matches!(self, Op::Read | Op::ReadShared { .. } | Op::Flush)
     }
 }
 
@@ -164,6 +170,9 @@ fn op(qp_type: QpType) -> BoxedStrategy<Op> {
             1 => (0..CELLS, any::<bool>()).prop_map(|(cell, equal)| Op::CompareSwap { cell, equal }),
             1 => (0..CELLS, any::<u64>()).prop_map(|(cell, add)| Op::FetchAdd { cell, add }),
             1 => (1..u32::MAX).prop_map(|add| Op::Count { add }),
+            1 => Just(Op::AtomicWrite),
+            1 => Just(Op::Flush),
+            1 => Just(Op::SendInvalidate),
         ]
         .boxed(),
         QpType::Uc => message.boxed(),

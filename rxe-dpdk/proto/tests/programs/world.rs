@@ -38,6 +38,8 @@ pub struct Placed {
     /// What the word holds before, as the order of steps has it (compare-and-swap, fetch-and-add).
     pub before: u64,
     pub compare: u64,
+    /// The peer's key that it invalidates.
+    pub invalidates: Option<u32>,
 }
 
 pub struct Conn {
@@ -91,13 +93,13 @@ impl World {
                     let len = length(step, mtu);
                     let local = cut(&mut rng, take(end, len + 16 * 4), len, step.cuts);
                     let remote = match step.op {
-                        Op::Write { .. } | Op::Read => take(peer, len),
+                        Op::Write { .. } | Op::AtomicWrite | Op::Read => take(peer, len),
                         Op::WriteShared { place } | Op::ReadShared { place } => places[end][place],
                         Op::CompareSwap { cell, .. } | Op::FetchAdd { cell, .. } => cells[cell],
-                        Op::Count { .. } => counter[peer],
-                        Op::Send { .. } | Op::Datagram { .. } => 0,
+                        Op::Count { .. } | Op::Flush => counter[peer],
+                        Op::Send { .. } | Op::SendInvalidate | Op::Datagram { .. } => 0,
                     };
-                    steps[end].push(Placed { step, len, local, remote, before: 0, compare: 0 });
+                    steps[end].push(Placed { step, len, local, remote, before: 0, compare: 0, invalidates: None });
                 }
             }
             let (next, ready) = ([0; 2], [Instant::ZERO; 2]);
@@ -134,6 +136,12 @@ impl World {
         world.foresee();
         for c in 0..world.connections.len() {
             world.connect(program, c);
+            for end in 0..2 {
+                let to_invalidate = world.connections[c].steps[end].iter_mut();
+                for placed in to_invalidate.filter(|placed| placed.step.op == Op::SendInvalidate) {
+                    placed.invalidates = Some(world.pair.nodes[1 - end].fast_region(8));
+                }
+            }
         }
         world
     }
@@ -303,6 +311,9 @@ impl World {
             Op::CompareSwap { .. } => SendOp::CompareSwap { remote, compare: placed.compare, swap: swap_value(placed) },
             Op::FetchAdd { add, .. } => SendOp::FetchAdd { remote, add },
             Op::Count { add } => SendOp::FetchAdd { remote, add: add.into() },
+            Op::AtomicWrite => SendOp::AtomicWrite { remote },
+            Op::Flush => SendOp::Flush { remote, length: 8, whole_region: false, persistent: false },
+            Op::SendInvalidate => SendOp::SendInvalidate { rkey: placed.invalidates.unwrap() },
             Op::Datagram { to, imm: with, own_qkey } => {
                 let qpn = self.connections[self.datagram_target(to)].qpns[1 - end];
                 let qkey = if own_qkey { 1 << 31 } else { QKEY };
@@ -356,6 +367,8 @@ pub fn swap_value(placed: &Placed) -> u64 {
 fn length(step: Step, mtu: usize) -> usize {
     match step.op {
         op if op.is_atomic() => 8,
+        Op::AtomicWrite => 8,
+        Op::Flush => 0,
         Op::Datagram { .. } => step.size.bytes(mtu).min(mtu),
         _ => step.size.bytes(mtu),
     }
@@ -424,6 +437,8 @@ fn node(program: &Program, end: usize, memory: usize) -> Node {
         ack_every: plan.ack_every,
         read_quantum: plan.quantum,
         send_quantum: plan.quantum,
+        flush: true,
+        atomic_write: true,
         ..EngineConfig::default()
     };
     Node::bare(end as u8 + 1, config, 512, memory)
@@ -439,8 +454,9 @@ fn transitions(program: &Program, conn: &Conn, end: usize) -> Vec<QpTransition> 
             QpTransition::ToRtsDatagram { sq_psn: Psn::new(plan.psn[end]) },
         ];
     }
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
     vec![
-        QpTransition::ToInit { access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC },
+        QpTransition::ToInit { access },
         QpTransition::ToRtr(RtrAttr {
             path: path(end as u8 + 1, peer as u8 + 1),
             path_mtu: program.mtu,
