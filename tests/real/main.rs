@@ -21,6 +21,7 @@ mod process;
 mod quick_start;
 mod report;
 mod target;
+mod verbs;
 mod world;
 
 use report::Report;
@@ -55,6 +56,7 @@ fn newer_kernel(report: &mut Report, world: &World) {
     let Some(newer) = report.fixture("its image", || world.newer()) else { return };
     kernel::run(report, &newer);
     matrix::run_one(report, &newer, matrix::Port::Vhost, 4200);
+    verbs::run(report, &newer);
 }
 
 /// Runs all groups; without a world only those that need none.
@@ -67,6 +69,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         pci::run(&mut report, world);
         matrix::run(&mut report, world);
         outbound::run(&mut report, world);
+        verbs::run(&mut report, world);
         loss::run(&mut report, world);
         pingpong::run(&mut report, world);
         if world::nightly() {

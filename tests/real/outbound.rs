@@ -6,8 +6,7 @@ use crate::net::Tap;
 use crate::process::{self, Daemon};
 use crate::report::Report;
 use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6};
-use crate::world::World;
-use std::path::PathBuf;
+use crate::world::{World, example};
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,18 +14,9 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// What the client's `--wait` says: a guest boots and starts its server within that.
 const PATIENCE: &str = "80";
 
-/// The example program, which `cargo test --workspace` and `cargo build --examples` make.
-fn program() -> Result<PathBuf, String> {
-    let this = std::env::current_exe().map_err(|e| e.to_string())?;
-    let built = this.parent().and_then(|deps| deps.parent()).map(|profile| profile.join("examples/rping_client"));
-    built
-        .filter(|path| path.exists())
-        .ok_or_else(|| "rping_client is not built: cargo build -p rxe-dpdk --examples (--release)".to_owned())
-}
-
 /// The client on a virtual device, with both addresses.
 fn client(world: &World, prefix: &str, vdev: &str, arguments: &[&str]) -> Result<Command, String> {
-    let mut command = Command::new(program()?);
+    let mut command = Command::new(example("rping_client")?);
     command
         .args(world.eal_options(prefix))
         .arg(format!("--vdev={vdev}"))

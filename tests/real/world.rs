@@ -52,6 +52,15 @@ pub fn target_binary() -> &'static str {
     env!("CARGO_BIN_EXE_rxe-target")
 }
 
+/// An example program of rxe-dpdk, which `cargo test --workspace` and `cargo build --examples` make.
+pub fn example(name: &str) -> Result<PathBuf, String> {
+    let this = std::env::current_exe().map_err(|e| e.to_string())?;
+    let built = this.parent().and_then(|deps| deps.parent()).map(|profile| profile.join("examples").join(name));
+    built
+        .filter(|path| path.exists())
+        .ok_or_else(|| format!("{name} is not built: cargo build -p rxe-dpdk --examples (--release)"))
+}
+
 /// Folder of the guest's images, kept from run to run.
 pub fn guest_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest")

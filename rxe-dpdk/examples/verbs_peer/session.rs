@@ -1,0 +1,447 @@
+//! One client's queue pairs, memory and keys, and what its lines do with them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rxe_dpdk::rxe_proto::mem::{PdId, WindowBind, WindowKind};
+use rxe_dpdk::rxe_proto::transport::{AhId, AsyncEvent, QpType, SrqId, SrqInit};
+use rxe_dpdk::rxe_proto::verbs::{
+    Access, MemoryRegion, QpTransition, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge,
+    WcOpcode, WcStatus, WorkCompletion,
+};
+use rxe_dpdk::rxe_proto::wire::{Gid, Path, PathMtu, Psn, udp_source_port, udp_source_port_ud};
+use rxe_dpdk::service::{Context, PeerPath, QpSpec};
+use rxe_dpdk::worker::QpCaps;
+
+use crate::line::{Line, hex, pattern, read};
+
+/// Length of the buffer.
+const BUFFER: usize = 1 << 20;
+const CAPS: QpCaps =
+    QpCaps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 512 };
+/// What a client may do with our memory.
+const REMOTE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+/// READs and atomics outstanding, in both directions.
+const DEPTH: u8 = 16;
+/// How long a client waits for a completion or event.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a line is answered with: fields, now or later.
+type Answer = Result<Option<String>, String>;
+
+struct Qp {
+    qpn: Qpn,
+    qp_type: QpType,
+    /// Its receives are those of the shared receive queue.
+    shared: bool,
+    /// The client's queue pair, and for datagrams the way to it.
+    peer: Qpn,
+    ah: Option<AhId>,
+}
+
+/// What a line waits for.
+enum Waiting {
+    Path(Open),
+    Completion,
+    Event,
+}
+
+/// A queue pair to make when the way to the client is known.
+struct Open {
+    qp_type: QpType,
+    peer: Qpn,
+    psn: Psn,
+    path_mtu: PathMtu,
+    qkey: u32,
+    shared: bool,
+}
+
+/// See the [module](self).
+pub struct Session {
+    input: Vec<u8>,
+    pd: PdId,
+    region: MemoryRegion,
+    qps: Vec<Qp>,
+    srq: Option<SrqId>,
+    windows: Vec<u32>,
+    fast_regions: Vec<u32>,
+    completions: VecDeque<WorkCompletion>,
+    events: VecDeque<String>,
+    waiting: Option<(u64, Waiting)>,
+}
+
+impl Session {
+    /// A session with its buffer and nothing else.
+    pub fn new(cx: &mut Context<'_>) -> Result<Session, String> {
+        let pd = cx.alloc_pd();
+        let memory = cx.alloc_memory(BUFFER).map_err(|error| error.to_string())?;
+        let access = REMOTE | Access::LOCAL_WRITE | Access::MW_BIND;
+        let region = cx.register(pd, memory, access).map_err(|error| error.to_string())?;
+        Ok(Session {
+            input: Vec::new(),
+            pd,
+            region,
+            qps: Vec::new(),
+            srq: None,
+            windows: Vec::new(),
+            fast_regions: Vec::new(),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            waiting: None,
+        })
+    }
+
+    /// Bytes from the client.
+    pub fn received(&mut self, data: &[u8]) {
+        self.input.extend_from_slice(data);
+    }
+
+    /// The next line, unless one still waits for its answer.
+    pub fn next_line(&mut self) -> Option<String> {
+        let end = self.input.iter().position(|&byte| byte == b'\n').filter(|_| self.waiting.is_none())?;
+        let line: Vec<u8> = self.input.drain(..=end).collect();
+        Some(String::from_utf8_lossy(&line).trim().to_owned())
+    }
+
+    /// Whether a queue pair is the session's.
+    pub fn has_qp(&self, qpn: Qpn) -> bool {
+        self.qps.iter().any(|qp| qp.qpn == qpn)
+    }
+
+    /// Whether an event is of something of the session's.
+    pub fn has_subject(&self, event: &AsyncEvent) -> bool {
+        match *event {
+            AsyncEvent::SrqLimitReached { srq } => self.srq == Some(srq),
+            AsyncEvent::CommunicationEstablished { qpn }
+            | AsyncEvent::QpError { qpn, .. }
+            | AsyncEvent::SendQueueDrained { qpn }
+            | AsyncEvent::LastWqeReached { qpn } => self.has_qp(qpn),
+        }
+    }
+
+    /// Whether the line that waits has this token.
+    pub fn waits_for(&self, token: u64) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.0 == token)
+    }
+
+    /// The line that waits has waited long enough.
+    pub fn too_late(&mut self) -> String {
+        self.waiting = None;
+        format!("nothing within {} s", PATIENCE.as_secs())
+    }
+
+    /// A work request completed.
+    pub fn completed(&mut self, wc: &WorkCompletion) -> Option<Result<String, String>> {
+        self.completions.push_back(*wc);
+        self.waiting.take_if(|waiting| matches!(waiting.1, Waiting::Completion))?;
+        self.next_completion().map(Ok)
+    }
+
+    /// Something happened to the session's queue pairs or shared receive queue.
+    pub fn happened(&mut self, event: &AsyncEvent) -> Option<Result<String, String>> {
+        let (name, qpn, cause) = match *event {
+            AsyncEvent::CommunicationEstablished { .. } => return None,
+            AsyncEvent::QpError { qpn, cause } => ("qp_error", Some(qpn), format!(" cause={cause}")),
+            AsyncEvent::SendQueueDrained { qpn } => ("drained", Some(qpn), String::new()),
+            AsyncEvent::LastWqeReached { qpn } => ("last_wqe", Some(qpn), String::new()),
+            AsyncEvent::SrqLimitReached { .. } => ("srq_limit", None, String::new()),
+        };
+        let qp = qpn.map(|qpn| format!(" qp={}", self.number(qpn))).unwrap_or_default();
+        self.events.push_back(format!(" event={name}{qp}{cause}"));
+        self.waiting.take_if(|waiting| matches!(waiting.1, Waiting::Event))?;
+        self.events.pop_front().map(Ok)
+    }
+
+    /// The way to the client is known, or that there is none.
+    pub fn path_resolved(&mut self, cx: &mut Context<'_>, path: Option<&PeerPath>) -> Option<Result<String, String>> {
+        let (_, Waiting::Path(open)) = self.waiting.take()? else { return None };
+        Some(match path {
+            Some(path) => self.open(cx, &open, path.path.clone()),
+            None => Err("there is no way to the GID".to_owned()),
+        })
+    }
+
+    /// Carries out a line. `token` is the number of what it may have to wait for.
+    pub fn execute(&mut self, cx: &mut Context<'_>, line: &str, token: u64) -> Answer {
+        let line = Line::parse(line);
+        let nothing = Ok(Some(String::new()));
+        let memory = self.region.memory();
+        match line.word {
+            "open" => {
+                let open = Session::wanted(&line)?;
+                cx.resolve_path(Gid(line.gid()?).ip(), token);
+                self.waiting = Some((token, Waiting::Path(open)));
+                return Ok(None);
+            }
+            "wc" => return Ok(self.next_completion().or_else(|| self.wait(cx, token, Waiting::Completion))),
+            "event" => return Ok(self.events.pop_front().or_else(|| self.wait(cx, token, Waiting::Event))),
+            "srq" => {
+                let init = SrqInit { pd: self.pd, max_wr: line.number("max")?, max_sge: 4, limit: 0 };
+                self.srq = Some(cx.create_srq(&init).map_err(|error| error.to_string())?);
+            }
+            "limit" => {
+                let srq = self.srq.ok_or("there is no shared receive queue")?;
+                cx.modify_srq(srq, line.number("n")?).map_err(|error| error.to_string())?;
+            }
+            "recv" => {
+                let sges = self.sges(&line)?;
+                let wr = RecvWr { wr_id: line.number("id")?, sges: &sges };
+                let qp = self.qp(&line)?;
+                let posted = match self.srq.filter(|_| qp.shared) {
+                    Some(srq) => cx.post_srq_recv(srq, &wr),
+                    None => cx.post_recv(qp.qpn, &wr),
+                };
+                posted.map_err(|error| error.to_string())?;
+            }
+            "post" => self.post(cx, &line)?,
+            "fill" => {
+                let mut next = pattern(line.number("seed")?);
+                for piece in line.pieces(BUFFER)? {
+                    let bytes: Vec<u8> = (0..piece.length).map(|_| next()).collect();
+                    memory.write(piece.offset, &bytes).map_err(|error| error.to_string())?;
+                }
+            }
+            "check" => {
+                let (mut next, mut at) = (pattern(line.number("seed")?), 0);
+                for piece in line.pieces(BUFFER)? {
+                    for have in read(memory, piece)? {
+                        let want = next();
+                        if have != want {
+                            return Err(format!("byte {at} is {have:#04x}, not {want:#04x}"));
+                        }
+                        at += 1;
+                    }
+                }
+            }
+            "store" => {
+                let stored = memory.store(line.number("off")?, line.number("value")?);
+                stored.map_err(|error| error.to_string())?;
+            }
+            "load" => {
+                let value = memory.load(line.number("off")?).map_err(|error| error.to_string())?;
+                return Ok(Some(format!(" value={value}")));
+            }
+            "bytes" => {
+                let mut bytes = vec![0; line.number::<usize>("len")?.min(256)];
+                memory.read(line.number("off")?, &mut bytes).map_err(|error| error.to_string())?;
+                return Ok(Some(format!(" bytes={}", hex(&bytes))));
+            }
+            "window" => {
+                let kind = if line.text("type")? == "1" { WindowKind::Type1 } else { WindowKind::Type2 };
+                let key = cx.keys().alloc_window(self.pd, kind).map_err(|error| error.to_string())?;
+                self.windows.push(key);
+                return Ok(Some(format!(" key={key}")));
+            }
+            "fast" => {
+                let [piece] = line.pieces(BUFFER)?[..] else { return Err("fast wants one piece".to_owned()) };
+                let bytes = memory.slice(piece.offset, piece.length).ok_or("no such piece")?;
+                let key = cx.keys().alloc_fast_region(self.pd, piece.length).map_err(|error| error.to_string())?;
+                self.fast_regions.push(key);
+                cx.keys().map_fast_region(key, bytes).map_err(|error| error.to_string())?;
+                return Ok(Some(format!(" key={key}")));
+            }
+            "end" => self.end(cx)?,
+            word => return Err(format!("{word} is no word here")),
+        }
+        nothing
+    }
+
+    /// Destroys everything but the session. An error when the client has not asked for all that happened.
+    pub fn end(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        for qp in self.qps.drain(..) {
+            cx.destroy_qp(qp.qpn);
+            if let Some(ah) = qp.ah {
+                // Made with the queue pair, so it exists.
+                let _ = cx.destroy_ah(ah);
+            }
+        }
+        if let Some(srq) = self.srq.take() {
+            // Nobody uses it any more.
+            let _ = cx.destroy_srq(srq);
+        }
+        // Windows go before the regions that they are bound to. What cannot be given back shows up below.
+        for key in self.windows.drain(..) {
+            let _ = cx.keys().dealloc_window(key);
+        }
+        for key in self.fast_regions.drain(..) {
+            let _ = cx.keys().deregister(key);
+        }
+        cx.deregister(&self.region);
+        let gone = cx.dealloc_pd(self.pd);
+        let (completions, events) = (self.completions.len(), self.events.len());
+        if completions + events > 0 {
+            return Err(format!("{completions} completions and {events} events that nobody asked for"));
+        }
+        if gone { Ok(()) } else { Err("something still holds the protection domain".to_owned()) }
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>, token: u64, waiting: Waiting) -> Option<String> {
+        cx.set_timer(PATIENCE, token);
+        self.waiting = Some((token, waiting));
+        None
+    }
+
+    fn wanted(line: &Line<'_>) -> Result<Open, String> {
+        let mtu: usize = line.number("mtu")?;
+        Ok(Open {
+            qp_type: match line.text("type")? {
+                "rc" => QpType::Rc,
+                "uc" => QpType::Uc,
+                "ud" => QpType::Ud,
+                other => return Err(format!("type={other} is neither rc, uc nor ud")),
+            },
+            peer: Qpn::new(line.number("qpn")?),
+            psn: Psn::new(line.number("psn")?),
+            path_mtu: PathMtu::at_most(mtu).filter(|m| m.bytes() == mtu).ok_or(format!("mtu={mtu} is no path MTU"))?,
+            qkey: line.number("qkey")?,
+            shared: line.flag("srq"),
+        })
+    }
+
+    fn open(&mut self, cx: &mut Context<'_>, open: &Open, mut path: Path) -> Result<String, String> {
+        let Open { qp_type, peer, path_mtu, .. } = *open;
+        let spec = match qp_type {
+            QpType::Rc => QpSpec::rc(self.pd, CAPS, REMOTE),
+            QpType::Uc => QpSpec::uc(self.pd, CAPS, REMOTE),
+            QpType::Ud => QpSpec::ud(self.pd, CAPS, path.port, open.qkey),
+        };
+        let spec = if open.shared { spec.with_srq(self.srq.ok_or("there is no shared receive queue")?) } else { spec };
+        let qpn = cx.create_qp(&spec).map_err(|error| error.to_string())?;
+        self.qps.push(Qp { qpn, qp_type, shared: open.shared, peer, ah: None });
+        let sq_psn = cx.random_psn();
+        let gid = path.src;
+        if qp_type == QpType::Ud {
+            path.udp_src_port = udp_source_port_ud(qpn.get());
+            let ah = cx.create_ah(self.pd, &path).map_err(|error| error.to_string())?;
+            self.qps.iter_mut().for_each(|qp| qp.ah = qp.ah.or((qp.qpn == qpn).then_some(ah)));
+            cx.open_datagram_qp(qpn, path_mtu).map_err(|error| error.to_string())?;
+        } else {
+            path.udp_src_port = udp_source_port(0, qpn.get(), peer.get());
+            let rtr = RtrAttr {
+                path,
+                path_mtu,
+                dest_qpn: peer,
+                rq_psn: open.psn,
+                max_dest_rd_atomic: DEPTH,
+                min_rnr_timer: 12,
+            };
+            cx.modify_qp(qpn, QpTransition::ToRtr(rtr)).map_err(|error| error.to_string())?;
+            let rts = RtsAttr { sq_psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: DEPTH };
+            cx.modify_qp(qpn, QpTransition::ToRts(rts)).map_err(|error| error.to_string())?;
+        }
+        let (psn, addr, rkey) = (sq_psn.get(), self.region.addr(), self.region.rkey());
+        Ok(format!(" gid={} qpn={} psn={psn} addr={addr} rkey={rkey}", hex(&gid.0), qpn.get()))
+    }
+
+    fn qp(&self, line: &Line<'_>) -> Result<&Qp, String> {
+        let number = line.optional("qp")?.unwrap_or(0);
+        self.qps.get(number).ok_or_else(|| format!("there is no queue pair {number}"))
+    }
+
+    fn number(&self, qpn: Qpn) -> usize {
+        self.qps.iter().position(|qp| qp.qpn == qpn).unwrap_or(usize::MAX)
+    }
+
+    fn sges(&self, line: &Line<'_>) -> Result<Vec<Sge>, String> {
+        Ok(line.pieces(BUFFER)?.into_iter().map(|piece| piece.sge(&self.region)).collect())
+    }
+
+    fn post(&self, cx: &mut Context<'_>, line: &Line<'_>) -> Result<(), String> {
+        let qp = self.qp(line)?;
+        let op = self.operation(qp, line)?;
+        let local = matches!(
+            op,
+            SendOp::BindWindow { .. }
+                | SendOp::FastRegister { .. }
+                | SendOp::LocalInvalidate { .. }
+                | SendOp::Flush { .. }
+        );
+        let sges = if local { Vec::new() } else { self.sges(line)? };
+        let mut flags = SendFlags::SIGNALED;
+        flags.set(SendFlags::FENCE, line.flag("fence"));
+        flags.set(SendFlags::SOLICITED, line.flag("solicited"));
+        let wr_id = line.number("id")?;
+        let posted = if line.flag("inline") {
+            let mut data = Vec::new();
+            for piece in line.pieces(BUFFER)? {
+                data.extend(read(self.region.memory(), piece)?);
+            }
+            cx.post_send_inline(qp.qpn, &SendWr { wr_id, op, sges: &[], flags }, &data)
+        } else {
+            cx.post_send(qp.qpn, &SendWr { wr_id, op, sges: &sges, flags })
+        };
+        posted.map_err(|error| error.to_string())
+    }
+
+    fn operation(&self, qp: &Qp, line: &Line<'_>) -> Result<SendOp, String> {
+        let remote = || Ok::<_, String>(RemoteAddr { addr: line.number("at")?, rkey: line.number("key")? });
+        let access = || line.number("access").map(Access::from_bits_truncate);
+        let imm = line.optional("imm")?;
+        Ok(match line.text("op")? {
+            "send" if qp.qp_type == QpType::Ud => {
+                let ah = qp.ah.ok_or("there is no address handle")?;
+                SendOp::Datagram { ah, qpn: qp.peer, qkey: line.number("qkey")?, imm }
+            }
+            "send" => match line.optional("inv")? {
+                Some(rkey) => SendOp::SendInvalidate { rkey },
+                None => SendOp::Send { imm },
+            },
+            "write" => SendOp::Write { remote: remote()?, imm },
+            "read" => SendOp::Read { remote: remote()? },
+            "add" => SendOp::FetchAdd { remote: remote()?, add: line.number("add")? },
+            "cas" => {
+                SendOp::CompareSwap { remote: remote()?, compare: line.number("compare")?, swap: line.number("swap")? }
+            }
+            "atomic_write" => SendOp::AtomicWrite { remote: remote()? },
+            "flush" => SendOp::Flush {
+                remote: remote()?,
+                length: line.number("len")?,
+                whole_region: line.flag("whole"),
+                persistent: line.flag("persistent"),
+            },
+            "bind" => {
+                let [piece] = line.pieces(BUFFER)?[..] else { return Err("bind wants one piece".to_owned()) };
+                let bind = WindowBind {
+                    region_key: self.region.rkey(),
+                    addr: piece.sge(&self.region).addr,
+                    len: piece.length as u64,
+                    access: access()?,
+                };
+                SendOp::BindWindow { key: line.number("key")?, bind }
+            }
+            "reg" => SendOp::FastRegister { key: line.number("key")?, addr: line.number("at")?, access: access()? },
+            "local_inv" => SendOp::LocalInvalidate { key: line.number("key")? },
+            other => return Err(format!("op={other} is no operation")),
+        })
+    }
+
+    fn next_completion(&mut self) -> Option<String> {
+        let wc = self.completions.pop_front()?;
+        let mut text = format!(" qp={} id={} status={}", self.number(wc.qpn), wc.wr_id, wc.status as u8);
+        if wc.status == WcStatus::Success {
+            text += &format!(" op={} len={} solicited={}", name(wc.opcode), wc.byte_len, u8::from(wc.solicited));
+            let rest = [("imm", wc.imm), ("inv", wc.invalidated_rkey), ("src", wc.src_qpn.map(Qpn::get))];
+            for (name, value) in rest {
+                text += &value.map(|value| format!(" {name}={value}")).unwrap_or_default();
+            }
+        }
+        Some(text)
+    }
+}
+
+fn name(opcode: WcOpcode) -> &'static str {
+    match opcode {
+        WcOpcode::Send => "send",
+        WcOpcode::RdmaWrite => "write",
+        WcOpcode::RdmaRead => "read",
+        WcOpcode::CompSwap => "cas",
+        WcOpcode::FetchAdd => "add",
+        WcOpcode::BindMw => "bind",
+        WcOpcode::LocalInv => "local_inv",
+        WcOpcode::Flush => "flush",
+        WcOpcode::AtomicWrite => "atomic_write",
+        WcOpcode::RegMr => "reg",
+        WcOpcode::Recv => "recv",
+        WcOpcode::RecvRdmaWithImm => "recv_write",
+    }
+}
