@@ -60,6 +60,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
             Idle::Pause => IdlePolicy::Pause,
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
+        engine: config.engine.clone(),
         faults: config.faults.clone(),
         marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },
         ..RuntimeConfig::default()

@@ -233,6 +233,15 @@ impl Connection {
         self.run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) })
     }
 
+    pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {
+        self.run(on, &bytes, SendOp::AtomicWrite { remote: self.remote(offset) });
+    }
+
+    pub fn flush(&mut self, on: &mut Initiator, offset: u64, length: u32) {
+        let op = SendOp::Flush { remote: self.remote(offset), length, whole_region: false, persistent: false };
+        self.run(on, &[], op);
+    }
+
     /// What was there before.
     pub fn fetch_add(&mut self, on: &mut Initiator, offset: u64, add: u64) -> u64 {
         let was = self.run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add });

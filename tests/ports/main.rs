@@ -25,16 +25,23 @@ struct Target {
     lines: mpsc::Receiver<String>,
     mac: String,
     region: PathBuf,
+    config: PathBuf,
 }
+
+/// Two operations that are off otherwise.
+const CONFIG: &str = "[transport]\nflush = true\natomic-write = true\n";
 
 impl Target {
     fn start(name: &str, vdev: &str, lcores: &str, options: &[&str]) -> Target {
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{name}"));
+        let config = std::env::temp_dir().join(format!("rxe-ports-{name}.toml"));
+        std::fs::write(&config, CONFIG).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
             .args(["-l", lcores, "--in-memory", "--no-pci", "--no-telemetry", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
             .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep", "--region"])
             .arg(format!("demo=4M,file={}", region.display()))
+            .args(["--config".as_ref(), config.as_os_str()])
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -51,7 +58,7 @@ impl Target {
         let ready = lines.recv_timeout(Duration::from_secs(30)).expect("a ready line");
         assert!(ready.starts_with("ready ") && ready.contains(" path_mtu=4096 "), "{ready}");
         let mac = ready.split("mac=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        Target { child, lines, mac, region }
+        Target { child, lines, mac, region, config }
     }
 
     /// Ends it as a user does; returns its summary.
@@ -82,6 +89,7 @@ impl Drop for Target {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.region);
+        let _ = std::fs::remove_file(&self.config);
     }
 }
 
@@ -198,6 +206,9 @@ fn exercise(initiator: &mut Initiator, target: &Target, round: u8) {
         assert!(on_host == bytes, "the region's file at {offset}, {len} bytes");
         assert!(connection.read(initiator, offset, len) == bytes, "READ at {offset}, {len} bytes");
     }
+    connection.atomic_write(initiator, 8192, [round; 8]);
+    connection.flush(initiator, 8192, 8);
+    assert_eq!(connection.read(initiator, 8192, 8), [round; 8]);
     connection.write(initiator, 64, &[0; 8]);
     assert_eq!(connection.fetch_add(initiator, 64, 5), 0);
     assert_eq!(connection.fetch_add(initiator, 64, 1), 5);

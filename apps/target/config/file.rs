@@ -11,6 +11,7 @@ use toml::Spanned;
 use super::fault::FaultSpec;
 use super::service::ServiceSections;
 use super::settings::{Origin, PortSettings, Settings, Sourced};
+use super::transport::TransportSection;
 use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Network, Pcp, RegionName, RegionSpec, RouteSpec, ServicePort, Size,
     Text, TrafficClass, Vlan,
@@ -31,6 +32,7 @@ struct File {
     eal: Option<Eal>,
     fault: Option<Spanned<FaultSpec>>,
     service: Option<ServiceSections>,
+    transport: Option<TransportSection>,
     #[serde(default)]
     port: Vec<Port>,
     #[serde(default)]
@@ -99,6 +101,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
         pcp: place.value("pcp", file.pcp),
         fault: file.fault.map(|fault| place.source("fault", fault, |fault| fault)),
         service: file.service,
+        transport: file.transport,
         ..Settings::default()
     };
     if !file.region.is_empty() {

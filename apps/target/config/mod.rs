@@ -7,6 +7,7 @@ mod fault;
 mod file;
 mod service;
 mod settings;
+mod transport;
 mod values;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +16,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_dpdk::host::{Cidr, Route};
+use rxe_dpdk::rxe_proto::transport::EngineConfig;
 use rxe_dpdk::worker::FaultSettings;
 use tracing::level_filters::LevelFilter;
 
@@ -77,6 +79,8 @@ pub struct Config {
     pub traffic_class: Option<u8>,
     /// VLAN priority of what we send.
     pub pcp: u8,
+    /// What the queue pairs offer and do.
+    pub engine: EngineConfig,
     /// Faults to make on purpose.
     pub faults: Option<FaultSettings>,
 }
@@ -125,6 +129,7 @@ impl Config {
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
             traffic_class: settings.traffic_class.and_then(|t| t.value.0),
             pcp,
+            engine: settings.transport.unwrap_or_default().engine(),
             faults,
         })
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::fault::FaultSpec;
 use super::service::ServiceSections;
+use super::transport::TransportSection;
 use super::values::{
     Gateway, HostAddress, Idle, LogLevel, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort, TrafficClass, Vlan,
 };
@@ -68,6 +69,7 @@ pub struct Settings {
     pub pcp: Option<Sourced<Pcp>>,
     pub fault: Option<Sourced<FaultSpec>>,
     pub service: Option<ServiceSections>,
+    pub transport: Option<TransportSection>,
 }
 
 impl Settings {
@@ -96,6 +98,7 @@ impl Settings {
             pcp: self.pcp.or(below.pcp),
             fault: self.fault.or(below.fault),
             service: self.service.or(below.service),
+            transport: self.transport.or(below.transport),
         }
     }
 }

@@ -121,3 +121,15 @@ fn the_documented_file_shows_every_key_with_its_default() {
         panic!("{mistake}");
     }
 }
+
+#[test]
+fn the_transport_offers_what_the_file_says() {
+    const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
+    let offers = |text: &str| {
+        let engine = resolve(&format!("{PORT}{text}")).expect("a configuration").engine;
+        (engine.flush, engine.atomic_write, engine.credits)
+    };
+    assert_eq!(offers(""), (false, false, true));
+    assert_eq!(offers("[transport]\nflush = true\natomic-write = true\ncredits = false\n"), (true, true, false));
+    assert!(wrong(&format!("{PORT}[transport]\nflsh = true\n")).contains("flsh"));
+}

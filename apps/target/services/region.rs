@@ -22,7 +22,9 @@ pub const NAME: &str = "region";
 /// READs and atomics that a client may have outstanding.
 const RESPONDER_RESOURCES: u8 = 16;
 /// What a client may do with a region.
-const PEER_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+/// FLUSH comes to something only where the configuration offers it.
+const PEER_ACCESS: Access =
+    Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::FLUSH_GLOBAL);
 /// Receives without buffers, which WRITEs with immediate data use up.
 const RECEIVES: u32 = 16;
 /// Length of the description in the REP.

@@ -46,8 +46,11 @@ const RING_CAPACITY: usize = 1024;
 const MAX_REGION_NAME: usize = 32;
 
 /// Rights of a named region.
-const REGION_ACCESS: Access =
-    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+const REGION_ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL);
 
 /// Why an adapter cannot be put together. Each is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -225,7 +228,7 @@ impl Runtime {
         let mut workers = Vec::new();
         for ((index, &lcore), inbox) in lcores.iter().enumerate().zip(inboxes) {
             let mut engine =
-                Engine::new(EngineConfig { worker: index as u8, seed: seeds.next(), ..EngineConfig::default() });
+                Engine::new(EngineConfig { worker: index as u8, seed: seeds.next(), ..config.engine.clone() });
             let regions = adopt_regions(&mut engine, &regions)?;
             let counters = WorkerCounters {
                 worker: Arc::default(),

@@ -7,6 +7,7 @@ use super::control::Marking;
 use super::idle::IdlePolicy;
 use super::injector::FaultSettings;
 use crate::host::{Cidr, Route};
+use rxe_proto::transport::EngineConfig;
 
 /// One port: its addresses and how to leave its networks.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +49,8 @@ pub struct RuntimeConfig {
     pub marking: Marking,
     /// Most connections at once.
     pub max_connections: usize,
+    /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
+    pub engine: EngineConfig,
     /// Faults to make on purpose between ports and workers; `None` makes none and costs nothing.
     pub faults: Option<FaultSettings>,
     /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
@@ -55,7 +58,7 @@ pub struct RuntimeConfig {
 }
 
 impl Default for RuntimeConfig {
-    /// No ports, no regions, spinning, mirrored traffic class, 16,384 connections, no faults, a seed from the system.
+    /// No ports, no regions, spinning, mirrored traffic class, 16,384 connections, the engines' defaults, no faults, a seed from the system.
     fn default() -> RuntimeConfig {
         RuntimeConfig {
             ports: Vec::new(),
@@ -63,6 +66,7 @@ impl Default for RuntimeConfig {
             idle: IdlePolicy::Spin,
             marking: Marking::default(),
             max_connections: 16_384,
+            engine: EngineConfig::default(),
             faults: None,
             seed: system_seed(),
         }

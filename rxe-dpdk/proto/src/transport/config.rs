@@ -3,7 +3,7 @@
 use crate::time::Duration;
 
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
     /// Which worker this is, 0 to 14: bits 23..20 of its queue pair numbers.
     pub worker: u8,
