@@ -9,6 +9,7 @@ use rxe_proto::wire::{DropReason, TxFrames};
 const A4: &str = "192.168.77.1/24";
 const A6: &str = "fd00:77::1/64";
 
+// [HOST-ARP]
 #[test]
 fn we_answer_a_captured_arp_request_as_linux_did() {
     let frames = capture("cm-rping-ipv4.pcap");
@@ -32,6 +33,7 @@ fn we_answer_a_captured_arp_request_as_linux_did() {
     assert_eq!((b.stats().arp_requests_sent.get(), a.stats().arp_replies_sent.get()), (1, 1));
 }
 
+// [HOST-ND]
 #[test]
 fn we_answer_a_captured_solicitation_as_linux_did() {
     let frames = capture("cm-rping-ipv6.pcap");
@@ -102,6 +104,7 @@ fn announcements_wait_for_room() {
     assert_eq!(kinds, [[8, 6], [0x86, 0xDD], [0x86, 0xDD], [0x86, 0xDD]]);
 }
 
+// [HOST-ARP] [HOST-ND]
 #[test]
 fn probes_are_answered_and_teach_nothing() {
     let mut a = host(MAC_A, &[A4, A6]);
@@ -123,6 +126,7 @@ fn probes_are_answered_and_teach_nothing() {
     assert_eq!(a.neighbour_count(), 0);
 }
 
+// [HOST-ARP]
 #[test]
 fn unicast_checks_of_our_address_are_answered() {
     // What Linux sends to see whether a neighbour is still there.

@@ -78,6 +78,7 @@ fn parse(frame: &[u8]) -> ([u8; 4], Vec<u8>) {
     (dst, frame[38..].to_vec())
 }
 
+// [HOST-IGMP]
 #[test]
 fn we_join_and_leave_as_linux_did() {
     let recorded: Vec<Vec<u8>> = capture("cm-x-mckey-join-igmp.pcap").into_iter().map(without_id).collect();
@@ -96,6 +97,7 @@ fn we_join_and_leave_as_linux_did() {
     assert_eq!((stats.groups_joined.get(), stats.groups_left.get(), stats.igmp_reports_sent.get()), (1, 1, 4));
 }
 
+// [HOST-GROUP-MAC]
 #[test]
 fn the_port_lets_in_what_was_joined() {
     let mut a = quiet(&config(MAC_A, &[A4, A6]));
@@ -120,6 +122,7 @@ fn the_port_lets_in_what_was_joined() {
     assert_eq!(a.resolve(ms(0), ip(GROUP)), Resolution::Ready { mac, source });
 }
 
+// [HOST-IGMP]
 #[test]
 fn version_3_queries_are_answered() {
     let mut a = quiet(&config(MAC_A, &[A4]));
@@ -165,6 +168,7 @@ fn version_3_queries_are_answered() {
     assert!(poll(&mut a, ms(50_000)).iter().any(|frame| frame[23] == 2 && parse(frame).1[8..].len() == 16));
 }
 
+// [HOST-IGMP]
 #[test]
 fn older_queriers_get_their_version() {
     let mut a = quiet(&config(MAC_A, &[A4]));
@@ -260,6 +264,7 @@ fn many_groups_are_told_in_packets_that_fit() {
     assert_eq!((v4.len(), v6.len()), (7, 17));
 }
 
+// [HOST-MLD]
 #[test]
 fn ipv6_groups_are_told_by_mld() {
     let mut a = quiet(&config(MAC_A, &[A4, A6]));

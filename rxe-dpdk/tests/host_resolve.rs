@@ -66,6 +66,7 @@ fn loss_only_delays() {
     assert!((28..=39).contains(&found), "{found}");
 }
 
+// [HOST-GROUP-MAC]
 #[test]
 fn groups_have_their_macs_by_rule() {
     let mut a = host(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
@@ -101,6 +102,7 @@ fn routers_stand_for_what_is_behind_them() {
     assert_eq!(resolve(&mut net, 0, "172.16.1.1"), Resolution::Unreachable, "that router does not answer");
 }
 
+// [HOST-PEER-MAC]
 #[test]
 fn learned_macs_fill_gaps_only() {
     let mut a = host(MAC_A, &["10.0.0.1/24"]);

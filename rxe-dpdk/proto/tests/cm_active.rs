@@ -31,6 +31,7 @@ fn failed_by(target: &mut Target) -> (ConnId, ConnectFailure, Option<Box<Rej>>) 
     }
 }
 
+// [CM-ACTIVE-REQ]
 #[test]
 fn a_req_says_what_is_wanted() {
     let mut target = Target::default();
@@ -111,6 +112,7 @@ fn what_cannot_be_asked_is_refused() {
     assert_eq!(target.cm.stats().connects.get(), 3);
 }
 
+// [CM-ACTIVE-RTU] [CM-ACTIVE-GRANT]
 #[test]
 fn a_grant_carries_everything() {
     let mut target = Target::default();
@@ -175,6 +177,7 @@ fn unreliable_connections_are_asked_for_by_name() {
     assert_eq!(req.transport, CmTransport::Uc);
 }
 
+// [CM-ACTIVE-RETRY]
 #[test]
 fn a_req_is_sent_again_until_answered() {
     let mut target = Target::default();
@@ -193,6 +196,7 @@ fn a_req_is_sent_again_until_answered() {
     assert_eq!(target.cm.stats().tx_req_retry.get(), 3);
 }
 
+// [CM-ACTIVE-RETRY]
 #[test]
 fn an_unanswered_req_is_given_up() {
     let mut target = Target::default();
@@ -222,6 +226,7 @@ fn times_and_retries_are_the_users() {
     assert_eq!(failed_by(&mut target), (conn, ConnectFailure::Timeout, None));
 }
 
+// [CM-ACTIVE-RTU]
 #[test]
 fn a_lost_rtu_is_sent_again() {
     let mut target = Target::default();
@@ -247,6 +252,7 @@ fn a_lost_rtu_is_sent_again() {
     assert_eq!((stats.rx_rep_duplicate_answered.get(), stats.rx_rep_duplicate.get(), stats.tx_rtu.get()), (3, 2, 4));
 }
 
+// [CM-ANSWER-TIMEOUT] [CM-MRA-SEND]
 #[test]
 fn a_slow_user_asks_for_time() {
     let mut target = Target::default();
@@ -271,6 +277,7 @@ fn a_slow_user_asks_for_time() {
     assert!(target.cm.is_empty());
 }
 
+// [CM-MRA]
 #[test]
 fn an_mra_puts_the_next_req_off() {
     let mut target = Target::default();
@@ -295,6 +302,7 @@ fn an_mra_puts_the_next_req_off() {
     assert_eq!(target.cm.stats().mra_honoured.get(), 2);
 }
 
+// [CM-ACTIVE-REJ]
 #[test]
 fn every_reason_of_a_rejection_reaches_the_user() {
     for code in 0..=36 {
@@ -317,6 +325,7 @@ fn every_reason_of_a_rejection_reaches_the_user() {
     }
 }
 
+// [CM-ACTIVE-REJ]
 #[test]
 fn a_rejection_of_something_else_is_not_ours() {
     let mut target = Target::default();
@@ -336,6 +345,7 @@ fn a_rejection_of_something_else_is_not_ours() {
     assert_eq!(target.events(), [CmEvent::Disconnected { conn, reason }]);
 }
 
+// [CM-ACTIVE-UNKNOWN]
 #[test]
 fn a_grant_that_nobody_waits_for_is_rejected() {
     let mut target = Target::default();
@@ -359,6 +369,7 @@ fn a_grant_that_nobody_waits_for_is_rejected() {
     assert_eq!(target.cm.stats().rx_rep_unknown.get(), 3);
 }
 
+// [CM-REJ-IDS]
 #[test]
 fn the_user_may_reject_a_grant() {
     let mut target = Target::default();
@@ -373,6 +384,7 @@ fn the_user_may_reject_a_grant() {
     assert_eq!(target.cm.reject(target.now, conn, RejReason::NoQp, &[], &[]), Err(CmError::WrongState));
 }
 
+// [CM-ACTIVE-RETRY]
 #[test]
 fn the_user_may_give_up_at_any_time() {
     let local = |conn| CmEvent::Disconnected { conn, reason: DisconnectReason::Local };
@@ -401,6 +413,7 @@ fn the_user_may_give_up_at_any_time() {
     assert!(target.cm.is_empty());
 }
 
+// [CM-ACTIVE-DREQ]
 #[test]
 fn the_peer_may_disconnect_at_any_time() {
     let bye = |conn: ConnId| dreq(PEER, conn.comm_id(), SERVER_QPN);
@@ -444,6 +457,7 @@ fn the_peer_may_disconnect_at_any_time() {
     assert_eq!(target.events(), []);
 }
 
+// [CM-DREQ-CROSS]
 #[test]
 fn dreqs_may_cross() {
     let mut target = Target::default();
@@ -458,6 +472,7 @@ fn dreqs_may_cross() {
     assert_eq!((target.sent(), target.events(), target.cm.len()), (vec![], vec![], 0));
 }
 
+// [CM-STALE]
 #[test]
 fn a_restarted_peer_replaces_its_old_connections() {
     // The queue pair of the old connection, its id, or both, in the grant of a new one; or in a REQ of the peer's own.

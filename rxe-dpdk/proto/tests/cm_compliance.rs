@@ -8,6 +8,7 @@ use rxe_proto::transport::Qpn;
 use rxe_proto::wire::Psn;
 use rxe_proto::wire::cm::{CmMessage, Req};
 
+// [CM-REP-DEPTHS]
 #[test]
 fn a_reply_grants_no_more_than_was_asked_for() {
     let mut target = Target::default();

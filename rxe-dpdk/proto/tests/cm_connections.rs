@@ -32,6 +32,7 @@ fn assert_failed(target: &mut Target, conn: rxe_proto::cm::ConnId, expected: Con
     assert_eq!(rej.is_some(), matches!(expected, ConnectFailure::PeerRejected(_)));
 }
 
+// [CM-TRANSACTION] [CM-REP-RETRY]
 #[test]
 fn the_reply_is_sent_again_until_confirmed() {
     let mut target = Target::default();
@@ -54,6 +55,7 @@ fn the_reply_is_sent_again_until_confirmed() {
     assert_eq!(target.cm.stats().tx_rep_retry.get(), 3);
 }
 
+// [CM-REP-RETRY]
 #[test]
 fn an_unconfirmed_connection_is_given_up() {
     let mut target = Target::default();
@@ -70,6 +72,7 @@ fn an_unconfirmed_connection_is_given_up() {
     assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
 }
 
+// [CM-REP-RETRY]
 #[test]
 fn retries_and_times_are_the_peers_within_reason() {
     // No retry, and a time too short for any network.
@@ -88,6 +91,7 @@ fn retries_and_times_are_the_peers_within_reason() {
     assert!(matches!(target.sent_one(), CmMessage::Rep(_)));
 }
 
+// [CM-REQ-DUP] [CM-REP-AT-ONCE]
 #[test]
 fn a_repeated_request_makes_no_second_connection() {
     let mut target = Target::default();
@@ -112,6 +116,7 @@ fn a_repeated_request_makes_no_second_connection() {
     assert_eq!(stats.rx_req_duplicate_late.get(), 2);
 }
 
+// [CM-DATA-IS-RTU]
 #[test]
 fn data_stands_for_a_lost_rtu() {
     let mut target = Target::default();
@@ -125,6 +130,7 @@ fn data_stands_for_a_lost_rtu() {
     assert_eq!((stats.implied_rtu.get(), stats.established.get()), (1, 1));
 }
 
+// [CM-MRA]
 #[test]
 fn an_mra_puts_the_next_reply_off() {
     let mut target = Target::default();
@@ -169,6 +175,7 @@ fn the_peer_may_reject_our_reply() {
     assert_eq!(target.cm.connection(conn).unwrap().state, ConnState::Timewait);
 }
 
+// [CM-REJ-KILLED]
 #[test]
 fn a_killed_peer_is_found_by_its_guid() {
     let gave_up = |guid: u64| rej(CLIENT, 0, Answered::Other, RejReason::Timeout, &guid.to_be_bytes());
@@ -198,6 +205,7 @@ fn a_killed_peer_is_found_by_its_guid() {
     assert_eq!(target.cm.connection(conn).unwrap().state, ConnState::Established);
 }
 
+// [CM-TRANSACTION] [CM-DREQ-ANSWER] [CM-TIMEWAIT]
 #[test]
 fn the_peer_disconnects() {
     let mut target = Target::default();
@@ -224,6 +232,7 @@ fn the_peer_disconnects() {
     assert_eq!((stats.rx_dreq_duplicate.get(), stats.rx_dreq_unknown.get(), stats.tx_drep.get()), (1, 1, 3));
 }
 
+// [CM-DREQ-ANSWER]
 #[test]
 fn every_dreq_is_answered_but_those_for_a_wrong_queue_pair() {
     let mut target = Target::default();
@@ -257,6 +266,7 @@ fn a_dreq_may_be_the_first_that_we_hear_after_our_reply() {
     assert_eq!(target.cm.connection(conn).unwrap().state, ConnState::Timewait);
 }
 
+// [CM-DREQ-RETRY]
 #[test]
 fn we_disconnect() {
     let mut target = Target::default();
@@ -279,6 +289,7 @@ fn we_disconnect() {
     assert_eq!(target.cm.disconnect(target.now, conn), Err(CmError::Unknown));
 }
 
+// [CM-DREQ-RETRY]
 #[test]
 fn nobody_answers_our_dreq() {
     let mut target = Target::default();
@@ -293,6 +304,7 @@ fn nobody_answers_our_dreq() {
     assert!(target.cm.is_empty());
 }
 
+// [CM-DREQ-CROSS]
 #[test]
 fn dreqs_may_cross() {
     let mut target = Target::default();
@@ -316,6 +328,7 @@ fn a_rejected_dreq_is_as_good_as_an_answered_one() {
     assert_eq!(target.events(), disconnected(conn, DisconnectReason::Local));
 }
 
+// [CM-DISCONNECT-EARLY]
 #[test]
 fn disconnecting_before_the_rtu_reaches_either_kind_of_peer() {
     let mut target = Target::default();
@@ -329,6 +342,7 @@ fn disconnecting_before_the_rtu_reaches_either_kind_of_peer() {
     assert_eq!(target.events(), disconnected(conn, DisconnectReason::Local));
 }
 
+// [CM-TIMEWAIT]
 #[test]
 fn ids_and_queue_pairs_may_be_used_again_right_after_the_end() {
     let mut target = Target::default();
@@ -351,6 +365,7 @@ fn ids_and_queue_pairs_may_be_used_again_right_after_the_end() {
     assert_eq!(target.events()[0], CmEvent::Disconnected { conn: second, reason: DisconnectReason::Stale });
 }
 
+// [CM-STALE] [CM-STALE-ACCEPT]
 #[test]
 fn a_restarted_peer_replaces_its_old_connection() {
     let same_qpn = Req { starting_psn: Psn::new(1), ..req(CLIENT + 1) };
@@ -398,6 +413,7 @@ fn a_restarted_peer_replaces_its_old_connection() {
     }
 }
 
+// [CM-STALE]
 #[test]
 fn a_bad_request_replaces_nothing() {
     let mut target = Target::default();

@@ -74,6 +74,7 @@ fn datagram(dest_qp: u32, opcode: BthOpcode, pkey: u16, qkey: u32, len: usize) -
     frame
 }
 
+// [CM-QP1]
 #[test]
 fn queue_pair_1_checks_what_matters_and_nothing_else() {
     let send = BthOpcode::ud(Opcode::SendOnly);

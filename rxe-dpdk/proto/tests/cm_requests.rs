@@ -39,6 +39,7 @@ fn a_request_carries_everything() {
     assert_eq!((info.state, info.local_qpn), (ConnState::ReqReceived, None));
 }
 
+// [CM-TRANSACTION] [CM-REP-DEPTHS]
 #[test]
 fn the_reply_says_what_was_granted() {
     let mut target = Target::default();
@@ -92,6 +93,7 @@ fn addressed(req: &mut Req, change: impl FnOnce(&mut IpAddressing)) {
     assert!(req.set_private_data(&addressing, b""));
 }
 
+// [CM-IP-HEADER] [CM-REJ-REASON] [CM-NO-APM]
 #[test]
 fn what_cannot_work_is_rejected_with_its_reason() {
     let ours = Gid::from(SERVER_IP).0;
@@ -142,6 +144,7 @@ fn what_cannot_work_is_rejected_with_its_reason() {
     }
 }
 
+// [CM-LENIENT]
 #[test]
 fn what_linux_accepts_is_accepted() {
     let cases: Vec<(&str, Req)> = vec![
@@ -172,6 +175,7 @@ fn the_request_says_which_transport() {
     }
 }
 
+// [CM-IP-HEADER]
 #[test]
 fn ipv6_requests_have_ipv6_addresses() {
     let (client, server): (Ipv6Addr, Ipv6Addr) = ("fd00:77::2".parse().unwrap(), "fd00:77::1".parse().unwrap());
@@ -188,6 +192,7 @@ fn ipv6_requests_have_ipv6_addresses() {
     assert_eq!((request.source, request.dest), ((IpAddr::V6(client), 99), (IpAddr::V6(server), 7174)));
 }
 
+// [CM-REJ-IDS]
 #[test]
 fn the_service_may_refuse() {
     let mut target = Target::default();
@@ -226,6 +231,7 @@ fn commands_know_their_states() {
     assert_eq!(target.cm.disconnect(target.now, conn), Ok(()), "goes on");
 }
 
+// [CM-LIMITS]
 #[test]
 fn too_many_connections_are_rejected() {
     let config = CmConfig { max_connections: 3, max_pending: 2, ..CmConfig::new(SERVER_GUID, [1; 32]) };
@@ -279,6 +285,7 @@ fn unread_events_and_unsent_mads_are_bounded() {
     assert_eq!(target.cm.stats().tx_rej.get(), 4);
 }
 
+// [CM-ANSWER-TIMEOUT]
 #[test]
 fn a_service_that_never_answers_is_noticed() {
     let mut target = Target::default();
@@ -293,6 +300,7 @@ fn a_service_that_never_answers_is_noticed() {
     assert!(target.cm.is_empty());
 }
 
+// [CM-MAD] [CM-NO-APM]
 #[test]
 fn what_is_no_message_for_us_is_dropped_by_name() {
     let mut target = Target::default();
@@ -320,6 +328,7 @@ fn what_is_no_message_for_us_is_dropped_by_name() {
     assert_eq!((target.cm.len(), target.transmits().len()), (0, 0));
 }
 
+// [CM-CLONE]
 #[test]
 fn a_clone_of_a_peer_is_another_peer() {
     // Two virtual machines from one image: same GUID, same ids, same queue pair numbers.

@@ -31,6 +31,7 @@ fn answer(request_id: u32, status: SidrStatus) -> CmMessage {
     CmMessage::SidrRep(SidrRep { request_id, status, qpn, qkey, service_id, private_data, ..SidrRep::default() })
 }
 
+// [CM-SIDR-ASK]
 #[test]
 fn a_question_says_what_is_wanted() {
     let mut target = Target::default();
@@ -67,6 +68,7 @@ fn the_answer_names_the_queue_pair() {
     assert_eq!((target.cm.resolving(), target.cm.next_timeout()), (0, None));
 }
 
+// [CM-SIDR-ASK]
 #[test]
 fn every_status_reaches_the_user() {
     for code in 1..=7 {
@@ -80,6 +82,7 @@ fn every_status_reaches_the_user() {
     }
 }
 
+// [CM-SIDR-ASK]
 #[test]
 fn a_question_is_asked_again_and_given_up() {
     let mut target = Target::default();

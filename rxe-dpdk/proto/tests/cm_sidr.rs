@@ -32,6 +32,7 @@ fn asked(target: &mut Target) -> SidrRequest {
     }
 }
 
+// [CM-SIDR]
 #[test]
 fn a_question_is_answered_and_answered_again() {
     let mut target = Target::default();
@@ -73,6 +74,7 @@ fn a_question_is_answered_and_answered_again() {
     assert_eq!((target.cm.sidr_len(), target.cm.next_timeout()), (0, None));
 }
 
+// [CM-SIDR-REFUSE]
 #[test]
 fn what_cannot_work_is_refused() {
     let with = |change: &dyn Fn(&mut SidrReq)| {
@@ -98,6 +100,7 @@ fn what_cannot_work_is_refused() {
     }
 }
 
+// [CM-SIDR]
 #[test]
 fn the_service_may_refuse() {
     let mut target = Target::default();

@@ -23,6 +23,7 @@ fn opens(keys: &KeyTable, key: u32, pd: PdId, va: u64, len: u64) -> Result<usize
     by_lkey
 }
 
+// [MEM-FAST-REGION]
 #[test]
 fn from_free_to_valid_and_back() {
     let (mut keys, pd) = setup();
@@ -63,6 +64,7 @@ fn from_free_to_valid_and_back() {
 }
 
 /// Each call violates one rule more than the one after it. A refused one changes nothing.
+// [MEM-FAST-REGION]
 #[test]
 fn reasons_come_in_order() {
     let (mut keys, pd) = setup();
@@ -117,6 +119,7 @@ fn invalidation_needs_a_valid_fast_region_of_the_domain() {
     }
 }
 
+// [MEM-WINDOW-HOLDS]
 #[test]
 fn windows_hold_a_fast_region() {
     let (mut keys, pd) = setup();
@@ -140,6 +143,7 @@ fn windows_hold_a_fast_region() {
     assert_eq!(keys.bind_window(window, pd, A, &bind), Err(BindError::UnknownRegion));
 }
 
+// [MEM-KEY-RENEW]
 #[test]
 fn a_free_fast_region_gets_another_key() {
     let (mut keys, pd) = setup();

@@ -18,6 +18,7 @@ fn table() -> KeyTable {
     KeyTable::new([7; 32], KeyDomain::Local)
 }
 
+// [MEM-RANGE]
 #[test]
 fn a_key_opens_its_region_and_nothing_else() {
     let mut keys = table();
@@ -50,6 +51,7 @@ fn a_key_opens_its_region_and_nothing_else() {
     }
 }
 
+// [MEM-RANGE]
 #[test]
 fn the_top_of_the_address_space_is_usable() {
     let mut keys = table();
@@ -66,6 +68,7 @@ fn the_top_of_the_address_space_is_usable() {
     assert!(keys.register(pd, Memory::heap(0), u64::MAX, ALL).is_ok());
 }
 
+// [MEM-PD]
 #[test]
 fn reasons_come_in_order() {
     let mut keys = table();
@@ -87,6 +90,7 @@ fn reasons_come_in_order() {
     assert_eq!(check(key, pd, 0, Access::empty()), Ok(8), "local reading is always allowed");
 }
 
+// [MEM-LEGAL-ACCESS]
 #[test]
 fn registration_checks_its_arguments() {
     let mut keys = table();
@@ -104,6 +108,7 @@ fn registration_checks_its_arguments() {
     assert_eq!(keys.len(), 1);
 }
 
+// [MEM-KEY-QUARANTINE]
 #[test]
 fn a_deregistered_key_is_dead() {
     let mut keys = table();
@@ -126,6 +131,7 @@ fn a_deregistered_key_is_dead() {
     }
 }
 
+// [MEM-PD]
 #[test]
 fn protection_domains_live_as_long_as_they_are_used() {
     let mut keys = table();
@@ -174,6 +180,7 @@ fn a_shared_region_is_adopted_under_its_key() {
     local.adopt(my_pd, &published).unwrap();
 }
 
+// [MEM-KEY-RANDOM]
 #[test]
 fn keys_look_random() {
     let mut keys = table();

@@ -78,6 +78,7 @@ fn a_bound_window_opens_its_piece_of_the_region() {
     }
 }
 
+// [MEM-WINDOW-BIND]
 #[test]
 fn a_window_is_no_region() {
     for kind in KINDS {
@@ -96,6 +97,7 @@ fn a_window_is_no_region() {
     }
 }
 
+// [MEM-WINDOW-1] [MEM-WINDOW-2]
 #[test]
 fn type_1_is_for_the_protection_domain_and_type_2_for_one_queue_pair() {
     let mut on = setup();
@@ -116,6 +118,7 @@ fn type_1_is_for_the_protection_domain_and_type_2_for_one_queue_pair() {
     assert_eq!(reason(one, on.pd, B, 0, flush), KeyError::NoAccess);
 }
 
+// [MEM-WINDOW-BIND]
 #[test]
 fn a_window_grants_what_it_was_bound_with() {
     for kind in KINDS {
@@ -131,6 +134,7 @@ fn a_window_grants_what_it_was_bound_with() {
     }
 }
 
+// [MEM-WINDOW-ZERO-BASED]
 #[test]
 fn addresses_of_a_zero_based_window_count_from_0() {
     let mut on = setup();
@@ -171,6 +175,7 @@ fn windows_at_the_edges_of_a_region() {
 
 /// Each request violates one rule more than the one after it, so each reason is reported although the later ones hold,
 /// too. A refused bind changes nothing.
+// [MEM-WINDOW-BIND] [MEM-WINDOW-2]
 #[test]
 fn bind_reasons_come_in_order() {
     for kind in KINDS {
@@ -228,6 +233,7 @@ fn bind_reasons_come_in_order() {
     }
 }
 
+// [MEM-WINDOW-1]
 #[test]
 fn a_type_1_window_may_be_bound_again() {
     let mut on = setup();
@@ -250,6 +256,7 @@ fn a_type_1_window_may_be_bound_again() {
     assert_eq!(on.keys.check_remote(key, on.pd, B, 0, 64, REMOTE).unwrap().len(), 64);
 }
 
+// [MEM-KEY-RENEW]
 #[test]
 fn a_type_1_window_gets_another_key_for_another_peer() {
     let mut on = setup();
@@ -262,6 +269,7 @@ fn a_type_1_window_gets_another_key_for_another_peer() {
     assert!(on.keys.deregister(on.region.lkey()).is_ok());
 }
 
+// [MEM-KEY-RENEW]
 #[test]
 fn a_type_2_window_gets_another_key_while_it_is_unbound() {
     let mut on = setup();
@@ -279,6 +287,7 @@ fn a_type_2_window_gets_another_key_while_it_is_unbound() {
     assert_eq!(on.keys.len(), 2);
 }
 
+// [MEM-WINDOW-HOLDS]
 #[test]
 fn a_region_stays_while_windows_are_bound_to_it() {
     type Release = fn(&mut Setup, u32);
@@ -333,6 +342,7 @@ fn the_windows_of_a_queue_pair_end_with_it() {
     assert_eq!(on.reach(mine, B, BASE + 256, 8, REMOTE), Ok(256), "unbound, not gone");
 }
 
+// [MEM-WINDOW-2] [MEM-INVALIDATE]
 #[test]
 fn invalidation_of_windows() {
     let mut on = setup();
@@ -405,6 +415,7 @@ fn windows_are_made_within_limits() {
     }
 }
 
+// [MEM-KEY-QUARANTINE]
 #[test]
 fn keys_of_windows_never_come_back_from_quarantine() {
     let mut on = setup();

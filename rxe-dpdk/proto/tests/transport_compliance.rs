@@ -31,6 +31,7 @@ fn with_receives(n: u64) -> Solo {
     solo
 }
 
+// [PKT-PAD]
 #[test]
 fn a_payload_is_padded_with_zeros() {
     for len in 0..9 {
@@ -46,6 +47,7 @@ fn a_payload_is_padded_with_zeros() {
     }
 }
 
+// [PKT-PKEY]
 #[test]
 fn a_limited_member_is_heard() {
     let mut solo = with_receives(1);
@@ -55,6 +57,7 @@ fn a_limited_member_is_heard() {
     solo.expect(["ACK 0 msn 1"]);
 }
 
+// [PKT-ADDRESS]
 #[test]
 fn macs_and_source_ports_may_be_any() {
     let mut solo = with_receives(2);
@@ -65,6 +68,7 @@ fn macs_and_source_ports_may_be_any() {
     solo.expect(["ACK 1 msn 2"]);
 }
 
+// [RC-RSP-READ-WHOLE]
 #[test]
 fn a_read_that_ends_outside_has_no_response() {
     let mut solo = Solo::new();
@@ -74,6 +78,7 @@ fn a_read_that_ends_outside_has_no_response() {
     assert_eq!(solo.node.stat("read_responses_sent"), 0);
 }
 
+// [RC-RSP-WRITE-GONE]
 #[test]
 fn memory_gone_amid_a_write() {
     let mut solo = Solo::new();
@@ -90,6 +95,7 @@ fn memory_gone_amid_a_write() {
     assert_eq!(last, [0], "not written");
 }
 
+// [RC-RSP-CQ-OVERFLOW]
 #[test]
 fn a_full_completion_queue_is_not_told_to_the_peer() {
     let mut solo = with_receives(2);
@@ -101,6 +107,7 @@ fn a_full_completion_queue_is_not_told_to_the_peer() {
     assert_eq!(errors(&mut solo), [QpErrorCause::CqOverflow]);
 }
 
+// [RC-REQ-RETRY-7]
 #[test]
 fn seven_retries_are_seven() {
     let mut solo = Solo::with(Agreed { retry_cnt: 7, ..Agreed::default() });
@@ -115,6 +122,7 @@ fn seven_retries_are_seven() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::RetryExcErr)]);
 }
 
+// [MEM-WINDOW-QP-END]
 #[test]
 fn windows_end_with_their_queue_pair() {
     for destroyed in [false, true] {
@@ -141,6 +149,7 @@ fn windows_end_with_their_queue_pair() {
     }
 }
 
+// [UD-NO-CNP]
 #[test]
 fn a_marked_datagram_is_counted_and_not_answered() {
     let mut solo = Solo::of(QpType::Ud, false, Agreed::default(), EngineConfig::default());
@@ -155,6 +164,7 @@ fn a_marked_datagram_is_counted_and_not_answered() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
 }
 
+// [ECN-CNP-NOT-OBEYED]
 #[test]
 fn a_notification_slows_nothing() {
     let mut solo = Solo::new();

@@ -45,6 +45,7 @@ fn counts(solo: &Solo) -> (bool, u64) {
     (solo.node.stat("credit_stalls") > 0, solo.node.stat("credit_probes"))
 }
 
+// [RC-REQ-CREDIT-FORWARD]
 #[test]
 fn nothing_limits_before_the_first_ack_and_with_a_peer_that_does_not_count() {
     let mut solo = Solo::new();
@@ -64,6 +65,7 @@ fn nothing_limits_before_the_first_ack_and_with_a_peer_that_does_not_count() {
     assert_eq!(counts(&solo), (false, 0));
 }
 
+// [RC-REQ-CREDIT-LIMIT]
 #[test]
 fn sends_wait_for_receives_while_something_is_unanswered() {
     let mut solo = limited(Agreed::default(), 2);
@@ -81,6 +83,7 @@ fn sends_wait_for_receives_while_something_is_unanswered() {
     assert_eq!(counts(&solo).1, 0);
 }
 
+// [RC-REQ-CREDIT-LIMIT]
 #[test]
 fn what_needs_no_receive_goes_beyond_the_credits_and_counts_as_a_message() {
     let mut solo = limited(Agreed::default(), 1);
@@ -117,6 +120,7 @@ fn credits_come_with_read_and_atomic_responses_too() {
     }
 }
 
+// [RC-REQ-CREDIT-PROBE]
 #[test]
 fn the_first_packet_goes_out_alone_as_a_probe() {
     let mut solo = limited(Agreed::default(), 0);
@@ -132,6 +136,7 @@ fn the_first_packet_goes_out_alone_as_a_probe() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
+// [RC-REQ-CREDIT-PROBE]
 #[test]
 fn nothing_follows_a_probe_and_each_message_beyond_is_one() {
     let mut solo = limited(Agreed::default(), 0);
@@ -167,6 +172,7 @@ fn a_lost_probe_and_one_that_finds_no_receive_come_again() {
     assert_eq!(counts(&solo).1, 3);
 }
 
+// [RC-REQ-STALE]
 #[test]
 fn an_ack_that_repeats_the_last_one_brings_new_credits() {
     let mut solo = limited(Agreed::default(), 1);

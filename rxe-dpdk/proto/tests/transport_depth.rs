@@ -91,6 +91,7 @@ fn answer(solo: &mut Solo, psn: i32) {
     }
 }
 
+// [RC-RSP-MSN]
 #[test]
 fn every_reply_says_how_many_messages_are_complete() {
     let mut solo = Solo::new();
@@ -181,6 +182,7 @@ fn thirty_two_buffers() {
     assert!(landed == bytes, "scattered");
 }
 
+// [REQ-SQD]
 #[test]
 fn draining_waits_for_reads_and_goes_on_serving() {
     let mut solo = Solo::new();
@@ -212,6 +214,7 @@ fn draining_waits_for_reads_and_goes_on_serving() {
     assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
 }
 
+// [REQ-SQD]
 #[test]
 fn draining_an_unreliable_queue_pair_finishes_the_message() {
     let mut solo = Solo::of(QpType::Uc, false, Agreed::default(), EngineConfig::default());
@@ -229,6 +232,7 @@ fn draining_an_unreliable_queue_pair_finishes_the_message() {
     solo.expect(["UC SEND_FIRST 2 1024 bytes", "UC SEND_LAST 3 976 bytes"]);
 }
 
+// [ECN-CNP]
 #[test]
 fn one_congestion_notification_for_each_interval() {
     const INTERVAL: Duration = Duration::from_micros(50);
@@ -263,6 +267,7 @@ fn one_congestion_notification_for_each_interval() {
     }
 }
 
+// [ECN-CNP] [ECN-CNP-NOT-OBEYED]
 #[test]
 fn a_marked_response_is_told_too_and_notifications_are_counted() {
     let mut solo = Solo::new();
@@ -293,6 +298,7 @@ fn a_marked_response_is_told_too_and_notifications_are_counted() {
     assert_eq!(solo.node.state(), QpState::Error);
 }
 
+// [RC-REQ-SOLICITED]
 #[test]
 fn solicited_is_said_in_the_last_packet_only() {
     for qp_type in [QpType::Rc, QpType::Uc] {

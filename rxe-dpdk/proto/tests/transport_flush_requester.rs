@@ -46,6 +46,7 @@ fn post_atomic_write(node: &mut Node, wr_id: u64, remote: RemoteAddr, bytes: &[u
     node.engine.post_send_inline(Instant::ZERO, node.qpn, &wr, bytes)
 }
 
+// [RC-REQ-FLUSH]
 #[test]
 fn flush_requests() {
     let mut solo = Solo::new();
@@ -72,6 +73,7 @@ fn flush_requests() {
     assert!(wcs.iter().all(|wc| (wc.status, wc.opcode, wc.byte_len) == (Success, WcOpcode::Flush, 0)), "{wcs:?}");
 }
 
+// [RC-REQ-ATOMIC-WRITE]
 #[test]
 fn atomic_write_requests() {
     let mut solo = Solo::new();
@@ -98,6 +100,7 @@ fn atomic_write_requests() {
     assert_eq!(solo.node.read(0, 4), [1, 2, 3, 4], "nothing comes back");
 }
 
+// [RC-REQ-ATOMIC-WRITE]
 #[test]
 fn what_cannot_be_posted() {
     let mut solo = Solo::new();
@@ -122,6 +125,7 @@ fn what_cannot_be_posted() {
     assert_eq!(solo.node.engine.post_send(Instant::ZERO, solo.node.qpn, &wr), Err(PostError::Opcode(QpType::Uc)));
 }
 
+// [RC-REQ-RD-ATOMIC]
 #[test]
 fn they_count_as_outstanding_reads() {
     let mut solo = Solo::with(Agreed { rd_atomic: 2, ..Agreed::default() });
@@ -142,6 +146,7 @@ fn they_count_as_outstanding_reads() {
     assert_eq!(completed(&mut solo), [1, 2, 3].map(|id| (id, Success)));
 }
 
+// [RC-REQ-BARE-ACK]
 #[test]
 fn responses_that_do_not_fit() {
     for flush in [true, false] {
@@ -184,6 +189,7 @@ fn responses_that_do_not_fit() {
     }
 }
 
+// [RC-REQ-IMPLIED-NAK]
 #[test]
 fn an_answer_past_one_means_that_its_own_was_lost() {
     let mut solo = Solo::new();

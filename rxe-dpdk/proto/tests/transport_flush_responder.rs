@@ -53,6 +53,7 @@ fn expect_error(solo: &mut Solo, nak: &str, cause: QpErrorCause, name: &str) {
     assert_eq!(solo.node.state(), QpState::Error);
 }
 
+// [RC-RSP-UNSUPPORTED]
 #[test]
 fn not_offered_they_are_invalid_requests() {
     for op in [Flush, AtomicWrite] {
@@ -71,6 +72,7 @@ fn not_offered_they_are_invalid_requests() {
     }
 }
 
+// [RC-RSP-FLUSH]
 #[test]
 fn a_flush_is_answered_like_a_read_of_nothing() {
     let mut solo = offered();
@@ -95,6 +97,7 @@ fn a_flush_is_answered_like_a_read_of_nothing() {
     assert_eq!(solo.node.take_completions(), [], "no receive is taken");
 }
 
+// [RC-RSP-FLUSH-RIGHTS]
 #[test]
 fn rights_and_ranges_of_a_flush() {
     let global = Access::FLUSH_GLOBAL;
@@ -142,6 +145,7 @@ fn rights_and_ranges_of_a_flush() {
     }
 }
 
+// [RC-RSP-FLUSH-RIGHTS]
 #[test]
 fn a_flush_that_asks_for_nothing_known() {
     for (level, placement) in [(RANGE, 0), (RANGE, 4), (RANGE, GLOBAL | 8), (2, GLOBAL), (3, GLOBAL)] {
@@ -165,6 +169,7 @@ fn a_flush_that_asks_for_nothing_known() {
     expect_error(&mut solo, "NAK 1 InvalidRequest msn 0", QpErrorCause::OpcodeSequence, "amid a message");
 }
 
+// [RC-RSP-DUP-FLUSH]
 #[test]
 fn repeats_are_answered_and_not_executed() {
     let mut solo = offered();
@@ -191,6 +196,7 @@ fn repeats_are_answered_and_not_executed() {
     assert_eq!(solo.node.dropped("psn_duplicate_gone"), 2);
 }
 
+// [RC-RSP-DUP-TOO-OLD]
 #[test]
 fn repeats_older_than_what_is_remembered_are_not_answered() {
     let mut solo = offered();
@@ -203,6 +209,7 @@ fn repeats_older_than_what_is_remembered_are_not_answered() {
     assert_eq!(solo.node.dropped("psn_duplicate_gone"), 1);
 }
 
+// [RC-RSP-READ-DEPTH]
 #[test]
 fn they_count_as_reads_outstanding() {
     let config = EngineConfig { flush: true, atomic_write: true, ..EngineConfig::default() };
@@ -216,6 +223,7 @@ fn they_count_as_reads_outstanding() {
     assert_eq!(solo.node.dropped("too_many_reads"), 1);
 }
 
+// [RC-RSP-ATOMIC-WRITE]
 #[test]
 fn an_atomic_write_writes_eight_bytes() {
     let mut solo = offered();
@@ -229,6 +237,7 @@ fn an_atomic_write_writes_eight_bytes() {
     assert_eq!((solo.node.stat("atomic_writes"), solo.node.take_completions().len()), (1, 0));
 }
 
+// [RC-RSP-ATOMIC-WRITE]
 #[test]
 fn an_atomic_write_against_the_rules() {
     use QpErrorCause::{AccessFlags, Length, Misaligned, RemoteKey};

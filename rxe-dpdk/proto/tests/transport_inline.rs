@@ -39,6 +39,7 @@ fn pattern(len: usize) -> Vec<u8> {
     bytes
 }
 
+// [RC-REQ-INLINE]
 #[test]
 fn every_length_up_to_the_limit_and_none_beyond() {
     for max in [0, 1, 64, 512] {
@@ -86,6 +87,7 @@ fn what_brings_no_bytes_or_names_buffers_cannot_be_inline() {
     );
 }
 
+// [RC-REQ-INLINE]
 #[test]
 fn a_retry_sends_the_same_bytes() {
     let mut solo = variants::rc(agreed(), 512);
@@ -156,6 +158,7 @@ fn on_an_unreliable_connection() {
     assert_eq!(post_inline(&mut solo, 3, SEND, &[0; 513]), Err(PostError::InlineTooLong));
 }
 
+// [UD-REQ-LENGTH]
 #[test]
 fn in_datagrams() {
     let (mut solo, ah) = variants::ud(agreed(), 512);
@@ -171,6 +174,7 @@ fn in_datagrams() {
     assert_eq!(post_inline(&mut solo, 2, op, &[0; 513]), Err(PostError::InlineTooLong));
 }
 
+// [REQ-ERROR-POST]
 #[test]
 fn in_error_it_is_flushed() {
     let mut solo = variants::rc(agreed(), 64);

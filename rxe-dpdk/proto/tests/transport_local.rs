@@ -69,6 +69,7 @@ fn post_local(solo: &mut Solo, wr_id: u64, op: SendOp) {
     solo.node.post_send(wr_id, op, &[]);
 }
 
+// [REQ-LOCAL-ONCE] [REQ-LOCAL-INVALIDATE]
 #[test]
 fn they_take_no_psn_and_complete_in_the_order_of_the_queue() {
     let mut solo = Solo::new();
@@ -121,6 +122,7 @@ fn a_peer_reaches_a_window_from_its_bind_to_its_invalidation() {
     solo.expect(["NAK 1 RemoteAccess msn 1"]);
 }
 
+// [REQ-LOCAL-ONCE]
 #[test]
 fn a_retry_does_not_carry_them_out_again() {
     let mut solo = Solo::new();
@@ -164,6 +166,7 @@ fn a_late_answer_overtakes_a_retry_over_them() {
     solo.expect([]);
 }
 
+// [RC-REQ-FENCE]
 #[test]
 fn fences_hold_them_back_and_unsignalled_ones_stay_silent() {
     let mut solo = Solo::new();
@@ -180,6 +183,7 @@ fn fences_hold_them_back_and_unsignalled_ones_stay_silent() {
     assert_eq!(completed(&mut solo), [(1, Success), (3, Success)]);
 }
 
+// [REQ-LOCAL-FAIL]
 #[test]
 fn a_failure_comes_in_its_turn() {
     type Case = (fn(&mut Solo) -> SendOp, WcStatus);

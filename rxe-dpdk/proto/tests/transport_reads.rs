@@ -28,6 +28,7 @@ fn read_responses_land_in_order() {
     assert_eq!(solo.node.read(4048, 52), [3; 52]);
 }
 
+// [RC-REQ-READ-GAP] [RC-REQ-READ-BEGIN]
 #[test]
 fn a_gap_in_a_read_response_is_asked_for_at_once() {
     let mut solo = Solo::new();
@@ -53,6 +54,7 @@ fn a_gap_in_a_read_response_is_asked_for_at_once() {
     assert_eq!((solo.node.stat("read_gaps"), solo.node.stat("timeouts")), (1, 0));
 }
 
+// [RC-REQ-READ-GAP]
 #[test]
 fn the_head_of_the_second_answer_may_be_lost_too() {
     let mut solo = Solo::new();
@@ -69,6 +71,7 @@ fn the_head_of_the_second_answer_may_be_lost_too() {
     assert_eq!(solo.node.stat("read_gaps"), 2);
 }
 
+// [RC-REQ-NAK-RETRY]
 #[test]
 fn responses_that_overtake_each_other_cost_no_retries() {
     let mut solo = Solo::with(Agreed { retry_cnt: 1, ..Agreed::default() });
@@ -90,6 +93,7 @@ fn responses_that_overtake_each_other_cost_no_retries() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::RetryExcErr)]);
 }
 
+// [RC-REQ-IMPLIED-NAK]
 #[test]
 fn an_answer_past_an_unanswered_read_means_it_was_lost() {
     for past_read in [READ, FADD] {
@@ -111,6 +115,7 @@ fn an_answer_past_an_unanswered_read_means_it_was_lost() {
     }
 }
 
+// [RC-REQ-BARE-ACK]
 #[test]
 fn a_bare_ack_completes_no_read_and_no_atomic() {
     for op in [READ, FADD] {
@@ -124,6 +129,7 @@ fn a_bare_ack_completes_no_read_and_no_atomic() {
     }
 }
 
+// [RC-REQ-READ-ACKS]
 #[test]
 fn a_read_response_acknowledges_what_is_before_it() {
     let mut solo = Solo::new();

@@ -49,6 +49,7 @@ fn expect_error(solo: &mut Solo, cause: QpErrorCause, completions: &[(u64, WcSta
     assert_eq!(solo.node.dropped("qp_in_error"), 1);
 }
 
+// [RC-RSP-READ-GONE]
 #[test]
 fn memory_gone_amid_a_read() {
     let mut solo = Solo::new();
@@ -61,6 +62,7 @@ fn memory_gone_amid_a_read() {
     expect_error(&mut solo, QpErrorCause::RemoteKey, &[]);
 }
 
+// [RC-RSP-OPCODE-ORDER] [RC-RSP-FATAL-SILENT]
 #[test]
 fn opcodes_out_of_order() {
     for (before, bad) in [
@@ -95,6 +97,7 @@ fn opcodes_out_of_order() {
     solo.expect(["NAK 1 InvalidRequest msn 0"]);
 }
 
+// [RC-RSP-UNSUPPORTED]
 #[test]
 fn what_is_not_offered() {
     let mut solo = Solo::new();
@@ -103,6 +106,7 @@ fn what_is_not_offered() {
     expect_error(&mut solo, QpErrorCause::OpcodeUnsupported, &[]);
 }
 
+// [RC-RSP-QP-ACCESS]
 #[test]
 fn access_flags_of_the_queue_pair() {
     for op in [WriteOnly, ReadRequest, FetchAdd] {
@@ -117,6 +121,7 @@ fn access_flags_of_the_queue_pair() {
     }
 }
 
+// [RC-RSP-RKEY]
 #[test]
 fn bad_remote_keys() {
     type Bad = fn(&mut Solo) -> (u64, u32, u32);
@@ -157,6 +162,7 @@ fn bad_remote_keys() {
     }
 }
 
+// [RC-RSP-RKEY-FIRST]
 #[test]
 fn a_bad_range_is_found_before_a_byte_is_written() {
     let mut solo = Solo::new();
@@ -166,6 +172,7 @@ fn a_bad_range_is_found_before_a_byte_is_written() {
     assert_eq!(solo.node.read((1 << 16) - 1024, 1024), [0; 1024]);
 }
 
+// [RC-RSP-LENGTH] [RC-RSP-WRITE-LENGTH]
 #[test]
 fn lengths_against_the_rules() {
     type Bad = fn(&mut Solo, &[u8]);
@@ -203,6 +210,7 @@ fn lengths_against_the_rules() {
     solo.expect(["NAK 1 InvalidRequest msn 0"]);
 }
 
+// [RC-RSP-RECV-TOO-SMALL] [RC-RSP-FATAL-SILENT]
 #[test]
 fn a_send_longer_than_its_receive() {
     let mut solo = Solo::new();
@@ -216,6 +224,7 @@ fn a_send_longer_than_its_receive() {
     expect_error(&mut solo, QpErrorCause::ReceiveTooSmall, &[(1, WcStatus::LocLenErr), (2, WcStatus::WrFlushErr)]);
 }
 
+// [RC-RSP-RECV-KEY]
 #[test]
 fn a_receive_with_a_bad_key() {
     let mut solo = Solo::new();
@@ -225,6 +234,7 @@ fn a_receive_with_a_bad_key() {
     expect_error(&mut solo, QpErrorCause::ReceiveKey, &[(1, WcStatus::LocProtErr)]);
 }
 
+// [RC-RSP-INVALIDATE]
 #[test]
 fn only_fast_regions_and_windows_can_be_invalidated() {
     let mut solo = with_receives(2);
@@ -249,6 +259,7 @@ fn only_fast_regions_and_windows_can_be_invalidated() {
     assert_eq!(statuses(&solo.node.take_completions()), [(1, WcStatus::RemInvReqErr)]);
 }
 
+// [RC-RSP-ATOMIC-ALIGN]
 #[test]
 fn misaligned_atomic() {
     let mut solo = Solo::new();
@@ -257,6 +268,7 @@ fn misaligned_atomic() {
     expect_error(&mut solo, QpErrorCause::Misaligned, &[]);
 }
 
+// [RC-RSP-READ-DEPTH] [RC-RSP-DEPTH-POW2]
 #[test]
 fn read_depth() {
     // Three agreed: the ring holds four, as rxe would use.
@@ -283,6 +295,7 @@ fn read_depth() {
     solo.expect(["NAK 0 InvalidRequest msn 0"]);
 }
 
+// [RC-RSP-CQ-OVERFLOW]
 #[test]
 fn a_full_completion_queue_ends_the_queue_pair() {
     let mut solo = with_receives(3);
@@ -296,6 +309,7 @@ fn a_full_completion_queue_ends_the_queue_pair() {
     assert!(solo.node.stat("cq_overflows") > 0);
 }
 
+// [PKT-ICRC-CHECK] [PKT-PKEY] [PKT-ADDRESS] [PKT-QP-TYPE]
 #[test]
 fn strangers_are_not_heard() {
     let mut solo = with_receives(4);
@@ -337,6 +351,7 @@ fn strangers_are_not_heard() {
     solo.expect(["ACK 0 msn 1"]);
 }
 
+// [QP-NUMBER-REUSE]
 #[test]
 fn the_number_of_a_former_queue_pair_is_unknown() {
     let mut solo = Solo::new();
@@ -371,6 +386,7 @@ fn the_number_of_a_former_queue_pair_is_unknown() {
     assert!(solo.node.engine.destroy_cq(cq).is_ok());
 }
 
+// [QP-NUMBER-MANAGEMENT]
 #[test]
 fn numbers_name_the_worker_and_leave_out_the_management_pairs() {
     let node = |worker| Node::new(1, EngineConfig { worker, ..EngineConfig::default() }, 1, 64, ALL_ACCESS);

@@ -16,6 +16,7 @@ use rxe_proto::{Duration, Instant};
 use Opcode::*;
 use harness::ops::*;
 
+// [RC-REQ-PACKETS]
 #[test]
 fn packets_of_messages() {
     let mut solo = Solo::new();
@@ -46,6 +47,7 @@ fn packets_of_messages() {
     assert_eq!((solo.node.stat("timeouts"), solo.node.engine.next_timeout()), (0, None));
 }
 
+// [RC-REQ-COALESCED-ACK] [RC-REQ-STALE]
 #[test]
 fn acks_may_be_partial_and_coalesced() {
     let mut solo = Solo::new();
@@ -64,6 +66,7 @@ fn acks_may_be_partial_and_coalesced() {
     assert_eq!(solo.node.dropped("response_stale"), 2);
 }
 
+// [RC-REQ-ACKREQ] [RC-REQ-WINDOW]
 #[test]
 fn the_window_and_asking_within_it() {
     let config = EngineConfig { window: 8, ack_every: 3, ..EngineConfig::default() };
@@ -81,6 +84,7 @@ fn the_window_and_asking_within_it() {
     solo.expect(["SEND_LAST 19 256 bytes ask"]);
 }
 
+// [RC-REQ-GHOST]
 #[test]
 fn ghost_acks_are_counted_and_ignored() {
     let mut solo = Solo::new();
@@ -96,6 +100,7 @@ fn ghost_acks_are_counted_and_ignored() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
 }
 
+// [RC-REQ-TIMEOUT]
 #[test]
 fn timeout_repeats_from_the_first_unacknowledged_packet() {
     let mut solo = Solo::new();
@@ -113,6 +118,7 @@ fn timeout_repeats_from_the_first_unacknowledged_packet() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
+// [RC-REQ-RETRY-COUNT] [REQ-SIGNALED] [REQ-ERROR-FLUSH] [REQ-ERROR-POST]
 #[test]
 fn retries_exceeded() {
     let mut solo = Solo::with(Agreed { retry_cnt: 2, ..Agreed::default() });
@@ -142,6 +148,7 @@ fn retries_exceeded() {
     assert_eq!(solo.node.engine.next_timeout(), None);
 }
 
+// [RC-REQ-PROGRESS]
 #[test]
 fn progress_makes_retries_count_anew() {
     let mut solo = Solo::with(Agreed { retry_cnt: 2, ..Agreed::default() });
@@ -157,6 +164,7 @@ fn progress_makes_retries_count_anew() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
 }
 
+// [RC-REQ-TIMER-0]
 #[test]
 fn timeout_code_0_waits_for_ever() {
     let mut solo = Solo::with(Agreed { timeout: 0, ..Agreed::default() });
@@ -165,6 +173,7 @@ fn timeout_code_0_waits_for_ever() {
     assert_eq!(solo.node.engine.next_timeout(), None);
 }
 
+// [RC-REQ-SEQ-NAK]
 #[test]
 fn sequence_nak() {
     let mut solo = Solo::new();
@@ -184,6 +193,7 @@ fn sequence_nak() {
     assert_eq!(completed(&mut solo).len(), 3);
 }
 
+// [RC-REQ-FATAL-NAK]
 #[test]
 fn fatal_naks() {
     for (code, status, cause) in [
@@ -203,6 +213,7 @@ fn fatal_naks() {
     }
 }
 
+// [RC-REQ-FATAL-NAK]
 #[test]
 fn a_fatal_nak_blames_its_own_request() {
     let mut solo = Solo::new();
@@ -213,6 +224,7 @@ fn a_fatal_nak_blames_its_own_request() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::WrFlushErr), (2, WcStatus::RemAccessErr)]);
 }
 
+// [RC-REQ-RNR]
 #[test]
 fn receiver_not_ready_and_recovery() {
     let mut solo = Solo::new();
@@ -233,6 +245,7 @@ fn receiver_not_ready_and_recovery() {
     assert_eq!(completed(&mut solo).len(), 3);
 }
 
+// [RC-REQ-RNR]
 #[test]
 fn an_ack_ends_the_wait_for_the_receiver() {
     let mut solo = Solo::new();
@@ -245,6 +258,7 @@ fn an_ack_ends_the_wait_for_the_receiver() {
     solo.expect(["SEND_ONLY 1 1 bytes ask"]);
 }
 
+// [RC-REQ-RNR-COUNT]
 #[test]
 fn rnr_retries_exceeded_or_not() {
     let mut solo = Solo::with(Agreed { rnr_retry: 2, ..Agreed::default() });
@@ -273,6 +287,7 @@ fn rnr_retries_exceeded_or_not() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
 }
 
+// [RC-REQ-RNR-ALIVE]
 #[test]
 fn a_receiver_that_is_not_ready_is_there() {
     // Every other packet is lost; the answers to the rest show that the connection lives.
@@ -289,6 +304,7 @@ fn a_receiver_that_is_not_ready_is_there() {
     assert_eq!(solo.node.stat("timeouts"), 10);
 }
 
+// [RC-REQ-BAD-RESPONSE]
 #[test]
 fn responses_that_do_not_fit() {
     type Bad = fn(&mut Solo);
@@ -323,6 +339,7 @@ fn responses_that_do_not_fit() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
 }
 
+// [RC-REQ-RD-ATOMIC] [RC-REQ-FENCE]
 #[test]
 fn reads_outstanding_and_fences() {
     let mut solo = Solo::with(Agreed { rd_atomic: 2, ..Agreed::default() });
@@ -356,6 +373,7 @@ fn reads_outstanding_and_fences() {
     assert_eq!(solo.transmit().len(), 1);
 }
 
+// [RC-REQ-LOCAL-KEY]
 #[test]
 fn a_bad_local_key_fails_in_its_turn() {
     let mut solo = Solo::new();
@@ -390,6 +408,7 @@ fn a_bad_local_key_fails_in_its_turn() {
     assert_eq!(completed(&mut solo), [(1, LocProtErr)]);
 }
 
+// [RC-REQ-POST-CHECK]
 #[test]
 fn what_cannot_be_posted() {
     let mut solo = Solo::with(Agreed { rd_atomic: 0, ..Agreed::default() });
@@ -410,6 +429,7 @@ fn what_cannot_be_posted() {
     assert_eq!(post(SEND, &[sge]), Err(PostError::QueueFull));
 }
 
+// [REQ-SQD]
 #[test]
 fn draining_finishes_what_was_begun() {
     let config = EngineConfig { window: 2, ..EngineConfig::default() };
@@ -456,6 +476,7 @@ fn a_lost_read_response_costs_one_round_trip() {
     assert_eq!(pair.nodes[0].read(0, 40_000), [7; 40_000]);
 }
 
+// [RC-RSP-SILENT-AFTER-RNR]
 #[test]
 fn a_slow_receiver_between_two_engines() {
     let mut pair = Pair::new(1, &Agreed::default(), 16, 1 << 16, Link::default());

@@ -39,6 +39,7 @@ fn errors(events: &[AsyncEvent]) -> Vec<QpErrorCause> {
         .collect()
 }
 
+// [RC-RSP-IN-ORDER]
 #[test]
 fn sends_of_one_and_many_packets() {
     let mut solo = with_receives(3);
@@ -58,6 +59,7 @@ fn sends_of_one_and_many_packets() {
     assert_eq!(solo.node.stat("rdma_recvs"), 3);
 }
 
+// [RC-RSP-ACK-COALESCE]
 #[test]
 fn one_ack_per_burst() {
     let mut solo = with_receives(10);
@@ -72,6 +74,7 @@ fn one_ack_per_burst() {
     solo.expect(["ACK 11 msn 12"]);
 }
 
+// [RC-RSP-COMM-EST]
 #[test]
 fn communication_established_is_told_once() {
     let mut solo = with_receives(2);
@@ -86,6 +89,7 @@ fn communication_established_is_told_once() {
     assert_eq!(solo.node.take_events(), []);
 }
 
+// [QP-STATE-SERVE]
 #[test]
 fn requests_are_answered_in_rtr() {
     let agreed = Agreed { access: ALL_ACCESS, ..Agreed::default() };
@@ -104,6 +108,7 @@ fn requests_are_answered_in_rtr() {
     assert_eq!(node.read(0, 5), b"early");
 }
 
+// [RC-RSP-ZERO-LENGTH] [RC-RSP-WRITE-IMM]
 #[test]
 fn writes_of_one_and_many_packets() {
     let mut solo = with_receives(2);
@@ -129,6 +134,7 @@ fn writes_of_one_and_many_packets() {
     assert_eq!((wc.opcode, wc.byte_len, wc.imm), (WcOpcode::RecvRdmaWithImm, 3, Some(77)));
 }
 
+// [RC-RSP-READ-NO-ACK] [RC-RSP-READ-PSNS] [RC-RSP-READ-AETH] [RC-RSP-ZERO-LENGTH]
 #[test]
 fn reads_are_answered_whatever_ack_req_says() {
     let mut solo = Solo::new();
@@ -145,6 +151,7 @@ fn reads_are_answered_whatever_ack_req_says() {
     ]);
 }
 
+// [RC-RSP-ACK-ORDER]
 #[test]
 fn no_ack_passes_an_unanswered_read() {
     let mut solo = with_receives(2);
@@ -188,6 +195,7 @@ fn a_refused_transmission_loses_nothing() {
     assert!(solo.node.stat("transmit_stalls") > 0);
 }
 
+// [RC-RSP-DUP-SEND-WRITE] [RC-RSP-READ-NO-ACK]
 #[test]
 fn duplicates_of_sends_and_writes() {
     let mut solo = with_receives(2);
@@ -208,6 +216,7 @@ fn duplicates_of_sends_and_writes() {
     assert_eq!(solo.node.stat("duplicate_request"), 6);
 }
 
+// [RC-RSP-DUP-SEND-WRITE]
 #[test]
 fn a_duplicate_before_anything_was_executed() {
     let mut solo = with_receives(1);
@@ -216,6 +225,7 @@ fn a_duplicate_before_anything_was_executed() {
     assert_eq!(solo.node.take_completions(), []);
 }
 
+// [RC-RSP-DUP-READ] [RC-RSP-DUP-READ-FIRST] [RC-RSP-DUP-READ-BOUNDS]
 #[test]
 fn duplicate_reads_read_again_from_any_psn() {
     let mut solo = Solo::new();
@@ -237,6 +247,7 @@ fn duplicate_reads_read_again_from_any_psn() {
     assert_eq!(solo.node.stat("read_replays"), 2);
 }
 
+// [RC-RSP-DUP-READ]
 #[test]
 fn a_read_asked_for_again_while_it_is_answered_starts_over_in_its_place() {
     let mut solo = Solo::new();
@@ -269,6 +280,7 @@ fn an_older_read_asked_for_again_goes_before_a_newer_one() {
     ]);
 }
 
+// [RC-RSP-DUP-READ-BOUNDS]
 #[test]
 fn a_stray_duplicate_read_of_memory_long_gone_is_harmless() {
     let mut solo = Solo::new();
@@ -282,6 +294,7 @@ fn a_stray_duplicate_read_of_memory_long_gone_is_harmless() {
     assert_eq!(errors(&solo.node.take_events()), []);
 }
 
+// [RC-RSP-DUP-ATOMIC] [RC-RSP-ATOMIC]
 #[test]
 fn atomics_happen_once() {
     let mut solo = Solo::new();
@@ -307,6 +320,7 @@ fn atomics_happen_once() {
     assert_eq!(solo.node.dropped("psn_duplicate_gone"), 2);
 }
 
+// [RC-RSP-DUP-TOO-OLD]
 #[test]
 fn an_atomic_older_than_the_ring_is_not_answered() {
     let mut solo = Solo::new();
@@ -320,6 +334,7 @@ fn an_atomic_older_than_the_ring_is_not_answered() {
     assert_eq!(solo.node.dropped("psn_duplicate_gone"), 1);
 }
 
+// [RC-RSP-READ-DEPTH-COPY]
 #[test]
 fn a_late_copy_of_an_answered_request_takes_no_place() {
     // One agreed: the second READ shows that the first was answered.
@@ -342,6 +357,7 @@ fn a_late_copy_of_an_answered_request_takes_no_place() {
     solo.expect(["ATOMIC_ACKNOWLEDGE 4 msn 5 value 2", "NAK 5 InvalidRequest msn 5"]);
 }
 
+// [RC-RSP-IN-ORDER] [RC-RSP-GAP-NAK]
 #[test]
 fn one_nak_per_gap() {
     let mut solo = with_receives(4);
@@ -360,6 +376,7 @@ fn one_nak_per_gap() {
     solo.expect(["NAK 2 PsnSequence msn 2"]);
 }
 
+// [RC-RSP-GAP-NAK]
 #[test]
 fn a_gap_closed_within_the_burst_needs_no_nak() {
     let mut solo = with_receives(4);
@@ -370,6 +387,7 @@ fn a_gap_closed_within_the_burst_needs_no_nak() {
     solo.expect(["ACK 1 msn 2"]);
 }
 
+// [RC-RSP-ACK-ORDER]
 #[test]
 fn a_nak_waits_for_the_responses_before_it() {
     let mut solo = Solo::new();
@@ -382,6 +400,7 @@ fn a_nak_waits_for_the_responses_before_it() {
     ]);
 }
 
+// [RC-RSP-RNR] [RC-RSP-SILENT-AFTER-RNR]
 #[test]
 fn not_ready_then_silent_until_the_expected_psn() {
     let mut solo = Solo::new();
@@ -403,6 +422,7 @@ fn not_ready_then_silent_until_the_expected_psn() {
     assert_eq!((solo.node.stat("send_rnr_err"), solo.node.dropped("no_receive")), (3, 3));
 }
 
+// [RC-RSP-WRITE-IMM]
 #[test]
 fn a_write_with_immediate_waits_for_its_receive_at_the_end() {
     let mut solo = Solo::new();
@@ -457,6 +477,7 @@ fn a_new_next_hop() {
     assert_eq!(solo.node.engine.query_qp(qpn).unwrap().path.unwrap().dst_mac, mac);
 }
 
+// [REQ-ERROR-FLUSH] [REQ-ERROR-POST]
 #[test]
 fn to_error_and_to_reset_by_the_consumer() {
     let mut solo = with_receives(2);

@@ -51,6 +51,7 @@ fn until_retry(solo: &mut Solo) -> Vec<String> {
     panic!("never tries again");
 }
 
+// [RC-REQ-GHOST]
 #[test]
 fn ghost_ack() {
     let mut solo = requester(7, 7);
@@ -71,6 +72,7 @@ fn ghost_ack() {
     assert_eq!((solo.node.state(), solo.node.dropped("response_stale")), (QpState::Rts, 1));
 }
 
+// [RC-REQ-BAD-RESPONSE]
 #[test]
 fn bad_response() {
     // Shorter than asked for, longer, an end too early, no end where it must be.
@@ -166,6 +168,7 @@ fn rnr_exceeded() {
     lost(&mut solo, QpErrorCause::RnrRetryExceeded, &[(1, RnrRetryExcErr), (2, WrFlushErr)]);
 }
 
+// [RC-REQ-RNR-COUNT]
 #[test]
 fn rnr_not_exceeded() {
     // As often as agreed, and then it is ready.
@@ -254,6 +257,7 @@ fn psn_retry_not_exceeded() {
     assert_eq!(completed(&mut solo), [(1, Success)]);
 }
 
+// [RC-RSP-DUP-READ-FIRST] [RC-REQ-READ-REST] [RC-REQ-READ-BEGIN]
 #[test]
 fn partial_retry_read() {
     let mut solo = requester(7, 7);
@@ -280,6 +284,7 @@ fn partial_retry_read() {
     solo.expect(["READ_RESPONSE_ONLY 4 msn 2 1 bytes"]);
 }
 
+// [RC-REQ-TIMEOUT]
 #[test]
 fn partial_retry_write() {
     let mut solo = requester(7, 7);
@@ -305,6 +310,7 @@ fn partial_retry_write() {
     assert_eq!((solo.node.read(0, 2048), solo.node.read(2048, 1024)), (vec![7; 2048], vec![3; 1024]));
 }
 
+// [RC-RSP-RECV-KEY]
 #[test]
 fn remote_operational_error() {
     // A receive of ours that cannot be written to.

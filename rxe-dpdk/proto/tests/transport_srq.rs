@@ -48,6 +48,7 @@ fn on<T>(solo: &mut Solo, qpn: Qpn, script: impl FnOnce(&mut Solo) -> T) -> T {
     result
 }
 
+// [SRQ-TAKE]
 #[test]
 fn queue_pairs_take_receives_as_their_messages_begin() {
     let mut solo = shared(QpType::Rc);
@@ -68,6 +69,7 @@ fn queue_pairs_take_receives_as_their_messages_begin() {
     assert_eq!(solo.node.engine.srq_len(SRQ), Some(1));
 }
 
+// [SRQ-EMPTY]
 #[test]
 fn an_empty_queue_is_a_receiver_that_is_not_ready() {
     let mut solo = shared(QpType::Rc);
@@ -82,6 +84,7 @@ fn an_empty_queue_is_a_receiver_that_is_not_ready() {
     assert_eq!(completed(&mut solo).len(), 2);
 }
 
+// [SRQ-LIMIT]
 #[test]
 fn the_limit_event_comes_once_for_each_time_it_is_armed() {
     let mut solo = shared(QpType::Rc);
@@ -105,6 +108,7 @@ fn the_limit_event_comes_once_for_each_time_it_is_armed() {
     assert_eq!(solo.node.engine.modify_srq(SRQ, 65), Err(limit));
 }
 
+// [SRQ-LAST-WQE]
 #[test]
 fn the_last_wqe_event_says_that_nothing_more_is_taken() {
     // By an error of the peer's, amid a message: its receive comes back, those that were not taken stay.
@@ -133,6 +137,7 @@ fn the_last_wqe_event_says_that_nothing_more_is_taken() {
     assert_eq!(solo.node.take_events(), []);
 }
 
+// [UC-RSP-SRQ-KEEP]
 #[test]
 fn a_lost_message_keeps_its_receive_for_the_next() {
     let mut solo = shared(QpType::Uc);
@@ -189,6 +194,7 @@ fn syndrome(solo: &mut Solo) -> Syndrome {
     packet.aeth().unwrap().syndrome()
 }
 
+// [RC-RSP-CREDITS]
 #[test]
 fn acks_tell_how_many_receives_are_posted() {
     let mut solo = Solo::of(QpType::Rc, false, Agreed::default(), EngineConfig::default());
@@ -218,6 +224,7 @@ fn acks_tell_how_many_receives_are_posted() {
     assert_eq!(syndrome(&mut solo), Syndrome::Ack { credits: 0 });
 }
 
+// [RC-RSP-CREDITS]
 #[test]
 fn no_limit_is_told_with_a_shared_queue_or_credits_off() {
     let mut solo = shared(QpType::Rc);
@@ -231,6 +238,7 @@ fn no_limit_is_told_with_a_shared_queue_or_credits_off() {
     assert_eq!(syndrome(&mut solo), Syndrome::Ack { credits: 31 });
 }
 
+// [CQ-NOTIFY-SOLICITED]
 #[test]
 fn word_of_a_solicited_completion() {
     let mut solo = shared(QpType::Rc);

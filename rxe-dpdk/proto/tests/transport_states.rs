@@ -482,6 +482,7 @@ fn table(qp_type: QpType) -> String {
     text
 }
 
+// [QP-STATE-SERVE] [QP-STATE-WAYS]
 #[test]
 fn reliable_connection() {
     insta::assert_snapshot!(table(QpType::Rc));

@@ -49,6 +49,7 @@ fn until_something(solo: &mut Solo) -> (Duration, usize) {
     }
 }
 
+// [RC-REQ-RETRY-COUNT] [RC-REQ-EARLY-RETRY]
 #[test]
 fn repetitions_get_rarer_and_the_peer_is_given_up_when_the_ack_timeout_says() {
     for retry_cnt in [0, 1, 3] {
@@ -74,6 +75,7 @@ fn repetitions_get_rarer_and_the_peer_is_given_up_when_the_ack_timeout_says() {
     }
 }
 
+// [RC-REQ-RTT] [RC-REQ-RTT-KARN] [RC-REQ-EARLY-RETRY]
 #[test]
 fn the_timeout_follows_the_round_trip() {
     let mut solo = patient(7);
@@ -103,6 +105,7 @@ fn the_timeout_follows_the_round_trip() {
     assert_eq!(until_something(&mut solo), (MILLI, 1), "never less than a millisecond");
 }
 
+// [RC-REQ-RTT-KARN]
 #[test]
 fn one_packet_at_a_time_is_measured_and_none_that_asks_for_nothing() {
     let config = EngineConfig { ack_every: 2, ..EngineConfig::default() };
@@ -120,6 +123,7 @@ fn one_packet_at_a_time_is_measured_and_none_that_asks_for_nothing() {
     assert_eq!(solo.node.stat("rtt_samples"), 1, "3 was sent while 1 was being timed");
 }
 
+// [RC-REQ-PROGRESS]
 #[test]
 fn what_the_peer_asked_for_again_is_measured_and_what_was_sent_on_a_guess_is_not() {
     // A message of ten packets, of which only the last one asks, unless the first of a retry does.
@@ -174,6 +178,7 @@ fn progress_starts_the_ack_timeout_anew_and_gives_the_retries_back() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::RetryExcErr)]);
 }
 
+// [RC-REQ-NAK-RETRY]
 #[test]
 fn naks_between_repetitions_use_up_one_retry_per_ack_timeout() {
     let mut solo = patient(1);
@@ -217,6 +222,7 @@ fn a_long_read_does_not_time_out_while_its_responses_come() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
 }
 
+// [RC-REQ-STILL-ANSWERING]
 #[test]
 fn answers_without_progress_hold_back_the_repetition_but_not_the_end() {
     let mut solo = Solo::with(Agreed { timeout: 12, retry_cnt: 0, ..Agreed::default() });
@@ -237,6 +243,7 @@ fn answers_without_progress_hold_back_the_repetition_but_not_the_end() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::RetryExcErr)]);
 }
 
+// [RC-REQ-STILL-ANSWERING]
 #[test]
 fn answers_to_newer_requests_do_not_hold_back_the_repetition() {
     let mut solo = Solo::with(Agreed { timeout: PATIENT, rd_atomic: 128, ..Agreed::default() });
@@ -260,6 +267,7 @@ fn answers_to_newer_requests_do_not_hold_back_the_repetition() {
     assert_eq!(solo.node.stat("timeouts"), 1);
 }
 
+// [RC-REQ-TIMER-0]
 #[test]
 fn no_timer_but_a_measurement_with_code_0() {
     let mut solo = Solo::with(Agreed { timeout: 0, ..Agreed::default() });
@@ -284,6 +292,7 @@ fn a_receiver_that_is_not_ready_sets_its_own_time() {
     assert_eq!(until_something(&mut solo), (MILLI, 1), "the clock of the repetition runs again");
 }
 
+// [RC-REQ-RTT]
 #[test]
 fn limits_of_the_configuration() {
     let config =

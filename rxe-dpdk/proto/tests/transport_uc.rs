@@ -38,6 +38,7 @@ fn outcome(solo: &mut Solo) -> (Vec<(u64, u32)>, u64) {
     (completions.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect(), solo.node.stat("uc_messages_lost"))
 }
 
+// [UC-RSP-SILENT]
 #[test]
 fn whole_messages_arrive_and_nothing_is_answered() {
     let mut solo = with_receives(3);
@@ -67,6 +68,7 @@ fn whole_messages_arrive_and_nothing_is_answered() {
     assert!(!solo.node.engine.wants_transmit());
 }
 
+// [UC-RSP-RESYNC]
 #[test]
 fn a_lost_message_is_passed_over() {
     let mut solo = with_receives(2);
@@ -77,6 +79,7 @@ fn a_lost_message_is_passed_over() {
     assert_eq!((solo.node.dropped("uc_psn_stale"), solo.node.dropped("no_receive")), (0, 1));
 }
 
+// [UC-RSP-WHOLE] [UC-RSP-NO-RECEIVE]
 #[test]
 fn a_message_without_its_middle_is_lost_and_its_receive_used_again() {
     let mut solo = with_receives(1);
@@ -91,6 +94,7 @@ fn a_message_without_its_middle_is_lost_and_its_receive_used_again() {
     assert_eq!(solo.node.read(0x8000, MTU), [2; MTU]);
 }
 
+// [UC-RSP-WHOLE]
 #[test]
 fn a_message_without_its_first_is_lost() {
     let mut solo = with_receives(1);
@@ -103,6 +107,7 @@ fn a_message_without_its_first_is_lost() {
     assert_eq!(outcome(&mut solo).0, [(0, 1)]);
 }
 
+// [UC-RSP-RESYNC]
 #[test]
 fn a_message_without_its_last_ends_with_the_next_one() {
     for next in [1, 2] {
@@ -114,6 +119,7 @@ fn a_message_without_its_last_ends_with_the_next_one() {
     }
 }
 
+// [UC-RSP-STALE]
 #[test]
 fn copies_and_stragglers_are_dropped() {
     let mut solo = with_receives(3);
@@ -129,6 +135,7 @@ fn copies_and_stragglers_are_dropped() {
     assert_eq!(solo.node.stat("duplicate_request"), 0, "a word of reliable connections");
 }
 
+// [UC-RSP-STALE]
 #[test]
 fn a_sender_that_went_on_unheard_is_followed() {
     // Half the PSNs and more have passed: what looks far behind is ahead.
@@ -138,6 +145,7 @@ fn a_sender_that_went_on_unheard_is_followed() {
     assert_eq!(outcome(&mut solo).0, [(0, 3), (1, 4)]);
 }
 
+// [UC-RSP-WHOLE]
 #[test]
 fn opcodes_in_an_order_that_makes_no_message() {
     for (first, second) in
@@ -158,6 +166,7 @@ fn opcodes_in_an_order_that_makes_no_message() {
     }
 }
 
+// [UC-RSP-BAD-REQUEST]
 #[test]
 fn lengths_against_the_rules_cost_the_message() {
     type Bad = fn(&mut Solo);
@@ -193,6 +202,7 @@ fn lengths_against_the_rules_cost_the_message() {
     }
 }
 
+// [UC-RSP-BAD-REQUEST]
 #[test]
 fn remote_access_refused_costs_the_message() {
     type Bad = fn(&Solo) -> (u64, u32);
@@ -217,6 +227,7 @@ fn remote_access_refused_costs_the_message() {
     assert_eq!((outcome(&mut solo), solo.node.dropped("remote_access")), ((vec![], 1), 1));
 }
 
+// [UC-RSP-NO-RECEIVE]
 #[test]
 fn without_a_receive_the_message_is_lost() {
     let mut solo = with_receives(0);
@@ -241,6 +252,7 @@ fn without_a_receive_the_message_is_lost() {
     assert_eq!(outcome(&mut solo).0, [(8, 4)]);
 }
 
+// [UC-RSP-OWN-FAULT]
 #[test]
 fn faults_of_our_own_receive_end_the_queue_pair() {
     type Receive = fn(&Solo) -> Sge;
@@ -262,6 +274,7 @@ fn faults_of_our_own_receive_end_the_queue_pair() {
     }
 }
 
+// [UNREL-SQE]
 #[test]
 fn requests_are_taken_from_rtr_on_and_in_sqe() {
     let agreed = Agreed::default();
@@ -294,6 +307,7 @@ fn requests_are_taken_from_rtr_on_and_in_sqe() {
     assert_eq!(node.take_completions().len(), 1, "in RTR");
 }
 
+// [UC-OPERATIONS]
 #[test]
 fn what_unreliable_connections_do_not_have() {
     // On the wire: the opcodes do not exist.
@@ -331,6 +345,7 @@ fn what_unreliable_connections_do_not_have() {
     }
 }
 
+// [UC-REQ-DONE]
 #[test]
 fn sending_completes_with_the_last_packet() {
     let mut solo = with_receives(0);

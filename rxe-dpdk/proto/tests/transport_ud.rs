@@ -90,6 +90,7 @@ fn received(node: &mut Node) -> Vec<(u64, u32)> {
     completions.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect()
 }
 
+// [UD-RSP-GRH]
 #[test]
 fn a_datagram_with_all_that_is_known_of_it() {
     let mut node = node(2);
@@ -108,6 +109,7 @@ fn a_datagram_with_all_that_is_known_of_it() {
     assert_eq!(node.take_events(), [], "nothing is established by a datagram");
 }
 
+// [UD-RSP-GRH]
 #[test]
 fn the_ipv6_header_is_the_grh() {
     let mut node = node(1);
@@ -122,6 +124,7 @@ fn the_ipv6_header_is_the_grh() {
     assert_eq!(node.read(0x1028, 3), b"six");
 }
 
+// [UD-RSP-ONE-PACKET]
 #[test]
 fn empty_and_longest() {
     let mut node = node(3);
@@ -132,6 +135,7 @@ fn empty_and_longest() {
     assert_eq!((received(&mut node), node.dropped("payload_length")), (vec![], 1));
 }
 
+// [UD-RSP-QKEY]
 #[test]
 fn a_wrong_queue_key_is_dropped() {
     let mut node = node(1);
@@ -144,6 +148,7 @@ fn a_wrong_queue_key_is_dropped() {
     assert_eq!(received(&mut node), [(0, GRH + 1)]);
 }
 
+// [UD-RSP-TOO-LONG]
 #[test]
 fn too_long_for_its_receive() {
     let mut node = node(0);
@@ -160,6 +165,7 @@ fn too_long_for_its_receive() {
     assert_eq!(node.state(), QpState::Rts);
 }
 
+// [UD-RSP-NO-RECEIVE]
 #[test]
 fn no_receive() {
     let mut node = node(0);
@@ -196,6 +202,7 @@ fn a_receive_with_a_bad_key_ends_the_queue_pair() {
     assert_eq!(node.take_completions().len(), 1, "the receive is not lost");
 }
 
+// [UD-RSP-ANYBODY]
 #[test]
 fn who_may_send_here() {
     let mut node = node(4);
@@ -218,6 +225,7 @@ fn who_may_send_here() {
     assert_eq!(received(&mut node), [(0, GRH + 1)]);
 }
 
+// [UNREL-SQE]
 #[test]
 fn states() {
     let mut node = Node::bare(1, EngineConfig::default(), 64, 1 << 16);
@@ -253,6 +261,7 @@ fn sent(node: &mut Node) -> Vec<Vec<u8>> {
     tx.frames.into_iter().map(|(_, frame)| frame).collect()
 }
 
+// [UD-REQ-QKEY] [UD-REQ-AH]
 #[test]
 fn where_a_datagram_goes() {
     let mut node = node(0);
@@ -283,6 +292,7 @@ fn where_a_datagram_goes() {
     assert_eq!(done, [1], "done when sent, and 2 is not signalled");
 }
 
+// [UD-REQ-AH] [UD-REQ-LENGTH]
 #[test]
 fn what_cannot_be_sent() {
     let mut node = node(0);
@@ -320,6 +330,7 @@ fn multicast(node: &Node, group: Gid) -> Datagram {
     Datagram { path, dest: Qpn::MULTICAST.get(), ..Datagram::to(node) }
 }
 
+// [UD-MULTICAST]
 #[test]
 fn a_group_gets_a_copy_each() {
     let mut node = node(2);
@@ -352,6 +363,7 @@ fn a_group_gets_a_copy_each() {
     assert_eq!(to, [members[1]]);
 }
 
+// [PKT-ICRC-CHECK]
 #[test]
 fn a_damaged_datagram_reaches_nobody_in_the_group() {
     let mut node = node(1);
@@ -364,6 +376,7 @@ fn a_damaged_datagram_reaches_nobody_in_the_group() {
     assert_eq!((received(&mut node), node.dropped("icrc_mismatch")), (vec![], 1));
 }
 
+// [UD-MULTICAST-ATTACH]
 #[test]
 fn who_can_be_in_a_group() {
     let config = EngineConfig { max_mcast_grp: 2, max_mcast_qp_attach: 1, ..EngineConfig::default() };

@@ -103,6 +103,7 @@ fn a_work_request_says_what_it_was_made_as() {
     }
 }
 
+// [REQ-SIGNALED]
 #[test]
 fn only_signalled_successes_complete() {
     let mut link = Link::new(None);
@@ -147,6 +148,7 @@ fn an_unreliable_connection_loses_whole_messages() {
     assert_eq!(b.read(64, 7), b"written");
 }
 
+// [QP-STATE-WAYS]
 #[test]
 fn states_are_gone_through_in_order() {
     let mut link = Link::new(None);

@@ -12,6 +12,7 @@ fn send<'a>(wr_id: u64) -> WorkRequest<'a, Rc> {
     WorkRequest::send(Payload::Inline(b"message")).wr_id(wr_id)
 }
 
+// [CQ-NOTIFY]
 #[test]
 fn word_comes_once_for_each_time_it_was_asked_for() {
     let mut link = Link::new(None);

@@ -98,6 +98,7 @@ fn reconnect(link: &mut Link, ends: &[End; 2], qps: [QueuePair<Rc>; 2]) {
     connect(link, qps);
 }
 
+// [MEM-WINDOW-2]
 #[test]
 fn a_window_of_type_2_is_open_from_bind_to_invalidation() {
     let mut link = Link::new(None);
@@ -134,6 +135,7 @@ fn a_window_of_type_2_is_open_from_bind_to_invalidation() {
     link.device(1).dereg_mr(&b.mr).unwrap();
 }
 
+// [MEM-WINDOW-1]
 #[test]
 fn a_window_of_type_1_is_bound_anew_and_unbound_by_an_empty_range() {
     let mut link = Link::new(None);
@@ -166,6 +168,7 @@ fn a_bind_that_may_not_be_fails_its_work_request() {
     assert_eq!(b.outcomes(&mut link), [(4, WcOpcode::BindMw, WcStatus::MwBindErr)]);
 }
 
+// [RC-RSP-INVALIDATE]
 #[test]
 fn a_fast_region_lives_from_registration_to_the_peers_invalidation() {
     let mut link = Link::new(None);

@@ -163,6 +163,7 @@ fn every_icrc_is_right_and_every_changed_one_wrong() {
     assert_eq!(checked, TOTAL_ROCE);
 }
 
+// [PKT-NO-FRAGMENTS]
 #[test]
 fn every_roce_frame_is_built_again_from_its_parts() {
     let count = for_each_roce(|at, packet| {

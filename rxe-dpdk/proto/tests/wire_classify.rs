@@ -96,6 +96,7 @@ fn changed(ipv4: bool, change: impl FnOnce(&mut Vec<u8>)) -> Option<DropReason> 
     classify(&frame).err()
 }
 
+// [PKT-LENGTH] [PKT-NO-FRAGMENTS] [PKT-TVER] [PKT-OPCODE-RESERVED]
 #[test]
 fn each_check_has_its_own_reason() {
     use DropReason::*;
@@ -139,6 +140,7 @@ fn shorten(frame: &mut Vec<u8>, len: u8) {
     frame[39] = 8 + len;
 }
 
+// [PKT-UDP-PORT]
 #[test]
 fn what_is_not_roce_goes_to_the_host() {
     let host = |frame: &[u8]| matches!(classify(frame), Ok(Frame::Host));
@@ -161,6 +163,7 @@ fn what_is_not_roce_goes_to_the_host() {
     assert!(host(&arp));
 }
 
+// [PKT-LENGTH]
 #[test]
 fn ethernet_padding_is_no_payload() {
     let mut frame = frame(&path(true, None), BthOpcode::rc(Opcode::SendOnly), &[7], [0; 3]);
@@ -189,6 +192,7 @@ fn udp_checksum(packet: &RocePacket<'_>, datagram: &[u8]) -> u16 {
     }
 }
 
+// [PKT-UDP-CHECKSUM]
 #[test]
 fn udp_checksums_are_checked_when_present() {
     for ipv4 in [true, false] {

@@ -11,6 +11,7 @@ use rxe_proto::wire::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
+// [PKT-OPCODE-RESERVED]
 #[test]
 fn opcode_table_is_the_standards() {
     // Opcode byte, bytes up to the payload, and: s starts, e ends a message; R takes, C completes a receive work
@@ -75,6 +76,7 @@ fn opcode_table_is_the_standards() {
     assert_eq!(BthOpcode::ud(Opcode::ReadRequest).to_string(), "opcode 0x6c");
 }
 
+// [PKT-EXT-ORDER]
 #[test]
 fn extension_headers_stand_in_the_standards_order() {
     let write_imm = BthOpcode::rc(Opcode::WriteOnlyImm).headers();
@@ -87,6 +89,7 @@ fn extension_headers_stand_in_the_standards_order() {
     assert_eq!((datagram.offset_of(Headers::DETH), datagram.offset_of(Headers::IMM)), (0, 8));
 }
 
+// [PKT-RNR-TIMER] [PKT-CREDIT-CODE]
 #[test]
 fn credits_and_rnr_timers() {
     let credits: Vec<u32> = (0..31).map(|code| credit_count(code).unwrap()).collect();
@@ -108,6 +111,7 @@ fn credits_and_rnr_timers() {
     assert_eq!(rnr_timer(12 | 0x20), rnr_timer(12));
 }
 
+// [PKT-SYNDROME]
 #[test]
 fn syndromes_round_trip() {
     for byte in 0..=255 {
@@ -130,6 +134,7 @@ fn syndromes_round_trip() {
     }
 }
 
+// [PKT-SOURCE-PORT]
 #[test]
 fn udp_source_ports() {
     assert_eq!(udp_source_port(0, 0x11, 0x11), 0xC121);

@@ -86,6 +86,7 @@ fn known_packets_verify_and_regenerate() {
     }
 }
 
+// [PKT-ICRC-COVER]
 #[test]
 fn what_routers_change_is_not_covered_and_the_rest_is() {
     for (name, hex) in VECTORS {
@@ -124,6 +125,7 @@ fn by_the_book(covered: &[u8], is_ipv4: bool) -> u32 {
     !crc
 }
 
+// [PKT-ICRC-COVER]
 #[test]
 fn every_length_agrees_with_the_definition() {
     for start in ["A", "C"] {

@@ -80,6 +80,7 @@ impl Node {
             _ => Evidence::Overheard,
         };
         let update = self.update_neighbour(now, sender, arp.sender_mac, evidence);
+        // [HOST-ARP]
         if arp.operation == REQUEST && for_us {
             let answer = Arp {
                 operation: REPLY,

@@ -132,6 +132,7 @@ impl<A: Copy + Ord> Groups<A> {
                 change.rounds -= 1;
                 change.rounds > 0
             });
+            // [HOST-IGMP]
             self.change_at = (!self.changes.is_empty()).then(|| now + INTERVAL);
         }
         if self.answer_at.is_some_and(|at| at <= now) {

@@ -112,6 +112,7 @@ impl Node {
         if self.igmp.groups.next_timeout().is_none_or(|at| at > now) {
             return Some(());
         }
+        // [HOST-IGMP]
         let records = self.igmp.groups.due(now);
         let version = self.igmp.version(now);
         if version == Version::V3 {

@@ -56,6 +56,7 @@ impl Node {
         if self.mld.next_timeout().is_none_or(|at| at > now) {
             return Some(());
         }
+        // [HOST-MLD]
         let records = self.mld.due(now);
         // To a group of the link's scope, so from the link-local address: there always is one.
         if let Some(IpAddr::V6(src)) = self.routing.source(ROUTERS.into(), ROUTERS.into()) {

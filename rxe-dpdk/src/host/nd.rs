@@ -116,6 +116,7 @@ pub(super) fn handle_solicitation(
     if !node.routing.owns(target.into()) {
         return Err(DropReason::ForeignAddress);
     }
+    // [HOST-ND]
     let (to, dst, flags) = if is_probe {
         (multicast_mac_v6(ALL_NODES), ALL_NODES, OVERRIDE)
     } else {

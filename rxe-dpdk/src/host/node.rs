@@ -263,6 +263,7 @@ impl Node {
     /// A trusted packet from `ip` came in from `mac`.
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         match self.routing.next_hop(ip) {
+            // [HOST-PEER-MAC]
             Some(next_hop) if next_hop == ip => {
                 self.update_neighbour(now, ip, mac, Evidence::Trusted);
             }

@@ -150,12 +150,14 @@ pub(crate) fn group_macs(group: IpAddr) -> impl Iterator<Item = MacAddr> {
 /// The MAC that frames to an IPv6 group have (RFC 2464 section 7).
 pub(super) fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
     let o = group.octets();
+    // [HOST-GROUP-MAC]
     MacAddr([0x33, 0x33, o[12], o[13], o[14], o[15]])
 }
 
 /// The MAC that frames to an IPv4 group have (RFC 1112 section 6.4).
 pub(super) fn multicast_mac_v4(group: Ipv4Addr) -> MacAddr {
     let o = group.octets();
+    // [HOST-GROUP-MAC]
     MacAddr([0x01, 0x00, 0x5E, o[1] & 0x7F, o[2], o[3]])
 }
 

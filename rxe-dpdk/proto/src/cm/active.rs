@@ -41,6 +41,7 @@ impl Cm {
         // The low two bits are congestion marks, which every packet sets for itself.
         let path = MadPath { traffic_class: params.path.traffic_class & !3, ..params.path };
         let response_timeout = params.response_timeout & 31;
+        // [CM-ACTIVE-REQ]
         let mut req = Req {
             service_id: ServiceId::new(PortSpace::Tcp, params.dest_port),
             local_ca_guid: self.config.ca_guid,
@@ -124,6 +125,7 @@ impl Cm {
         let Some(conn) = self.connections.requested(ours) else {
             // A peer that grants what nobody wants (any more) learns it now and not after its last retry.
             self.stats.rx_rep_unknown.inc();
+            // [CM-ACTIVE-UNKNOWN]
             let reason = RejReason::InvalidCommId;
             let _fits = self.send_rej(path, transaction_id, (ours, theirs), Answered::Rep, reason, &[], &[]);
             return Ok(());
@@ -150,10 +152,12 @@ impl Cm {
         match &conn.state {
             // The user is slow: ask the peer for patience.
             State::RepReceived => {
+                // [CM-MRA-SEND]
                 self.send_mra(id.comm_id(), Answered::Rep);
                 Ok(())
             }
             // Our RTU was lost, or is on its way.
+            // [CM-ACTIVE-RTU]
             State::Established { rtu: Some(rtu) } => {
                 let (path, rtu) = (conn.path.clone(), rtu.clone());
                 self.stats.rx_rep_duplicate_answered.inc();
@@ -170,6 +174,7 @@ impl Cm {
     /// No REP in time: sends the REQ again, or gives up.
     pub(super) fn req_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
+        // [CM-ACTIVE-RETRY]
         let State::ReqSent { req, resends } = &mut conn.state else { return };
         if *resends > 0 {
             *resends -= 1;
@@ -198,6 +203,7 @@ impl Cm {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let (path, transaction_id) = (conn.path.clone(), conn.transaction_id);
         let guid = self.config.ca_guid.to_be_bytes();
+        // [CM-ACTIVE-RETRY]
         let reason = RejReason::Timeout;
         let _fits = self.send_rej(&path, transaction_id, (comm_id, 0), Answered::Other, reason, &guid, &[]);
         self.connections.remove(&mut self.timers, comm_id);
@@ -209,6 +215,7 @@ fn connect_reply(conn: &Connection, rep: &Rep) -> ConnectReply {
         conn: conn.id,
         remote_qpn: rep.local_qpn,
         starting_psn: rep.starting_psn,
+        // [CM-ACTIVE-GRANT]
         responder_resources: rep.responder_resources.min(conn.initiator_depth),
         initiator_depth: rep.initiator_depth,
         rnr_retry_count: rep.rnr_retry_count,

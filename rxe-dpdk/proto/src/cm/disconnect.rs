@@ -31,6 +31,7 @@ impl Cm {
                 self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
                 return Ok(());
             }
+            // [CM-DISCONNECT-EARLY]
             ConnState::RepSent => {
                 // The REP may be lost: such a peer understands a REJ of its REQ only. A peer that has the REP does not
                 // heed that but understands the DREQ.
@@ -55,14 +56,17 @@ impl Cm {
         self.stats.rx_dreq.inc();
         // A peer may disconnect before its REP has come: then it knows our queue pair, and we not yet its id.
         let (ours, theirs) = (dreq.remote_comm_id, dreq.local_comm_id);
+        // [CM-ACTIVE-DREQ]
         let early = || self.connections.requested(ours).filter(|conn| conn.has_qpn(dreq.remote_qpn));
         let Some(conn) = self.connections.by_ids(ours, theirs).or_else(early) else {
+            // [CM-DREQ-ANSWER]
             self.stats.rx_dreq_unknown.inc();
             self.send_drep(path, transaction_id, dreq);
             return Ok(());
         };
         // Ids without the queue pair are a guess or a mix-up. A connection not accepted has none yet.
         if !conn.has_qpn(dreq.remote_qpn) {
+            // [CM-DREQ-ANSWER]
             self.stats.rx_dreq_wrong_qpn.inc();
             return Err(DropReason::CmUnexpected);
         }
@@ -78,6 +82,7 @@ impl Cm {
             }
             ConnState::Established => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Peer },
             // Both at once: each has its answer.
+            // [CM-DREQ-CROSS]
             ConnState::DreqSent => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local },
         };
         self.send_drep(path, transaction_id, dreq);
@@ -114,6 +119,7 @@ impl Cm {
     /// No DREP in time: sends the DREQ again, or gives up.
     pub(super) fn dreq_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
+        // [CM-DREQ-RETRY]
         let State::DreqSent { dreq, resends } = &mut conn.state else { return };
         if *resends > 0 {
             *resends -= 1;

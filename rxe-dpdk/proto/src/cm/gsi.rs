@@ -36,6 +36,7 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
     if packet.deth().is_none_or(|deth| deth.qkey() != GSI_QKEY) {
         return Err(DropReason::QkeyMismatch);
     }
+    // [CM-QP1]
     if packet.payload().len() != MAD_LEN {
         return Err(DropReason::MadMalformed);
     }

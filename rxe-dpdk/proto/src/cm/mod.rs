@@ -171,6 +171,7 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         let (header, message) = CmMessage::parse(mad).map_err(|error| {
+            // [CM-MAD]
             let reason = DropReason::from(error);
             match reason {
                 DropReason::MadMalformed => self.stats.rx_malformed.inc(),
@@ -190,6 +191,7 @@ impl Cm {
             CmMessage::Rep(rep) => self.on_rep(now, path, transaction_id, &rep),
             CmMessage::SidrRep(rep) => self.on_sidr_rep(&rep),
             CmMessage::Lap(_) => {
+                // [CM-NO-APM]
                 self.stats.rx_lap.inc();
                 Err(DropReason::MadUnsupported)
             }
@@ -347,6 +349,7 @@ impl Cm {
     /// Ends a connection whose peer, or whose user, is done with it: only its ids stay for a while.
     fn enter_timewait(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
+        // [CM-TIMEWAIT]
         let until = now + conn.timewait;
         self.connections.transition(&mut self.timers, comm_id, State::Timewait, Some(until));
         self.limit_closing();

@@ -19,6 +19,7 @@ impl Cm {
             return Err(self.unexpected());
         }
         // On top of the time that the peer promises: the way of its answer to us, as generous as Linux is.
+        // [CM-MRA]
         let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
         self.connections.set_deadline(&mut self.timers, ours, now + wait);
         self.stats.mra_honoured.inc();

@@ -41,6 +41,7 @@ impl Cm {
             remote_comm_id: connection.remote_comm_id,
             local_qpn: params.qpn.get(),
             starting_psn: params.starting_psn,
+            // [CM-REP-DEPTHS]
             responder_resources: params.responder_resources.min(connection.initiator_depth),
             initiator_depth: params.initiator_depth.min(connection.responder_resources),
             target_ack_delay: self.config.target_ack_delay & 31,
@@ -51,6 +52,7 @@ impl Cm {
             private_data,
             ..Rep::default()
         });
+        // [CM-TRANSACTION]
         let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
         let (resends, deadline) = (connection.max_resends, now + connection.resend_after);
         let rep = self.send(&path, transaction_id, &rep);
@@ -72,6 +74,7 @@ impl Cm {
     pub fn established(&mut self, _now: Instant, conn: ConnId) -> Result<(), CmError> {
         match self.connections.by_id(conn).ok_or(CmError::Unknown)?.state.name() {
             ConnState::RepSent => {
+                // [CM-DATA-IS-RTU]
                 self.stats.implied_rtu.inc();
                 self.establish(conn, None);
                 Ok(())
@@ -95,10 +98,12 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         self.stats.rx_req.inc();
+        // [CM-CLONE]
         let peer = Peer { guid: req.local_ca_guid, gid: path.peer };
         if let Some(conn) = self.connections.by_remote_comm_id(peer, req.local_comm_id)
             && conn.is_repetition(req)
         {
+            // [CM-REQ-DUP]
             let comm_id = conn.id.comm_id();
             return self.on_repeated_req(comm_id);
         }
@@ -110,11 +115,14 @@ impl Cm {
             self.stats.event_queue_full.inc();
             return Err(DropReason::CmLimit);
         }
+        // [CM-STALE-ACCEPT]
         self.end_stale_of(now, peer, req.local_comm_id, req.local_qpn);
+        // [CM-LIMITS]
         if self.connections.open() >= self.config.max_connections {
             self.stats.req_connection_limit.inc();
             return self.refuse_req(path, transaction_id, req, &Refusal { reason: RejReason::NoQp, ari: vec![] });
         }
+        // [CM-LIMITS]
         if self.connections.pending() >= self.config.max_pending {
             self.stats.req_pending_limit.inc();
             let refusal = Refusal { reason: RejReason::NoResources, ari: vec![] };
@@ -156,6 +164,7 @@ impl Cm {
     pub(super) fn answer_timeout(&mut self, comm_id: u32) {
         let Some(id) = self.connections.get(comm_id).map(|conn| conn.id) else { return };
         // Not reason 4: a peer without our REP looks that up by an id that it does not have.
+        // [CM-ANSWER-TIMEOUT]
         let _fits = self.refuse(id, RejReason::NoResources, &[], &[]);
         self.stats.unanswered.inc();
         self.events.push_back(CmEvent::failed(id, ConnectFailure::NotAnswered));
@@ -164,6 +173,7 @@ impl Cm {
     /// No RTU in time: sends the REP again, or gives up.
     pub(super) fn rep_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
+        // [CM-REP-RETRY]
         let State::RepSent { rep, resends } = &mut conn.state else { return };
         let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
         if *resends > 0 {
@@ -189,6 +199,7 @@ impl Cm {
             // Our REP was lost, or is on its way.
             State::RepSent { rep, .. } => {
                 let (path, rep) = (conn.path.clone(), rep.clone());
+                // [CM-REP-AT-ONCE]
                 self.stats.rx_req_duplicate_answered.inc();
                 self.queue(&path, rep);
                 Ok(())
@@ -220,6 +231,7 @@ impl Cm {
     fn check_req(&self, path: &MadPath, req: &Req, local: &impl LocalAddresses) -> Result<Checked, Refusal> {
         let refuse = |reason, ari: &[u8]| Err(Refusal { reason, ari: ari.to_vec() });
         let stats = &self.stats;
+        // [CM-REJ-REASON]
         if req.service_id.port_space() != Some(PortSpace::Tcp) {
             stats.req_service_id.inc();
             return refuse(RejReason::InvalidServiceId, &[]);
@@ -229,6 +241,7 @@ impl Cm {
             return refuse(RejReason::InvalidTransportType, &[]);
         }
         // No reason exists for a wrong partition; Linux takes this one. Full and limited members are alike here.
+        // [CM-LENIENT]
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
             return refuse(RejReason::InvalidGid, &path.local.0);
@@ -238,16 +251,19 @@ impl Cm {
             stats.req_gid.inc();
             return refuse(RejReason::InvalidGid, &path.local.0);
         }
+        // [CM-NO-APM]
         if req.alternate.local_lid != 0 {
             stats.req_alternate_path.inc();
             return refuse(RejReason::InvalidAlternateGid, &path.local.0);
         }
+        // [CM-REJ-REASON]
         let largest = local.path_mtu(path.port);
         let Some(path_mtu) = PathMtu::from_code(req.path_mtu).filter(|&mtu| mtu <= largest) else {
             stats.req_path_mtu.inc();
             return refuse(RejReason::InvalidMtu, &[largest.code()]);
         };
         let ip = req.ip_addressing();
+        // [CM-IP-HEADER]
         let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else {
             stats.req_ip_header.inc();
             return refuse(RejReason::ConsumerDefined, &[]);
@@ -264,6 +280,7 @@ impl Cm {
     pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32) {
         let same_id = self.connections.by_remote_comm_id(peer, remote_comm_id).map(|conn| conn.id.comm_id());
         let same_qpn = self.connections.by_remote_qpn(peer, remote_qpn).map(|conn| conn.id.comm_id());
+        // [CM-STALE]
         for old in [same_id, same_qpn].into_iter().flatten() {
             self.end_stale(now, old);
         }

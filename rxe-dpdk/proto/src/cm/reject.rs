@@ -38,6 +38,7 @@ impl Cm {
     ) -> Result<(), CmError> {
         let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
         // A peer that waits for a REP understands a REJ without an id of ours best.
+        // [CM-REJ-IDS]
         let (local_comm_id, answered) = match connection.state.name() {
             ConnState::ReqReceived => (0, Answered::Req),
             ConnState::RepReceived => (conn.comm_id(), Answered::Rep),
@@ -54,9 +55,11 @@ impl Cm {
     pub(super) fn on_rej(&mut self, now: Instant, path: &MadPath, rej: &Rej) -> Result<(), DropReason> {
         self.stats.rx_rej.inc();
         // Waiting for a REP we do not know the peer's id yet, and it need not have one.
+        // [CM-ACTIVE-REJ]
         let asked = || self.connections.requested(rej.remote_comm_id).filter(|_| rej.answered != Answered::Rep);
         let by_ids = self.connections.by_ids(rej.remote_comm_id, rej.local_comm_id).or_else(asked);
         // A peer that gives up before our REP came does not know our id. It says its GUID instead.
+        // [CM-REJ-KILLED]
         let found = by_ids.or_else(|| {
             let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
             let peer = Peer { guid, gid: path.peer };

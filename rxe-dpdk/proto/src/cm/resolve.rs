@@ -82,6 +82,7 @@ impl Cm {
     pub(super) fn on_sidr_rep(&mut self, rep: &SidrRep) -> Result<(), DropReason> {
         self.stats.rx_sidr_rep.inc();
         let Some(id) = self.resolves.remove(&mut self.timers, rep.request_id) else { return Err(self.unknown_id()) };
+        // [CM-SIDR-ASK]
         self.events.push_back(match rep.status {
             SidrStatus::Valid => {
                 self.stats.resolved.inc();
@@ -100,6 +101,7 @@ impl Cm {
     pub(super) fn resolve_timeout(&mut self, now: Instant, request_id: u32) {
         let Some(question) = self.resolves.0.get_mut(&request_id) else { return };
         question.deadline = None;
+        // [CM-SIDR-ASK]
         if question.resends > 0 {
             question.resends -= 1;
             let (path, mad) = (question.path.clone(), question.mad.clone());

@@ -80,6 +80,7 @@ impl Cm {
         let (path, transaction_id) = (entry.path.clone(), entry.transaction_id);
         let mad = self.send(&path, transaction_id, &rep);
         if let Some(entry) = self.sidr.entries.get_mut(&id) {
+            // [CM-SIDR]
             entry.answer = Some(mad);
         }
         self.sidr.answered.insert(id);
@@ -100,6 +101,7 @@ impl Cm {
         if let Some(&id) = self.sidr.by_question.get(&question)
             && let Some(entry) = self.sidr.entries.get(&id)
         {
+            // [CM-SIDR]
             if entry.transaction_id == transaction_id && entry.service_id == req.service_id {
                 let Some(answer) = entry.answer.clone() else {
                     self.stats.sidr_duplicate.inc();
@@ -154,6 +156,7 @@ impl Cm {
 
 /// What the peer asks, or the status that refuses it. The id is still to be set.
 fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<SidrRequest, SidrStatus> {
+    // [CM-SIDR-REFUSE]
     if req.service_id.port_space() != Some(PortSpace::Udp) {
         return Err(SidrStatus::ServiceIdNotSupported);
     }

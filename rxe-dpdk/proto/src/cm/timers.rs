@@ -60,6 +60,7 @@ pub(super) fn time_of(code: u8) -> Duration {
 /// The ACK timeout code for a queue pair: what two times `lifetime`, the code of the packet's way, and the other side's
 /// ACK delay add up to, rounded as Linux does (docs/protocol-notes.md, 7.2).
 pub(super) fn ack_timeout(lifetime: u8, ack_delay: u8) -> u8 {
+    // [CM-ACTIVE-GRANT]
     let trip = lifetime + 1;
     let timeout = if trip >= ack_delay {
         trip + u8::from(ack_delay >= trip - 1)
@@ -80,6 +81,7 @@ mod tests {
         assert_eq!(time_of(31).as_secs(), 8796);
     }
 
+    // [CM-ACTIVE-GRANT]
     #[test]
     fn ack_timeouts_as_linux_computes_them() {
         assert_eq!(ack_timeout(18, 15), 19);

@@ -37,6 +37,7 @@ impl Requester {
         packet: &RocePacket<'_>,
     ) -> Result<(), Failure> {
         let psn = self.una.nearest(packet.psn());
+        // [RC-REQ-GHOST]
         if psn >= self.sent {
             cx.stats.ghost_responses.inc();
             cx.drop(DropReason::ResponseUnexpected);
@@ -45,6 +46,7 @@ impl Requester {
         let before = self.una;
         if psn < before {
             // An ACK that repeats the last one may bring credits that the peer has had since ("unsolicited ACK").
+            // [RC-REQ-STALE]
             let is_last = psn.add(1) == before && packet.opcode() == Opcode::Acknowledge;
             if !(is_last && self.take_credits(packet.aeth())) {
                 cx.drop(DropReason::ResponseStale);
@@ -75,6 +77,7 @@ impl Requester {
             Opcode::Acknowledge => match packet.aeth().map(|aeth| aeth.syndrome()) {
                 Some(Syndrome::Ack { .. }) => self.ack(common, cx, now, psn),
                 Some(Syndrome::Rnr { timer }) => self.receiver_not_ready(common, cx, now, psn, timer),
+                // [RC-REQ-SEQ-NAK]
                 Some(Syndrome::Nak(NakCode::PsnSequence)) => {
                     cx.stats.rcvd_seq_err.inc();
                     self.acknowledge(common, cx, psn)?;
@@ -100,6 +103,7 @@ impl Requester {
                 break;
             }
             let wqe_end = wqe.end();
+            // [RC-REQ-COALESCED-ACK]
             self.advance(wqe_end.min(end));
             if wqe_end <= end {
                 self.complete(common, cx)?;
@@ -124,6 +128,7 @@ impl Requester {
         if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. }) {
             cx.stats.rdma_sends.inc();
         }
+        // [REQ-SIGNALED]
         if !common.sq_sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
             return Ok(());
         }
@@ -154,11 +159,13 @@ impl Requester {
         }
         // Stopped at a READ or atomic.
         if self.sq.front().is_some_and(|wqe| psn < wqe.end()) {
+            // [RC-REQ-BARE-ACK]
             cx.stats.bare_acks.inc();
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());
         }
         cx.drop(DropReason::ResponseGap);
+        // [RC-REQ-IMPLIED-NAK]
         self.retry(cx, now, Retry::Implied, false).map(|_| ())
     }
 
@@ -166,12 +173,14 @@ impl Requester {
     /// belongs to if it is the next one due.
     #[inline]
     fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<SendWqe>, Failure> {
+        // [RC-REQ-READ-ACKS]
         self.acknowledge(common, cx, psn)?;
         let Some(&wqe) = self.sq.front() else { return Ok(None) };
         if self.una == psn {
             return Ok(Some(wqe));
         }
         cx.drop(DropReason::ResponseGap);
+        // [RC-REQ-READ-GAP]
         let why = if psn < wqe.end() { Retry::ReadGap } else { Retry::Implied };
         // PSNs that we have seen beyond this gap begin again: this is the answer to the last retry, and its head was
         // lost, too. (Or packets overtook each other; then this costs a repetition.)
@@ -207,12 +216,14 @@ impl Requester {
         let position = packet.info().position;
         // FIRST and MIDDLE are not told apart, nor LAST and ONLY: the standard wants FIRST or ONLY at the start of a
         // repeated READ, rxe does not send it. What is no READ is answered by ONLY.
+        // [RC-REQ-READ-BEGIN]
         if position.is_end() != last
             || !is_read && !position.is_start()
             || packet.payload().len() != expected as usize
             || !matches!(packet.aeth().map(|aeth| aeth.syndrome()), None | Some(Syndrome::Ack { .. }))
         {
             cx.drop(DropReason::PayloadLength);
+            // [RC-REQ-BAD-RESPONSE]
             return Err(self.blame_front(WcStatus::BadRespErr, QpErrorCause::BadResponse));
         }
         if is_read {
@@ -270,14 +281,17 @@ impl Requester {
             return Ok(());
         }
         // The peer is there: what was lost on the way here does not count against it.
+        // [RC-REQ-RNR-ALIVE]
         self.restore_retries();
         if self.rnr_retries_left == 0 {
             cx.stats.retry_rnr_exceeded_err.inc();
             return Err(self.blame(psn, WcStatus::RnrRetryExcErr, QpErrorCause::RnrRetryExceeded));
         }
+        // [RC-REQ-RNR-COUNT]
         if self.rnr_retries_left < FOR_EVER {
             self.rnr_retries_left -= 1;
         }
+        // [RC-REQ-RNR]
         self.rnr_wait = Some(RnrWait { psn, until: now + rnr_timer(timer) });
         self.rewind(cx, now, true);
         self.schedule(now);
@@ -288,6 +302,7 @@ impl Requester {
     fn refused(&mut self, common: &Common, cx: &mut Context, psn: Seq, code: NakCode) -> Result<(), Failure> {
         cx.stats.fatal_naks_rcvd.inc();
         self.acknowledge(common, cx, psn)?;
+        // [RC-REQ-FATAL-NAK]
         let (status, cause) = match code {
             NakCode::InvalidRequest => (WcStatus::RemInvReqErr, QpErrorCause::PeerInvalidRequest),
             NakCode::RemoteAccess => (WcStatus::RemAccessErr, QpErrorCause::PeerAccess),
@@ -318,6 +333,7 @@ impl Requester {
         }
         // A missing response shows that the peer is there and costs no retry. What is never answered for all that is
         // found by the ACK timeout, which is not started anew.
+        // [RC-REQ-NAK-RETRY]
         if !again && !matches!(why, Retry::ReadGap) && !self.nak_counted {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();

@@ -25,6 +25,7 @@ pub(super) struct Congestion {
 impl Congestion {
     /// A marked packet came. Whether a notification is owed.
     pub(super) fn marked(&mut self, now: Instant, interval: Duration) -> bool {
+        // [ECN-CNP]
         if self.quiet_until.is_none_or(|until| until <= now) {
             self.quiet_until = Some(now + interval);
             self.owed = true;
@@ -34,6 +35,7 @@ impl Congestion {
 
     /// A notification came.
     pub(super) fn notified(&mut self) {
+        // [ECN-CNP-NOT-OBEYED]
         self.received += 1;
     }
 

@@ -140,9 +140,11 @@ impl CqTable {
             return false;
         }
         cq.entries.push_back(wc);
+        // [CQ-NOTIFY-SOLICITED]
         if cq.notify == Notify::Next
             || cq.notify == Notify::Solicited && (wc.solicited || wc.status != WcStatus::Success)
         {
+            // [CQ-NOTIFY]
             cq.notify = Notify::None;
             self.notified.push_back(id);
         }
@@ -156,6 +158,7 @@ impl CqTable {
     pub(super) fn request_notify(&mut self, id: CqId, solicited_only: bool) -> Result<(), CqError> {
         let cq = self.get_mut(id).ok_or(CqError::Unknown)?;
         // The stronger wish wins, as in the standard's "Request Completion Notification".
+        // [CQ-NOTIFY-SOLICITED]
         if cq.notify != Notify::Next {
             cq.notify = if solicited_only { Notify::Solicited } else { Notify::Next };
         }
@@ -227,6 +230,7 @@ mod tests {
         assert_eq!(cqs.poll_ready(), None);
     }
 
+    // [CQ-NOTIFY-SOLICITED]
     #[test]
     fn word_of_a_completion_comes_once_for_each_request() {
         let mut cqs = CqTable::new(4, 8);

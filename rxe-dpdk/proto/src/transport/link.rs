@@ -38,6 +38,7 @@ impl Link {
     /// routes change, and peers choose ports for their own reasons.
     #[inline]
     pub(super) fn leads_here(&self, port: PortId, packet: &RocePacket<'_>) -> bool {
+        // [PKT-ADDRESS]
         packet.src_gid() == self.dst && packet.dst_gid() == self.src && port == self.template.port()
     }
 

@@ -66,6 +66,7 @@ impl MulticastTable {
         let members = self.groups.get_mut(&(port, group)).ok_or(MulticastError::NotAttached)?;
         let at = members.iter().position(|&member| member == qpn).ok_or(MulticastError::NotAttached)?;
         members.remove(at);
+        // [UD-MULTICAST-ATTACH]
         if members.is_empty() {
             self.groups.remove(&(port, group));
         }

@@ -20,6 +20,7 @@ impl Seq {
     /// The number with `psn` as low bits that is nearest to `self`: at most 2^23 behind, less than that ahead.
     #[inline]
     pub(crate) const fn nearest(self, psn: Psn) -> Seq {
+        // [PKT-PSN-ORDER]
         Seq(self.0.wrapping_add_signed(psn.diff(self.psn()) as i64))
     }
 
@@ -60,6 +61,7 @@ impl fmt::Debug for Seq {
 mod tests {
     use super::*;
 
+    // [PKT-PSN-ORDER]
     #[test]
     fn unwraps_around_the_turn() {
         let last = Seq::start(Psn::MAX);

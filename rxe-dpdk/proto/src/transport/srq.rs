@@ -147,7 +147,9 @@ impl SrqTable {
     #[inline]
     pub(super) fn take(&mut self, id: SrqId, rq: &mut RecvQueue) -> Taken {
         let Some(srq) = self.get_mut(id) else { return Taken::None };
+        // [SRQ-TAKE]
         if !rq.take_from(&mut srq.queue) {
+            // [SRQ-EMPTY]
             return Taken::None;
         }
         if srq.is_below_limit() { Taken::OneBelowLimit } else { Taken::One }
@@ -163,6 +165,7 @@ impl Srq {
     /// Whether the limit event is due. It is off then: it comes once for each time that it is armed.
     #[inline]
     fn is_below_limit(&mut self) -> bool {
+        // [SRQ-LIMIT]
         let below = self.queue.len() < self.limit;
         if below {
             self.limit = 0;

@@ -35,6 +35,7 @@ impl QpState {
     ///
     /// IBTA: the ways of the QP state diagram that Modify Queue Pair may take.
     pub const fn may_become(self, to: QpState) -> bool {
+        // [QP-STATE-WAYS]
         use QpState::*;
         matches!(
             (self, to),

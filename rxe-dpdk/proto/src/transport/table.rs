@@ -26,6 +26,7 @@ struct Slot {
 impl QpTable {
     pub(super) fn new(worker: u8, max: u32) -> QpTable {
         // Numbers 0 and 1 are the management queue pairs.
+        // [QP-NUMBER-MANAGEMENT]
         let first = if worker == 0 { 2 } else { 0 };
         let slots = (0..first).map(|_| Slot::default()).collect();
         QpTable { slots, free: VecDeque::new(), worker, live: 0, max }
@@ -65,6 +66,7 @@ impl QpTable {
         self.get_mut(qpn)?;
         let slot = self.slots.get_mut(usize::from(qpn.slot()))?;
         let qp = slot.qp.take();
+        // [QP-NUMBER-REUSE]
         slot.generation = slot.generation.wrapping_add(1) & 0xF;
         self.free.push_back(qpn.slot());
         self.live -= 1;

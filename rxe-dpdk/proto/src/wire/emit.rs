@@ -70,6 +70,7 @@ impl HeaderTemplate {
             let ip = Ipv4Header {
                 version_ihl: 0x45,
                 tos: path.traffic_class,
+                // [PKT-NO-FRAGMENTS]
                 fragment: U16::new(IPV4_DONT_FRAGMENT),
                 ttl: path.hop_limit,
                 protocol: IP_PROTO_UDP,
@@ -294,6 +295,7 @@ impl PacketBuilder<'_> {
         let payload_end = usize::from(self.bth_at) + BTH_LEN + self.headers.byte_len() + self.payload_len as usize;
         let ip_at = usize::from(self.ip_at);
         let (covered, stored) = self.frame.split_at_mut(payload_end + pad_of(self.payload_len as usize));
+        // [PKT-PAD]
         covered[payload_end..].fill(0);
         let icrc = icrc(&covered[ip_at..], self.is_ipv4, ip_at);
         stored[..ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());

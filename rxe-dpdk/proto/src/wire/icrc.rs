@@ -55,6 +55,7 @@ fn crc(head: &[u8], rest: &[u8]) -> u32 {
 /// Replaces the variable fields by ones.
 #[inline]
 fn mask<const N: usize>(packet: &mut [u8; N], is_ipv4: bool) {
+    // [PKT-ICRC-COVER]
     const { assert!(N >= MASKED) };
     if is_ipv4 {
         packet[1] = 0xFF; // DSCP, ECN

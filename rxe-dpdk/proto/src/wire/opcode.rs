@@ -171,6 +171,7 @@ impl Headers {
     /// How many bytes after the BTH the header `which` (one bit) starts in a packet with these headers.
     #[inline]
     pub const fn offset_of(self, which: Headers) -> usize {
+        // [PKT-EXT-ORDER]
         Headers::from_bits_truncate(self.bits() & which.bits().wrapping_sub(1)).byte_len()
     }
 }

@@ -78,9 +78,11 @@ fn classify_ipv4<'a>(frame: &'a [u8], packet: &'a [u8], ip_at: usize) -> Result<
     if ip.version_ihl != 0x45 {
         return Err(DropReason::IpOptions);
     }
+    // [PKT-NO-FRAGMENTS]
     if ip.fragment.get() & 0x3FFF != 0 {
         return Err(DropReason::IpFragment);
     }
+    // [PKT-LENGTH]
     let udp = usize::from(ip.total_len.get())
         .checked_sub(IPV4_LEN)
         .and_then(|len| rest.get(..len))
@@ -97,6 +99,7 @@ fn classify_ipv6<'a>(frame: &'a [u8], packet: &'a [u8], ip_at: usize) -> Result<
     if ip.next_header != IP_PROTO_UDP {
         return Ok(Frame::Host);
     }
+    // [PKT-LENGTH]
     let udp = rest.get(..usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
     classify_udp(frame, udp, ip_at, IPV6_LEN, || checksum_add(0, &packet[8..IPV6_LEN]))
 }
@@ -111,12 +114,14 @@ fn classify_udp<'a>(
     addresses: impl FnOnce() -> u64,
 ) -> Result<Frame<'a>, DropReason> {
     let (udp, roce) = UdpHeader::ref_from_prefix(datagram).map_err(|_| DropReason::IpLengthMismatch)?;
+    // [PKT-UDP-PORT]
     if udp.dst_port.get() != ROCE_UDP_PORT {
         return Ok(Frame::Host);
     }
     if usize::from(udp.len.get()) != datagram.len() {
         return Err(DropReason::UdpLengthMismatch);
     }
+    // [PKT-UDP-CHECKSUM]
     if udp.checksum.get() != 0 {
         let pseudo = addresses() + u64::from(IP_PROTO_UDP) + datagram.len() as u64;
         if checksum_finish(checksum_add(pseudo, datagram)) != 0 {
@@ -125,9 +130,11 @@ fn classify_udp<'a>(
     }
     let (bth, rest) = Bth::ref_from_prefix(roce).map_err(|_| DropReason::RoceTooShort)?;
     let body = rest.len().checked_sub(ICRC_LEN).ok_or(DropReason::RoceTooShort)?;
+    // [PKT-TVER]
     if bth.tver() != 0 {
         return Err(DropReason::BthVersion);
     }
+    // [PKT-OPCODE-RESERVED]
     let info = OPCODES[usize::from(bth.opcode_byte())].as_ref().ok_or(DropReason::UnknownOpcode)?;
     let extension = usize::from(info.header_len) - BTH_LEN;
     if body < extension {

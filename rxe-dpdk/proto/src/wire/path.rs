@@ -65,11 +65,13 @@ pub fn udp_source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
         v ^= v >> 40;
         label = (v & 0xF_FFFF) as u32;
     }
+    // [PKT-SOURCE-PORT]
     0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
 }
 
 /// The UDP source port of datagrams from queue pair `qpn`, QP1 included.
 pub fn udp_source_port_ud(qpn: u32) -> u16 {
     // 2^32 over the golden ratio: spreads neighbouring numbers over the whole range.
+    // [PKT-SOURCE-PORT]
     0xC000 + (qpn.wrapping_mul(0x61C8_8647) >> 18) as u16
 }

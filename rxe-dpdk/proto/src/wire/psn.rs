@@ -46,6 +46,7 @@ impl Psn {
     /// How far `self` is ahead of `other`, from -2^23 to 2^23 - 1: negative when `self` is the older one.
     #[inline]
     pub const fn diff(self, other: Psn) -> i32 {
+        // [PKT-PSN-ORDER]
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
@@ -72,6 +73,7 @@ impl fmt::Display for Psn {
 mod tests {
     use super::Psn;
 
+    // [PKT-PSN-ORDER]
     #[test]
     fn order_holds_across_the_wrap() {
         assert_eq!(Psn::MAX.next(), Psn::new(0));

@@ -63,6 +63,7 @@ impl KeyTable {
             return Err(FastRegionError::IllegalAccess);
         }
         slot.iova = first_address(memory, iova, access).ok_or(FastRegionError::AddressOverflow)?;
+        // [MEM-FAST-REGION]
         slot.open(Role::ValidFastRegion { max_len, windows: 0 }, access);
         Ok(())
     }

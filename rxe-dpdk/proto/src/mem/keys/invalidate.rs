@@ -34,10 +34,12 @@ impl KeyTable {
             return Err(InvalidateError::WrongPd);
         }
         match slot.role() {
+            // [MEM-INVALIDATE]
             Role::Region { .. } | Role::BoundType1 { .. } | Role::Unbound(WindowKind::Type1) => {
                 Err(InvalidateError::NotInvalidatable)
             }
             Role::FreeFastRegion { .. } | Role::Unbound(WindowKind::Type2) => Err(InvalidateError::NotValid),
+            // [MEM-WINDOW-HOLDS]
             Role::ValidFastRegion { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
             Role::ValidFastRegion { max_len, .. } => {
                 slot.close(Role::FreeFastRegion { max_len });
@@ -65,6 +67,7 @@ impl KeyTable {
             Role::ValidFastRegion { .. } | Role::BoundType2 { .. } => return Err(RenewError::Valid),
             Role::FreeFastRegion { .. } | Role::BoundType1 { .. } | Role::Unbound(_) => {}
         }
+        // [MEM-KEY-RENEW]
         let fresh = self.draw_key();
         let slot = self.slots.remove(key).ok_or(RenewError::Unknown)?;
         self.slots.insert(slot.with_key(fresh));

@@ -207,6 +207,7 @@ impl KeyTable {
     pub fn deregister(&mut self, key: u32) -> Result<Option<Memory>, DeregisterError> {
         match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role() {
             Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => Err(DeregisterError::Unknown),
+            // [MEM-WINDOW-HOLDS]
             Role::Region { windows: 1.. } | Role::ValidFastRegion { windows: 1.., .. } => {
                 Err(DeregisterError::WindowsBound)
             }
@@ -256,6 +257,7 @@ impl KeyTable {
     /// A key that is neither in use nor in quarantine. At most one key in 128 is, so few draws do.
     fn draw_key(&mut self) -> u32 {
         loop {
+            // [MEM-KEY-RANDOM]
             let key = self.rng.next_u32() & !1 | self.domain as u32;
             if key != 0 && !self.slots.contains(key) && !self.quarantine.contains(key) {
                 return key;
@@ -311,6 +313,7 @@ impl fmt::Debug for KeyTable {
 mod tests {
     use super::*;
 
+    // [MEM-KEY-QUARANTINE]
     #[test]
     fn a_drawn_key_that_is_taken_or_was_is_drawn_again() {
         let seed = [3; 32];

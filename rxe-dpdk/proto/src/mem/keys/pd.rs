@@ -27,6 +27,7 @@ impl KeyTable {
                 self.pds.remove(&pd);
                 Ok(())
             }
+            // [MEM-PD]
             Some(_) => Err(DeallocPdError::InUse),
         }
     }

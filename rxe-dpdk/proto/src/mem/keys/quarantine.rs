@@ -30,6 +30,7 @@ impl Quarantine {
         let oldest = std::mem::replace(place, key);
         self.next = (self.next + 1) & (self.order.len() - 1);
         self.known.remove(oldest);
+        // [MEM-KEY-QUARANTINE]
         self.known.insert(key);
     }
 }

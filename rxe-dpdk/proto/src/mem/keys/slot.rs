@@ -156,6 +156,7 @@ impl Slot {
     /// Whether its remote key opens it to the peer of queue pair `qpn` of `pd` for `need`.
     #[inline]
     pub(super) fn admit_remote(&self, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
+        // [MEM-PD]
         if self.is_of(pd) && self.grants.contains(need | REMOTE_KEY) { Ok(()) } else { self.admit_qp(pd, qpn, need) }
     }
 
@@ -177,6 +178,7 @@ impl Slot {
         match self.role {
             Role::FreeFastRegion { .. } | Role::Unbound(_) => Err(KeyError::Unknown),
             _ if !self.is_of(pd) => Err(KeyError::WrongPd),
+            // [MEM-WINDOW-2]
             Role::BoundType2 { qpn: only, .. } if only != qpn => Err(KeyError::WrongQp),
             _ if !self.grants.contains(need) => Err(KeyError::NoAccess),
             _ => Ok(()),
@@ -199,6 +201,7 @@ impl Slot {
         // because registration made sure that iova + length <= 2^64. So one subtraction checks both ends.
         let offset = va.wrapping_sub(self.iova);
         let length = memory.len() as u64;
+        // [MEM-RANGE]
         (offset <= length && len <= length - offset).then_some(offset)
     }
 }

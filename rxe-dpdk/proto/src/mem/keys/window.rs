@@ -89,10 +89,12 @@ impl KeyTable {
             return Err(BindError::WrongPd);
         }
         match kind {
+            // [MEM-WINDOW-1]
             WindowKind::Type1 if bind.len == 0 => {
                 self.unbind(key);
                 return Ok(());
             }
+            // [MEM-WINDOW-2]
             WindowKind::Type2 if window.role() != Role::Unbound(kind) => return Err(BindError::AlreadyBound),
             WindowKind::Type2 if bind.len == 0 => return Err(BindError::NoBytes),
             WindowKind::Type1 | WindowKind::Type2 => {}
@@ -106,6 +108,7 @@ impl KeyTable {
         if !region.is_of(pd) {
             return Err(BindError::RegionWrongPd);
         }
+        // [MEM-WINDOW-BIND]
         if !region.access().contains(Access::MW_BIND) {
             return Err(BindError::NotBindable);
         }
@@ -137,6 +140,7 @@ impl KeyTable {
             }
         };
         if let Some(window) = self.slots.get_mut(key) {
+            // [MEM-WINDOW-ZERO-BASED]
             window.iova = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
             window.memory = Some(piece);
             window.open(role, bind.access);

@@ -115,10 +115,12 @@ impl Engine {
             qp.settle(port, packet, follow)?;
         }
         let transport = packet.transport();
+        // [PKT-QP-TYPE]
         if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
             return Err(DropReason::QpWrongTransport);
         }
         let response = packet.info().response;
+        // [QP-STATE-SERVE]
         let open = if response { qp.state.sends() } else { qp.state.receives() };
         if !open {
             let in_error = qp.state == QpState::Error;
@@ -126,6 +128,7 @@ impl Engine {
         }
         let from_peer = match &qp.link {
             Some(link) => link.leads_here(port, packet),
+            // [UD-RSP-ANYBODY]
             // A datagram may come from anywhere.
             None => qp.common.port == Some(port),
         };
@@ -166,6 +169,7 @@ impl Engine {
         cx.stats.rcvd_pkts.inc();
         cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
         cx.stats.multicast_rcvd.inc();
+        // [UD-MULTICAST]
         for &qpn in members {
             if let Some(qp) = self.qps.get_mut(qpn)
                 && qp.state.receives()
@@ -245,9 +249,11 @@ impl Engine {
 /// Partition and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.
 #[inline]
 fn check_integrity(packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
+    // [PKT-PKEY]
     if packet.bth().pkey() & 0x7FFF != 0x7FFF {
         Err(DropReason::PkeyMismatch)
     } else if !packet.icrc_ok(headroom) {
+        // [PKT-ICRC-CHECK]
         Err(DropReason::IcrcMismatch)
     } else {
         Ok(())

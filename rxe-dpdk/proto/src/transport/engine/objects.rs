@@ -106,6 +106,7 @@ impl Engine {
         if let Some(srq) = qp.common.srq {
             self.cx.srqs.detach(srq);
         }
+        // [MEM-WINDOW-QP-END]
         self.cx.keys.unbind_windows_of(qpn.get());
         if qp.common.qp_type == QpType::Ud {
             self.groups.forget(qpn);
@@ -265,6 +266,7 @@ impl Engine {
     /// [`MulticastError`]; nothing is changed then.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
         let port = self.multicast_port(qpn)?;
+        // [UD-MULTICAST-ATTACH]
         if !group.ip().is_multicast() {
             return Err(MulticastError::NotMulticast);
         }

@@ -13,6 +13,7 @@ impl Qp {
     /// A request whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
+        // [RC-RSP-COMM-EST]
         match self.responder.handle_request(&self.common, cx, packet) {
             Ok(true) if !self.established => {
                 self.established = true;
@@ -65,6 +66,7 @@ impl Qp {
     pub(in crate::transport) fn congestion_experienced(&mut self, cx: &mut Context, now: Instant) {
         cx.stats.ecn_marked.inc();
         // A datagram's sender cannot be told: we know no way back to it.
+        // [UD-NO-CNP]
         if self.link.is_some() && self.congestion.marked(now, cx.config.cnp_interval) {
             self.activate(cx);
         }
@@ -141,6 +143,7 @@ impl Qp {
 
     /// In SQD, says so once when everything begun has completed.
     fn report_drained(&mut self, cx: &mut Context) {
+        // [REQ-SQD]
         if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
             self.drained = true;
             cx.events.push_back(AsyncEvent::SendQueueDrained { qpn: self.common.qpn });

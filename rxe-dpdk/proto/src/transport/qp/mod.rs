@@ -195,6 +195,7 @@ impl Qp {
             QpTransition::ToReset => {
                 self.responder.reset();
                 self.requester.reset();
+                // [MEM-WINDOW-QP-END]
                 cx.keys.unbind_windows_of(self.common.qpn.get());
                 self.congestion = Congestion::default();
                 self.follow = None;
@@ -212,6 +213,7 @@ impl Qp {
         self.requester.flush(&self.common, cx, send);
         self.responder.flush(&self.common, cx, receive);
         if self.common.srq.is_some() {
+            // [SRQ-LAST-WQE]
             cx.events.push_back(AsyncEvent::LastWqeReached { qpn: self.common.qpn });
         }
     }
@@ -230,6 +232,7 @@ impl Qp {
             return;
         }
         cx.stats.link_downed.inc();
+        // [RC-RSP-FATAL-SILENT]
         cx.events.push_back(AsyncEvent::QpError { qpn: self.common.qpn, cause });
         self.enter_error(cx, send, receive);
         // A NAK must still go out, and everything before it. So must the ACK of a SEND whose invalidation failed.
@@ -248,6 +251,7 @@ impl Qp {
         if self.common.qp_type == QpType::Rc || failure.cause == QpErrorCause::CqOverflow {
             self.fail(cx, failure.cause, failure.wqe, None);
         } else {
+            // [UNREL-SQE]
             self.state = QpState::Sqe;
             self.requester.flush(&self.common, cx, failure.wqe);
         }
@@ -266,6 +270,7 @@ impl Qp {
                 self.activate(cx);
                 Ok(())
             }
+            // [REQ-ERROR-POST]
             QpState::Error | QpState::Sqe => {
                 let wqe = self.requester.check(&self.common, cx, wr, inline)?;
                 let status = WcStatus::WrFlushErr;
@@ -284,6 +289,7 @@ impl Qp {
             return Err(PostError::State(self.state));
         }
         self.responder.rq.push(wr)?;
+        // [REQ-ERROR-POST]
         if self.state == QpState::Error
             && let Some(wqe) = self.responder.rq.pop()
         {

@@ -16,6 +16,7 @@ use super::Requester;
 
 /// The local ACK timeout of the standard: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
 pub(super) fn ack_timeout(code: u8) -> Option<Duration> {
+    // [RC-REQ-TIMER-0]
     (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
 }
 
@@ -46,6 +47,7 @@ impl Requester {
         self.deadline = match (self.rnr_wait, self.ack_timeout) {
             (Some(wait), _) => Some(wait.until),
             (None, Some(_)) if self.una < self.sent => {
+                // [RC-REQ-EARLY-RETRY]
                 let early = now + self.timeout;
                 // What is sent again shall have time to be answered before the next time.
                 Some(if early + self.timeout > self.expires { self.expires } else { early })
@@ -75,6 +77,7 @@ impl Requester {
     /// on.
     #[inline]
     pub(in crate::transport) fn still_answering(&mut self, psn: Seq, now: Instant) {
+        // [RC-REQ-STILL-ANSWERING]
         if psn < self.before_retry && self.deadline.is_some() {
             self.schedule(now);
         }
@@ -91,6 +94,7 @@ impl Requester {
             return Ok(());
         }
         cx.stats.timeouts.inc();
+        // [RC-REQ-RETRY-COUNT]
         if now >= self.expires {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();
@@ -105,6 +109,7 @@ impl Requester {
         self.rtt.double();
         self.set_timeout(&cx.config);
         // Whatever was sent for the last retry is lost too: the next NAK is news.
+        // [RC-REQ-TIMEOUT]
         self.retried = None;
         self.rewind(cx, now, false);
         self.schedule(now);

@@ -34,6 +34,7 @@ impl Credits {
     #[inline]
     fn update(&mut self, msn: u32, code: u8) -> bool {
         let new = credit_count(code).map(|count| msn.wrapping_add(count) & 0xFF_FFFF);
+        // [RC-REQ-CREDIT-FORWARD]
         let moves = match (self.limit, new) {
             // Receives that were promised stay: an answer from before others were posted takes nothing back.
             (Some(old), Some(new)) => beyond(new, old) > 0,
@@ -71,6 +72,7 @@ impl Requester {
     /// Whether the packet at the cursor begins a message of `wqe` that is beyond the peer's credits.
     #[inline]
     pub(super) fn lacks_credit(&self, wqe: &SendWqe) -> bool {
+        // [RC-REQ-CREDIT-LIMIT]
         // A message that was begun is finished: whether there is a receive has been found out.
         self.credits
             .limit
@@ -90,6 +92,7 @@ mod tests {
     use super::*;
     use crate::wire::credit_code;
 
+    // [RC-REQ-CREDIT-FORWARD]
     #[test]
     fn the_limit_moves_forward_across_the_wrap_and_never_back() {
         let mut credits = Credits::default();

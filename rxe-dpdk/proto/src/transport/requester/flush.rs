@@ -32,11 +32,13 @@ impl Requester {
             return Sent::Refused;
         };
         match wqe.op {
+            // [RC-REQ-FLUSH]
             SendOp::Flush { remote, length, whole_region, persistent } => {
                 let level = if whole_region { Feth::LEVEL_REGION } else { Feth::LEVEL_RANGE };
                 let placement = if persistent { Feth::PERSISTENT } else { Feth::GLOBAL_VISIBILITY };
                 packet.feth(level, placement).reth(remote.addr, remote.rkey, length);
             }
+            // [RC-REQ-ATOMIC-WRITE]
             SendOp::AtomicWrite { remote } => {
                 packet.reth(remote.addr, remote.rkey, wqe.length);
             }

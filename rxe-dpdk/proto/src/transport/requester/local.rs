@@ -15,6 +15,7 @@ impl Requester {
     /// Carries out the local operation at the cursor, if it may be now.
     pub(super) fn local_operation(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context, draining: bool) -> Sent {
         let number = self.cursor_wqe;
+        // [REQ-LOCAL-ONCE]
         if number < self.local_done {
             // Before a retry.
             self.cursor_wqe += 1;
@@ -24,6 +25,7 @@ impl Requester {
         if draining {
             return Sent::Blocked;
         }
+        // [RC-REQ-FENCE]
         if wqe.is_fenced() && self.rd_outstanding > 0 {
             cx.stats.fence_stalls.inc();
             return Sent::Blocked;
@@ -38,6 +40,7 @@ impl Requester {
                 cx.keys.fast_register(key, pd, addr, access).map_err(|_| WcStatus::LocQpOpErr)
             }
             // What was posted before may still need the key, when it is sent again.
+            // [REQ-LOCAL-INVALIDATE]
             SendOp::LocalInvalidate { .. } if !is_oldest => {
                 cx.stats.local_stalls.inc();
                 return Sent::Blocked;
@@ -55,6 +58,7 @@ impl Requester {
                 }
             }
             // It fails when it is its turn, so that what was sent before can still complete; till then it is tried.
+            // [REQ-LOCAL-FAIL]
             Err(_) if !is_oldest => Sent::Blocked,
             Err(status) => Sent::Failed(Failure { wqe: Some((number, status)), cause: QpErrorCause::LocalOperation }),
         }

@@ -140,6 +140,7 @@ impl Requester {
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
         self.ack_timeout = clock::ack_timeout(attr.timeout);
         self.set_timeout(config);
+        // [RC-REQ-RETRY-7]
         (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
         (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
     }
@@ -186,6 +187,7 @@ impl Requester {
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
         let wqe = self.check(common, cx, wr, inline)?;
+        // [RC-REQ-POST-CHECK]
         if wr.op.wants_response() && self.max_rd_atomic == 0 {
             return Err(PostError::NoReadResources);
         }
@@ -203,9 +205,11 @@ impl Requester {
         wr: &SendWr<'_>,
         inline: Option<&[u8]>,
     ) -> Result<SendWqe, PostError> {
+        // [UC-OPERATIONS]
         if !wr.op.is_of(common.qp_type) {
             return Err(PostError::Opcode(common.qp_type));
         }
+        // [RC-REQ-POST-CHECK]
         if self.sq.is_full() {
             return Err(PostError::QueueFull);
         }
@@ -226,9 +230,11 @@ impl Requester {
             }
             SendOp::Flush { .. } if length != 0 => return Err(PostError::TooManySges),
             SendOp::Datagram { ah, .. } => {
+                // [UD-REQ-AH]
                 if cx.ahs.template(ah, common.pd).is_none() {
                     return Err(PostError::UnknownAddressHandle);
                 }
+                // [UD-REQ-LENGTH]
                 if length > common.mtu {
                     return Err(PostError::MessageTooLong);
                 }
@@ -261,6 +267,7 @@ impl Requester {
     /// else that is a guess.
     pub(super) fn rewind(&mut self, cx: &Context, now: Instant, told: bool) {
         self.measure(cx, now);
+        // [RC-REQ-RTT-KARN]
         self.rtt.forget();
         self.untimed = if told { self.una } else { self.sent };
         self.forget_probe();
@@ -280,6 +287,7 @@ impl Requester {
         self.cursor = self.cursor.max(psn);
         self.restore_retries();
         self.rnr_retries_left = self.rnr_retry;
+        // [RC-REQ-RNR]
         if self.rnr_wait.is_some_and(|wait| wait.psn < psn) {
             self.rnr_wait = None;
         }
@@ -288,6 +296,7 @@ impl Requester {
     /// Retries (but not those of a receiver that is not ready) count anew.
     #[inline]
     pub(super) fn restore_retries(&mut self) {
+        // [RC-REQ-PROGRESS]
         self.retries_left = self.retry_cnt;
         self.nak_counted = false;
     }
@@ -309,6 +318,7 @@ impl Requester {
         loop {
             let number = self.sq.head();
             let Some(wqe) = self.sq.pop() else { break };
+            // [REQ-ERROR-FLUSH]
             let status = match failed {
                 Some((blamed, status)) if blamed == number => status,
                 _ => WcStatus::WrFlushErr,

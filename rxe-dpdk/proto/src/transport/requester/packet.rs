@@ -58,6 +58,7 @@ impl Requester {
     #[inline]
     fn stall(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Sent> {
         let in_flight = self.cursor.since(self.una);
+        // [RC-REQ-WINDOW]
         if in_flight >= u64::from(cx.config.window) {
             cx.stats.window_stalls.inc();
             return Some(Sent::Blocked);
@@ -71,14 +72,17 @@ impl Requester {
             return None;
         }
         // SQD: what was begun before is finished (or repeated), nothing else is begun.
+        // [REQ-SQD]
         if draining && self.cursor >= self.sent {
             return Some(Sent::Blocked);
         }
+        // [RC-REQ-FENCE]
         if wqe.is_fenced() && self.rd_outstanding > 0 {
             cx.stats.fence_stalls.inc();
             return Some(Sent::Blocked);
         }
         let span = in_flight + u64::from(wqe.packets);
+        // [RC-REQ-RD-ATOMIC]
         if wants_response && (self.rd_outstanding >= self.max_rd_atomic || span > MAX_SPAN) {
             cx.stats.rd_atomic_stalls.inc();
             return Some(Sent::Blocked);
@@ -89,6 +93,7 @@ impl Requester {
     /// A key of the work request at the cursor is bad. It fails when it is its turn, so that what was sent before can
     /// still complete.
     pub(super) fn bad_key(&self, wqe: &SendWqe) -> Sent {
+        // [RC-REQ-LOCAL-KEY]
         if self.una < wqe.first {
             return Sent::Blocked;
         }
@@ -139,12 +144,15 @@ impl Requester {
         let probes = self.lacks_credit(wqe);
         // The first packet of a retry: its answer shows early that the way is free again, and how long it is.
         let retries = self.cursor == self.una && self.cursor < self.sent;
+        // [RC-REQ-ACKREQ]
         let asks = last
             || probes
             || retries
             || self.since_ack + 1 >= cx.config.ack_every
             || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
+        // [RC-REQ-SOLICITED]
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: asks };
+        // [RC-REQ-PACKETS]
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
         let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
@@ -167,6 +175,7 @@ impl Requester {
         self.fill(wqe, common, cx, offset, packet.payload_mut());
         packet.finish();
         self.since_ack = if asks { 0 } else { self.since_ack + 1 };
+        // [RC-REQ-CREDIT-PROBE]
         if probes {
             self.probed(cx);
         }
@@ -202,6 +211,7 @@ impl Requester {
         match wqe.op {
             SendOp::CompareSwap { remote, compare, swap } => packet.atomic_eth(remote.addr, remote.rkey, swap, compare),
             SendOp::FetchAdd { remote, add } => packet.atomic_eth(remote.addr, remote.rkey, add, 0),
+            // [RC-REQ-READ-REST]
             SendOp::Read { remote } => packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left),
             _ => &mut packet,
         };

@@ -61,6 +61,7 @@ impl RoundTrip {
         match self.timed {
             Some((psn, since)) if psn < una => {
                 self.timed = None;
+                // [RC-REQ-RTT-KARN]
                 self.doublings = 0;
                 self.measured(u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX));
                 true
@@ -89,6 +90,7 @@ impl RoundTrip {
     pub(super) fn timeout(&self, config: &EngineConfig, ack_timeout: Duration) -> Duration {
         let once = match self.estimate {
             None => config.initial_timeout,
+            // [RC-REQ-RTT]
             Some(Estimate { mean, deviation }) => {
                 let nanos = mean.saturating_add(deviation.saturating_mul(4).max(GRANULARITY));
                 Duration::from_nanos(nanos).max(config.min_timeout)

@@ -115,6 +115,7 @@ impl SendQueue {
             && let Some(slot) = self.wqes.get_mut(index)
         {
             place.copy_from_slice(sges);
+            // [RC-REQ-INLINE]
             data.copy_from_slice(inline);
             *slot = wqe;
             self.tail += 1;

@@ -28,6 +28,7 @@ impl Requester {
         while written < quantum {
             let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, Turn::Idle, None) };
             // SQD: the message that was begun is finished, no other is begun.
+            // [REQ-SQD]
             if draining && self.cursor <= wqe.first {
                 return (written, Turn::Idle, None);
             }
@@ -45,6 +46,7 @@ impl Requester {
             }
             self.cursor = self.cursor.add(1);
             (self.sent, self.una) = (self.cursor, self.cursor);
+            // [UC-REQ-DONE]
             if self.cursor == wqe.end() {
                 self.cursor_wqe += 1;
                 if let Err(failure) = self.complete(common, cx) {
@@ -71,6 +73,7 @@ impl Requester {
         }
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
+        // [RC-REQ-SOLICITED]
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: false };
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
@@ -113,6 +116,7 @@ impl Requester {
         let Some(mut packet) = cx.emitter.begin(tx, template, fields, wqe.length as usize) else {
             return Sent::Refused;
         };
+        // [UD-REQ-QKEY]
         packet.deth(if qkey & OWN_QKEY != 0 { common.qkey } else { qkey }, common.qpn.get());
         if let Some(imm) = imm {
             packet.imm(imm);

@@ -22,18 +22,21 @@ impl Responder {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
         self.require(Access::REMOTE_ATOMIC)?;
+        // [RC-RSP-READ-DEPTH]
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
         if !packet.payload().is_empty() || packet.pad() != 0 {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
+        // [RC-RSP-ATOMIC-ALIGN]
         if eth.va() % 8 != 0 {
             return Err(Refusal::invalid(QpErrorCause::Misaligned));
         }
         let span = cx.keys.check_remote(eth.rkey(), common.pd, common.qpn.get(), eth.va(), 8, Access::REMOTE_ATOMIC);
         let span = span.map_err(|_| Refusal::access())?;
         // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
+        // [RC-RSP-ATOMIC]
         let original = match op {
             AtomicKind::CompareSwap => span.compare_swap(0, eth.compare(), eth.swap_or_add()),
             AtomicKind::FetchAdd => span.fetch_add(0, eth.swap_or_add()),
@@ -58,6 +61,7 @@ impl Responder {
         if !matches!(resource.kind, Kind::Atomic { op, .. } if op == again) {
             return false;
         }
+        // [RC-RSP-DUP-ATOMIC]
         self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay: true });
         cx.stats.atomic_replays.inc();
         true

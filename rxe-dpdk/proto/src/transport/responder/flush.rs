@@ -22,6 +22,7 @@ impl Responder {
         let (Message::None, Some(feth), Some(reth)) = (self.message, packet.feth(), packet.reth()) else {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
+        // [RC-RSP-READ-DEPTH]
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
@@ -29,6 +30,7 @@ impl Responder {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
         // Two bits, either or both.
+        // [RC-RSP-FLUSH-RIGHTS]
         let placement = feth.placement();
         let mut need = Access::empty();
         need.set(Access::FLUSH_GLOBAL, placement & Feth::GLOBAL_VISIBILITY != 0);
@@ -45,6 +47,7 @@ impl Responder {
             }
             _ => return Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
         }
+        // [RC-RSP-FLUSH]
         cx.stats.flushes.inc();
         self.answer_later();
         Ok(())
@@ -61,9 +64,11 @@ impl Responder {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
         self.require(Access::REMOTE_WRITE)?;
+        // [RC-RSP-READ-DEPTH]
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
+        // [RC-RSP-ATOMIC-WRITE]
         let bytes = <[u8; 8]>::try_from(packet.payload());
         let (Ok(bytes), 8, 0) = (bytes, reth.dma_len(), packet.pad()) else {
             return Err(Refusal::invalid(QpErrorCause::Length));
@@ -96,6 +101,7 @@ impl Responder {
         if !matches!(resource.kind, Kind::Flush) {
             return false;
         }
+        // [RC-RSP-DUP-FLUSH]
         self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay: true });
         cx.stats.flush_replays.inc();
         true

@@ -165,6 +165,7 @@ impl Responder {
         self.executed = (self.expected.prev(), 0);
         self.min_rnr_timer = attr.min_rnr_timer;
         // rxe has as many outstanding as the next power of two of what was agreed.
+        // [RC-RSP-DEPTH-POW2]
         let depth = usize::from(attr.max_dest_rd_atomic);
         self.resources = Resources::new(if depth == 0 { 0 } else { depth.next_power_of_two() });
     }
@@ -193,6 +194,7 @@ impl Responder {
 
     /// Completes every receive: the one in use with `status`, the others as flushed.
     pub(super) fn flush(&mut self, common: &Common, cx: &mut Context, status: Option<WcStatus>) {
+        // [REQ-ERROR-FLUSH]
         let mut status = match self.message {
             Message::Send { .. } => status,
             _ => None,
@@ -214,6 +216,7 @@ impl Responder {
     /// What an ACK says of the receives that are posted; see [`credit_code`].
     #[inline]
     fn credits(&self, common: &Common, cx: &Context) -> Syndrome {
+        // [RC-RSP-CREDITS]
         if !cx.config.credits || common.srq.is_some() {
             return Syndrome::ACK;
         }
@@ -224,8 +227,10 @@ impl Responder {
     /// A packet of SENDs or WRITEs has been executed.
     #[inline]
     fn executed(&mut self, packet: &RocePacket<'_>, cx: &Context) {
+        // [RC-RSP-READ-NO-ACK]
         self.executed = (self.expected, self.msn);
         self.expected = self.expected.add(1);
+        // [RC-RSP-ACK-COALESCE]
         if packet.ack_req() {
             if self.ack_owed {
                 cx.stats.ack_deferred.inc();
@@ -236,6 +241,7 @@ impl Responder {
 
     #[inline]
     fn message_done(&mut self) {
+        // [RC-RSP-MSN]
         self.msn = self.msn.wrapping_add(1) & 0xFF_FFFF;
     }
 
@@ -270,6 +276,7 @@ impl Responder {
         if cx.complete(common.recv_cq, wc) {
             Ok(())
         } else {
+            // [RC-RSP-CQ-OVERFLOW]
             Err(Refusal::Fatal { nak: None, cause: QpErrorCause::CqOverflow, receive: WcStatus::WrFlushErr })
         }
     }
@@ -292,6 +299,7 @@ impl Responder {
             FetchAdd => self.atomic(common, cx, packet, resources::AtomicKind::FetchAdd),
             Flush if cx.config.flush => self.flush_memory(common, cx, packet),
             AtomicWrite if cx.config.atomic_write => self.atomic_write(common, cx, packet),
+            // [RC-RSP-UNSUPPORTED]
             _ => Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
         }
     }
@@ -299,6 +307,7 @@ impl Responder {
     /// A request from before the expected PSN: nothing is executed again, but the answer may have been lost.
     fn duplicate(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>, psn: Seq) {
         use Opcode::*;
+        // [RC-RSP-DUP-SEND-WRITE]
         cx.stats.duplicate_request.inc();
         let answered = match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
@@ -315,6 +324,7 @@ impl Responder {
             Flush | AtomicWrite => self.flush_again(cx, psn),
             _ => false,
         };
+        // [RC-RSP-DUP-TOO-OLD]
         if !answered {
             cx.drop(DropReason::PsnDuplicateGone);
         }
@@ -324,13 +334,16 @@ impl Responder {
     fn out_of_sequence(&mut self, cx: &Context) {
         match self.told {
             Told::Nothing => {
+                // [RC-RSP-GAP-NAK]
                 self.told = Told::Sequence;
                 let syndrome = Syndrome::Nak(NakCode::PsnSequence);
                 self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
                 cx.stats.out_of_seq_request.inc();
                 cx.drop(DropReason::PsnOutOfSequence);
             }
+            // [RC-RSP-GAP-NAK]
             Told::Sequence => cx.drop(DropReason::PsnOutOfSequence),
+            // [RC-RSP-SILENT-AFTER-RNR]
             Told::NotReady => cx.drop(DropReason::PsnAfterRnr),
         }
     }
@@ -339,6 +352,7 @@ impl Responder {
     #[inline]
     fn require(&self, access: Access) -> Result<(), Refusal> {
         // IBTA has no NAK code of its own for this; rxe and hardware answer invalid request.
+        // [RC-RSP-QP-ACCESS]
         if self.access.contains(access) { Ok(()) } else { Err(Refusal::invalid(QpErrorCause::AccessFlags)) }
     }
 }
@@ -356,6 +370,7 @@ impl Responder {
         packet: &RocePacket<'_>,
     ) -> Result<bool, Broken> {
         let psn = self.expected.nearest(packet.psn());
+        // [RC-RSP-IN-ORDER]
         if psn == self.expected {
             return match self.execute(common, cx, packet) {
                 Ok(()) => Ok(true),
@@ -375,6 +390,7 @@ impl Responder {
         match refusal {
             Refusal::NotReady => {
                 self.told = Told::NotReady;
+                // [RC-RSP-RNR]
                 self.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: self.min_rnr_timer } });
                 cx.stats.receive_queue_empty.inc();
                 cx.drop(DropReason::NoReceive);
@@ -411,6 +427,7 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
     let len = packet.payload().len();
     let mtu = mtu as usize;
     let position = packet.info().position;
+    // [RC-RSP-LENGTH]
     let length_ok = match (position.is_start(), position.is_end()) {
         (_, false) => len == mtu,
         (false, true) => 1 <= len && len <= mtu,
@@ -422,9 +439,11 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
 /// The protection domain and key check of a remote operation; zero bytes need neither key nor address.
 #[inline]
 fn check_remote(cx: &Context, common: &Common, rkey: u32, va: u64, len: u32, need: Access) -> Result<(), Refusal> {
+    // [RC-RSP-ZERO-LENGTH]
     if len == 0 {
         return Ok(());
     }
+    // [RC-RSP-RKEY]
     let checked = cx.keys.check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), need);
     checked.map(|_| ()).map_err(|_| Refusal::access())
 }

@@ -14,10 +14,12 @@ use super::{Message, Refusal, Responder, check_remote};
 impl Responder {
     /// Accepts a READ. All of it is validated now: a NAK amid the responses confuses rxe.
     pub(super) fn read(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
+        // [RC-RSP-OPCODE-ORDER]
         let (Message::None, Some(reth)) = (self.message, packet.reth()) else {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
         self.require(Access::REMOTE_READ)?;
+        // [RC-RSP-READ-DEPTH]
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
@@ -25,9 +27,11 @@ impl Responder {
         if !packet.payload().is_empty() || packet.pad() != 0 || len > MAX_MESSAGE {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
+        // [RC-RSP-READ-WHOLE]
         check_remote(cx, common, rkey, va, len, Access::REMOTE_READ)?;
         self.message_done();
         let first = self.expected;
+        // [RC-RSP-READ-PSNS]
         let packets = packets_of(len, common.mtu);
         self.resources.push(Resource {
             first,
@@ -47,14 +51,17 @@ impl Responder {
         let Some((index, resource)) = self.resources.find(psn) else { return false };
         let Kind::Read { rkey, va, len } = resource.kind else { return false };
         // IBTA: a repeated READ may be for the rest of the original, from some PSN on.
+        // [RC-RSP-DUP-READ]
         let left = reth.dma_len();
         let skipped = reth.va().wrapping_sub(va);
         let inside = left == 0 && len == 0
             || reth.rkey() == rkey && skipped <= u64::from(len) && u64::from(left) <= u64::from(len) - skipped;
         let packets_left = resource.end().since(psn);
+        // [RC-RSP-DUP-READ-BOUNDS]
         if !inside || u64::from(packets_of(left, common.mtu)) > packets_left {
             return false;
         }
+        // [RC-RSP-DUP-READ-BOUNDS]
         if check_remote(cx, common, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
             // Not worth the connection: it may be a stray copy of a READ answered long ago.
             return false;

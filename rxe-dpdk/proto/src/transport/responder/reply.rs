@@ -33,6 +33,7 @@ impl Responder {
         let quantum = cx.config.read_quantum as usize;
         let mut written = 0;
         while written < quantum {
+            // [RC-RSP-ACK-ORDER]
             let due = self.resources.oldest_due_psn();
             if self.ack_owed && due.is_none_or(|first| self.executed.0 < first) {
                 self.ack_owed = false;
@@ -79,6 +80,7 @@ impl Responder {
         }
         self.resources.abandon();
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+        // [RC-RSP-READ-GONE]
         self.nak = Some(Nak { psn: reply.next.psn(), msn, syndrome });
         Some(Broken { cause: QpErrorCause::RemoteKey, receive: None })
     }
@@ -113,6 +115,7 @@ impl Responder {
             }
             Kind::Read { rkey, .. } => {
                 let len = reply.left.min(common.mtu);
+                // [RC-RSP-DUP-READ-FIRST]
                 let op = match (reply.next == reply.from, reply.left <= common.mtu) {
                     (true, true) => Opcode::ReadResponseOnly,
                     (true, false) => Opcode::ReadResponseFirst,
@@ -137,6 +140,7 @@ impl Responder {
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
                     return Response::Refused;
                 };
+                // [RC-RSP-READ-AETH]
                 if op != Opcode::ReadResponseMiddle {
                     packet.aeth(syndrome, resource.msn);
                 }

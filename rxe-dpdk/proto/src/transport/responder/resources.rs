@@ -87,6 +87,7 @@ impl Resources {
     /// asks for one more has had it the first time, and this is for a copy of the request that came late.
     #[inline]
     pub(in crate::transport) fn has_room(&self) -> bool {
+        // [RC-RSP-READ-DEPTH-COPY]
         let answered = |resource: &Resource| resource.reply.is_none_or(|reply| reply.replay);
         self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(answered))
     }

@@ -10,6 +10,7 @@ use super::{Message, Refusal, Responder, payload_fits};
 impl Responder {
     pub(super) fn send(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         let position = packet.info().position;
+        // [RC-RSP-OPCODE-ORDER]
         let received = match (self.message, position.is_start()) {
             (Message::None, true) => 0,
             (Message::Send { received }, false) => received,
@@ -26,6 +27,7 @@ impl Responder {
         }
         let payload = packet.payload();
         let total = received.saturating_add(payload.len() as u32);
+        // [RC-RSP-RECV-TOO-SMALL]
         if total > wqe.length {
             // IBTA: a message longer than the receive is an invalid request (rxe says operational error).
             return Err(Refusal::Fatal {
@@ -34,6 +36,7 @@ impl Responder {
                 receive: WcStatus::LocLenErr,
             });
         }
+        // [RC-RSP-RECV-KEY]
         sge::scatter(&cx.keys, common.recv_pd, sges, received as usize, payload).map_err(|_| Refusal::Fatal {
             nak: Some(NakCode::RemoteOperational),
             cause: QpErrorCause::ReceiveKey,
@@ -46,6 +49,7 @@ impl Responder {
         }
         self.message_done();
         self.executed(packet, cx);
+        // [RC-RSP-INVALIDATE]
         if let Some(rkey) = packet.invalidate_rkey() {
             invalidate(cx, common, rkey)?;
         }

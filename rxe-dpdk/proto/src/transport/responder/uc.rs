@@ -30,15 +30,18 @@ impl Responder {
     ) -> Result<bool, Broken> {
         use Opcode::*;
         let psn = self.expected.nearest(packet.psn());
+        // [UC-RSP-STALE]
         if psn < self.expected && self.expected.since(psn) <= STALE_SPAN {
             cx.drop(DropReason::UcPsnStale);
             return Ok(false);
         }
         let starts = packet.info().position.is_start();
+        // [UC-RSP-RESYNC]
         if psn != self.expected || starts {
             self.break_message(cx);
             self.expected = psn;
         }
+        // [UC-RSP-WHOLE]
         let fits = match self.message {
             Message::None => starts,
             Message::Send { .. } => matches!(packet.opcode(), SendMiddle | SendLast | SendLastImm),
@@ -54,9 +57,11 @@ impl Responder {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendOnly | SendOnlyImm => self.send(common, cx, packet),
             _ => self.write(common, cx, packet),
         };
+        // [UC-RSP-SILENT]
         self.ack_owed = false;
         let Err(refusal) = executed else { return Ok(true) };
         self.skip(psn);
+        // [UC-RSP-NO-RECEIVE]
         let Refusal::Fatal { cause, receive, .. } = refusal else {
             self.message = Message::None;
             cx.stats.uc_messages_lost.inc();
@@ -64,9 +69,11 @@ impl Responder {
             cx.drop(DropReason::NoReceive);
             return Ok(false);
         };
+        // [UC-RSP-BAD-REQUEST]
         if let Some(reason) = drop_reason(cause) {
             cx.drop(reason);
         }
+        // [UC-RSP-OWN-FAULT]
         if matches!(cause, QpErrorCause::ReceiveTooSmall | QpErrorCause::ReceiveKey | QpErrorCause::CqOverflow) {
             return Err(Broken { cause, receive: Some(receive) });
         }
@@ -79,6 +86,7 @@ impl Responder {
     #[inline]
     fn break_message(&mut self, cx: &Context) {
         if !matches!(self.message, Message::None) {
+            // [UC-RSP-SRQ-KEEP]
             self.message = Message::None;
             cx.stats.uc_messages_lost.inc();
         }

@@ -32,24 +32,29 @@ impl Responder {
     ) -> Result<(), Undelivered> {
         use Undelivered::Dropped;
         let deth = packet.deth().ok_or(Dropped(DropReason::HeaderTruncated))?;
+        // [UD-RSP-QKEY]
         if deth.qkey() != common.qkey {
             return Err(Dropped(DropReason::QkeyMismatch));
         }
         let payload = packet.payload();
+        // [UD-RSP-ONE-PACKET]
         if payload.len() > common.mtu as usize || packet.pad() != payload.len().wrapping_neg() & 3 {
             return Err(Dropped(DropReason::PayloadLength));
         }
+        // [UD-RSP-NO-RECEIVE]
         if !self.has_receive(common, cx) {
             cx.stats.receive_queue_empty.inc();
             return Err(Dropped(DropReason::NoReceive));
         }
         let Some((wqe, sges)) = self.rq.front() else { return Err(Dropped(DropReason::NoReceive)) };
         let total = GRH_LEN + payload.len();
+        // [UD-RSP-TOO-LONG]
         if total > wqe.length as usize {
             // The receive stays for a datagram that fits.
             return Err(Dropped(DropReason::UdTooLong));
         }
         let broken = |cause, receive| Undelivered::Broken(Broken { cause, receive: Some(receive) });
+        // [UD-RSP-GRH]
         let header = packet.ip_header();
         let route = sge::scatter(&cx.keys, common.recv_pd, sges, 0, &[0; GRH_LEN][header.len()..])
             .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN - header.len(), header));

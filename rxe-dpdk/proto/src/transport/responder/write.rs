@@ -14,26 +14,31 @@ pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 impl Responder {
     pub(super) fn write(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         let info = packet.info();
+        // [RC-RSP-OPCODE-ORDER]
         let (rkey, va, left, total) = match (self.message, packet.reth()) {
             (Message::None, Some(reth)) => (reth.rkey(), reth.va(), reth.dma_len(), reth.dma_len()),
             (Message::Write { rkey, va, left, total }, None) => (rkey, va, left, total),
             _ => return Err(Refusal::invalid(QpErrorCause::OpcodeSequence)),
         };
         self.require(Access::REMOTE_WRITE)?;
+        // [RC-RSP-WRITE-IMM]
         if info.takes_receive && !self.has_receive(common, cx) {
             return Err(Refusal::NotReady);
         }
         let payload = packet.payload();
         let len = payload.len() as u32;
         // A packet that is not the last one must leave something for the last; the last must leave nothing.
+        // [RC-RSP-WRITE-LENGTH]
         let length_ok = if info.position.is_end() { len == left } else { len < left };
         if !length_ok || left > MAX_MESSAGE || !payload_fits(packet, common.mtu) {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
+        // [RC-RSP-RKEY-FIRST]
         if info.position.is_start() {
             // The whole range at once, so that a bad one changes nothing.
             check_remote(cx, common, rkey, va, left, Access::REMOTE_WRITE)?;
         }
+        // [RC-RSP-WRITE-GONE]
         if len > 0 {
             // Again for each packet: the region may be gone since the first.
             let qpn = common.qpn.get();
