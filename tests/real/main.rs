@@ -16,6 +16,7 @@ mod matrix;
 mod net;
 mod outbound;
 mod pci;
+mod perftest;
 mod pingpong;
 mod process;
 mod quick_start;
@@ -72,6 +73,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         verbs::run(&mut report, world);
         loss::run(&mut report, world);
         pingpong::run(&mut report, world);
+        perftest::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }

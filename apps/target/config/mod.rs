@@ -26,7 +26,7 @@ pub use fault::FaultSpec;
 pub use file::load;
 #[cfg(test)]
 pub use file::parse;
-pub use service::PingpongConfig;
+pub use service::{PerftestConfig, PingpongConfig};
 use settings::PortSettings;
 pub use settings::{Origin, Settings, Sourced};
 pub use values::{
@@ -69,6 +69,8 @@ pub struct Config {
     pub regions: Vec<RegionSpec>,
     /// Where the `region` service listens.
     pub region_port: u16,
+    /// What the service `perftest` is told.
+    pub perftest: PerftestConfig,
     /// What the service `pingpong` is told.
     pub pingpong: PingpongConfig,
     /// What idle workers do.
@@ -105,6 +107,7 @@ impl Config {
             Some(pcp) => pcp.value.0 as u8, // at most 7
             None => 0,
         };
+        let service = settings.service.unwrap_or_default();
         let services = resolve_services(settings.services, known_services)?;
         let mut regions = resolve_regions(settings.regions.unwrap_or_default())?;
         if regions.is_empty() && services.iter().any(|s| s == REGION_SERVICE) {
@@ -124,7 +127,8 @@ impl Config {
             services,
             regions,
             region_port: settings.region_port.map_or(DEFAULT_REGION_PORT, |p| p.value.0),
-            pingpong: settings.service.unwrap_or_default().pingpong(),
+            perftest: service.perftest()?,
+            pingpong: service.pingpong(),
             idle: settings.idle.map_or(Idle::Pause, |i| i.value),
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
             traffic_class: settings.traffic_class.and_then(|t| t.value.0),

@@ -7,6 +7,7 @@
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
 //! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
+//! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
 //!
 //! Where several services listen on one port, the first in this order that claims a request gets it. Every service is
 //! one file: a state machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service)
@@ -15,6 +16,7 @@
 mod endpoint;
 mod factory;
 mod out_of_band;
+mod perftest;
 mod pingpong;
 mod port18515;
 mod port7471;
@@ -31,15 +33,18 @@ use crate::mistake::{Mistake, mistake};
 
 pub use tally::Book;
 
-type Make = fn(&Config, &Book) -> Box<dyn ServiceFactory>;
+/// Makes the factory of a service, unless another one's does its work too.
+type Make = fn(&Config, &Book) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
-const ALL: [(&str, Make); 5] = [
-    (rping::NAME, |_, book| Box::new(rping::factory(book))),
-    (rdma_server::NAME, |_, book| Box::new(rdma_server::factory(book))),
-    (rdma_example::NAME, |_, book| Box::new(rdma_example::factory(book))),
-    (region::NAME, |config, book| Box::new(region::factory(config.region_port, book))),
-    (pingpong::NAME, |config, book| port18515::factory(Some(config.pingpong.clone()), book)),
+const ALL: [(&str, Make); 6] = [
+    (rping::NAME, |_, book| Some(Box::new(rping::factory(book)))),
+    (rdma_server::NAME, |_, book| Some(Box::new(rdma_server::factory(book)))),
+    (rdma_example::NAME, |_, book| Some(Box::new(rdma_example::factory(book)))),
+    (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, book)))),
+    // One port, one factory for both.
+    (pingpong::NAME, |config, book| port18515::factory(config, book)),
+    (perftest::NAME, |config, book| port18515::factory(config, book).filter(|both| both.name() == perftest::NAME)),
 ];
 
 /// The names of all services.
@@ -53,7 +58,7 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book)
     let chosen: Vec<Box<dyn ServiceFactory>> = ALL
         .iter()
         .filter(|(name, _)| config.services.iter().any(|n| n == name))
-        .map(|(_, make)| make(config, &book))
+        .filter_map(|(_, make)| make(config, &book))
         .collect();
     if chosen.iter().any(|factory| factory.name() == region::NAME) {
         // The only port that users choose.
@@ -88,7 +93,12 @@ mod tests {
     fn every_name_makes_its_service() {
         let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|mistake| panic!("{mistake}"));
         let made: Vec<&str> = all.iter().map(|factory| factory.name()).collect();
-        assert_eq!(made, names());
+        // One factory has both names of those that share a port.
+        assert_eq!(made.join(" "), names().join(" "));
+        for name in names() {
+            let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|mistake| panic!("{mistake}"));
+            assert_eq!(one.iter().map(|factory| factory.name()).collect::<Vec<_>>(), [name]);
+        }
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
     }
 

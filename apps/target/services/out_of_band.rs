@@ -2,7 +2,7 @@
 
 use rxe_dpdk::service::{Context, PeerPath};
 use rxe_proto::mem::PdId;
-use rxe_proto::transport::{AhError, AhId, QpError, QpTransition, Qpn, RtrAttr, RtsAttr, SendOp};
+use rxe_proto::transport::{AhError, AhId, QpError, QpTransition, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendOp};
 use rxe_proto::wire::{PathMtu, Psn, udp_source_port, udp_source_port_ud};
 
 /// The Q_Key of perftest's and the pingpongs' datagrams.
@@ -27,6 +27,8 @@ pub struct Peer {
     pub path_mtu: PathMtu,
     /// READs and atomics that it may have outstanding here.
     pub rd_atomic: u8,
+    /// Its memory, where it has told of some.
+    pub remote: RemoteAddr,
 }
 
 impl Peer {

@@ -8,9 +8,10 @@ use rxe_dpdk::service::{Context, Listen, PeerPath, Service, ServiceFactory, Stre
 use rxe_proto::transport::{AsyncEvent, WorkCompletion};
 use rxe_proto::{Duration, Instant};
 
+use super::perftest::{self, Perftest};
 use super::pingpong::{self, Pingpong};
 use super::tally::{Book, Tally};
-use crate::config::PingpongConfig;
+use crate::config::{Config, PerftestConfig, PingpongConfig};
 
 /// The port.
 pub const PORT: u16 = 18515;
@@ -18,21 +19,29 @@ pub const PORT: u16 = 18515;
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long a client may take for its first bytes.
 const GREETING: Duration = Duration::from_secs(30);
-/// Marks timers and questions of the pingpongs; numbers are below it.
+/// Mark timers and questions of the families; their numbers are below.
 const PINGPONG: u64 = 1 << 62;
+const PERFTEST: u64 = 1 << 61;
+/// The name where both families are served.
+const BOTH: &str = "pingpong perftest";
+/// What counts streams of neither family.
+const NOBODY: &str = "port-18515";
 /// Our own timer.
 const SWEEP_TOKEN: u64 = u64::MAX;
 
 /// A stream that has not said enough yet.
 struct Greeting {
+    local: SocketAddr,
     from: SocketAddr,
     first: Vec<u8>,
     since: Instant,
 }
 
 /// Who comes here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Family {
     Pingpong,
+    Perftest,
     /// Nobody we know.
     Stranger,
 }
@@ -41,100 +50,26 @@ enum Family {
 struct Port18515 {
     greetings: HashMap<StreamId, Greeting>,
     pingpong: Option<Pingpong>,
+    perftest: Option<Perftest>,
     /// Counts what is nobody's.
     tally: Arc<Tally>,
 }
 
-impl Port18515 {
-    /// Whose stream begins with `first`; `None` while that cannot be told.
-    fn recognise(&self, first: &[u8]) -> Option<Family> {
-        if self.pingpong.is_some() {
-            match pingpong::recognise(first) {
-                Some(true) => return Some(Family::Pingpong),
-                None => return None,
-                Some(false) => {}
-            }
-        }
-        Some(Family::Stranger)
+/// Whose stream begins with `first`; `None` while that cannot be told.
+fn recognise(first: &[u8], pingpong: bool, perftest: bool) -> Option<Family> {
+    let pingpong = if pingpong { pingpong::recognise(first) } else { Some(false) };
+    let perftest = if perftest { perftest::recognise(first) } else { Some(false) };
+    match (pingpong, perftest) {
+        (Some(true), _) => Some(Family::Pingpong),
+        (_, Some(true)) => Some(Family::Perftest),
+        (Some(false), Some(false)) => Some(Family::Stranger),
+        _ => None,
     }
 }
 
-impl Service for Port18515 {
-    fn start(&mut self, cx: &mut Context<'_>) {
-        cx.set_timer(SWEEP, SWEEP_TOKEN);
-    }
-
-    fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, _local: SocketAddr, from: SocketAddr) {
-        self.greetings.insert(stream, Greeting { from, first: Vec::new(), since: cx.now() });
-    }
-
-    fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) {
-        let Some(greeting) = self.greetings.get_mut(&stream) else {
-            if let Some(pingpong) = &mut self.pingpong {
-                pingpong.stream_data(cx, stream, data);
-            }
-            return;
-        };
-        greeting.first.extend_from_slice(data);
-        let first = std::mem::take(&mut greeting.first);
-        let from = greeting.from;
-        match self.recognise(&first) {
-            None => {
-                if let Some(greeting) = self.greetings.get_mut(&stream) {
-                    greeting.first = first;
-                }
-                return;
-            }
-            Some(Family::Pingpong) => {
-                if let Some(pingpong) = &mut self.pingpong {
-                    pingpong.stream_opened(cx, stream, from);
-                    pingpong.stream_data(cx, stream, &first);
-                }
-            }
-            Some(Family::Stranger) => {
-                self.tally.malformed.inc();
-                let shown = first.get(..first.len().min(16)).unwrap_or_default().escape_ascii();
-                tracing::warn!(client = %from, "port {PORT}: a client that begins with \"{shown}\" is none we serve");
-                cx.stream_close(stream);
-            }
-        }
-        self.greetings.remove(&stream);
-    }
-
-    fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId, _reset: bool) {
-        if self.greetings.remove(&stream).is_none()
-            && let Some(pingpong) = &mut self.pingpong
-        {
-            pingpong.stream_closed(cx, stream);
-        }
-    }
-
-    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
-        if let Some(pingpong) = &mut self.pingpong {
-            pingpong.completion(cx, wc);
-        }
-    }
-
-    fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) {
-        if let Some(pingpong) = &mut self.pingpong {
-            pingpong.async_event(cx, event);
-        }
-    }
-
-    fn path_resolved(&mut self, cx: &mut Context<'_>, token: u64, path: Option<&PeerPath>) {
-        if let Some(pingpong) = &mut self.pingpong {
-            pingpong.path_resolved(cx, token & !PINGPONG, path);
-        }
-    }
-
-    fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
-        if token != SWEEP_TOKEN {
-            if let Some(pingpong) = &mut self.pingpong {
-                pingpong.timer(cx, token & !PINGPONG);
-            }
-            return;
-        }
-        cx.set_timer(SWEEP, SWEEP_TOKEN);
+impl Port18515 {
+    /// Gives up streams that say nothing.
+    fn sweep_greetings(&mut self, cx: &mut Context<'_>) {
         let now = cx.now();
         let mute = self.greetings.iter().filter(|(_, greeting)| now.saturating_since(greeting.since) >= GREETING);
         let mute: Vec<StreamId> = mute.map(|(stream, _)| *stream).collect();
@@ -143,21 +78,120 @@ impl Service for Port18515 {
             self.tally.idle_ended.inc();
             cx.stream_close(stream);
         }
-        if let Some(pingpong) = &mut self.pingpong {
-            pingpong.sweep(cx);
+    }
+
+    /// A stream has said enough to be somebody's.
+    fn greet(&mut self, cx: &mut Context<'_>, stream: StreamId, family: Family, greeting: &Greeting) {
+        let Greeting { local, from, first, .. } = greeting;
+        match (family, &mut self.pingpong, &mut self.perftest) {
+            (Family::Pingpong, Some(pingpong), _) => {
+                pingpong.stream_opened(cx, stream, *from);
+                pingpong.stream_data(cx, stream, first);
+            }
+            (Family::Perftest, _, Some(perftest)) => {
+                perftest.stream_opened(cx, stream, *local, *from);
+                perftest.stream_data(cx, stream, first);
+            }
+            _ => {
+                self.tally.malformed.inc();
+                let shown = first.get(..first.len().min(16)).unwrap_or_default().escape_ascii();
+                tracing::warn!(client = %from, "port {PORT}: a client that begins with \"{shown}\" is none we serve");
+                cx.stream_close(stream);
+            }
+        }
+    }
+}
+
+impl Service for Port18515 {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        cx.set_timer(SWEEP, SWEEP_TOKEN);
+    }
+
+    fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, local: SocketAddr, from: SocketAddr) {
+        self.greetings.insert(stream, Greeting { local, from, first: Vec::new(), since: cx.now() });
+    }
+
+    fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) {
+        if let Some(greeting) = self.greetings.get_mut(&stream) {
+            greeting.first.extend_from_slice(data);
+            let family = recognise(&greeting.first, self.pingpong.is_some(), self.perftest.is_some());
+            if let Some(family) = family
+                && let Some(greeting) = self.greetings.remove(&stream)
+            {
+                self.greet(cx, stream, family, &greeting);
+            }
+            return;
+        }
+        let taken = self.perftest.as_mut().is_some_and(|perftest| perftest.stream_data(cx, stream, data));
+        if !taken && let Some(pingpong) = &mut self.pingpong {
+            pingpong.stream_data(cx, stream, data);
+        }
+    }
+
+    fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId, _reset: bool) {
+        if self.greetings.remove(&stream).is_some() {
+            return;
+        }
+        let taken = self.perftest.as_mut().is_some_and(|perftest| perftest.stream_closed(cx, stream));
+        if !taken && let Some(pingpong) = &mut self.pingpong {
+            pingpong.stream_closed(cx, stream);
+        }
+    }
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        let taken = self.perftest.as_mut().is_some_and(|perftest| perftest.completion(cx, wc));
+        if !taken && let Some(pingpong) = &mut self.pingpong {
+            pingpong.completion(cx, wc);
+        }
+    }
+
+    fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) {
+        let taken = self.perftest.as_mut().is_some_and(|perftest| perftest.async_event(cx, event));
+        if !taken && let Some(pingpong) = &mut self.pingpong {
+            pingpong.async_event(cx, event);
+        }
+    }
+
+    fn path_resolved(&mut self, cx: &mut Context<'_>, token: u64, path: Option<&PeerPath>) {
+        match (&mut self.pingpong, &mut self.perftest) {
+            (Some(pingpong), _) if token & PINGPONG != 0 => pingpong.path_resolved(cx, token & !PINGPONG, path),
+            (_, Some(perftest)) => perftest.path_resolved(cx, token & !PERFTEST, path),
+            _ => {}
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        let sweep = token == SWEEP_TOKEN;
+        match (&mut self.pingpong, &mut self.perftest) {
+            _ if sweep => {}
+            (Some(pingpong), _) if token & PINGPONG != 0 => pingpong.timer(cx, token & !PINGPONG),
+            (_, Some(perftest)) => perftest.timer(cx, token & !PERFTEST),
+            _ => {}
+        }
+        if sweep {
+            cx.set_timer(SWEEP, SWEEP_TOKEN);
+            self.sweep_greetings(cx);
+            if let Some(pingpong) = &mut self.pingpong {
+                pingpong.sweep(cx);
+            }
+            if let Some(perftest) = &mut self.perftest {
+                perftest.sweep(cx);
+            }
         }
     }
 }
 
 /// Makes the instances of the port.
 struct Port18515Factory {
+    name: &'static str,
     pingpong: Option<PingpongConfig>,
+    perftest: Option<PerftestConfig>,
     book: Book,
 }
 
 impl ServiceFactory for Port18515Factory {
     fn name(&self) -> &'static str {
-        pingpong::NAME
+        self.name
     }
 
     fn listen(&self) -> Vec<Listen> {
@@ -165,13 +199,53 @@ impl ServiceFactory for Port18515Factory {
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        let tally = self.book.open(pingpong::NAME);
-        let pingpong = self.pingpong.clone().map(|config| Pingpong::new(config, PINGPONG, Arc::clone(&tally)));
-        Box::new(Port18515 { greetings: HashMap::new(), pingpong, tally })
+        let tally = self.book.open(NOBODY);
+        let pingpong = self.pingpong.clone().map(|config| {
+            let tally = self.book.open(pingpong::NAME);
+            Pingpong::new(config, PINGPONG, tally)
+        });
+        let perftest = self.perftest.clone().map(|config| {
+            let tally = self.book.open(perftest::NAME);
+            Perftest::new(config, PERFTEST, tally)
+        });
+        Box::new(Port18515 { greetings: HashMap::new(), pingpong, perftest, tally })
     }
 }
 
-/// The factory of the families that are wanted.
-pub fn factory(pingpong: Option<PingpongConfig>, book: &Book) -> Box<dyn ServiceFactory> {
-    Box::new(Port18515Factory { pingpong, book: book.clone() })
+/// The factory of the families that `config` chooses; none when it chooses none.
+pub fn factory(config: &Config, book: &Book) -> Option<Box<dyn ServiceFactory>> {
+    let chosen = |name: &str| config.services.iter().any(|service| service == name);
+    let pingpong = chosen(pingpong::NAME).then(|| config.pingpong.clone());
+    let perftest = chosen(perftest::NAME).then(|| config.perftest.clone());
+    let name = match (&pingpong, &perftest) {
+        (Some(_), Some(_)) => BOTH,
+        (Some(_), None) => pingpong::NAME,
+        (None, Some(_)) => perftest::NAME,
+        (None, None) => return None,
+    };
+    Some(Box::new(Port18515Factory { name, pingpong, perftest, book: book.clone() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_told_apart_by_their_first_bytes() {
+        let pingpong = b"0000:000011:";
+        for (first, both, alone) in [
+            (&b""[..], None, None),
+            (b"6", None, None),
+            (b"6.06\0", Some(Family::Perftest), Some(Family::Stranger)),
+            (b"25.10\0", Some(Family::Perftest), Some(Family::Stranger)),
+            (b"0000", None, None),
+            (pingpong, Some(Family::Pingpong), Some(Family::Pingpong)),
+            (b"00000", Some(Family::Stranger), Some(Family::Stranger)),
+            (b"GET / HTTP", Some(Family::Stranger), Some(Family::Stranger)),
+        ] {
+            assert_eq!(recognise(first, true, true), both, "{}", first.escape_ascii());
+            assert_eq!(recognise(first, true, false), alone, "{} without perftest", first.escape_ascii());
+        }
+        assert_eq!(recognise(pingpong, false, true), Some(Family::Stranger));
+    }
 }

@@ -17,7 +17,7 @@ use rxe_dpdk::service::{Context, PeerPath, QpSpec, StreamId};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::mem::{Access, MemoryRegion, PdId};
 use rxe_proto::transport::{
-    AsyncEvent, PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, WcOpcode, WcStatus,
+    AsyncEvent, PostError, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, WcOpcode, WcStatus,
     WorkCompletion,
 };
 use rxe_proto::wire::{Gid, PathMtu};
@@ -269,7 +269,14 @@ impl Pingpong {
             let spec = batch.srq.map_or(spec, |srq| spec.with_srq(srq));
             let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
             batch.qps.push(qp);
-            let peer = Peer { path: path.clone(), qpn: line.qpn, psn: line.psn, path_mtu: ASSUMED_MTU, rd_atomic: 0 };
+            let peer = Peer {
+                path: path.clone(),
+                qpn: line.qpn,
+                psn: line.psn,
+                path_mtu: ASSUMED_MTU,
+                rd_atomic: 0,
+                remote: RemoteAddr::default(),
+            };
             if !shared {
                 for slot in 0..u64::from(slots) {
                     batch.post_recv(cx, qp, slot).map_err(|error| error.to_string())?;

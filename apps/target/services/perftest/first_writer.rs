@@ -1,0 +1,148 @@
+//! Plays the server of ib_write_lat on a client's queue pair; the rules are in [`write_lat`](super::write_lat).
+
+use rxe_dpdk::service::Context;
+use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::transport::{
+    QpTransition, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
+};
+use rxe_proto::{Duration, Instant};
+
+use super::test_qp::{PEER_ACCESS, Sink, TestQp};
+use super::write_lat::{BLANK, Rally, Stroke};
+
+/// An RC client's adapter acknowledges the first WRITE at once. One that does not within this time is UC.
+const ACKNOWLEDGED: Duration = Duration::from_millis(200);
+/// After such a silence the client may have gone on to twice the size.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Where the game stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The first WRITE is out, as RC.
+    Rc { since: Instant },
+    /// The client takes our WRITEs. Its own first one will show the size.
+    Served,
+    /// It goes to and fro.
+    Rally { rally: Rally, since: Instant, beyond: bool },
+}
+
+/// The server of one ib_write_lat client.
+pub struct FirstWriter {
+    /// What we write from.
+    source: MemoryRegion,
+    remote: RemoteAddr,
+    first: usize,
+    stage: Stage,
+    /// Messages written.
+    pub strokes: u64,
+}
+
+impl FirstWriter {
+    /// Makes the first WRITE, of `first` bytes.
+    pub fn start(
+        cx: &mut Context<'_>,
+        test: &TestQp,
+        sink: &Sink,
+        remote: RemoteAddr,
+        first: usize,
+    ) -> Result<FirstWriter, String> {
+        let memory = cx.alloc_memory(sink.region.len() as usize).map_err(|error| error.to_string())?;
+        let source = cx.register(sink.region.pd(), memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let stage = Stage::Rc { since: cx.now() };
+        let mut writer = FirstWriter { source, remote, first, stage, strokes: 0 };
+        let target = sink.region.memory();
+        let started = target
+            .fill(0, target.len(), BLANK)
+            .and_then(|()| writer.source.memory().fill(0, first, 1))
+            .map_err(|error| error.to_string())
+            .and_then(|()| writer.write(cx, test, 0, first));
+        match started {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                writer.close(cx);
+                Err(error)
+            }
+        }
+    }
+
+    /// WRITEs `length` bytes from and to `offset`.
+    fn write(&mut self, cx: &mut Context<'_>, test: &TestQp, offset: usize, length: usize) -> Result<(), String> {
+        let remote = RemoteAddr { addr: self.remote.addr + offset as u64, ..self.remote };
+        let sge = Sge { addr: self.source.addr() + offset as u64, length: length as u32, lkey: self.source.lkey() };
+        let op = SendOp::Write { remote, imm: None };
+        let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
+        cx.post_send(test.qp, &wr).map_err(|error| error.to_string())?;
+        self.strokes += 1;
+        Ok(())
+    }
+
+    fn stroke(&mut self, cx: &mut Context<'_>, test: &TestQp, stroke: Stroke) -> Result<(), String> {
+        let Stroke { size, counter } = stroke;
+        self.source.memory().write(size - 1, &[counter]).map_err(|error| error.to_string())?;
+        self.write(cx, test, 0, size)
+    }
+
+    /// A WRITE of ours has arrived.
+    pub fn completed(&mut self, wc: &WorkCompletion) {
+        if wc.opcode == WcOpcode::RdmaWrite && matches!(self.stage, Stage::Rc { .. }) {
+            self.stage = Stage::Served;
+        }
+    }
+
+    /// The client does not answer as RC: it is UC, and everything begins again.
+    pub fn begin_again(&mut self, cx: &mut Context<'_>, test: &TestQp) -> Result<(), String> {
+        self.stage = Stage::Served;
+        cx.modify_qp(test.qp, QpTransition::ToReset)
+            .and_then(|()| cx.set_qp_type(test.qp, QpType::Uc))
+            .and_then(|()| cx.modify_qp(test.qp, QpTransition::ToInit { access: PEER_ACCESS }))
+            .and_then(|()| test.peer.connect(cx, test.qp, test.psn))
+            .map_err(|error| error.to_string())?;
+        self.write(cx, test, 0, self.first)
+    }
+
+    /// Whether the first WRITE waits for its acknowledgement.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self.stage, Stage::Rc { .. })
+    }
+
+    /// Looks into the memory and does what is due. To be called in every turn of the loop.
+    pub fn poll(&mut self, cx: &mut Context<'_>, test: &TestQp, sink: &Sink) -> Result<(), String> {
+        let memory = sink.region.memory();
+        let byte = |at: usize| {
+            let mut byte = [BLANK];
+            // Inside, as offsets are below the limit.
+            let _ = memory.read(at, &mut byte);
+            byte[0]
+        };
+        let now = cx.now();
+        let moved = match self.stage {
+            Stage::Rally { rally, since, beyond } => {
+                let limit = memory.len();
+                let silent = now.saturating_since(since) >= SILENCE;
+                if silent && !beyond && rally.beyond() < limit {
+                    self.stage = Stage::Rally { rally, since: now, beyond: true };
+                    self.source.memory().write(rally.beyond(), &[1]).map_err(|error| error.to_string())?;
+                    return self.write(cx, test, rally.beyond(), 1);
+                }
+                rally.look(limit, byte)
+            }
+            Stage::Rc { since } if byte(0) == BLANK && now.saturating_since(since) >= ACKNOWLEDGED => {
+                return self.begin_again(cx, test);
+            }
+            _ if byte(0) == BLANK => None,
+            _ => Rally::find(self.first, byte),
+        };
+        match moved {
+            Some((rally, stroke)) => {
+                self.stage = Stage::Rally { rally, since: now, beyond: false };
+                self.stroke(cx, test, stroke)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the memory back.
+    pub fn close(&self, cx: &mut Context<'_>) {
+        cx.deregister(&self.source);
+    }
+}

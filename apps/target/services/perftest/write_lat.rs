@@ -1,0 +1,126 @@
+//! The other end of ib_write_lat, in which the server writes first and knows less than the client.
+//!
+//! Each end polls the last byte of its buffer for the other's counter: 1, 2, 3 and so on, modulo 256. The size of the
+//! messages was not said. But a client's buffer holds 4096 bytes at least, and the first WRITE may be as long as that
+//! with ones all over: the client finds its one whatever its size. Its answer shows the size, as our buffer was filled
+//! with what no client writes first.
+//!
+//! With `-a` client and server go on to twice the size, without a word, and the counter starts anew. Within the first
+//! WRITE the client finds its one at once and writes; beyond it the client waits, so after a silence we write a single
+//! one where it looks.
+
+/// What the buffer is filled with, so that a write shows.
+pub const BLANK: u8 = 0xFF;
+
+/// The game, once the size is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rally {
+    /// Bytes of each message.
+    pub size: usize,
+    /// The counter that the client writes next.
+    expected: u8,
+}
+
+/// What there is to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stroke {
+    /// Bytes of the message.
+    pub size: usize,
+    /// The last of them.
+    pub counter: u8,
+}
+
+impl Rally {
+    /// Looks for the client's first message in a blank buffer of `len` bytes.
+    pub fn find(len: usize, byte: impl Fn(usize) -> u8) -> Option<(Rally, Stroke)> {
+        // Zeros and a one. The packets of a long message come one by one: the one comes with the last.
+        let size = (0..len).find(|at| byte(*at) == BLANK).unwrap_or(len);
+        if size == 0 || byte(size - 1) != 1 {
+            return None;
+        }
+        Some(Rally { size, expected: 1 }.answer())
+    }
+
+    /// Looks for the next message of the client. `limit` is the length of the buffer.
+    pub fn look(self, limit: usize, byte: impl Fn(usize) -> u8) -> Option<(Rally, Stroke)> {
+        if byte(self.size - 1) == self.expected {
+            return Some(self.answer());
+        }
+        let doubled = self.size * 2;
+        if doubled <= limit && byte(doubled - 1) == 1 {
+            return Some(Rally { size: doubled, expected: 1 }.answer());
+        }
+        None
+    }
+
+    fn answer(self) -> (Rally, Stroke) {
+        let counter = self.expected.wrapping_add(1);
+        (Rally { expected: counter, ..self }, Stroke { size: self.size, counter })
+    }
+
+    /// Where the client would look for a one now if it has gone on to twice the size.
+    pub fn beyond(self) -> usize {
+        2 * self.size - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client's write of `size` bytes with its counter.
+    fn write(buffer: &mut [u8], size: usize, counter: u8) {
+        buffer[..size].fill(0);
+        buffer[size - 1] = counter;
+    }
+
+    #[test]
+    fn the_first_message_shows_the_size() {
+        for size in [1, 2, 33, 700, 4095, 4096] {
+            let mut buffer = [BLANK; 4096];
+            assert_eq!(Rally::find(4096, |at| buffer[at]), None);
+            if size > 1024 {
+                buffer[..1024].fill(0);
+                assert_eq!(Rally::find(4096, |at| buffer[at]), None, "a part of it");
+            }
+            write(&mut buffer, size, 1);
+            let (rally, stroke) = Rally::find(4096, |at| buffer[at]).expect("a message");
+            assert_eq!((rally.size, stroke), (size, Stroke { size, counter: 2 }));
+        }
+    }
+
+    #[test]
+    fn counters_go_round() {
+        let mut buffer = [BLANK; 4096];
+        write(&mut buffer, 2, 1);
+        let (mut rally, _) = Rally::find(4096, |at| buffer[at]).expect("a message");
+        for n in 2..1000u32 {
+            assert_eq!(rally.look(4096, |at| buffer[at]), None);
+            write(&mut buffer, 2, n as u8);
+            let (next, stroke) = rally.look(4096, |at| buffer[at]).expect("a message");
+            assert_eq!(stroke, Stroke { size: 2, counter: (n + 1) as u8 });
+            rally = next;
+        }
+    }
+
+    #[test]
+    fn the_size_may_double_up_to_the_limit() {
+        let mut buffer = [BLANK; 4096];
+        write(&mut buffer, 2, 1);
+        let (mut rally, _) = Rally::find(4096, |at| buffer[at]).expect("a message");
+        let mut size = 2;
+        while size < 4096 {
+            for n in 2..=5 {
+                write(&mut buffer, size, n);
+                rally = rally.look(4096, |at| buffer[at]).expect("a message").0;
+            }
+            assert_eq!(rally.beyond(), 2 * size - 1);
+            size *= 2;
+            write(&mut buffer, size, 1);
+            let (next, stroke) = rally.look(4096, |at| buffer[at]).expect("a message");
+            assert_eq!(stroke, Stroke { size, counter: 2 });
+            rally = next;
+        }
+        assert_eq!(rally.look(4096, |at| buffer[at]), None);
+    }
+}
