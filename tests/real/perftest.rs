@@ -11,11 +11,14 @@ const LIMIT: Duration = Duration::from_secs(150);
 /// What the target at MTU 4200 is told of ib_write_lat's messages.
 const WRITE_LAT: u64 = 65536;
 
-/// The groups `perftest-1500` and `perftest-4200`.
+/// The groups `perftest-1500`, `perftest-4200`, `perftest-cm-1500` and `perftest-cm-4200`.
 pub fn run(report: &mut Report, world: &World) {
     for mtu in [1500, 4200] {
         if report.group(&format!("perftest-{mtu}")) {
-            group(report, world, mtu);
+            group(report, world, mtu, cases(mtu));
+        }
+        if report.group(&format!("perftest-cm-{mtu}")) {
+            group(report, world, mtu, cm_cases(mtu));
         }
     }
 }
@@ -122,7 +125,40 @@ fn cases(mtu: u32) -> Vec<(String, Rows)> {
     cases
 }
 
-fn group(report: &mut Report, world: &World, mtu: u32) {
+/// The same over the connection manager: `-z` for what the ends tell each other, `-R` for the tests too.
+fn cm_cases(mtu: u32) -> Vec<(String, Rows)> {
+    let datagram = if mtu > 1500 { 4096 } else { 1024 };
+    // The size of ib_write_lat that the target expects.
+    let write_lat = if mtu > 1500 { WRITE_LAT } else { 2 };
+    let mut cases = Vec::new();
+    for way in ["-z", "-R"] {
+        for (command, rows) in [
+            ("ib_send_lat -n 100".to_owned(), Rows::One(2, 100)),
+            ("ib_send_lat -n 20 -s 16".to_owned(), Rows::One(16, 20)),
+            ("ib_send_lat -n 20 -s 20000".to_owned(), Rows::One(20000, 20)),
+            ("ib_send_lat -n 50 -c UD".to_owned(), Rows::One(2, 50)),
+            ("ib_send_bw -n 100".to_owned(), Rows::One(65536, 100)),
+            ("ib_send_bw -n 50 -b -q 4 -s 4096".to_owned(), Rows::One(4096, 200)),
+            ("ib_send_bw -n 100 -c UD".to_owned(), Rows::One(datagram, 100)),
+            ("ib_send_bw -n 50 -c UD -b".to_owned(), Rows::One(datagram, 50)),
+            ("ib_write_bw -n 100".to_owned(), Rows::One(65536, 100)),
+            ("ib_write_bw -n 100 -b -q 2 -s 1000".to_owned(), Rows::One(1000, 200)),
+            (format!("ib_write_lat -n 50 -s {write_lat}"), Rows::One(write_lat, 50)),
+            ("ib_read_bw -n 100 -q 4".to_owned(), Rows::One(65536, 400)),
+            ("ib_read_lat -n 100".to_owned(), Rows::One(2, 100)),
+            ("ib_atomic_bw -n 100".to_owned(), Rows::One(8, 100)),
+            ("ib_atomic_lat -n 100 -A CMP_AND_SWAP".to_owned(), Rows::One(8, 100)),
+        ] {
+            cases.push((format!("{command} {way}"), rows));
+        }
+    }
+    // The client refuses UC with -R itself.
+    cases.push(("ib_send_lat -n 50 -c UC -z".to_owned(), Rows::One(2, 50)));
+    cases.push(("ib_write_bw -n 50 -c UC -z".to_owned(), Rows::One(65536, 50)));
+    cases
+}
+
+fn group(report: &mut Report, world: &World, mtu: u32, cases: Vec<(String, Rows)>) {
     let boot = || {
         let mut more = Vec::new();
         if mtu > 1500 {
@@ -135,7 +171,7 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
     };
     let Some(mut bed) = report.fixture("boot", boot) else { return };
     let context = || bed.context();
-    for (command, rows) in cases(mtu) {
+    for (command, rows) in cases {
         report.case(&command, context, || perftest(&bed, &format!("{command} -F {TARGET_V4}"), &rows));
     }
     report.case("a client that talks nonsense and one that is killed: the next one works", context, || {

@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Context, Listen, PeerPath, Service, ServiceFactory, StreamId};
-use rxe_proto::transport::{AsyncEvent, WorkCompletion};
+use rxe_dpdk::service::{
+    Context, DatagramDecision, Decision, EndReason, Listen, PeerPath, Service, ServiceFactory, StreamId,
+};
+use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
+use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
+use rxe_proto::wire::cm::{PortSpace, SidrStatus};
 use rxe_proto::{Duration, Instant};
 
-use super::perftest::{self, Perftest};
+use super::perftest::{self, Perftest, Rendezvous};
 use super::pingpong::{self, Pingpong};
 use super::tally::{Book, Tally};
 use crate::config::{Config, PerftestConfig, PingpongConfig};
@@ -138,6 +142,32 @@ impl Service for Port18515 {
         }
     }
 
+    fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
+        match &mut self.perftest {
+            Some(perftest) => perftest.connect_request(cx, request),
+            None => Decision::refuse("perftest is not served here"),
+        }
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        if let Some(perftest) = &mut self.perftest {
+            perftest.connected(cx, qp);
+        }
+    }
+
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, _reason: EndReason) {
+        if let Some(perftest) = &mut self.perftest {
+            perftest.disconnected(cx, qp);
+        }
+    }
+
+    fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
+        match &mut self.perftest {
+            Some(perftest) => perftest.datagram_request(cx, request),
+            None => DatagramDecision::Refuse { status: SidrStatus::ServiceIdNotSupported },
+        }
+    }
+
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         let taken = self.perftest.as_mut().is_some_and(|perftest| perftest.completion(cx, wc));
         if !taken && let Some(pingpong) = &mut self.pingpong {
@@ -186,6 +216,7 @@ struct Port18515Factory {
     name: &'static str,
     pingpong: Option<PingpongConfig>,
     perftest: Option<PerftestConfig>,
+    rendezvous: Arc<Rendezvous>,
     book: Book,
 }
 
@@ -195,7 +226,12 @@ impl ServiceFactory for Port18515Factory {
     }
 
     fn listen(&self) -> Vec<Listen> {
-        vec![Listen::Tcp { port: PORT }]
+        let mut listens = vec![Listen::Tcp { port: PORT }];
+        if self.perftest.is_some() {
+            listens.push(Listen::cm(PORT));
+            listens.push(Listen::Cm { space: PortSpace::Udp, port: PORT, claims: |_| true });
+        }
+        listens
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
@@ -206,7 +242,7 @@ impl ServiceFactory for Port18515Factory {
         });
         let perftest = self.perftest.clone().map(|config| {
             let tally = self.book.open(perftest::NAME);
-            Perftest::new(config, PERFTEST, tally)
+            Perftest::new(config, PERFTEST, Arc::clone(&self.rendezvous), tally)
         });
         Box::new(Port18515 { greetings: HashMap::new(), pingpong, perftest, tally })
     }
@@ -223,7 +259,7 @@ pub fn factory(config: &Config, book: &Book) -> Option<Box<dyn ServiceFactory>> 
         (None, Some(_)) => perftest::NAME,
         (None, None) => return None,
     };
-    Some(Box::new(Port18515Factory { name, pingpong, perftest, book: book.clone() }))
+    Some(Box::new(Port18515Factory { name, pingpong, perftest, rendezvous: Arc::default(), book: book.clone() }))
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use rxe_dpdk::service::{Context, PeerPath, StreamId};
 use rxe_proto::Instant;
-use rxe_proto::transport::Qpn;
+use rxe_proto::cm::ConnId;
+use rxe_proto::transport::{Qpn, SendFlags, SendOp, SendWr};
 use rxe_proto::wire::{Gid, PathMtu};
 
 use super::first_writer::FirstWriter;
@@ -21,6 +22,8 @@ pub const RECORDS_OF_WRITE_LAT: u32 = 4;
 pub enum Channel {
     /// A TCP stream.
     Stream(StreamId),
+    /// A control connection: our queue pair and the connection.
+    Control(Qpn, ConnId),
 }
 
 impl Channel {
@@ -28,6 +31,7 @@ impl Channel {
     pub fn form(self) -> Form {
         match self {
             Channel::Stream(_) => Form::Text,
+            Channel::Control(..) => Form::Binary,
         }
     }
 }
@@ -47,6 +51,8 @@ pub struct Client {
     pub sink: Option<Sink>,
     /// Our queue pairs by the client's.
     pub qps: HashMap<Qpn, Qpn>,
+    /// The client has asked for connections for its tests.
+    pub connects: bool,
     /// How many records have come.
     pub records: u32,
     /// READs and atomics that the client has outstanding; 1 where it has none.
@@ -69,6 +75,7 @@ impl Client {
             path: None,
             sink: None,
             qps: HashMap::new(),
+            connects: false,
             records: 0,
             out_reads: 0,
             heard: cx.now(),
@@ -80,6 +87,15 @@ impl Client {
     pub fn say(&self, cx: &mut Context<'_>, message: &[u8]) {
         match self.channel {
             Channel::Stream(stream) => cx.stream_send(stream, message),
+            Channel::Control(qp, conn) => {
+                let op = SendOp::Send { imm: None };
+                let wr = SendWr { wr_id: 0, op, sges: &[], flags: SendFlags::SIGNALED };
+                if let Err(error) = cx.post_send_inline(qp, &wr, message) {
+                    // A client that does not wait for answers, or is gone.
+                    tracing::debug!(client = %self.from, %error, "perftest client does not take its answers");
+                    cx.disconnect(conn);
+                }
+            }
         }
     }
 

@@ -3,12 +3,14 @@
 use rxe_dpdk::service::Context;
 use rxe_proto::mem::{Access, MemoryRegion};
 use rxe_proto::transport::{
-    QpTransition, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
+    QpTransition, QpType, Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
 };
+use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
 
-use super::test_qp::{PEER_ACCESS, Sink, TestQp};
+use super::test_qp::{PEER_ACCESS, Sink};
 use super::write_lat::{BLANK, Rally, Stroke};
+use crate::services::out_of_band::Peer;
 
 /// An RC client's adapter acknowledges the first WRITE at once. One that does not within this time is UC.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
@@ -28,6 +30,7 @@ enum Stage {
 
 /// The server of one ib_write_lat client.
 pub struct FirstWriter {
+    qp: Qpn,
     /// What we write from.
     source: MemoryRegion,
     remote: RemoteAddr,
@@ -41,7 +44,7 @@ impl FirstWriter {
     /// Makes the first WRITE, of `first` bytes.
     pub fn start(
         cx: &mut Context<'_>,
-        test: &TestQp,
+        qp: Qpn,
         sink: &Sink,
         remote: RemoteAddr,
         first: usize,
@@ -49,13 +52,13 @@ impl FirstWriter {
         let memory = cx.alloc_memory(sink.region.len() as usize).map_err(|error| error.to_string())?;
         let source = cx.register(sink.region.pd(), memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let stage = Stage::Rc { since: cx.now() };
-        let mut writer = FirstWriter { source, remote, first, stage, strokes: 0 };
+        let mut writer = FirstWriter { qp, source, remote, first, stage, strokes: 0 };
         let target = sink.region.memory();
         let started = target
             .fill(0, target.len(), BLANK)
             .and_then(|()| writer.source.memory().fill(0, first, 1))
             .map_err(|error| error.to_string())
-            .and_then(|()| writer.write(cx, test, 0, first));
+            .and_then(|()| writer.write(cx, 0, first));
         match started {
             Ok(()) => Ok(writer),
             Err(error) => {
@@ -66,20 +69,20 @@ impl FirstWriter {
     }
 
     /// WRITEs `length` bytes from and to `offset`.
-    fn write(&mut self, cx: &mut Context<'_>, test: &TestQp, offset: usize, length: usize) -> Result<(), String> {
+    fn write(&mut self, cx: &mut Context<'_>, offset: usize, length: usize) -> Result<(), String> {
         let remote = RemoteAddr { addr: self.remote.addr + offset as u64, ..self.remote };
         let sge = Sge { addr: self.source.addr() + offset as u64, length: length as u32, lkey: self.source.lkey() };
         let op = SendOp::Write { remote, imm: None };
         let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        cx.post_send(test.qp, &wr).map_err(|error| error.to_string())?;
+        cx.post_send(self.qp, &wr).map_err(|error| error.to_string())?;
         self.strokes += 1;
         Ok(())
     }
 
-    fn stroke(&mut self, cx: &mut Context<'_>, test: &TestQp, stroke: Stroke) -> Result<(), String> {
+    fn stroke(&mut self, cx: &mut Context<'_>, stroke: Stroke) -> Result<(), String> {
         let Stroke { size, counter } = stroke;
         self.source.memory().write(size - 1, &[counter]).map_err(|error| error.to_string())?;
-        self.write(cx, test, 0, size)
+        self.write(cx, 0, size)
     }
 
     /// A WRITE of ours has arrived.
@@ -90,14 +93,15 @@ impl FirstWriter {
     }
 
     /// The client does not answer as RC: it is UC, and everything begins again.
-    pub fn begin_again(&mut self, cx: &mut Context<'_>, test: &TestQp) -> Result<(), String> {
+    pub fn begin_again(&mut self, cx: &mut Context<'_>, peer: &Peer, psn: Psn) -> Result<(), String> {
+        let qp = self.qp;
         self.stage = Stage::Served;
-        cx.modify_qp(test.qp, QpTransition::ToReset)
-            .and_then(|()| cx.set_qp_type(test.qp, QpType::Uc))
-            .and_then(|()| cx.modify_qp(test.qp, QpTransition::ToInit { access: PEER_ACCESS }))
-            .and_then(|()| test.peer.connect(cx, test.qp, test.psn))
+        cx.modify_qp(qp, QpTransition::ToReset)
+            .and_then(|()| cx.set_qp_type(qp, QpType::Uc))
+            .and_then(|()| cx.modify_qp(qp, QpTransition::ToInit { access: PEER_ACCESS }))
+            .and_then(|()| peer.connect(cx, qp, psn))
             .map_err(|error| error.to_string())?;
-        self.write(cx, test, 0, self.first)
+        self.write(cx, 0, self.first)
     }
 
     /// Whether the first WRITE waits for its acknowledgement.
@@ -105,8 +109,9 @@ impl FirstWriter {
         matches!(self.stage, Stage::Rc { .. })
     }
 
-    /// Looks into the memory and does what is due. To be called in every turn of the loop.
-    pub fn poll(&mut self, cx: &mut Context<'_>, test: &TestQp, sink: &Sink) -> Result<(), String> {
+    /// Looks into the memory and does what is due. To be called in every turn of the loop. `told` is the client's queue
+    /// pair and our first PSN, where it may turn out to be UC.
+    pub fn poll(&mut self, cx: &mut Context<'_>, told: Option<(&Peer, Psn)>, sink: &Sink) -> Result<(), String> {
         let memory = sink.region.memory();
         let byte = |at: usize| {
             let mut byte = [BLANK];
@@ -122,12 +127,15 @@ impl FirstWriter {
                 if silent && !beyond && rally.beyond() < limit {
                     self.stage = Stage::Rally { rally, since: now, beyond: true };
                     self.source.memory().write(rally.beyond(), &[1]).map_err(|error| error.to_string())?;
-                    return self.write(cx, test, rally.beyond(), 1);
+                    return self.write(cx, rally.beyond(), 1);
                 }
                 rally.look(limit, byte)
             }
             Stage::Rc { since } if byte(0) == BLANK && now.saturating_since(since) >= ACKNOWLEDGED => {
-                return self.begin_again(cx, test);
+                return match told {
+                    Some((peer, psn)) => self.begin_again(cx, peer, psn),
+                    None => Ok(()),
+                };
             }
             _ if byte(0) == BLANK => None,
             _ => Rally::find(self.first, byte),
@@ -135,7 +143,7 @@ impl FirstWriter {
         match moved {
             Some((rally, stroke)) => {
                 self.stage = Stage::Rally { rally, since: now, beyond: false };
-                self.stroke(cx, test, stroke)
+                self.stroke(cx, stroke)
             }
             None => Ok(()),
         }

@@ -6,16 +6,18 @@
 //! SENDs are [sent back](echo). Only ib_write_lat waits for its server to begin, and is known by its silence.
 
 mod client;
+mod connections;
 mod echo;
 mod first_writer;
 mod record;
+mod rendezvous;
 mod report;
 mod talk;
 mod test_qp;
 mod write_lat;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Context, PeerPath, StreamId};
@@ -25,8 +27,10 @@ use rxe_proto::transport::{AsyncEvent, QpErrorCause, Qpn, RemoteAddr, WcOpcode, 
 use rxe_proto::wire::PathMtu;
 
 use self::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
+use self::connections::{CONNECTION, Connection, DATAGRAM, Datagrams, Role, Shared};
 use self::first_writer::FirstWriter;
 use self::record::Record;
+pub use self::rendezvous::Rendezvous;
 use self::report::Meter;
 use self::talk::{REPORT_FIELDS, Said};
 use self::test_qp::{RD_ATOMIC, Sink, TestQp};
@@ -53,15 +57,32 @@ pub struct Perftest {
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     tests: HashMap<Qpn, TestQp>,
+    /// Connections and datagram queue pairs of clients that use the connection manager, and the memory behind those.
+    connections: HashMap<Qpn, Connection>,
+    datagrams: HashMap<Qpn, Datagrams>,
+    shared: HashMap<IpAddr, Shared>,
+    rendezvous: Arc<Rendezvous>,
     next: u64,
     tally: Arc<Tally>,
 }
 
 impl Perftest {
-    /// No client yet. `tag` is a bit above our numbers.
-    pub fn new(config: PerftestConfig, tag: u64, tally: Arc<Tally>) -> Perftest {
-        let (clients, streams, tests) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Perftest { config, tag, pds: Vec::new(), clients, streams, tests, next: 0, tally }
+    /// No client yet. `tag` is a bit above our numbers; all workers have one `rendezvous`.
+    pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, tally: Arc<Tally>) -> Perftest {
+        Perftest {
+            config,
+            tag,
+            pds: Vec::new(),
+            clients: HashMap::new(),
+            streams: HashMap::new(),
+            tests: HashMap::new(),
+            connections: HashMap::new(),
+            datagrams: HashMap::new(),
+            shared: HashMap::new(),
+            rendezvous,
+            next: 0,
+            tally,
+        }
     }
 
     /// A stream that begins as ours do.
@@ -132,6 +153,20 @@ impl Perftest {
     /// Answers a record with that of our queue pair for the client's, which is made if it is new.
     fn record(&mut self, cx: &mut Context<'_>, number: u64, record: Record) {
         let Some(client) = self.clients.get_mut(&number) else { return };
+        if let Channel::Control(..) = client.channel {
+            if record.qpn.get() == 0 {
+                // Before and after the client makes its connections.
+                client.connects = true;
+                client.say_record(cx, &Record::default());
+                return;
+            }
+            if client.connects {
+                // Of datagram queue pairs the client has learnt all it needs.
+                let ours = self.rendezvous.record(client.from.ip(), record, cx.now());
+                client.say_record(cx, &ours.unwrap_or_default());
+                return;
+            }
+        }
         if let Some(test) = client.qps.get(&record.qpn).and_then(|qp| self.tests.get(qp)) {
             client.records += 1;
             let silent = client.records == RECORDS_OF_WRITE_LAT && client.qps.len() == 1 && client.out_reads == 1;
@@ -157,6 +192,11 @@ impl Perftest {
 
     /// The answer to a question with our tag, which was taken off.
     pub fn path_resolved(&mut self, cx: &mut Context<'_>, number: u64, path: Option<&PeerPath>) {
+        if number & DATAGRAM != 0 {
+            // The low 24 bits are the queue pair.
+            self.datagram_path(cx, Qpn::new(number as u32), path);
+            return;
+        }
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(record) = client.waiting.take() else { return };
         let Some(path) = path else {
@@ -197,8 +237,8 @@ impl Perftest {
             remote: RemoteAddr { addr: record.vaddr, rkey: record.rkey },
         };
         let test = TestQp::open(cx, number, sink, peer)?;
-        client.qps.insert(record.qpn, test.qp);
-        self.tests.insert(test.qp, test);
+        client.qps.insert(record.qpn, test.answers.qp);
+        self.tests.insert(test.answers.qp, test);
         Ok(())
     }
 
@@ -207,9 +247,9 @@ impl Perftest {
         let mut sum = Meter::default();
         for qp in client.qps.values() {
             if let Some(test) = self.tests.get_mut(qp) {
-                sum = sum.plus(&test.meter);
+                sum = sum.plus(&test.answers.meter);
                 if field + 1 == REPORT_FIELDS {
-                    test.meter = Meter::default();
+                    test.answers.meter = Meter::default();
                 }
             }
         }
@@ -218,14 +258,19 @@ impl Perftest {
 
     /// A timer with our tag, which was taken off.
     pub fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        if token & CONNECTION != 0 {
+            // The low 24 bits are the queue pair.
+            self.look_at_connection(cx, Qpn::new(token as u32));
+            return;
+        }
         let number = token & !POLL;
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let test = client.qps.values().next().and_then(|qp| self.tests.get_mut(qp));
+        let test = client.qps.values().next().and_then(|qp| self.tests.get(qp));
         let (Some(test), Some(sink)) = (test, &client.sink) else { return };
         let done = match &mut client.writer {
             Some(writer) => {
                 let before = writer.strokes;
-                writer.poll(cx, test, sink).inspect(|()| {
+                writer.poll(cx, Some((&test.peer, test.psn)), sink).inspect(|()| {
                     self.tally.exchanges.add(writer.strokes - before);
                 })
             }
@@ -233,7 +278,8 @@ impl Perftest {
             None if test.is_untouched(cx) => {
                 let first = self.config.write_lat_size;
                 tracing::debug!(client = %client.from, "a silent client is taken for ib_write_lat");
-                FirstWriter::start(cx, test, sink, test.peer.remote, first).map(|writer| client.writer = Some(writer))
+                let qp = test.answers.qp;
+                FirstWriter::start(cx, qp, sink, test.peer.remote, first).map(|writer| client.writer = Some(writer))
             }
             None => return,
         };
@@ -245,6 +291,9 @@ impl Perftest {
 
     /// A work request on one of our queue pairs completed; false when it is none of ours.
     pub fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
+        if wc.status == WcStatus::Success && self.connection_completion(cx, wc) {
+            return true;
+        }
         let Some(test) = self.tests.get_mut(&wc.qpn) else { return false };
         if wc.status != WcStatus::Success {
             // An RC queue pair is in error, and its event follows; the others are given up in time.
@@ -257,9 +306,9 @@ impl Perftest {
         let done = match wc.opcode {
             WcOpcode::Recv => {
                 self.tally.exchanges.inc();
-                test.received(cx, sink, wc)
+                test.received(cx, sink.region.pd(), wc)
             }
-            WcOpcode::Send => test.taken(cx, sink, wc),
+            WcOpcode::Send => test.answers.taken(cx, wc),
             _ => {
                 if let Some(writer) = &mut client.writer {
                     writer.completed(wc);
@@ -282,7 +331,7 @@ impl Perftest {
         if cause == QpErrorCause::RetryExceeded
             && let Some(writer) = client.writer.as_mut().filter(|writer| writer.is_unanswered())
         {
-            if let Err(why) = writer.begin_again(cx, test) {
+            if let Err(why) = writer.begin_again(cx, &test.peer, test.psn) {
                 self.fail(cx, number, &why);
             }
             return true;
@@ -295,9 +344,18 @@ impl Perftest {
     /// Gives up clients of which nothing came for too long.
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for test in self.tests.values_mut() {
-            test.look(cx);
+            test.answers.look(cx);
             if let Some(client) = self.clients.get_mut(&test.client) {
-                client.heard = client.heard.max(test.heard);
+                client.heard = client.heard.max(test.answers.heard);
+                if let Channel::Control(..) = client.channel {
+                    self.rendezvous.touch(client.from.ip(), test.answers.heard);
+                }
+            }
+        }
+        self.sweep_connections(cx);
+        for client in self.clients.values_mut() {
+            if let Channel::Control(..) = client.channel {
+                client.heard = self.rendezvous.heard(client.from.ip()).map_or(client.heard, |at| at.max(client.heard));
             }
         }
         let now = cx.now();
@@ -335,9 +393,18 @@ impl Perftest {
     fn end(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         let Some(client) = self.clients.remove(&number) else { return };
         tracing::debug!(client = %client.from, "perftest client gone: {why}");
-        let Channel::Stream(stream) = client.channel;
-        if self.streams.remove(&stream).is_some() {
-            cx.stream_close(stream);
+        match client.channel {
+            Channel::Stream(stream) => {
+                if self.streams.remove(&stream).is_some() {
+                    cx.stream_close(stream);
+                }
+            }
+            Channel::Control(qp, conn) => {
+                if let Some(connection) = self.connections.get_mut(&qp) {
+                    connection.role = Role::Test;
+                    cx.disconnect(conn);
+                }
+            }
         }
         for qp in client.qps.values() {
             if let Some(test) = self.tests.remove(qp) {
@@ -358,7 +425,7 @@ impl Perftest {
 fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
     Record {
         out_reads: client.out_reads,
-        qpn: test.qp,
+        qpn: test.answers.qp,
         psn: test.psn,
         rkey: sink.region.rkey(),
         vaddr: sink.region.addr(),

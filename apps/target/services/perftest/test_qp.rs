@@ -1,4 +1,4 @@
-//! A queue pair that a client tests, and the memory behind it.
+//! Queue pairs that clients test, and the memory behind them.
 
 use rxe_dpdk::service::{Context, QpSpec};
 use rxe_dpdk::worker::QpCaps;
@@ -57,102 +57,79 @@ impl Sink {
     }
 
     /// The receive of one message, of any transport.
-    fn receive(&self) -> Sge {
+    pub fn receive(&self) -> Sge {
         self.sge(self.max_message as u32 + GRH)
     }
 }
 
-/// A queue pair of a test.
-pub struct TestQp {
+/// What every queue pair of a test does: takes messages and sends them back.
+pub struct Answerer {
     /// Ours.
     pub qp: Qpn,
-    /// The client it belongs to.
-    pub client: u64,
-    /// The client's.
-    pub peer: Peer,
-    /// Our first PSN.
-    pub psn: Psn,
     /// What answers have done.
     pub meter: Meter,
     /// The last sign of life.
     pub heard: Instant,
+    /// Where answers go on a datagram queue pair.
+    pub to: Option<DatagramTo>,
     /// What the client's next PSN was when we looked last.
     seen: Psn,
+    /// Where messages go; answers come from the last of them.
+    receive: Vec<Sge>,
     echo: Echo,
-    to: Option<DatagramTo>,
 }
 
-impl TestQp {
-    /// A queue pair in RTS that will be of the client's type, with receives posted.
-    pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer) -> Result<TestQp, String> {
-        let spec = QpSpec::rc(sink.region.pd(), CAPS, PEER_ACCESS);
-        let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
-        let psn = cx.random_psn();
-        let (seen, heard) = (peer.psn, cx.now());
-        let test =
-            TestQp { qp, client, peer, psn, meter: Meter::default(), heard, seen, echo: Echo::default(), to: None };
-        let opened = test.peer.open(cx, qp, psn).map_err(|error| error.to_string());
-        match opened.and_then(|()| test.post_receives(cx, sink).map_err(|error| error.to_string())) {
-            Ok(()) => Ok(test),
-            Err(error) => {
-                cx.destroy_qp(qp);
-                Err(error)
-            }
-        }
+impl Answerer {
+    /// Posts receives into `receive` on `qp`, whose client begins with PSN `first`. The last buffer is the sink's.
+    pub fn new(cx: &mut Context<'_>, qp: Qpn, first: Psn, receive: &[Sge]) -> Result<Answerer, String> {
+        let answerer = Answerer {
+            qp,
+            meter: Meter::default(),
+            heard: cx.now(),
+            to: None,
+            seen: first,
+            receive: receive.to_vec(),
+            echo: Echo::default(),
+        };
+        (0..RECEIVES).try_for_each(|_| answerer.post_recv(cx)).map_err(|error| error.to_string())?;
+        Ok(answerer)
     }
 
-    fn post_receives(&self, cx: &mut Context<'_>, sink: &Sink) -> Result<(), PostError> {
-        (0..RECEIVES).try_for_each(|_| self.post_recv(cx, sink))
+    /// Posts a receive again.
+    pub fn post_recv(&self, cx: &mut Context<'_>) -> Result<(), PostError> {
+        cx.post_recv(self.qp, &RecvWr { wr_id: WR_RECV, sges: &self.receive })
     }
 
-    fn post_recv(&self, cx: &mut Context<'_>, sink: &Sink) -> Result<(), PostError> {
-        cx.post_recv(self.qp, &RecvWr { wr_id: WR_RECV, sges: &[sink.receive()] })
-    }
-
-    /// A message came: its receive is posted again, and an answer may go out.
-    pub fn received(&mut self, cx: &mut Context<'_>, sink: &Sink, wc: &WorkCompletion) -> Result<(), String> {
+    /// A message came: its receive is posted again, and an answer is owed.
+    pub fn received(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), String> {
         self.heard = cx.now();
-        self.post_recv(cx, sink).map_err(|error| error.to_string())?;
-        // Immediate data is never a test's.
-        if wc.imm.is_some() {
-            return Ok(());
-        }
-        if let Some(sender) = wc.src_qpn {
-            if sender != self.peer.qpn {
-                return Ok(());
-            }
-            if self.to.is_none() {
-                let to = DatagramTo::new(cx, sink.region.pd(), &self.peer.path, sender, QKEY);
-                self.to = Some(to.map_err(|error| error.to_string())?);
-            }
-        }
         let head = if wc.src_qpn.is_some() { GRH } else { 0 };
-        self.echo.received(wc.byte_len.saturating_sub(head));
-        self.answer(cx, sink)
+        // Immediate data is never a test's.
+        if wc.imm.is_none() {
+            self.echo.received(wc.byte_len.saturating_sub(head));
+        }
+        self.post_recv(cx).map_err(|error| error.to_string())
     }
 
     /// An answer was taken: the next may go out.
-    pub fn taken(&mut self, cx: &mut Context<'_>, sink: &Sink, wc: &WorkCompletion) -> Result<(), String> {
+    pub fn taken(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), String> {
         if wc.wr_id & 0xFF == WR_ECHO {
             self.meter.count(cx.now(), (wc.wr_id >> 8) as u32);
             self.echo.taken();
         }
-        self.answer(cx, sink)
+        self.answer(cx)
     }
 
-    fn answer(&mut self, cx: &mut Context<'_>, sink: &Sink) -> Result<(), String> {
+    /// Sends what is owed and may go out.
+    pub fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        let Some(sink) = self.receive.last().copied() else { return Ok(()) };
         while let Some(length) = self.echo.next() {
             let op = self.to.as_ref().map_or(SendOp::Send { imm: None }, DatagramTo::op);
             let wr_id = u64::from(length) << 8 | WR_ECHO;
-            let wr = SendWr { wr_id, op, sges: &[sink.sge(length)], flags: SendFlags::SIGNALED };
+            let wr = SendWr { wr_id, op, sges: &[Sge { length, ..sink }], flags: SendFlags::SIGNALED };
             cx.post_send(self.qp, &wr).map_err(|error| error.to_string())?;
         }
         Ok(())
-    }
-
-    /// Whether the client has sent anything at all.
-    pub fn is_untouched(&self, cx: &Context<'_>) -> bool {
-        cx.query_qp(self.qp).is_some_and(|info| info.expected_psn == self.peer.psn)
     }
 
     /// Looks for operations of the client that complete nothing here.
@@ -165,11 +142,71 @@ impl TestQp {
         }
     }
 
-    /// Takes back all that it has.
+    /// Gives the address handle back.
     pub fn close(self, cx: &mut Context<'_>) {
         if let Some(to) = self.to {
             to.close(cx);
         }
-        cx.destroy_qp(self.qp);
     }
+}
+
+/// A queue pair that a record told us the peer of.
+pub struct TestQp {
+    /// The client it belongs to.
+    pub client: u64,
+    /// The client's.
+    pub peer: Peer,
+    /// Our first PSN.
+    pub psn: Psn,
+    /// Ours.
+    pub answers: Answerer,
+}
+
+impl TestQp {
+    /// A queue pair in RTS that will be of the client's type, with receives posted.
+    pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer) -> Result<TestQp, String> {
+        let spec = QpSpec::rc(sink.region.pd(), CAPS, PEER_ACCESS);
+        let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
+        let psn = cx.random_psn();
+        let opened = peer.open(cx, qp, psn).map_err(|error| error.to_string());
+        match opened.and_then(|()| Answerer::new(cx, qp, peer.psn, &[sink.receive()])) {
+            Ok(answers) => Ok(TestQp { client, peer, psn, answers }),
+            Err(error) => {
+                cx.destroy_qp(qp);
+                Err(error)
+            }
+        }
+    }
+
+    /// A message came.
+    pub fn received(&mut self, cx: &mut Context<'_>, pd: PdId, wc: &WorkCompletion) -> Result<(), String> {
+        if let Some(sender) = wc.src_qpn {
+            if sender != self.peer.qpn {
+                return self.answers.post_recv(cx).map_err(|error| error.to_string());
+            }
+            if self.answers.to.is_none() {
+                let to = DatagramTo::new(cx, pd, &self.peer.path, sender, QKEY);
+                self.answers.to = Some(to.map_err(|error| error.to_string())?);
+            }
+        }
+        self.answers.received(cx, wc)?;
+        self.answers.answer(cx)
+    }
+
+    /// Whether the client has sent anything at all.
+    pub fn is_untouched(&self, cx: &Context<'_>) -> bool {
+        is_untouched(cx, self.answers.qp, self.peer.psn)
+    }
+
+    /// Takes back all that it has.
+    pub fn close(self, cx: &mut Context<'_>) {
+        let qp = self.answers.qp;
+        self.answers.close(cx);
+        cx.destroy_qp(qp);
+    }
+}
+
+/// Whether nothing came on a queue pair whose client begins with PSN `first`.
+pub fn is_untouched(cx: &Context<'_>, qp: Qpn, first: Psn) -> bool {
+    cx.query_qp(qp).is_some_and(|info| info.expected_psn == first)
 }

@@ -1,0 +1,390 @@
+//! perftest over the connection manager: `-z` has a control connection in place of the TCP stream, `-R` connections, or
+//! datagram queue pairs, for the tests too.
+//!
+//! All come to one port, and nothing in a request tells which it is: a connection whose first message is a version is
+//! the control connection.
+
+use std::net::IpAddr;
+
+use rxe_dpdk::service::{Accept, Context, DatagramDecision, Decision, PeerPath, QpSpec};
+use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
+use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::transport::{Qpn, RemoteAddr, Sge, WcOpcode, WorkCompletion};
+use rxe_proto::wire::cm::{CmTransport, RejReason, SidrStatus};
+use rxe_proto::wire::mad::RDMA_UDP_QKEY;
+use rxe_proto::wire::{PathMtu, Psn};
+use rxe_proto::{Duration, Instant};
+
+use super::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
+use super::first_writer::FirstWriter;
+use super::record::Record;
+use super::talk::{VERSION, version};
+use super::test_qp::{Answerer, CAPS, MAX_INLINE, PEER_ACCESS, RD_ATOMIC, Sink, is_untouched};
+use super::{NEXT_TURN, Perftest};
+use crate::services::out_of_band::DatagramTo;
+
+/// Timers with this bit are for connections, by the number of their queue pair.
+pub const CONNECTION: u64 = 1 << 49;
+/// Questions with this bit are for the way of datagrams, by the number of our queue pair.
+pub const DATAGRAM: u64 = 1 << 50;
+/// How often a test connection that says nothing is looked at: it may be ib_write_lat's.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What a connection turned out to be.
+pub enum Role {
+    /// It has said nothing yet, or is a test.
+    Test,
+    /// The control connection of this client.
+    Control(u64),
+}
+
+/// A connection of one client.
+pub struct Connection {
+    conn: ConnId,
+    client: IpAddr,
+    path_mtu: PathMtu,
+    /// The client's queue pair, and the PSN that it begins with.
+    remote: (Qpn, Psn),
+    pub(super) role: Role,
+    /// Whether anything came.
+    spoken: bool,
+    /// The beginning of each message, where the other connections' messages do not go.
+    head: MemoryRegion,
+    answers: Answerer,
+    writer: Option<FirstWriter>,
+}
+
+/// A datagram queue pair of one client.
+pub struct Datagrams {
+    client: IpAddr,
+    path: Option<PeerPath>,
+    /// The client's queue pair, which its first datagram shows.
+    sender: Option<Qpn>,
+    answers: Answerer,
+}
+
+/// The memory behind all connections of one client on this worker.
+pub struct Shared {
+    sink: Sink,
+    users: u32,
+}
+
+impl Perftest {
+    fn share(&mut self, cx: &mut Context<'_>, client: IpAddr) -> Result<(), String> {
+        if let Some(shared) = self.shared.get_mut(&client) {
+            shared.users += 1;
+            return Ok(());
+        }
+        let pd = self.pds.pop().unwrap_or_else(|| cx.alloc_pd());
+        let sink = Sink::new(cx, pd, self.config.max_message).inspect_err(|_| self.pds.push(pd))?;
+        self.shared.insert(client, Shared { sink, users: 1 });
+        Ok(())
+    }
+
+    fn unshare(&mut self, cx: &mut Context<'_>, client: IpAddr) {
+        let Some(shared) = self.shared.get_mut(&client) else { return };
+        shared.users -= 1;
+        if shared.users == 0
+            && let Some(shared) = self.shared.remove(&client)
+        {
+            cx.deregister(&shared.sink.region);
+            self.pds.push(shared.sink.region.pd());
+        }
+    }
+
+    /// A client wants to connect, for control or for a test.
+    pub fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
+        let client = request.peer_gid.ip();
+        if request.transport != CmTransport::Rc {
+            self.tally.refused.inc();
+            return Decision::refuse("perftest connects reliable connections only");
+        }
+        let accepted = self
+            .share(cx, client)
+            .and_then(|()| self.accept(cx, client, request).inspect_err(|_| self.unshare(cx, client)));
+        match accepted {
+            Ok(qp) => Decision::Accept(Accept {
+                qp,
+                // At most 128.
+                responder_resources: RD_ATOMIC as u8,
+                initiator_depth: 0,
+                private_data: Vec::new(),
+            }),
+            Err(why) => {
+                self.tally.refused.inc();
+                tracing::warn!(%client, "perftest connection refused: {why}");
+                Decision::Reject { reason: RejReason::NoResources, private_data: Vec::new() }
+            }
+        }
+    }
+
+    fn accept(&mut self, cx: &mut Context<'_>, client: IpAddr, request: &ConnectRequest) -> Result<Qpn, String> {
+        let Some(Shared { sink, .. }) = self.shared.get(&client) else { return Err("no memory".to_owned()) };
+        let pd = sink.region.pd();
+        let memory = cx.alloc_memory(MAX_INLINE).map_err(|error| error.to_string())?;
+        let head = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let made = cx.create_qp(&QpSpec::rc(pd, CAPS, PEER_ACCESS)).map_err(|error| error.to_string());
+        let qp = made.inspect_err(|_| cx.deregister(&head))?;
+        let first = Sge { addr: head.addr(), length: MAX_INLINE as u32, lkey: head.lkey() };
+        let answers = Answerer::new(cx, qp, Psn::new(0), &[first, sink.receive()]);
+        let answers = answers.inspect_err(|_| {
+            cx.destroy_qp(qp);
+            cx.deregister(&head);
+        })?;
+        let ours = Record {
+            out_reads: u32::from(request.initiator_depth).clamp(1, RD_ATOMIC),
+            qpn: qp,
+            psn: Psn::new(0),
+            rkey: sink.region.rkey(),
+            vaddr: sink.region.addr(),
+            gid: request.local_gid,
+        };
+        let remote = Qpn::new(request.remote_qpn);
+        self.rendezvous.accepted(client, remote, ours);
+        let connection = Connection {
+            conn: request.conn,
+            client,
+            path_mtu: request.path_mtu,
+            remote: (remote, Psn::new(0)),
+            role: Role::Test,
+            spoken: false,
+            head,
+            answers,
+            writer: None,
+        };
+        self.connections.insert(qp, connection);
+        Ok(qp)
+    }
+
+    /// A connection is up.
+    pub fn connected(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        let Some(connection) = self.connections.get_mut(&qp) else { return };
+        if let Some(info) = cx.query_qp(qp).filter(|_| !connection.spoken) {
+            connection.remote.1 = info.expected_psn;
+        }
+        // Whether it will be a silent one is not known yet.
+        cx.set_timer(LOOK, self.tag | CONNECTION | u64::from(qp.get()));
+    }
+
+    /// A connection is over.
+    pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        let Some(connection) = self.connections.remove(&qp) else { return };
+        self.rendezvous.closed(connection.client, connection.remote.0);
+        if let Role::Control(number) = connection.role {
+            self.end(cx, number, "it disconnected");
+        }
+        if let Some(writer) = &connection.writer {
+            writer.close(cx);
+        }
+        cx.deregister(&connection.head);
+        connection.answers.close(cx);
+        self.unshare(cx, connection.client);
+    }
+
+    /// A work request on a connection or datagram queue pair completed; false when it is none of ours.
+    pub fn connection_completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
+        if let Some(connection) = self.connections.get_mut(&wc.qpn) {
+            let first = !std::mem::replace(&mut connection.spoken, true);
+            let done = match wc.opcode {
+                WcOpcode::Recv => self.connection_message(cx, wc, first),
+                WcOpcode::Send => match connection.role {
+                    Role::Test => connection.answers.taken(cx, wc),
+                    Role::Control(_) => Ok(()),
+                },
+                _ => {
+                    if let Some(writer) = &mut connection.writer {
+                        writer.completed(wc);
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(why) = done {
+                self.break_off(cx, wc.qpn, &why);
+            }
+            return true;
+        }
+        let Some(datagrams) = self.datagrams.get_mut(&wc.qpn) else { return false };
+        let pd = self.shared.get(&datagrams.client).map(|shared| shared.sink.region.pd());
+        let done = match wc.opcode {
+            WcOpcode::Recv => {
+                self.tally.exchanges.inc();
+                datagrams.sender = wc.src_qpn.or(datagrams.sender);
+                datagrams.answers.received(cx, wc).and_then(|()| datagrams.answer(cx, pd))
+            }
+            _ => datagrams.answers.taken(cx, wc),
+        };
+        if let Err(why) = done {
+            self.tally.post_failures.inc();
+            self.close_datagrams(cx, wc.qpn, &why);
+        }
+        true
+    }
+
+    /// A message on a connection. The `first` one shows what the connection is.
+    fn connection_message(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, first: bool) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&wc.qpn) else { return Ok(()) };
+        let mut message = [0; MAX_INLINE];
+        connection.head.memory().read(0, &mut message).map_err(|error| error.to_string())?;
+        let message = message.get(..wc.byte_len as usize);
+        let greets = first
+            && wc.imm.is_none()
+            && message.is_some_and(|message| message.try_into().is_ok_and(|m: [u8; VERSION]| version(&m).is_some()));
+        if greets {
+            let (channel, from) = (Channel::Control(wc.qpn, connection.conn), (connection.client, 0).into());
+            // The port's own, which the client's may be below.
+            let path_mtu = cx.query_qp(wc.qpn).and_then(|info| cx.port(info.path?.port).map(|port| port.path_mtu));
+            let path_mtu = path_mtu.unwrap_or(connection.path_mtu);
+            let client = Client::new(cx, channel, from, path_mtu);
+            let number = self.admit(client);
+            if let Some(connection) = self.connections.get_mut(&wc.qpn) {
+                connection.role = Role::Control(number);
+            }
+        }
+        let Some(connection) = self.connections.get_mut(&wc.qpn) else { return Ok(()) };
+        let Role::Control(number) = connection.role else {
+            self.tally.exchanges.inc();
+            return connection.answers.received(cx, wc).and_then(|()| connection.answers.answer(cx));
+        };
+        connection.answers.post_recv(cx).map_err(|error| error.to_string())?;
+        match message {
+            Some(message) => self.hear(cx, number, message),
+            None => self.nonsense(cx, number, "it sent what is no message of perftest's"),
+        }
+        Ok(())
+    }
+
+    /// The time has come to look at a connection.
+    pub fn look_at_connection(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        let Some(connection) = self.connections.get_mut(&qp) else { return };
+        let Some(Shared { sink, .. }) = self.shared.get(&connection.client) else { return };
+        let mut after = LOOK;
+        let done = match &mut connection.writer {
+            Some(writer) => {
+                after = NEXT_TURN;
+                let before = writer.strokes;
+                writer.poll(cx, None, sink).inspect(|()| self.tally.exchanges.add(writer.strokes - before))
+            }
+            None if connection.spoken || !is_untouched(cx, qp, connection.remote.1) => return,
+            None => match self.rendezvous.meeting(connection.client, connection.remote.0) {
+                Some(meeting) => match meeting.theirs {
+                    Some((theirs, at))
+                        if meeting.records == RECORDS_OF_WRITE_LAT
+                            && theirs.out_reads == 1
+                            && cx.now().saturating_since(at) >= self.config.write_lat_after =>
+                    {
+                        after = NEXT_TURN;
+                        let remote = RemoteAddr { addr: theirs.vaddr, rkey: theirs.rkey };
+                        let first = self.config.write_lat_size;
+                        let writer = FirstWriter::start(cx, qp, sink, remote, first);
+                        writer.map(|writer| connection.writer = Some(writer))
+                    }
+                    _ => Ok(()),
+                },
+                None => return,
+            },
+        };
+        match done {
+            Ok(()) => cx.set_timer(after, self.tag | CONNECTION | u64::from(qp.get())),
+            Err(why) => self.break_off(cx, qp, &why),
+        }
+    }
+
+    fn break_off(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
+        self.tally.post_failures.inc();
+        if let Some(connection) = self.connections.get(&qp) {
+            tracing::warn!(client = %connection.client, "perftest connection broken off: {why}");
+            cx.disconnect(connection.conn);
+        }
+    }
+
+    /// A client asks for a datagram queue pair.
+    pub fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
+        let client = request.path.peer.ip();
+        let opened = self
+            .share(cx, client)
+            .and_then(|()| self.open_datagrams(cx, client, request).inspect_err(|_| self.unshare(cx, client)));
+        match opened {
+            Ok(qp) => {
+                self.tally.connections.inc();
+                cx.resolve_path(client, self.tag | DATAGRAM | u64::from(qp.get()));
+                DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
+            }
+            Err(why) => {
+                self.tally.refused.inc();
+                tracing::warn!(%client, "perftest datagram queue pair refused: {why}");
+                DatagramDecision::Refuse { status: SidrStatus::NoQp }
+            }
+        }
+    }
+
+    fn open_datagrams(&mut self, cx: &mut Context<'_>, client: IpAddr, request: &SidrRequest) -> Result<Qpn, String> {
+        let Some(Shared { sink, .. }) = self.shared.get(&client) else { return Err("no memory".to_owned()) };
+        let port = request.path.port;
+        let path_mtu = cx.port(port).map(|port| port.path_mtu).ok_or("the port is not ours")?;
+        let spec = QpSpec::ud(sink.region.pd(), CAPS, port, RDMA_UDP_QKEY);
+        let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
+        let opened = cx.open_datagram_qp(qp, path_mtu).map_err(|error| error.to_string());
+        let answers = opened.and_then(|()| Answerer::new(cx, qp, Psn::new(0), &[sink.receive()]));
+        let answers = answers.inspect_err(|_| cx.destroy_qp(qp))?;
+        self.datagrams.insert(qp, Datagrams { client, path: None, sender: None, answers });
+        Ok(qp)
+    }
+
+    /// The way of a queue pair's datagrams.
+    pub fn datagram_path(&mut self, cx: &mut Context<'_>, qp: Qpn, path: Option<&PeerPath>) {
+        let Some(datagrams) = self.datagrams.get_mut(&qp) else { return };
+        let pd = self.shared.get(&datagrams.client).map(|shared| shared.sink.region.pd());
+        datagrams.path = path.cloned();
+        let done = match path {
+            Some(_) => datagrams.answer(cx, pd),
+            None => Err(format!("there is no way to its address {}", datagrams.client)),
+        };
+        if let Err(why) = done {
+            self.tally.post_failures.inc();
+            self.close_datagrams(cx, qp, &why);
+        }
+    }
+
+    fn close_datagrams(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
+        let Some(datagrams) = self.datagrams.remove(&qp) else { return };
+        tracing::debug!(client = %datagrams.client, "perftest datagram queue pair closed: {why}");
+        datagrams.answers.close(cx);
+        cx.destroy_qp(qp);
+        self.unshare(cx, datagrams.client);
+    }
+
+    /// Gives up what was not heard of for too long.
+    pub fn sweep_connections(&mut self, cx: &mut Context<'_>) {
+        let (now, limit) = (cx.now(), self.config.idle_timeout);
+        let quiet = |heard: Instant| now.saturating_since(heard) >= limit;
+        for connection in self.connections.values_mut() {
+            connection.answers.look(cx);
+            self.rendezvous.touch(connection.client, connection.answers.heard);
+        }
+        for connection in self.connections.values() {
+            // The connections of one client live and die together.
+            if self.rendezvous.heard(connection.client).is_some_and(quiet) {
+                self.tally.idle_ended.inc();
+                cx.disconnect(connection.conn);
+            }
+        }
+        let silent = self.datagrams.iter().filter(|(_, datagrams)| quiet(datagrams.answers.heard));
+        let silent: Vec<Qpn> = silent.map(|(qp, _)| *qp).collect();
+        for qp in silent {
+            // They never say that they have ended.
+            self.close_datagrams(cx, qp, "nothing came for too long");
+        }
+    }
+}
+
+impl Datagrams {
+    /// Answers, as soon as it is known whom and how.
+    fn answer(&mut self, cx: &mut Context<'_>, pd: Option<rxe_proto::mem::PdId>) -> Result<(), String> {
+        let (Some(path), Some(sender), Some(pd)) = (&self.path, self.sender, pd) else { return Ok(()) };
+        if self.answers.to.is_none() {
+            let to = DatagramTo::new(cx, pd, path, sender, RDMA_UDP_QKEY);
+            self.answers.to = Some(to.map_err(|error| error.to_string())?);
+        }
+        self.answers.answer(cx)
+    }
+}

@@ -1,0 +1,108 @@
+//! Where the workers' parts of one client meet.
+//!
+//! With `-R` a client has a control connection and others for its tests, and each may live on another worker. Its records,
+//! which come on the first, name the queue pairs of the others. This is looked at when connections come and go and when
+//! records are exchanged, never per packet.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rxe_proto::Instant;
+use rxe_proto::transport::Qpn;
+
+use super::record::Record;
+
+/// A test connection as both ends see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meeting {
+    /// Our record for it.
+    pub ours: Record,
+    /// The client's, once it came; and when the latest did.
+    pub theirs: Option<(Record, Instant)>,
+    /// How many times it came.
+    pub records: u32,
+}
+
+/// Test connections by client and the client's queue pair.
+#[derive(Default)]
+struct Book {
+    meetings: HashMap<(IpAddr, Qpn), Meeting>,
+    /// When a client's tests showed a sign of life.
+    heard: HashMap<IpAddr, Instant>,
+}
+
+/// The place.
+#[derive(Default)]
+pub struct Rendezvous(Mutex<Book>);
+
+impl Rendezvous {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection from the client's queue pair `qpn` was accepted; `ours` is its record.
+    pub fn accepted(&self, client: IpAddr, qpn: Qpn, ours: Record) {
+        self.book().meetings.insert((client, qpn), Meeting { ours, theirs: None, records: 0 });
+    }
+
+    /// It is over.
+    pub fn closed(&self, client: IpAddr, qpn: Qpn) {
+        let mut book = self.book();
+        book.meetings.remove(&(client, qpn));
+        if !book.meetings.keys().any(|(ip, _)| *ip == client) {
+            book.heard.remove(&client);
+        }
+    }
+
+    /// The client has sent a record of its queue pair. Ours, if there is a connection from it.
+    pub fn record(&self, client: IpAddr, theirs: Record, now: Instant) -> Option<Record> {
+        let mut book = self.book();
+        let meeting = book.meetings.get_mut(&(client, theirs.qpn))?;
+        meeting.theirs = Some((theirs, now));
+        meeting.records += 1;
+        Some(meeting.ours)
+    }
+
+    /// What is known of a connection.
+    pub fn meeting(&self, client: IpAddr, qpn: Qpn) -> Option<Meeting> {
+        self.book().meetings.get(&(client, qpn)).copied()
+    }
+
+    /// A client's tests were heard of at `at`.
+    pub fn touch(&self, client: IpAddr, at: Instant) {
+        let mut book = self.book();
+        let heard = book.heard.entry(client).or_insert(at);
+        *heard = at.max(*heard);
+    }
+
+    /// When a client's tests were last heard of.
+    pub fn heard(&self, client: IpAddr) -> Option<Instant> {
+        self.book().heard.get(&client).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn records_find_their_connection() {
+        let place = Rendezvous::default();
+        let (client, other) = (IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::from(Ipv4Addr::new(10, 0, 0, 2)));
+        let (qpn, now) = (Qpn::new(0x11), Instant::from_nanos(5));
+        let ours = Record { rkey: 7, ..Record::default() };
+        let theirs = Record { qpn, rkey: 9, ..Record::default() };
+        assert_eq!(place.record(client, theirs, now), None);
+        place.accepted(client, qpn, ours);
+        assert_eq!((place.record(client, theirs, now), place.record(other, theirs, now)), (Some(ours), None));
+        assert_eq!(place.meeting(client, qpn), Some(Meeting { ours, theirs: Some((theirs, now)), records: 1 }));
+        place.touch(client, now);
+        place.touch(client, Instant::ZERO);
+        assert_eq!((place.heard(client), place.heard(other)), (Some(now), None));
+        place.closed(client, qpn);
+        assert_eq!((place.meeting(client, qpn), place.heard(client)), (None, None));
+    }
+}
