@@ -1,10 +1,10 @@
 //! The adapter at work: run-to-completion workers on lcores, the control side, and the hand-off between them.
 //!
-//! [`Runtime`] puts it together. Worker 0 runs on the main lcore and carries the control side ([`control`]): connection
+//! [`Runtime`] puts it together. Worker 0 runs on the main lcore and carries the control side (`control`): connection
 //! manager, host stack, listen table. Every worker owns an [`Engine`](rxe_proto::transport::Engine) and one instance
-//! of each service. They talk by messages ([`messages`]) and hand frames over by rings ([`handoff`]). With one lcore
+//! of each service. They talk by messages (`messages`) and hand frames over by rings (`handoff`). With one lcore
 //! in all, the same code runs with both ends in one loop. Between a port and a worker, faults can be made on purpose
-//! ([`injector`]).
+//! (`injector`).
 
 pub(crate) mod context;
 mod control;
