@@ -122,6 +122,20 @@ fn seven_retries_are_seven() {
     assert_eq!(completed(&mut solo), [(1, WcStatus::RetryExcErr)]);
 }
 
+// [RC-REQ-NAK-RETRY]
+#[test]
+fn a_gap_in_a_read_response_costs_no_retry() {
+    let mut solo = Solo::with(Agreed { retry_cnt: 0, ..Agreed::default() });
+    post(&mut solo, 1, READ, 3 * 1024);
+    assert_eq!(solo.transmit().len(), 1);
+    solo.read_response(ReadResponseFirst, 0, &[1; 1024]);
+    solo.read_response(ReadResponseLast, 2, &[3; 1024]);
+    solo.expect(["READ_REQUEST 1 va 0x10400 len 2048 ask"]);
+    solo.read_response(ReadResponseFirst, 1, &[2; 1024]);
+    solo.read_response(ReadResponseLast, 2, &[3; 1024]);
+    assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
+}
+
 // [MEM-WINDOW-QP-END]
 #[test]
 fn windows_end_with_their_queue_pair() {
@@ -149,6 +163,17 @@ fn windows_end_with_their_queue_pair() {
     }
 }
 
+// [UC-RSP-SILENT]
+#[test]
+fn an_unreliable_connection_acknowledges_nothing_when_it_sends() {
+    let mut solo = Solo::of(QpType::Uc, false, Agreed::default(), EngineConfig::default());
+    solo.node.post_recv(1, &[solo.node.sge(0, 64)]);
+    solo.request(SendOnly, 0, Ack, b"x");
+    solo.rdma(WriteOnly, 1, Ack, 0, 1, b"w");
+    post(&mut solo, 2, SEND, 1);
+    solo.expect(["SEND_ONLY 0 1 bytes"]);
+}
+
 // [UD-NO-CNP]
 #[test]
 fn a_marked_datagram_is_counted_and_not_answered() {
@@ -159,6 +184,7 @@ fn a_marked_datagram_is_counted_and_not_answered() {
         packet.deth(QKEY, PEER_QPN);
     });
     solo.inject(&frame);
+    assert!(!solo.node.engine.wants_transmit());
     solo.expect([]);
     assert_eq!((solo.node.stat("ecn_marked"), solo.node.stat("cnps_sent")), (1, 0));
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
