@@ -380,6 +380,7 @@ fn checksums_count_when_they_should() {
     let mut lax = Host::new(&lax).expect("a good configuration");
     lax.listen(PORT);
     assert_eq!(exchange(&mut lax, ms(0), &syn(2)), (Ok(()), vec![]));
+    assert_eq!((strict.stats().tcp_checksum_unfinished.get(), lax.stats().tcp_checksum_unfinished.get()), (0, 1));
     // Its MAC is not known: it is asked for, and then the SYN|ACK follows.
     let arp = host_net::poll(&mut lax, ms(0));
     assert!(arp.iter().any(|f| f[12..14] == [8, 6] && f[38..42] == [10, 0, 0, 2]));

@@ -37,11 +37,18 @@ pub struct Bed<'w> {
 impl<'w> Bed<'w> {
     /// Starts a target on such a port and boots a guest there.
     pub fn new(world: &'w World, port: Port, mtu: u32) -> Result<Bed<'w>, String> {
-        Bed::with(world, "", port, mtu, &[])
+        Bed::with(world, "", "0", port, mtu, &[])
     }
 
-    /// The same beside others, told apart by `tag`, with more arguments for the target.
-    pub fn with(world: &'w World, tag: &str, port: Port, mtu: u32, more: &[String]) -> Result<Bed<'w>, String> {
+    /// The same beside others, told apart by `tag`, on these lcores and with more arguments for the target.
+    pub fn with(
+        world: &'w World,
+        tag: &str,
+        lcores: &str,
+        port: Port,
+        mtu: u32,
+        more: &[String],
+    ) -> Result<Bed<'w>, String> {
         let name = format!("{}{mtu}{tag}{}", if port == Port::Vhost { "v" } else { "p" }, world.suffix);
         let mut tap = None;
         let (vdev, plug) = match port {
@@ -68,7 +75,7 @@ impl<'w> Bed<'w> {
             arguments.extend(["--mtu".to_owned(), mtu.to_string()]);
         }
         arguments.extend_from_slice(more);
-        let target = Target::start(world, &vdev, &arguments)?;
+        let target = Target::start_on(world, lcores, &vdev, &arguments)?;
         let guest = Guest::boot(
             world,
             GuestConfig {

@@ -39,11 +39,16 @@ pub struct Target {
 impl Target {
     /// Starts it with both addresses on the given virtual device and waits until it can serve.
     pub fn start(world: &World, vdev: &str, arguments: &[String]) -> Result<Target, String> {
+        Target::start_on(world, "0", vdev, arguments)
+    }
+
+    /// The same on these lcores.
+    pub fn start_on(world: &World, lcores: &str, vdev: &str, arguments: &[String]) -> Result<Target, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let mut command = Command::new(target_binary());
         command
-            .args(world.eal_options(&prefix))
+            .args(world.eal_options_on(lcores, &prefix))
             .arg(format!("--vdev={vdev}"))
             .arg("--")
             .args(["--address", &format!("{TARGET_V4}/24"), "--address", &format!("{TARGET_V6}/64")])

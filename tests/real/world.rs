@@ -222,8 +222,13 @@ impl World {
 
     /// EAL options that keep a target apart from everything else on the machine.
     pub fn eal_options(&self, prefix: &str) -> Vec<String> {
+        self.eal_options_on("0", prefix)
+    }
+
+    /// The same with these lcores.
+    pub fn eal_options_on(&self, lcores: &str, prefix: &str) -> Vec<String> {
         let huge = self.path("huge");
-        ["-l", "0", "--no-pci", "--file-prefix", &format!("rxe{}{prefix}", self.token), "--huge-dir"]
+        ["-l", lcores, "--no-pci", "--file-prefix", &format!("rxe{}{prefix}", self.token), "--huge-dir"]
             .iter()
             .map(|s| s.to_string())
             .chain([huge.to_string_lossy().into_owned()])

@@ -102,7 +102,7 @@ impl Default for PerftestConfig {
             idle_timeout: rxe_proto::Duration::from_secs(60),
             max_message: 8 << 20,
             write_lat_size: 4096,
-            write_lat_after: rxe_proto::Duration::from_millis(2500),
+            write_lat_after: rxe_proto::Duration::from_secs(5),
         }
     }
 }

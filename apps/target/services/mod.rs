@@ -10,8 +10,8 @@
 //! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
 //!
 //! Where several services listen on one port, the first in this order that claims a request gets it. The last two share
-//! their port, and one [service](port18515) tells their clients apart. Every service is one file or folder: a state machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service)
-//! around it.
+//! their port, and one [service](port18515) tells their clients apart. Every service is one file or folder: a state
+//! machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service) around it.
 
 mod endpoint;
 mod factory;

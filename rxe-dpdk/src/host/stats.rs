@@ -49,6 +49,8 @@ counters! {
         tcp_reset,
         /// TCP streams that never opened.
         tcp_open_failed,
+        /// TCP segments accepted in spite of a wrong checksum, on a port where local kernels leave it unfinished.
+        tcp_checksum_unfinished,
         /// TCP segments to a port or stream that does not exist.
         tcp_refused,
         /// TCP connection requests ignored because there are too many streams.

@@ -98,8 +98,11 @@ impl Segment {
         if header_len < header.len() || header_len > ip.payload.len() || peer_port == 0 || local_port == 0 {
             return Err(malformed());
         }
-        if verify_checksum && ip.pseudo_header(ip::TCP).add(ip.payload).finish() != 0 {
-            return Err(DropReason::HostChecksum);
+        if ip.pseudo_header(ip::TCP).add(ip.payload).finish() != 0 {
+            if verify_checksum {
+                return Err(DropReason::HostChecksum);
+            }
+            node.stats.tcp_checksum_unfinished.inc();
         }
         Ok(Segment { local_port, peer_port, is_first: header[13] & (SYN | ACK) == SYN })
     }

@@ -36,6 +36,11 @@ pub const MAX_WORKERS: usize = 15;
 /// The IP MTU that is asked of a port when nobody says otherwise: what path MTU 4096 needs.
 const DEFAULT_MTU: u16 = 4200;
 
+/// Drivers of ports at whose other end may be a kernel of this machine or its guest. It leaves the checksums of TCP
+/// segments unfinished, for a device to finish that is not there.
+const UNFINISHED_CHECKSUMS: [&str; 7] =
+    ["net_af_packet", "net_af_xdp", "net_pcap", "net_tap", "net_vhost", "net_virtio", "net_virtio_user"];
+
 /// Bytes of a packet besides its payload and in front of the frame's IP header: IPv6, UDP, BTH, RETH, immediate, ICRC.
 const PACKET_OVERHEAD: u16 = 40 + 8 + 12 + 16 + 4 + 4;
 
@@ -431,9 +436,7 @@ fn make_hosts(
             addresses: own.addresses.clone(),
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
-            // A local kernel leaves the checksum of what it sends over veth, tap or vhost to a device that is not
-            // there.
-            verify_tcp_checksums: !port.info().driver.starts_with("net_"),
+            verify_tcp_checksums: !UNFINISHED_CHECKSUMS.contains(&port.info().driver.as_str()),
             seed: seeds.next(),
             ..HostConfig::default()
         })

@@ -46,6 +46,8 @@ pub struct Connection {
     /// The client's queue pair, and the PSN that it begins with.
     remote: (Qpn, Psn),
     pub(super) role: Role,
+    /// We have asked for its end.
+    ending: bool,
     /// Whether anything came.
     spoken: bool,
     /// The beginning of each message, where the other connections' messages do not go.
@@ -147,6 +149,7 @@ impl Perftest {
             path_mtu: request.path_mtu,
             remote: (remote, Psn::new(0)),
             role: Role::Test,
+            ending: false,
             spoken: false,
             head,
             answers,
@@ -361,9 +364,10 @@ impl Perftest {
             connection.answers.look(cx);
             self.rendezvous.touch(connection.client, connection.answers.heard);
         }
-        for connection in self.connections.values() {
+        for connection in self.connections.values_mut() {
             // The connections of one client live and die together.
-            if self.rendezvous.heard(connection.client).is_some_and(quiet) {
+            if !connection.ending && self.rendezvous.heard(connection.client).is_some_and(quiet) {
+                connection.ending = true;
                 self.tally.idle_ended.inc();
                 cx.disconnect(connection.conn);
             }
