@@ -21,6 +21,7 @@ mod pingpong;
 mod process;
 mod quick_start;
 mod report;
+mod rsocket;
 mod target;
 mod verbs;
 mod world;
@@ -74,6 +75,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         loss::run(&mut report, world);
         pingpong::run(&mut report, world);
         perftest::run(&mut report, world);
+        rsocket::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }

@@ -6,6 +6,7 @@
 //! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
+//! | `rsocket`      | 7471 | `rstream`                       | sends every byte of the stream back                     |
 //! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
 //! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
 //!
@@ -24,6 +25,7 @@ mod rdma_example;
 mod rdma_server;
 mod region;
 mod rping;
+mod rsocket;
 mod tally;
 
 use rxe_dpdk::service::{Listen, ServiceFactory};
@@ -37,11 +39,12 @@ pub use tally::Book;
 type Make = fn(&Config, &Book) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 7] = [
     (rping::NAME, |_, book| Some(Box::new(rping::factory(book)))),
     (rdma_server::NAME, |_, book| Some(Box::new(rdma_server::factory(book)))),
     (rdma_example::NAME, |_, book| Some(Box::new(rdma_example::factory(book)))),
     (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, book)))),
+    (rsocket::NAME, |_, book| Some(Box::new(rsocket::factory(book)))),
     // One port, one factory for both.
     (pingpong::NAME, |config, book| port18515::factory(config, book)),
     (perftest::NAME, |config, book| port18515::factory(config, book).filter(|both| both.name() == perftest::NAME)),

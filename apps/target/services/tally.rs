@@ -23,6 +23,8 @@ counters! {
         idle_ended,
         /// Clients given up after a silence because their memory was wanted for others.
         evicted,
+        /// Times that bytes had to wait because all memory for what clients have not read back was used.
+        backlog_full,
         /// Buffers that could not be had; each cost its client the connection.
         buffer_failures,
     }

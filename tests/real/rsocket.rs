@@ -1,0 +1,117 @@
+//! rstream as it is, against the service `rsocket`.
+
+use crate::Check;
+use crate::matrix::{Bed, Port};
+use crate::report::Report;
+use crate::target::{TARGET_V4, TARGET_V6, Target};
+use crate::world::World;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// When the target has given up a client that says nothing for 30 s: it looks once a second when that began and ended.
+const GIVEN_UP: Duration = Duration::from_secs(35);
+
+/// The groups `rsocket-1500` and `rsocket-4200`.
+pub fn run(report: &mut Report, world: &World) {
+    for mtu in [1500, 4200] {
+        if report.group(&format!("rsocket-{mtu}")) {
+            group(report, world, mtu);
+        }
+    }
+}
+
+/// Runs a client that has to print one line for its test.
+fn custom(bed: &Bed, command: &str) -> Check {
+    let text = bed.guest.expect(command, LIMIT, &["custom "])?.text;
+    let rows = text.lines().filter(|line| line.starts_with("custom ")).count();
+    let wrong = text.contains("verification failed") || text.contains("rsend") || text.contains("rrecv");
+    if rows == 1 && !wrong { Ok(()) } else { Err(format!("`{command}` printed: {text}")) }
+}
+
+fn group(report: &mut Report, world: &World, mtu: u32) {
+    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "rs", Port::Vhost, mtu, &[])) else { return };
+    let context = || bed.context();
+    // Single bytes; one packet and several; more messages than credits; more bytes ahead than all rings hold, which
+    // come back only after all were sent; buffers smaller than a message; blocking calls and poll.
+    let flags = [
+        "-S 1 -C 1 -I 20 -T v",
+        "-S 64 -C 1 -I 200 -T v",
+        "-S 4096 -C 10 -I 10 -T v",
+        "-S 4096 -C 10 -I 10",
+        "-S 64 -C 2000 -I 1 -T v",
+        "-S 65536 -C 2 -I 5 -T v",
+        "-S 1048576 -C 8 -I 1 -T v",
+        "-S 1000001 -C 1 -I 3 -T v",
+        "-S 5000 -C 50 -I 2 -T v -B 8192",
+        "-S 512 -C 2 -I 10 -T b -T v",
+        "-S 30000 -C 10 -I 2 -T a -T v",
+        "-S 4096 -C 10 -I 5 -T r -T v",
+        "-S 4096 -C 10 -I 5 -i 0 -k 5 -T v",
+    ];
+    // Stopped, it says nothing any more: the target gives it up while the others run.
+    let silent = report.fixture("a client that falls silent", || {
+        let client = bed.guest.start(&format!("exec rstream -s {TARGET_V4} -S 100 -C 1 -I 1000000"), 2 * LIMIT)?;
+        std::thread::sleep(Duration::from_secs(1));
+        if !client.running() {
+            return Err(format!("the client ended by itself: {}", client.so_far()));
+        }
+        client.kill(19)?;
+        Ok((client, Instant::now()))
+    });
+    let Some((silent, since)) = silent else { return };
+    for flags in flags {
+        report.case(&format!("rstream {flags}"), context, || custom(&bed, &format!("rstream -s {TARGET_V4} {flags}")));
+    }
+    report.case("v6 rstream -S 4096 -C 10 -I 10 -T v", context, || {
+        custom(&bed, &format!("rstream -s {TARGET_V6} -S 4096 -C 10 -I 10 -T v"))
+    });
+    report.case("five rstreams at once, beside rdma_client on the same port", context, || {
+        let one =
+            format!("rstream -s {TARGET_V4} -S 20000 -C 5 -I 4 -T v >/tmp/rs$1 2>&1 && grep -q ^custom /tmp/rs$1");
+        let script = format!(
+            "one() {{ {one} || {{ echo $1; cat /tmp/rs$1; }}; }}\n\
+             for i in 1 2 3 4 5; do one $i & pids=\"$pids $!\"; done\nrdma_client -s {TARGET_V4}\n\
+             wait $pids; echo all ended"
+        );
+        let text = bed.guest.expect(&script, LIMIT, &[])?.text;
+        if text.contains("rdma_client: end 0") && text.ends_with("\nall ended\n") && text.lines().count() == 3 {
+            Ok(())
+        } else {
+            Err(format!("not all clients succeeded: {text}"))
+        }
+    });
+    report.case("rstream without flags is killed, the next one works", context, || {
+        let victim = bed.guest.start(&format!("exec rstream -s {TARGET_V4}"), LIMIT)?;
+        std::thread::sleep(Duration::from_secs(2));
+        if !victim.running() {
+            return Err(format!("the client ended by itself: {}", victim.so_far()));
+        }
+        victim.kill(9)?;
+        victim.wait()?.expect(137, &[])?;
+        custom(&bed, &format!("rstream -s {TARGET_V4} -S 4096 -C 2 -I 2 -T v"))
+    });
+    report.case("the silent client was given up", context, || {
+        std::thread::sleep(GIVEN_UP.saturating_sub(since.elapsed()));
+        silent.kill(18)?;
+        std::thread::sleep(Duration::from_secs(1));
+        silent.kill(9)?;
+        let end = silent.wait()?;
+        // It finds its stream closed, and waits for ever or fails; that it got to its end would be wrong.
+        if end.text.contains("custom ") { Err(format!("it went on: {}", end.text)) } else { Ok(()) }
+    });
+    let alive = bed.target.as_mut().is_some_and(Target::alive);
+    report.case("the target still runs and counts", String::new, || {
+        if !alive {
+            return Err(format!("it has ended\n{}", bed.context()));
+        }
+        let summary = bed.stop_target()?;
+        let line = summary.lines().find(|line| line.starts_with("service rsocket:"));
+        let line = line.ok_or_else(|| format!("no line of the service in the summary: {summary}"))?;
+        let wrong = ["refused", "malformed", "post_failures", "backlog_full"];
+        if !line.contains(" idle_ended=1") || wrong.iter().any(|counter| line.contains(counter)) {
+            Err(line.to_owned())
+        } else {
+            Ok(())
+        }
+    });
+}
