@@ -1,4 +1,4 @@
-//! rstream as it is, against the service `rsocket`.
+//! rstream and riostream as they are, against the service `rsocket`.
 
 use crate::Check;
 use crate::matrix::{Bed, Port};
@@ -29,7 +29,7 @@ fn custom(bed: &Bed, command: &str) -> Check {
 }
 
 fn group(report: &mut Report, world: &World, mtu: u32) {
-    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "rs", Port::Vhost, mtu, &[])) else { return };
+    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "rs", "0", Port::Vhost, mtu, &[])) else { return };
     let context = || bed.context();
     // Single bytes; one packet and several; more messages than credits; more bytes ahead than all rings hold, which
     // come back only after all were sent; buffers smaller than a message; blocking calls and poll.
@@ -51,7 +51,11 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
     // Stopped, it says nothing any more: the target gives it up while the others run.
     let silent = report.fixture("a client that falls silent", || {
         let client = bed.guest.start(&format!("exec rstream -s {TARGET_V4} -S 100 -C 1 -I 1000000"), 2 * LIMIT)?;
-        std::thread::sleep(Duration::from_secs(1));
+        // The first one after the boot: when so many packets have left, its connection is up.
+        let sent = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts";
+        let script =
+            format!("for i in $(seq 20); do [ $(cat {sent}) -gt 300 ] && exit 0; sleep 1; done; cat {sent}; exit 1");
+        bed.guest.expect(&script, LIMIT, &[])?;
         if !client.running() {
             return Err(format!("the client ended by itself: {}", client.so_far()));
         }
@@ -62,15 +66,33 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
     for flags in flags {
         report.case(&format!("rstream {flags}"), context, || custom(&bed, &format!("rstream -s {TARGET_V4} {flags}")));
     }
+    // Markers that wrap; transfers of one packet and of many, answered once for all; blocking calls and poll.
+    let flags = [
+        "-S 64 -C 1 -I 300 -T v",
+        "-S 4096 -C 10 -I 10 -T v",
+        "-S 4096 -C 10 -I 10",
+        "-S 65536 -C 2 -I 5 -T v",
+        "-S 1000001 -C 3 -I 2 -T v",
+        "-S 5000 -C 20 -I 3 -T b -T v",
+        "-S 30000 -C 5 -I 2 -T a -T v",
+    ];
+    for flags in flags {
+        report.case(&format!("riostream {flags}"), context, || {
+            custom(&bed, &format!("riostream -s {TARGET_V4} {flags}"))
+        });
+    }
+    report.case("v6 riostream -S 4096 -C 10 -I 10 -T v", context, || {
+        custom(&bed, &format!("riostream -s {TARGET_V6} -S 4096 -C 10 -I 10 -T v"))
+    });
     report.case("v6 rstream -S 4096 -C 10 -I 10 -T v", context, || {
         custom(&bed, &format!("rstream -s {TARGET_V6} -S 4096 -C 10 -I 10 -T v"))
     });
-    report.case("five rstreams at once, beside rdma_client on the same port", context, || {
+    report.case("five rstreams and a riostream at once, beside rdma_client on the same port", context, || {
         let one =
-            format!("rstream -s {TARGET_V4} -S 20000 -C 5 -I 4 -T v >/tmp/rs$1 2>&1 && grep -q ^custom /tmp/rs$1");
+            format!("$2 -s {TARGET_V4} -S 20000 -C 5 -I 4 -T v >/tmp/rs$1 2>&1 && grep -q ^custom /tmp/rs$1");
         let script = format!(
             "one() {{ {one} || {{ echo $1; cat /tmp/rs$1; }}; }}\n\
-             for i in 1 2 3 4 5; do one $i & pids=\"$pids $!\"; done\nrdma_client -s {TARGET_V4}\n\
+             for i in 1 2 3 4 5; do one $i rstream & pids=\"$pids $!\"; done\none 6 riostream & pids=\"$pids $!\"\nrdma_client -s {TARGET_V4}\n\
              wait $pids; echo all ended"
         );
         let text = bed.guest.expect(&script, LIMIT, &[])?.text;

@@ -6,7 +6,7 @@
 //! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
-//! | `rsocket`      | 7471 | `rstream`                       | sends every byte of the stream back                     |
+//! | `rsocket`      | 7471 | `rstream`, `riostream`          | sends every byte of stream and mapped buffers back      |
 //! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
 //! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
 //!
