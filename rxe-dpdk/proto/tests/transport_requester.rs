@@ -232,14 +232,18 @@ fn receiver_not_ready_and_recovery() {
     post(&mut solo, 2, SEND, 1);
     assert_eq!(solo.transmit().len(), 2);
     // Code 10: 0.32 ms.
+    let told = |solo: &Solo| solo.node.engine.query_qp(solo.node.qpn).unwrap().peer_not_ready;
+    assert!(!told(&solo));
     solo.answer(0, Syndrome::Rnr { timer: 10 });
     solo.answer(0, Syndrome::Rnr { timer: 10 });
     post(&mut solo, 3, SEND, 1);
     solo.expect([]);
     solo.advance(Duration::from_micros(319));
     solo.expect([]);
+    assert!(told(&solo));
     solo.advance(Duration::from_micros(1));
     assert_eq!(solo.transmit().len(), 3);
+    assert!(!told(&solo));
     assert_eq!((solo.node.stat("timeouts"), solo.node.stat("rcvd_rnr_err")), (0, 2));
     solo.ack(2);
     assert_eq!(completed(&mut solo).len(), 3);

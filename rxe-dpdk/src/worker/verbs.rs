@@ -111,6 +111,8 @@ impl ServiceCq {
 struct Owned {
     service: usize,
     depth: usize,
+    /// How often a queue pair of a connection tries again when the peer is not ready, if not as the peer says.
+    rnr_retry: Option<u8>,
 }
 
 /// What the services of one worker have made: so completions and events find their service.
@@ -131,6 +133,11 @@ impl Objects {
     /// The service that made a shared receive queue.
     pub(crate) fn owner_of_srq(&self, srq: SrqId) -> Option<usize> {
         self.srqs.get(&srq).map(|owned| owned.service)
+    }
+
+    /// How often a queue pair tries again when its peer is not ready, if its service has said so.
+    pub(crate) fn rnr_retry(&self, qpn: Qpn) -> Option<u8> {
+        self.qps.get(&qpn)?.rnr_retry
     }
 
     /// Forgets a queue pair and gives back its part of the completion queue; `false` when it was not known.
@@ -176,8 +183,16 @@ impl Context<'_> {
             return Err(error);
         }
         self.cq.depth += depth;
-        self.objects.qps.insert(qpn, Owned { service: self.service, depth });
+        self.objects.qps.insert(qpn, Owned { service: self.service, depth, rnr_retry: None });
         Ok(qpn)
+    }
+
+    /// Before a queue pair goes into a [`Decision`](crate::service::Decision): how often it is to try again when the peer
+    /// has no receive for a message, 0 to 7; 7 is without end. Else it does as the peer's connection request says.
+    pub fn set_rnr_retry(&mut self, qpn: Qpn, rnr_retry: u8) {
+        if let Some(owned) = self.objects.qps.get_mut(&qpn) {
+            owned.rnr_retry = Some(rnr_retry.min(7));
+        }
     }
 
     /// Destroys a queue pair of this service that is not part of a connection; those of connections are destroyed by
@@ -286,7 +301,7 @@ impl Context<'_> {
         })?;
         let srq = self.engine.create_srq(init)?;
         self.cq.depth += depth;
-        self.objects.srqs.insert(srq, Owned { service: self.service, depth });
+        self.objects.srqs.insert(srq, Owned { service: self.service, depth, rnr_retry: None });
         Ok(srq)
     }
 

@@ -200,6 +200,8 @@ pub struct QpInfo {
     pub send_queued: u32,
     /// Receives not completed.
     pub recv_queued: u32,
+    /// The peer has said that it has no receive for our next message (RNR NAK), and its wait is not over.
+    pub peer_not_ready: bool,
     /// Measured round trip time, once there is one (RC).
     pub rtt: Option<Duration>,
     /// Congestion notifications received and sent.

@@ -111,6 +111,7 @@ impl Qp {
             unacked_psn: self.requester.una_psn(),
             send_queued: (sq.tail() - sq.head()) as u32,
             recv_queued: self.responder.rq.len(),
+            peer_not_ready: self.requester.rnr_wait.is_some(),
             rtt: self.requester.rtt(),
             cnps: self.congestion.counts(),
             established: self.established,
