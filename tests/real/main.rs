@@ -20,6 +20,7 @@ mod perftest;
 mod pingpong;
 mod process;
 mod quick_start;
+mod rdmacm;
 mod report;
 mod rsocket;
 mod target;
@@ -76,6 +77,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         pingpong::run(&mut report, world);
         perftest::run(&mut report, world);
         rsocket::run(&mut report, world);
+        rdmacm::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }

@@ -1,7 +1,18 @@
 use super::*;
 use std::path::Path;
 
-const KNOWN: [&str; 7] = ["rping", "rdma-server", "rdma-example", "region", "rsocket", "pingpong", "perftest"];
+const KNOWN: [&str; 10] = [
+    "rping",
+    "rdma-server",
+    "ucmatose",
+    "cmtime",
+    "udaddy",
+    "rdma-example",
+    "region",
+    "rsocket",
+    "pingpong",
+    "perftest",
+];
 
 fn resolve(text: &str) -> Result<Config, String> {
     let settings = file::parse(Path::new("t.toml"), text).map_err(|mistake| mistake.to_string())?;
@@ -62,11 +73,11 @@ fn what_cannot_work_is_refused_with_its_place() {
         ),
         (
             &format!("services = [\"rpinf\"]\n{PORT}"),
-            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, rdma-example, region, rsocket, pingpong, perftest",
+            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, pingpong, perftest",
         ),
         (
             &format!("services = []\n{PORT}"),
-            "the list of services is empty: leave 'services' out for all of rping, rdma-server, rdma-example, region, rsocket, pingpong, perftest",
+            "the list of services is empty: leave 'services' out for all of rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, pingpong, perftest",
         ),
         (
             &format!("{PORT}[[region]]\nname = \"a\"\nsize = 1\n[[region]]\nname = \"a\"\nsize = 2\n"),

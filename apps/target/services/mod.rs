@@ -4,6 +4,9 @@
 //! |----------------|------|---------------------------------|---------------------------------------------------------|
 //! | `rping`        | 7174 | `rping -c`                      | READs the client's data, WRITEs it back                 |
 //! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
+//! | `ucmatose`     | 7471 | `ucmatose -s`                   | sends as many messages as it is sent, ends the connection |
+//! | `cmtime`       | 7471 | `cmtime -s`                     | accepts connections without data                        |
+//! | `udaddy`       | 7174 (UDP port space) | `udaddy -s`    | sends every datagram back                               |
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
 //! | `rsocket`      | 7471 | `rstream`, `riostream`          | sends every byte of stream and mapped buffers back      |
@@ -14,8 +17,10 @@
 //! their port, and one [service](port18515) tells their clients apart. Every service is one file or folder: a state
 //! machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service) around it.
 
+mod cmtime;
 mod endpoint;
 mod factory;
+mod idle;
 mod out_of_band;
 mod perftest;
 mod pingpong;
@@ -27,6 +32,8 @@ mod region;
 mod rping;
 mod rsocket;
 mod tally;
+mod ucmatose;
+mod udaddy;
 
 use rxe_dpdk::service::{Listen, ServiceFactory};
 
@@ -39,9 +46,12 @@ pub use tally::Book;
 type Make = fn(&Config, &Book) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
-const ALL: [(&str, Make); 7] = [
+const ALL: [(&str, Make); 10] = [
     (rping::NAME, |_, book| Some(Box::new(rping::factory(book)))),
     (rdma_server::NAME, |_, book| Some(Box::new(rdma_server::factory(book)))),
+    (ucmatose::NAME, |_, book| Some(Box::new(ucmatose::factory(book)))),
+    (cmtime::NAME, |_, book| Some(Box::new(cmtime::factory(book)))),
+    (udaddy::NAME, |_, book| Some(Box::new(udaddy::factory(book)))),
     (rdma_example::NAME, |_, book| Some(Box::new(rdma_example::factory(book)))),
     (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, book)))),
     (rsocket::NAME, |_, book| Some(Box::new(rsocket::factory(book)))),

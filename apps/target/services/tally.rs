@@ -25,6 +25,8 @@ counters! {
         evicted,
         /// Times that bytes had to wait because all memory for what clients have not read back was used.
         backlog_full,
+        /// Datagrams of senders that have not asked for our queue pair.
+        strangers,
         /// Buffers that could not be had; each cost its client the connection.
         buffer_failures,
     }

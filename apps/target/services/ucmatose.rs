@@ -1,0 +1,323 @@
+//! The peer of `ucmatose`: sends as many messages as the client expects, takes as many, and ends the connection.
+//!
+//! How many those are the client says nowhere. But it posts all its receives before it connects, and sends nothing
+//! before it has got all our messages. So we send one at a time, the next when the last was acknowledged, until the
+//! client has no receive left (RNR NAK): what was acknowledged before is the number. Or its own messages begin, and
+//! what was sent until then is the number.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
+use rxe_dpdk::worker::QpCaps;
+use rxe_proto::Duration;
+use rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::transport::{
+    PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+};
+use rxe_proto::wire::cm::RejReason;
+
+use super::factory::Factory;
+use super::idle::Idle;
+use super::port7471::{Caller, PORT};
+use super::tally::{Book, Tally};
+
+/// The name that users select the service by.
+pub const NAME: &str = "ucmatose";
+/// The longest message that a client may send.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Receives posted at any time; the client waits when it is faster.
+const RECEIVES: u32 = 64;
+/// A client that says nothing for so long is given up.
+const IDLE_LIMIT: Duration = Duration::from_secs(15);
+/// How often we look whether a client has run out of receives, and for the silent.
+const LOOK: Duration = Duration::from_millis(20);
+/// Tries without end: that a client has no receive left is what we want to see.
+const RNR_RETRY: u8 = 7;
+const CAPS: QpCaps =
+    QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 0, max_recv_sge: 1, max_inline_data: 1 };
+
+/// Messages on one connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Exchange {
+    sent: u64,
+    acked: u64,
+    received: u64,
+}
+
+/// What is next on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// A message of ours.
+    Send,
+    /// Something from the client.
+    Wait,
+    /// The end: each side has got all.
+    End,
+}
+
+/// The client has sent more than it got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Nonsense;
+
+impl Exchange {
+    /// What is next. `starved`: the client has no receive for the message under way.
+    fn next(&self, starved: bool) -> Result<Next, Nonsense> {
+        if self.received > self.sent {
+            return Err(Nonsense);
+        }
+        let under_way = self.sent > self.acked;
+        Ok(if under_way {
+            // Also if it expects none at all. One that is not acknowledged yet and not refused may be the last.
+            if starved && self.received == self.acked { Next::End } else { Next::Wait }
+        } else if self.received == 0 {
+            Next::Send
+        } else if self.received == self.sent {
+            Next::End
+        } else {
+            Next::Wait
+        })
+    }
+}
+
+/// A client.
+struct Client {
+    conn: ConnId,
+    exchange: Exchange,
+    /// The connection is up.
+    up: bool,
+    /// We asked for the end of the connection.
+    ending: bool,
+}
+
+/// The service on one lcore.
+struct Ucmatose {
+    clients: HashMap<Qpn, Client>,
+    /// Where all messages go, one over the other: nobody reads them.
+    sink: Option<MemoryRegion>,
+    idle: Idle<Qpn>,
+    /// A timer is set.
+    looking: bool,
+    tally: Arc<Tally>,
+}
+
+/// Posts a receive.
+fn post_recv(cx: &mut Context<'_>, qp: Qpn, sink: &MemoryRegion) -> Result<(), PostError> {
+    let sge = Sge { addr: sink.addr(), length: MAX_MESSAGE as u32, lkey: sink.lkey() };
+    cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[sge] })
+}
+
+impl Ucmatose {
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<Qpn, String> {
+        let sink = match &self.sink {
+            Some(sink) => sink,
+            None => {
+                let memory = cx.alloc_memory(MAX_MESSAGE).map_err(|error| error.to_string())?;
+                let pd = cx.alloc_pd();
+                match cx.register(pd, memory, Access::LOCAL_WRITE) {
+                    Ok(region) => self.sink.insert(region),
+                    Err(error) => {
+                        cx.dealloc_pd(pd);
+                        return Err(error.to_string());
+                    }
+                }
+            }
+        };
+        let qp = cx.create_qp(&QpSpec::rc(sink.pd(), CAPS, Access::empty())).map_err(|error| error.to_string())?;
+        for _ in 0..RECEIVES {
+            if let Err(error) = post_recv(cx, qp, sink) {
+                cx.destroy_qp(qp);
+                return Err(error.to_string());
+            }
+        }
+        cx.set_rnr_retry(qp, RNR_RETRY);
+        Ok(qp)
+    }
+
+    /// Does what is next for a client.
+    fn go_on(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        let Some(client) = self.clients.get_mut(&qp) else { return };
+        if client.ending || !client.up {
+            return;
+        }
+        let starved = cx.query_qp(qp).is_some_and(|info| info.peer_not_ready);
+        let why = match client.exchange.next(starved) {
+            Ok(Next::Wait) => return,
+            Ok(Next::Send) => {
+                let flags = SendFlags::SIGNALED;
+                let wr = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[], flags };
+                match cx.post_send_inline(qp, &wr, &[0]) {
+                    Ok(()) => {
+                        client.exchange.sent += 1;
+                        return;
+                    }
+                    Err(error) => {
+                        self.tally.post_failures.inc();
+                        error.to_string()
+                    }
+                }
+            }
+            Ok(Next::End) => {
+                self.tally.exchanges.inc();
+                format!("{} messages each way", client.exchange.received)
+            }
+            Err(Nonsense) => {
+                self.tally.malformed.inc();
+                format!("it sent {} messages and got {}", client.exchange.received, client.exchange.sent)
+            }
+        };
+        self.end(cx, qp, &why);
+    }
+
+    /// Ends a connection.
+    fn end(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
+        self.idle.forget(qp);
+        if let Some(client) = self.clients.get_mut(&qp) {
+            tracing::debug!(%qp, "ucmatose client disconnected: {why}");
+            client.ending = true;
+            cx.disconnect(client.conn);
+        }
+    }
+}
+
+impl Service for Ucmatose {
+    fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
+        match self.open(cx) {
+            Ok(qp) => {
+                self.tally.connections.inc();
+                let client = Client { conn: request.conn, exchange: Exchange::default(), up: false, ending: false };
+                self.clients.insert(qp, client);
+                self.idle.heard(qp, cx.now());
+                if !self.looking {
+                    self.looking = true;
+                    cx.set_timer(LOOK, 0);
+                }
+                Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
+            }
+            Err(error) => {
+                self.tally.refused.inc();
+                tracing::warn!("connection refused: {error}");
+                Decision::Reject { reason: RejReason::NoResources, private_data: Vec::new() }
+            }
+        }
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        if let Some(client) = self.clients.get_mut(&qp) {
+            client.up = true;
+            self.idle.heard(qp, cx.now());
+            self.go_on(cx, qp);
+        }
+    }
+
+    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        tracing::debug!(%qp, ?reason, "ucmatose client gone");
+        self.clients.remove(&qp);
+        self.idle.forget(qp);
+    }
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        let (Some(client), Some(sink)) = (self.clients.get_mut(&wc.qpn), &self.sink) else { return };
+        if wc.status != WcStatus::Success || client.ending {
+            // Of a failed one the queue pair is in error, and the runtime ends the connection.
+            return;
+        }
+        match wc.opcode {
+            WcOpcode::Send => client.exchange.acked += 1,
+            WcOpcode::Recv => {
+                client.exchange.received += 1;
+                if let Err(error) = post_recv(cx, wc.qpn, sink) {
+                    self.tally.post_failures.inc();
+                    return self.end(cx, wc.qpn, &error.to_string());
+                }
+            }
+            _ => return,
+        }
+        self.idle.heard(wc.qpn, cx.now());
+        self.go_on(cx, wc.qpn);
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
+        for qp in self.idle.take_expired(cx.now()) {
+            self.tally.idle_ended.inc();
+            self.end(cx, qp, "nothing came from it any more");
+        }
+        // Nothing tells us when a client refuses a message for want of a receive.
+        let under_way = |client: &Client| client.exchange.sent > client.exchange.acked && !client.ending;
+        let look: Vec<Qpn> = self.clients.iter().filter(|(_, c)| under_way(c)).map(|(qp, _)| *qp).collect();
+        for qp in look {
+            self.go_on(cx, qp);
+        }
+        self.looking = !self.clients.is_empty();
+        if self.looking {
+            cx.set_timer(LOOK, 0);
+        }
+    }
+}
+
+/// Makes the service.
+pub fn factory(book: &Book) -> Factory {
+    let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Ucmatose)];
+    let create = |tally| -> Box<dyn Service> {
+        let idle = Idle::new(IDLE_LIMIT);
+        Box::new(Ucmatose { clients: HashMap::new(), sink: None, idle, looking: false, tally })
+    };
+    Factory::new(NAME, listens, create, book)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays a client that expects `count` messages. `late`: its messages overtake the ACK of our last one.
+    fn play(count: u64, late: bool) -> Exchange {
+        let mut exchange = Exchange::default();
+        while exchange.acked < count {
+            assert_eq!(exchange.next(false), Ok(Next::Send), "{exchange:?}");
+            exchange.sent += 1;
+            assert_eq!(exchange.next(false), Ok(Next::Wait), "{exchange:?}");
+            if late && exchange.sent == count {
+                break;
+            }
+            exchange.acked += 1;
+        }
+        if !late {
+            assert_eq!(exchange.next(false), Ok(Next::Send), "{exchange:?}");
+            exchange.sent += 1;
+        }
+        // Between two tries of a refused message it is not known to be refused.
+        for received in 1..=count {
+            exchange.received = received;
+            let last = received == count;
+            assert_eq!(exchange.next(false), Ok(Next::Wait), "{exchange:?}");
+            if !late {
+                assert_eq!(exchange.next(true), Ok(if last { Next::End } else { Next::Wait }), "{exchange:?}");
+            }
+        }
+        if late {
+            exchange.acked += 1;
+        }
+        exchange
+    }
+
+    #[test]
+    fn as_many_as_the_client_expects() {
+        for count in [1, 2, 10] {
+            assert_eq!(play(count, false).next(true), Ok(Next::End));
+            assert_eq!(play(count, true).next(false), Ok(Next::End));
+        }
+        // None at all: the first is refused.
+        assert_eq!(play(0, false).next(true), Ok(Next::End));
+    }
+
+    #[test]
+    fn once_the_client_sends_we_do_not() {
+        let mut exchange = Exchange { sent: 3, acked: 3, received: 1 };
+        assert_eq!(exchange.next(false), Ok(Next::Wait));
+        exchange.received = 3;
+        assert_eq!(exchange.next(false), Ok(Next::End));
+        exchange.received = 4;
+        assert_eq!(exchange.next(false), Err(Nonsense));
+    }
+}
