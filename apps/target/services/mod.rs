@@ -4,9 +4,9 @@
 //! |----------------|------|---------------------------------|---------------------------------------------------------|
 //! | `rping`        | 7174 | `rping -c`                      | READs the client's data, WRITEs it back                 |
 //! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
-//! | `ucmatose`     | 7471 | `ucmatose -s`                   | sends as many messages as it is sent, ends the connection |
+//! | `ucmatose`     | 7471 | `ucmatose -s`                   | sends and takes messages, disconnects                   |
 //! | `cmtime`       | 7471 | `cmtime -s`                     | accepts connections without data                        |
-//! | `udaddy`       | 7174 (UDP port space) | `udaddy -s`    | sends every datagram back                               |
+//! | `udaddy`       | 7174 | `udaddy -s` (UDP port space)    | sends every datagram back                               |
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
 //! | `rsocket`      | 7471 | `rstream`, `riostream`          | sends every byte of stream and mapped buffers back      |
@@ -36,6 +36,7 @@ mod ucmatose;
 mod udaddy;
 
 use rxe_dpdk::service::{Listen, ServiceFactory};
+use rxe_proto::wire::cm::PortSpace;
 
 use crate::config::Config;
 use crate::mistake::{Mistake, mistake};
@@ -76,7 +77,7 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book)
     if chosen.iter().any(|factory| factory.name() == region::NAME) {
         // The only port that users choose.
         let port = config.region_port;
-        let takes = |listen: &Listen| matches!(listen, Listen::Cm { port: p, .. } if *p == port);
+        let takes = |listen: &Listen| matches!(listen, Listen::Cm { space: PortSpace::Tcp, port: p, .. } if *p == port);
         let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
         if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
             let name = other.name();
@@ -122,5 +123,7 @@ mod tests {
             mistake.to_string(),
             "the services rping and region both want port 7174: choose another with --region-port"
         );
+        // The same number in the UDP port space is another port.
+        assert_eq!(factories(&config(7174, &["udaddy", "region"])).map(|(chosen, _)| chosen.len()).ok(), Some(2));
     }
 }

@@ -1,7 +1,7 @@
 //! The peer of `udaddy`: sends every datagram back.
 //!
-//! A client asks for our queue pair (SIDR) and sends datagrams to it; nothing says when it has ended. Only who has asked
-//! is answered, at the address that the question came from.
+//! A client asks for our queue pair (SIDR) and sends datagrams to it; nothing says when it has ended. Only who has
+//! asked is answered, at the address that the question came from.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -187,8 +187,8 @@ impl Context<'_> {
         Ok(qpn)
     }
 
-    /// Before a queue pair goes into a [`Decision`](crate::service::Decision): how often it is to try again when the peer
-    /// has no receive for a message, 0 to 7; 7 is without end. Else it does as the peer's connection request says.
+    /// Before a queue pair goes into a [`Decision`](crate::service::Decision): how often it is to try again when the
+    /// peer has no receive for a message, 0 to 7; 7 is without end. Else it does as the connection request says.
     pub fn set_rnr_retry(&mut self, qpn: Qpn, rnr_retry: u8) {
         if let Some(owned) = self.objects.qps.get_mut(&qpn) {
             owned.rnr_retry = Some(rnr_retry.min(7));

@@ -1,0 +1,82 @@
+/*
+ * A client that connects as ucmatose does, with three receives posted, and then says nothing: the server has to give it up.
+ *
+ *   silent_client ADDRESS PORT SECONDS
+ *
+ * Prints "connected", then "given up" when the server disconnects within SECONDS; else exits with 1.
+ */
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RECEIVES 3
+
+static void need(int good, const char *what)
+{
+	if (good)
+		return;
+	perror(what);
+	exit(1);
+}
+
+static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type wanted)
+{
+	struct rdma_cm_event *event;
+
+	need(!rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
+	if (event->event != wanted) {
+		fprintf(stderr, "%s, status %d\n", rdma_event_str(event->event), event->status);
+		exit(1);
+	}
+	rdma_ack_cm_event(event);
+}
+
+int main(int argc, char **argv)
+{
+	static char buffers[RECEIVES][64];
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *found;
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	struct ibv_mr *mr;
+
+	if (argc != 4) {
+		fprintf(stderr, "usage: %s ADDRESS PORT SECONDS\n", argv[0]);
+		return 2;
+	}
+	need(!rdma_getaddrinfo(argv[1], argv[2], &hints, &found), "rdma_getaddrinfo");
+	channel = rdma_create_event_channel();
+	need(channel != NULL, "rdma_create_event_channel");
+	need(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
+	need(!rdma_resolve_addr(id, NULL, found->ai_dst_addr, 2000), "rdma_resolve_addr");
+	expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	need(!rdma_resolve_route(id, 2000), "rdma_resolve_route");
+	expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 1, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	need(!rdma_create_qp(id, NULL, &attr), "rdma_create_qp");
+	mr = rdma_reg_msgs(id, buffers, sizeof(buffers));
+	need(mr != NULL, "rdma_reg_msgs");
+	for (int i = 0; i < RECEIVES; i++)
+		need(!rdma_post_recv(id, NULL, buffers[i], sizeof(buffers[i]), mr), "rdma_post_recv");
+
+	/* By these numbers the server knows a ucmatose. */
+	struct rdma_conn_param parameters = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 5 };
+	need(!rdma_connect(id, &parameters), "rdma_connect");
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED);
+	printf("connected\n");
+	fflush(stdout);
+
+	struct pollfd wait = { .fd = channel->fd, .events = POLLIN };
+	if (poll(&wait, 1, atoi(argv[3]) * 1000) != 1) {
+		fprintf(stderr, "still connected\n");
+		return 1;
+	}
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED);
+	printf("given up\n");
+	return 0;
+}
