@@ -1,7 +1,6 @@
 //! Queue pairs whose peers say their numbers over a side channel, and neither type nor path MTU.
 
 use rxe_dpdk::service::{Context, PeerPath};
-use rxe_proto::mem::PdId;
 use rxe_proto::transport::{AhError, AhId, QpError, QpTransition, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendOp};
 use rxe_proto::wire::{PathMtu, Psn, udp_source_port, udp_source_port_ud};
 
@@ -75,10 +74,11 @@ pub struct DatagramTo {
 }
 
 impl DatagramTo {
-    /// The queue pair `qpn` at the end of `path`, for senders in `pd`.
-    pub fn new(cx: &mut Context<'_>, pd: PdId, path: &PeerPath, qpn: Qpn, qkey: u32) -> Result<DatagramTo, AhError> {
+    /// The queue pair `qpn` at the end of `path`, for our queue pair `from`.
+    pub fn new(cx: &mut Context<'_>, from: Qpn, path: &PeerPath, qpn: Qpn, qkey: u32) -> Result<DatagramTo, AhError> {
+        let pd = cx.query_qp(from).ok_or(AhError::UnknownPd)?.pd;
         let mut path = path.path.clone();
-        path.udp_src_port = udp_source_port_ud(qpn.get());
+        path.udp_src_port = udp_source_port_ud(from.get());
         Ok(DatagramTo { ah: cx.create_ah(pd, &path)?, qpn, qkey })
     }
 

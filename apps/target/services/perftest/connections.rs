@@ -207,12 +207,11 @@ impl Perftest {
             return true;
         }
         let Some(datagrams) = self.datagrams.get_mut(&wc.qpn) else { return false };
-        let pd = self.shared.get(&datagrams.client).map(|shared| shared.sink.region.pd());
         let done = match wc.opcode {
             WcOpcode::Recv => {
                 self.tally.exchanges.inc();
                 datagrams.sender = wc.src_qpn.or(datagrams.sender);
-                datagrams.answers.received(cx, wc).and_then(|()| datagrams.answer(cx, pd))
+                datagrams.answers.received(cx, wc).and_then(|()| datagrams.answer(cx))
             }
             _ => datagrams.answers.taken(cx, wc),
         };
@@ -336,10 +335,9 @@ impl Perftest {
     /// The way of a queue pair's datagrams.
     pub fn datagram_path(&mut self, cx: &mut Context<'_>, qp: Qpn, path: Option<&PeerPath>) {
         let Some(datagrams) = self.datagrams.get_mut(&qp) else { return };
-        let pd = self.shared.get(&datagrams.client).map(|shared| shared.sink.region.pd());
         datagrams.path = path.cloned();
         let done = match path {
-            Some(_) => datagrams.answer(cx, pd),
+            Some(_) => datagrams.answer(cx),
             None => Err(format!("there is no way to its address {}", datagrams.client)),
         };
         if let Err(why) = done {
@@ -383,10 +381,10 @@ impl Perftest {
 
 impl Datagrams {
     /// Answers, as soon as it is known whom and how.
-    fn answer(&mut self, cx: &mut Context<'_>, pd: Option<rxe_proto::mem::PdId>) -> Result<(), String> {
-        let (Some(path), Some(sender), Some(pd)) = (&self.path, self.sender, pd) else { return Ok(()) };
+    fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        let (Some(path), Some(sender)) = (&self.path, self.sender) else { return Ok(()) };
         if self.answers.to.is_none() {
-            let to = DatagramTo::new(cx, pd, path, sender, RDMA_UDP_QKEY);
+            let to = DatagramTo::new(cx, self.answers.qp, path, sender, RDMA_UDP_QKEY);
             self.answers.to = Some(to.map_err(|error| error.to_string())?);
         }
         self.answers.answer(cx)

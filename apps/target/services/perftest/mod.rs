@@ -302,11 +302,10 @@ impl Perftest {
         }
         let number = test.client;
         let Some(client) = self.clients.get_mut(&number) else { return true };
-        let Some(sink) = &client.sink else { return true };
         let done = match wc.opcode {
             WcOpcode::Recv => {
                 self.tally.exchanges.inc();
-                test.received(cx, sink.region.pd(), wc)
+                test.received(cx, wc)
             }
             WcOpcode::Send => test.answers.taken(cx, wc),
             _ => {

@@ -179,13 +179,13 @@ impl TestQp {
     }
 
     /// A message came.
-    pub fn received(&mut self, cx: &mut Context<'_>, pd: PdId, wc: &WorkCompletion) -> Result<(), String> {
+    pub fn received(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), String> {
         if let Some(sender) = wc.src_qpn {
             if sender != self.peer.qpn {
                 return self.answers.post_recv(cx).map_err(|error| error.to_string());
             }
             if self.answers.to.is_none() {
-                let to = DatagramTo::new(cx, pd, &self.peer.path, sender, QKEY);
+                let to = DatagramTo::new(cx, self.answers.qp, &self.peer.path, sender, QKEY);
                 self.answers.to = Some(to.map_err(|error| error.to_string())?);
             }
         }

@@ -418,8 +418,7 @@ impl EchoQp {
                 match &mut self.to {
                     Some(to) => to.op(),
                     to => {
-                        let pd = batch.region.pd();
-                        let new = DatagramTo::new(cx, pd, &self.peer.path, qpn, QKEY);
+                        let new = DatagramTo::new(cx, wc.qpn, &self.peer.path, qpn, QKEY);
                         to.insert(new.map_err(|error| error.to_string())?).op()
                     }
                 }
