@@ -16,6 +16,11 @@ use Opcode::*;
 fn changed(solo: &Solo, psn: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = solo.frame(SendOnly, solo.agreed.rq_psn.add(psn), Ack, b"x", |_| {});
     change(&mut frame);
+    with_icrc(frame)
+}
+
+/// The frame with the ICRC that is right for it.
+fn with_icrc(mut frame: Vec<u8>) -> Vec<u8> {
     let end = frame.len() - 4;
     let icrc = icrc(&frame[14..end], true, 14);
     frame[end..].copy_from_slice(&icrc.to_le_bytes());
@@ -76,6 +81,38 @@ fn a_read_that_ends_outside_has_no_response() {
     solo.rdma(ReadRequest, 0, Ack, (1 << 16) - 3 * 1024, 4 * 1024, b"");
     solo.expect(["NAK 0 RemoteAccess msn 0"]);
     assert_eq!(solo.node.stat("read_responses_sent"), 0);
+}
+
+// [RC-RSP-DUP-READ-BOUNDS]
+#[test]
+fn a_repeated_read_of_other_bytes_has_no_answer() {
+    let mut solo = Solo::new();
+    let (pd, va, rkey) = (solo.node.pd, solo.node.region.addr() + 64, solo.node.region.rkey());
+    let other = solo.node.engine.keys_mut().register(pd, Memory::heap(4096), va, ALL_ACCESS).unwrap().rkey();
+    solo.rdma_raw(ReadRequest, 0, Ack, va, rkey, 64, b"");
+    solo.expect(["READ_RESPONSE_ONLY 0 msn 1 64 bytes"]);
+    for (va, rkey, len) in [(va - 1, rkey, 64), (va + 1, rkey, 64), (va, rkey, 65), (va, other, 64)] {
+        solo.rdma_raw(ReadRequest, 0, Ack, va, rkey, len, b"");
+        solo.expect([]);
+    }
+    assert_eq!((solo.node.dropped("psn_duplicate_gone"), errors(&mut solo)), (4, vec![]));
+    solo.rdma_raw(ReadRequest, 0, Ack, va, rkey, 64, b"");
+    solo.expect(["READ_RESPONSE_ONLY 0 msn 1 64 bytes"]);
+}
+
+// [RC-RSP-LENGTH]
+#[test]
+fn a_pad_count_must_make_a_multiple_of_four() {
+    let mut solo = with_receives(1);
+    // Seven bytes and no pad: the IP and UDP lengths follow.
+    let mut frame = solo.frame(SendOnly, solo.agreed.rq_psn, Ack, b"8 bytes!", |_| {});
+    frame.remove(frame.len() - 5);
+    frame[17] -= 1;
+    frame[39] -= 1;
+    let frame = with_icrc(frame);
+    solo.inject(&frame);
+    solo.expect(["NAK 0 InvalidRequest msn 0"]);
+    assert_eq!(errors(&mut solo), [QpErrorCause::Length]);
 }
 
 // [RC-RSP-WRITE-GONE]

@@ -488,6 +488,7 @@ fn reliable_connection() {
     insta::assert_snapshot!(table(QpType::Rc));
 }
 
+// [QP-STATE-WAYS]
 #[test]
 fn unreliable_connection() {
     insta::assert_snapshot!(table(QpType::Uc));

@@ -363,6 +363,19 @@ fn a_group_gets_a_copy_each() {
     assert_eq!(to, [members[1]]);
 }
 
+// [UD-MULTICAST]
+#[test]
+fn a_member_that_cannot_take_a_datagram_costs_the_others_nothing() {
+    let mut node = node(0);
+    let members = [node.qpn, ready(&mut node, 1)];
+    for qpn in members {
+        node.engine.attach_multicast(qpn, group(3)).unwrap();
+    }
+    multicast(&node, group(3)).inject(&mut node, b"x");
+    let to: Vec<_> = node.take_completions().iter().map(|wc| wc.qpn).collect();
+    assert_eq!((to, node.dropped("no_receive")), (vec![members[1]], 1));
+}
+
 // [PKT-ICRC-CHECK]
 #[test]
 fn a_damaged_datagram_reaches_nobody_in_the_group() {
