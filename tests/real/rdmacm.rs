@@ -20,7 +20,7 @@ pub fn run(report: &mut Report, world: &World) {
 }
 
 fn group(report: &mut Report, world: &World, mtu: u32) {
-    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "cm", Port::Vhost, mtu, &[])) else { return };
+    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "cm", "0", Port::Vhost, mtu, &[])) else { return };
     ucmatose(report, &bed);
     cmtime(report, &bed);
     udaddy(report, &bed, mtu);
