@@ -2,39 +2,15 @@
 
 mod harness;
 
+use harness::receives::{errors, statuses, with_receives};
 use harness::solo::{Ask, Solo};
 use harness::{ALL_ACCESS, Agreed, Node};
 use rxe_proto::mem::{Access, Memory};
-use rxe_proto::transport::{AsyncEvent, EngineConfig, QpErrorCause, QpState, Sge, WcStatus, WorkCompletion};
+use rxe_proto::transport::{EngineConfig, QpErrorCause, QpState, Sge, WcStatus};
 use rxe_proto::wire::{Frame, Opcode, PortId, classify};
 
 use Ask::{Ack, Nothing};
 use Opcode::*;
-
-/// A solo engine with `n` receives of 4096 bytes at offset 0x8000, numbered from 0.
-fn with_receives(n: u64) -> Solo {
-    let mut solo = Solo::new();
-    post_receives(&mut solo, n);
-    solo
-}
-
-fn post_receives(solo: &mut Solo, n: u64) {
-    for wr_id in 0..n {
-        let sge = solo.node.sge(0x8000, 4096);
-        solo.node.post_recv(wr_id, &[sge]);
-    }
-}
-
-fn statuses(completions: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
-    completions.iter().map(|wc| (wc.wr_id, wc.status)).collect()
-}
-
-fn errors(events: &[AsyncEvent]) -> Vec<QpErrorCause> {
-    events
-        .iter()
-        .filter_map(|event| if let AsyncEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
-        .collect()
-}
 
 /// The queue pair went to error for `cause`, once, and completed as told.
 #[track_caller]

@@ -11,6 +11,7 @@
 pub mod ops;
 pub mod pair;
 pub mod rated;
+pub mod receives;
 pub mod solo;
 pub mod variants;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use rxe_proto::transport::{AsyncEvent, QpErrorCause, RemoteAddr, SendOp, WcStatus};
+use rxe_proto::transport::{QpErrorCause, RemoteAddr, SendOp, WcStatus};
 
+use super::receives::{self, statuses};
 use super::solo::Solo;
 
 pub const REMOTE: RemoteAddr = RemoteAddr { addr: 0x10_000, rkey: 0x77 };
@@ -22,13 +23,9 @@ pub fn post(solo: &mut Solo, wr_id: u64, op: SendOp, len: usize) {
 
 /// What has completed: number and status.
 pub fn completed(solo: &mut Solo) -> Vec<(u64, WcStatus)> {
-    solo.node.take_completions().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    statuses(&solo.node.take_completions())
 }
 
 pub fn errors(solo: &mut Solo) -> Vec<QpErrorCause> {
-    let events = solo.node.take_events();
-    events
-        .iter()
-        .filter_map(|event| if let AsyncEvent::QpError { cause, .. } = event { Some(*cause) } else { None })
-        .collect()
+    receives::errors(&solo.node.take_events())
 }
