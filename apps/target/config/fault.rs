@@ -64,7 +64,7 @@ impl FromStr for Share {
 
 /// A length of time, with its unit.
 #[derive(Clone, Copy, Debug)]
-struct Span(Duration);
+pub struct Span(pub Duration);
 
 impl FromStr for Span {
     type Err = Mistake;
@@ -76,7 +76,7 @@ impl FromStr for Span {
         let nanos = split.and_then(|(digits, nanos)| digits.trim_end().parse::<u64>().ok()?.checked_mul(*nanos));
         match nanos.map(Duration::from_nanos) {
             Some(span) if span <= MAX_DELAY => Ok(Span(span)),
-            Some(_) => mistake!("'{text}' is too long: a frame is delayed by at most {} s", MAX_DELAY.as_secs()),
+            Some(_) => mistake!("'{text}' is too long: the most is {} s", MAX_DELAY.as_secs()),
             None => mistake!("'{text}' is not a time: write a whole number with ns, us, ms or s, as 500us"),
         }
     }
@@ -239,7 +239,7 @@ mod tests {
                 "'1.5' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred",
             ),
             ("tx.delay=5", "'5' is not a time: write a whole number with ns, us, ms or s, as 500us"),
-            ("tx.delay=11s", "'11s' is too long: a frame is delayed by at most 10 s"),
+            ("tx.delay=11s", "'11s' is too long: the most is 10 s"),
             ("seed=-1", "'-1' is not a seed: it is a whole number from 0 to 18446744073709551615"),
             ("frames=arp", "'arp' is not a kind of frames: it is 'roce' or 'all'"),
             (

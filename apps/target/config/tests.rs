@@ -138,9 +138,12 @@ fn the_transport_offers_what_the_file_says() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
     let offers = |text: &str| {
         let engine = resolve(&format!("{PORT}{text}")).expect("a configuration").engine;
-        (engine.flush, engine.atomic_write, engine.credits)
+        (engine.flush, engine.atomic_write, engine.credits, engine.cnp_interval.as_micros())
     };
-    assert_eq!(offers(""), (false, false, true));
-    assert_eq!(offers("[transport]\nflush = true\natomic-write = true\ncredits = false\n"), (true, true, false));
+    assert_eq!(offers(""), (false, false, true, 50));
+    assert_eq!(
+        offers("[transport]\nflush = true\natomic-write = true\ncredits = false\ncnp-interval = \"1ms\"\n"),
+        (true, true, false, 1000)
+    );
     assert!(wrong(&format!("{PORT}[transport]\nflsh = true\n")).contains("flsh"));
 }
