@@ -208,7 +208,7 @@ fn an_unreliable_connection_acknowledges_nothing_when_it_sends() {
     solo.request(SendOnly, 0, Ack, b"x");
     solo.rdma(WriteOnly, 1, Ack, 0, 1, b"w");
     post(&mut solo, 2, SEND, 1);
-    solo.expect(["SEND_ONLY 0 1 bytes"]);
+    solo.expect(["UC SEND_ONLY 0 1 bytes"]);
 }
 
 // [UD-NO-CNP]
