@@ -251,10 +251,12 @@ fn post_recv(cx: &mut Context<'_>, memory: &Memory, qp: Qpn, slot: u64) -> Resul
     cx.post_recv(qp, &RecvWr { wr_id: slot, sges: &[sge] }).map_err(|error| error.to_string())
 }
 
-/// Whether there may be a server later: now there is no such host, or nobody listens.
+/// Whether there may be a server later: now there is no such host, nobody listens, or the host is only just coming up. A
+/// kernel whose listener is there before its addresses are says "consumer defined".
 fn may_come(reason: EndReason) -> bool {
-    let nobody = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidServiceId));
-    reason == EndReason::NoPath || reason == nobody
+    use RejReason::{ConsumerDefined, InvalidServiceId};
+    let rejected = |why| reason == EndReason::NotEstablished(ConnectFailure::PeerRejected(why));
+    reason == EndReason::NoPath || rejected(InvalidServiceId) || rejected(ConsumerDefined)
 }
 
 impl Service for Client {
