@@ -13,15 +13,8 @@ impl Qp {
     /// A request whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
-        // [RC-RSP-COMM-EST]
-        match self.responder.handle_request(&self.common, cx, packet) {
-            Ok(true) if !self.established => {
-                self.established = true;
-                cx.events.push_back(AsyncEvent::CommunicationEstablished { qpn: self.common.qpn });
-            }
-            Ok(_) => {}
-            Err(Broken { cause, receive }) => self.fail(cx, cause, None, receive),
-        }
+        let outcome = self.responder.handle_request(&self.common, cx, packet);
+        self.served(cx, outcome);
         if self.responder.owes() {
             self.activate(cx);
         }
@@ -30,7 +23,16 @@ impl Qp {
     /// A request on an unreliable connection.
     #[inline]
     pub(in crate::transport) fn handle_unreliable(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
-        match self.responder.handle_unreliable(&self.common, cx, packet) {
+        let outcome = self.responder.handle_unreliable(&self.common, cx, packet);
+        self.served(cx, outcome);
+    }
+
+    /// What became of a request: the first one that is executed shows that the peer takes the connection for
+    /// established.
+    #[inline]
+    fn served(&mut self, cx: &mut Context, outcome: Result<bool, Broken>) {
+        // [RC-RSP-COMM-EST]
+        match outcome {
             Ok(true) if !self.established => {
                 self.established = true;
                 cx.events.push_back(AsyncEvent::CommunicationEstablished { qpn: self.common.qpn });
@@ -125,7 +127,10 @@ impl Qp {
             (QpType::Rc | QpType::Uc, None) => (0, Turn::Idle, None),
         };
         written += requests;
-        self.watch(cx);
+        // Nothing else in a turn starts the clock.
+        if requests > 0 {
+            self.watch(cx);
+        }
         if let Some(failure) = failure {
             self.fail_send(cx, failure);
             return (written, self.turn_in_error());
