@@ -11,9 +11,10 @@ use std::process::Command;
 /// The libraries that the bindings call into. Drivers are loaded by EAL at run time from its own folder, so nothing
 /// of what pkg-config lists beyond these is wanted.
 /// (rte_log is part of rte_eal before 23.11.)
-const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_log", "rte_mbuf", "rte_mempool", "rte_ring"];
+const LIBRARIES: [&str; 7] =
+    ["rte_eal", "rte_ethdev", "rte_log", "rte_mbuf", "rte_mempool", "rte_ring", "rte_telemetry"];
 
-const FUNCTIONS: [&str; 57] = [
+const FUNCTIONS: [&str; 64] = [
     // EAL, log, lcores
     "rte_eal_init",
     "rte_eal_cleanup",
@@ -60,7 +61,15 @@ const FUNCTIONS: [&str; 57] = [
     "rte_eth_stats_get",
     "rte_eth_xstats_get",
     "rte_eth_xstats_get_names",
+    // telemetry
+    "rte_telemetry_register_cmd",
+    "rte_tel_data_start_dict",
+    "rte_tel_data_add_dict_string",
+    "rte_tel_data_add_dict_container",
+    "rte_tel_data_alloc",
+    "rte_tel_data_free",
     // shim
+    "rxe_tel_data_add_dict_u64",
     "rxe_eth_rx_burst",
     "rxe_eth_tx_burst",
     "rxe_eth_link_get",
@@ -83,7 +92,8 @@ const VARS: [&str; 3] = ["RXE_.*", "RTE_LOG_(ERR|WARNING|NOTICE|INFO|DEBUG)", "R
 
 /// Types that we only hold pointers to: their layouts differ between releases, or are packed in ways that Rust has
 /// no words for.
-const OPAQUE: [&str; 6] = ["rte_mbuf", "rte_mempool", "rte_ring", "rte_memzone", "rte_device", "_IO_FILE"];
+const OPAQUE: [&str; 7] =
+    ["rte_tel_data", "rte_mbuf", "rte_mempool", "rte_ring", "rte_memzone", "rte_device", "_IO_FILE"];
 
 const INSTALL: &str = "on Debian 12: apt install libdpdk-dev dpdk libclang-dev clang pkg-config";
 

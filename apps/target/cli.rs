@@ -7,16 +7,22 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::config::{
-    self, FaultSpec, Gateway, HostAddress, Idle, LogLevel, Mtu, OnPort, Origin, Pcp, RegionSpec, RouteSpec,
-    ServicePort, Settings, Sourced, TrafficClass, Vlan,
+    self, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin, Pcp,
+    RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 use crate::mistake::{Mistake, mistake};
+use crate::sentence::sentence;
 
 /// Version of the target and of DPDK as the build script found them.
 const VERSION: &str = match option_env!("RXE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
+
+/// The command line, for manual page and completions.
+pub fn command() -> clap::Command {
+    Args::command()
+}
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub enum Command {
     Check(PathBuf, Box<Settings>),
     /// Serve.
     Serve(Box<Settings>),
+    /// Write the manual page and shell completions into this folder.
+    Generate(PathBuf),
 }
 
 const USAGE: &str = "rxe-target [EAL OPTIONS] -- --address IP/PREFIX [OPTIONS]
@@ -40,8 +48,8 @@ there are several ports; without it they are for port 0. An option replaces what
 
   rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping
 
-Standard output gets one line that starts with `ready ` once clients can connect, and counters at the end; everything \
-else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 when the target \
+Standard output gets one line that starts with `ready ` once clients can connect, the text of watched regions, and \
+counters at the end; everything else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 when the target \
 broke down, 2 when it cannot start.";
 
 /// A RoCEv2 target in userspace on DPDK: RDMA clients connect to it as to any RoCE adapter.
@@ -55,6 +63,10 @@ struct Args {
     /// Say whether a configuration file is right, and exit
     #[arg(long, value_name = "FILE", help_heading = "Configuration", conflicts_with = "config")]
     check_config: Option<PathBuf>,
+
+    /// Write the manual page and shell completions into a folder, and exit
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["config", "check_config"])]
+    generate: Option<PathBuf>,
 
     /// An address of the target, IPv4 or IPv6, with its on-link prefix; may repeat
     #[arg(long, value_name = "[portN:]IP/PREFIX", help_heading = "Network")]
@@ -89,9 +101,9 @@ struct Args {
     #[arg(long, value_name = "NAME", help_heading = "Services")]
     service: Vec<String>,
 
-    /// Export a memory region, SIZE in bytes or with K, M, G; other local processes may map PATH; may repeat
-    /// [default: default=1M]
-    #[arg(long, value_name = "NAME=SIZE[,file=PATH]", help_heading = "Services")]
+    /// Export a memory region, SIZE in bytes or with K, M, G; watch prints its text whenever its first byte changes, until
+    /// that is a 'q'; other local processes may map PATH; may repeat [default: default=1M]
+    #[arg(long, value_name = "NAME=SIZE[,watch][,file=PATH]", help_heading = "Services")]
     region: Vec<RegionSpec>,
 
     /// CM port of the region service [default: 4792]
@@ -113,6 +125,15 @@ struct Args {
     /// The least important messages to log: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", help_heading = "Running")]
     log: Option<LogLevel>,
+
+    /// How messages are written: `text`, or `json` for one object per line [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Running")]
+    log_format: Option<LogFormat>,
+
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; the address is one of this machine, not the target's own
+    /// [default: none]
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Running")]
+    metrics: Option<MetricsAddress>,
 }
 
 /// Understands the command line (without the program's name) and reads the configuration file it names.
@@ -137,8 +158,11 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistak
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Ok(Command::Print(error.to_string()));
         }
-        Err(error) => return Err(Mistake::new(sentence(&error))),
+        Err(error) => return Err(Mistake::new(sentence("rxe-target", &error))),
     };
+    if let Some(folder) = args.generate {
+        return Ok(Command::Generate(folder));
+    }
     let (config, check) = (args.config.clone(), args.check_config.clone());
     let mut settings = args.into_settings()?;
     if !eal_args.is_empty() {
@@ -168,7 +192,7 @@ fn is_ours(arg: &str) -> bool {
 fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Mistake> {
     let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
     let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
-    if has(&["--check-config"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
+    if has(&["--check-config", "--generate"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
         return Ok(argv);
     }
     if argv.is_empty() {
@@ -193,16 +217,6 @@ fn quote(arg: &str) -> String {
     if !arg.is_empty() && arg.chars().all(plain) { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
 }
 
-/// clap's complaint in one line.
-fn sentence(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let body = text.split("\n\nUsage:").next().unwrap_or(&text);
-    let body = body.split("\n\nFor more information").next().unwrap_or(body);
-    let body = body.strip_prefix("error: ").unwrap_or(body).replace("\n\n  tip: ", "; ");
-    let line = body.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{line} (see rxe-target --help)")
-}
-
 fn sourced<T>(flag: &'static str, value: T) -> Sourced<T> {
     Sourced { value, origin: Origin::Flag(flag) }
 }
@@ -219,6 +233,8 @@ impl Args {
             region_port: self.region_port.map(|p| sourced("--region-port", p)),
             idle: self.idle.map(|i| sourced("--idle", i)),
             log: self.log.map(|l| sourced("--log", l)),
+            log_format: self.log_format.map(|f| sourced("--log-format", f)),
+            metrics: self.metrics.map(|m| sourced("--metrics", m)),
             traffic_class: self.traffic_class.map(|t| sourced("--traffic-class", t)),
             pcp: self.pcp.map(|p| sourced("--pcp", p)),
             fault: self.fault.map(|f| sourced("--fault", f)),

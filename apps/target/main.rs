@@ -1,13 +1,21 @@
 //! rxe-target: a RoCEv2 target in userspace on DPDK.
 //!
 //! [`cli`] understands the command line, [`config`] turns it and the configuration file into a checked configuration,
-//! [`serve`] starts DPDK and runs the [`services`] until a signal comes.
+//! [`serve`] starts DPDK and runs the [`services`] until a signal comes; [`manage`] answers `rxe-ctl` and Prometheus.
 
 mod cli;
 mod config;
+#[path = "../generate.rs"]
+mod generate;
+mod log;
+mod manage;
+#[path = "../common/mistake.rs"]
 mod mistake;
+#[path = "../sentence.rs"]
+mod sentence;
 mod serve;
 mod services;
+#[path = "../common/signals.rs"]
 mod signals;
 
 use std::io::{self, Write};
@@ -36,6 +44,7 @@ fn run() -> Result<(), Mistake> {
             services::factories(&config)?;
             print(&format!("{} is right: {config}\n", path.display()));
         }
+        Command::Generate(folder) => generate::generate(cli::command(), &folder).map_err(Mistake::new)?,
         Command::Serve(settings) => serve::serve(Config::resolve(*settings, &services::names())?)?,
     }
     Ok(())

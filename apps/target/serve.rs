@@ -1,42 +1,39 @@
 //! From a configuration to a running target and its end.
 
-use std::io::{self, IsTerminal};
-
-use rxe_dpdk::eal::Eal;
+use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
-use tracing::level_filters::LevelFilter;
 
 use crate::config::{Config, Idle};
+use crate::manage::{Managed, Management};
 use crate::mistake::Mistake;
 use crate::signals::Signals;
-use crate::{print, services};
+use crate::{log, print, services};
 
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
 pub fn serve(config: Config) -> Result<(), Mistake> {
-    log_to_stderr(config.log);
+    let log = log::start(config.log, config.log_format);
     if let Some(faults) = &config.faults {
         tracing::warn!("faults are made on purpose: {faults}");
     }
     let (factories, book) = services::factories(&config)?;
     let signals = Signals::install()?;
+    let management = Management::prepare(config.metrics)?;
     let eal = Eal::init(&config.eal_args).map_err(|error| Mistake::new(error.to_string()))?;
     let runtime =
         Runtime::new(eal, runtime_config(&config), factories).map_err(|error| Mistake::new(error.to_string()))?;
-    signals.stop(runtime.stop_handle());
+    let stop = runtime.stop_handle();
+    signals.stop(move || stop.stop());
+    let inspector = runtime.inspector();
+    let prefix = file_prefix(&config.eal_args);
+    let _managed = management.start(Managed { inspector, book: book.clone(), log, prefix });
     print(&format!("{}\n", runtime.ready_line()));
+    // For systemd, where it has started us (Type=notify).
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!("the service manager cannot be told that the target is ready: {error}");
+    }
     let summary = runtime.run().map_err(|error| Mistake::broken(error.to_string()))?;
     print(&format!("{summary}{book}"));
     Ok(())
-}
-
-fn log_to_stderr(level: LevelFilter) {
-    let logger = tracing_subscriber::fmt()
-        .compact()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_max_level(level);
-    // It fails only where a logger is set already, which then gets the messages.
-    let _ = logger.try_init();
 }
 
 fn runtime_config(config: &Config) -> RuntimeConfig {
@@ -60,6 +57,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
             Idle::Pause => IdlePolicy::Pause,
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
+        max_connections: config.limits.connections as usize,
         engine: config.engine.clone(),
         faults: config.faults.clone(),
         marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },

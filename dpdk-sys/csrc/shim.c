@@ -83,6 +83,15 @@ unsigned int rxe_ring_count(const struct rte_ring *ring)
 	return rte_ring_count(ring);
 }
 
+int rxe_tel_data_add_dict_u64(struct rte_tel_data *data, const char *name, uint64_t value)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_add_dict_uint(data, name, value);
+#else
+	return rte_tel_data_add_dict_u64(data, name, value);
+#endif
+}
+
 void *rxe_memzone_addr(const struct rte_memzone *zone)
 {
 	return zone->addr;

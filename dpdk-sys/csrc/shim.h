@@ -25,6 +25,7 @@
 #include <rte_mempool.h>
 #include <rte_memzone.h>
 #include <rte_ring.h>
+#include <rte_telemetry.h>
 
 #if RTE_VERSION < RTE_VERSION_NUM(21, 11, 0, 0)
 #error "DPDK 21.11 or later is needed (RTE_ETH_* names)"
@@ -90,6 +91,8 @@ unsigned int rxe_ring_sp_enqueue_burst(struct rte_ring *ring, void *const *objs,
 unsigned int rxe_ring_mp_enqueue_burst(struct rte_ring *ring, void *const *objs, unsigned int count);
 unsigned int rxe_ring_sc_dequeue_burst(struct rte_ring *ring, void **objs, unsigned int count);
 unsigned int rxe_ring_count(const struct rte_ring *ring);
+
+int rxe_tel_data_add_dict_u64(struct rte_tel_data *data, const char *name, uint64_t value);
 
 void *rxe_memzone_addr(const struct rte_memzone *zone);
 uint64_t rxe_rdtsc(void);

@@ -33,7 +33,7 @@ use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 
 pub use crate::worker::context::Context;
-pub use crate::worker::messages::{Connect, DatagramPeer, EndReason, PeerPath, ResolveError, StreamId};
+pub use crate::worker::messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
 pub use crate::worker::verbs::{QpKind, QpSpec};
 
 /// Where a service wants to be called.
@@ -55,6 +55,8 @@ pub enum Listen {
         /// Port number.
         port: u16,
     },
+    /// Other hosts that begin or cease to listen to a multicast group; see [`Service::group_listener`].
+    GroupListeners,
 }
 
 impl Listen {
@@ -181,6 +183,23 @@ pub trait Service: Send {
     /// A work request on one of this service's queue pairs completed.
     fn completion(&mut self, _cx: &mut Context<'_>, _wc: &WorkCompletion) {}
 
+    /// Work requests completed, in this order: [`completion`](Self::completion) for each. Services whose rate counts
+    /// take them by the batch instead; some may be of queue pairs that the service has destroyed
+    /// ([`Context::has_qp_of`] tells).
+    fn completions(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) {
+        for wc in batch {
+            if cx.has_qp_of(wc) {
+                self.completion(cx, wc);
+            }
+        }
+    }
+
+    /// A turn of the loop is about to end: for services that asked for it by [`Context::poll_each_turn`]. Returns
+    /// whether there was something to do.
+    fn poll(&mut self, _cx: &mut Context<'_>) -> bool {
+        false
+    }
+
     /// Something happened to a queue pair or shared receive queue of this service: a limit was reached, a send queue has
     /// drained, a shared receive queue is done with, a queue pair is in error. Of the queue pairs of connections the
     /// runtime takes `CommunicationEstablished` and `QpError` for itself; any other queue pair in error is the service's
@@ -195,6 +214,12 @@ pub trait Service: Send {
 
     /// The stream is over: closed by the peer, or `reset`.
     fn stream_closed(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _reset: bool) {}
+
+    /// Another host says that it listens to a multicast group from now on, or no more. Called where the factory's
+    /// [`listen`](ServiceFactory::listen) names [`Listen::GroupListeners`], for IPv4 groups (IGMP), and always on the same
+    /// worker for one group and host. Reports can be forged and come too early: a host may report a group some time before
+    /// it is ready for datagrams.
+    fn group_listener(&mut self, _cx: &mut Context<'_>, _listener: &GroupListener) {}
 
     /// A timer set through [`Context::set_timer`] fired.
     fn timer(&mut self, _cx: &mut Context<'_>, _token: u64) {}

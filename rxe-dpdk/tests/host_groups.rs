@@ -4,7 +4,7 @@
 mod host_net;
 
 use host_net::{MAC_A, MAC_B, capture, config, exchange, hex, host, ip, ms, poll};
-use rxe_dpdk::host::{Host, HostConfig, MIN_MTU, Resolution, multicast_mac};
+use rxe_dpdk::host::{Host, HostConfig, HostEvent, MIN_MTU, Resolution, multicast_mac};
 use rxe_proto::wire::{DropReason, MacAddr, TxFrames};
 
 const A4: &str = "192.168.77.1/24";
@@ -264,6 +264,99 @@ fn many_groups_are_told_in_packets_that_fit() {
     assert_eq!((v4.len(), v6.len()), (7, 17));
 }
 
+/// The listeners that a host tells of: group, host, whether it begins.
+fn listeners(host: &mut Host) -> Vec<(String, String, bool)> {
+    let told = std::iter::from_fn(|| host.poll_event());
+    let told = told.filter_map(|event| match event {
+        HostEvent::Listener { group, host, joined } => Some((group.to_string(), host.to_string(), joined)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn who_watches_hears_of_a_linux_listener() {
+    // The four reports that Linux made when mckey joined and left, and a host on the same network.
+    let mut a = quiet(&config(MAC_A, &["192.168.77.1/24"]));
+    let recorded = capture("cm-x-mckey-join-igmp.pcap");
+    assert_eq!(exchange(&mut a, ms(5000), &recorded[0]).0, Err(DropReason::ForeignMac), "nobody wants to know");
+    a.watch_listeners();
+    let joined = |yes| vec![(GROUP.to_owned(), "192.168.77.2".to_owned(), yes)];
+    let mut hear = |at, frame: &[u8]| {
+        assert_eq!(exchange(&mut a, ms(at), frame), (Ok(()), vec![]));
+        listeners(&mut a)
+    };
+    assert_eq!(hear(10_000, &recorded[0]), joined(true));
+    assert_eq!(hear(10_700, &recorded[1]), [], "said again");
+    assert_eq!(hear(20_000, &recorded[2]), joined(false));
+    assert_eq!(hear(20_700, &recorded[3]), []);
+    let stats = a.stats();
+    assert_eq!((stats.igmp_reports_heard.get(), stats.igmp_reports_sent.get()), (4, 0));
+    assert_eq!((stats.listeners_joined.get(), stats.listeners_left.get()), (1, 1));
+    // The port lets in what hosts say to routers.
+    for mac in ["01:00:5e:00:00:16", "01:00:5e:00:00:02"] {
+        assert!(a.multicast_macs().contains(&mac.parse().expect("a MAC")), "{mac}");
+    }
+}
+
+#[test]
+fn listeners_of_all_versions_are_heard() {
+    const PEER: [u8; 4] = [192, 168, 77, 9];
+    const V3: [u8; 4] = [224, 0, 0, 22];
+    let mut a = quiet(&config(MAC_A, &[A4]));
+    a.watch_listeners();
+    let mut hear = |at, dst: [u8; 4], message: &[u8]| {
+        let verdict = exchange(&mut a, ms(at), &igmp(PEER, dst, ALERT, message)).0;
+        (verdict, listeners(&mut a).into_iter().map(|(group, _, joined)| (group, joined)).collect::<Vec<_>>())
+    };
+    let news = |group: &str, joined| (Ok(()), vec![(group.to_owned(), joined)]);
+    let nothing = (Ok(()), vec![]);
+    let group = [239, 9, 9, 9];
+    let old = |kind: u8, group: [u8; 4]| [&[kind, 0, 0, 0][..], &group].concat();
+    assert_eq!(hear(5000, group, &old(0x16, group)), news("239.9.9.9", true));
+    assert_eq!(hear(5000, group, &old(0x12, group)), nothing);
+    assert_eq!(hear(6000, [224, 0, 0, 2], &old(0x17, group)), news("239.9.9.9", false));
+    assert_eq!(hear(7000, group, &old(0x12, group)), news("239.9.9.9", true));
+    // The link's own protocols are not told of, nor is what is no group.
+    assert_eq!(hear(8000, [224, 0, 0, 251], &old(0x16, [224, 0, 0, 251])), nothing);
+    assert_eq!(hear(8000, group, &old(0x16, [10, 0, 0, 1])), nothing);
+
+    let record = |kind: u8, group: [u8; 4], sources: &[[u8; 4]]| {
+        [&[kind, 1, 0, sources.len() as u8][..], &group, &sources.concat(), &[0; 4]].concat()
+    };
+    let report = |records: &[Vec<u8>]| [&[0x22, 0, 0, 0, 0, 0, 0, records.len() as u8][..], &records.concat()].concat();
+    let (us, other) = ([192, 168, 77, 1], [192, 168, 77, 7]);
+    // Several records with auxiliary data; the second is about senders that we are not among.
+    let two = report(&[
+        record(4, [239, 0, 0, 1], &[]),
+        record(3, [239, 0, 0, 2], &[other]),
+        record(5, [239, 0, 0, 3], &[other, us]),
+    ]);
+    let told = hear(9000, V3, &two);
+    assert_eq!(told, (Ok(()), vec![("239.0.0.1".to_owned(), true), ("239.0.0.3".to_owned(), true)]));
+    assert_eq!(hear(9500, V3, &report(&[record(6, [239, 0, 0, 3], &[us])])), news("239.0.0.3", false));
+    assert_eq!(hear(9500, V3, &report(&[record(4, [239, 0, 0, 1], &[us])])), news("239.0.0.1", false));
+    assert_eq!(hear(9500, V3, &report(&[record(2, [239, 0, 0, 1], &[us])])), nothing);
+    assert_eq!(hear(9600, V3, &report(&[record(1, [239, 0, 0, 1], &[us])])), news("239.0.0.1", true));
+    // More records than bytes.
+    let mut cut = report(&[record(4, [239, 0, 0, 5], &[])]);
+    cut[7] = 2;
+    assert_eq!(hear(9700, V3, &cut).0, Err(DropReason::IcmpMalformed));
+    let mut sources = report(&[record(4, [239, 0, 0, 6], &[other])]);
+    sources[11] = 9;
+    assert_eq!(hear(9800, V3, &sources), (Err(DropReason::IcmpMalformed), vec![]));
+    // Ordinary packets to groups stay out.
+    let mut udp = igmp(PEER, group, &[], &[0; 8]);
+    udp[23] = 17;
+    udp[24..26].fill(0);
+    let sum = checksum(&udp[14..34]);
+    udp[24..26].copy_from_slice(&sum);
+    assert_eq!(exchange(&mut a, ms(9900), &udp).0, Err(DropReason::ForeignAddress));
+    // Switches that speak for others have no address.
+    let frame = igmp([0; 4], V3, ALERT, &report(&[record(4, [239, 0, 0, 8], &[])]));
+    assert_eq!((exchange(&mut a, ms(9900), &frame).0, listeners(&mut a)), (Ok(()), vec![]));
+}
+
 // [HOST-MLD]
 #[test]
 fn ipv6_groups_are_told_by_mld() {
@@ -312,4 +405,21 @@ fn a_port_without_an_ipv4_address_reports_from_nobody() {
     a.join_group(ms(0), ip(GROUP));
     let report = poll(&mut a, ms(0)).into_iter().find(|frame| frame[12..14] == [8, 0]).expect("a report");
     assert_eq!((parse(&report).0, &report[26..30]), ([224, 0, 0, 22], &[0; 4][..]));
+}
+
+proptest::proptest! {
+    /// With right checksums around them: whatever others report, a host that watches tells of groups only.
+    #[test]
+    fn random_reports(kind in 0x10..0x24_u8, body in proptest::collection::vec(0..12_u8, 1..80)) {
+        let mut a = quiet(&config(MAC_A, &[A4]));
+        a.watch_listeners();
+        let message = [&[kind, 0, 0, 0][..], &body].concat();
+        let _ = exchange(&mut a, ms(5000), &igmp([192, 168, 77, 9], [224, 0, 0, 22], ALERT, &message));
+        // As part of a group, too.
+        let message = [&[0x22, 0, 0, 0, 0, 0, 0, 9, 4, 0, 0, body[0], 239, 1, 1, 1][..], &body].concat();
+        let _ = exchange(&mut a, ms(5001), &igmp([192, 168, 77, 9], [224, 0, 0, 22], ALERT, &message));
+        for (group, host, _) in listeners(&mut a) {
+            assert!(ip(&group).is_multicast() && !group.starts_with("224.0.0.") && host == "192.168.77.9");
+        }
+    }
 }

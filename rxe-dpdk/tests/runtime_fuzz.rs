@@ -165,7 +165,7 @@ fn mend_icrc(frame: &mut [u8]) {
     let Ok(Frame::Roce(packet)) = classify(frame) else { return };
     let ip_at = if packet.vlan().is_some() { 18 } else { 14 };
     let end = packet.payload().as_ptr() as usize - frame.as_ptr() as usize + packet.payload().len() + packet.pad();
-    let sum = icrc(&frame[ip_at..end], packet.is_ipv4(), 0);
+    let sum = icrc(&frame[ip_at..end], packet.is_ipv4());
     frame[end..end + 4].copy_from_slice(&sum.to_le_bytes());
 }
 

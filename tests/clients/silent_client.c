@@ -1,15 +1,18 @@
 /*
- * A client that connects as ucmatose does, with three receives posted, and then says nothing: the server has to give it up.
+ * A client that connects with three receives posted and then says nothing, or nonsense: the server has to give it up.
  *
- *   silent_client ADDRESS PORT SECONDS
+ *   silent_client ADDRESS PORT SECONDS [retry=N] [private=HEX] [send=BYTES]
  *
- * Prints "connected", then "given up" when the server disconnects within SECONDS; else exits with 1.
+ * With retry=5 (the default) servers take it for ucmatose, with 2 for cmtime. private is private data of the request, send
+ * the length of a message of zeros. Prints "connected", then "given up" when the server disconnects within SECONDS; else
+ * what happened, and exits with 1.
  */
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define RECEIVES 3
 
@@ -40,9 +43,22 @@ int main(int argc, char **argv)
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
 	struct ibv_mr *mr;
+	unsigned char private[56];
+	struct rdma_conn_param parameters = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 5 };
+	int send = -1;
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: %s ADDRESS PORT SECONDS\n", argv[0]);
+	for (int i = 4; i < argc; i++) {
+		unsigned byte;
+
+		if (sscanf(argv[i], "retry=%hhu", &parameters.retry_count) == 1 || sscanf(argv[i], "send=%d", &send) == 1)
+			continue;
+		need(!strncmp(argv[i], "private=", 8) && strlen(argv[i]) <= 8 + 2 * sizeof(private), "an option");
+		for (const char *hex = argv[i] + 8; sscanf(hex, "%2x", &byte) == 1; hex += 2)
+			private[parameters.private_data_len++] = byte;
+		parameters.private_data = private;
+	}
+	if (argc < 4 || send > (int)sizeof(buffers)) {
+		fprintf(stderr, "usage: %s ADDRESS PORT SECONDS [retry=N] [private=HEX] [send=BYTES]\n", argv[0]);
 		return 2;
 	}
 	need(!rdma_getaddrinfo(argv[1], argv[2], &hints, &found), "rdma_getaddrinfo");
@@ -64,12 +80,12 @@ int main(int argc, char **argv)
 	for (int i = 0; i < RECEIVES; i++)
 		need(!rdma_post_recv(id, NULL, buffers[i], sizeof(buffers[i]), mr), "rdma_post_recv");
 
-	/* By these numbers the server knows a ucmatose. */
-	struct rdma_conn_param parameters = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 5 };
 	need(!rdma_connect(id, &parameters), "rdma_connect");
 	expect(channel, RDMA_CM_EVENT_ESTABLISHED);
 	printf("connected\n");
 	fflush(stdout);
+	if (send >= 0)
+		need(!rdma_post_send(id, NULL, buffers, send, mr, IBV_SEND_SIGNALED), "rdma_post_send");
 
 	struct pollfd wait = { .fd = channel->fd, .events = POLLIN };
 	if (poll(&wait, 1, atoi(argv[3]) * 1000) != 1) {

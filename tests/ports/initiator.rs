@@ -87,9 +87,9 @@ impl Initiator {
         for index in 0..count {
             let Ok(Frame::Roce(packet)) = classify(self.burst.data(index)) else { continue };
             if packet.dest_qp() != Qpn::GSI.get() {
-                self.engine.receive(now, self.path.port, &packet, 0);
+                self.engine.receive(now, self.path.port, &packet);
             } else if let Ok((path, mad)) = read_mad(self.path.port, &packet)
-                && packet.icrc_ok(0)
+                && packet.icrc_ok()
             {
                 let _dropped = self.cm.handle_mad(now, &path, mad, &Own);
             }
@@ -197,8 +197,20 @@ impl Connection {
         self.len
     }
 
+    /// Our queue pair.
+    pub fn qpn(&self) -> u32 {
+        self.qpn.get()
+    }
+
     /// Carries out one operation on a buffer that holds `bytes`, and returns what the buffer holds then.
     fn run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> Vec<u8> {
+        let (status, result) = self.try_run(on, bytes, op);
+        assert_eq!(status, WcStatus::Success);
+        result
+    }
+
+    /// The same, however it ends.
+    fn try_run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> (WcStatus, Vec<u8>) {
         let memory = Memory::heap(bytes.len());
         memory.write(0, bytes).unwrap();
         let region = on.engine.keys_mut().register(on.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
@@ -214,11 +226,11 @@ impl Connection {
             }
             assert!(began.elapsed() < LIMIT, "{op:?} of {} bytes does not end: {:?}", bytes.len(), on.engine.stats());
         };
-        assert_eq!((completion.wr_id, completion.status), (7, WcStatus::Success));
+        assert_eq!(completion.wr_id, 7);
         let mut result = vec![0; bytes.len()];
         region.memory().read(0, &mut result).unwrap();
         on.engine.keys_mut().deregister(region.lkey()).unwrap();
-        result
+        (completion.status, result)
     }
 
     fn remote(&self, offset: u64) -> RemoteAddr {
@@ -227,6 +239,11 @@ impl Connection {
 
     pub fn write(&mut self, on: &mut Initiator, offset: u64, bytes: &[u8]) {
         self.run(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None });
+    }
+
+    /// A WRITE that the target does not take.
+    pub fn refused_write(&mut self, on: &mut Initiator, offset: u64, bytes: &[u8]) -> WcStatus {
+        self.try_run(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None }).0
     }
 
     pub fn read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> Vec<u8> {
@@ -250,6 +267,11 @@ impl Connection {
 
     pub fn disconnect(self, on: &mut Initiator) {
         on.cm.disconnect(on.clock.now(), self.conn).unwrap();
+        self.await_disconnect(on);
+    }
+
+    /// The end of the connection, whoever wants it.
+    pub fn await_disconnect(self, on: &mut Initiator) {
         let event = on.event();
         assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == self.conn), "{event:?}");
         on.engine.destroy_qp(self.qpn).unwrap();

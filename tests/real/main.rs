@@ -4,16 +4,21 @@
 //! the demonstration instead. The groups that need root, hugepages and QEMU run in network, mount and process
 //! namespaces of their own, so that nothing of them can outlive the run. Where a machine lacks something these groups
 //! are skipped, and say so; with the environment variable CI set that is a failure. RXE_REAL_PCAP=FOLDER writes captures
-//! of the guests on tap interfaces. With RXE_NIGHTLY some groups run a second time in a guest with a newer kernel, whose
-//! version is in their names.
+//! of the guests on tap interfaces and on wires to each other. RXE_WRITE_DOCS=1 writes docs/clients.md and the outputs in docs/tutorial.md anew. With
+//! RXE_NIGHTLY some groups run a second time in a guest with a newer kernel, whose version is in their names.
 
+mod bench;
 mod cli;
+mod client;
+mod client_table;
 mod demo;
 mod guest;
 mod kernel;
 mod loss;
 mod matrix;
+mod mckey;
 mod net;
+mod operate;
 mod outbound;
 mod pci;
 mod perftest;
@@ -23,7 +28,12 @@ mod quick_start;
 mod rdmacm;
 mod report;
 mod rsocket;
+mod sample;
+mod symptoms;
 mod target;
+mod tutorial;
+mod tutorials;
+mod vanish;
 mod verbs;
 mod world;
 
@@ -68,7 +78,10 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
     cli::run(&mut report, world);
     if let Some(world) = world {
         kernel::run(&mut report, world);
+        operate::run(&mut report, world);
+        symptoms::run(&mut report, world);
         quick_start::run(&mut report, world);
+        tutorial::run(&mut report, world);
         pci::run(&mut report, world);
         matrix::run(&mut report, world);
         outbound::run(&mut report, world);
@@ -78,9 +91,15 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         perftest::run(&mut report, world);
         rsocket::run(&mut report, world);
         rdmacm::run(&mut report, world);
+        mckey::run(&mut report, world);
+        tutorials::run(&mut report, world);
+        vanish::run(&mut report, world);
+        sample::run(&mut report, world);
+        bench::run(&mut report, world);
         if world::nightly() {
             newer_kernel(&mut report, world);
         }
+        report.client_table(&world.release().unwrap_or_default());
     }
     if let Some(why) = lacking {
         report.skipped(&why, std::env::var_os("CI").is_some_and(|v| !v.is_empty()));

@@ -1,11 +1,14 @@
 //! The kernel's client programs against the target: {net_af_packet on a tap, net_vhost} x {MTU 1500, 4200} x {IPv4, IPv6}.
 
 use crate::Check;
+use crate::client::{self, Client, RDMA_EXAMPLE, Wants};
 use crate::guest::{Guest, GuestConfig, Plug, RPING_RACE};
 use crate::net::Tap;
+use crate::pingpong::gid_index;
 use crate::report::Report;
 use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6, Target};
 use crate::world::World;
+use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ pub struct Bed<'w> {
     vdev: String,
     arguments: Vec<String>,
     region_file: PathBuf,
+    /// The numbers of the guest's GIDs: IPv4, IPv6.
+    gids: OnceCell<[String; 2]>,
     _tap: Option<Tap>,
 }
 
@@ -88,7 +93,7 @@ impl<'w> Bed<'w> {
             },
         )
         .map_err(|e| format!("{e}\n{}", target.tail()))?;
-        Ok(Bed { world, guest, target: Some(target), vdev, arguments, region_file, _tap: tap })
+        Ok(Bed { world, guest, target: Some(target), vdev, arguments, region_file, gids: OnceCell::new(), _tap: tap })
     }
 
     /// The region's bytes as another process on the host sees them.
@@ -99,6 +104,26 @@ impl<'w> Bed<'w> {
     /// The region's file.
     pub fn region_file(&self) -> &std::path::Path {
         &self.region_file
+    }
+
+    /// A command line with addresses in place of their names.
+    pub fn fill(&self, command: &str) -> Result<String, String> {
+        let gids = match self.gids.get() {
+            Some(gids) => gids,
+            None => {
+                let found = [gid_index(self, GUEST_V4)?, gid_index(self, GUEST_V6)?];
+                self.gids.get_or_init(|| found)
+            }
+        };
+        let word = |word| match word {
+            "IPV4" => TARGET_V4,
+            "IPV6" => TARGET_V6,
+            "MYIP" => GUEST_V4,
+            "GID4" => &gids[0],
+            "GID6" => &gids[1],
+            other => other,
+        };
+        Ok(command.split(' ').map(word).collect::<Vec<_>>().join(" "))
     }
 
     /// What a failed case's text ends with.
@@ -166,29 +191,15 @@ fn reachability(report: &mut Report, bed: &Bed, mtu: u32) {
 
 fn programs(report: &mut Report, bed: &Bed) {
     let context = || bed.context();
-    for (name, address) in ADDRESSES {
-        for size in [64, 4096, 65535] {
-            let command = format!("rping -c -a {address} -v -V -C 100 -S {size}");
-            report.case(&format!("{name} {command}"), context, || {
-                // Only the line's beginning: 100 lines of 64 KiB are much for an emulated serial port. Errors come
-                // last, as they would end up in the middle of a line.
-                let script =
-                    format!("set -o pipefail; {command} 2>/tmp/errors | cut -c 1-60; c=$?; cat /tmp/errors; exit $c");
-                let text = bed.guest.expect(&script, LONG, &[])?.text;
-                let pings = text.lines().filter(|l| l.starts_with("ping data: rdma-ping-")).count();
-                let end = text.lines().last().unwrap_or("");
-                if pings == 100 { Ok(()) } else { Err(format!("{pings} of 100 pings, then {end}")) }
-            });
-        }
-        let command = format!("rdma_client -s {address}");
-        report.case(&format!("{name} {command}"), context, || {
-            bed.guest.expect(&command, SHORT, &["rdma_client: end 0"]).map(drop)
-        });
-        let command = format!("rdma_example_client -a {address} -s textstring");
-        report.case(&format!("{name} {command}"), context, || {
-            let texts = ["SUCCESS, source and destination buffers match", "Client resource clean up is complete"];
-            bed.guest.expect(&command, SHORT, &texts).map(drop)
-        });
+    for ip in ["IPV4", "IPV6"] {
+        let pings = |size| Client::new(format!("rping -c -a {ip} -C 100 -v -V -S {size}"), Wants::Pings(100));
+        client::cases(report, bed, [64, 4096, 65535].map(pings));
+        let small = [
+            Client::new(format!("rdma_client -s {ip}"), Wants::Texts(&["rdma_client: end 0"])),
+            Client::new(format!("rdma_xclient -s {ip}"), Wants::Texts(&["rdma_xclient: end 0"])),
+            Client::new(format!("rdma_example_client -a {ip} -s textstring"), RDMA_EXAMPLE),
+        ];
+        client::cases(report, bed, small);
     }
     report.case("rping to a port without a service", context, || {
         let done = bed.guest.run(&format!("rping -c -a {TARGET_V4} -p 9999 -C 1"), SHORT)?;

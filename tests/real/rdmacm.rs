@@ -1,14 +1,14 @@
 //! librdmacm's small programs, as they are, against the services of their names.
 
 use crate::Check;
+use crate::client::{self, Client, UCMATOSE, UDADDY, Wants};
 use crate::matrix::{Bed, Port};
 use crate::report::Report;
-use crate::target::{TARGET_V4, TARGET_V6, Target};
+use crate::target::{TARGET_V4, Target};
 use crate::world::World;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const ADDRESSES: [(&str, &str); 2] = [("v4", TARGET_V4), ("v6", TARGET_V6)];
 
 /// The groups `rdmacm-1500` and `rdmacm-4200`.
 pub fn run(report: &mut Report, world: &World) {
@@ -21,17 +21,24 @@ pub fn run(report: &mut Report, world: &World) {
 
 fn group(report: &mut Report, world: &World, mtu: u32) {
     let Some(mut bed) = report.fixture("boot", || Bed::with(world, "cm", "0", Port::Vhost, mtu, &[])) else { return };
+    // The service waits for 15 s; the others do not wait for that.
+    let started = || bed.guest.start(&format!("silent_client {TARGET_V4} 7471 50"), LIMIT);
+    let Some(silent) = report.fixture("a client that connects as ucmatose and says nothing", started) else { return };
     ucmatose(report, &bed);
     cmtime(report, &bed);
     udaddy(report, &bed, mtu);
-    silent(report, &bed);
+    report.case(
+        "the silent client is given up",
+        || bed.context(),
+        || silent.wait()?.expect(0, &["connected", "given up"]).map(drop),
+    );
     let alive = bed.target.as_mut().is_some_and(Target::alive);
     report.case("the target still runs and counts", String::new, || {
         if !alive {
             return Err(format!("it has ended\n{}", bed.context()));
         }
         let summary = bed.stop_target()?;
-        counted(&summary, "ucmatose", &["connections=19", "exchanges=17", "idle_ended=1"])?;
+        counted(&summary, "ucmatose", &["connections=23", "exchanges=21", "idle_ended=1"])?;
         counted(&summary, "udaddy", &["connections=12", "exchanges=282"])?;
         counted(&summary, "cmtime", &["connections=2202", "exchanges=2202"])
     });
@@ -39,7 +46,7 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
 
 /// The summary's line of a service has to hold these counters and no others. Clients given up need not be told: those
 /// of udaddy never say that they have ended.
-fn counted(summary: &str, service: &str, counters: &[&str]) -> Check {
+pub fn counted(summary: &str, service: &str, counters: &[&str]) -> Check {
     let start = format!("service {service}: ");
     let line = summary.lines().find_map(|line| line.strip_prefix(&start));
     match line {
@@ -58,68 +65,30 @@ fn counted(summary: &str, service: &str, counters: &[&str]) -> Check {
 
 fn ucmatose(report: &mut Report, bed: &Bed) {
     let context = || bed.context();
-    let texts = ["receiving data transfers", "sending replies", "data transfers complete", "return status 0"];
-    for (name, address) in ADDRESSES {
-        // Messages in one packet and in several, one, many, none at all; several connections.
-        for flags in ["", " -C 1 -S 1", " -C 3 -S 33333", " -C 100 -S 2000", " -c 3", " -C 0"] {
-            let command = format!("ucmatose -s {address}{flags}");
-            let quiet = flags == " -C 0";
-            report.case(&format!("{name} ucmatose{flags}"), context, || {
-                bed.guest.expect(&command, LIMIT, if quiet { &texts[3..] } else { &texts }).map(drop)
-            });
-        }
+    for ip in ["IPV4", "IPV6"] {
+        // Messages in one packet and in several, one, many; several connections.
+        let flags = ["", " -C 3 -S 33", " -C 1 -S 1", " -C 3 -S 33333", " -C 100 -S 2000", " -c 4"];
+        client::cases(report, bed, flags.map(|flags| Client::new(format!("ucmatose -s {ip}{flags}"), UCMATOSE)));
+        Client::new(format!("ucmatose -s {ip} -C 0"), Wants::Texts(&["return status 0"])).case(report, bed);
     }
     report.case("a ucmatose is killed, the next one works", context, || {
-        // Killed as soon as it is connected: with so many messages to take it is still at it.
-        let script = format!(
-            "ucmatose -s {TARGET_V4} -C 16000 -S 1 & pid=$!\n\
-             until rdma resource show qp | grep -q \"RTS.* pid $pid \"; do kill -0 $pid || exit 99; done\n\
-             kill -KILL $pid; wait $pid"
-        );
-        bed.guest.run(&script, LIMIT)?.expect(137, &[])?;
-        bed.guest.expect(&format!("ucmatose -s {TARGET_V4}"), LIMIT, &texts).map(drop)
+        // With so many messages to take it is still at it.
+        client::kill_at_work(bed, &format!("ucmatose -s {TARGET_V4} -C 16000 -S 1"))?;
+        Client::new("ucmatose -s IPV4", UCMATOSE).run(bed)
     });
 }
 
 fn udaddy(report: &mut Report, bed: &Bed, mtu: u32) {
-    let context = || bed.context();
-    let texts = ["initiating data transfers", "receiving data transfers", "data transfers complete", "return status 0"];
     let largest = if mtu > 1500 { 4096 } else { 1024 };
-    for (name, address) in ADDRESSES {
-        for flags in ["".to_owned(), " -C 1 -S 1".to_owned(), format!(" -C 100 -S {largest}"), " -c 3".to_owned()] {
-            report.case(&format!("{name} udaddy{flags}"), context, || {
-                bed.guest.expect(&format!("udaddy -s {address}{flags}"), LIMIT, &texts).map(drop)
-            });
-        }
+    for ip in ["IPV4", "IPV6"] {
+        let flags = ["".to_owned(), " -C 1 -S 1".to_owned(), format!(" -C 100 -S {largest}"), " -c 3".to_owned()];
+        client::cases(report, bed, flags.map(|flags| Client::new(format!("udaddy -s {ip}{flags}"), UDADDY)));
     }
 }
 
-/// The service waits for 15 s.
-fn silent(report: &mut Report, bed: &Bed) {
-    report.case(
-        "a client that connects as ucmatose and says nothing is given up",
-        || bed.context(),
-        || {
-            let texts = ["connected", "given up"];
-            bed.guest.expect(&format!("silent_client {TARGET_V4} 7471 50"), LIMIT, &texts).map(drop)
-        },
-    );
-}
-
 fn cmtime(report: &mut Report, bed: &Bed) {
-    let context = || bed.context();
-    for (name, address) in ADDRESSES {
-        for count in [1, 100, 1000] {
-            let command = format!("cmtime -s {address} -c {count}");
-            report.case(&format!("{name} cmtime -c {count}"), context, || {
-                let text = bed.guest.expect(&command, LIMIT, &[])?.text;
-                // Its exit code is 0 whatever happens.
-                let bad = text.lines().any(|line| line.starts_with("event:") || line.starts_with("RDMA_CM_EVENT_"));
-                let rows =
-                    ["create id", "resolve addr", "resolve route", "create qp", "connect", "disconnect", "destroy"];
-                let all = rows.iter().all(|row| text.lines().any(|line| line.starts_with(row)));
-                if all && !bad { Ok(()) } else { Err(format!("cmtime printed {text}")) }
-            });
-        }
+    for ip in ["IPV4", "IPV6"] {
+        let count = |count| Client::new(format!("cmtime -s {ip} -c {count}"), Wants::Steps);
+        client::cases(report, bed, [1, 100, 1000].map(count));
     }
 }

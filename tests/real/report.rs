@@ -1,6 +1,8 @@
 //! Named cases and their results, printed as cargo's own harness prints them.
 
 use crate::Check;
+use crate::client_table;
+use std::collections::HashSet;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -14,18 +16,46 @@ pub struct Report {
     filtered: usize,
     failed: Vec<(String, String)>,
     began: Instant,
+    /// What client programs came to, for docs/clients.md.
+    clients: Vec<ClientResult>,
+    /// Groups of which the filters left cases out.
+    partial: HashSet<String>,
+}
+
+/// What one client program came to.
+pub struct ClientResult {
+    /// The group of its case.
+    pub group: String,
+    /// Its command line, with names in place of addresses.
+    pub command: String,
+    /// Whether it did what it has to.
+    pub passed: bool,
 }
 
 impl Report {
     /// With no filter all cases run.
     pub fn new(filters: Vec<String>) -> Report {
-        Report { filters, group: String::new(), passed: 0, filtered: 0, failed: Vec::new(), began: Instant::now() }
+        Report {
+            filters,
+            group: String::new(),
+            passed: 0,
+            filtered: 0,
+            failed: Vec::new(),
+            began: Instant::now(),
+            clients: Vec::new(),
+            partial: HashSet::new(),
+        }
     }
 
     /// Opens a group; false when the filters leave it out.
     pub fn group(&mut self, name: &str) -> bool {
         self.group = name.to_owned();
         self.filters.is_empty() || self.filters.iter().any(|f| name.contains(f.split('/').next().unwrap_or("")))
+    }
+
+    /// Whether a filter is this very name, for groups that do not run otherwise.
+    pub fn named(&self, group: &str) -> bool {
+        self.filters.iter().any(|filter| filter.split('/').next() == Some(group))
     }
 
     fn wanted(&self, name: &str) -> bool {
@@ -40,6 +70,7 @@ impl Report {
     pub fn case(&mut self, name: &str, context: impl Fn() -> String, body: impl FnOnce() -> Check) -> bool {
         if !self.wanted(name) {
             self.filtered += 1;
+            self.partial.insert(self.group.clone());
             return true;
         }
         let full = format!("{}/{name}", self.group);
@@ -67,6 +98,23 @@ impl Report {
                 false
             }
         }
+    }
+
+    /// Runs a client program as a case, and notes it for docs/clients.md.
+    pub fn client(&mut self, command: &str, context: impl Fn() -> String, body: impl FnOnce() -> Check) {
+        let passed = self.case(command, context, body);
+        self.clients.push(ClientResult { group: self.group.clone(), command: command.to_owned(), passed });
+    }
+
+    /// Compares docs/clients.md with the client programs that ran, or writes it anew.
+    pub fn client_table(&mut self, kernel: &str) {
+        let mut results = std::mem::take(&mut self.clients);
+        results.retain(|result| !self.partial.contains(&result.group));
+        if results.is_empty() {
+            return;
+        }
+        self.group = "documents".to_owned();
+        self.fixture("docs/clients.md has what ran", || client_table::keep(&results, kernel));
     }
 
     /// Sets a fixture up as a case of its own: `None`, and a failed case, when that does not work.

@@ -1,15 +1,17 @@
 //! rstream and riostream as they are, against the service `rsocket`.
 
-use crate::Check;
+use crate::client::{self, Client, Wants};
 use crate::matrix::{Bed, Port};
 use crate::report::Report;
-use crate::target::{TARGET_V4, TARGET_V6, Target};
+use crate::target::{TARGET_V4, Target};
 use crate::world::World;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// When the target has given up a client that says nothing for 30 s: it looks once a second when that began and ended.
-const GIVEN_UP: Duration = Duration::from_secs(35);
+/// When the target, which is told to, gives a client up that says nothing: after what the others here take.
+const IDLE: &str = "15s";
+/// When it has done so: it looks once a second when the silence began and ended.
+const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// The groups `rsocket-1500` and `rsocket-4200`.
 pub fn run(report: &mut Report, world: &World) {
@@ -21,15 +23,19 @@ pub fn run(report: &mut Report, world: &World) {
 }
 
 /// Runs a client that has to print one line for its test.
-fn custom(bed: &Bed, command: &str) -> Check {
-    let text = bed.guest.expect(command, LIMIT, &["custom "])?.text;
-    let rows = text.lines().filter(|line| line.starts_with("custom ")).count();
-    let wrong = text.contains("verification failed") || text.contains("rsend") || text.contains("rrecv");
-    if rows == 1 && !wrong { Ok(()) } else { Err(format!("`{command}` printed: {text}")) }
+fn custom(command: String) -> Client {
+    Client::new(command, Wants::Custom)
 }
 
 fn group(report: &mut Report, world: &World, mtu: u32) {
-    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "rs", "0", Port::Vhost, mtu, &[])) else { return };
+    let boot = || {
+        let file = world.path("rsocket.toml");
+        let text = format!("[service.rsocket]\nidle-timeout = \"{IDLE}\"\n");
+        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        let more = ["--config".to_owned(), file.to_string_lossy().into_owned()];
+        Bed::with(world, "rs", "0", Port::Vhost, mtu, &more)
+    };
+    let Some(mut bed) = report.fixture("boot", boot) else { return };
     let context = || bed.context();
     // Single bytes; one packet and several; more messages than credits; more bytes ahead than all rings hold, which
     // come back only after all were sent; buffers smaller than a message; blocking calls and poll.
@@ -63,9 +69,7 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
         Ok((client, Instant::now()))
     });
     let Some((silent, since)) = silent else { return };
-    for flags in flags {
-        report.case(&format!("rstream {flags}"), context, || custom(&bed, &format!("rstream -s {TARGET_V4} {flags}")));
-    }
+    client::cases(report, &bed, flags.map(|flags| custom(format!("rstream -s IPV4 {flags}"))));
     // Markers that wrap; transfers of one packet and of many, answered once for all; blocking calls and poll.
     let flags = [
         "-S 64 -C 1 -I 300 -T v",
@@ -76,17 +80,9 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
         "-S 5000 -C 20 -I 3 -T b -T v",
         "-S 30000 -C 5 -I 2 -T a -T v",
     ];
-    for flags in flags {
-        report.case(&format!("riostream {flags}"), context, || {
-            custom(&bed, &format!("riostream -s {TARGET_V4} {flags}"))
-        });
-    }
-    report.case("v6 riostream -S 4096 -C 10 -I 10 -T v", context, || {
-        custom(&bed, &format!("riostream -s {TARGET_V6} -S 4096 -C 10 -I 10 -T v"))
-    });
-    report.case("v6 rstream -S 4096 -C 10 -I 10 -T v", context, || {
-        custom(&bed, &format!("rstream -s {TARGET_V6} -S 4096 -C 10 -I 10 -T v"))
-    });
+    client::cases(report, &bed, flags.map(|flags| custom(format!("riostream -s IPV4 {flags}"))));
+    let v6 = |program: &str| custom(format!("{program} -s IPV6 -S 4096 -C 10 -I 10 -T v"));
+    client::cases(report, &bed, ["riostream", "rstream"].map(v6));
     report.case("five rstreams and a riostream at once, beside rdma_client on the same port", context, || {
         let one =
             format!("$2 -s {TARGET_V4} -S 20000 -C 5 -I 4 -T v >/tmp/rs$1 2>&1 && grep -q ^custom /tmp/rs$1");
@@ -103,14 +99,8 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
         }
     });
     report.case("rstream without flags is killed, the next one works", context, || {
-        let victim = bed.guest.start(&format!("exec rstream -s {TARGET_V4}"), LIMIT)?;
-        std::thread::sleep(Duration::from_secs(2));
-        if !victim.running() {
-            return Err(format!("the client ended by itself: {}", victim.so_far()));
-        }
-        victim.kill(9)?;
-        victim.wait()?.expect(137, &[])?;
-        custom(&bed, &format!("rstream -s {TARGET_V4} -S 4096 -C 2 -I 2 -T v"))
+        client::kill_at_work(&bed, &format!("rstream -s {TARGET_V4}"))?;
+        custom("rstream -s IPV4 -S 4096 -C 2 -I 2 -T v".to_owned()).run(&bed)
     });
     report.case("the silent client was given up", context, || {
         std::thread::sleep(GIVEN_UP.saturating_sub(since.elapsed()));

@@ -63,6 +63,16 @@ impl Target {
         self.daemon.name()
     }
 
+    /// All that it has logged.
+    pub fn log(&self) -> Vec<String> {
+        self.daemon.stderr()
+    }
+
+    /// Waits until it prints a line that starts with `start`.
+    pub fn wait_for_line(&self, start: &str, limit: Duration) -> Result<String, String> {
+        self.daemon.wait_for_line(start, limit)
+    }
+
     /// The last lines it printed, for a failure's text.
     pub fn tail(&self) -> String {
         self.daemon.tail()

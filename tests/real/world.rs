@@ -16,7 +16,7 @@ const NEWER_SUITE: &str = "bookworm-backports";
 /// Free 2 MiB pages that one target and its regions need.
 const HUGEPAGES: u64 = 200;
 /// Programs that the tests start.
-const PROGRAMS: [&str; 6] = ["qemu-system-x86_64", "unshare", "setpriv", "ip", "python3", "kill"];
+const PROGRAMS: [&str; 7] = ["qemu-system-x86_64", "unshare", "setpriv", "ip", "python3", "kill", "tshark"];
 
 /// The inner program's surroundings.
 pub struct World {
@@ -74,6 +74,11 @@ fn newer_guest_dir() -> PathBuf {
 /// Whether the long runs are wanted (`make nightly`).
 pub fn nightly() -> bool {
     std::env::var_os("RXE_NIGHTLY").is_some_and(|v| !v.is_empty())
+}
+
+/// Whether documents that tests write are to be written anew (`make docs`).
+pub fn write_docs() -> bool {
+    std::env::var_os("RXE_WRITE_DOCS").is_some_and(|v| !v.is_empty())
 }
 
 /// Goes into namespaces of our own, or says why not.

@@ -9,12 +9,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::fault::FaultSpec;
+use super::limits::LimitsSection;
 use super::service::ServiceSections;
 use super::settings::{Origin, PortSettings, Settings, Sourced};
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogLevel, Mtu, Network, Pcp, RegionName, RegionSpec, RouteSpec, ServicePort, Size,
-    Text, TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Network, Pcp, RegionName, RegionSpec,
+    RouteSpec, ServicePort, Size, Text, TrafficClass, Vlan,
 };
 use crate::mistake::{Mistake, mistake};
 
@@ -24,15 +25,18 @@ type Value<T> = Spanned<Text<T>>;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
     log: Option<Value<LogLevel>>,
+    log_format: Option<Value<LogFormat>>,
     idle: Option<Value<Idle>>,
     traffic_class: Option<Value<TrafficClass>>,
     pcp: Option<Value<Pcp>>,
     services: Option<Vec<Spanned<String>>>,
     region_port: Option<Value<ServicePort>>,
     eal: Option<Eal>,
+    metrics: Option<Metrics>,
     fault: Option<Spanned<FaultSpec>>,
     service: Option<ServiceSections>,
     transport: Option<TransportSection>,
+    limits: Option<LimitsSection>,
     #[serde(default)]
     port: Vec<Port>,
     #[serde(default)]
@@ -43,6 +47,12 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Eal {
     args: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Metrics {
+    listen: Option<Value<MetricsAddress>>,
 }
 
 #[derive(Deserialize)]
@@ -70,6 +80,8 @@ struct Route {
 struct Region {
     name: Value<RegionName>,
     size: Text<Size>,
+    #[serde(default)]
+    watch: bool,
     file: Option<PathBuf>,
 }
 
@@ -97,17 +109,20 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
         region_port: place.value("region-port", file.region_port),
         idle: place.value("idle", file.idle),
         log: place.value("log", file.log),
+        log_format: place.value("log-format", file.log_format),
+        metrics: place.value("listen", file.metrics.and_then(|metrics| metrics.listen)),
         traffic_class: place.value("traffic-class", file.traffic_class),
         pcp: place.value("pcp", file.pcp),
         fault: file.fault.map(|fault| place.source("fault", fault, |fault| fault)),
         service: file.service,
         transport: file.transport,
+        limits: file.limits,
         ..Settings::default()
     };
     if !file.region.is_empty() {
         let regions = file.region.into_iter().map(|region| {
-            let (size, file) = (region.size.0.0, region.file);
-            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, file })
+            let (size, watch, file) = (region.size.0.0, region.watch, region.file);
+            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, watch, file })
         });
         settings.regions = Some(regions.collect());
     }
@@ -196,7 +211,7 @@ impl Place<'_> {
 }
 
 /// Keys of the top level, which TOML wants before the first section.
-const GLOBAL_KEYS: [&str; 6] = ["log", "idle", "traffic-class", "pcp", "services", "region-port"];
+const GLOBAL_KEYS: [&str; 7] = ["log", "log-format", "idle", "traffic-class", "pcp", "services", "region-port"];
 
 #[cfg(test)]
 mod tests {
@@ -213,6 +228,7 @@ mod tests {
     fn every_key_is_read() {
         let text = r#"
             log = "debug"
+            log-format = "json"
             idle = "sleep:20"
             traffic-class = 46
             pcp = 5
@@ -221,6 +237,9 @@ mod tests {
 
             [eal]
             args = ["-l", "0"]
+
+            [metrics]
+            listen = "127.0.0.1:9100"
 
             [fault]
             seed = 7
@@ -238,22 +257,26 @@ mod tests {
             [[region]]
             name = "scratch"
             size = "64M"
+            watch = true
             file = "/dev/shm/scratch"
         "#;
         let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|mistake| panic!("{mistake}"));
         assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
         let port = &settings.ports[&0];
         assert_eq!(port.addresses.len(), 2);
-        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 19, key 'addresses'");
+        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 23, key 'addresses'");
         assert_eq!(port.mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
         let regions = settings.regions.expect("regions");
         assert_eq!((regions[0].value.size, regions[0].value.name.as_str()), (64 << 20, "scratch"));
+        assert!(regions[0].value.watch);
         let fault = settings.fault.expect("faults").value.resolve().expect("right ones").expect("some");
         assert_eq!(
             fault.to_string(),
             "rx drop=0.01 duplicate=0.01 reorder=0.01 corrupt=0.01, \
              tx drop=1 delayed=0.5 delay=2ms jitter=500µs, all frames, seed 7"
         );
+        assert_eq!(settings.log_format.map(|f| f.value), Some(LogFormat::Json));
+        assert_eq!(settings.metrics.map(|m| m.value.0), Some("127.0.0.1:9100".parse().expect("an address")));
         assert_eq!(settings.traffic_class.map(|t| t.value), Some(TrafficClass(Some(46))));
     }
 

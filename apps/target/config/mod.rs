@@ -5,6 +5,7 @@
 
 mod fault;
 mod file;
+mod limits;
 mod service;
 mod settings;
 mod transport;
@@ -12,7 +13,7 @@ mod values;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use rxe_dpdk::host::{Cidr, Route};
@@ -26,12 +27,13 @@ pub use fault::FaultSpec;
 pub use file::load;
 #[cfg(test)]
 pub use file::parse;
-pub use service::{PerftestConfig, PingpongConfig};
+pub use limits::Limits;
+pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;
 pub use settings::{Origin, Settings, Sourced};
 pub use values::{
-    Gateway, HostAddress, Idle, LogLevel, MAX_REGION_NAME, Mtu, OnPort, Pcp, RegionSpec, RouteSpec, ServicePort,
-    TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MAX_REGION_NAME, MetricsAddress, Mtu, OnPort, Pcp, RegionSpec,
+    RouteSpec, ServicePort, TrafficClass, Vlan,
 };
 
 /// The port that the `region` service listens on when nothing else is said.
@@ -69,6 +71,10 @@ pub struct Config {
     pub regions: Vec<RegionSpec>,
     /// Where the `region` service listens.
     pub region_port: u16,
+    /// How long services keep silent clients.
+    pub idle_timeouts: IdleTimeouts,
+    /// What the service `mckey` is told.
+    pub mckey: MckeyConfig,
     /// What the service `perftest` is told.
     pub perftest: PerftestConfig,
     /// What the service `pingpong` is told.
@@ -77,12 +83,18 @@ pub struct Config {
     pub idle: Idle,
     /// What is logged.
     pub log: LevelFilter,
+    /// How the log is written.
+    pub log_format: LogFormat,
+    /// Where Prometheus finds the metrics.
+    pub metrics: Option<SocketAddr>,
     /// DSCP and ECN bits of what we send; `None` mirrors the peer's.
     pub traffic_class: Option<u8>,
     /// VLAN priority of what we send.
     pub pcp: u8,
     /// What the queue pairs offer and do.
     pub engine: EngineConfig,
+    /// How much peers can take.
+    pub limits: Limits,
     /// Faults to make on purpose.
     pub faults: Option<FaultSettings>,
 }
@@ -112,7 +124,7 @@ impl Config {
         let mut regions = resolve_regions(settings.regions.unwrap_or_default())?;
         if regions.is_empty() && services.iter().any(|s| s == REGION_SERVICE) {
             let (name, size) = DEFAULT_REGION;
-            regions.push(RegionSpec { name: name.to_owned(), size, file: None });
+            regions.push(RegionSpec { name: name.to_owned(), size, watch: false, file: None });
         }
         let faults = match settings.fault {
             Some(Sourced { value, origin }) => match value.resolve() {
@@ -121,19 +133,26 @@ impl Config {
             },
             None => None,
         };
+        let limits = settings.limits.unwrap_or_default().resolve();
+        let engine = settings.transport.unwrap_or_default().engine();
         Ok(Config {
             eal_args,
             ports,
             services,
             regions,
             region_port: settings.region_port.map_or(DEFAULT_REGION_PORT, |p| p.value.0),
+            idle_timeouts: service.idle_timeouts(),
+            mckey: service.mckey(),
             perftest: service.perftest()?,
             pingpong: service.pingpong(),
             idle: settings.idle.map_or(Idle::Pause, |i| i.value),
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
+            log_format: settings.log_format.map(|f| f.value).unwrap_or_default(),
+            metrics: settings.metrics.map(|m| m.value.0),
             traffic_class: settings.traffic_class.and_then(|t| t.value.0),
             pcp,
-            engine: settings.transport.unwrap_or_default().engine(),
+            engine: EngineConfig { max_qp: limits.queue_pairs, ..engine },
+            limits,
             faults,
         })
     }

@@ -82,6 +82,108 @@ impl FromStr for MessageLength {
     }
 }
 
+/// How many datagrams one listener gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct DatagramCount(u32);
+
+impl FromStr for DatagramCount {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<DatagramCount, Mistake> {
+        match text.parse() {
+            Ok(count) if (1..=1000).contains(&count) => Ok(DatagramCount(count)),
+            _ => mistake!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
+        }
+    }
+}
+
+/// Length of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct DatagramLength(usize);
+
+impl FromStr for DatagramLength {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<DatagramLength, Mistake> {
+        match text.parse() {
+            Ok(Size(bytes)) if bytes <= 4096 => Ok(DatagramLength(bytes)),
+            _ => mistake!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
+        }
+    }
+}
+
+/// How long services keep clients that say nothing, where that is all that they can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdleTimeouts {
+    pub rping: rxe_proto::Duration,
+    pub rdma_server: rxe_proto::Duration,
+    pub ucmatose: rxe_proto::Duration,
+    pub cmtime: rxe_proto::Duration,
+    pub udaddy: rxe_proto::Duration,
+    pub rdma_example: rxe_proto::Duration,
+    pub rsocket: rxe_proto::Duration,
+    pub rc_example: rxe_proto::Duration,
+}
+
+impl Default for IdleTimeouts {
+    fn default() -> IdleTimeouts {
+        let seconds = rxe_proto::Duration::from_secs;
+        IdleTimeouts {
+            rping: seconds(60),
+            rdma_server: seconds(60),
+            // Its client waits for no more than our messages, and its connection is ended by us.
+            ucmatose: seconds(15),
+            // A connection lasts until the client has made all of its own.
+            cmtime: seconds(60),
+            udaddy: seconds(30),
+            rdma_example: seconds(60),
+            rsocket: seconds(30),
+            rc_example: seconds(10),
+        }
+    }
+}
+
+/// The section of such a service.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct IdleSection {
+    idle_timeout: Option<Text<Patience>>,
+}
+
+/// What the service `mckey` can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MckeyConfig {
+    /// Datagrams for each host that joins a group.
+    pub count: u32,
+    /// Bytes of each.
+    pub size: usize,
+    /// How long after a host has joined they follow.
+    pub send_after: rxe_proto::Duration,
+    /// How long we stay in a group from which nothing comes.
+    pub idle_timeout: rxe_proto::Duration,
+}
+
+impl Default for MckeyConfig {
+    fn default() -> MckeyConfig {
+        MckeyConfig {
+            count: 10,
+            size: 100,
+            send_after: rxe_proto::Duration::from_secs(1),
+            idle_timeout: rxe_proto::Duration::from_secs(30),
+        }
+    }
+}
+
+/// `[service.mckey]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct MckeySection {
+    count: Option<Text<DatagramCount>>,
+    size: Option<Text<DatagramLength>>,
+    send_after: Option<Text<Pause>>,
+    idle_timeout: Option<Text<Patience>>,
+}
+
 /// What the service `perftest` can be told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PerftestConfig {
@@ -143,11 +245,18 @@ pub struct PingpongSection {
 
 /// Everything below `[service]`.
 #[derive(Clone, Default, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct ServiceSections {
-    #[serde(default)]
+    rping: IdleSection,
+    rdma_server: IdleSection,
+    ucmatose: IdleSection,
+    cmtime: IdleSection,
+    udaddy: IdleSection,
+    rdma_example: IdleSection,
+    rsocket: IdleSection,
+    rc_example: IdleSection,
+    mckey: MckeySection,
     pingpong: PingpongSection,
-    #[serde(default)]
     perftest: PerftestSection,
 }
 
@@ -156,6 +265,35 @@ fn patience(given: Option<&Text<Patience>>, default: rxe_proto::Duration) -> rxe
 }
 
 impl ServiceSections {
+    /// How long the services without other settings keep silent clients.
+    pub fn idle_timeouts(&self) -> IdleTimeouts {
+        let default = IdleTimeouts::default();
+        let given = |section: &IdleSection, default| patience(section.idle_timeout.as_ref(), default);
+        IdleTimeouts {
+            rping: given(&self.rping, default.rping),
+            rdma_server: given(&self.rdma_server, default.rdma_server),
+            ucmatose: given(&self.ucmatose, default.ucmatose),
+            cmtime: given(&self.cmtime, default.cmtime),
+            udaddy: given(&self.udaddy, default.udaddy),
+            rdma_example: given(&self.rdma_example, default.rdma_example),
+            rsocket: given(&self.rsocket, default.rsocket),
+            rc_example: given(&self.rc_example, default.rc_example),
+        }
+    }
+
+    /// What `mckey` is told.
+    pub fn mckey(&self) -> MckeyConfig {
+        let (given, default) = (&self.mckey, MckeyConfig::default());
+        let after = given.send_after.as_ref();
+        MckeyConfig {
+            count: given.count.as_ref().map_or(default.count, |Text(DatagramCount(count))| *count),
+            size: given.size.as_ref().map_or(default.size, |Text(DatagramLength(bytes))| *bytes),
+            send_after: after
+                .map_or(default.send_after, |Text(Pause(millis))| rxe_proto::Duration::from_millis(*millis)),
+            idle_timeout: patience(given.idle_timeout.as_ref(), default.idle_timeout),
+        }
+    }
+
     /// What `perftest` is told.
     pub fn perftest(&self) -> Result<PerftestConfig, Mistake> {
         let default = PerftestConfig::default();
@@ -211,6 +349,21 @@ mod tests {
     }
 
     #[test]
+    fn every_service_that_gives_clients_up_has_one_key_for_it() {
+        assert_eq!(read("").map(|s| s.idle_timeouts()), Ok(IdleTimeouts::default()));
+        let names = ["rping", "rdma-server", "ucmatose", "cmtime", "udaddy", "rdma-example", "rsocket", "rc-example"];
+        let text: String = names.iter().map(|name| format!("[{name}]\nidle-timeout = \"7s\"\n")).collect();
+        let (text, all) = (&text, rxe_proto::Duration::from_secs(7));
+        let IdleTimeouts { rping, rdma_server, ucmatose, cmtime, udaddy, rdma_example, rsocket, rc_example } =
+            read(text).map(|s| s.idle_timeouts()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!([rping, rdma_server, ucmatose, cmtime, udaddy, rdma_example, rsocket, rc_example], [all; 8]);
+        let text = "[mckey]\ncount = 3\nsize = \"1K\"\nsend-after = \"10ms\"\nidle-timeout = \"7s\"\n";
+        let send_after = rxe_proto::Duration::from_millis(10);
+        let given = MckeyConfig { count: 3, size: 1024, send_after, idle_timeout: all };
+        assert_eq!(read(text).map(|s| s.mckey()), Ok(given));
+    }
+
+    #[test]
     fn values_name_their_range() {
         for (text, sentence) in [
             (
@@ -227,6 +380,9 @@ mod tests {
                 "'2m' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms",
             ),
             ("[perftest]\nmax-message = \"2G\"\n", "'2G' is not the length of a message: it goes from 1 to 1G"),
+            ("[mckey]\ncount = 0\n", "'0' is not a number of datagrams: it goes from 1 to 1000"),
+            ("[mckey]\nsize = \"5K\"\n", "'5K' is not the length of a datagram: it goes from 1 to 4096"),
+            ("[mckey]\nsize = \"100 bytes\"\n", "'100 bytes' is not the length of a datagram: it goes from 1 to 4096"),
             ("[pingpong]\nmemory = 0\n", "'0' is not a size: write bytes, or a number with K, M or G, as 64M"),
         ] {
             assert_eq!(read(text).map(|_| ()), Err(sentence.to_owned()), "{text}");

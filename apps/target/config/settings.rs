@@ -5,10 +5,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::fault::FaultSpec;
+use super::limits::LimitsSection;
 use super::service::ServiceSections;
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogLevel, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort, TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort,
+    TrafficClass, Vlan,
 };
 
 /// Where a value came from.
@@ -65,11 +67,14 @@ pub struct Settings {
     pub region_port: Option<Sourced<ServicePort>>,
     pub idle: Option<Sourced<Idle>>,
     pub log: Option<Sourced<LogLevel>>,
+    pub log_format: Option<Sourced<LogFormat>>,
+    pub metrics: Option<Sourced<MetricsAddress>>,
     pub traffic_class: Option<Sourced<TrafficClass>>,
     pub pcp: Option<Sourced<Pcp>>,
     pub fault: Option<Sourced<FaultSpec>>,
     pub service: Option<ServiceSections>,
     pub transport: Option<TransportSection>,
+    pub limits: Option<LimitsSection>,
 }
 
 impl Settings {
@@ -94,11 +99,14 @@ impl Settings {
             region_port: self.region_port.or(below.region_port),
             idle: self.idle.or(below.idle),
             log: self.log.or(below.log),
+            log_format: self.log_format.or(below.log_format),
+            metrics: self.metrics.or(below.metrics),
             traffic_class: self.traffic_class.or(below.traffic_class),
             pcp: self.pcp.or(below.pcp),
             fault: self.fault.or(below.fault),
             service: self.service.or(below.service),
             transport: self.transport.or(below.transport),
+            limits: self.limits.or(below.limits),
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use std::path::Path;
 
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 12] = [
     "rping",
     "rdma-server",
     "ucmatose",
@@ -10,6 +10,8 @@ const KNOWN: [&str; 10] = [
     "rdma-example",
     "region",
     "rsocket",
+    "rc-example",
+    "mckey",
     "pingpong",
     "perftest",
 ];
@@ -27,7 +29,7 @@ fn wrong(text: &str) -> String {
 fn defaults_serve_everything() {
     let config = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
     assert_eq!(config.services, KNOWN);
-    assert_eq!(config.regions, [RegionSpec { name: "default".into(), size: 1 << 20, file: None }]);
+    assert_eq!(config.regions, [RegionSpec { name: "default".into(), size: 1 << 20, watch: false, file: None }]);
     assert_eq!((config.region_port, config.idle, config.log), (4792, Idle::Pause, LevelFilter::INFO));
     assert_eq!((config.traffic_class, config.pcp), (None, 0));
     assert_eq!((config.faults, config.pingpong), (None, PingpongConfig::default()));
@@ -73,11 +75,11 @@ fn what_cannot_work_is_refused_with_its_place() {
         ),
         (
             &format!("services = [\"rpinf\"]\n{PORT}"),
-            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, pingpong, perftest",
+            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, rc-example, mckey, pingpong, perftest",
         ),
         (
             &format!("services = []\n{PORT}"),
-            "the list of services is empty: leave 'services' out for all of rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, pingpong, perftest",
+            "the list of services is empty: leave 'services' out for all of rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, rc-example, mckey, pingpong, perftest",
         ),
         (
             &format!("{PORT}[[region]]\nname = \"a\"\nsize = 1\n[[region]]\nname = \"a\"\nsize = 2\n"),
@@ -124,16 +126,6 @@ fn the_files_in_conf_are_right() {
 }
 
 #[test]
-fn the_documented_file_shows_every_key_with_its_default() {
-    // Every commented-out `# key = value` line of target.toml must be valid too.
-    let text = include_str!("../../../conf/target.toml");
-    let all: String = text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
-    if let Err(mistake) = resolve(&all) {
-        panic!("{mistake}");
-    }
-}
-
-#[test]
 fn the_transport_offers_what_the_file_says() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
     let offers = |text: &str| {
@@ -146,4 +138,81 @@ fn the_transport_offers_what_the_file_says() {
         (true, true, false, 1000)
     );
     assert!(wrong(&format!("{PORT}[transport]\nflsh = true\n")).contains("flsh"));
+}
+
+const DOCUMENTED: &str = include_str!("../../../conf/target.toml");
+
+/// target.toml with every line in use.
+fn all_in_use() -> String {
+    DOCUMENTED.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect()
+}
+
+/// The keys that a place of the file takes: the reader names them when it is given another one.
+fn keys(text: &str) -> Vec<String> {
+    let sentence = wrong(text);
+    let Some((_, expected)) = sentence.split_once("unknown field 'no-such-key', expected ") else {
+        panic!("{sentence}");
+    };
+    expected.split('\'').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_is_documented() {
+    // The part of the file that begins with each [header], and the part in front of all of them.
+    let all = all_in_use();
+    let mut parts: Vec<(&str, String)> = vec![("", String::new())];
+    for line in all.lines() {
+        if line.starts_with('[') {
+            parts.push((line, String::new()));
+        }
+        parts.last_mut().expect("the first part").1.extend([line, "\n"]);
+    }
+    let headers: Vec<&str> = parts.iter().map(|(header, _)| header.trim_matches(['[', ']'])).collect();
+    let mut seen = 0;
+    for (header, part) in &parts {
+        for key in keys(&format!("{header}\nno-such-key = 1\n")) {
+            let path = format!("{}.{key}", header.trim_matches(['[', ']']));
+            let path = path.trim_start_matches('.');
+            let section = headers.iter().any(|h| *h == path || h.starts_with(&format!("{path}.")));
+            let line = part.lines().any(|line| line.starts_with(&format!("{key} = ")));
+            assert!(section || line, "'{path}' is not in conf/target.toml");
+            seen += 1;
+        }
+    }
+    // Inline tables: the words are in the section's text.
+    for (header, table) in [("[[port]]", "routes = [{ no-such-key = 1 }]"), ("[fault]", "rx = { no-such-key = 1 }")] {
+        let (_, part) = parts.iter().find(|(name, _)| *name == header).expect(header);
+        for key in keys(&format!("{header}\n{table}\n")) {
+            assert!(part.contains(&key), "'{key}' of {table} is not in conf/target.toml");
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "{seen} keys");
+}
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    let documented = resolve(&all_in_use()).expect("a configuration");
+    let default = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
+    assert_eq!(documented.services, default.services);
+    assert_eq!(documented.region_port, default.region_port);
+    assert_eq!((documented.log, documented.idle), (default.log, default.idle));
+    assert_eq!((documented.traffic_class, documented.pcp), (default.traffic_class, default.pcp));
+    assert_eq!((documented.perftest, documented.pingpong), (default.perftest, default.pingpong));
+    assert_eq!((documented.engine, documented.limits), (default.engine, default.limits));
+    let faults = documented.faults.map(|faults| (faults.seed, faults.scope));
+    assert_eq!(faults, Some((0, rxe_dpdk::worker::FaultScope::Roce)));
+}
+
+#[test]
+fn limits_have_bounds() {
+    const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
+    let config = resolve(&format!("{PORT}[limits]\nconnections = 10\nqueue-pairs = 20\n")).expect("a configuration");
+    assert_eq!((config.limits.connections, config.engine.max_qp), (10, 20));
+    for (line, sentence) in [
+        ("connections = 0", "t.toml, line 4, key 'connections': '0' is not a limit: it goes from 1 to 65536"),
+        ("queue-pairs = 65535", "t.toml, line 4, key 'queue-pairs': '65535' is not a limit: it goes from 1 to 65534"),
+    ] {
+        assert_eq!(wrong(&format!("{PORT}[limits]\n{line}\n")), sentence);
+    }
 }

@@ -3,7 +3,7 @@
 //! Each type reads itself from text, so both sources accept the same and complain in the same words.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -263,6 +263,45 @@ impl FromStr for LogLevel {
     }
 }
 
+/// How the log is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<LogFormat, Mistake> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => mistake!("'{text}' is not a log format: they are text and json"),
+        }
+    }
+}
+
+/// Where Prometheus finds the metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MetricsAddress(pub SocketAddr);
+
+impl FromStr for MetricsAddress {
+    type Err = Mistake;
+
+    fn from_str(text: &str) -> Result<MetricsAddress, Mistake> {
+        match text.parse() {
+            Ok(address) => Ok(MetricsAddress(address)),
+            Err(_) => mistake!(
+                "'{text}' is not an address of this machine with a port: write ADDR:PORT, as 127.0.0.1:9479 or [::]:9479"
+            ),
+        }
+    }
+}
+
 /// A number of bytes, written as a number with an optional K, M or G (powers of 1024).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size(pub usize);
@@ -305,13 +344,15 @@ impl FromStr for RegionName {
     }
 }
 
-/// A memory region to export, written `NAME=SIZE` or `NAME=SIZE,file=PATH`.
+/// A memory region to export, written `NAME=SIZE[,watch][,file=PATH]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionSpec {
     /// The name that clients ask for.
     pub name: String,
     /// Length in bytes.
     pub size: usize,
+    /// Its text is printed whenever its first byte changes.
+    pub watch: bool,
     /// The file that other local processes may map.
     pub file: Option<PathBuf>,
 }
@@ -321,17 +362,26 @@ impl FromStr for RegionSpec {
 
     fn from_str(text: &str) -> Result<RegionSpec, Mistake> {
         let Some((name, rest)) = text.split_once('=') else {
-            return mistake!("'{text}' is not a region: write NAME=SIZE or NAME=SIZE,file=PATH, as scratch=64M");
+            return mistake!("'{text}' is not a region: write NAME=SIZE[,watch][,file=PATH], as scratch=64M");
+        };
+        let (size, options) = rest.split_once(',').map_or((rest, None), |(size, options)| (size, Some(options)));
+        let (watch, option) = match options {
+            Some("watch") => (true, None),
+            Some(options) => match options.strip_prefix("watch,") {
+                Some(option) => (true, Some(option)),
+                None => (false, Some(options)),
+            },
+            None => (false, None),
         };
         // A path may hold commas, so it takes all that follows.
-        let (size, file) = match rest.split_once(',') {
-            None => (rest, None),
-            Some((size, option)) => match option.strip_prefix("file=") {
-                Some(path) if !path.is_empty() => (size, Some(PathBuf::from(path))),
-                _ => return mistake!("'{option}' is not an option of a region: the only one is file=PATH"),
-            },
+        let file = match option.map(|option| (option, option.strip_prefix("file="))) {
+            None => None,
+            Some((_, Some(path))) if !path.is_empty() => Some(PathBuf::from(path)),
+            Some((option, _)) => {
+                return mistake!("'{option}' is not an option of a region: they are watch, and file=PATH behind it");
+            }
         };
-        Ok(RegionSpec { name: name.parse::<RegionName>()?.0, size: size.parse::<Size>()?.0, file })
+        Ok(RegionSpec { name: name.parse::<RegionName>()?.0, size: size.parse::<Size>()?.0, watch, file })
     }
 }
 
@@ -448,6 +498,11 @@ mod tests {
         let region: RegionSpec = "scratch=64M,file=/dev/hugepages/a,b".parse().expect("a region");
         assert_eq!((region.name.as_str(), region.size), ("scratch", 64 << 20));
         assert_eq!(region.file, Some(PathBuf::from("/dev/hugepages/a,b")));
+        let watched = |text: &str| text.parse().map(|region: RegionSpec| (region.watch, region.file.is_some()));
+        assert_eq!(watched("a=1M").ok(), Some((false, false)));
+        assert_eq!(watched("a=1M,watch").ok(), Some((true, false)));
+        assert_eq!(watched("a=1M,watch,file=/f").ok(), Some((true, true)));
+        assert_eq!(watched("a=1M,file=/f,watch").ok(), Some((false, true)), "part of the path");
         assert_eq!("1g".parse(), Ok(Size(1 << 30)));
         assert_eq!("4096".parse(), Ok(Size(4096)));
         for text in ["", "M", "0", "-1", "1T", "99999999999G", "1µ"] {
@@ -457,12 +512,17 @@ mod tests {
         assert!(wrong::<RegionSpec>("=1M").contains("is not a region name"));
         assert!(wrong::<RegionSpec>("a b=1M").contains("is not a region name"));
         assert!(wrong::<RegionSpec>(&format!("{}=1M", "x".repeat(33))).contains("is not a region name"));
-        assert!(wrong::<RegionSpec>("a=1M,mode=rw").contains("the only one is file=PATH"));
+        assert!(wrong::<RegionSpec>("a=1M,mode=rw").contains("they are watch, and file=PATH"));
+        assert!(wrong::<RegionSpec>("a=1M,watch,").contains("'' is not an option"));
     }
 
     #[test]
     fn log_levels() {
         assert_eq!("debug".parse(), Ok(LogLevel(LevelFilter::DEBUG)));
+        assert_eq!("json".parse(), Ok(LogFormat::Json));
+        assert_eq!(wrong::<LogFormat>("xml"), "'xml' is not a log format: they are text and json");
+        assert!("[::1]:80".parse::<MetricsAddress>().is_ok());
+        assert!(wrong::<MetricsAddress>("localhost:80").contains("write ADDR:PORT"));
         assert!(wrong::<LogLevel>("loud").starts_with("'loud' is not a log level"));
     }
 }

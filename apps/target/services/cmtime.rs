@@ -1,5 +1,7 @@
 //! The peer of `cmtime`, which measures how long it takes to connect: many connections at once, and no data on them.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
@@ -11,23 +13,20 @@ use rxe_proto::transport::Qpn;
 use rxe_proto::wire::cm::RejReason;
 
 use super::factory::Factory;
-use super::idle::Idle;
+use super::idle::{Idle, SWEEP};
 use super::port7471::{Caller, PORT};
-use super::tally::{Book, Tally};
+use super::tally::{Book, Tally, caller};
 
 /// The name that users select the service by.
 pub const NAME: &str = "cmtime";
-/// A connection lasts until the client has made all of its own.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
-/// How often we look for the silent.
-const SWEEP: Duration = Duration::from_secs(1);
 /// Nothing is ever posted.
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
 /// The service on one lcore.
 struct Cmtime {
     pd: Option<PdId>,
-    clients: Idle<ConnId>,
+    clients: HashMap<ConnId, SocketAddr>,
+    idle: Idle<ConnId>,
     tally: Arc<Tally>,
 }
 
@@ -41,38 +40,43 @@ impl Service for Cmtime {
         match cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())) {
             Ok(qp) => {
                 self.tally.connections.inc();
-                self.clients.heard(request.conn, cx.now());
+                self.clients.insert(request.conn, caller(request));
+                self.idle.heard(request.conn, cx.now());
                 Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
             }
-            Err(error) => {
-                self.tally.refused.inc();
-                tracing::warn!("connection refused, no queue pair: {error}");
-                Decision::Reject { reason: RejReason::NoQp, private_data: Vec::new() }
-            }
+            Err(error) => self.tally.reject(request, RejReason::NoQp, format_args!("no queue pair: {error}")),
         }
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, conn: ConnId, _qp: Qpn) {
         self.tally.exchanges.inc();
-        self.clients.heard(conn, cx.now());
+        self.idle.heard(conn, cx.now());
     }
 
-    fn disconnected(&mut self, _cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reason: EndReason) {
-        tracing::debug!(%qp, ?reason, "cmtime connection over");
-        self.clients.forget(conn);
+    fn disconnected(&mut self, _cx: &mut Context<'_>, conn: ConnId, _qp: Qpn, reason: EndReason) {
+        self.idle.forget(conn);
+        if let Some(client) = self.clients.remove(&conn) {
+            self.tally.gone(client, reason);
+        }
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for conn in self.clients.take_expired(cx.now()) {
-            self.tally.idle_ended.inc();
+        for conn in self.idle.take_expired(cx.now()) {
+            if let Some(client) = self.clients.get(&conn) {
+                self.tally.give_up(client, self.idle.limit());
+            }
             cx.disconnect(conn);
         }
         cx.set_timer(SWEEP, 0);
     }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
+/// Makes the service, which gives clients up that neither connect nor disconnect for `idle_timeout`.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Cmtime)];
-    Factory::new(NAME, listens, |tally| Box::new(Cmtime { pd: None, clients: Idle::new(IDLE_LIMIT), tally }), book)
+    let create = move |tally| -> Box<dyn Service> {
+        let idle = Idle::new(idle_timeout);
+        Box::new(Cmtime { pd: None, clients: HashMap::new(), idle, tally })
+    };
+    Factory::new(NAME, listens, create, book)
 }

@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 
 use rxe_dpdk::service::{Context, Decision, QpSpec};
 use rxe_dpdk::worker::QpCaps;
-use rxe_proto::cm::ConnId;
+use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, AllocError, Memory, MemoryRegion, PdId};
 use rxe_proto::transport::{PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rxe_proto::wire::cm::RejReason;
+
+use super::tally::{Tally, caller};
 
 /// Length of every message.
 pub const MESSAGE: usize = 16;
@@ -40,30 +43,37 @@ pub struct Seats(Vec<Seat>);
 pub struct Endpoint {
     /// The connection manager's handle.
     pub conn: ConnId,
+    /// Who it is.
+    pub client: SocketAddr,
     /// The queue pair.
     pub qp: Qpn,
     seat: Seat,
 }
 
-/// Refuses for want of something, which is logged.
-fn no_resources(what: &str, error: impl fmt::Display) -> Decision {
-    tracing::warn!("connection refused, no {what}: {error}");
-    Decision::Reject { reason: RejReason::NoResources, private_data: Vec::new() }
-}
-
 impl Seats {
-    /// A queue pair whose peer has the rights `access`, with receives posted; or the refusal to send.
-    pub fn open(&mut self, cx: &mut Context<'_>, conn: ConnId, access: Access) -> Result<Endpoint, Decision> {
+    /// A queue pair whose peer has the rights `access`, with receives posted, and the connection counted; or the refusal
+    /// to send.
+    pub fn open(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &ConnectRequest,
+        access: Access,
+        tally: &Tally,
+    ) -> Result<Endpoint, Decision> {
+        let lacks = |what: &str, error: &dyn fmt::Display| {
+            tally.reject(request, RejReason::NoResources, format!("no {what}: {error}"))
+        };
+        let conn = request.conn;
         let seat = match self.0.pop() {
             Some(seat) => seat,
             None => {
-                let messages = cx.alloc_memory(SEND_OFFSET + MESSAGE).map_err(|e| no_resources("memory", e))?;
+                let messages = cx.alloc_memory(SEND_OFFSET + MESSAGE).map_err(|e| lacks("memory", &e))?;
                 let pd = cx.alloc_pd();
                 match cx.register(pd, messages, Access::LOCAL_WRITE) {
                     Ok(messages) => Seat { pd, messages },
                     Err(error) => {
                         cx.dealloc_pd(pd);
-                        return Err(no_resources("memory region", error));
+                        return Err(lacks("memory region", &error));
                     }
                 }
             }
@@ -72,18 +82,18 @@ impl Seats {
             Ok(qp) => qp,
             Err(error) => {
                 self.0.push(seat);
-                tracing::warn!("connection refused, no queue pair: {error}");
-                return Err(Decision::Reject { reason: RejReason::NoQp, private_data: Vec::new() });
+                return Err(tally.reject(request, RejReason::NoQp, format!("no queue pair: {error}")));
             }
         };
-        let endpoint = Endpoint { conn, qp, seat };
+        let endpoint = Endpoint { conn, client: caller(request), qp, seat };
         for slot in 0..RECEIVES {
             if let Err(error) = endpoint.post_recv(cx, slot) {
                 cx.destroy_qp(qp);
                 self.close(endpoint);
-                return Err(no_resources("receive queue", error));
+                return Err(lacks("receive queue", &error));
             }
         }
+        tally.connections.inc();
         Ok(endpoint)
     }
 

@@ -1,4 +1,4 @@
-//! How the services here are made: all of them need a tally and nothing else.
+//! How most services here are made: all of them need a tally.
 
 use std::sync::Arc;
 
@@ -6,11 +6,14 @@ use rxe_dpdk::service::{Listen, Service, ServiceFactory};
 
 use super::tally::{Book, Tally};
 
+/// Makes one instance.
+type Create = Box<dyn Fn(Arc<Tally>) -> Box<dyn Service> + Send + Sync>;
+
 /// Makes the instances of one service.
 pub struct Factory {
     name: &'static str,
     listens: Vec<Listen>,
-    create: fn(Arc<Tally>) -> Box<dyn Service>,
+    create: Create,
     book: Book,
 }
 
@@ -19,10 +22,10 @@ impl Factory {
     pub fn new(
         name: &'static str,
         listens: Vec<Listen>,
-        create: fn(Arc<Tally>) -> Box<dyn Service>,
+        create: impl Fn(Arc<Tally>) -> Box<dyn Service> + Send + Sync + 'static,
         book: &Book,
     ) -> Factory {
-        Factory { name, listens, create, book: book.clone() }
+        Factory { name, listens, create: Box::new(create), book: book.clone() }
     }
 }
 

@@ -3,34 +3,75 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use rxe_dpdk::service::Context;
+use rxe_proto::transport::Qpn;
+use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
+
+/// How often services look for the silent.
+pub const SWEEP: Duration = Duration::from_secs(1);
+
+/// The last sign of life of a client.
+struct Last {
+    heard: Instant,
+    /// The PSN that its queue pair sends next, and the oldest of ours that it has not acknowledged.
+    progress: (Psn, Psn),
+}
 
 /// When clients were last heard of. `K` names one.
 pub struct Idle<K> {
     limit: Duration,
-    heard: HashMap<K, Instant>,
+    clients: HashMap<K, Last>,
 }
 
 impl<K: Copy + Eq + Hash> Idle<K> {
     /// Nobody yet. Who says nothing for `limit` is to go.
     pub fn new(limit: Duration) -> Idle<K> {
-        Idle { limit, heard: HashMap::new() }
+        Idle { limit, clients: HashMap::new() }
+    }
+
+    /// How long a client may be silent.
+    pub fn limit(&self) -> Duration {
+        self.limit
     }
 
     /// Something came from `client`.
     pub fn heard(&mut self, client: K, now: Instant) {
-        self.heard.insert(client, now);
+        self.clients.entry(client).or_insert(Last { heard: now, progress: Default::default() }).heard = now;
     }
 
     /// `client` has gone, or is to be left alone.
     pub fn forget(&mut self, client: K) {
-        self.heard.remove(&client);
+        self.clients.remove(&client);
     }
 
     /// Forgets those from which nothing came for too long, and returns them.
     pub fn take_expired(&mut self, now: Instant) -> Vec<K> {
         let limit = self.limit;
-        self.heard.extract_if(|_, last| now.saturating_since(*last) >= limit).map(|(client, _)| client).collect()
+        let expired = self.clients.extract_if(|_, last| now.saturating_since(last.heard) >= limit);
+        expired.map(|(client, _)| client).collect()
+    }
+
+    /// What `client` did until now; it was heard of if that is something new.
+    fn saw(&mut self, client: K, progress: (Psn, Psn), now: Instant) {
+        if let Some(last) = self.clients.get_mut(&client).filter(|last| last.progress != progress) {
+            *last = Last { heard: now, progress };
+        }
+    }
+}
+
+impl Idle<Qpn> {
+    /// [`take_expired`](Self::take_expired), after a look at what the clients' queue pairs have done: what completes
+    /// nothing here (READs, WRITEs, atomics) and acknowledgements are signs of life, too.
+    pub fn sweep(&mut self, cx: &Context<'_>) -> Vec<Qpn> {
+        let now = cx.now();
+        let qps: Vec<Qpn> = self.clients.keys().copied().collect();
+        for qp in qps {
+            if let Some(info) = cx.query_qp(qp) {
+                self.saw(qp, (info.expected_psn, info.unacked_psn), now);
+            }
+        }
+        self.take_expired(now)
     }
 }
 
@@ -38,9 +79,12 @@ impl<K: Copy + Eq + Hash> Idle<K> {
 mod tests {
     use super::*;
 
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
     #[test]
     fn the_silent_are_given_up_once() {
-        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         let mut idle = Idle::new(Duration::from_secs(10));
         for client in 1..=3 {
             idle.heard(client, at(1));
@@ -52,5 +96,21 @@ mod tests {
         assert!(idle.take_expired(at(14)).is_empty());
         assert_eq!(idle.take_expired(at(20)), [2]);
         assert!(idle.take_expired(at(100)).is_empty());
+    }
+
+    #[test]
+    fn what_a_queue_pair_does_is_a_sign_of_life() {
+        let psns = |theirs, ours| (Psn::new(theirs), Psn::new(ours));
+        let mut idle = Idle::new(Duration::from_secs(10));
+        idle.heard(1, at(0));
+        idle.saw(1, psns(7, 9), at(1));
+        idle.saw(1, psns(7, 9), at(5));
+        assert!(idle.take_expired(at(10)).is_empty());
+        idle.saw(1, psns(8, 9), at(10));
+        idle.saw(1, psns(8, 10), at(12));
+        // Nobody asked about this one.
+        idle.saw(2, psns(1, 1), at(12));
+        assert!(idle.take_expired(at(21)).is_empty());
+        assert_eq!(idle.take_expired(at(22)), [1]);
     }
 }

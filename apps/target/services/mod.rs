@@ -10,6 +10,8 @@
 //! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
 //! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
 //! | `rsocket`      | 7471 | `rstream`, `riostream`          | sends every byte of stream and mapped buffers back      |
+//! | `rc-example`   | 19875| `RDMA_RC_example`               | SENDs, lends a buffer to READ from and WRITE to         |
+//! | `mckey`        |      | `mckey`                         | sends to IPv4 multicast groups that hosts join          |
 //! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
 //! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
 //!
@@ -21,11 +23,13 @@ mod cmtime;
 mod endpoint;
 mod factory;
 mod idle;
+mod mckey;
 mod out_of_band;
 mod perftest;
 mod pingpong;
 mod port18515;
 mod port7471;
+mod rc_example;
 mod rdma_example;
 mod rdma_server;
 mod region;
@@ -34,6 +38,7 @@ mod rsocket;
 mod tally;
 mod ucmatose;
 mod udaddy;
+mod watch;
 
 use rxe_dpdk::service::{Listen, ServiceFactory};
 use rxe_proto::wire::cm::PortSpace;
@@ -41,21 +46,23 @@ use rxe_proto::wire::cm::PortSpace;
 use crate::config::Config;
 use crate::mistake::{Mistake, mistake};
 
-pub use tally::Book;
+pub use tally::{Book, describe as describe_tally};
 
 /// Makes the factory of a service, unless another one's does its work too.
 type Make = fn(&Config, &Book) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
-const ALL: [(&str, Make); 10] = [
-    (rping::NAME, |_, book| Some(Box::new(rping::factory(book)))),
-    (rdma_server::NAME, |_, book| Some(Box::new(rdma_server::factory(book)))),
-    (ucmatose::NAME, |_, book| Some(Box::new(ucmatose::factory(book)))),
-    (cmtime::NAME, |_, book| Some(Box::new(cmtime::factory(book)))),
-    (udaddy::NAME, |_, book| Some(Box::new(udaddy::factory(book)))),
-    (rdma_example::NAME, |_, book| Some(Box::new(rdma_example::factory(book)))),
-    (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, book)))),
-    (rsocket::NAME, |_, book| Some(Box::new(rsocket::factory(book)))),
+const ALL: [(&str, Make); 12] = [
+    (rping::NAME, |config, book| Some(Box::new(rping::factory(config.idle_timeouts.rping, book)))),
+    (rdma_server::NAME, |config, book| Some(Box::new(rdma_server::factory(config.idle_timeouts.rdma_server, book)))),
+    (ucmatose::NAME, |config, book| Some(Box::new(ucmatose::factory(config.idle_timeouts.ucmatose, book)))),
+    (cmtime::NAME, |config, book| Some(Box::new(cmtime::factory(config.idle_timeouts.cmtime, book)))),
+    (udaddy::NAME, |config, book| Some(Box::new(udaddy::factory(config.idle_timeouts.udaddy, book)))),
+    (rdma_example::NAME, |config, book| Some(Box::new(rdma_example::factory(config.idle_timeouts.rdma_example, book)))),
+    (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, &config.regions, book)))),
+    (rsocket::NAME, |config, book| Some(Box::new(rsocket::factory(config.idle_timeouts.rsocket, book)))),
+    (rc_example::NAME, |config, book| Some(Box::new(rc_example::factory(config.idle_timeouts.rc_example, book)))),
+    (mckey::NAME, |config, book| Some(Box::new(mckey::factory(config.mckey.clone(), book)))),
     // One port, one factory for both.
     (pingpong::NAME, |config, book| port18515::factory(config, book)),
     (perftest::NAME, |config, book| port18515::factory(config, book).filter(|both| both.name() == perftest::NAME)),

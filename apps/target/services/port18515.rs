@@ -12,6 +12,7 @@ use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, SidrStatus};
 use rxe_proto::{Duration, Instant};
 
+use super::idle::SWEEP;
 use super::perftest::{self, Perftest, Rendezvous};
 use super::pingpong::{self, Pingpong};
 use super::tally::{Book, Tally};
@@ -19,10 +20,6 @@ use crate::config::{Config, PerftestConfig, PingpongConfig};
 
 /// The port.
 pub const PORT: u16 = 18515;
-/// How often we look for clients that say nothing any more.
-const SWEEP: Duration = Duration::from_secs(1);
-/// How long a client may take for its first bytes.
-const GREETING: Duration = Duration::from_secs(30);
 /// Mark timers and questions of the families; their numbers are below.
 const PINGPONG: u64 = 1 << 62;
 const PERFTEST: u64 = 1 << 61;
@@ -55,6 +52,8 @@ struct Port18515 {
     greetings: HashMap<StreamId, Greeting>,
     pingpong: Option<Pingpong>,
     perftest: Option<Perftest>,
+    /// How long a client may take for its first bytes: what the more patient family allows.
+    patience: Duration,
     /// Counts what is nobody's.
     tally: Arc<Tally>,
 }
@@ -74,12 +73,10 @@ fn recognise(first: &[u8], pingpong: bool, perftest: bool) -> Option<Family> {
 impl Port18515 {
     /// Gives up streams that say nothing.
     fn sweep_greetings(&mut self, cx: &mut Context<'_>) {
-        let now = cx.now();
-        let mute = self.greetings.iter().filter(|(_, greeting)| now.saturating_since(greeting.since) >= GREETING);
-        let mute: Vec<StreamId> = mute.map(|(stream, _)| *stream).collect();
-        for stream in mute {
-            self.greetings.remove(&stream);
-            self.tally.idle_ended.inc();
+        let (now, limit) = (cx.now(), self.patience);
+        let mute = self.greetings.extract_if(|_, greeting| now.saturating_since(greeting.since) >= limit);
+        for (stream, greeting) in mute {
+            self.tally.give_up(greeting.from, limit);
             cx.stream_close(stream);
         }
     }
@@ -97,9 +94,8 @@ impl Port18515 {
                 perftest.stream_data(cx, stream, first);
             }
             _ => {
-                self.tally.malformed.inc();
                 let shown = first.get(..first.len().min(16)).unwrap_or_default().escape_ascii();
-                tracing::warn!(client = %from, "port {PORT}: a client that begins with \"{shown}\" is none we serve");
+                self.tally.nonsense(from, format_args!("one that begins with \"{shown}\" is none we serve"));
                 cx.stream_close(stream);
             }
         }
@@ -155,9 +151,9 @@ impl Service for Port18515 {
         }
     }
 
-    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, _reason: EndReason) {
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         if let Some(perftest) = &mut self.perftest {
-            perftest.disconnected(cx, qp);
+            perftest.disconnected(cx, qp, reason);
         }
     }
 
@@ -236,6 +232,8 @@ impl ServiceFactory for Port18515Factory {
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
         let tally = self.book.open(NOBODY);
+        let given = [self.pingpong.as_ref().map(|c| c.idle_timeout), self.perftest.as_ref().map(|c| c.idle_timeout)];
+        let patience = given.into_iter().flatten().max().unwrap_or_default();
         let pingpong = self.pingpong.clone().map(|config| {
             let tally = self.book.open(pingpong::NAME);
             Pingpong::new(config, PINGPONG, tally)
@@ -244,7 +242,7 @@ impl ServiceFactory for Port18515Factory {
             let tally = self.book.open(perftest::NAME);
             Perftest::new(config, PERFTEST, Arc::clone(&self.rendezvous), tally)
         });
-        Box::new(Port18515 { greetings: HashMap::new(), pingpong, perftest, tally })
+        Box::new(Port18515 { greetings: HashMap::new(), pingpong, perftest, patience, tally })
     }
 }
 

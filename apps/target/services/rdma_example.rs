@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, Memory, MemoryRegion};
 use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
 
 use super::endpoint::{Endpoint, MESSAGE, Pool, Seats};
 use super::factory::Factory;
+use super::idle::{Idle, SWEEP};
 use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
@@ -71,33 +73,51 @@ struct RdmaExample {
     clients: HashMap<Qpn, Client>,
     seats: Seats,
     pool: Pool,
+    idle: Idle<Qpn>,
     tally: Arc<Tally>,
 }
 
 impl RdmaExample {
-    fn new(tally: Arc<Tally>) -> RdmaExample {
-        RdmaExample { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), tally }
+    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> RdmaExample {
+        let idle = Idle::new(idle_timeout);
+        RdmaExample { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
     }
 
-    fn lend(
-        cx: &mut Context<'_>,
-        client: &mut Client,
-        pool: &mut Pool,
-        tally: &Tally,
-        wc: &WorkCompletion,
-    ) -> Result<(), String> {
+    /// Ends a connection.
+    fn end(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        self.idle.forget(qp);
+        if let Some(client) = self.clients.get_mut(&qp) {
+            client.ending = true;
+            cx.disconnect(client.endpoint.conn);
+        }
+    }
+
+    /// Answers a client's message; false when the connection must end, which was counted and logged.
+    fn lend(cx: &mut Context<'_>, client: &mut Client, pool: &mut Pool, tally: &Tally, wc: &WorkCompletion) -> bool {
+        let who = client.endpoint.client;
         let wanted = client.endpoint.message(wc.wr_id, wc.byte_len).map(|message| Attributes::parse(&message));
         let length = match wanted {
             Some(Attributes { length: length @ 1..=MAX_LENGTH, .. }) if client.loan.is_none() => length,
             _ => {
-                tally.malformed.inc();
-                return Err(format!("a message of {} bytes asks for no buffer we lend: {wanted:?}", wc.byte_len));
+                let length = wanted.map(|attributes| attributes.length);
+                let asked = length.map_or("no buffer".to_owned(), |length| format!("a buffer of {length} bytes"));
+                tally.nonsense(
+                    who,
+                    format_args!(
+                        "its message of {} bytes asks for {asked}; one of 1 to {MAX_LENGTH} is lent, once",
+                        wc.byte_len
+                    ),
+                );
+                return false;
             }
         };
-        let buffer = pool.take(length as usize, |size| cx.alloc_memory(size)).map_err(|error| {
-            tally.buffer_failures.inc();
-            error.to_string()
-        })?;
+        let buffer = match pool.take(length as usize, |size| cx.alloc_memory(size)) {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                tally.no_buffer(who, format_args!("{length} bytes"), error);
+                return false;
+            }
+        };
         // What the last client left there is none of this one's business.
         let lent = buffer.fill(0, length as usize, 0).ok().and_then(|()| buffer.slice(0, length as usize));
         let region = lent.ok_or_else(|| "buffer too short".to_owned()).and_then(|memory| {
@@ -106,28 +126,32 @@ impl RdmaExample {
         let region = match region {
             Ok(region) => region,
             Err(error) => {
-                tally.buffer_failures.inc();
+                tally.no_buffer(who, format_args!("{length} bytes"), error);
                 pool.give(buffer);
-                return Err(error);
+                return false;
             }
         };
         let ours = Attributes { address: region.addr(), length, stag: region.rkey() };
         client.loan = Some((region, buffer));
-        client.endpoint.send(cx, &ours.emit()).map_err(|error| {
-            tally.post_failures.inc();
-            error.to_string()
-        })?;
+        if let Err(error) = client.endpoint.send(cx, &ours.emit()) {
+            tally.fail(who, error);
+            return false;
+        }
         tally.exchanges.inc();
-        Ok(())
+        true
     }
 }
 
 impl Service for RdmaExample {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        cx.set_timer(SWEEP, 0);
+    }
+
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
-        match self.seats.open(cx, request.conn, Access::REMOTE_READ | Access::REMOTE_WRITE) {
+        match self.seats.open(cx, request, Access::REMOTE_READ | Access::REMOTE_WRITE, &self.tally) {
             Ok(endpoint) => {
-                self.tally.connections.inc();
                 let qp = endpoint.qp;
+                self.idle.heard(qp, cx.now());
                 self.clients.insert(qp, Client { endpoint, loan: None, ending: false });
                 Decision::Accept(Accept {
                     qp,
@@ -136,16 +160,14 @@ impl Service for RdmaExample {
                     private_data: Vec::new(),
                 })
             }
-            Err(refusal) => {
-                self.tally.refused.inc();
-                refusal
-            }
+            Err(refusal) => refusal,
         }
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        tracing::debug!(%qp, ?reason, "rdma-example client gone");
+        self.tally.gone(client.endpoint.client, reason);
         if let Some((region, buffer)) = client.loan {
             cx.deregister(&region);
             self.pool.give(buffer);
@@ -158,17 +180,26 @@ impl Service for RdmaExample {
         if wc.status != WcStatus::Success || wc.opcode != WcOpcode::Recv || client.ending {
             return;
         }
-        if let Err(why) = RdmaExample::lend(cx, client, &mut self.pool, &self.tally, wc) {
-            tracing::info!(qp = %wc.qpn, "rdma-example client disconnected: {why}");
-            client.ending = true;
-            cx.disconnect(client.endpoint.conn);
+        self.idle.heard(wc.qpn, cx.now());
+        if !RdmaExample::lend(cx, client, &mut self.pool, &self.tally, wc) {
+            self.end(cx, wc.qpn);
         }
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
+        for qp in self.idle.sweep(cx) {
+            if let Some(client) = self.clients.get(&qp) {
+                self.tally.give_up(client.endpoint.client, self.idle.limit());
+            }
+            self.end(cx, qp);
+        }
+        cx.set_timer(SWEEP, 0);
     }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
-    Factory::new(NAME, vec![Listen::cm(PORT)], |tally| Box::new(RdmaExample::new(tally)), book)
+/// Makes the service, which gives clients up that are silent for `idle_timeout`.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
+    Factory::new(NAME, vec![Listen::cm(PORT)], move |tally| Box::new(RdmaExample::new(idle_timeout, tally)), book)
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::Access;
 use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
 
 use super::endpoint::{Endpoint, Seats};
 use super::factory::Factory;
+use super::idle::{Idle, SWEEP};
 use super::port7471::{Caller, PORT};
 use super::tally::{Book, Tally};
 
@@ -30,28 +32,31 @@ struct Client {
 struct RdmaServer {
     clients: HashMap<Qpn, Client>,
     seats: Seats,
+    idle: Idle<Qpn>,
     tally: Arc<Tally>,
 }
 
 impl Service for RdmaServer {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        cx.set_timer(SWEEP, 0);
+    }
+
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
-        match self.seats.open(cx, request.conn, Access::empty()) {
+        match self.seats.open(cx, request, Access::empty(), &self.tally) {
             Ok(endpoint) => {
-                self.tally.connections.inc();
                 let qp = endpoint.qp;
+                self.idle.heard(qp, cx.now());
                 self.clients.insert(qp, Client { endpoint, answered: false });
                 Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
             }
-            Err(refusal) => {
-                self.tally.refused.inc();
-                refusal
-            }
+            Err(refusal) => refusal,
         }
     }
 
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        tracing::debug!(%qp, ?reason, "rdma_client gone");
+        self.tally.gone(client.endpoint.client, reason);
         self.seats.close(client.endpoint);
     }
 
@@ -61,27 +66,38 @@ impl Service for RdmaServer {
             return;
         }
         client.answered = true;
+        self.idle.heard(wc.qpn, cx.now());
         let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
-            self.tally.malformed.inc();
-            tracing::info!(qp = %wc.qpn, bytes = wc.byte_len, "rdma_client disconnected: its message is not of 16 bytes");
+            let what = format_args!("its message is of {} bytes, not of 16", wc.byte_len);
+            self.tally.nonsense(client.endpoint.client, what);
             cx.disconnect(client.endpoint.conn);
             return;
         };
         if let Err(error) = client.endpoint.send(cx, &message) {
-            self.tally.post_failures.inc();
-            tracing::info!(qp = %wc.qpn, "rdma_client disconnected: {error}");
+            self.tally.fail(client.endpoint.client, error);
             cx.disconnect(client.endpoint.conn);
             return;
         }
         self.tally.exchanges.inc();
     }
+
+    fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
+        for qp in self.idle.sweep(cx) {
+            if let Some(client) = self.clients.get(&qp) {
+                self.tally.give_up(client.endpoint.client, self.idle.limit());
+                cx.disconnect(client.endpoint.conn);
+            }
+        }
+        cx.set_timer(SWEEP, 0);
+    }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
+/// Makes the service, which gives clients up that are silent for `idle_timeout`.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::RdmaClient)];
-    let create = |tally| -> Box<dyn Service> {
-        Box::new(RdmaServer { clients: HashMap::new(), seats: Seats::default(), tally })
+    let create = move |tally| -> Box<dyn Service> {
+        let idle = Idle::new(idle_timeout);
+        Box::new(RdmaServer { clients: HashMap::new(), seats: Seats::default(), idle, tally })
     };
     Factory::new(NAME, listens, create, book)
 }

@@ -1,9 +1,11 @@
 //! Exports named memory regions: docs/region-protocol.md is the contract with clients.
 //!
 //! The private data of the REQ names the region (empty: the first); that of the REP tells where it is, how long, and
-//! its key. From then on the client READs, WRITEs and does atomics on it, and we do nothing.
+//! its key. From then on the client READs, WRITEs and does atomics on it, and we do nothing, except that
+//! [watched](super::watch) regions are looked at.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
@@ -14,8 +16,10 @@ use rxe_proto::transport::{Qpn, RecvWr, WcStatus, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 
 use super::factory::Factory;
-use super::tally::{Book, Tally};
-use crate::config::MAX_REGION_NAME;
+use super::tally::{Book, Tally, caller};
+use super::watch::{LOOK, Look, Watch};
+use crate::config::{MAX_REGION_NAME, RegionSpec};
+use crate::print;
 
 /// The name that users select the service by.
 pub const NAME: &str = "region";
@@ -88,24 +92,25 @@ fn describe(name: &str, address: u64, length: u64, rkey: u32) -> Vec<u8> {
 
 /// The service on one lcore.
 struct Region {
-    /// Queue pairs of live connections.
-    clients: HashSet<Qpn>,
+    /// Live connections.
+    clients: HashMap<Qpn, SocketAddr>,
+    /// The names of the regions to watch, and the watches: on one worker.
+    watched: Arc<[String]>,
+    watches: Vec<Watch>,
     tally: Arc<Tally>,
 }
 
 impl Region {
-    fn open(cx: &mut Context<'_>, region: &NamedRegion) -> Result<Qpn, Decision> {
+    fn open(cx: &mut Context<'_>, region: &NamedRegion) -> Result<Qpn, (RejReason, String)> {
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp = cx.create_qp(&QpSpec::rc(region.pd, caps, PEER_ACCESS)).map_err(|error| {
-            tracing::warn!("connection refused, no queue pair: {error}");
-            Decision::Reject { reason: RejReason::NoQp, private_data: Vec::new() }
-        })?;
+        let qp = cx
+            .create_qp(&QpSpec::rc(region.pd, caps, PEER_ACCESS))
+            .map_err(|error| (RejReason::NoQp, format!("no queue pair: {error}")))?;
         for _ in 0..RECEIVES {
             if let Err(error) = cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[] }) {
                 cx.destroy_qp(qp);
-                tracing::warn!("connection refused, no receive queue: {error}");
-                return Err(Decision::Reject { reason: RejReason::NoResources, private_data: Vec::new() });
+                return Err((RejReason::NoResources, format!("no receive queue: {error}")));
             }
         }
         Ok(qp)
@@ -113,23 +118,45 @@ impl Region {
 }
 
 impl Service for Region {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        if cx.worker() == 0 {
+            let watched = cx.regions().iter().filter(|region| self.watched.contains(&region.name));
+            self.watches = watched.map(|region| Watch::new(&region.name, region.mr.memory().clone())).collect();
+        }
+        if !self.watches.is_empty() {
+            cx.set_timer(LOOK, 0);
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
+        self.watches.retain_mut(|watch| {
+            let (line, stays) = match watch.look() {
+                Look::Nothing => return true,
+                Look::Show(line) => (line, true),
+                Look::Last(line) => (line + ", which ends the watch", false),
+            };
+            self.tally.texts_shown.inc();
+            print(&format!("{line}\n"));
+            stays
+        });
+        if !self.watches.is_empty() {
+            cx.set_timer(LOOK, 0);
+        }
+    }
+
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let wanted = Wanted::parse(&request.private_data);
         let found = wanted.find(cx.regions().iter().map(|region| region.name.as_str()));
         let region = match found.map(|index| cx.regions().get(index).cloned()) {
             Ok(Some(region)) => region,
             // Not reached: the index came from this list.
-            Ok(None) => return Decision::refuse("no such region"),
-            Err(text) => {
-                self.tally.refused.inc();
-                tracing::info!(peer = %request.source.0, "region client refused: {text}");
-                return Decision::refuse(text);
-            }
+            Ok(None) => return self.tally.reject(request, RejReason::ConsumerDefined, "no such region"),
+            Err(text) => return self.tally.reject(request, RejReason::ConsumerDefined, text),
         };
         match Region::open(cx, &region) {
             Ok(qp) => {
                 self.tally.connections.inc();
-                self.clients.insert(qp);
+                self.clients.insert(qp, caller(request));
                 Decision::Accept(Accept {
                     qp,
                     responder_resources: RESPONDER_RESOURCES,
@@ -137,22 +164,20 @@ impl Service for Region {
                     private_data: describe(&region.name, region.mr.addr(), region.mr.len(), region.mr.rkey()),
                 })
             }
-            Err(refusal) => {
-                self.tally.refused.inc();
-                refusal
-            }
+            Err((reason, why)) => self.tally.reject(request, reason, why),
         }
     }
 
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
-        self.clients.remove(&qp);
-        tracing::debug!(%qp, ?reason, "region client gone");
+        if let Some(client) = self.clients.remove(&qp) {
+            self.tally.gone(client, reason);
+        }
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         // A WRITE with immediate data took a receive: put it back. A failure shows as an error of the queue pair.
         if wc.status == WcStatus::Success
-            && self.clients.contains(&wc.qpn)
+            && self.clients.contains_key(&wc.qpn)
             && cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[] }).is_err()
         {
             self.tally.post_failures.inc();
@@ -160,9 +185,14 @@ impl Service for Region {
     }
 }
 
-/// Makes the service, which listens on `port`.
-pub fn factory(port: u16, book: &Book) -> Factory {
-    Factory::new(NAME, vec![Listen::cm(port)], |tally| Box::new(Region { clients: HashSet::new(), tally }), book)
+/// Makes the service, which listens on `port` and watches those of the `regions` that say so.
+pub fn factory(port: u16, regions: &[RegionSpec], book: &Book) -> Factory {
+    let watched: Arc<[String]> =
+        regions.iter().filter(|region| region.watch).map(|region| region.name.clone()).collect();
+    let create = move |tally| -> Box<dyn Service> {
+        Box::new(Region { clients: HashMap::new(), watched: Arc::clone(&watched), watches: Vec::new(), tally })
+    };
+    Factory::new(NAME, vec![Listen::cm(port)], create, book)
 }
 
 #[cfg(test)]

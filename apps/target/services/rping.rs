@@ -8,12 +8,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, MemoryRegion};
 use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::wire::cm::RejReason;
 
 use super::endpoint::{Endpoint, MESSAGE, Pool, Seats, WR_RDMA};
 use super::factory::Factory;
+use super::idle::{Idle, SWEEP};
 use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
@@ -68,14 +71,17 @@ enum Work {
 }
 
 /// Why an advert makes no sense.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum Nonsense {
     /// A READ is still going on.
+    #[error("it comes before the last one was dealt with")]
     OutOfTurn,
     /// No bytes, or more than [`MAX_LENGTH`].
+    #[error("it is of {0} bytes; 1 to {MAX_LENGTH} are served")]
     Length(u32),
     /// The sink is smaller than the source.
-    SinkTooSmall { source: u32, sink: u32 },
+    #[error("its sink has {sink} bytes and its source {given}")]
+    SinkTooSmall { given: u32, sink: u32 },
 }
 
 impl Ping {
@@ -89,7 +95,9 @@ impl Ping {
                 Ok(Work::Read(advert.remote, advert.length))
             }
             Ping::Reading(_) => Err(Nonsense::OutOfTurn),
-            Ping::Sink(source) if advert.length < source => Err(Nonsense::SinkTooSmall { source, sink: advert.length }),
+            Ping::Sink(source) if advert.length < source => {
+                Err(Nonsense::SinkTooSmall { given: source, sink: advert.length })
+            }
             Ping::Sink(source) => {
                 *self = Ping::Source;
                 Ok(Work::Write(advert.remote, source))
@@ -138,37 +146,52 @@ struct Rping {
     clients: HashMap<Qpn, Client>,
     seats: Seats,
     pool: Pool,
+    idle: Idle<Qpn>,
     tally: Arc<Tally>,
 }
 
 impl Rping {
-    fn new(tally: Arc<Tally>) -> Rping {
-        Rping { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), tally }
+    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> Rping {
+        let idle = Idle::new(idle_timeout);
+        Rping { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
     }
 
-    /// Deals with the completion for `client`, or says why the connection must end.
-    fn handle(
-        cx: &mut Context<'_>,
-        client: &mut Client,
-        pool: &mut Pool,
-        tally: &Tally,
-        wc: &WorkCompletion,
-    ) -> Result<(), String> {
+    /// Ends a connection.
+    fn end(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+        self.idle.forget(qp);
+        if let Some(client) = self.clients.get_mut(&qp) {
+            client.ending = true;
+            cx.disconnect(client.endpoint.conn);
+        }
+    }
+
+    /// Deals with the completion for `client`; false when the connection must end, which was counted and logged.
+    fn handle(cx: &mut Context<'_>, client: &mut Client, pool: &mut Pool, tally: &Tally, wc: &WorkCompletion) -> bool {
+        let who = client.endpoint.client;
         match wc.opcode {
             WcOpcode::Recv => {
                 let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
-                    tally.malformed.inc();
-                    return Err(format!("a message of {} bytes is no advert", wc.byte_len));
+                    tally.nonsense(who, format_args!("a message of {} bytes is no advert", wc.byte_len));
+                    return false;
                 };
-                let work = client.ping.advert(Advert::parse(&message)).map_err(|nonsense| {
-                    tally.malformed.inc();
-                    format!("advert makes no sense: {nonsense:?}")
-                })?;
+                let work = match client.ping.advert(Advert::parse(&message)) {
+                    Ok(work) => work,
+                    Err(nonsense) => {
+                        tally.nonsense(who, format_args!("its advert makes no sense: {nonsense}"));
+                        return false;
+                    }
+                };
                 let (op, length) = match work {
                     Work::Read(remote, length) => (SendOp::Read { remote }, length),
                     Work::Write(remote, length) => (SendOp::Write { remote, imm: None }, length),
                 };
-                let buffer = client.buffer(cx, pool, length).inspect_err(|_| tally.buffer_failures.inc())?;
+                let buffer = match client.buffer(cx, pool, length) {
+                    Ok(buffer) => buffer,
+                    Err(error) => {
+                        tally.no_buffer(who, format_args!("{length} bytes"), error);
+                        return false;
+                    }
+                };
                 let posted = client.endpoint.post_recv(cx, wc.wr_id).and_then(|()| {
                     let wr = SendWr { wr_id: WR_RDMA, op, sges: &[buffer], flags: SendFlags::SIGNALED };
                     cx.post_send(client.endpoint.qp, &wr)?;
@@ -176,8 +199,8 @@ impl Rping {
                     if matches!(work, Work::Write(..)) { client.endpoint.send(cx, &GO_AHEAD) } else { Ok(()) }
                 });
                 if let Err(error) = posted {
-                    tally.post_failures.inc();
-                    return Err(error.to_string());
+                    tally.fail(who, error);
+                    return false;
                 }
                 if matches!(work, Work::Write(..)) {
                     tally.exchanges.inc();
@@ -185,40 +208,42 @@ impl Rping {
             }
             WcOpcode::RdmaRead if client.ping.read_done() => {
                 if let Err(error) = client.endpoint.send(cx, &GO_AHEAD) {
-                    tally.post_failures.inc();
-                    return Err(error.to_string());
+                    tally.fail(who, error);
+                    return false;
                 }
             }
             _ => {}
         }
-        Ok(())
+        true
     }
 }
 
 impl Service for Rping {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        cx.set_timer(SWEEP, 0);
+    }
+
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         if request.responder_resources == 0 {
-            self.tally.refused.inc();
-            return Decision::refuse("rping READs from its client, which offers no responder resources");
+            let why = "rping READs from its client, which offers no responder resources";
+            return self.tally.reject(request, RejReason::ConsumerDefined, why);
         }
-        match self.seats.open(cx, request.conn, Access::empty()) {
+        match self.seats.open(cx, request, Access::empty(), &self.tally) {
             Ok(endpoint) => {
-                self.tally.connections.inc();
                 let qp = endpoint.qp;
+                self.idle.heard(qp, cx.now());
                 self.clients.insert(qp, Client { endpoint, ping: Ping::Source, buffers: Vec::new(), ending: false });
                 // The client's queue pair answers READs only if we announce that we will send some.
                 Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
             }
-            Err(refusal) => {
-                self.tally.refused.inc();
-                refusal
-            }
+            Err(refusal) => refusal,
         }
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        tracing::debug!(%qp, ?reason, "rping client gone");
+        self.tally.gone(client.endpoint.client, reason);
         for region in client.buffers {
             cx.deregister(&region);
             self.pool.give(region.memory().clone());
@@ -236,17 +261,26 @@ impl Service for Rping {
         if client.ending {
             return;
         }
-        if let Err(why) = Rping::handle(cx, client, &mut self.pool, &self.tally, wc) {
-            tracing::info!(qp = %wc.qpn, "rping client disconnected: {why}");
-            client.ending = true;
-            cx.disconnect(client.endpoint.conn);
+        self.idle.heard(wc.qpn, cx.now());
+        if !Rping::handle(cx, client, &mut self.pool, &self.tally, wc) {
+            self.end(cx, wc.qpn);
         }
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
+        for qp in self.idle.sweep(cx) {
+            if let Some(client) = self.clients.get(&qp) {
+                self.tally.give_up(client.endpoint.client, self.idle.limit());
+            }
+            self.end(cx, qp);
+        }
+        cx.set_timer(SWEEP, 0);
     }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
-    Factory::new(NAME, vec![Listen::cm(PORT)], |tally| Box::new(Rping::new(tally)), book)
+/// Makes the service, which gives clients up that are silent for `idle_timeout`.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
+    Factory::new(NAME, vec![Listen::cm(PORT)], move |tally| Box::new(Rping::new(idle_timeout, tally)), book)
 }
 
 #[cfg(test)]
@@ -284,7 +318,7 @@ mod tests {
         assert!(ping.advert(advert(64)).is_ok());
         assert_eq!(ping.advert(advert(64)), Err(Nonsense::OutOfTurn));
         assert!(ping.read_done());
-        assert_eq!(ping.advert(advert(63)), Err(Nonsense::SinkTooSmall { source: 64, sink: 63 }));
+        assert_eq!(ping.advert(advert(63)), Err(Nonsense::SinkTooSmall { given: 64, sink: 63 }));
         assert_eq!(ping.advert(advert(65)), Ok(Work::Write(advert(0).remote, 64)));
     }
 }

@@ -6,6 +6,7 @@
 //! what was sent until then is the number.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
@@ -21,7 +22,7 @@ use rxe_proto::wire::cm::RejReason;
 use super::factory::Factory;
 use super::idle::Idle;
 use super::port7471::{Caller, PORT};
-use super::tally::{Book, Tally};
+use super::tally::{Book, Tally, caller};
 
 /// The name that users select the service by.
 pub const NAME: &str = "ucmatose";
@@ -29,8 +30,6 @@ pub const NAME: &str = "ucmatose";
 const MAX_MESSAGE: usize = 1 << 20;
 /// Receives posted at any time; the client waits when it is faster.
 const RECEIVES: u32 = 64;
-/// A client that says nothing for so long is given up.
-const IDLE_LIMIT: Duration = Duration::from_secs(15);
 /// How often we look whether a client has run out of receives, and for the silent.
 const LOOK: Duration = Duration::from_millis(20);
 /// Tries without end: that a client has no receive left is what we want to see.
@@ -84,6 +83,7 @@ impl Exchange {
 /// A client.
 struct Client {
     conn: ConnId,
+    from: SocketAddr,
     exchange: Exchange,
     /// The connection is up.
     up: bool,
@@ -142,7 +142,7 @@ impl Ucmatose {
             return;
         }
         let starved = cx.query_qp(qp).is_some_and(|info| info.peer_not_ready);
-        let why = match client.exchange.next(starved) {
+        match client.exchange.next(starved) {
             Ok(Next::Wait) => return,
             Ok(Next::Send) => {
                 let flags = SendFlags::SIGNALED;
@@ -152,29 +152,25 @@ impl Ucmatose {
                         client.exchange.sent += 1;
                         return;
                     }
-                    Err(error) => {
-                        self.tally.post_failures.inc();
-                        error.to_string()
-                    }
+                    Err(error) => self.tally.fail(client.from, error),
                 }
             }
             Ok(Next::End) => {
                 self.tally.exchanges.inc();
-                format!("{} messages each way", client.exchange.received)
+                tracing::debug!(client = %client.from, messages = client.exchange.received, "ucmatose has all it expects");
             }
             Err(Nonsense) => {
-                self.tally.malformed.inc();
-                format!("it sent {} messages and got {}", client.exchange.received, client.exchange.sent)
+                let Exchange { received, sent, .. } = client.exchange;
+                self.tally.nonsense(client.from, format_args!("it sent {received} messages and got {sent}"));
             }
-        };
-        self.end(cx, qp, &why);
+        }
+        self.end(cx, qp);
     }
 
     /// Ends a connection.
-    fn end(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
+    fn end(&mut self, cx: &mut Context<'_>, qp: Qpn) {
         self.idle.forget(qp);
         if let Some(client) = self.clients.get_mut(&qp) {
-            tracing::debug!(%qp, "ucmatose client disconnected: {why}");
             client.ending = true;
             cx.disconnect(client.conn);
         }
@@ -186,7 +182,8 @@ impl Service for Ucmatose {
         match self.open(cx) {
             Ok(qp) => {
                 self.tally.connections.inc();
-                let client = Client { conn: request.conn, exchange: Exchange::default(), up: false, ending: false };
+                let (conn, from) = (request.conn, caller(request));
+                let client = Client { conn, from, exchange: Exchange::default(), up: false, ending: false };
                 self.clients.insert(qp, client);
                 self.idle.heard(qp, cx.now());
                 if !self.looking {
@@ -195,11 +192,7 @@ impl Service for Ucmatose {
                 }
                 Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
             }
-            Err(error) => {
-                self.tally.refused.inc();
-                tracing::warn!("connection refused: {error}");
-                Decision::Reject { reason: RejReason::NoResources, private_data: Vec::new() }
-            }
+            Err(error) => self.tally.reject(request, RejReason::NoResources, error),
         }
     }
 
@@ -212,9 +205,10 @@ impl Service for Ucmatose {
     }
 
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
-        tracing::debug!(%qp, ?reason, "ucmatose client gone");
-        self.clients.remove(&qp);
         self.idle.forget(qp);
+        if let Some(client) = self.clients.remove(&qp) {
+            self.tally.gone(client.from, reason);
+        }
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -228,8 +222,8 @@ impl Service for Ucmatose {
             WcOpcode::Recv => {
                 client.exchange.received += 1;
                 if let Err(error) = post_recv(cx, wc.qpn, sink) {
-                    self.tally.post_failures.inc();
-                    return self.end(cx, wc.qpn, &error.to_string());
+                    self.tally.fail(client.from, error);
+                    return self.end(cx, wc.qpn);
                 }
             }
             _ => return,
@@ -240,8 +234,10 @@ impl Service for Ucmatose {
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for qp in self.idle.take_expired(cx.now()) {
-            self.tally.idle_ended.inc();
-            self.end(cx, qp, "nothing came from it any more");
+            if let Some(client) = self.clients.get(&qp) {
+                self.tally.give_up(client.from, self.idle.limit());
+            }
+            self.end(cx, qp);
         }
         // Nothing tells us when a client refuses a message for want of a receive.
         let under_way = |client: &Client| client.exchange.sent > client.exchange.acked && !client.ending;
@@ -256,11 +252,11 @@ impl Service for Ucmatose {
     }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
+/// Makes the service, which gives clients up that are silent for `idle_timeout`.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Ucmatose)];
-    let create = |tally| -> Box<dyn Service> {
-        let idle = Idle::new(IDLE_LIMIT);
+    let create = move |tally| -> Box<dyn Service> {
+        let idle = Idle::new(idle_timeout);
         Box::new(Ucmatose { clients: HashMap::new(), sink: None, idle, looking: false, tally })
     };
     Factory::new(NAME, listens, create, book)

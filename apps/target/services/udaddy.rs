@@ -4,6 +4,7 @@
 //! asked is answered, at the address that the question came from.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpSpec, Service};
@@ -20,7 +21,7 @@ use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
 
 use super::factory::Factory;
-use super::idle::Idle;
+use super::idle::{Idle, SWEEP};
 use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
@@ -31,10 +32,6 @@ const PORT: u16 = 7174;
 const SLOTS: u32 = 256;
 /// A datagram and what stands in front of it.
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
-/// A client from which nothing came for so long has to ask again.
-const IDLE_LIMIT: Duration = Duration::from_secs(30);
-/// How often we look for the silent.
-const SWEEP: Duration = Duration::from_secs(1);
 /// How long a datagram lives.
 const HOP_LIMIT: u8 = 64;
 const CAPS: QpCaps =
@@ -159,8 +156,9 @@ impl Udaddy {
                 true
             }
             Err(error) => {
+                // It keeps its place: the next datagram may be answered.
                 self.tally.post_failures.inc();
-                tracing::debug!(qp = %wc.qpn, "udaddy's datagram stays unanswered: {error}");
+                tracing::debug!(client = %grh.src.ip(), "udaddy's datagram stays unanswered: {error}");
                 false
             }
         }
@@ -179,8 +177,7 @@ impl Service for Udaddy {
                 DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
             Err(error) => {
-                self.tally.refused.inc();
-                tracing::warn!("udaddy client refused: {error}");
+                self.tally.refuse(SocketAddr::from(request.source), "a datagram queue pair", error);
                 DatagramDecision::Refuse { status: SidrStatus::NoQp }
             }
         }
@@ -199,7 +196,7 @@ impl Service for Udaddy {
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for client in self.idle.take_expired(cx.now()) {
-            self.tally.idle_ended.inc();
+            self.tally.give_up(client.1.ip(), self.idle.limit());
             if let Some((_, ah)) = self.clients.remove(&client) {
                 // It exists: nobody else knows it.
                 let _ = cx.destroy_ah(ah);
@@ -209,10 +206,10 @@ impl Service for Udaddy {
     }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
-    let create = |tally| -> Box<dyn Service> {
-        let idle = Idle::new(IDLE_LIMIT);
+/// Makes the service. A client that is silent for `idle_timeout` has to ask again.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
+    let create = move |tally| -> Box<dyn Service> {
+        let idle = Idle::new(idle_timeout);
         Box::new(Udaddy { qps: HashMap::new(), clients: HashMap::new(), idle, tally })
     };
     Factory::new(NAME, vec![Listen::datagrams(PORT)], create, book)

@@ -22,7 +22,7 @@ fn changed(solo: &Solo, psn: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 /// The frame with the ICRC that is right for it.
 fn with_icrc(mut frame: Vec<u8>) -> Vec<u8> {
     let end = frame.len() - 4;
-    let icrc = icrc(&frame[14..end], true, 14);
+    let icrc = icrc(&frame[14..end], true);
     frame[end..].copy_from_slice(&icrc.to_le_bytes());
     frame
 }

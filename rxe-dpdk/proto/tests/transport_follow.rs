@@ -47,7 +47,7 @@ fn send_from(node: &mut Node, from: u8, port: PortId, transport: Transport, op: 
     packet.payload_mut().copy_from_slice(payload);
     packet.finish();
     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
-    node.engine.receive(Instant::ZERO, port, &packet, 0);
+    node.engine.receive(Instant::ZERO, port, &packet);
 }
 
 fn send(node: &mut Node, transport: Transport, op: Opcode, n: u32, payload: &[u8]) {

@@ -126,12 +126,12 @@ proptest! {
             if let Ok(Frame::Roce(packet)) = classify(&frame) {
                 // The right ICRC, as computed over the frame as it is now.
                 let end = frame.len() - 4;
-                let icrc = rxe_proto::wire::icrc(&frame[14..end], packet.is_ipv4(), 14);
+                let icrc = rxe_proto::wire::icrc(&frame[14..end], packet.is_ipv4());
                 let mut fixed = frame.clone();
                 fixed[end..].copy_from_slice(&icrc.to_le_bytes());
                 for frame in [&frame, &fixed] {
                     if let Ok(Frame::Roce(packet)) = classify(frame) {
-                        solo.node.engine.receive(solo.now, PORT, &packet, 0);
+                        solo.node.engine.receive(solo.now, PORT, &packet);
                     }
                 }
             }
@@ -172,7 +172,7 @@ fn one_connection_does_not_disturb_another() {
         {
             let frame = solo.frame(info.opcode.op, Psn::new(wild.psn as u32), Ask::Ack, &vec![0; wild.payload], |_| {});
             if let Ok(Frame::Roce(packet)) = classify(&frame) {
-                pair.nodes[1].engine.receive(pair.now, PORT, &packet, 0);
+                pair.nodes[1].engine.receive(pair.now, PORT, &packet);
             }
         }
         let [a, b] = &mut pair.nodes;

@@ -304,7 +304,7 @@ fn strangers_are_not_heard() {
     to_elsewhere[14 + 19] ^= 1;
     solo.inject(&to_elsewhere);
     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
-    solo.node.engine.receive(solo.now, PortId(1), &packet, 0);
+    solo.node.engine.receive(solo.now, PortId(1), &packet);
     assert_eq!(solo.node.dropped("qp_wrong_address"), 3);
 
     let mut partition = frame.clone();

@@ -74,10 +74,10 @@ fn requests_are_answered_in_rtr() {
     });
     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
     let mut tx = TxFrames::default();
-    node.engine.receive(Instant::ZERO, PORT, &packet, 0);
+    node.engine.receive(Instant::ZERO, PORT, &packet);
     assert_eq!(node.dropped("qp_wrong_state"), 1, "in INIT");
     node.ready_to_receive(2, rxe_proto::transport::Qpn::new(0x11), &agreed);
-    node.engine.receive(Instant::ZERO, PORT, &packet, 0);
+    node.engine.receive(Instant::ZERO, PORT, &packet);
     assert_eq!(node.engine.transmit(Instant::ZERO, &mut tx), 1);
     assert_eq!(node.read(0, 5), b"early");
 }

@@ -248,7 +248,7 @@ fn word_of_a_solicited_completion() {
         let mut frame = solo.frame(SendOnly, solo.agreed.rq_psn.add(psn as u32), Nothing, b"x", |_| {});
         frame[43] |= if solicited { 0x80 } else { 0 };
         let end = frame.len() - 4;
-        let icrc = rxe_proto::wire::icrc(&frame[14..end], true, 14);
+        let icrc = rxe_proto::wire::icrc(&frame[14..end], true);
         frame[end..].copy_from_slice(&icrc.to_le_bytes());
         solo.inject(&frame);
     };

@@ -279,7 +279,7 @@ fn events() -> Vec<Event> {
         event("message, other port", ALL, |solo| {
             let frame = message(solo);
             let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
-            solo.node.engine.receive(solo.now, PortId(1), &packet, 0);
+            solo.node.engine.receive(solo.now, PortId(1), &packet);
             String::new()
         }),
         event("message, other type", ALL, |solo| {

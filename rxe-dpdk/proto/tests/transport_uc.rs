@@ -300,10 +300,10 @@ fn requests_are_taken_from_rtr_on_and_in_sqe() {
     assert_eq!(node.qpn, other.node.qpn);
     let frame = other.frame(SendOnly, agreed.rq_psn, Nothing, b"early", |_| {});
     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
-    node.engine.receive(Instant::ZERO, PORT, &packet, 0);
+    node.engine.receive(Instant::ZERO, PORT, &packet);
     assert_eq!(node.dropped("qp_wrong_state"), 1, "in INIT");
     node.ready_to_receive(2, Qpn::new(0x11), &agreed);
-    node.engine.receive(Instant::ZERO, PORT, &packet, 0);
+    node.engine.receive(Instant::ZERO, PORT, &packet);
     assert_eq!(node.take_completions().len(), 1, "in RTR");
 }
 

@@ -177,7 +177,8 @@ proptest! {
     ) {
         let opcode = BthOpcode::from_byte(byte).unwrap_or(BthOpcode::CNP);
         let psn = Psn::new(psn);
-        let mut bth = Bth::new(BthFields { opcode, dest_qp, psn, solicited, ack_req, pkey }, pad);
+        let (first, last) = BthFields { opcode, dest_qp, psn, solicited, ack_req, pkey }.to_words(pad);
+        let mut bth = Bth::read_from_bytes(&[&first[..], &last].concat()).unwrap();
         bth.set_migreq(migreq);
         bth.set_congestion(fecn, becn);
         let read = *Bth::ref_from_bytes(bth.as_bytes()).unwrap();

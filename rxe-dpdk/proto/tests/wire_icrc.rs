@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use rxe_proto::wire::{
-    BthFields, BthOpcode, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, MacAddr, Opcode, Path, PortId, Psn, RocePacket,
-    Syndrome, classify, icrc,
+    AckTemplate, BthFields, BthOpcode, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, IcrcKernel, MacAddr, Opcode, Path,
+    PortId, Psn, RocePacket, Syndrome, classify, icrc,
 };
 
 /// IP header to ICRC, in hexadecimal. A, B and C are our own; R1 to R5 were sent by a Linux 6.1 kernel.
@@ -74,11 +74,11 @@ fn known_packets_verify_and_regenerate() {
     for (name, hex) in VECTORS {
         let packet = unhex(hex);
         let (covered, stored) = packet.split_at(packet.len() - 4);
-        assert_eq!(icrc(covered, packet[0] >> 4 == 4, 0).to_le_bytes(), stored, "vector {name}");
+        assert_eq!(icrc(covered, packet[0] >> 4 == 4).to_le_bytes(), stored, "vector {name}");
         for vlan in [None, Some(0x2064)] {
             let frame = in_ethernet(&packet, vlan);
             let parsed = roce(&frame);
-            assert!(parsed.icrc_ok(0), "vector {name}");
+            assert!(parsed.icrc_ok(), "vector {name}");
             assert_eq!(parsed.vlan(), vlan);
             assert_eq!((parsed.src_mac(), parsed.dst_mac()), (SRC_MAC, DST_MAC));
             assert_eq!(parsed.ip_header(), &packet[..if parsed.is_ipv4() { 20 } else { 40 }]);
@@ -93,20 +93,20 @@ fn what_routers_change_is_not_covered_and_the_rest_is() {
         let packet = unhex(hex);
         let (covered, _) = packet.split_at(packet.len() - 4);
         let is_ipv4 = packet[0] >> 4 == 4;
-        let good = icrc(covered, is_ipv4, 0);
+        let good = icrc(covered, is_ipv4);
         let masked: &[usize] = if is_ipv4 { &[1, 8, 10, 11, 26, 27, 32] } else { &[1, 2, 3, 7, 46, 47, 52] };
         for at in 0..covered.len() {
             let mut changed = covered.to_vec();
             changed[at] ^= 0x10;
-            assert_eq!(icrc(&changed, is_ipv4, 0) == good, masked.contains(&at), "vector {name} byte {at}");
+            assert_eq!(icrc(&changed, is_ipv4) == good, masked.contains(&at), "vector {name} byte {at}");
         }
     }
 }
 
-/// Shift and XOR, one bit at a time, over prefix and masked packet.
-fn by_the_book(covered: &[u8], is_ipv4: bool) -> u32 {
+/// Shift and XOR, one bit at a time, over prefix and masked packet: the ICRC of the first 0, 1, 2, ... bytes.
+fn by_the_book(packet: &[u8], is_ipv4: bool) -> Vec<u32> {
     let mut bytes = vec![0xFF; 8];
-    bytes.extend(covered);
+    bytes.extend(packet);
     let ip = &mut bytes[8..];
     let ones: &[usize] = if is_ipv4 { &[1, 8, 10, 11, 26, 27, 32] } else { &[1, 2, 3, 7, 46, 47, 52] };
     for &at in ones {
@@ -116,31 +116,94 @@ fn by_the_book(covered: &[u8], is_ipv4: bool) -> u32 {
         ip[0] |= 0x0F;
     }
     let mut crc = u32::MAX;
+    let mut icrcs = Vec::new();
     for byte in bytes {
+        icrcs.push(!crc);
         crc ^= u32::from(byte);
         for _ in 0..8 {
             crc = crc >> 1 ^ if crc & 1 != 0 { 0xEDB8_8320 } else { 0 };
         }
     }
-    !crc
+    icrcs.push(!crc);
+    icrcs.split_off(8)
+}
+
+/// A packet of `len` bytes that begins as a known one does.
+fn long_packet(start: &str, len: usize) -> (Vec<u8>, bool) {
+    let mut packet = vector(start);
+    let is_ipv4 = packet[0] >> 4 == 4;
+    let mut x = 1u32;
+    packet.resize_with(len, || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    });
+    (packet, is_ipv4)
+}
+
+/// IP, UDP and base transport header.
+fn shortest(is_ipv4: bool) -> usize {
+    if is_ipv4 { 40 } else { 60 }
 }
 
 // [PKT-ICRC-COVER]
 #[test]
 fn every_length_agrees_with_the_definition() {
     for start in ["A", "C"] {
-        let mut packet = vector(start);
-        let is_ipv4 = packet[0] >> 4 == 4;
-        let mut x = 1u32;
-        packet.resize_with(9000, || {
-            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (x >> 24) as u8
-        });
-        for len in (if is_ipv4 { 40 } else { 60 }..700).chain([1067, 1068, 1500, 4096 + 44, 4096 + 64, 9000]) {
-            let covered = &packet[..len];
-            assert_eq!(icrc(covered, is_ipv4, 0), by_the_book(covered, is_ipv4), "{len} bytes of {start}");
+        let (packet, is_ipv4) = long_packet(start, 9000);
+        let right = by_the_book(&packet, is_ipv4);
+        for len in shortest(is_ipv4)..=packet.len() {
+            assert_eq!(icrc(&packet[..len], is_ipv4), right[len], "{len} bytes of {start}");
+            for kernel in IcrcKernel::all() {
+                let found = kernel.icrc(&packet[..len], is_ipv4);
+                assert_eq!(found, right[len], "{}: {len} bytes of {start}", kernel.name());
+            }
         }
     }
+}
+
+#[test]
+fn place_and_neighbours_do_not_matter() {
+    for start in ["A", "C"] {
+        let (packet, is_ipv4) = long_packet(start, 4200);
+        let right = by_the_book(&packet, is_ipv4);
+        let lengths = (shortest(is_ipv4)..=200).chain(500..=580).chain(1060..=1140).chain(4096..=4200);
+        for len in lengths {
+            for place in 0..64 {
+                let mut around = vec![if place % 2 == 0 { 0xA5 } else { 0x5A }; 64 + len + 128];
+                let at = around.as_ptr().align_offset(64) + place;
+                around[at..at + len].copy_from_slice(&packet[..len]);
+                for kernel in IcrcKernel::all() {
+                    let found = kernel.icrc(&around[at..at + len], is_ipv4);
+                    assert_eq!(found, right[len], "{}: {len} bytes of {start} at {place}", kernel.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_packet_has_an_icrc_of_no_meaning() {
+    let packet = vector("A");
+    for kernel in IcrcKernel::all() {
+        for len in 0..40 {
+            let _ = kernel.icrc(&packet[..len], true);
+            let _ = kernel.icrc(&packet[..len], false);
+        }
+    }
+}
+
+#[test]
+fn the_best_kernel_is_the_first() {
+    let all: Vec<_> = IcrcKernel::all().collect();
+    assert_eq!(IcrcKernel::best(), all[0]);
+    assert_eq!(all.last().map(|kernel| kernel.name()), Some("portable"));
+    // A machine with the instructions has all kernels tested.
+    #[cfg(target_arch = "x86_64")]
+    assert_eq!(all.iter().any(|kernel| kernel.name() == "pclmulqdq"), is_x86_feature_detected!("pclmulqdq"));
+    #[cfg(target_arch = "x86_64")]
+    assert_eq!(all[0].name() == "vpclmulqdq", {
+        is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512bw")
+    });
 }
 
 fn path(src: &str, dst: &str) -> Path {
@@ -161,6 +224,39 @@ fn path(src: &str, dst: &str) -> Path {
 fn fields(op: Opcode, dest_qp: u32, psn: u32, ack_req: bool) -> BthFields {
     let opcode = BthOpcode::rc(op);
     BthFields { opcode, dest_qp, psn: Psn::new(psn), solicited: false, ack_req, pkey: DEFAULT_PKEY }
+}
+
+#[test]
+fn acknowledgements_from_their_template_are_those_built_from_parts() {
+    let mut x = 7u64;
+    let mut random = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 32) as u32
+    };
+    for (src, dst) in [("10.77.0.2", "10.77.0.1"), ("fd00:77::2", "fd00:77::1")] {
+        for vlan in [None, Some(100)] {
+            let template = HeaderTemplate::new(&Path { vlan, ..path(src, dst) });
+            let acks = AckTemplate::new(&template, 0x12_3456);
+            assert_eq!(acks.port(), template.port());
+            for case in 0..2000 {
+                let (ip_id, psn, msn) = match case {
+                    0 => (0, 0, 0),
+                    1 => (0xFFFF, 0xFF_FFFF, 0xFF_FFFF),
+                    2 => (1, 0, 0x100_0001),
+                    _ => (random() as u16, random() & 0xFF_FFFF, random()),
+                };
+                let syndrome = Syndrome::from_byte(random() as u8);
+                let fields = fields(Opcode::Acknowledge, 0x12_3456, psn, false);
+                let mut built = vec![0xA5; template.frame_len(fields.opcode, 0)];
+                let mut packet = template.build(&mut built, ip_id, fields, 0);
+                packet.aeth(syndrome, msn);
+                packet.finish();
+                let mut written = vec![0x5A; acks.frame_len()];
+                acks.write(&mut written, ip_id, Psn::new(psn), syndrome, msn);
+                assert_eq!(written, built, "case {case} from {src}");
+            }
+        }
+    }
 }
 
 #[test]

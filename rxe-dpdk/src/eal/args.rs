@@ -2,6 +2,11 @@
 
 use std::collections::HashMap;
 
+/// The `--file-prefix` among EAL's arguments, which tells processes on one machine apart; `rte` when there is none.
+pub fn file_prefix(args: &[String]) -> String {
+    EalArgs::new(args).values("--file-prefix").last().copied().unwrap_or("rte").to_owned()
+}
+
 /// EAL arguments (without a program name), looked at but not owned by us: EAL is the one that judges them.
 #[derive(Debug)]
 pub(super) struct EalArgs<'a>(&'a [String]);
@@ -113,6 +118,13 @@ mod tests {
         assert!(!wanted("--vdev=virtio_user0,path=/tmp/s --single-file-segments"));
         assert!(!wanted("--vdev=net_vhost0,iface=/tmp/s"));
         assert!(!wanted("--vdev=virtio_user0,path=/dev/vhost-net --no-huge -m 64"));
+    }
+
+    #[test]
+    fn the_file_prefix_is_found() {
+        assert_eq!(file_prefix(&args("-l 0 --file-prefix=a --no-pci")), "a");
+        assert_eq!(file_prefix(&args("--file-prefix a --file-prefix b")), "b");
+        assert_eq!(file_prefix(&args("-l 0")), "rte");
     }
 
     #[test]

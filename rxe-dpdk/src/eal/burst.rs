@@ -64,21 +64,6 @@ impl RxBurst {
         unsafe { std::slice::from_raw_parts_mut(mbuf::data_ptr(raw), mbuf::len(raw)) }
     }
 
-    /// How many bytes in front of frame `i` belong to its buffer.
-    #[inline]
-    pub fn headroom(&self, i: usize) -> usize {
-        // SAFETY: an owned mbuf.
-        self.get(i).map_or(0, |raw| unsafe { mbuf::headroom(raw) })
-    }
-
-    /// Frame `i` with its headroom: the slice, and where in it the frame begins. The bytes in front are of any
-    /// content.
-    #[inline]
-    pub fn data_with_headroom(&self, i: usize) -> (&[u8], usize) {
-        // SAFETY: an owned mbuf of one segment; the slice borrows self.
-        self.get(i).map_or((&[], 0), |raw| unsafe { (mbuf::data_with_headroom(raw), mbuf::headroom(raw)) })
-    }
-
     /// The number of the port that packet `i` came in by.
     #[inline]
     pub fn port(&self, i: usize) -> u16 {

@@ -46,13 +46,6 @@ impl Mbuf {
         unsafe { slice::from_raw_parts_mut(data_ptr(raw), len(raw)) }
     }
 
-    /// How many bytes in front of the frame belong to the buffer.
-    #[inline]
-    pub fn headroom(&self) -> usize {
-        // SAFETY: a live, owned mbuf.
-        unsafe { headroom(self.0.as_ptr()) }
-    }
-
     /// The number of the port that the frame came in by.
     #[inline]
     pub fn port(&self) -> u16 {
@@ -140,15 +133,6 @@ pub(super) unsafe fn len(raw: *mut rte_mbuf) -> usize {
     usize::from(unsafe { (*view(raw)).data_len })
 }
 
-/// # Safety
-///
-/// `raw` is a live mbuf that the caller owns.
-#[inline]
-pub(super) unsafe fn headroom(raw: *mut rte_mbuf) -> usize {
-    // SAFETY: the caller's contract.
-    usize::from(unsafe { (*view(raw)).data_off })
-}
-
 /// The longest frame that fits.
 ///
 /// # Safety
@@ -184,17 +168,6 @@ pub(super) unsafe fn data<'a>(raw: *mut rte_mbuf) -> &'a [u8] {
     unsafe { slice::from_raw_parts(data_ptr(raw), len(raw)) }
 }
 
-/// The buffer from its first byte to the end of the frame.
-///
-/// # Safety
-///
-/// As for [`data`].
-#[inline]
-pub(super) unsafe fn data_with_headroom<'a>(raw: *mut rte_mbuf) -> &'a [u8] {
-    // SAFETY: as in `data`; the headroom is part of the buffer in front of the data.
-    unsafe { slice::from_raw_parts((*view(raw)).buf_addr.cast(), headroom(raw) + len(raw)) }
-}
-
 /// Asks the processor to fetch the mbuf's first bytes of data.
 ///
 /// # Safety
@@ -207,6 +180,23 @@ pub(super) unsafe fn prefetch_data(raw: *mut rte_mbuf) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(data_ptr(raw).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = raw;
+}
+
+/// Asks for the cache lines in which a short frame will be written, to be owned by this core: another core has read them
+/// since they were last written here, and every store would wait for it.
+#[inline]
+pub(super) unsafe fn prefetch_for_write(raw: *mut rte_mbuf) {
+    // SAFETY: the caller's contract; a prefetch has no effect on memory and cannot fault.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        let data = data_ptr(raw);
+        _mm_prefetch::<_MM_HINT_ET0>(data.cast());
+        _mm_prefetch::<_MM_HINT_ET0>(data.wrapping_add(64).cast());
+        _mm_prefetch::<_MM_HINT_ET0>(data.wrapping_add(128).cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = raw;

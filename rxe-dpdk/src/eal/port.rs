@@ -169,12 +169,7 @@ impl Port {
 
     /// The link's state now, without waiting for it.
     pub fn link(&self) -> Link {
-        let _control = lock(&self.inner.control);
-        let mut link = dpdk_sys::rxe_eth_link::default();
-        // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
-        unsafe { dpdk_sys::rxe_eth_link_get(self.inner.id, &raw mut link) };
-        let known = link.speed_mbps != 0 && link.speed_mbps != dpdk_sys::RXE_ETH_SPEED_UNKNOWN;
-        Link { up: link.up != 0, speed_mbps: known.then_some(link.speed_mbps), full_duplex: link.full_duplex != 0 }
+        self.inner.link()
     }
 
     /// The device's counters.
@@ -183,24 +178,11 @@ impl Port {
     ///
     /// [`EalError::Port`] when it keeps none.
     pub fn stats(&self) -> Result<PortStats, EalError> {
-        let _control = lock(&self.inner.control);
-        let mut raw = MaybeUninit::<dpdk_sys::rte_eth_stats>::zeroed();
-        // SAFETY: the port exists; the structure is numbers only and was zeroed.
-        let (ret, raw) = unsafe {
-            let ret = dpdk_sys::rte_eth_stats_get(self.inner.id, raw.as_mut_ptr());
-            (ret, raw.assume_init())
-        };
-        check(self.inner.id, "read its counters", ret)?;
-        Ok(PortStats {
-            rx_frames: raw.ipackets,
-            tx_frames: raw.opackets,
-            rx_bytes: raw.ibytes,
-            tx_bytes: raw.obytes,
-            rx_missed: raw.imissed,
-            rx_errors: raw.ierrors,
-            tx_errors: raw.oerrors,
-            rx_no_mbuf: raw.rx_nombuf,
-        })
+        self.inner.stats()
+    }
+
+    pub(super) fn inner(&self) -> &Arc<PortInner> {
+        &self.inner
     }
 
     /// The device's extended counters, by its own names. Empty when it has none.
@@ -292,6 +274,36 @@ impl MulticastFilter {
 }
 
 impl PortInner {
+    pub(super) fn link(&self) -> Link {
+        let _control = lock(&self.control);
+        let mut link = dpdk_sys::rxe_eth_link::default();
+        // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
+        unsafe { dpdk_sys::rxe_eth_link_get(self.id, &raw mut link) };
+        let known = link.speed_mbps != 0 && link.speed_mbps != dpdk_sys::RXE_ETH_SPEED_UNKNOWN;
+        Link { up: link.up != 0, speed_mbps: known.then_some(link.speed_mbps), full_duplex: link.full_duplex != 0 }
+    }
+
+    pub(super) fn stats(&self) -> Result<PortStats, EalError> {
+        let _control = lock(&self.control);
+        let mut raw = MaybeUninit::<dpdk_sys::rte_eth_stats>::zeroed();
+        // SAFETY: the port exists; the structure is numbers only and was zeroed.
+        let (ret, raw) = unsafe {
+            let ret = dpdk_sys::rte_eth_stats_get(self.id, raw.as_mut_ptr());
+            (ret, raw.assume_init())
+        };
+        check(self.id, "read its counters", ret)?;
+        Ok(PortStats {
+            rx_frames: raw.ipackets,
+            tx_frames: raw.opackets,
+            rx_bytes: raw.ibytes,
+            tx_bytes: raw.obytes,
+            rx_missed: raw.imissed,
+            rx_errors: raw.ierrors,
+            tx_errors: raw.oerrors,
+            rx_no_mbuf: raw.rx_nombuf,
+        })
+    }
+
     pub(super) fn id(&self) -> u16 {
         self.id
     }
@@ -472,22 +484,25 @@ impl SetUp {
             };
             check(id, "set up a receive queue", ret)?;
         }
+        let mut tx_conf = info.default_txconf;
+        if VIRTIO_DRIVERS.contains(&self.info.driver.as_str()) {
+            // Take buffers back as soon as the other end is through with them, not when the ring is nearly full: what
+            // is written next then lies in the cache.
+            tx_conf.tx_free_thresh = self.config.tx_descriptors.saturating_sub(4 * BURST as u16);
+        }
         for queue in 0..self.config.tx_queues {
             // SAFETY: as above.
             let ret = unsafe {
-                dpdk_sys::rte_eth_tx_queue_setup(
-                    id,
-                    queue,
-                    self.config.tx_descriptors,
-                    socket,
-                    &raw const info.default_txconf,
-                )
+                dpdk_sys::rte_eth_tx_queue_setup(id, queue, self.config.tx_descriptors, socket, &raw const tx_conf)
             };
             check(id, "set up a transmit queue", ret)?;
         }
         Ok(())
     }
 }
+
+/// Drivers with a threshold of free descriptors below which a transmit queue takes its buffers back.
+const VIRTIO_DRIVERS: [&str; 2] = ["net_virtio", "net_virtio_user"];
 
 /// The MTU of a kernel interface.
 fn interface_mtu(if_index: u32) -> Option<u16> {

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::Arc;
 
 use dpdk_sys::rte_mbuf;
-use rxe_proto::wire::PortId;
+use rxe_proto::wire::{PortId, Seal};
 
 use super::burst::BURST;
 use super::mbuf::{self, Mbuf};
@@ -54,12 +54,24 @@ pub struct TxStage {
     tail: usize,
     /// How many frames must wait before `push` sends by itself: a burst, or a full stage after the port refused.
     send_at: usize,
+    /// Frames among them whose ICRC is still to be written, and how many. All are by the time they are offered to the port.
+    unsealed: [Unsealed; STAGE],
+    unsealed_count: usize,
     spares: [*mut rte_mbuf; SPARES],
     spare_count: usize,
     pool: Mempool,
     frame_len: usize,
     stats: Arc<TxStats>,
     _started: Arc<PortInner>,
+}
+
+/// A staged frame without its ICRC.
+#[derive(Clone, Copy)]
+struct Unsealed {
+    /// Its place among the staged.
+    index: u16,
+    len: u16,
+    seal: Seal,
 }
 
 // SAFETY: the value is the only owner of its mbufs and the only user of its queue; neither cares for the thread.
@@ -75,6 +87,8 @@ impl TxStage {
             head: 0,
             tail: 0,
             send_at: BURST,
+            unsealed: [Unsealed { index: 0, len: 0, seal: Seal { ip_at: 0, is_ipv4: false } }; STAGE],
+            unsealed_count: 0,
             spares: [ptr::null_mut(); SPARES],
             spare_count: 0,
             frame_len: port.max_frame(),
@@ -139,8 +153,34 @@ impl TxStage {
         self.tail += 1;
         self.stats.bytes.add(padded as u64);
         let (frame, padding) = frame.split_at_mut(len);
-        padding.fill(0);
+        if !padding.is_empty() {
+            padding.fill(0);
+        }
         Some(frame)
+    }
+
+    /// As [`push`](Self::push), for a frame whose ICRC the stage writes before it leaves.
+    #[inline]
+    pub fn push_unsealed(&mut self, len: usize, seal: Seal) -> Option<&mut [u8]> {
+        self.push(len)?;
+        let index = self.tail - 1;
+        self.unsealed[self.unsealed_count] = Unsealed { index: index as u16, len: len as u16, seal };
+        self.unsealed_count += 1;
+        let raw = self.staged[index];
+        // SAFETY: the mbuf just staged, which holds `len` bytes; nobody else sees them while self is borrowed.
+        Some(unsafe { slice::from_raw_parts_mut(mbuf::data_ptr(raw), len) })
+    }
+
+    /// Writes the ICRCs that are owed.
+    #[inline]
+    fn seal(&mut self) {
+        for &Unsealed { index, len, seal } in &self.unsealed[..self.unsealed_count] {
+            let raw = self.staged[usize::from(index)];
+            // SAFETY: a staged mbuf is ours; it was pushed with this length. Whoever wrote the frame has given it back:
+            // the borrow ended before self could be used again.
+            seal.apply(unsafe { slice::from_raw_parts_mut(mbuf::data_ptr(raw), usize::from(len)) });
+        }
+        self.unsealed_count = 0;
     }
 
     /// Stages a whole buffer as it is, without copying. Gives it back when there is no room.
@@ -166,6 +206,7 @@ impl TxStage {
     pub fn flush(&mut self) -> usize {
         /// A port that took nothing this often in a row is full; the caller has better things to do than to insist.
         const REFUSALS: u32 = 2;
+        self.seal();
         let mut refusals = 0;
         while self.head < self.tail && refusals < REFUSALS {
             let offered = self.waiting();
@@ -211,6 +252,10 @@ impl TxStage {
         for count in [SPARES, SPARES / 4, 1] {
             if self.pool.alloc_bulk(&mut self.spares[..count]) {
                 self.spare_count = count;
+                for &raw in &self.spares[..count] {
+                    // SAFETY: just allocated for us.
+                    unsafe { mbuf::prefetch_for_write(raw) };
+                }
                 return true;
             }
         }

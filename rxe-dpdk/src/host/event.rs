@@ -1,6 +1,6 @@
 //! What a host has to tell.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rxe_proto::wire::MacAddr;
 
@@ -22,6 +22,16 @@ pub enum HostEvent {
         ip: IpAddr,
         /// Its MAC from now on.
         mac: MacAddr,
+    },
+    /// Another host begins or ceases to listen to a multicast group; only of hosts that
+    /// [watch](super::Host::watch_listeners).
+    Listener {
+        /// The group.
+        group: Ipv4Addr,
+        /// Who listens.
+        host: Ipv4Addr,
+        /// It begins; else it ceases.
+        joined: bool,
     },
     /// Something about a TCP stream.
     Stream(StreamEvent),

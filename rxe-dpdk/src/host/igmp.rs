@@ -21,11 +21,22 @@ const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 /// All that understand version 3 reports.
 const V3_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
 
+/// Where other hosts say which groups they listen to, besides the groups themselves.
+pub(super) const REPORTS_TO: [Ipv4Addr; 2] = [ALL_ROUTERS, V3_ROUTERS];
+
 const QUERY: u8 = 0x11;
 const V1_REPORT: u8 = 0x12;
 const V2_REPORT: u8 = 0x16;
 const V2_LEAVE: u8 = 0x17;
 const V3_REPORT: u8 = 0x22;
+
+// What the records of a version 3 report say: which senders a host wants to hear, or all but which.
+const MODE_IS_INCLUDE: u8 = 1;
+const MODE_IS_EXCLUDE: u8 = 2;
+const CHANGE_TO_INCLUDE: u8 = 3;
+const CHANGE_TO_EXCLUDE: u8 = 4;
+const ALLOW_NEW_SOURCES: u8 = 5;
+const BLOCK_OLD_SOURCES: u8 = 6;
 
 /// Bytes of every message of versions 1 and 2, and in front of the records of version 3.
 const HEADER: usize = 8;
@@ -66,10 +77,11 @@ impl Igmp {
     }
 }
 
-/// Takes an IGMP packet: queries are answered, the reports of others are theirs.
+/// Takes an IGMP packet: queries are answered, the reports of others are theirs unless somebody here wants to know.
 pub(super) fn handle(node: &mut Node, now: Instant, ip: &Ip<'_>) -> Result<(), DropReason> {
     let Pair::V4 { src, dst } = ip.pair else { return Err(DropReason::IpHeaderMalformed) };
-    if dst != ALL_HOSTS && !node.routing.owns(dst.into()) && !node.joined(dst.into()) {
+    let watched = node.listeners.is_some() && dst.is_multicast();
+    if dst != ALL_HOSTS && !node.routing.owns(dst.into()) && !node.joined(dst.into()) && !watched {
         return Err(DropReason::ForeignAddress);
     }
     node.check_source(src.into(), node.routing.is_broadcast(src))?;
@@ -80,11 +92,21 @@ pub(super) fn handle(node: &mut Node, now: Instant, ip: &Ip<'_>) -> Result<(), D
     if Sum::default().add(message).finish() != 0 {
         return Err(DropReason::HostChecksum);
     }
-    if message[0] != QUERY {
-        return Err(DropReason::HostUnsupported);
+    let group = Ipv4Addr::new(message[4], message[5], message[6], message[7]);
+    match message[0] {
+        QUERY => {}
+        kind @ (V1_REPORT | V2_REPORT | V2_LEAVE | V3_REPORT) if watched => {
+            node.stats.igmp_reports_heard.inc();
+            match kind {
+                V3_REPORT => return hear_records(node, now, src, message),
+                V2_LEAVE => hear(node, now, src, group, Record::Left),
+                _ => hear(node, now, src, group, Record::Listening),
+            }
+            return Ok(());
+        }
+        _ => return Err(DropReason::HostUnsupported),
     }
     let code = message[1];
-    let group = Ipv4Addr::new(message[4], message[5], message[6], message[7]);
     let tenths = |code: u8| Duration::from_millis(100 * u64::from(code));
     let (version, allowed) = match message.len() {
         HEADER if code == 0 => (Version::V1, MAX_DELAY),
@@ -104,6 +126,42 @@ pub(super) fn handle(node: &mut Node, now: Instant, ip: &Ip<'_>) -> Result<(), D
     let at = answer_at(now, allowed, node.link.mac.0[5]);
     node.igmp.groups.ask(at, (!general).then_some(group));
     Ok(())
+}
+
+/// Takes note of the records of a version 3 report.
+fn hear_records(node: &mut Node, now: Instant, host: Ipv4Addr, report: &[u8]) -> Result<(), DropReason> {
+    let mut rest = report.get(HEADER..).unwrap_or_default();
+    for _ in 0..u16::from_be_bytes([report[6], report[7]]) {
+        let (record, behind) = rest.split_first_chunk::<RECORD>().ok_or(DropReason::IcmpMalformed)?;
+        let [kind, auxiliary, high, low, group @ ..] = *record;
+        let (sources, behind) = behind
+            .split_at_checked(4 * usize::from(u16::from_be_bytes([high, low])))
+            .ok_or(DropReason::IcmpMalformed)?;
+        rest = behind.get(4 * usize::from(auxiliary)..).ok_or(DropReason::IcmpMalformed)?;
+        let names_us =
+            || sources.chunks_exact(4).any(|ip| node.routing.owns(Ipv4Addr::new(ip[0], ip[1], ip[2], ip[3]).into()));
+        let said = match kind {
+            MODE_IS_INCLUDE if names_us() => Record::Listening,
+            MODE_IS_EXCLUDE if !names_us() => Record::Listening,
+            CHANGE_TO_INCLUDE | ALLOW_NEW_SOURCES if names_us() => Record::Joined,
+            CHANGE_TO_EXCLUDE if !names_us() => Record::Joined,
+            CHANGE_TO_INCLUDE | CHANGE_TO_EXCLUDE => Record::Left,
+            BLOCK_OLD_SOURCES if names_us() => Record::Left,
+            _ => continue,
+        };
+        hear(node, now, host, group.into(), said);
+    }
+    Ok(())
+}
+
+/// Takes note of one word about one group.
+fn hear(node: &mut Node, now: Instant, host: Ipv4Addr, group: Ipv4Addr, said: Record) {
+    // Groups of the link's own protocols, everybody's and routers', are nobody's to send to. And who has no address is a
+    // switch that speaks for others.
+    let [first, second, third, _] = group.octets();
+    if group.is_multicast() && (first, second, third) != (224, 0, 0) && host != NOBODY {
+        node.listener(now, group, host, said);
+    }
 }
 
 impl Node {

@@ -7,7 +7,7 @@
 //! and [`HostEvent::NeighbourChanged`] tells when a MAC moved.
 //!
 //! The layers, bottom up: `ethernet` (header and VLAN tag), `ip` (headers), `neighbour` and `route` (tables), `node`
-//! (the four together), `arp`, `nd`, `igmp`, `mld` and `icmp` (protocols over a node), `tcp` over smoltcp, which sees bare IP
+//! (the four together), `arp`, `nd`, `igmp`, `mld` and `icmp` (protocols over a node), `listeners` (who else listens to groups), `tcp` over smoltcp, which sees bare IP
 //! packets only: all addressing below IP is ours.
 //!
 //! What it does **not** do: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects,
@@ -26,6 +26,7 @@ mod groups;
 mod icmp;
 mod igmp;
 mod ip;
+mod listeners;
 mod mld;
 mod nd;
 mod neighbour;
@@ -239,6 +240,13 @@ impl Host {
     /// Leaves a multicast group that was joined; returns whether it was.
     pub fn leave_group(&mut self, now: Instant, group: IpAddr) -> bool {
         self.node.leave_group(now, group)
+    }
+
+    /// Reports from now on, as [`HostEvent::Listener`], which IPv4 multicast groups other hosts begin or cease to listen to,
+    /// by IGMP of all versions. Reports of versions 1 and 2 go to the groups themselves: of those only what the port lets
+    /// in is heard. Groups of the link's own protocols (224.0.0.0/24) are left out.
+    pub fn watch_listeners(&mut self) {
+        self.node.watch_listeners();
     }
 
     /// Counters; readable from any thread.

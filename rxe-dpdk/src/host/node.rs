@@ -8,18 +8,22 @@ use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
 use rxe_proto::{Duration, Instant};
 
 use super::config::HostConfig;
-use super::ethernet::{Ethernet, Link};
+use super::ethernet::{self, Ethernet, Link};
 use super::event::HostEvent;
-use super::groups::Groups;
-use super::igmp::{ALL_HOSTS, Igmp};
+use super::groups::{Groups, Record};
+use super::igmp::{ALL_HOSTS, Igmp, REPORTS_TO};
 use super::ip::{ICMPV6, Ip, IpHeader, Pair};
+use super::listeners::{Listeners, News};
 use super::neighbour::{Evidence, Lookup, Neighbours, Update};
-use super::route::{ALL_NODES, Routing, group_macs, multicast_mac, solicited_node};
+use super::route::{ALL_NODES, Routing, group_macs, multicast_mac, multicast_mac_v4, solicited_node};
 use super::stats::HostStats;
 use super::{Resolution, nd};
 
-/// Most "neighbour changed" events that wait; they are hints, the oldest goes first.
+/// Most events about neighbours and listeners that wait; they are hints, the oldest goes first.
 const MAX_EVENTS: usize = 256;
+
+/// What the MACs of all IPv4 groups begin with.
+const GROUP_V4: [u8; 3] = [0x01, 0x00, 0x5E];
 
 /// Rounds of announcements at start, and the time between them (RFC 5227 section 2.3 for ARP).
 const ANNOUNCE_ROUNDS: u8 = 2;
@@ -76,6 +80,8 @@ pub(super) struct Node {
     pub(super) igmp: Igmp,
     /// What is to be told of our IPv6 groups, those of our addresses among them.
     pub(super) mld: Groups<Ipv6Addr>,
+    /// Who else listens to groups, where somebody wants to know.
+    pub(super) listeners: Option<Listeners>,
     /// The groups that services have joined.
     groups: BTreeSet<IpAddr>,
     /// The MACs of all groups that we are in.
@@ -93,6 +99,7 @@ impl Node {
             mtu: config.mtu,
             mld: Groups::new(routing.addresses_v6().map(solicited_node), Some(Instant::ZERO)),
             igmp: Igmp::new(),
+            listeners: None,
             groups: BTreeSet::new(),
             multicast_macs: routing.multicast_macs().to_vec(),
             routing,
@@ -111,7 +118,8 @@ impl Node {
     pub(super) fn accepts(&self, eth: &Ethernet<'_>) -> bool {
         let for_us = eth.dst == self.link.mac
             || eth.dst == MacAddr::BROADCAST
-            || (eth.dst.is_multicast() && self.multicast_macs.contains(&eth.dst));
+            || (eth.dst.is_multicast() && self.multicast_macs.contains(&eth.dst))
+            || (self.listeners.is_some() && eth.ethertype == ethernet::IPV4 && eth.dst.0.starts_with(&GROUP_V4));
         for_us && !eth.src.is_multicast() && eth.src != self.link.mac
     }
 
@@ -159,12 +167,46 @@ impl Node {
         group != ALL_NODES && !interface_local && !self.routing.listens_to(group)
     }
 
+    /// See [`Host::watch_listeners`](super::Host::watch_listeners).
+    pub(super) fn watch_listeners(&mut self) {
+        self.listeners.get_or_insert_with(Listeners::new);
+        self.follow_groups();
+    }
+
+    /// Tells what a report of another host came to.
+    pub(super) fn listener(&mut self, now: Instant, group: Ipv4Addr, host: Ipv4Addr, record: Record) {
+        let Some(listeners) = &mut self.listeners else { return };
+        let joined = match listeners.reported(now, group, host, record) {
+            News::Nothing => return,
+            News::Limited => return self.stats.listeners_limited.inc(),
+            News::Joined => true,
+            News::Left => false,
+        };
+        if joined {
+            self.stats.listeners_joined.inc();
+        } else {
+            self.stats.listeners_left.inc();
+        }
+        self.tell(HostEvent::Listener { group, host, joined });
+    }
+
+    /// Keeps an event for whoever polls; the oldest goes when nobody does.
+    fn tell(&mut self, event: HostEvent) {
+        if self.events.len() >= MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
     fn follow_groups(&mut self) {
         let mut macs = self.routing.multicast_macs().to_vec();
         macs.extend(self.groups.iter().copied().flat_map(group_macs));
         // Where general queries go.
         if self.groups.iter().any(IpAddr::is_ipv4) {
             macs.extend(multicast_mac(ALL_HOSTS.into()));
+        }
+        if self.listeners.is_some() {
+            macs.extend(REPORTS_TO.map(multicast_mac_v4));
         }
         macs.sort_by_key(|mac| mac.0);
         macs.dedup();
@@ -248,10 +290,7 @@ impl Node {
             Update::Changed => {
                 self.stats.neighbours_changed.inc();
                 self.resolved = true;
-                if self.events.len() >= MAX_EVENTS {
-                    self.events.pop_front();
-                }
-                self.events.push_back(HostEvent::NeighbourChanged { ip, mac });
+                self.tell(HostEvent::NeighbourChanged { ip, mac });
                 tracing::info!(%ip, %mac, "neighbour has another MAC now");
             }
             Update::Refused => self.stats.neighbours_refused.inc(),

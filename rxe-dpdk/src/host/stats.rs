@@ -19,6 +19,14 @@ counters! {
         mld_reports_sent,
         /// IGMP messages sent: reports of our IPv4 groups, and leaving them.
         igmp_reports_sent,
+        /// IGMP reports of other hosts, where somebody wants to know.
+        igmp_reports_heard,
+        /// Other hosts that began to listen to a multicast group.
+        listeners_joined,
+        /// Other hosts that ceased to.
+        listeners_left,
+        /// Reports that were not believed because too many came at once.
+        listeners_limited,
         /// Multicast groups joined for services.
         groups_joined,
         /// Multicast groups left again.

@@ -1,17 +1,27 @@
 //! Sums what the layers count.
 //!
 //! Every counter has one writer (its lcore) and is read here at any time. A [`Snapshot`] is the sum over the workers,
-//! group by group, under the names that the layers gave.
+//! group by group, under the names that the layers gave. An [`Inspector`] also knows the counters of each worker and
+//! port, and asks the workers for what only they may look at.
+
+mod commands;
+mod inspector;
+mod reports;
 
 use std::fmt;
 use std::sync::Arc;
 
+use rxe_inspect::report::CounterGroup;
 use rxe_proto::cm::CmStats;
 use rxe_proto::transport::TransportStats;
-use rxe_proto::wire::DropCounters;
+use rxe_proto::wire::{DropCounters, DropReason};
 
 use crate::host::HostStats;
 use crate::worker::{ControlStats, FaultStats, ServiceStats, WorkerStats};
+
+pub(crate) use commands::register;
+pub use inspector::{InspectError, Inspector};
+pub(crate) use inspector::{Monitors, Parts};
 
 /// The counters of one worker.
 #[derive(Clone, Debug)]
@@ -52,7 +62,58 @@ pub struct Snapshot {
     pub groups: Vec<(&'static str, Vec<(&'static str, u64)>)>,
 }
 
+/// What the counter `name` of `group` counts, in a sentence; `None` when there is no such counter.
+pub fn describe(group: &str, name: &str) -> Option<&'static str> {
+    let find = |list: &[(&str, &'static str)]| list.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
+    match group {
+        "worker" => find(WorkerStats::DESCRIPTIONS),
+        "rx_fault" | "tx_fault" => find(FaultStats::DESCRIPTIONS),
+        "transport" => find(TransportStats::DESCRIPTIONS),
+        "service" => find(ServiceStats::DESCRIPTIONS),
+        "control" => find(ControlStats::DESCRIPTIONS),
+        "cm" => find(CmStats::DESCRIPTIONS),
+        "host" => find(HostStats::DESCRIPTIONS),
+        "drop" => DropReason::ALL.iter().find(|reason| reason.name() == name).map(|reason| reason.describe()),
+        "port" => find(&[
+            ("rx_frames", "Frames received."),
+            ("tx_frames", "Frames sent."),
+            ("rx_bytes", "Bytes received."),
+            ("tx_bytes", "Bytes sent."),
+            ("rx_missed", "Frames that the device dropped because nobody fetched them in time."),
+            ("rx_errors", "Frames that arrived broken."),
+            ("tx_errors", "Frames that could not be sent."),
+            ("rx_no_mbuf", "Frames dropped for want of a buffer."),
+        ]),
+        _ => None,
+    }
+}
+
 impl Telemetry {
+    /// Every counter, of each worker by its lcore, of each port, or of the whole target.
+    pub(crate) fn groups(&self, lcores: &[u32]) -> Vec<CounterGroup> {
+        let mut groups = Vec::new();
+        let mut add = |group: &str, scope: &str, id: u32, values: Vec<(&'static str, u64)>| {
+            let counters = inspector::counters(values.into_iter());
+            groups.push(CounterGroup { group: group.to_owned(), scope: scope.to_owned(), id, counters });
+        };
+        let reasons = |drops: &DropCounters| drops.iter().map(|(reason, count)| (reason.name(), count)).collect();
+        for (worker, &lcore) in self.workers.iter().zip(lcores) {
+            add("worker", "lcore", lcore, worker.worker.iter().collect());
+            add("rx_fault", "lcore", lcore, worker.rx_faults.iter().collect());
+            add("tx_fault", "lcore", lcore, worker.tx_faults.iter().collect());
+            add("transport", "lcore", lcore, worker.transport.iter().collect());
+            add("service", "lcore", lcore, worker.services.iter().collect());
+            add("drop", "lcore", lcore, sum(worker.drops.iter().map(|drops| reasons(drops))));
+        }
+        add("control", "target", 0, self.control.iter().collect());
+        add("cm", "target", 0, self.cm.iter().collect());
+        add("drop", "target", 0, reasons(&self.control_drops));
+        for (host, number) in self.hosts.iter().zip(1..) {
+            add("host", "port", number, host.iter().collect());
+        }
+        groups
+    }
+
     /// Reads everything.
     pub fn snapshot(&self) -> Snapshot {
         let workers = &self.workers;
@@ -117,6 +178,40 @@ mod tests {
     fn lists_are_added_by_position() {
         let total = sum([vec![("a", 1), ("b", 2)], vec![("a", 10), ("b", 0)]].into_iter());
         assert_eq!(total, [("a", 11), ("b", 2)]);
+    }
+
+    #[test]
+    fn every_counter_is_described() {
+        let telemetry = Telemetry {
+            workers: vec![WorkerCounters {
+                worker: Arc::default(),
+                rx_faults: Arc::default(),
+                tx_faults: Arc::default(),
+                transport: Arc::default(),
+                services: Arc::default(),
+                drops: [Arc::default(), Arc::default()],
+            }],
+            control: Arc::default(),
+            cm: Arc::default(),
+            hosts: vec![Arc::default()],
+            control_drops: Arc::default(),
+        };
+        telemetry.cm.rx_req.add(3);
+        let groups = telemetry.groups(&[5]);
+        let names: Vec<&str> = groups.iter().map(|group| group.group.as_str()).collect();
+        for (group, _) in telemetry.snapshot().groups {
+            assert!(names.contains(&group), "{group} is in the summary only");
+        }
+        for group in &groups {
+            for counter in &group.counters {
+                let text = describe(&group.group, &counter.name).unwrap_or_else(|| panic!("{group:?} {counter:?}"));
+                assert!(text.ends_with('.'), "{}: {text}", counter.name);
+            }
+        }
+        assert_eq!(groups.iter().find(|group| group.group == "cm").and_then(|cm| cm.get("rx_req")), Some(3));
+        assert_eq!((groups[0].scope.as_str(), groups[0].id), ("lcore", 5));
+        assert_eq!(describe("cm", "nonsense"), None);
+        assert_eq!(describe("nonsense", "rx_req"), None);
     }
 
     #[test]

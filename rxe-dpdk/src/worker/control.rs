@@ -20,7 +20,8 @@ use rxe_proto::wire::{
 };
 use rxe_proto::{Duration, Instant};
 
-use super::messages::{EndReason, StreamId, Terms, ToControl, ToWorker};
+use super::events::EventLog;
+use super::messages::{EndReason, GroupListener, StreamId, Terms, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
 use crate::eal::MulticastFilter;
@@ -105,6 +106,7 @@ pub(crate) struct Control {
     pending_mad: Option<MadTransmit>,
     drops: Arc<DropCounters>,
     stats: Arc<ControlStats>,
+    events: EventLog,
     stopping: Option<Instant>,
 }
 
@@ -172,6 +174,7 @@ impl Control {
             pending_mad: None,
             drops,
             stats,
+            events: EventLog::default(),
             stopping: None,
         }
     }
@@ -185,19 +188,20 @@ impl Control {
     }
 
     /// A packet for queue pair 1.
-    pub(crate) fn handle_gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) {
-        if let Err(reason) = self.gsi(now, port, packet, headroom) {
+    pub(crate) fn handle_gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) {
+        if let Err(reason) = self.gsi(now, port, packet) {
+            tracing::debug!(peer = %packet.src_gid(), reason = reason.name(), "a message to queue pair 1 was dropped");
             self.drops.count(reason);
         }
     }
 
-    fn gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
+    fn gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Result<(), DropReason> {
         let own = self.ports.get_mut(usize::from(port.0)).ok_or(DropReason::ForeignAddress)?;
         if !own.host.owns(packet.dst_gid().ip()) {
             return Err(DropReason::ForeignAddress);
         }
         let (path, mad) = read_mad(port, packet)?;
-        if !packet.icrc_ok(headroom) {
+        if !packet.icrc_ok() {
             return Err(DropReason::IcrcMismatch);
         }
         own.host.learn(now, path.peer.ip(), path.peer_mac);
@@ -374,13 +378,17 @@ impl Control {
         });
         let Some(service) = service.filter(|_| self.stopping.is_none()) else {
             self.stats.connect_unclaimed.inc();
-            tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            if self.events.admits(now) {
+                tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            }
             self.reject(now, conn, RejReason::InvalidServiceId, &[]);
             return;
         };
         let Some(path) = self.path_to(now, &request) else {
             self.stats.connect_unresolved.inc();
-            tracing::info!(peer = %request.peer_gid, "the peer's MAC address is not known yet: refused");
+            if self.events.admits(now) {
+                tracing::info!(peer = %request.peer_gid, "the peer's MAC address is not known yet: refused");
+            }
             self.reject(now, conn, RejReason::ConsumerDefined, b"peer's MAC address unknown");
             return;
         };
@@ -400,7 +408,9 @@ impl Control {
         });
         let Some(service) = service.filter(|_| self.stopping.is_none()) else {
             self.stats.connect_unclaimed.inc();
-            tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            if self.events.admits(now) {
+                tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            }
             // A request that timed out meanwhile needs no answer.
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             return;
@@ -480,7 +490,21 @@ impl Control {
         while let Some(event) = self.ports[index].host.poll_event() {
             match event {
                 HostEvent::NeighbourChanged { .. } => self.follow_peers(now, index),
+                HostEvent::Listener { group, host, joined } => {
+                    let port = self.ports[index].host.port();
+                    self.tell_listener(GroupListener { port, group: group.into(), host: host.into(), joined });
+                }
                 HostEvent::Stream(event) => self.handle_stream_event(index, event),
+            }
+        }
+    }
+
+    /// Tells the services that want to know of another host that begins or ceases to listen to a group.
+    fn tell_listener(&self, listener: GroupListener) {
+        let worker = listener.spread() % self.workers.len();
+        for (service, listen) in &self.listens {
+            if matches!(listen, Listen::GroupListeners) {
+                self.send(worker, ToWorker::GroupListener { service: *service, listener });
             }
         }
     }

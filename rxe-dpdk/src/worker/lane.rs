@@ -1,6 +1,7 @@
 //! The way of one worker's frames to a port.
 
 use rxe_proto::Instant;
+use rxe_proto::wire::Seal;
 
 use super::handoff::TxRing;
 use super::injector::{BATCH, CAPACITY, FOREVER, Injector};
@@ -22,6 +23,16 @@ impl TxLane {
             TxLane::Queue(stage) => stage.push(len),
             TxLane::Ring(ring) => ring.push(len),
             TxLane::Faulty(lane) => lane.push(len),
+        }
+    }
+
+    /// As `push`, for a frame that is to be sealed. Whether the lane does that: only a transmit queue holds frames long
+    /// enough for it to pay.
+    #[inline]
+    pub(crate) fn push_unsealed(&mut self, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
+        match self {
+            TxLane::Queue(stage) => stage.push_unsealed(len, seal).map(|frame| (frame, true)),
+            TxLane::Ring(_) | TxLane::Faulty(_) => self.push(len).map(|frame| (frame, false)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What control and workers tell each other. With one lcore both ends live in one loop and still talk this way, so
 //! that there is one path to get right.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use rxe_proto::cm::{
@@ -11,6 +12,7 @@ use rxe_proto::transport::{QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
+use super::inspect::Question;
 use super::multicast::WorkerSet;
 
 /// A TCP stream of the side channels, unique while the process lives.
@@ -34,6 +36,44 @@ pub enum EndReason {
     NotAsked(CmError),
     /// It was never asked for: the adapter stops.
     Stopping,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndReason::Disconnected(DisconnectReason::Peer) => f.write_str("the peer disconnected"),
+            EndReason::Disconnected(DisconnectReason::Local) => f.write_str("we disconnected"),
+            EndReason::Disconnected(DisconnectReason::LocalUnanswered) => {
+                f.write_str("we disconnected and the peer did not answer")
+            }
+            EndReason::Disconnected(DisconnectReason::PeerRejected(reason)) => {
+                write!(f, "the peer rejected it although it was up ({reason:?})")
+            }
+            EndReason::Disconnected(DisconnectReason::Stale) => f.write_str("the peer has forgotten it and asked anew"),
+            EndReason::NotEstablished(ConnectFailure::PeerRejected(reason)) => {
+                write!(f, "it never came up: the peer rejected it ({reason:?})")
+            }
+            EndReason::NotEstablished(ConnectFailure::PeerDisconnected) => {
+                f.write_str("it never came up: the peer disconnected at once")
+            }
+            EndReason::NotEstablished(ConnectFailure::Timeout) => {
+                f.write_str("it never came up: the peer did not answer")
+            }
+            EndReason::NotEstablished(ConnectFailure::NotAnswered) => {
+                f.write_str("it never came up: the service did not answer in time")
+            }
+            EndReason::NotEstablished(ConnectFailure::Stale) => {
+                f.write_str("it never came up: the peer has asked anew")
+            }
+            EndReason::QueuePair(cause) => write!(f, "its queue pair is in error ({cause})"),
+            EndReason::Unacceptable => {
+                f.write_str("it never came up: the queue pair does not take what the peer wants or grants")
+            }
+            EndReason::NoPath => f.write_str("it was never asked for: there is no way to the peer"),
+            EndReason::NotAsked(error) => write!(f, "it was never asked for: {error}"),
+            EndReason::Stopping => f.write_str("it was never asked for: the target stops"),
+        }
+    }
 }
 
 /// A connection that a service wants; see [`Context::connect`](crate::service::Context::connect). Start from
@@ -112,6 +152,32 @@ pub struct DatagramPeer {
     pub private_data: [u8; SidrRep::PRIVATE_DATA_LEN],
 }
 
+/// Another host that listens to a multicast group; see
+/// [`Service::group_listener`](crate::service::Service::group_listener).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupListener {
+    /// The port that it is behind.
+    pub port: PortId,
+    /// The group.
+    pub group: IpAddr,
+    /// The host's address.
+    pub host: IpAddr,
+    /// It begins to listen; else it ceases.
+    pub joined: bool,
+}
+
+impl GroupListener {
+    /// A number that spreads listeners over workers: who hears that one begins hears that it ceases.
+    pub(crate) fn spread(&self) -> usize {
+        let low_bits = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            // The interface's part is what differs.
+            IpAddr::V6(ip) => ip.to_bits() as u64,
+        };
+        low_bits(self.group).wrapping_add(low_bits(self.host)) as usize
+    }
+}
+
 /// Why a datagram queue pair of a peer is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResolveError {
@@ -177,8 +243,12 @@ pub(crate) enum ToWorker {
     StreamData { stream: StreamId, data: Vec<u8> },
     /// The stream is over.
     StreamClosed { stream: StreamId, reset: bool },
+    /// Another host begins or ceases to listen to a multicast group.
+    GroupListener { service: usize, listener: GroupListener },
     /// These workers have members of a multicast group now.
     GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
+    /// Somebody who looks after the adapter asks.
+    Inspect(Question),
 }
 
 /// From a worker to the control side.

@@ -8,9 +8,11 @@
 
 pub(crate) mod context;
 mod control;
+mod events;
 mod handoff;
 mod idle;
 mod injector;
+pub(crate) mod inspect;
 mod lane;
 pub(crate) mod messages;
 mod multicast;

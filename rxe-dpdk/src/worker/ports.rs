@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, TxQueue};
+use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
 
 use super::injector::Injector;
@@ -106,6 +106,13 @@ impl TxQueue for PortsTx {
     #[inline]
     fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]> {
         let room = self.lanes.get_mut(usize::from(port.0))?.push(len)?;
+        self.frames += 1;
+        Some(room)
+    }
+
+    #[inline]
+    fn push_unsealed(&mut self, port: PortId, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
+        let room = self.lanes.get_mut(usize::from(port.0))?.push_unsealed(len, seal)?;
         self.frames += 1;
         Some(room)
     }

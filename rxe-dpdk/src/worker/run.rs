@@ -137,7 +137,8 @@ impl Worker {
         self.await_all(|flags| &flags.received_all, |_| {});
 
         while self.take_over(now) {}
-        let Dispatcher { engine, tx, .. } = &mut self.dispatcher;
+        let Dispatcher { engine, services, tx, .. } = &mut self.dispatcher;
+        services.count_left(engine);
         engine.transmit(now, tx);
         self.send_rest();
         self.await_all(
@@ -245,7 +246,7 @@ impl Worker {
         for index in 0..count {
             let port = PortId(self.burst.port(index));
             let frame = self.burst.data(index);
-            match self.dispatcher.dispatch(now, port, frame, self.burst.headroom(index)) {
+            match self.dispatcher.dispatch(now, port, frame) {
                 // The others got copies of their own from whoever gave us ours.
                 Owner::Here | Owner::Group(_) => {}
                 // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere. Or we have left its
@@ -268,7 +269,7 @@ impl Dispatcher {
         for index in 0..burst.len() {
             let frame = burst.data(index);
             bytes += frame.len() as u64;
-            match self.dispatch(now, port, frame, burst.headroom(index)) {
+            match self.dispatch(now, port, frame) {
                 Owner::Here => {}
                 Owner::Worker(worker) => {
                     let ring = others.rings.get_mut(worker).and_then(Option::as_mut);
@@ -347,9 +348,9 @@ impl Dispatcher {
     }
 
     /// Deals with one frame, or says whose it is.
-    fn dispatch(&mut self, now: Instant, port: PortId, frame: &[u8], headroom: usize) -> Owner {
+    fn dispatch(&mut self, now: Instant, port: PortId, frame: &[u8]) -> Owner {
         match classify(frame) {
-            Ok(Frame::Roce(packet)) => self.dispatch_roce(now, port, &packet, headroom),
+            Ok(Frame::Roce(packet)) => self.dispatch_roce(now, port, &packet),
             Ok(Frame::Host) => {
                 let Some(control) = &mut self.control else { return Owner::Worker(0) };
                 self.stats.host_frames.inc();
@@ -360,7 +361,7 @@ impl Dispatcher {
         }
     }
 
-    fn dispatch_roce(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Owner {
+    fn dispatch_roce(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Owner {
         let Some(identity) = self.identities.get(usize::from(port.0)) else {
             return self.drop(DropReason::ForeignMac);
         };
@@ -375,7 +376,7 @@ impl Dispatcher {
             return self.drop(DropReason::VlanMismatch);
         }
         if for_group {
-            return self.dispatch_to_group(now, port, packet, headroom);
+            return self.dispatch_to_group(now, port, packet);
         }
         if !identity.gids.contains(&packet.dst_gid()) {
             return self.drop(DropReason::ForeignAddress);
@@ -383,13 +384,13 @@ impl Dispatcher {
         if qpn == Qpn::GSI {
             let Some(control) = &mut self.control else { return Owner::Worker(0) };
             self.stats.gsi_packets.inc();
-            control.handle_gsi(now, port, packet, headroom);
+            control.handle_gsi(now, port, packet);
             return Owner::Here;
         }
         let worker = usize::from(qpn.worker());
         if worker == self.index {
             self.stats.qp_packets.inc();
-            self.engine.receive(now, port, packet, headroom);
+            self.engine.receive(now, port, packet);
             Owner::Here
         } else if worker < self.workers {
             Owner::Worker(worker)
@@ -400,12 +401,12 @@ impl Dispatcher {
 
     /// A datagram to a multicast group: ours, others', or both.
     #[cold]
-    fn dispatch_to_group(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Owner {
+    fn dispatch_to_group(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Owner {
         let members = self.services.group_members(port, packet.dst_gid());
         let others = members.without(self.index);
         if members.contains(self.index) {
             self.stats.qp_packets.inc();
-            self.engine.receive(now, port, packet, headroom);
+            self.engine.receive(now, port, packet);
         } else if let Some(worker) = others.only() {
             return Owner::Worker(worker);
         } else if others == WorkerSet::EMPTY {

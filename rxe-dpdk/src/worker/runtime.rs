@@ -1,9 +1,9 @@
 //! Putting an adapter together, running it, and what is left when it has stopped.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
+use std::sync::{Arc, PoisonError};
 
 use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::mem::{Access, Allocator, KeyDomain, KeyTable, Memory, MemoryRegion, RegisterError};
@@ -27,7 +27,7 @@ use crate::eal::{
 };
 use crate::host::{Host, HostConfig, HostConfigError};
 use crate::service::{Listen, ServiceFactory};
-use crate::telemetry::{Snapshot, Telemetry, WorkerCounters};
+use crate::telemetry::{self, Inspector, Monitors, Parts, Snapshot, Telemetry, WorkerCounters};
 
 /// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would reach the
 /// multicast one.
@@ -126,6 +126,8 @@ pub struct Runtime {
     workers: Vec<(u32, Worker)>,
     flags: Arc<StopFlags>,
     telemetry: Telemetry,
+    inspector: Inspector,
+    monitors: Monitors,
     ready: String,
 }
 
@@ -213,7 +215,7 @@ impl Runtime {
             hosts,
             cm,
             listens,
-            senders,
+            senders.clone(),
             control_inbox,
             config.marking,
             Arc::clone(&control_drops),
@@ -245,7 +247,7 @@ impl Runtime {
             };
             let services = ServiceHost::new(
                 index,
-                factories.iter().map(|factory| factory.create(index)).collect(),
+                factories.iter().map(|factory| (factory.name(), factory.create(index))).unzip(),
                 &mut engine,
                 Arc::clone(&allocator),
                 regions,
@@ -284,7 +286,19 @@ impl Runtime {
             telemetry.workers.push(counters);
             workers.push((lcore, worker));
         }
-        Ok(Runtime { eal, ports, workers, flags, telemetry, ready })
+        let monitors = Monitors::new(ports.iter().map(Port::monitor).collect::<Vec<_>>().into());
+        let inspector = Inspector::new(Parts {
+            telemetry: telemetry.clone(),
+            lcores,
+            workers: senders,
+            local,
+            monitors: Arc::clone(&monitors),
+            engine: config.engine,
+            factories: &factories,
+            regions: regions.iter().map(|shared| (shared.region.rkey(), shared.settings.name.clone())).collect(),
+        });
+        telemetry::register(&eal, &inspector);
+        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, monitors, ready })
     }
 
     /// The line that says that we can serve: `ready`, then `key=value` pairs.
@@ -302,13 +316,18 @@ impl Runtime {
         self.telemetry.clone()
     }
 
+    /// A view of the adapter for other threads, while it runs.
+    pub fn inspector(&self) -> Inspector {
+        self.inspector.clone()
+    }
+
     /// Runs every worker on its lcore, worker 0 on the calling thread, until stopped.
     ///
     /// # Errors
     ///
     /// [`EalError::WorkerPanicked`] and what else keeps lcores from running.
     pub fn run(self) -> Result<Summary, EalError> {
-        let Runtime { eal, ports, workers, telemetry, .. } = self;
+        let Runtime { eal, ports, workers, telemetry, monitors, .. } = self;
         let jobs: Vec<Job<'_>> =
             workers.into_iter().map(|(lcore, worker)| -> Job<'_> { (lcore, Box::new(move || worker.run())) }).collect();
         eal.run_workers(jobs)?;
@@ -319,6 +338,8 @@ impl Runtime {
                 (port.id(), stats.rx_frames, stats.tx_frames)
             })
             .collect();
+        // Whoever looks at a port just now is done with it before it is closed.
+        monitors.lock().unwrap_or_else(PoisonError::into_inner).clear();
         // The drivers hold buffers in their rings until the ports are closed.
         let pools: Vec<Mempool> = ports.iter().map(|port| port.pool().clone()).collect();
         drop(ports);
@@ -442,8 +463,10 @@ fn make_hosts(
         })
         .map_err(|error| RuntimeError::Host { port: number, error })?;
         for listen in factories.iter().flat_map(|factory| factory.listen()) {
-            if let Listen::Tcp { port } = listen {
-                host.listen(port);
+            match listen {
+                Listen::Tcp { port } => host.listen(port),
+                Listen::GroupListeners => host.watch_listeners(),
+                Listen::Cm { .. } => {}
             }
         }
         let seed = seeds.next();

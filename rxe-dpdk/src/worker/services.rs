@@ -1,8 +1,10 @@
 //! The services of one worker: who gets which completion, connection, stream and timer.
 
+mod events;
 mod outbound;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -16,6 +18,7 @@ use rxe_proto::wire::{Gid, Path, PortId, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
 use super::context::{Context, NamedRegion, ServiceTimers};
+use super::events::EventLog;
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
@@ -48,6 +51,10 @@ counters! {
         streams_closed,
         /// Work completions handed to services.
         completions,
+        /// Queue pairs that services had not given back when the adapter stopped.
+        queue_pairs_left,
+        /// Regions and windows that services still had when the adapter stopped, those kept for later peers included.
+        regions_left,
     }
 }
 
@@ -57,15 +64,21 @@ const COMPLETION_BATCH: usize = 32;
 /// How long a peer that is not ready should wait before it sends again: code 12 is 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
-struct Connection {
+pub(super) struct Connection {
     service: usize,
     qpn: Qpn,
-    connected: bool,
+    pub(super) connected: bool,
+    /// The peer's address and port, where it said so.
+    pub(super) peer: Option<SocketAddr>,
+    /// When it was asked for.
+    pub(super) since: Instant,
 }
 
 pub(crate) struct ServiceHost {
     worker: usize,
     services: Vec<Box<dyn Service>>,
+    /// Their names.
+    names: Vec<&'static str>,
     cqs: Vec<ServiceCq>,
     objects: Objects,
     connections: HashMap<ConnId, Connection>,
@@ -73,22 +86,27 @@ pub(crate) struct ServiceHost {
     streams: HashMap<StreamId, usize>,
     groups: GroupMembers,
     timers: ServiceTimers,
+    /// Services that want to be called in every turn.
+    polled: Vec<usize>,
     allocator: Arc<dyn Allocator>,
     regions: Vec<NamedRegion>,
     ports: Arc<[LocalPort]>,
     inbox: Receiver<ToWorker>,
     outbox: Sender<ToControl>,
     stats: Arc<ServiceStats>,
+    events: EventLog,
     completions: Vec<WorkCompletion>,
     /// Where starting PSNs come from.
     psns: Seeds,
+    /// Keys that there were when the services had started.
+    first_keys: usize,
 }
 
 impl ServiceHost {
     #[expect(clippy::too_many_arguments, reason = "made in one place, from parts that have nothing in common")]
     pub(crate) fn new(
         worker: usize,
-        services: Vec<Box<dyn Service>>,
+        (names, services): (Vec<&'static str>, Vec<Box<dyn Service>>),
         engine: &mut Engine,
         allocator: Arc<dyn Allocator>,
         regions: Vec<NamedRegion>,
@@ -103,6 +121,7 @@ impl ServiceHost {
         Ok(ServiceHost {
             worker,
             services,
+            names,
             cqs,
             objects: Objects::default(),
             connections: HashMap::new(),
@@ -110,14 +129,17 @@ impl ServiceHost {
             streams: HashMap::new(),
             groups: GroupMembers::default(),
             timers: ServiceTimers::default(),
+            polled: Vec::new(),
             allocator,
             regions,
             ports,
             inbox,
             outbox,
             stats,
+            events: EventLog::default(),
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
+            first_keys: 0,
         })
     }
 
@@ -126,6 +148,13 @@ impl ServiceHost {
         for service in 0..self.services.len() {
             self.call(now, engine, service, |s, cx| s.start(cx));
         }
+        self.first_keys = engine.keys().len();
+    }
+
+    /// Counts what is still there at the end.
+    pub(crate) fn count_left(&self, engine: &Engine) {
+        self.stats.queue_pairs_left.add(engine.qp_count() as u64);
+        self.stats.regions_left.add(engine.keys().len().saturating_sub(self.first_keys) as u64);
     }
 
     /// Delivers what is due: mail from control, completions, events of queue pairs, timers. Returns whether there
@@ -145,6 +174,12 @@ impl ServiceHost {
         while let Some((service, token)) = self.timers.pop_due(now) {
             busy = true;
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
+        }
+        // By index, as a service may ask for no more of it.
+        let mut index = 0;
+        while let Some(&service) = self.polled.get(index) {
+            busy |= self.call(now, engine, service, |s, cx| s.poll(cx));
+            index += 1;
         }
         busy
     }
@@ -174,6 +209,7 @@ impl ServiceHost {
             regions: &self.regions,
             outbox: &self.outbox,
             timers: &mut self.timers,
+            polled: &mut self.polled,
         };
         f(&mut *self.services[service], &mut context)
     }
@@ -187,11 +223,8 @@ impl ServiceHost {
             engine.poll_cq(cq, &mut batch, COMPLETION_BATCH);
             self.stats.completions.add(batch.len() as u64);
             busy |= !batch.is_empty();
-            for wc in &batch {
-                // A queue pair that was destroyed since has nobody left to tell.
-                if self.objects.owner_of_qp(wc.qpn).is_some() {
-                    self.call(now, engine, service, |s, cx| s.completion(cx, wc));
-                }
+            if !batch.is_empty() {
+                self.call(now, engine, service, |s, cx| s.completions(cx, &batch));
             }
             self.completions = batch;
         }
@@ -204,7 +237,7 @@ impl ServiceHost {
             ToWorker::ConnectRequest { service, request, path } => {
                 self.connect(now, engine, service, &request, path);
             }
-            ToWorker::Asked { service, conn, qp } => self.asked(service, conn, qp),
+            ToWorker::Asked { service, conn, qp } => self.asked(now, service, conn, qp),
             ToWorker::NotAsked { service, conn, qp, reason } => {
                 self.not_asked(now, engine, service, (conn, qp), reason);
             }
@@ -247,7 +280,11 @@ impl ServiceHost {
                     self.call(now, engine, service, |s, cx| s.stream_closed(cx, stream, reset));
                 }
             }
+            ToWorker::GroupListener { service, listener } => {
+                self.call(now, engine, service, |s, cx| s.group_listener(cx, &listener));
+            }
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
+            ToWorker::Inspect(question) => self.inspect(now, engine, question),
         }
     }
 
@@ -266,7 +303,14 @@ impl ServiceHost {
                 match self.bring_up(now, engine, request, path, &accept, starting_psn) {
                     Ok(()) => {
                         self.stats.connections_accepted.inc();
-                        self.connections.insert(conn, Connection { service, qpn: accept.qp, connected: false });
+                        let connection = Connection {
+                            service,
+                            qpn: accept.qp,
+                            connected: false,
+                            peer: Some(request.source.into()),
+                            since: now,
+                        };
+                        self.connections.insert(conn, connection);
                         self.by_qp.insert(accept.qp, conn);
                         let private_data = std::mem::take(&mut accept.private_data);
                         let params = AcceptParams {
@@ -356,12 +400,15 @@ impl ServiceHost {
         connection.connected = true;
         let (service, qpn) = (connection.service, connection.qpn);
         self.stats.connections_established.inc();
+        self.log_connected(now, engine, service, qpn);
         self.call(now, engine, service, |s, cx| s.connected(cx, conn, qpn));
     }
 
     fn disconnected(&mut self, now: Instant, engine: &mut Engine, conn: ConnId, reason: EndReason) {
-        let Some(Connection { service, qpn, .. }) = self.connections.remove(&conn) else { return };
+        let Some(connection) = self.connections.remove(&conn) else { return };
+        let Connection { service, qpn, .. } = connection;
         self.by_qp.remove(&qpn);
+        self.log_disconnected(now, engine, &connection, reason);
         self.stats.connections_ended.inc();
         // Outstanding work is flushed first, so that the service sees how each request ended.
         let _ = engine.modify_qp(now, qpn, QpTransition::ToError);
@@ -388,8 +435,8 @@ impl ServiceHost {
             }
             AsyncEvent::QpError { qpn, cause } => {
                 self.stats.qp_errors.inc();
+                self.log_qp_error(now, engine, qpn, cause);
                 if let Some(&conn) = self.by_qp.get(&qpn) {
-                    tracing::info!(%qpn, %cause, "queue pair in error: connection ends");
                     self.tell(ToControl::Disconnect { conn });
                     self.disconnected(now, engine, conn, EndReason::QueuePair(cause));
                     return;
@@ -405,7 +452,26 @@ impl ServiceHost {
         }
     }
 
-    fn tell(&self, message: ToControl) {
+    /// The connection of a queue pair.
+    pub(super) fn connection_of(&self, qpn: Qpn) -> Option<(ConnId, &Connection)> {
+        let conn = *self.by_qp.get(&qpn)?;
+        Some((conn, self.connections.get(&conn)?))
+    }
+
+    /// The service that made a queue pair.
+    pub(super) fn service_of(&self, qpn: Qpn) -> Option<usize> {
+        self.objects.owner_of_qp(qpn)
+    }
+
+    pub(super) fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(super) fn service_count(&self) -> usize {
+        self.services.len()
+    }
+
+    pub(super) fn tell(&self, message: ToControl) {
         // Control outlives the workers' loops.
         let _ = self.outbox.send(message);
     }

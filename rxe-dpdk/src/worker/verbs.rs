@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use rxe_proto::mem::{Access, KeyTable, PdId};
 use rxe_proto::transport::{
     AhError, AhId, CqError, CqId, MulticastError, PostError, QpCaps, QpError, QpInfo, QpInit, QpTransition, QpType,
-    Qpn, RecvWr, SendWr, SrqError, SrqId, SrqInit,
+    Qpn, RecvWr, SendWr, SrqError, SrqId, SrqInit, WorkCompletion,
 };
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
@@ -255,6 +255,13 @@ impl Context<'_> {
     /// What there is to know about a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
         self.engine.query_qp(qpn)
+    }
+
+    /// Whether the queue pair of a completion is still there: the service may have destroyed it since.
+    #[inline]
+    pub fn has_qp_of(&self, wc: &WorkCompletion) -> bool {
+        // While nobody has gone, all that completes is of those who are there.
+        self.cq.retired == 0 || self.objects.owner_of_qp(wc.qpn).is_some()
     }
 
     /// A packet sequence number to start with that nobody can guess.

@@ -202,7 +202,7 @@ impl Net {
         of_host
             .filter_map(|(_, event)| match event {
                 HostEvent::Stream(event) => Some(*event),
-                HostEvent::NeighbourChanged { .. } => None,
+                HostEvent::NeighbourChanged { .. } | HostEvent::Listener { .. } => None,
             })
             .collect()
     }

@@ -105,7 +105,7 @@ impl Peer {
             for index in 0..count {
                 match classify(self.burst.data(index)) {
                     Ok(Frame::Roce(packet)) => {
-                        self.engine.receive(now, self.port.id(), &packet, self.burst.headroom(index));
+                        self.engine.receive(now, self.port.id(), &packet);
                     }
                     _ => self.host_frames.push(self.burst.data(index).to_vec()),
                 }

@@ -4,9 +4,9 @@
 //! All come to one port, and nothing in a request tells which it is: a connection whose first message is a version is
 //! the control connection.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use rxe_dpdk::service::{Accept, Context, DatagramDecision, Decision, PeerPath, QpSpec};
+use rxe_dpdk::service::{Accept, Context, DatagramDecision, Decision, EndReason, PeerPath, QpSpec};
 use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
 use rxe_proto::mem::{Access, MemoryRegion};
 use rxe_proto::transport::{Qpn, RemoteAddr, Sge, WcOpcode, WorkCompletion};
@@ -98,8 +98,8 @@ impl Perftest {
     pub fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let client = request.peer_gid.ip();
         if request.transport != CmTransport::Rc {
-            self.tally.refused.inc();
-            return Decision::refuse("perftest connects reliable connections only");
+            let why = "perftest connects reliable connections only";
+            return self.tally.reject(request, RejReason::ConsumerDefined, why);
         }
         let accepted = self
             .share(cx, client)
@@ -112,11 +112,7 @@ impl Perftest {
                 initiator_depth: 0,
                 private_data: Vec::new(),
             }),
-            Err(why) => {
-                self.tally.refused.inc();
-                tracing::warn!(%client, "perftest connection refused: {why}");
-                Decision::Reject { reason: RejReason::NoResources, private_data: Vec::new() }
-            }
+            Err(why) => self.tally.reject(request, RejReason::NoResources, why),
         }
     }
 
@@ -170,8 +166,9 @@ impl Perftest {
     }
 
     /// A connection is over.
-    pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn) {
+    pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn, reason: EndReason) {
         let Some(connection) = self.connections.remove(&qp) else { return };
+        self.tally.gone(connection.client, reason);
         self.rendezvous.closed(connection.client, connection.remote.0);
         if let Role::Control(number) = connection.role {
             self.end(cx, number, "it disconnected");
@@ -292,9 +289,8 @@ impl Perftest {
     }
 
     fn break_off(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
-        self.tally.post_failures.inc();
         if let Some(connection) = self.connections.get(&qp) {
-            tracing::warn!(client = %connection.client, "perftest connection broken off: {why}");
+            self.tally.fail(connection.client, why);
             cx.disconnect(connection.conn);
         }
     }
@@ -312,8 +308,7 @@ impl Perftest {
                 DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
             Err(why) => {
-                self.tally.refused.inc();
-                tracing::warn!(%client, "perftest datagram queue pair refused: {why}");
+                self.tally.refuse(SocketAddr::from(request.source), "a datagram queue pair", why);
                 DatagramDecision::Refuse { status: SidrStatus::NoQp }
             }
         }
@@ -341,7 +336,7 @@ impl Perftest {
             None => Err(format!("there is no way to its address {}", datagrams.client)),
         };
         if let Err(why) = done {
-            self.tally.post_failures.inc();
+            self.tally.fail(datagrams.client, &why);
             self.close_datagrams(cx, qp, &why);
         }
     }
@@ -366,7 +361,7 @@ impl Perftest {
             // The connections of one client live and die together.
             if !connection.ending && self.rendezvous.heard(connection.client).is_some_and(quiet) {
                 connection.ending = true;
-                self.tally.idle_ended.inc();
+                self.tally.give_up(connection.client, limit);
                 cx.disconnect(connection.conn);
             }
         }

@@ -361,29 +361,31 @@ impl Perftest {
         let quiet = |client: &Client| now.saturating_since(client.heard) >= self.config.idle_timeout;
         let gone: Vec<u64> = self.clients.iter().filter(|(_, client)| quiet(client)).map(|(n, _)| *n).collect();
         for number in gone {
-            self.tally.idle_ended.inc();
-            self.end(cx, number, "nothing came from it for too long");
+            if let Some(client) = self.clients.get(&number) {
+                self.tally.give_up(client.from, now.saturating_since(client.heard));
+            }
+            self.end(cx, number, "it was silent");
         }
     }
 
     fn nonsense(&mut self, cx: &mut Context<'_>, number: u64, nonsense: &str) {
-        self.tally.malformed.inc();
-        self.turn_away(cx, number, nonsense);
+        if let Some(client) = self.clients.get(&number) {
+            self.tally.nonsense(client.from, nonsense);
+        }
+        self.end(cx, number, nonsense);
     }
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
-        self.tally.refused.inc();
-        self.turn_away(cx, number, why);
+        if let Some(client) = self.clients.get(&number) {
+            let asked = format_args!("queue pair number {} of a test", client.qps.len() + 1);
+            self.tally.refuse(client.from, asked, why);
+        }
+        self.end(cx, number, why);
     }
 
     fn fail(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
-        self.tally.post_failures.inc();
-        self.turn_away(cx, number, why);
-    }
-
-    fn turn_away(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            tracing::warn!(client = %client.from, "perftest client turned away: {why}");
+            self.tally.fail(client.from, why);
         }
         self.end(cx, number, why);
     }

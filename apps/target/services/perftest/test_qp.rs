@@ -27,7 +27,7 @@ pub const MAX_INLINE: usize = 64;
 pub const CAPS: QpCaps = QpCaps {
     max_send_wr: WINDOW + 8,
     max_recv_wr: RECEIVES,
-    max_send_sge: 1,
+    max_send_sge: 2,
     max_recv_sge: 2,
     max_inline_data: MAX_INLINE as u32,
 };
@@ -74,7 +74,7 @@ pub struct Answerer {
     pub to: Option<DatagramTo>,
     /// What the client's next PSN was when we looked last.
     seen: Psn,
-    /// Where messages go; answers come from the last of them.
+    /// Where messages go and answers come from.
     receive: Vec<Sge>,
     echo: Echo,
 }
@@ -122,11 +122,11 @@ impl Answerer {
 
     /// Sends what is owed and may go out.
     pub fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
-        let Some(sink) = self.receive.last().copied() else { return Ok(()) };
         while let Some(length) = self.echo.next() {
             let op = self.to.as_ref().map_or(SendOp::Send { imm: None }, DatagramTo::op);
             let wr_id = u64::from(length) << 8 | WR_ECHO;
-            let wr = SendWr { wr_id, op, sges: &[Sge { length, ..sink }], flags: SendFlags::SIGNALED };
+            let (pieces, count) = pieces(&self.receive, length);
+            let wr = SendWr { wr_id, op, sges: &pieces[..count], flags: SendFlags::SIGNALED };
             cx.post_send(self.qp, &wr).map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -148,6 +148,19 @@ impl Answerer {
             to.close(cx);
         }
     }
+}
+
+/// The first `length` bytes of `buffers`, and how many pieces they are. At least one: that of an empty message.
+fn pieces(buffers: &[Sge], length: u32) -> ([Sge; 2], usize) {
+    let (mut pieces, mut count, mut left) = ([Sge::default(); 2], 0, length);
+    for (piece, buffer) in pieces.iter_mut().zip(buffers) {
+        if left > 0 || count == 0 {
+            *piece = Sge { length: left.min(buffer.length), ..*buffer };
+            left -= piece.length;
+            count += 1;
+        }
+    }
+    (pieces, count)
 }
 
 /// A queue pair that a record told us the peer of.
@@ -210,4 +223,22 @@ impl TestQp {
 /// from what came; datagrams move no PSN.
 pub fn is_untouched(cx: &Context<'_>, qp: Qpn, first: Psn) -> bool {
     cx.query_qp(qp).is_some_and(|info| info.qp_type == QpType::Rc && info.expected_psn == first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_what_came() {
+        let (head, sink) = (Sge { addr: 0x1000, length: 64, lkey: 1 }, Sge { addr: 0x8000, length: 9000, lkey: 2 });
+        let of = |buffers: &[Sge], length| {
+            let (pieces, count) = pieces(buffers, length);
+            pieces[..count].iter().map(|piece| (piece.addr, piece.length)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[head, sink], 0), [(0x1000, 0)]);
+        assert_eq!(of(&[head, sink], 64), [(0x1000, 64)]);
+        assert_eq!(of(&[head, sink], 100), [(0x1000, 64), (0x8000, 36)]);
+        assert_eq!(of(&[sink], 100), [(0x8000, 100)]);
+    }
 }

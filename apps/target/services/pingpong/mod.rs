@@ -140,8 +140,8 @@ impl Pingpong {
                 self.answer(cx, number, lines);
             }
             Err(_) => {
-                self.tally.malformed.inc();
-                self.end(cx, number, "it sent what is no line of a pingpong");
+                self.tally.nonsense(client.from, "it sent what is no line of a pingpong");
+                self.end(cx, number, "it made no sense");
             }
         }
         true
@@ -312,7 +312,9 @@ impl Pingpong {
             _ => Ok(()),
         };
         if let Err(why) = done {
-            self.tally.post_failures.inc();
+            if let Some(client) = self.clients.get(&number) {
+                self.tally.fail(client.from, &why);
+            }
             self.end(cx, number, &why);
         }
         true
@@ -340,17 +342,20 @@ impl Pingpong {
     /// Gives up clients that were not heard of for too long.
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for (number, quiet) in self.quiet(cx.now(), self.config.idle_timeout) {
-            self.tally.idle_ended.inc();
-            self.end(cx, number, &format!("nothing came from it for {} s", quiet.as_millis() / 1000));
+            if let Some(client) = self.clients.get(&number) {
+                self.tally.give_up(client.from, quiet);
+            }
+            self.end(cx, number, "it was silent");
         }
     }
 
     /// Gives up all clients that have begun and then been quiet for a moment: most have ended.
     fn make_room(&mut self, cx: &mut Context<'_>) {
         for (number, _) in self.quiet(cx.now(), SPARED) {
-            if self.clients.get(&number).is_some_and(|client| client.talk.is_done()) {
+            if let Some(client) = self.clients.get(&number).filter(|client| client.talk.is_done()) {
                 self.tally.evicted.inc();
-                self.end(cx, number, "its memory is wanted for another client");
+                tracing::info!(client = %client.from, "pingpong: client given up: its memory is wanted for another one");
+                self.end(cx, number, "it made room");
             }
         }
     }
@@ -368,9 +373,8 @@ impl Pingpong {
     }
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
-        self.tally.refused.inc();
         if let Some(client) = self.clients.get(&number) {
-            tracing::warn!(client = %client.from, "pingpong refused: {why}");
+            self.tally.refuse(client.from, "a pingpong", why);
         }
         self.end(cx, number, why);
     }

@@ -1,5 +1,7 @@
 //! One connection: what is done with the messages of the peer, and what we send.
 
+use std::net::SocketAddr;
+
 use rxe_dpdk::service::Context;
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::Duration;
@@ -58,6 +60,8 @@ impl Reserves {
 pub struct Client {
     /// The connection manager's handle.
     pub conn: ConnId,
+    /// Who it is.
+    pub from: SocketAddr,
     /// The queue pair.
     pub qp: Qpn,
     seat: Seat,
@@ -90,7 +94,7 @@ pub enum Fault {
     Nonsense(Nonsense),
     /// A work request that the queue pair did not take.
     Post(PostError),
-    /// No memory for a mapped buffer, which is counted already.
+    /// No memory for a mapped buffer.
     Memory(String),
 }
 
@@ -108,9 +112,10 @@ impl From<PostError> for Fault {
 
 impl Client {
     /// A client that connects with `peer`, to the queue pair `qp` with the memory `seat`.
-    pub fn new(conn: ConnId, qp: Qpn, seat: Seat, peer: ConnData, now: Instant) -> Client {
+    pub fn new((conn, from): (ConnId, SocketAddr), qp: Qpn, seat: Seat, peer: ConnData, now: Instant) -> Client {
         Client {
             conn,
+            from,
             qp,
             seat,
             peer,
@@ -183,7 +188,7 @@ impl Client {
     }
 
     /// Maps a buffer for the client that wants one. What comes behind in the stream waits for that.
-    fn answer_map(&mut self, cx: &mut Context<'_>, pool: &mut Pool, tally: &Tally) -> Result<(), Fault> {
+    fn answer_map(&mut self, cx: &mut Context<'_>, pool: &mut Pool) -> Result<(), Fault> {
         let Some(peer) = self.wanted else { return Ok(()) };
         if self.returning || self.sending.0 == MAX_DATA || !self.outbound.open() {
             return Ok(());
@@ -192,10 +197,7 @@ impl Client {
         if let Some(old) = self.mapped.take() {
             old.close(cx, pool);
         }
-        let mapped = Mapped::new(cx, pool, self.seat.pd, peer).map_err(|error| {
-            tally.buffer_failures.inc();
-            Fault::Memory(error)
-        })?;
+        let mapped = Mapped::new(cx, pool, self.seat.pd, peer).map_err(Fault::Memory)?;
         let bytes = mapped.entry().write(self.peer.big_endian);
         self.mapped = Some(mapped);
         let list = self.peer.list;
@@ -250,7 +252,7 @@ impl Client {
                 let entry = grant.half.map(|(offset, entry)| (self.peer.entry(entry), self.seat.half(offset)));
                 self.control(cx, Message::Credits(grant.credits), entry)?;
             }
-            self.answer_map(cx, pool, tally)?;
+            self.answer_map(cx, pool)?;
             if self.wanted.is_some() || !self.send_back(cx, store, tally)? {
                 break;
             }

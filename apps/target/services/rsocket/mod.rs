@@ -23,7 +23,7 @@ use rxe_proto::{Duration, Instant};
 
 use super::factory::Factory;
 use super::port7471::{Caller, PORT};
-use super::tally::{Book, Tally};
+use super::tally::{Book, Tally, caller};
 use client::{CAPS, Client, Fault, Reserves};
 use data::{ConnData, ENTRIES};
 use seat::Seat;
@@ -42,8 +42,6 @@ const LOOK_TOKEN: u64 = 1;
 const LOOK: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// See [`LOOK`].
 const HOT: Duration = Duration::from_millis(50);
-/// How long a client may be silent.
-const IDLE: Duration = Duration::from_secs(30);
 
 /// The service on one lcore.
 struct Rsocket {
@@ -53,21 +51,21 @@ struct Rsocket {
     /// Whether the timer that looks into mapped buffers runs, and when one had changed last.
     looking: bool,
     changed: Instant,
+    /// How long a client may be silent.
+    idle_timeout: Duration,
     tally: Arc<Tally>,
 }
 
 impl Rsocket {
-    fn new(tally: Arc<Tally>) -> Rsocket {
-        let (clients, seats) = (HashMap::new(), Vec::new());
-        Rsocket { clients, seats, reserves: Reserves::new(), looking: false, changed: Instant::ZERO, tally }
+    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> Rsocket {
+        let (clients, seats, reserves) = (HashMap::new(), Vec::new(), Reserves::new());
+        Rsocket { clients, seats, reserves, looking: false, changed: Instant::ZERO, idle_timeout, tally }
     }
 
     /// A queue pair with receives posted, and the memory behind it; or the refusal to send.
-    fn open(&mut self, cx: &mut Context<'_>) -> Result<(Qpn, Seat), Decision> {
-        let refuse = |reason, what: &str, error: String| {
-            tracing::warn!("rsocket refused, no {what}: {error}");
-            Decision::Reject { reason, private_data: Vec::new() }
-        };
+    fn open(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Result<(Qpn, Seat), Decision> {
+        let tally = Arc::clone(&self.tally);
+        let refuse = |reason, what, error: String| tally.reject(request, reason, format_args!("no {what}: {error}"));
         let seat = match self.seats.pop() {
             Some(seat) => seat,
             None => Seat::new(cx).map_err(|error| refuse(RejReason::NoResources, "memory", error))?,
@@ -119,16 +117,9 @@ impl Rsocket {
         }
         client.ending = true;
         match fault {
-            Fault::Nonsense(Nonsense(what)) => {
-                tally.malformed.inc();
-                tracing::info!(qp = %client.qp, "rsocket disconnected: {what}");
-            }
-            // Counted where it happened.
-            Fault::Memory(error) => tracing::warn!(qp = %client.qp, "rsocket disconnected, no buffer: {error}"),
-            Fault::Post(error) => {
-                tally.post_failures.inc();
-                tracing::info!(qp = %client.qp, "rsocket disconnected: {error}");
-            }
+            Fault::Nonsense(Nonsense(what)) => tally.nonsense(client.from, what),
+            Fault::Memory(error) => tally.no_buffer(client.from, "what it maps", error),
+            Fault::Post(error) => tally.fail(client.from, error),
         }
         cx.disconnect(client.conn);
     }
@@ -143,20 +134,17 @@ impl Service for Rsocket {
         let peer = match ConnData::parse(&request.private_data) {
             Some(peer) if peer.entries == ENTRIES => peer,
             _ => {
-                self.tally.refused.inc();
-                return Decision::refuse("rsockets here have lists of two buffers");
+                let why = "rsockets here have lists of two buffers";
+                return self.tally.reject(request, RejReason::ConsumerDefined, why);
             }
         };
-        let (qp, seat) = match self.open(cx) {
+        let (qp, seat) = match self.open(cx, request) {
             Ok(opened) => opened,
-            Err(refusal) => {
-                self.tally.refused.inc();
-                return refusal;
-            }
+            Err(refusal) => return refusal,
         };
         self.tally.connections.inc();
         let private_data = seat.conn_data().write();
-        let client = Client::new(request.conn, qp, seat, peer, cx.now());
+        let client = Client::new((request.conn, caller(request)), qp, seat, peer, cx.now());
         self.clients.insert(qp, client);
         Decision::Accept(Accept { qp, responder_resources: 0, initiator_depth: 0, private_data })
     }
@@ -171,7 +159,7 @@ impl Service for Rsocket {
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         let Some(client) = self.clients.remove(&qp) else { return };
-        tracing::debug!(%qp, ?reason, "rsocket gone");
+        self.tally.gone(client.from, reason);
         self.seats.push(client.close(cx, &mut self.reserves));
     }
 
@@ -207,10 +195,9 @@ impl Service for Rsocket {
         }
         cx.set_timer(SWEEP, SWEEP_TOKEN);
         for client in self.clients.values_mut() {
-            if client.silence(cx) >= IDLE && !client.ending {
+            if client.silence(cx) >= self.idle_timeout && !client.ending {
                 client.ending = true;
-                self.tally.idle_ended.inc();
-                tracing::info!(qp = %client.qp, "rsocket disconnected: nothing came from it for {} s", IDLE.as_secs());
+                self.tally.give_up(client.from, self.idle_timeout);
                 cx.disconnect(client.conn);
             } else if let Err(fault) = client.pump(cx, &mut self.reserves, &self.tally) {
                 // Others may have given back memory that it waits for.
@@ -220,8 +207,8 @@ impl Service for Rsocket {
     }
 }
 
-/// Makes the service.
-pub fn factory(book: &Book) -> Factory {
+/// Makes the service, which gives clients up that are silent for `idle_timeout`.
+pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Rsocket)];
-    Factory::new(NAME, listens, |tally| Box::new(Rsocket::new(tally)), book)
+    Factory::new(NAME, listens, move |tally| Box::new(Rsocket::new(idle_timeout, tally)), book)
 }

@@ -68,7 +68,7 @@ impl Link {
                 }
                 // What is not RoCE would be the host stack's.
                 if let Ok(Frame::Roce(packet)) = classify(&frame) {
-                    self.engines[1 - end].receive(self.now, port, &packet, 0);
+                    self.engines[1 - end].receive(self.now, port, &packet);
                 }
             }
         }

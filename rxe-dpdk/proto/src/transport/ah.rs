@@ -61,6 +61,11 @@ impl AhTable {
         Ok(id)
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Returns the protection domain that it was in.
     pub(super) fn destroy(&mut self, id: AhId) -> Result<PdId, AhError> {
         let index = id.0 & ((1 << INDEX_BITS) - 1);

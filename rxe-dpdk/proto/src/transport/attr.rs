@@ -6,7 +6,7 @@ use crate::mem::{Access, PdId};
 use crate::time::Duration;
 use crate::wire::{Path, PathMtu, Psn, Transport};
 
-use super::{CqId, EngineConfig, QpState, Qpn, SrqId};
+use super::{CqId, EngineConfig, QpState, Qpn, SrqId, Wait};
 
 /// The transport service of a queue pair; the names are those of libibverbs' `ibv_qp_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -208,6 +208,45 @@ pub struct QpInfo {
     pub cnps: (u64, u64),
     /// Whether communication is established (told or seen).
     pub established: bool,
+    /// What it waits for now.
+    pub waits: Wait,
+    /// How far its requests have come.
+    pub sends: SendProgress,
+    /// Packets of the peer's requests served, READ responses included, from where the count happened to start (RC, UC).
+    pub packets_served: u64,
+    /// Receives completed, modulo 2^32.
+    pub recvs_completed: u32,
+    /// Messages completed for the peer, modulo 2^24 (RC).
+    pub msn: u32,
+}
+
+/// How far the requests of a queue pair have come.
+#[derive(Clone, Copy, Debug)]
+pub struct SendProgress {
+    /// Packets that have their answer, or need none; from where the count happened to start.
+    pub packets: u64,
+    /// Work requests completed.
+    pub completed: u64,
+    /// Packets sent and not answered.
+    pub unacked: u64,
+    /// READs and atomics sent and not answered.
+    pub rd_outstanding: u32,
+    /// How many of those there may be.
+    pub max_rd_atomic: u32,
+    /// How often it went back to send again, for whatever reason.
+    pub retries: u64,
+    /// Transport retries left until the next progress, and how many there are in all.
+    pub retries_left: u8,
+    /// See [`retries_left`](Self::retries_left).
+    pub retry_cnt: u8,
+    /// Retries left for a peer that is not ready, and how many there are in all; 7 is without end.
+    pub rnr_retries_left: u8,
+    /// See [`rnr_retries_left`](Self::rnr_retries_left).
+    pub rnr_retry: u8,
+    /// The retransmission timeout now.
+    pub timeout: Duration,
+    /// The ACK timeout that was agreed on; `None` waits for ever.
+    pub ack_timeout: Option<Duration>,
 }
 
 pub(super) fn check_limit(name: &'static str, value: u32, limit: u32) -> Result<(), QpError> {

@@ -48,8 +48,10 @@ pub(super) struct Failure {
     pub(super) cause: QpErrorCause,
 }
 
-/// How many packets `len` bytes take.
+/// How many packets `len` bytes take; `mtu` is a power of two.
 #[inline]
 pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
-    len.div_ceil(mtu).max(1)
+    debug_assert!(mtu.is_power_of_two());
+    let whole = len >> mtu.trailing_zeros();
+    (whole + u32::from(len & (mtu - 1) != 0)).max(1)
 }

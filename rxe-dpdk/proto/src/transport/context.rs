@@ -5,14 +5,19 @@ use std::sync::Arc;
 
 use crate::mem::KeyTable;
 use crate::time::Instant;
-use crate::wire::{BthFields, DropCounters, DropReason, HeaderTemplate, PacketBuilder, TxQueue};
+use crate::wire::{
+    AckTemplate, BthFields, DropCounters, DropReason, HeaderTemplate, PacketBuilder, Psn, RocePacket, Syndrome, TxQueue,
+};
 
 use super::ah::AhTable;
 use super::cq::CqTable;
 use super::recv_queue::RecvQueue;
 use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
-use super::{AsyncEvent, CqId, EngineConfig, SrqId, TransportStats, WorkCompletion};
+use super::{AsyncEvent, CqId, EngineConfig, Qpn, SrqId, TransportStats, WorkCompletion};
+
+/// How many packets that made queue pairs go to error are remembered until somebody asks.
+const MAX_OFFENDERS: usize = 64;
 
 /// Everything of an [`Engine`](super::Engine) but its queue pairs: handed, beside one queue pair, to whatever works on
 /// that.
@@ -25,6 +30,8 @@ pub(super) struct Context {
     pub(super) ahs: AhTable,
     pub(super) timers: TimerHeap,
     pub(super) events: VecDeque<AsyncEvent>,
+    /// The last packets that made queue pairs go to error, in words.
+    pub(super) offenders: VecDeque<(Qpn, String)>,
     /// Slots of queue pairs that may have something to transmit, each at most once (a flag in the queue pair).
     pub(super) active: VecDeque<u16>,
     pub(super) stats: Arc<TransportStats>,
@@ -33,6 +40,15 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// This packet makes a queue pair go to error.
+    #[cold]
+    pub(super) fn blame(&mut self, qpn: Qpn, packet: &RocePacket<'_>) {
+        if self.offenders.len() == MAX_OFFENDERS {
+            self.offenders.pop_front();
+        }
+        self.offenders.push_back((qpn, packet.to_string()));
+    }
+
     /// Counts a dropped packet.
     #[inline]
     pub(super) fn drop(&self, reason: DropReason) {
@@ -95,7 +111,7 @@ impl Emitter {
 
     /// Asks `tx` for room and writes everything up to the BTH; `None` when there is no room. What is begun must be
     /// finished: `tx` sends it in any case.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin<'t>(
         &mut self,
         tx: &'t mut impl TxQueue,
@@ -104,12 +120,35 @@ impl Emitter {
         payload_len: usize,
     ) -> Option<PacketBuilder<'t>> {
         let len = template.frame_len(fields.opcode, payload_len);
-        let frame = tx.push(template.port(), len)?;
+        let (frame, sealed_later) = tx.push_unsealed(template.port(), len, template.seal())?;
+        self.count(len);
+        Some(template.build(frame, self.ip_id, fields, payload_len).sealed_later(sealed_later))
+    }
+
+    /// Writes an acknowledge packet; false when there is no room.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        tx: &mut impl TxQueue,
+        acks: &AckTemplate,
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: u32,
+    ) -> bool {
+        // Its ICRC is not read back from the frame.
+        let Some(frame) = tx.push(acks.port(), acks.frame_len()) else { return false };
+        self.count(acks.frame_len());
+        acks.write(frame, self.ip_id, psn, syndrome, msn);
+        true
+    }
+
+    /// A frame of `len` bytes is sent. It gets a new [`ip_id`](Emitter::ip_id).
+    #[inline(always)]
+    fn count(&mut self, len: usize) {
         // Linux peers send no zero here either; some middleboxes take zero for "not set".
         self.ip_id = self.ip_id.checked_add(1).unwrap_or(1);
         self.stats.sent_pkts.inc();
         self.stats.sent_bytes.add(len as u64);
-        Some(template.build(frame, self.ip_id, fields, payload_len))
     }
 }
 

@@ -91,6 +91,11 @@ impl CqTable {
         Ok(id)
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
     pub(super) fn destroy(&mut self, id: CqId) -> Result<(), CqError> {
         let users = self.get_mut(id).ok_or(CqError::Unknown)?.users;
         if users != 0 {

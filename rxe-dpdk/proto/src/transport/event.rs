@@ -38,11 +38,11 @@ pub enum AsyncEvent {
 }
 
 macro_rules! causes {
-    ($($(#[$meta:meta])* $variant:ident => $name:literal,)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident => $name:literal,)*) => {
         /// Why a queue pair went to the error state.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
-        pub enum QpErrorCause { $($(#[$meta])* $variant,)* }
+        pub enum QpErrorCause { $($(#[doc = $doc])* $variant,)* }
 
         impl QpErrorCause {
             /// Every cause.
@@ -51,6 +51,11 @@ macro_rules! causes {
             /// The name users see.
             pub const fn name(self) -> &'static str {
                 match self { $(QpErrorCause::$variant => $name,)* }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn describe(self) -> &'static str {
+                match self { $(QpErrorCause::$variant => concat!($($doc),*).trim_ascii(),)* }
             }
         }
     };
@@ -95,6 +100,8 @@ causes! {
     PeerOperational => "peer_operational",
     /// As requester: a response that does not fit the request.
     BadResponse => "bad_response",
+    /// Somebody who looks after the adapter wanted it to end.
+    Administrative => "administrative",
 }
 
 impl fmt::Display for QpErrorCause {

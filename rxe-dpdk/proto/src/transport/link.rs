@@ -1,8 +1,8 @@
 //! Where the peer of a queue pair is.
 
 use crate::wire::{
-    BthFields, BthOpcode, DEFAULT_PKEY, Gid, HeaderTemplate, MacAddr, Opcode, PacketBuilder, Path, PathMtu, PortId,
-    Psn, RocePacket, Transport, TxQueue,
+    AckTemplate, AddressPair, BthFields, BthOpcode, DEFAULT_PKEY, HeaderTemplate, MacAddr, Opcode, PacketBuilder, Path,
+    PathMtu, PortId, Psn, RocePacket, Transport, TxQueue,
 };
 
 use super::context::Emitter;
@@ -12,8 +12,9 @@ use super::{QpType, Qpn};
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) template: HeaderTemplate,
-    src: Gid,
-    dst: Gid,
+    pub(super) acks: AckTemplate,
+    /// The addresses of what the peer sends.
+    from_peer: AddressPair,
     pub(super) dest_qpn: Qpn,
     transport: Transport,
     pub(super) path_mtu: PathMtu,
@@ -23,10 +24,11 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(path: Path, dest_qpn: Qpn, path_mtu: PathMtu, qp_type: QpType) -> Link {
+        let template = HeaderTemplate::new(&path);
         Link {
-            template: HeaderTemplate::new(&path),
-            src: path.src,
-            dst: path.dst,
+            acks: AckTemplate::new(&template, dest_qpn.get()),
+            template,
+            from_peer: AddressPair::new(path.dst, path.src),
             dest_qpn,
             transport: qp_type.transport(),
             path_mtu,
@@ -39,7 +41,7 @@ impl Link {
     #[inline]
     pub(super) fn leads_here(&self, port: PortId, packet: &RocePacket<'_>) -> bool {
         // [PKT-ADDRESS]
-        packet.src_gid() == self.dst && packet.dst_gid() == self.src && port == self.template.port()
+        packet.is_between(&self.from_peer) && port == self.template.port()
     }
 
     /// The peer turned out to be of this type, with this path MTU.
@@ -52,10 +54,12 @@ impl Link {
     pub(super) fn set_dst_mac(&mut self, mac: MacAddr) {
         self.path.dst_mac = mac;
         self.template = HeaderTemplate::new(&self.path);
+        self.acks = AckTemplate::new(&self.template, self.dest_qpn.get());
     }
 
     /// Begins a packet to the peer; `None` when `tx` has no room.
-    #[inline]
+    // Most callers know the opcode, and with it most of the headers.
+    #[inline(always)]
     pub(super) fn begin<'t>(
         &self,
         tx: &'t mut impl TxQueue,

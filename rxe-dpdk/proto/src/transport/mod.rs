@@ -27,10 +27,11 @@ mod state;
 mod stats;
 mod table;
 mod timer;
+mod wait;
 pub mod work;
 
 pub use ah::AhError;
-pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType};
+pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, SendProgress};
 pub use config::EngineConfig;
 pub use cq::CqError;
 pub use engine::Engine;
@@ -39,6 +40,7 @@ pub use multicast::MulticastError;
 pub use srq::{SrqError, SrqInit};
 pub use state::{QpState, QpTransition, RtrAttr, RtsAttr};
 pub use stats::TransportStats;
+pub use wait::Wait;
 pub use work::{
     AhId, CqId, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SrqId, WcOpcode, WcStatus, WorkCompletion,
 };

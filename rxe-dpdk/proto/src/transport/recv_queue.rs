@@ -104,6 +104,11 @@ impl RecvQueue {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// How many were taken out, modulo 2^32.
+    pub(super) fn taken(&self) -> u32 {
+        self.head
+    }
+
     pub(super) fn clear(&mut self) {
         self.head = self.tail;
     }

@@ -44,6 +44,12 @@ impl Seq {
         Seq(self.0 - 1)
     }
 
+    /// A count that goes up by one with each packet, from where its start happened to be.
+    #[inline]
+    pub(crate) const fn count(self) -> u64 {
+        self.0
+    }
+
     /// How many packets lie between `earlier` and `self`; zero when `earlier` is the later one.
     #[inline]
     pub(crate) const fn since(self, earlier: Seq) -> u64 {

@@ -1,6 +1,6 @@
 //! Gathering from and scattering to the buffers of a work request.
 
-use crate::mem::{Access, KeyError, KeyTable, PdId};
+use crate::mem::{Access, KeyError, KeyTable, PdId, Span};
 
 use super::Sge;
 
@@ -48,6 +48,55 @@ pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst
         done += piece;
     }
     Ok(())
+}
+
+/// Where the bytes of one packet come from: found and checked before room for the packet is asked for, as a frame once
+/// begun is sent.
+pub(super) enum Source<'a> {
+    /// The work request brought them along.
+    Inline(&'a [u8]),
+    /// A piece of one buffer, as nearly always.
+    Piece(Span<'a>),
+    /// From this byte on of several buffers.
+    Pieces(&'a [Sge], usize),
+}
+
+impl<'a> Source<'a> {
+    /// Bytes `offset` to `offset + len` of the buffers. Empty buffers need no key.
+    ///
+    /// # Errors
+    /// What is wrong with a key, its rights or bounds.
+    #[inline(always)]
+    pub(super) fn find(
+        keys: &'a KeyTable,
+        pd: PdId,
+        sges: &'a [Sge],
+        offset: usize,
+        len: usize,
+    ) -> Result<Source<'a>, KeyError> {
+        if let [sge] = sges
+            && len > 0
+            && offset + len <= sge.length as usize
+        {
+            let addr = sge.addr.wrapping_add(offset as u64);
+            return keys.check_local(sge.lkey, pd, addr, len as u64, Access::empty()).map(Source::Piece);
+        }
+        check(keys, pd, sges, offset, len, Access::empty()).map(|()| Source::Pieces(sges, offset))
+    }
+
+    /// Fills `payload`, which is as long as was asked for.
+    #[inline(always)]
+    pub(super) fn fill(&self, keys: &KeyTable, pd: PdId, payload: &mut [u8]) {
+        let filled = match self {
+            Source::Inline(data) => {
+                payload.copy_from_slice(data);
+                true
+            }
+            Source::Piece(span) => span.read(0, payload).is_ok(),
+            Source::Pieces(sges, offset) => gather(keys, pd, sges, *offset, payload).is_ok(),
+        };
+        debug_assert!(filled, "it was checked");
+    }
 }
 
 /// Copies `src` to bytes `offset` to `offset + src.len()` of the buffers. When a key fails, the pieces before it have

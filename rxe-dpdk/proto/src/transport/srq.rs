@@ -99,6 +99,11 @@ impl SrqTable {
         Ok(id)
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
     /// Returns the protection domain that it was in.
     pub(super) fn destroy(&mut self, id: SrqId) -> Result<PdId, SrqError> {
         let srq = self.get_mut(id).ok_or(SrqError::Unknown)?;

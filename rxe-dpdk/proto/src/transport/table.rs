@@ -1,6 +1,7 @@
 //! From queue pair number to queue pair.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::Qpn;
 use super::qp::Qp;
@@ -93,6 +94,12 @@ impl QpTable {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
         self.slots.iter().filter_map(|slot| slot.qp.as_deref())
+    }
+
+    /// Those in these slots.
+    pub(super) fn iter_slots(&self, slots: Range<usize>) -> impl Iterator<Item = &Qp> {
+        let slots = slots.start.min(self.slots.len())..slots.end.min(self.slots.len());
+        self.slots.get(slots).unwrap_or_default().iter().filter_map(|slot| slot.qp.as_deref())
     }
 
     /// Queue pairs in the table.

@@ -93,7 +93,7 @@
 //! while engine.transmit(now, &mut tx) > 0 {
 //!     for (port, frame) in tx.frames.drain(..) {
 //!         if let Ok(Frame::Roce(packet)) = classify(&frame) {
-//!             engine.receive(now, port, &packet, 0);
+//!             engine.receive(now, port, &packet);
 //!         }
 //!     }
 //! }

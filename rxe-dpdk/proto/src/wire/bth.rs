@@ -1,9 +1,8 @@
 //! Base transport header: the first 12 bytes of every RoCE packet.
 
-use zerocopy::byteorder::network_endian::U16;
+use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::bytes::U24;
 use super::{BthOpcode, Psn};
 
 /// Length of the BTH in bytes.
@@ -15,10 +14,13 @@ pub const DEFAULT_PKEY: u16 = 0xFFFF;
 mod flag {
     pub const SE: u8 = 0x80;
     pub const MIG_REQ: u8 = 0x40;
-    pub const FECN: u8 = 0x80;
-    pub const BECN: u8 = 0x40;
-    pub const ACK_REQ: u8 = 0x80;
+    pub const FECN: u32 = 0x8000_0000;
+    pub const BECN: u32 = 0x4000_0000;
+    pub const ACK_REQ: u32 = 0x8000_0000;
 }
+
+/// The bits of a number of 24 bits.
+const LOW_24: u32 = 0xFF_FFFF;
 
 /// Base transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -27,27 +29,13 @@ pub struct Bth {
     opcode: u8,
     flags: u8,
     pkey: U16,
-    congestion: u8,
-    dest_qp: U24,
-    ack: u8,
-    psn: U24,
+    /// The congestion bits (8), then the destination queue pair (24).
+    dest_qp: U32,
+    /// The acknowledgement bit (8), then the PSN (24).
+    psn: U32,
 }
 
 impl Bth {
-    /// A header with the given fields; the flags that only setters reach are clear.
-    #[inline]
-    pub fn new(fields: BthFields, pad: usize) -> Bth {
-        Bth {
-            opcode: fields.opcode.byte(),
-            flags: if fields.solicited { flag::SE } else { 0 } | (pad as u8 & 3) << 4,
-            pkey: U16::new(fields.pkey),
-            congestion: 0,
-            dest_qp: U24::new(fields.dest_qp),
-            ack: if fields.ack_req { flag::ACK_REQ } else { 0 },
-            psn: U24::new(fields.psn.get()),
-        }
-    }
-
     /// The raw opcode byte; [`BthOpcode::from_byte`] tells its meaning.
     #[inline]
     pub const fn opcode_byte(&self) -> u8 {
@@ -87,25 +75,25 @@ impl Bth {
     /// Forward explicit congestion notification.
     #[inline]
     pub const fn fecn(&self) -> bool {
-        self.congestion & flag::FECN != 0
+        self.dest_qp.get() & flag::FECN != 0
     }
 
     /// Backward explicit congestion notification.
     #[inline]
     pub const fn becn(&self) -> bool {
-        self.congestion & flag::BECN != 0
+        self.dest_qp.get() & flag::BECN != 0
     }
 
     /// Destination queue pair number.
     #[inline]
     pub const fn dest_qp(&self) -> u32 {
-        self.dest_qp.get()
+        self.dest_qp.get() & LOW_24
     }
 
     /// The sender asks for an acknowledgement.
     #[inline]
     pub const fn ack_req(&self) -> bool {
-        self.ack & flag::ACK_REQ != 0
+        self.psn.get() & flag::ACK_REQ != 0
     }
 
     /// Packet sequence number.
@@ -123,9 +111,8 @@ impl Bth {
     /// Sets the congestion bits.
     #[inline]
     pub fn set_congestion(&mut self, fecn: bool, becn: bool) {
-        self.congestion = self.congestion & !(flag::FECN | flag::BECN)
-            | if fecn { flag::FECN } else { 0 }
-            | if becn { flag::BECN } else { 0 };
+        let bits = if fecn { flag::FECN } else { 0 } | if becn { flag::BECN } else { 0 };
+        self.dest_qp.set(self.dest_qp.get() & !(flag::FECN | flag::BECN) | bits);
     }
 }
 
@@ -145,4 +132,19 @@ pub struct BthFields {
     pub ack_req: bool,
     /// Partition key, [`DEFAULT_PKEY`] on RoCE.
     pub pkey: u16,
+}
+
+impl BthFields {
+    /// The header, as its first eight bytes and its last four. In whole numbers, since a header put together from smaller
+    /// pieces and then copied would make the processor wait for its own stores.
+    #[inline]
+    pub fn to_words(self, pad: usize) -> ([u8; 8], [u8; 4]) {
+        let flags = if self.solicited { flag::SE } else { 0 } | (pad as u8 & 3) << 4;
+        let first = u64::from(self.opcode.byte()) << 56
+            | u64::from(flags) << 48
+            | u64::from(self.pkey) << 32
+            | u64::from(self.dest_qp & LOW_24);
+        let last = if self.ack_req { flag::ACK_REQ } else { 0 } | self.psn.get();
+        (first.to_be_bytes(), last.to_be_bytes())
+    }
 }

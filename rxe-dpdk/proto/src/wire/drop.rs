@@ -5,12 +5,12 @@ use std::fmt;
 use crate::counters::Counter;
 
 macro_rules! drop_reasons {
-    ($($group:literal { $($(#[$meta:meta])* $variant:ident = $name:literal,)* })*) => {
+    ($($group:literal { $($(#[doc = $doc:literal])* $variant:ident = $name:literal,)* })*) => {
         /// Why a packet was dropped. One enum for all layers: a dropped packet counts under exactly one name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
-            $($($(#[$meta])* $variant,)*)*
+            $($($(#[doc = $doc])* $variant,)*)*
         }
 
         impl DropReason {
@@ -20,6 +20,11 @@ macro_rules! drop_reasons {
             /// The name that users see, in snake case.
             pub const fn name(self) -> &'static str {
                 match self { $($(DropReason::$variant => $name,)*)* }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn describe(self) -> &'static str {
+                match self { $($(DropReason::$variant => concat!($($doc),*).trim_ascii(),)*)* }
             }
 
             /// The layer or part that drops: a heading for listings.

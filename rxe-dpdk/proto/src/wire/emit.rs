@@ -1,17 +1,17 @@
 //! Writing packets: a template of everything in front of the BTH, and a builder for what follows.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::icrc::{ICRC_LEN, icrc};
+use super::icrc::ICRC_LEN;
 use super::net::{
     ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
     VLAN_LEN, VlanTag, checksum_add, ethertype,
 };
-use super::opcode::Headers;
+use super::opcode::{Headers, OpcodeInfo};
 use super::{
     Aeth, AtomicAckEth, AtomicEth, BTH_LEN, Bth, BthFields, BthOpcode, Deth, Feth, Ieth, ImmDt, Path, PortId, Reth,
-    Syndrome,
+    Seal, Syndrome,
 };
 
 /// Largest path_len: Ethernet, VLAN tag, IPv6, UDP.
@@ -19,7 +19,6 @@ const TEMPLATE_LEN: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
 
 /// path_len without VLAN tag.
 const IPV4_PATH: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
-const IPV6_PATH: usize = ETH_LEN + IPV6_LEN + UDP_LEN;
 
 const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 
@@ -109,6 +108,24 @@ impl HeaderTemplate {
         self.port
     }
 
+    /// Whether the packets go over IPv4.
+    #[inline]
+    pub(super) fn is_ipv4(&self) -> bool {
+        self.is_ipv4
+    }
+
+    /// Where the IP header starts.
+    #[inline]
+    pub(super) fn ip_at(&self) -> usize {
+        usize::from(self.ip_at)
+    }
+
+    /// What it takes to seal a frame with these headers.
+    #[inline]
+    pub fn seal(&self) -> Seal {
+        Seal { ip_at: self.ip_at, is_ipv4: self.is_ipv4 }
+    }
+
     /// Bytes in front of the BTH.
     #[inline]
     pub fn path_len(&self) -> usize {
@@ -118,7 +135,7 @@ impl HeaderTemplate {
     /// Length of a whole frame, Ethernet header to ICRC.
     #[inline]
     pub fn frame_len(&self, op: BthOpcode, payload_len: usize) -> usize {
-        self.path_len() + op.header_len() + payload_len + pad_of(payload_len) + ICRC_LEN
+        self.path_len() + usize::from(op.row().header_len) + payload_len + pad_of(payload_len) + ICRC_LEN
     }
 
     /// Writes everything up to the extension headers into `frame`, which has exactly `frame_len` bytes, and hands out a
@@ -126,7 +143,7 @@ impl HeaderTemplate {
     ///
     /// # Panics
     /// When `frame` is shorter than `frame_len`.
-    #[inline]
+    #[inline(always)]
     pub fn build<'b>(
         &self,
         frame: &'b mut [u8],
@@ -134,46 +151,72 @@ impl HeaderTemplate {
         fields: BthFields,
         payload_len: usize,
     ) -> PacketBuilder<'b> {
-        let path_len = self.path_len();
-        let ip_at = usize::from(self.ip_at);
         debug_assert_eq!(frame.len(), self.frame_len(fields.opcode, payload_len));
-        let (head, body) = frame.split_at_mut(path_len);
-        // The usual lengths as constants: a few moves instead of a call.
-        match path_len {
-            IPV4_PATH => head[..IPV4_PATH].copy_from_slice(&self.bytes[..IPV4_PATH]),
-            IPV6_PATH => head[..IPV6_PATH].copy_from_slice(&self.bytes[..IPV6_PATH]),
-            _ => head.copy_from_slice(&self.bytes[..path_len]),
-        }
-        let udp_len = UDP_LEN + body.len();
-        debug_assert!(udp_len + IPV4_LEN <= 0xFFFF);
-        if self.is_ipv4 {
-            let total_len = (IPV4_LEN + udp_len) as u16;
-            let sum = self.partial_sum + u32::from(total_len) + u32::from(ip_id);
-            let sum = (sum >> 16) + (sum & 0xFFFF);
-            let sum = (sum >> 16) + (sum & 0xFFFF);
-            put16(head, ip_at + 2, total_len);
-            put16(head, ip_at + 4, ip_id);
-            put16(head, ip_at + 10, !(sum as u16));
+        let pad = pad_of(payload_len);
+        // The pad: what stands in these bytes otherwise is written later.
+        // [PKT-PAD]
+        let last = frame.len() - ICRC_LEN;
+        frame[last - 4..last].fill(0);
+        let bth = fields.to_words(pad);
+        // The usual lengths as constants, so that nothing in there is checked or called.
+        if usize::from(self.len) == IPV4_PATH
+            && self.is_ipv4
+            && let Some(head) = frame.first_chunk_mut::<{ IPV4_PATH + BTH_LEN }>()
+            && let Some(path) = self.bytes.first_chunk::<IPV4_PATH>()
+        {
+            let udp_len = (last + ICRC_LEN - IPV4_PATH + UDP_LEN) as u16;
+            head[..IPV4_PATH].copy_from_slice(path);
+            self.complete_ipv4(&mut head[ETH_LEN..], ip_id, udp_len);
+            head[IPV4_PATH..IPV4_PATH + 8].copy_from_slice(&bth.0);
+            head[IPV4_PATH + 8..].copy_from_slice(&bth.1);
         } else {
-            put16(head, ip_at + 4, udp_len as u16);
+            self.build_path(frame, ip_id, bth);
         }
-        put16(head, path_len - UDP_LEN + 4, udp_len as u16);
-
-        let bth = Bth::new(fields, pad_of(payload_len));
-        let headers = fields.opcode.headers();
-        body[..BTH_LEN].copy_from_slice(bth.as_bytes());
-        if headers.contains(Headers::CNP) {
-            body[BTH_LEN..BTH_LEN + Headers::CNP.byte_len()].fill(0);
+        let info = fields.opcode.row();
+        if info.headers.contains(Headers::CNP) {
+            let body = self.path_len() + BTH_LEN;
+            frame[body..body + Headers::CNP.byte_len()].fill(0);
         }
         PacketBuilder {
             frame,
-            headers,
-            missing: headers.difference(Headers::CNP),
+            info,
+            missing: info.headers.difference(Headers::CNP),
             payload_len: payload_len as u32,
-            ip_at: self.ip_at,
             bth_at: self.len,
-            is_ipv4: self.is_ipv4,
+            seal: self.seal(),
+            sealed_later: false,
         }
+    }
+
+    /// The bytes up to the extension headers of a path of any length.
+    #[inline(never)]
+    fn build_path(&self, frame: &mut [u8], ip_id: u16, bth: ([u8; 8], [u8; 4])) {
+        let path_len = self.path_len();
+        let ip_at = usize::from(self.ip_at);
+        let (head, body) = frame.split_at_mut(path_len);
+        head.copy_from_slice(&self.bytes[..path_len]);
+        let udp_len = (UDP_LEN + body.len()) as u16;
+        if self.is_ipv4 {
+            self.complete_ipv4(&mut head[ip_at..], ip_id, udp_len);
+        } else {
+            put16(head, ip_at + 4, udp_len);
+            put16(head, ip_at + IPV6_LEN + 4, udp_len);
+        }
+        body[..8].copy_from_slice(&bth.0);
+        body[8..BTH_LEN].copy_from_slice(&bth.1);
+    }
+
+    /// Fills in what differs from packet to packet in an IPv4 header and the UDP header behind it.
+    #[inline]
+    fn complete_ipv4(&self, ip: &mut [u8], ip_id: u16, udp_len: u16) {
+        let total_len = IPV4_LEN as u16 + udp_len;
+        let sum = self.partial_sum + u32::from(total_len) + u32::from(ip_id);
+        let sum = (sum >> 16) + (sum & 0xFFFF);
+        let sum = (sum >> 16) + (sum & 0xFFFF);
+        put16(ip, 2, total_len);
+        put16(ip, 4, ip_id);
+        put16(ip, 10, !(sum as u16));
+        put16(ip, IPV4_LEN + 4, udp_len);
     }
 }
 
@@ -188,22 +231,28 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
 #[must_use = "a packet without its ICRC is not a packet"]
 pub struct PacketBuilder<'b> {
     frame: &'b mut [u8],
-    headers: Headers,
+    info: &'static OpcodeInfo,
     missing: Headers,
     payload_len: u32,
-    ip_at: u8,
     bth_at: u8,
-    is_ipv4: bool,
+    seal: Seal,
+    sealed_later: bool,
 }
 
 impl PacketBuilder<'_> {
-    #[inline]
-    fn put(&mut self, which: Headers, header: &(impl IntoBytes + Immutable)) -> &mut Self {
-        debug_assert!(self.headers.contains(which), "the opcode has no {which:?}");
-        if self.headers.contains(which) {
-            let at = usize::from(self.bth_at) + BTH_LEN + self.headers.offset_of(which);
-            let bytes = header.as_bytes();
-            self.frame[at..at + bytes.len()].copy_from_slice(bytes);
+    #[inline(always)]
+    fn put<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned>(
+        &mut self,
+        which: Headers,
+        header: T,
+    ) -> &mut Self {
+        debug_assert!(self.info.headers.contains(which), "the opcode has no {which:?}");
+        let at = usize::from(self.bth_at) + BTH_LEN;
+        if let Some(place) = self.info.place_of(which)
+            && let Some(Ok((there, _))) = self.frame.get_mut(at + place..).map(T::mut_from_prefix)
+        {
+            // In place, field by field.
+            *there = header;
             self.missing.remove(which);
         }
         self
@@ -212,49 +261,49 @@ impl PacketBuilder<'_> {
     /// RDMA extended transport header.
     #[inline]
     pub fn reth(&mut self, va: u64, rkey: u32, dma_len: u32) -> &mut Self {
-        self.put(Headers::RETH, &Reth::new(va, rkey, dma_len))
+        self.put(Headers::RETH, Reth::new(va, rkey, dma_len))
     }
 
     /// ACK extended transport header.
     #[inline]
     pub fn aeth(&mut self, syndrome: Syndrome, msn: u32) -> &mut Self {
-        self.put(Headers::AETH, &Aeth::new(syndrome, msn))
+        self.put(Headers::AETH, Aeth::new(syndrome, msn))
     }
 
     /// Atomic extended transport header.
     #[inline]
     pub fn atomic_eth(&mut self, va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> &mut Self {
-        self.put(Headers::ATOMIC, &AtomicEth::new(va, rkey, swap_or_add, compare))
+        self.put(Headers::ATOMIC, AtomicEth::new(va, rkey, swap_or_add, compare))
     }
 
     /// Atomic ACK extended transport header.
     #[inline]
     pub fn atomic_ack(&mut self, original: u64) -> &mut Self {
-        self.put(Headers::ATOMIC_ACK, &AtomicAckEth::new(original))
+        self.put(Headers::ATOMIC_ACK, AtomicAckEth::new(original))
     }
 
     /// Datagram extended transport header.
     #[inline]
     pub fn deth(&mut self, qkey: u32, src_qp: u32) -> &mut Self {
-        self.put(Headers::DETH, &Deth::new(qkey, src_qp))
+        self.put(Headers::DETH, Deth::new(qkey, src_qp))
     }
 
     /// FLUSH extended transport header.
     #[inline]
     pub fn feth(&mut self, level: u8, placement: u8) -> &mut Self {
-        self.put(Headers::FETH, &Feth::new(level, placement))
+        self.put(Headers::FETH, Feth::new(level, placement))
     }
 
     /// Immediate data, in host order.
     #[inline]
     pub fn imm(&mut self, imm: u32) -> &mut Self {
-        self.put(Headers::IMM, &ImmDt::new(imm))
+        self.put(Headers::IMM, ImmDt::new(imm))
     }
 
     /// Invalidate extended transport header.
     #[inline]
     pub fn ieth(&mut self, rkey: u32) -> &mut Self {
-        self.put(Headers::IETH, &Ieth::new(rkey))
+        self.put(Headers::IETH, Ieth::new(rkey))
     }
 
     #[inline]
@@ -284,20 +333,23 @@ impl PacketBuilder<'_> {
     /// The payload, as long as was said to `build`.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        let at = usize::from(self.bth_at) + BTH_LEN + self.headers.byte_len();
+        let at = usize::from(self.bth_at) + usize::from(self.info.header_len);
         &mut self.frame[at..at + self.payload_len as usize]
     }
 
-    /// Clears the pad and writes the ICRC.
+    /// Somebody else writes the ICRC, after `finish`.
+    #[inline]
+    pub(crate) fn sealed_later(mut self, later: bool) -> Self {
+        self.sealed_later = later;
+        self
+    }
+
+    /// Writes the ICRC.
     #[inline]
     pub fn finish(self) {
         debug_assert!(self.missing.is_empty(), "not written: {:?}", self.missing);
-        let payload_end = usize::from(self.bth_at) + BTH_LEN + self.headers.byte_len() + self.payload_len as usize;
-        let ip_at = usize::from(self.ip_at);
-        let (covered, stored) = self.frame.split_at_mut(payload_end + pad_of(self.payload_len as usize));
-        // [PKT-PAD]
-        covered[payload_end..].fill(0);
-        let icrc = icrc(&covered[ip_at..], self.is_ipv4, ip_at);
-        stored[..ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
+        if !self.sealed_later {
+            self.seal.apply(self.frame);
+        }
     }
 }

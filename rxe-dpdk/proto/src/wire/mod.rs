@@ -5,6 +5,7 @@
 //! place through a [`PacketBuilder`] and ends with its ICRC. Connection manager messages are owned values:
 //! [`cm::CmMessage`].
 
+mod ack;
 pub mod addr;
 mod aeth;
 mod atomic;
@@ -28,6 +29,7 @@ pub mod psn;
 mod reth;
 pub mod tx;
 
+pub use ack::AckTemplate;
 pub use addr::{Gid, MacAddr};
 pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_code, credit_count, rnr_timer};
 pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
@@ -36,13 +38,13 @@ pub use deth::{DETH_LEN, Deth};
 pub use drop::{DropCounters, DropReason};
 pub use emit::{HeaderTemplate, PacketBuilder};
 pub use feth::{FETH_LEN, Feth};
-pub use icrc::{ICRC_LEN, icrc};
+pub use icrc::{ICRC_LEN, IcrcKernel, icrc};
 pub use imm::{IETH_LEN, IMM_LEN, Ieth, ImmDt};
 pub use net::ROCE_UDP_PORT;
 pub use opcode::{BthOpcode, Headers, OPCODES, Opcode, OpcodeInfo, Position, Transport};
-pub use packet::{Frame, RocePacket, classify};
+pub use packet::{AddressPair, Frame, RocePacket, classify};
 pub use path::{Path, udp_source_port, udp_source_port_ud};
 pub use path_mtu::PathMtu;
 pub use psn::Psn;
 pub use reth::{RETH_LEN, Reth};
-pub use tx::{PortId, TxFrames, TxQueue};
+pub use tx::{PortId, Seal, TxFrames, TxQueue};

@@ -231,6 +231,14 @@ impl BthOpcode {
         OPCODES[self.byte() as usize].as_ref()
     }
 
+    /// The table row; one without headers when the transport does not have the operation.
+    #[inline]
+    pub(super) fn row(self) -> &'static OpcodeInfo {
+        static NONE: OpcodeInfo = OpcodeInfo::new("", BthOpcode { transport: Transport::Rc, op: Opcode::SendOnly });
+        debug_assert!(self.info().is_some(), "{self:?} does not exist");
+        self.info().unwrap_or(&NONE)
+    }
+
     /// The extension headers between BTH and payload.
     #[inline]
     pub const fn headers(self) -> Headers {
@@ -294,6 +302,10 @@ pub struct OpcodeInfo {
     pub headers: Headers,
     /// Bytes from the start of the BTH to the payload.
     pub header_len: u8,
+    /// How many of these are extension headers.
+    pub extension_len: u8,
+    /// How many bytes after the BTH each header starts, by bit of [`Headers`]; [`ABSENT`] where there is none.
+    places: [u8; 9],
     /// Where the packet stands in its message.
     pub position: Position,
     /// Goes from responder to requester.
@@ -306,7 +318,19 @@ pub struct OpcodeInfo {
     pub payload: bool,
 }
 
+/// The place of a header that is not there.
+const ABSENT: u8 = u8::MAX;
+
 impl OpcodeInfo {
+    /// How many bytes after the BTH the header `which` (one bit) starts, if there is one.
+    #[inline]
+    pub const fn place_of(&self, which: Headers) -> Option<usize> {
+        match self.places[which.bits().trailing_zeros() as usize] {
+            ABSENT => None,
+            at => Some(at as usize),
+        }
+    }
+
     /// Whether the packet goes from requester to responder. Congestion notifications are neither request nor response.
     #[inline]
     pub const fn is_request(&self) -> bool {
@@ -321,6 +345,19 @@ impl OpcodeInfo {
             opcode,
             headers: opcode.headers(),
             header_len: opcode.header_len() as u8,
+            extension_len: opcode.headers().byte_len() as u8,
+            places: {
+                let mut places = [ABSENT; 9];
+                let mut bit = 0;
+                while bit < places.len() {
+                    let which = Headers::from_bits_truncate(1 << bit);
+                    if opcode.headers().contains(which) {
+                        places[bit] = opcode.headers().offset_of(which) as u8;
+                    }
+                    bit += 1;
+                }
+                places
+            },
             position: match op {
                 SendFirst | WriteFirst | ReadResponseFirst => Position::First,
                 SendMiddle | WriteMiddle | ReadResponseMiddle => Position::Middle,

@@ -1,16 +1,15 @@
 //! A received frame: checked once from the outside in, then read without further checks.
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::icrc::{ICRC_LEN, icrc};
 use super::net::{
-    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
-    VLAN_LEN, VlanTag, checksum_add, checksum_finish, ethertype,
+    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, VLAN_LEN,
+    VlanTag, checksum_add, checksum_finish, ethertype,
 };
 use super::opcode::{Headers, OPCODES, OpcodeInfo};
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, BTH_LEN, Bth, Deth, DropReason, Feth, Gid, Ieth, ImmDt, MacAddr, Opcode, Psn, Reth,
-    Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, Feth, Gid, Ieth, ImmDt, MacAddr, Opcode, Psn, Reth, Transport,
 };
 
 /// What [`classify`] made of a frame.
@@ -22,19 +21,51 @@ pub enum Frame<'a> {
     Host,
 }
 
-/// A RoCEv2 packet whose lengths have been checked.
+/// A RoCEv2 packet whose lengths have been checked. Its parts are found once, so that looking at them costs no check.
 #[derive(Clone, Copy)]
 pub struct RocePacket<'a> {
     frame: &'a [u8],
+    eth: &'a EthHeader,
+    vlan: Option<&'a VlanTag>,
+    ip: IpHeader<'a>,
+    udp: &'a UdpHeader,
     bth: &'a Bth,
+    /// The headers between BTH and payload, as long as the opcode's are.
+    extension: &'a [u8],
     payload: &'a [u8],
+    icrc: &'a [u8; ICRC_LEN],
     info: &'static OpcodeInfo,
-    /// Where in the frame the ICRC starts.
-    icrc_at: u32,
     /// Where in the frame the IP header starts.
     ip_at: u8,
-    /// Where in the frame the BTH starts.
-    bth_at: u8,
+}
+
+/// The IP header as one or the other.
+#[derive(Clone, Copy)]
+enum IpHeader<'a> {
+    V4(&'a Ipv4Header),
+    V6(&'a Ipv6Header),
+}
+
+/// The two addresses of a packet, as they stand in its IP header: made once for a connection, compared with each of its
+/// packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddressPair {
+    /// IPv4 source and destination.
+    V4([u8; 4], [u8; 4]),
+    /// IPv6 source and destination.
+    V6([u8; 16], [u8; 16]),
+}
+
+impl AddressPair {
+    /// Two IPv4-mapped GIDs stand for IPv4, as in a [`Path`](super::Path).
+    pub fn new(src: Gid, dst: Gid) -> AddressPair {
+        if src.is_ipv4() && dst.is_ipv4() {
+            let ([.., a, b, c, d], [.., e, f, g, h]) = (src.0, dst.0);
+            AddressPair::V4([a, b, c, d], [e, f, g, h])
+        } else {
+            AddressPair::V6(src.0, dst.0)
+        }
+    }
 }
 
 /// Sorts a frame: RoCEv2, something for the host stack, or a named reason to drop it.
@@ -46,52 +77,69 @@ pub struct RocePacket<'a> {
 /// The reason to drop the frame.
 #[inline]
 pub fn classify(frame: &[u8]) -> Result<Frame<'_>, DropReason> {
-    let (eth, mut rest) = EthHeader::ref_from_prefix(frame).map_err(|_| DropReason::FrameTooShort)?;
-    let mut kind = eth.ethertype.get();
-    let mut ip_at = ETH_LEN;
-    if kind == ethertype::VLAN {
-        let (tag, inner) = VlanTag::ref_from_prefix(rest).map_err(|_| DropReason::VlanMalformed)?;
-        kind = tag.ethertype.get();
-        if kind == ethertype::VLAN {
-            return Err(DropReason::VlanMalformed);
-        }
-        rest = inner;
-        ip_at += VLAN_LEN;
+    let (eth, rest) = EthHeader::ref_from_prefix(frame).map_err(|_| DropReason::FrameTooShort)?;
+    match eth.ethertype.get() {
+        ethertype::IPV4 => classify_ipv4(frame, eth, None, rest),
+        ethertype::VLAN => classify_tagged(frame, eth, rest),
+        ethertype::IPV6 => classify_ipv6(frame, eth, None, rest),
+        ethertype::ARP => Ok(Frame::Host),
+        _ => Err(DropReason::UnknownEthertype),
     }
-    match kind {
-        ethertype::IPV4 => classify_ipv4(frame, rest, ip_at),
-        ethertype::IPV6 => classify_ipv6(frame, rest, ip_at),
+}
+
+fn classify_tagged<'a>(frame: &'a [u8], eth: &'a EthHeader, rest: &'a [u8]) -> Result<Frame<'a>, DropReason> {
+    let (tag, rest) = VlanTag::ref_from_prefix(rest).map_err(|_| DropReason::VlanMalformed)?;
+    match tag.ethertype.get() {
+        ethertype::IPV4 => classify_ipv4(frame, eth, Some(tag), rest),
+        ethertype::IPV6 => classify_ipv6(frame, eth, Some(tag), rest),
+        ethertype::VLAN => Err(DropReason::VlanMalformed),
         ethertype::ARP => Ok(Frame::Host),
         _ => Err(DropReason::UnknownEthertype),
     }
 }
 
 #[inline]
-fn classify_ipv4<'a>(frame: &'a [u8], packet: &'a [u8], ip_at: usize) -> Result<Frame<'a>, DropReason> {
+fn classify_ipv4<'a>(
+    frame: &'a [u8],
+    eth: &'a EthHeader,
+    vlan: Option<&'a VlanTag>,
+    packet: &'a [u8],
+) -> Result<Frame<'a>, DropReason> {
     let (ip, rest) = Ipv4Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
-    if ip.version_ihl < 0x45 || ip.version_ihl > 0x4F {
-        return Err(DropReason::IpHeaderMalformed);
-    }
-    if ip.protocol != IP_PROTO_UDP {
-        return Ok(Frame::Host);
-    }
-    if ip.version_ihl != 0x45 {
-        return Err(DropReason::IpOptions);
+    if ip.version_ihl != 0x45 || ip.protocol != IP_PROTO_UDP {
+        return unusual_ipv4(ip);
     }
     // [PKT-NO-FRAGMENTS]
     if ip.fragment.get() & 0x3FFF != 0 {
         return Err(DropReason::IpFragment);
     }
     // [PKT-LENGTH]
-    let udp = usize::from(ip.total_len.get())
+    let datagram = usize::from(ip.total_len.get())
         .checked_sub(IPV4_LEN)
         .and_then(|len| rest.get(..len))
         .ok_or(DropReason::IpLengthMismatch)?;
-    classify_udp(frame, udp, ip_at, IPV4_LEN, || checksum_add(0, &packet[12..IPV4_LEN]))
+    classify_udp(frame, eth, vlan, IpHeader::V4(ip), datagram)
+}
+
+/// An IPv4 header with options, of another protocol, or not one at all.
+#[cold]
+fn unusual_ipv4(ip: &Ipv4Header) -> Result<Frame<'static>, DropReason> {
+    if ip.version_ihl < 0x45 || ip.version_ihl > 0x4F {
+        Err(DropReason::IpHeaderMalformed)
+    } else if ip.protocol != IP_PROTO_UDP {
+        Ok(Frame::Host)
+    } else {
+        Err(DropReason::IpOptions)
+    }
 }
 
 #[inline]
-fn classify_ipv6<'a>(frame: &'a [u8], packet: &'a [u8], ip_at: usize) -> Result<Frame<'a>, DropReason> {
+fn classify_ipv6<'a>(
+    frame: &'a [u8],
+    eth: &'a EthHeader,
+    vlan: Option<&'a VlanTag>,
+    packet: &'a [u8],
+) -> Result<Frame<'a>, DropReason> {
     let (ip, rest) = Ipv6Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
     if ip.version_class_flow.get() >> 28 != 6 {
         return Err(DropReason::IpHeaderMalformed);
@@ -100,18 +148,18 @@ fn classify_ipv6<'a>(frame: &'a [u8], packet: &'a [u8], ip_at: usize) -> Result<
         return Ok(Frame::Host);
     }
     // [PKT-LENGTH]
-    let udp = rest.get(..usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
-    classify_udp(frame, udp, ip_at, IPV6_LEN, || checksum_add(0, &packet[8..IPV6_LEN]))
+    let datagram = rest.get(..usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
+    classify_udp(frame, eth, vlan, IpHeader::V6(ip), datagram)
 }
 
-/// `datagram` is all that IP carries; `addresses` sums the two IP addresses for the UDP checksum.
+/// `datagram` is all that IP carries.
 #[inline]
 fn classify_udp<'a>(
     frame: &'a [u8],
+    eth: &'a EthHeader,
+    vlan: Option<&'a VlanTag>,
+    ip: IpHeader<'a>,
     datagram: &'a [u8],
-    ip_at: usize,
-    ip_len: usize,
-    addresses: impl FnOnce() -> u64,
 ) -> Result<Frame<'a>, DropReason> {
     let (udp, roce) = UdpHeader::ref_from_prefix(datagram).map_err(|_| DropReason::IpLengthMismatch)?;
     // [PKT-UDP-PORT]
@@ -122,36 +170,35 @@ fn classify_udp<'a>(
         return Err(DropReason::UdpLengthMismatch);
     }
     // [PKT-UDP-CHECKSUM]
-    if udp.checksum.get() != 0 {
-        let pseudo = addresses() + u64::from(IP_PROTO_UDP) + datagram.len() as u64;
-        if checksum_finish(checksum_add(pseudo, datagram)) != 0 {
-            return Err(DropReason::UdpChecksum);
-        }
+    if udp.checksum.get() != 0 && !udp_checksum_ok(ip, datagram) {
+        return Err(DropReason::UdpChecksum);
     }
     let (bth, rest) = Bth::ref_from_prefix(roce).map_err(|_| DropReason::RoceTooShort)?;
-    let body = rest.len().checked_sub(ICRC_LEN).ok_or(DropReason::RoceTooShort)?;
+    let (body, icrc) = rest.split_last_chunk().ok_or(DropReason::RoceTooShort)?;
     // [PKT-TVER]
     if bth.tver() != 0 {
         return Err(DropReason::BthVersion);
     }
     // [PKT-OPCODE-RESERVED]
     let info = OPCODES[usize::from(bth.opcode_byte())].as_ref().ok_or(DropReason::UnknownOpcode)?;
-    let extension = usize::from(info.header_len) - BTH_LEN;
-    if body < extension {
-        return Err(DropReason::HeaderTruncated);
-    }
-    let unpadded = body.checked_sub(bth.pad()).ok_or(DropReason::PadExceedsPayload)?;
-    let payload = rest.get(extension..unpadded).ok_or(DropReason::PadExceedsPayload)?;
-    let bth_at = ip_at + ip_len + UDP_LEN;
-    Ok(Frame::Roce(RocePacket {
-        frame,
-        bth,
-        payload,
-        info,
-        icrc_at: (bth_at + BTH_LEN + body) as u32,
-        ip_at: ip_at as u8,
-        bth_at: bth_at as u8,
-    }))
+    let (extension, padded) =
+        body.split_at_checked(usize::from(info.extension_len)).ok_or(DropReason::HeaderTruncated)?;
+    let payload =
+        padded.len().checked_sub(bth.pad()).and_then(|len| padded.get(..len)).ok_or(DropReason::PadExceedsPayload)?;
+    let ip_at = ETH_LEN + if vlan.is_some() { VLAN_LEN } else { 0 };
+    let ip_at = ip_at as u8;
+    Ok(Frame::Roce(RocePacket { frame, eth, vlan, ip, udp, bth, extension, payload, icrc, info, ip_at }))
+}
+
+/// The UDP checksum, for senders that make one.
+#[inline(never)]
+fn udp_checksum_ok(ip: IpHeader<'_>, datagram: &[u8]) -> bool {
+    let addresses = match ip {
+        IpHeader::V4(ip) => checksum_add(checksum_add(0, &ip.src), &ip.dst),
+        IpHeader::V6(ip) => checksum_add(checksum_add(0, &ip.src), &ip.dst),
+    };
+    let pseudo = addresses + u64::from(IP_PROTO_UDP) + datagram.len() as u64;
+    checksum_finish(checksum_add(pseudo, datagram)) == 0
 }
 
 impl<'a> RocePacket<'a> {
@@ -161,81 +208,73 @@ impl<'a> RocePacket<'a> {
         self.frame
     }
 
-    #[inline]
-    fn eth(&self) -> EthHeader {
-        EthHeader::read_from_prefix(self.frame).map_or_else(|_| EthHeader::default(), |(eth, _)| eth)
-    }
-
     /// Ethernet source address.
     #[inline]
     pub fn src_mac(&self) -> MacAddr {
-        self.eth().src
+        self.eth.src
     }
 
     /// Ethernet destination address.
     #[inline]
     pub fn dst_mac(&self) -> MacAddr {
-        self.eth().dst
+        self.eth.dst
     }
 
     /// Tag control information of the VLAN tag, if there is one.
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
-        if usize::from(self.ip_at) == ETH_LEN {
-            return None;
-        }
-        let tag = self.frame.get(ETH_LEN..)?;
-        VlanTag::read_from_prefix(tag).ok().map(|(tag, _)| tag.tci.get())
+        self.vlan.map(|tag| tag.tci.get())
     }
 
     /// Whether the packet came over IPv4.
     #[inline]
     pub fn is_ipv4(&self) -> bool {
-        usize::from(self.bth_at - self.ip_at) == IPV4_LEN + UDP_LEN
+        matches!(self.ip, IpHeader::V4(_))
     }
 
     /// The IP header: 20 bytes (IPv4) or 40 (IPv6).
     #[inline]
     pub fn ip_header(&self) -> &'a [u8] {
-        self.frame.get(usize::from(self.ip_at)..usize::from(self.bth_at) - UDP_LEN).unwrap_or_default()
-    }
-
-    #[inline]
-    fn ip(&self) -> IpView<'a> {
-        if self.is_ipv4() {
-            Ipv4Header::ref_from_bytes(self.ip_header()).map_or(IpView::None, IpView::V4)
-        } else {
-            Ipv6Header::ref_from_bytes(self.ip_header()).map_or(IpView::None, IpView::V6)
+        match self.ip {
+            IpHeader::V4(ip) => ip.as_bytes(),
+            IpHeader::V6(ip) => ip.as_bytes(),
         }
     }
 
     /// Source address.
     #[inline]
     pub fn src_gid(&self) -> Gid {
-        match self.ip() {
-            IpView::V4(ip) => mapped(ip.src),
-            IpView::V6(ip) => Gid(ip.src),
-            IpView::None => Gid::default(),
+        match self.ip {
+            IpHeader::V4(ip) => mapped(ip.src),
+            IpHeader::V6(ip) => Gid(ip.src),
         }
     }
 
     /// Destination address.
     #[inline]
     pub fn dst_gid(&self) -> Gid {
-        match self.ip() {
-            IpView::V4(ip) => mapped(ip.dst),
-            IpView::V6(ip) => Gid(ip.dst),
-            IpView::None => Gid::default(),
+        match self.ip {
+            IpHeader::V4(ip) => mapped(ip.dst),
+            IpHeader::V6(ip) => Gid(ip.dst),
+        }
+    }
+
+    /// Whether source and destination address are these.
+    #[inline]
+    pub fn is_between(&self, pair: &AddressPair) -> bool {
+        match (self.ip, pair) {
+            (IpHeader::V4(ip), AddressPair::V4(src, dst)) => ip.src == *src && ip.dst == *dst,
+            (IpHeader::V6(ip), AddressPair::V6(src, dst)) => ip.src == *src && ip.dst == *dst,
+            _ => false,
         }
     }
 
     /// DSCP and ECN bits: IPv4 type of service or IPv6 traffic class.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
-        match self.ip() {
-            IpView::V4(ip) => ip.tos,
-            IpView::V6(ip) => (ip.version_class_flow.get() >> 20) as u8,
-            IpView::None => 0,
+        match self.ip {
+            IpHeader::V4(ip) => ip.tos,
+            IpHeader::V6(ip) => (ip.version_class_flow.get() >> 20) as u8,
         }
     }
 
@@ -248,36 +287,34 @@ impl<'a> RocePacket<'a> {
     /// IPv4 time to live or IPv6 hop limit.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
-        match self.ip() {
-            IpView::V4(ip) => ip.ttl,
-            IpView::V6(ip) => ip.hop_limit,
-            IpView::None => 0,
+        match self.ip {
+            IpHeader::V4(ip) => ip.ttl,
+            IpHeader::V6(ip) => ip.hop_limit,
         }
     }
 
     /// IPv6 flow label; 0 for IPv4.
     #[inline]
     pub fn flow_label(&self) -> u32 {
-        match self.ip() {
-            IpView::V6(ip) => ip.version_class_flow.get() & 0xF_FFFF,
-            _ => 0,
+        match self.ip {
+            IpHeader::V4(_) => 0,
+            IpHeader::V6(ip) => ip.version_class_flow.get() & 0xF_FFFF,
         }
     }
 
     /// IPv4 identification; 0 for IPv6.
     #[inline]
     pub fn ip_id(&self) -> u16 {
-        match self.ip() {
-            IpView::V4(ip) => ip.id.get(),
-            _ => 0,
+        match self.ip {
+            IpHeader::V4(ip) => ip.id.get(),
+            IpHeader::V6(_) => 0,
         }
     }
 
     /// UDP source port.
     #[inline]
     pub fn udp_src_port(&self) -> u16 {
-        let udp = self.frame.get(usize::from(self.bth_at) - UDP_LEN..).unwrap_or_default();
-        UdpHeader::read_from_prefix(udp).map_or(0, |(udp, _)| udp.src_port.get())
+        self.udp.src_port.get()
     }
 
     /// The base transport header.
@@ -340,16 +377,14 @@ impl<'a> RocePacket<'a> {
         self.payload
     }
 
+    /// The extension header `which` (one bit), if the opcode has it.
     #[inline]
     fn extension<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::Unaligned>(
         &self,
         which: Headers,
     ) -> Option<&'a T> {
-        if !self.info.headers.contains(which) {
-            return None;
-        }
-        let at = usize::from(self.bth_at) + BTH_LEN + self.info.headers.offset_of(which);
-        T::ref_from_prefix(self.frame.get(at..)?).ok().map(|(header, _)| header)
+        let at = self.info.place_of(which)?;
+        T::ref_from_prefix(self.extension.get(at..)?).ok().map(|(header, _)| header)
     }
 
     /// RDMA extended transport header.
@@ -403,24 +438,21 @@ impl<'a> RocePacket<'a> {
     /// The ICRC as stored in the packet.
     #[inline]
     pub fn icrc(&self) -> u32 {
-        let stored = self.frame.get(self.icrc_at as usize..).and_then(<[u8]>::first_chunk::<ICRC_LEN>);
-        stored.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        u32::from_le_bytes(*self.icrc)
     }
 
-    /// Whether the stored ICRC is right. `headroom` says how many initialised bytes lie in front of the frame; see
-    /// [`icrc`].
+    /// Whether the stored ICRC is right.
     #[inline]
-    pub fn icrc_ok(&self, headroom: usize) -> bool {
-        let covered = self.frame.get(usize::from(self.ip_at)..self.icrc_at as usize).unwrap_or_default();
-        icrc(covered, self.is_ipv4(), headroom + usize::from(self.ip_at)) == self.icrc()
+    pub fn icrc_ok(&self) -> bool {
+        let ip_at = usize::from(self.ip_at);
+        // From the IP header to the pad.
+        let covered = match self.ip {
+            IpHeader::V4(ip) => usize::from(ip.total_len.get()) - ICRC_LEN,
+            IpHeader::V6(ip) => IPV6_LEN + usize::from(ip.payload_len.get()) - ICRC_LEN,
+        };
+        let covered = self.frame.get(ip_at..ip_at + covered).unwrap_or_default();
+        icrc(covered, self.is_ipv4()) == self.icrc()
     }
-}
-
-/// The IP header as one or the other; `None` cannot happen after [`classify`] but spares a panic path.
-enum IpView<'a> {
-    V4(&'a Ipv4Header),
-    V6(&'a Ipv6Header),
-    None,
 }
 
 #[inline]

@@ -298,7 +298,7 @@ impl Pair {
     fn deliver(&mut self, to: usize, frame: usize) {
         // A corrupt frame may be anything; what is not RoCE any more is not ours.
         if let Ok(Frame::Roce(packet)) = classify(&self.pool[frame]) {
-            self.nodes[to].engine.receive(self.now, PORT, &packet, 0);
+            self.nodes[to].engine.receive(self.now, PORT, &packet);
         }
         self.free.push(frame);
     }

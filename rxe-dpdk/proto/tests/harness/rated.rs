@@ -109,7 +109,7 @@ impl Rated {
             while self.flights[end].front().is_some_and(|(at, _)| *at <= self.now) {
                 let Some((_, frame)) = self.flights[end].pop_front() else { break };
                 let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
-                self.nodes[1 - end].engine.receive(self.now, PORT, &packet, 0);
+                self.nodes[1 - end].engine.receive(self.now, PORT, &packet);
             }
         }
         for node in &mut self.nodes {

@@ -101,7 +101,7 @@ impl Solo {
 
     pub fn inject(&mut self, frame: &[u8]) {
         let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
-        self.node.engine.receive(self.now, PORT, &packet, 0);
+        self.node.engine.receive(self.now, PORT, &packet);
     }
 
     /// Whether a switch marks what the peer sends from now on.
@@ -218,7 +218,7 @@ impl Solo {
 
     fn describe(&self, frame: &[u8]) -> String {
         let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
-        assert!(packet.icrc_ok(0));
+        assert!(packet.icrc_ok());
         assert_eq!(packet.dest_qp(), PEER_QPN);
         describe(&packet, &self.agreed)
     }

@@ -12,9 +12,9 @@ use crate::worker::messages::{EndReason, Terms, ToControl};
 
 impl ServiceHost {
     /// The REQ is on its way: from now on the connection is one of ours.
-    pub(super) fn asked(&mut self, service: usize, conn: ConnId, qpn: Qpn) {
+    pub(super) fn asked(&mut self, now: Instant, service: usize, conn: ConnId, qpn: Qpn) {
         self.stats.connections_asked.inc();
-        self.connections.insert(conn, Connection { service, qpn, connected: false });
+        self.connections.insert(conn, Connection { service, qpn, connected: false, peer: None, since: now });
         self.by_qp.insert(qpn, conn);
     }
 
@@ -27,7 +27,7 @@ impl ServiceHost {
         (conn, qpn): (ConnId, Qpn),
         reason: EndReason,
     ) {
-        self.asked(service, conn, qpn);
+        self.asked(now, service, conn, qpn);
         self.disconnected(now, engine, conn, reason);
     }
 

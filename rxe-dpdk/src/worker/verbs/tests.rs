@@ -19,6 +19,7 @@ struct Bench {
     psns: Seeds,
     ports: Vec<LocalPort>,
     timers: ServiceTimers,
+    polled: Vec<usize>,
     outbox: mpsc::Sender<ToControl>,
     told: Receiver<ToControl>,
 }
@@ -43,6 +44,7 @@ impl Bench {
             psns: Seeds::new([1; 32]),
             ports: vec![port],
             timers: ServiceTimers::default(),
+            polled: Vec::new(),
             outbox,
             told,
         }
@@ -62,6 +64,7 @@ impl Bench {
             regions: &[],
             outbox: &self.outbox,
             timers: &mut self.timers,
+            polled: &mut self.polled,
         }
     }
 

@@ -3,6 +3,7 @@
 mod error;
 mod fast_region;
 mod invalidate;
+mod list;
 mod open_table;
 mod pd;
 mod quarantine;
@@ -21,6 +22,7 @@ pub use error::{
     BindError, DeallocPdError, DeregisterError, FastRegionError, InvalidateError, KeyError, RegisterError, RenewError,
     UnknownKey,
 };
+pub use list::{KeyInfo, KeyKind};
 use open_table::OpenTable;
 use quarantine::Quarantine;
 use slot::{Role, Slot};

@@ -1,5 +1,7 @@
 //! Open addressing by key.
 
+use std::ops::Range;
+
 /// What has a key. The default value has key 0, which means: nothing here.
 pub(super) trait Keyed: Clone + Default {
     /// The key; 0 for nothing.
@@ -49,6 +51,17 @@ impl<T: Keyed> OpenTable<T> {
     /// Whether `key` has a value.
     pub(super) fn contains(&self, key: u32) -> bool {
         self.position(key).is_some()
+    }
+
+    /// The values in these slots.
+    pub(super) fn in_slots(&self, slots: Range<usize>) -> impl Iterator<Item = &T> {
+        let slots = slots.start.min(self.slots.len())..slots.end.min(self.slots.len());
+        self.slots.get(slots).unwrap_or_default().iter().filter(|value| value.key() != 0)
+    }
+
+    /// How many slots there are, empty ones included.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// All values, to be changed; their keys must stay.

@@ -59,6 +59,7 @@ impl Engine {
                 ahs: AhTable::new(config.max_ah),
                 timers,
                 events: VecDeque::new(),
+                offenders: VecDeque::new(),
                 active: VecDeque::new(),
                 emitter: Emitter::new(Arc::clone(&stats)),
                 stats,
@@ -84,34 +85,27 @@ impl Engine {
     }
 
     /// Takes in one packet that came by `port` and whose destination queue pair, or multicast group, is this engine's to
-    /// serve. Its ICRC is verified here; `headroom` bytes in front of the frame are initialised (see
-    /// [`icrc_ok`](RocePacket::icrc_ok)). What cannot be used is counted in [`drops`](Engine::drops).
+    /// serve. Its ICRC is verified here. What cannot be used is counted in [`drops`](Engine::drops).
     ///
     /// The caller has made sure that the packet was sent to one of its addresses; that a connection's packets come from
     /// its peer is checked here.
     #[inline]
-    pub fn receive(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>, headroom: usize) {
-        if let Err(reason) = self.admit(now, port, packet, headroom) {
+    pub fn receive(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) {
+        if let Err(reason) = self.admit(now, port, packet) {
             self.cx.drop(reason);
         }
     }
 
     #[inline]
-    fn admit(
-        &mut self,
-        now: Instant,
-        port: PortId,
-        packet: &RocePacket<'_>,
-        headroom: usize,
-    ) -> Result<(), DropReason> {
+    fn admit(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Result<(), DropReason> {
         let cx = &mut self.cx;
         let qpn = Qpn::new(packet.dest_qp());
         if qpn == Qpn::MULTICAST {
-            return self.admit_multicast(port, packet, headroom);
+            return self.admit_multicast(port, packet);
         }
         let qp = self.qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
         if let Some(follow) = qp.follow {
-            check_integrity(packet, headroom)?;
+            check_integrity(packet)?;
             qp.settle(port, packet, follow)?;
         }
         let transport = packet.transport();
@@ -135,7 +129,7 @@ impl Engine {
         if !from_peer {
             return Err(DropReason::QpWrongAddress);
         }
-        check_integrity(packet, headroom)?;
+        check_integrity(packet)?;
         cx.stats.rcvd_pkts.inc();
         cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
         if packet.is_congestion_marked() {
@@ -156,7 +150,7 @@ impl Engine {
 
     /// A datagram to a group: every queue pair that is attached gets a copy.
     #[cold]
-    fn admit_multicast(&mut self, port: PortId, packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
+    fn admit_multicast(&mut self, port: PortId, packet: &RocePacket<'_>) -> Result<(), DropReason> {
         if packet.transport() != Transport::Ud {
             return Err(DropReason::QpWrongTransport);
         }
@@ -164,7 +158,7 @@ impl Engine {
         if members.is_empty() {
             return Err(DropReason::QpnUnknown);
         }
-        check_integrity(packet, headroom)?;
+        check_integrity(packet)?;
         let cx = &mut self.cx;
         cx.stats.rcvd_pkts.inc();
         cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
@@ -248,11 +242,11 @@ impl Engine {
 
 /// Partition and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.
 #[inline]
-fn check_integrity(packet: &RocePacket<'_>, headroom: usize) -> Result<(), DropReason> {
+fn check_integrity(packet: &RocePacket<'_>) -> Result<(), DropReason> {
     // [PKT-PKEY]
     if packet.bth().pkey() & 0x7FFF != 0x7FFF {
         Err(DropReason::PkeyMismatch)
-    } else if !packet.icrc_ok(headroom) {
+    } else if !packet.icrc_ok() {
         // [PKT-ICRC-CHECK]
         Err(DropReason::IcrcMismatch)
     } else {

@@ -1,11 +1,13 @@
 //! Set-up: what an engine is asked to make, change, describe and remove.
 
+use std::ops::Range;
+
 use crate::mem::{KeyTable, PdId};
 use crate::time::Instant;
 use crate::transport::qp::Qp;
 use crate::transport::{
-    AhError, AhId, CqError, CqId, MulticastError, QpError, QpInfo, QpInit, QpTransition, QpType, Qpn, SrqError, SrqId,
-    SrqInit,
+    AhError, AhId, CqError, CqId, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpTransition, QpType, Qpn,
+    SrqError, SrqId, SrqInit,
 };
 use crate::wire::{Gid, MacAddr, Path, PathMtu, PortId};
 
@@ -158,12 +160,56 @@ impl Engine {
 
     /// What there is to know about a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
-        self.qps.get(qpn).map(Qp::info)
+        self.qps.get(qpn).map(|qp| qp.info(&self.cx))
     }
 
     /// Every queue pair, in no particular order.
     pub fn qps(&self) -> impl Iterator<Item = QpInfo> + '_ {
-        self.qps.iter().map(Qp::info)
+        self.qps.iter().map(|qp| qp.info(&self.cx))
+    }
+
+    /// The queue pairs in these slots of the table, for who looks at many of them a part at a time; the table has
+    /// [`qp_slots`](Engine::qp_slots).
+    pub fn qps_in(&self, slots: Range<usize>) -> impl Iterator<Item = QpInfo> + '_ {
+        self.qps.iter_slots(slots).map(|qp| qp.info(&self.cx))
+    }
+
+    /// How many slots the table of queue pairs has.
+    pub fn qp_slots(&self) -> usize {
+        self.qps.slots()
+    }
+
+    /// How many completion queues there are.
+    pub fn cq_count(&self) -> usize {
+        self.cx.cqs.len()
+    }
+
+    /// How many shared receive queues there are.
+    pub fn srq_count(&self) -> usize {
+        self.cx.srqs.count()
+    }
+
+    /// How many address handles there are.
+    pub fn ah_count(&self) -> usize {
+        self.cx.ahs.len()
+    }
+
+    /// Takes a queue pair to the error state because somebody who looks after the adapter wants it to end: its consumer
+    /// hears of it by [`QpError`](crate::transport::AsyncEvent::QpError), as of any other error.
+    ///
+    /// # Errors
+    /// [`QpError::Unknown`].
+    pub fn abort_qp(&mut self, qpn: Qpn) -> Result<(), QpError> {
+        let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
+        qp.fail(&mut self.cx, QpErrorCause::Administrative, None, None);
+        Ok(())
+    }
+
+    /// The packet that made a queue pair go to error, in words, once; `None` when it was no packet, or too many others
+    /// have come to that since.
+    pub fn take_offender(&mut self, qpn: Qpn) -> Option<String> {
+        let at = self.cx.offenders.iter().position(|(of, _)| *of == qpn)?;
+        self.cx.offenders.remove(at).map(|(_, packet)| packet)
     }
 
     /// How many queue pairs there are.

@@ -14,7 +14,7 @@ impl Qp {
     #[inline]
     pub(in crate::transport) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
         let outcome = self.responder.handle_request(&self.common, cx, packet);
-        self.served(cx, outcome);
+        self.served(cx, packet, outcome);
         if self.responder.owes() {
             self.activate(cx);
         }
@@ -24,13 +24,13 @@ impl Qp {
     #[inline]
     pub(in crate::transport) fn handle_unreliable(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
         let outcome = self.responder.handle_unreliable(&self.common, cx, packet);
-        self.served(cx, outcome);
+        self.served(cx, packet, outcome);
     }
 
     /// What became of a request: the first one that is executed shows that the peer takes the connection for
     /// established.
     #[inline]
-    fn served(&mut self, cx: &mut Context, outcome: Result<bool, Broken>) {
+    fn served(&mut self, cx: &mut Context, packet: &RocePacket<'_>, outcome: Result<bool, Broken>) {
         // [RC-RSP-COMM-EST]
         match outcome {
             Ok(true) if !self.established => {
@@ -38,7 +38,10 @@ impl Qp {
                 cx.events.push_back(AsyncEvent::CommunicationEstablished { qpn: self.common.qpn });
             }
             Ok(_) => {}
-            Err(Broken { cause, receive }) => self.fail(cx, cause, None, receive),
+            Err(Broken { cause, receive }) => {
+                cx.blame(self.common.qpn, packet);
+                self.fail(cx, cause, None, receive);
+            }
         }
     }
 
@@ -78,6 +81,7 @@ impl Qp {
     #[inline]
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
         if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
+            cx.blame(self.common.qpn, packet);
             self.fail(cx, failure.cause, failure.wqe, None);
             return;
         }

@@ -17,7 +17,7 @@ use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
 use super::state::{QpState, QpTransition};
-use super::{AsyncEvent, QpErrorCause, Qpn, RecvWr, SendWr, WcOpcode, WcStatus};
+use super::{AsyncEvent, QpErrorCause, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
 
 impl QpCaps {
     /// Bytes of memory that a queue pair with these queues and `rd_atomic` READ and atomic resources takes.
@@ -89,7 +89,7 @@ impl Qp {
         }
     }
 
-    pub(super) fn info(&self) -> QpInfo {
+    pub(super) fn info(&self, cx: &Context) -> QpInfo {
         let link = self.link.as_ref();
         let sq = &self.requester.sq;
         QpInfo {
@@ -115,6 +115,25 @@ impl Qp {
             rtt: self.requester.rtt(),
             cnps: self.congestion.counts(),
             established: self.established,
+            waits: self.waits(cx),
+            sends: self.requester.progress(),
+            packets_served: self.responder.packets_served(),
+            recvs_completed: self.responder.rq.taken(),
+            msn: self.responder.msn(),
+        }
+    }
+
+    /// What it waits for now: its own work first, then what the peer asks of it.
+    fn waits(&self, cx: &Context) -> Wait {
+        let sends = match self.state {
+            QpState::Reset | QpState::Init | QpState::Sqe | QpState::Error => return Wait::State,
+            QpState::Rtr => Wait::Nothing,
+            QpState::Rts | QpState::Sqd => self.requester.waits_for(cx, self.state == QpState::Sqd),
+        };
+        match sends {
+            Wait::Nothing if self.responder.lacks_receive() => Wait::Receive,
+            Wait::Nothing if self.responder.owes() => Wait::Turn,
+            wait => wait,
         }
     }
 

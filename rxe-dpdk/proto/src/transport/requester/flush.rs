@@ -22,9 +22,7 @@ impl Requester {
         now: Instant,
         tx: &mut impl TxQueue,
     ) -> Sent {
-        if !self.readable(wqe, common, cx, 0, wqe.length) {
-            return self.bad_key(wqe);
-        }
+        let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.bad_key(wqe) };
         let op = if matches!(wqe.op, SendOp::Flush { .. }) { Opcode::Flush } else { Opcode::AtomicWrite };
         let flags = Flags { solicited: false, ack_req: true };
         let len = wqe.length as usize;
@@ -44,7 +42,7 @@ impl Requester {
             }
             _ => {}
         }
-        self.fill(wqe, common, cx, 0, packet.payload_mut());
+        source.fill(&cx.keys, common.pd, packet.payload_mut());
         packet.finish();
         self.asked(cx, now, 1);
         Sent::Written

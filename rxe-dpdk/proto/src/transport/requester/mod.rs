@@ -20,6 +20,7 @@ mod packet;
 mod rtt;
 mod send_queue;
 mod unreliable;
+mod wait;
 
 use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
@@ -28,7 +29,7 @@ use super::common::{Common, Failure, packets_of};
 use super::context::{Context, Turn};
 use super::link::Link;
 use super::seq::Seq;
-use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendWr, WcStatus, sge};
+use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
 use packet::Sent;
@@ -90,6 +91,8 @@ pub(super) struct Requester {
     pub(super) rnr_wait: Option<RnrWait>,
     /// When to act if nothing happens before.
     pub(super) deadline: Option<Instant>,
+    /// How often it went back to send again.
+    retries: u64,
 }
 
 /// A wait that the peer asked for.
@@ -131,6 +134,7 @@ impl Requester {
             beyond_gap: None,
             rnr_wait: None,
             deadline: None,
+            retries: 0,
         }
     }
 
@@ -171,6 +175,24 @@ impl Requester {
 
     pub(super) fn una_psn(&self) -> Psn {
         self.una.psn()
+    }
+
+    /// What queries tell of it besides what its consumer posted.
+    pub(super) fn progress(&self) -> SendProgress {
+        SendProgress {
+            packets: self.una.count(),
+            completed: self.sq.head(),
+            unacked: self.sent.since(self.una),
+            rd_outstanding: self.rd_outstanding,
+            max_rd_atomic: self.max_rd_atomic,
+            retries: self.retries,
+            retries_left: self.retries_left,
+            retry_cnt: self.retry_cnt,
+            rnr_retries_left: self.rnr_retries_left,
+            rnr_retry: self.rnr_retry,
+            timeout: self.timeout,
+            ack_timeout: self.ack_timeout,
+        }
     }
 
     /// The measured round trip time.
@@ -266,6 +288,7 @@ impl Requester {
     /// Goes back to the first PSN without an answer. With `told` the peer, or a gap, has told that it was not received;
     /// else that is a guess.
     pub(super) fn rewind(&mut self, cx: &Context, now: Instant, told: bool) {
+        self.retries += 1;
         self.measure(cx, now);
         // [RC-REQ-RTT-KARN]
         self.rtt.forget();

@@ -1,14 +1,15 @@
 //! Writing request packets.
 
-use crate::mem::Access;
+use crate::mem::{Access, KeyTable};
 use crate::time::Instant;
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
-use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus, sge};
+use crate::transport::sge::Source;
+use crate::transport::{QpErrorCause, SendFlags, SendOp, Wait, WcStatus, sge};
 use crate::wire::{Opcode, TxQueue};
 
-use super::{MAX_SPAN, Requester, SendWqe};
+use super::{Requester, SendWqe};
 
 /// What became of the next packet.
 pub(super) enum Sent {
@@ -25,7 +26,7 @@ pub(super) enum Sent {
 
 impl Requester {
     /// Writes the packet at the cursor, if it may go.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_one(
         &mut self,
         common: &Common,
@@ -57,37 +58,14 @@ impl Requester {
     /// Whether the packet at the cursor has to wait, each reason with its counter.
     #[inline]
     fn stall(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Sent> {
-        let in_flight = self.cursor.since(self.una);
-        // [RC-REQ-WINDOW]
-        if in_flight >= u64::from(cx.config.window) {
-            cx.stats.window_stalls.inc();
-            return Some(Sent::Blocked);
+        match self.obstacle(wqe, cx, draining)? {
+            Wait::Window => cx.stats.window_stalls.inc(),
+            Wait::Credit => cx.stats.credit_stalls.inc(),
+            Wait::Fence => cx.stats.fence_stalls.inc(),
+            Wait::RdAtomic => cx.stats.rd_atomic_stalls.inc(),
+            _ => {}
         }
-        if self.waits_for_credit(wqe) {
-            cx.stats.credit_stalls.inc();
-            return Some(Sent::Blocked);
-        }
-        let wants_response = wqe.op.wants_response();
-        if self.cursor > wqe.first && !wants_response {
-            return None;
-        }
-        // SQD: what was begun before is finished (or repeated), nothing else is begun.
-        // [REQ-SQD]
-        if draining && self.cursor >= self.sent {
-            return Some(Sent::Blocked);
-        }
-        // [RC-REQ-FENCE]
-        if wqe.is_fenced() && self.rd_outstanding > 0 {
-            cx.stats.fence_stalls.inc();
-            return Some(Sent::Blocked);
-        }
-        let span = in_flight + u64::from(wqe.packets);
-        // [RC-REQ-RD-ATOMIC]
-        if wants_response && (self.rd_outstanding >= self.max_rd_atomic || span > MAX_SPAN) {
-            cx.stats.rd_atomic_stalls.inc();
-            return Some(Sent::Blocked);
-        }
-        None
+        Some(Sent::Blocked)
     }
 
     /// A key of the work request at the cursor is bad. It fails when it is its turn, so that what was sent before can
@@ -100,30 +78,25 @@ impl Requester {
         Sent::Failed(Failure { wqe: Some((self.cursor_wqe, WcStatus::LocProtErr)), cause: QpErrorCause::LocalKey })
     }
 
-    /// Whether bytes `offset` to `offset + len` of the work request at the cursor can be read.
-    #[inline]
-    pub(super) fn readable(&self, wqe: &SendWqe, common: &Common, cx: &Context, offset: u32, len: u32) -> bool {
-        let sges = self.sq.sges(self.cursor_wqe);
-        wqe.inline || sge::check(&cx.keys, common.pd, sges, offset as usize, len as usize, Access::empty()).is_ok()
-    }
-
-    /// Fills `payload` with the bytes from `offset` on of the work request at the cursor, which were found readable.
-    #[inline]
-    pub(super) fn fill(&self, wqe: &SendWqe, common: &Common, cx: &Context, offset: u32, payload: &mut [u8]) {
-        let offset = offset as usize;
+    /// Where bytes `offset` to `offset + len` of the work request at the cursor are; `None` when a key is bad.
+    #[inline(always)]
+    pub(super) fn source<'a>(
+        &'a self,
+        wqe: &SendWqe,
+        common: &Common,
+        keys: &'a KeyTable,
+        offset: u32,
+        len: u32,
+    ) -> Option<Source<'a>> {
+        let (offset, len) = (offset as usize, len as usize);
         if wqe.inline {
-            if let Some(data) = self.sq.inline_data(self.cursor_wqe).get(offset..offset + payload.len()) {
-                payload.copy_from_slice(data);
-            }
-        } else {
-            let sges = self.sq.sges(self.cursor_wqe);
-            let gathered = sge::gather(&cx.keys, common.pd, sges, offset, payload);
-            debug_assert!(gathered.is_ok());
+            return self.sq.inline_data(self.cursor_wqe).get(offset..offset + len).map(Source::Inline);
         }
+        Source::find(keys, common.pd, self.sq.sges(self.cursor_wqe), offset, len).ok()
     }
 
     /// A packet of a SEND or WRITE.
-    #[inline]
+    #[inline(always)]
     fn send_message(
         &mut self,
         wqe: &SendWqe,
@@ -135,10 +108,7 @@ impl Requester {
     ) -> Sent {
         let offset = wqe.offset_of(self.cursor, common.mtu);
         let len = (wqe.length - offset).min(common.mtu);
-        // Before room is asked for, as a frame once begun is sent.
-        if !self.readable(wqe, common, cx, offset, len) {
-            return self.bad_key(wqe);
-        }
+        let Some(source) = self.source(wqe, common, &cx.keys, offset, len) else { return self.bad_key(wqe) };
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
         let probes = self.lacks_credit(wqe);
@@ -172,7 +142,7 @@ impl Requester {
         {
             packet.imm(imm);
         }
-        self.fill(wqe, common, cx, offset, packet.payload_mut());
+        source.fill(&cx.keys, common.pd, packet.payload_mut());
         packet.finish();
         self.since_ack = if asks { 0 } else { self.since_ack + 1 };
         // [RC-REQ-CREDIT-PROBE]

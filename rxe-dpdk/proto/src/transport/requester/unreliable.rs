@@ -68,9 +68,7 @@ impl Requester {
     ) -> Sent {
         let offset = wqe.offset_of(self.cursor, common.mtu);
         let len = (wqe.length - offset).min(common.mtu);
-        if !self.readable(wqe, common, cx, offset, len) {
-            return self.local_key_failure();
-        }
+        let Some(source) = self.source(wqe, common, &cx.keys, offset, len) else { return self.local_key_failure() };
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
         // [RC-REQ-SOLICITED]
@@ -90,16 +88,14 @@ impl Requester {
         {
             packet.imm(imm);
         }
-        self.fill(wqe, common, cx, offset, packet.payload_mut());
+        source.fill(&cx.keys, common.pd, packet.payload_mut());
         packet.finish();
         Sent::Written
     }
 
     fn write_datagram(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context, tx: &mut impl TxQueue) -> Sent {
         let SendOp::Datagram { ah, qpn, qkey, imm } = wqe.op else { return Sent::Blocked };
-        if !self.readable(wqe, common, cx, 0, wqe.length) {
-            return self.local_key_failure();
-        }
+        let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.local_key_failure() };
         let Some(template) = cx.ahs.template(ah, common.pd) else {
             let wqe = Some((self.cursor_wqe, WcStatus::LocQpOpErr));
             return Sent::Failed(Failure { wqe, cause: QpErrorCause::LocalOperation });
@@ -121,7 +117,7 @@ impl Requester {
         if let Some(imm) = imm {
             packet.imm(imm);
         }
-        self.fill(wqe, common, cx, 0, packet.payload_mut());
+        source.fill(&cx.keys, common.pd, packet.payload_mut());
         packet.finish();
         cx.stats.datagrams_sent.inc();
         Sent::Written

@@ -181,6 +181,21 @@ impl Responder {
         self.expected.psn()
     }
 
+    /// Messages completed, modulo 2^24.
+    pub(super) fn msn(&self) -> u32 {
+        self.msn
+    }
+
+    /// The peer's packets served so far, from where the count happened to start.
+    pub(super) fn packets_served(&self) -> u64 {
+        self.expected.count()
+    }
+
+    /// Whether a message found no receive and its peer was sent away for a while.
+    pub(super) fn lacks_receive(&self) -> bool {
+        self.told == Told::NotReady && self.rq.len() == 0
+    }
+
     /// Whether something is owed to the peer.
     #[inline]
     pub(super) fn owes(&self) -> bool {

@@ -167,14 +167,11 @@ impl Responder {
 fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
     let syndrome = responder.credits(common, cx);
     let (executed, msn) = responder.executed;
-    let op = Opcode::Acknowledge;
-    let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, executed.psn(), Flags::default(), 0) else {
-        return false;
-    };
-    packet.aeth(syndrome, msn);
-    packet.finish();
-    cx.stats.acks_sent.inc();
-    true
+    let written = cx.emitter.acknowledge(tx, &link.acks, executed.psn(), syndrome, msn);
+    if written {
+        cx.stats.acks_sent.inc();
+    }
+    written
 }
 
 /// Writes a NAK; false when there is no room.

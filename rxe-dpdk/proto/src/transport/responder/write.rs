@@ -6,7 +6,7 @@ use crate::transport::context::Context;
 use crate::transport::{QpErrorCause, WcOpcode};
 use crate::wire::RocePacket;
 
-use super::{Message, Refusal, Responder, check_remote, payload_fits};
+use super::{Message, Refusal, Responder, payload_fits};
 
 /// The longest message there is.
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
@@ -33,16 +33,15 @@ impl Responder {
         if !length_ok || left > MAX_MESSAGE || !payload_fits(packet, common.mtu) {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
+        // The whole range with the first packet, so that a bad one changes nothing; then again what each packet brings, as
+        // the region may be gone since the first.
         // [RC-RSP-RKEY-FIRST]
-        if info.position.is_start() {
-            // The whole range at once, so that a bad one changes nothing.
-            check_remote(cx, common, rkey, va, left, Access::REMOTE_WRITE)?;
-        }
         // [RC-RSP-WRITE-GONE]
-        if len > 0 {
-            // Again for each packet: the region may be gone since the first.
+        let checked = if info.position.is_start() { left } else { len };
+        // [RC-RSP-ZERO-LENGTH]
+        if checked > 0 {
             let qpn = common.qpn.get();
-            let span = cx.keys.check_remote(rkey, common.pd, qpn, va, u64::from(len), Access::REMOTE_WRITE);
+            let span = cx.keys.check_remote(rkey, common.pd, qpn, va, u64::from(checked), Access::REMOTE_WRITE);
             span.map_err(|_| Refusal::access())?.write(0, payload).map_err(|_| Refusal::access())?;
         }
         if !info.position.is_end() {

@@ -1,9 +1,7 @@
-//! SIGINT, SIGTERM and SIGHUP: the first one stops the target in order, the second one at once.
+//! SIGINT, SIGTERM and SIGHUP: the first one stops the program in order, the second one at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-
-use rxe_dpdk::worker::StopHandle;
 
 use crate::mistake::Mistake;
 
@@ -17,8 +15,11 @@ pub struct Signals(Arc<State>);
 #[derive(Default)]
 struct State {
     count: AtomicU32,
-    target: OnceLock<StopHandle>,
+    stop: OnceLock<Stop>,
 }
+
+/// How the program is told to stop.
+type Stop = Box<dyn Fn() + Send + Sync>;
 
 impl Signals {
     /// Takes the signals over. To be called before DPDK pins the main thread to its core: the thread that waits for
@@ -31,20 +32,20 @@ impl Signals {
         Ok(signals)
     }
 
-    /// What the first signal stops from now on. One that came before stops it now.
-    pub fn stop(&self, target: StopHandle) {
-        let target = self.0.target.get_or_init(|| target);
+    /// What the first signal does from now on. One that came before does it now.
+    pub fn stop(&self, stop: impl Fn() + Send + Sync + 'static) {
+        let stop = self.0.stop.get_or_init(|| Box::new(stop));
         if self.0.count.load(Ordering::SeqCst) > 0 {
-            target.stop();
+            stop();
         }
     }
 
     fn handle(&self) {
-        // The order matters: whoever sets the target after this sees that a signal has come.
+        // The order matters: whoever sets `stop` after this sees that a signal has come.
         let before = self.0.count.fetch_add(1, Ordering::SeqCst);
-        match self.0.target.get() {
+        match self.0.stop.get() {
             _ if before > 0 => std::process::exit(STOPPED_AT_ONCE),
-            Some(target) => target.stop(),
+            Some(stop) => stop(),
             // Still starting: `stop` will see the count.
             None => {}
         }

@@ -1,6 +1,6 @@
-//! What stops the target: one sentence for the user.
+//! What stops a program: one sentence for the user.
 
-/// Why the target does not start, or broke down, said to its user: what is wrong and what to do about it.
+/// Why the program does not start, or broke down, said to its user: what is wrong and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Mistake {
@@ -9,12 +9,12 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// The target cannot start, as this sentence says.
+    /// The program cannot start, as this sentence says.
     pub fn new(sentence: impl Into<String>) -> Mistake {
         Mistake { sentence: sentence.into(), exit_code: 2 }
     }
 
-    /// The target served and then broke down.
+    /// The program worked and then broke down.
     pub fn broken(sentence: impl Into<String>) -> Mistake {
         Mistake { exit_code: 1, ..Mistake::new(sentence) }
     }

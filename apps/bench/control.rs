@@ -1,0 +1,74 @@
+//! The control connection of perftest's exchange: one message there, one back.
+
+use rxe_dpdk::service::{Context, QpSpec};
+use rxe_dpdk::worker::QpCaps;
+use rxe_proto::cm::ConnId;
+use rxe_proto::mem::{Access, MemoryRegion, PdId};
+use rxe_proto::transport::{Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion};
+
+use crate::perftest::LONGEST_MESSAGE;
+
+const CAPS: QpCaps = QpCaps {
+    max_send_wr: 4,
+    max_recv_wr: 2,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline_data: LONGEST_MESSAGE as u32,
+};
+
+/// The connection.
+pub struct Control {
+    /// Ours.
+    pub qp: Qpn,
+    /// From the peer's answer on.
+    pub conn: Option<ConnId>,
+    /// Where answers go.
+    memory: MemoryRegion,
+}
+
+fn open(cx: &mut Context<'_>, pd: PdId) -> Result<Qpn, String> {
+    cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).map_err(|error| error.to_string())
+}
+
+impl Control {
+    /// A queue pair to connect.
+    ///
+    /// # Errors
+    /// In words, what is lacking.
+    pub fn open(cx: &mut Context<'_>, pd: PdId) -> Result<Control, String> {
+        let memory = cx.alloc_memory(LONGEST_MESSAGE).map_err(|error| error.to_string())?;
+        let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let qp = open(cx, pd)?;
+        Ok(Control { qp, conn: None, memory })
+    }
+
+    /// Another queue pair, after one that came to nothing.
+    ///
+    /// # Errors
+    /// In words, what is lacking.
+    pub fn reopen(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        (self.qp, self.conn) = (open(cx, self.memory.pd())?, None);
+        Ok(())
+    }
+
+    /// Says something that is answered.
+    ///
+    /// # Errors
+    /// In words, why that is impossible.
+    pub fn say(&self, cx: &mut Context<'_>, message: &[u8]) -> Result<(), String> {
+        let sge = Sge { addr: self.memory.addr(), length: LONGEST_MESSAGE as u32, lkey: self.memory.lkey() };
+        cx.post_recv(self.qp, &RecvWr { wr_id: 0, sges: &[sge] }).map_err(|error| error.to_string())?;
+        let wr = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[], flags: SendFlags::SIGNALED };
+        cx.post_send_inline(self.qp, &wr, message).map_err(|error| error.to_string())
+    }
+
+    /// The answer, if that is what completed.
+    pub fn heard(&self, wc: &WorkCompletion) -> Option<Vec<u8>> {
+        if wc.opcode != WcOpcode::Recv {
+            return None;
+        }
+        let mut answer = vec![0; wc.byte_len as usize];
+        self.memory.memory().read(0, &mut answer).ok()?;
+        Some(answer)
+    }
+}

@@ -1,0 +1,53 @@
+//! rxe-bench: measures RoCEv2 targets, as an initiator on the same engine as rxe-target.
+//!
+//! [`cli`] turns the command line into a [`plan`], and [`run`] carries it out. Tests of messages are the service
+//! [`initiator`] of an adapter: it connects as [`session`] says, or as perftest does ([`perftest`], [`control`]), and puts
+//! its [`work`] on the peer, which is [`load`] for figures and [`verify`] for certainty. [`connect_rate`] is another such
+//! service. [`echo`] sends bare [`frames`], without any adapter. [`report`] says what came out, [`progress`] how far it is.
+
+mod cli;
+mod connect_rate;
+mod control;
+mod echo;
+mod frames;
+#[path = "../generate.rs"]
+mod generate;
+mod initiator;
+mod load;
+#[path = "../common/mistake.rs"]
+mod mistake;
+mod perftest;
+mod plan;
+mod progress;
+mod report;
+mod run;
+mod session;
+#[path = "../common/signals.rs"]
+mod signals;
+mod verify;
+mod work;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use cli::Command;
+use mistake::Mistake;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(mistake) => {
+            // Where standard error is closed nobody can be told, and the exit code says it all the same.
+            let _ = writeln!(io::stderr(), "rxe-bench: {mistake}");
+            ExitCode::from(mistake.exit_code())
+        }
+    }
+}
+
+fn run() -> Result<(), Mistake> {
+    match cli::parse(std::env::args_os().skip(1))? {
+        Command::Print(text) => run::print(&text),
+        Command::Generate(folder) => generate::generate(cli::command(), &folder).map_err(Mistake::new),
+        Command::Run(plan) => run::run(&plan),
+    }
+}

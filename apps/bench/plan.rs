@@ -1,0 +1,202 @@
+//! What is to be measured.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use rxe_dpdk::host::Cidr;
+use rxe_proto::wire::PathMtu;
+
+/// The tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Test {
+    /// Rate of WRITEs
+    WriteBw,
+    /// Rate of READs
+    ReadBw,
+    /// Rate of SENDs
+    SendBw,
+    /// Rate of FETCH_ADDs
+    AtomicBw,
+    /// Time from posting a WRITE to its completion
+    WriteLat,
+    /// Time from posting a READ to its completion
+    ReadLat,
+    /// Time from posting a SEND to the arrival of the peer's answer
+    SendLat,
+    /// Time from posting a FETCH_ADD to its completion
+    AtomicLat,
+    /// Connections made and ended per second, --qp at a time
+    ConnectRate,
+    /// Rate and round trip of bare frames as long as those of WRITEs, to `reflect`
+    Echo,
+    /// Sends the frames of `echo` back
+    Reflect,
+}
+
+/// What messages do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    Write,
+    Read,
+    Send,
+    /// FETCH_ADD.
+    Atomic,
+}
+
+impl Test {
+    /// What its messages do; `None` where there are none.
+    pub fn verb(self) -> Option<Verb> {
+        match self {
+            Test::WriteBw | Test::WriteLat => Some(Verb::Write),
+            Test::ReadBw | Test::ReadLat => Some(Verb::Read),
+            Test::SendBw | Test::SendLat => Some(Verb::Send),
+            Test::AtomicBw | Test::AtomicLat => Some(Verb::Atomic),
+            Test::ConnectRate | Test::Echo | Test::Reflect => None,
+        }
+    }
+
+    /// Whether the time of each message counts, not how many there are.
+    pub fn is_latency(self) -> bool {
+        matches!(self, Test::WriteLat | Test::ReadLat | Test::SendLat | Test::AtomicLat)
+    }
+
+    /// As on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// How the peer's memory is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Protocol {
+    /// As the `region` service of rxe-target tells it; for all but SENDs
+    Region,
+    /// As perftest's servers tell it under -R; always for SENDs
+    Perftest,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    /// So many messages on each queue pair.
+    Messages(u64),
+    /// So long.
+    Time(Duration),
+}
+
+/// Where the results go besides the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Json {
+    /// To standard output, in place of the table.
+    Stdout,
+    /// To a file.
+    File(PathBuf),
+}
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub eal_args: Vec<String>,
+    pub test: Test,
+    pub protocol: Protocol,
+    /// Ours.
+    pub address: Cidr,
+    pub peer: SocketAddr,
+    /// The region to ask for; empty for the peer's first.
+    pub region: String,
+    /// Bytes of a message, one run after another.
+    pub sizes: Vec<u32>,
+    pub qps: u32,
+    pub length: Length,
+    /// What comes before and is not measured.
+    pub warm_up: Duration,
+    /// Messages outstanding on a queue pair; `None` for what suits the test.
+    pub depth: Option<u32>,
+    /// One completion for so many messages; `None` for what suits the test.
+    pub group: Option<u32>,
+    /// READs and atomics outstanding on a queue pair.
+    pub reads: u8,
+    /// `None` for the largest that the port carries.
+    pub path_mtu: Option<PathMtu>,
+    /// Bytes go both ways at once.
+    pub both_ways: bool,
+    /// Every byte is looked at.
+    pub verify: bool,
+    /// Bandwidth in Gb/s, not MiB/s.
+    pub gbits: bool,
+    pub json: Option<Json>,
+}
+
+/// Messages outstanding on a queue pair, as perftest has it.
+const DEPTH: u32 = 128;
+/// Messages outstanding on all queue pairs together: more only costs memory.
+const DEPTH_OF_ALL: u32 = 1 << 16;
+/// The least of one queue pair of many.
+const LEAST_DEPTH: u32 = 4;
+/// Beyond this size every message has its completion, as perftest has it.
+const ALONE: u32 = 8192;
+
+impl Plan {
+    /// Whether a SEND is done only when the peer has sent one back.
+    pub fn wants_answers(&self) -> bool {
+        self.test.verb() == Some(Verb::Send) && (self.test.is_latency() || self.both_ways)
+    }
+
+    /// Messages outstanding on a queue pair.
+    pub fn depth(&self) -> u32 {
+        let suits = match self.test {
+            test if test.is_latency() => 1,
+            _ => (DEPTH_OF_ALL / self.qps).clamp(LEAST_DEPTH, DEPTH),
+        };
+        self.depth.unwrap_or(suits)
+    }
+
+    /// How many messages of `size` bytes have one completion: at most as many as are outstanding.
+    pub fn group(&self, size: u32) -> u32 {
+        let suits = if size > ALONE { 1 } else { self.depth() / 4 };
+        self.group.unwrap_or(suits).clamp(1, self.depth())
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// WRITEs of 64 bytes on one queue pair.
+    pub fn plan() -> Plan {
+        Plan {
+            eal_args: Vec::new(),
+            test: Test::WriteBw,
+            protocol: Protocol::Region,
+            address: "10.0.0.2/24".parse().expect("an address"),
+            peer: "10.0.0.1:4792".parse().expect("an address"),
+            region: String::new(),
+            sizes: vec![64],
+            qps: 1,
+            length: Length::Messages(1000),
+            warm_up: Duration::ZERO,
+            depth: None,
+            group: None,
+            reads: 16,
+            path_mtu: None,
+            both_ways: false,
+            verify: false,
+            gbits: false,
+            json: None,
+        }
+    }
+
+    #[test]
+    fn depth_and_group_suit_the_test() {
+        let one = plan();
+        assert_eq!((one.depth(), one.group(64), one.group(65_536)), (128, 32, 1));
+        let many = Plan { qps: 16_384, ..plan() };
+        assert_eq!((many.depth(), many.group(64)), (4, 1));
+        let latency = Plan { test: Test::WriteLat, ..plan() };
+        assert_eq!((latency.depth(), latency.group(64)), (1, 1));
+        let told = Plan { depth: Some(10), group: Some(100), ..plan() };
+        assert_eq!((told.depth(), told.group(65_536)), (10, 10));
+    }
+}

@@ -1,0 +1,168 @@
+//! From a plan to its results.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rxe_dpdk::eal::Eal;
+use rxe_dpdk::service::ServiceFactory;
+use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig};
+use rxe_proto::transport::EngineConfig;
+use tracing::level_filters::LevelFilter;
+
+use crate::connect_rate::ConnectRateFactory;
+use crate::initiator::InitiatorFactory;
+use crate::mistake::Mistake;
+use crate::plan::{Json, Plan, Test};
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::signals::Signals;
+use crate::{echo, report};
+
+/// PSNs that a queue pair may be ahead: more than a target needs, so that the far end of the link never runs dry.
+const WINDOW: u32 = 256;
+/// Completions that may wait: all that is posted on every queue pair.
+const MAX_CQE: u32 = 1 << 24;
+
+/// Measures, and says what came out.
+pub fn run(plan: &Plan) -> Result<(), Mistake> {
+    log_to_stderr();
+    let signals = Signals::install()?;
+    let progress = Progress::start(plan);
+    let eal = Eal::init(&with_lcore(&plan.eal_args)).map_err(|error| Mistake::new(error.to_string()))?;
+    let outcomes = match (plan.test, plan.test.verb()) {
+        (Test::Reflect, _) => {
+            // It has its own words.
+            drop(progress);
+            let text = echo::reflect(&eal, &flag(&signals), print)?;
+            return print(&text);
+        }
+        (Test::Echo, _) => {
+            let outcomes = echo::echo(&eal, plan, &flag(&signals), &progress);
+            drop(progress);
+            outcomes?
+        }
+        (_, verb) => {
+            let session = Session::new(plan, progress);
+            let factory: Box<dyn ServiceFactory> = match verb {
+                Some(verb) => Box::new(InitiatorFactory { session: Arc::clone(&session), verb }),
+                None => Box::new(ConnectRateFactory(Arc::clone(&session))),
+            };
+            serve(eal, plan, &session, &signals, factory)?;
+            session.take()?
+        }
+    };
+    let (table, json) = (report::table(plan, &outcomes), report::json(&outcomes));
+    match &plan.json {
+        Some(Json::Stdout) => print(&json)?,
+        Some(Json::File(path)) => {
+            print(&table)?;
+            std::fs::write(path, json)
+                .map_err(|error| Mistake::broken(format!("{} cannot be written: {error}", path.display())))?;
+        }
+        None => print(&table)?,
+    }
+    Ok(())
+}
+
+/// Runs an adapter with one service until that ends it, or a signal does.
+fn serve(
+    eal: Eal,
+    plan: &Plan,
+    session: &Session,
+    signals: &Signals,
+    factory: Box<dyn ServiceFactory>,
+) -> Result<(), Mistake> {
+    // A connection that is over keeps its place for a while.
+    let connections = 2 * plan.qps + 64;
+    let config = RuntimeConfig {
+        ports: vec![PortSettings { addresses: vec![plan.address], ..PortSettings::default() }],
+        idle: IdlePolicy::Spin,
+        engine: EngineConfig {
+            max_qp: EngineConfig::default().max_qp.max(connections),
+            max_cqe: MAX_CQE,
+            window: WINDOW,
+            ..EngineConfig::default()
+        },
+        max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
+        ..RuntimeConfig::default()
+    };
+    let runtime = Runtime::new(eal, config, vec![factory]).map_err(|error| Mistake::new(error.to_string()))?;
+    session.set_stop(runtime.stop_handle());
+    let stop = runtime.stop_handle();
+    signals.stop(move || stop.stop());
+    let summary = runtime.run().map_err(|error| Mistake::broken(error.to_string()))?;
+    tracing::debug!("counters:\n{summary}");
+    Ok(())
+}
+
+/// What a signal raises.
+fn flag(signals: &Signals) -> Arc<AtomicBool> {
+    let flag = Arc::<AtomicBool>::default();
+    let raised = Arc::clone(&flag);
+    signals.stop(move || raised.store(true, Ordering::Relaxed));
+    flag
+}
+
+/// Writes to standard output at once.
+pub fn print(text: &str) -> Result<(), Mistake> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|error| Mistake::broken(format!("standard output does not take the results: {error}")))
+}
+
+fn log_to_stderr() {
+    let level = std::env::var("RXE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN);
+    let logger = tracing_subscriber::fmt()
+        .compact()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_max_level(level);
+    // It fails only where a logger is set already, which then gets the messages.
+    let _ = logger.try_init();
+}
+
+/// EAL's arguments, with one lcore where they choose none: the first CPU that the process may use.
+fn with_lcore(args: &[String]) -> Vec<String> {
+    let chooses = |arg: &String| {
+        let name = arg.split('=').next().unwrap_or(arg);
+        name.starts_with("-l") || name.starts_with("-c") || ["--lcores", "--corelist"].contains(&name)
+    };
+    let mut args = args.to_vec();
+    if !args.iter().any(chooses)
+        && let Some(cpu) = first_cpu(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    {
+        args.extend(["-l".to_owned(), cpu]);
+    }
+    args
+}
+
+/// The first CPU of a process that may use some, as the kernel tells its status.
+fn first_cpu(status: &str) -> Option<String> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let first: String = list.trim().chars().take_while(char::is_ascii_digit).collect();
+    (!first.is_empty()).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cpu_is_found() {
+        let status =
+            |list: &str| format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");
+        assert_eq!(first_cpu(&status("0-1")).as_deref(), Some("0"));
+        assert_eq!(first_cpu(&status("12,14-15")).as_deref(), Some("12"));
+        assert_eq!(first_cpu("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn lcores_are_chosen_once() {
+        let args = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        for given in ["-l 1", "-l1", "--lcores=1@0", "-c 2"] {
+            assert_eq!(with_lcore(&args(given)), args(given));
+        }
+        assert_eq!(with_lcore(&args("--no-pci")).len(), 3);
+    }
+}

@@ -1,0 +1,175 @@
+//! Looking after a running target: the socket of `rxe-ctl`, metrics for Prometheus.
+//!
+//! Both are served by threads of their own, started before DPDK pins the main thread to its core, so that they share no
+//! core with an lcore that never sleeps. They look at the target through an [`Inspector`] and cost it nothing while
+//! nobody asks.
+
+mod answers;
+mod exposition;
+mod http;
+mod metrics;
+mod socket;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use rxe_dpdk::telemetry::Inspector;
+use rxe_inspect::report::Device;
+use rxe_inspect::socket as place;
+
+use crate::log::LogControl;
+use crate::mistake::{Mistake, mistake};
+use crate::services::Book;
+use socket::Socket;
+
+/// Who may be served at once, by each of the two.
+const MAX_CLIENTS: usize = 32;
+
+/// What there is to look after.
+#[derive(Clone)]
+pub struct Managed {
+    /// The adapter.
+    pub inspector: Inspector,
+    /// What the services count.
+    pub book: Book,
+    /// The log.
+    pub log: LogControl,
+    /// EAL's `--file-prefix`.
+    pub prefix: String,
+}
+
+impl Managed {
+    /// The adapter, with what only the program knows of it.
+    fn device(&self) -> Device {
+        Device {
+            name: format!("rxe_{}", self.prefix),
+            file_prefix: self.prefix.clone(),
+            fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            ..self.inspector.device()
+        }
+    }
+}
+
+/// Threads that wait for something to look after.
+pub struct Management {
+    to_socket: Sender<(UnixListener, Managed)>,
+    to_metrics: Option<Sender<Managed>>,
+}
+
+/// The target is being looked after. Dropping it removes the socket.
+pub struct Serving {
+    _socket: Option<Socket>,
+}
+
+impl Management {
+    /// Starts the threads, and listens for Prometheus at `metrics` if it is to.
+    pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, Mistake> {
+        let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
+        spawn("rxe-ctl", move || {
+            let Ok((listener, managed)) = from_main.recv() else { return };
+            serve_all(
+                "rxe-ctl",
+                || listener.accept().map(|(stream, _)| stream),
+                move |stream| {
+                    answers::converse(stream, &managed);
+                },
+            );
+        })?;
+        let to_metrics = metrics.map(serve_metrics).transpose()?;
+        Ok(Management { to_socket, to_metrics })
+    }
+
+    /// From now on this is looked after. Where the socket cannot be made the target serves without it, and says so.
+    pub fn start(self, managed: Managed) -> Serving {
+        if let Some(metrics) = self.to_metrics {
+            // The thread waits for it, or is gone with the process.
+            let _ = metrics.send(managed.clone());
+        }
+        let path = place::path(&managed.prefix);
+        match Socket::bind(&path) {
+            Ok((socket, listener)) => {
+                let _ = self.to_socket.send((listener, managed));
+                Serving { _socket: Some(socket) }
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!("rxe-ctl cannot reach this target, its socket {path} cannot be made: {error}");
+                Serving { _socket: None }
+            }
+        }
+    }
+}
+
+fn serve_metrics(address: SocketAddr) -> Result<Sender<Managed>, Mistake> {
+    let listener = match TcpListener::bind(address) {
+        Ok(listener) => listener,
+        Err(error) => {
+            return mistake!(
+                "the metrics cannot be served at {address} ({}): choose another address with --metrics",
+                sentence(&error)
+            );
+        }
+    };
+    let (sender, from_main): (_, Receiver<Managed>) = channel();
+    spawn("rxe-metrics", move || {
+        let Ok(managed) = from_main.recv() else { return };
+        serve_all(
+            "rxe-metrics",
+            || listener.accept().map(|(stream, _)| stream),
+            move |stream| {
+                http::serve(stream, || metrics::text(&managed));
+            },
+        );
+    })?;
+    Ok(sender)
+}
+
+/// A system's error without its number, which says nothing to a user.
+fn sentence(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Mistake> {
+    match thread::Builder::new().name(name.to_owned()).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => mistake!("the system gives no thread for {name} ({}): allow more threads", sentence(&error)),
+    }
+}
+
+/// Takes clients for ever, each in a thread of its own, at most [`MAX_CLIENTS`] at once; more are turned away.
+fn serve_all<S: Send + 'static>(
+    name: &str,
+    accept: impl Fn() -> io::Result<S>,
+    serve: impl Fn(S) + Clone + Send + 'static,
+) {
+    struct Leave(Arc<AtomicUsize>);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok(stream) = accept() else {
+            // As when there are no descriptors: others will be given back.
+            thread::sleep(std::time::Duration::from_millis(100));
+            continue;
+        };
+        let leave = Leave(Arc::clone(&clients));
+        if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
+            continue;
+        }
+        let serve = serve.clone();
+        // Without a thread the client is turned away: its stream is dropped with the closure.
+        let _ = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _leave = leave;
+            serve(stream);
+        });
+    }
+}

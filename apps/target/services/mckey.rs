@@ -1,0 +1,264 @@
+//! The peer of `mckey`, which sends to an IPv4 multicast group or waits for datagrams in it.
+//!
+//! mckey talks to nobody but the group. That it is there shows in its host's report that somebody joins the group (IGMP),
+//! and which of the two it will do shows nowhere. So every host that joins a group gets datagrams as another mckey would
+//! send them, some time after its report, since the program is not ready yet when its host says so; and the service joins
+//! the group too and counts what comes, until nothing has come for a while.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rxe_dpdk::host::multicast_mac;
+use rxe_dpdk::service::{Context, GroupListener, Listen, QpSpec, Service};
+use rxe_dpdk::worker::QpCaps;
+use rxe_proto::Duration;
+use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::transport::{
+    AhId, PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+};
+use rxe_proto::verbs::Grh;
+use rxe_proto::wire::mad::RDMA_UDP_QKEY;
+use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
+
+use super::factory::Factory;
+use super::idle::{Idle, SWEEP};
+use super::tally::{Book, Tally};
+use crate::config::MckeyConfig;
+
+/// The name that users select the service by.
+pub const NAME: &str = "mckey";
+/// Datagrams of a group that may wait for us.
+const RECEIVES: u32 = 64;
+/// Datagrams that leave at once, and the time to the next ones.
+const BURST: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+/// A datagram and what stands in front of it.
+const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
+/// How long a datagram lives.
+const HOP_LIMIT: u8 = 64;
+/// The timer that looks for silent groups; others are numbers of [`Parcel`]s.
+const SWEEP_TOKEN: u64 = u64::MAX;
+const CAPS: QpCaps =
+    QpCaps { max_send_wr: 256, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+
+/// A group behind a port.
+type Group = (PortId, IpAddr);
+
+/// Our queue pair in all groups behind one port.
+struct Member {
+    port: PortId,
+    qp: Qpn,
+    path_mtu: PathMtu,
+    /// Receives, one over the other, since nobody reads them; what is sent lies behind.
+    region: MemoryRegion,
+}
+
+impl Member {
+    fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.region.addr() + offset as u64, length: length as u32, lkey: self.region.lkey() }
+    }
+
+    fn post_recv(&self, cx: &mut Context<'_>) -> Result<(), PostError> {
+        cx.post_recv(self.qp, &RecvWr { wr_id: 0, sges: &[self.sge(0, SLOT)] })
+    }
+
+    /// A queue pair for a port.
+    fn new(cx: &mut Context<'_>, port: PortId) -> Result<Member, String> {
+        let path_mtu = cx.port(port).ok_or("no such port")?.path_mtu;
+        let memory = cx.alloc_memory(2 * SLOT).map_err(|error| error.to_string())?;
+        let pd = cx.alloc_pd();
+        let region = match cx.register(pd, memory, Access::LOCAL_WRITE) {
+            Ok(region) => region,
+            Err(error) => {
+                cx.dealloc_pd(pd);
+                return Err(error.to_string());
+            }
+        };
+        let made = cx.create_qp(&QpSpec::ud(pd, CAPS, port, RDMA_UDP_QKEY)).map_err(|error| error.to_string());
+        let opened = made.and_then(|qp| {
+            let member = Member { port, qp, path_mtu, region: region.clone() };
+            let opened = cx.open_datagram_qp(qp, path_mtu).map_err(|error| error.to_string());
+            let posted = opened
+                .and_then(|()| (0..RECEIVES).try_for_each(|_| member.post_recv(cx)).map_err(|error| error.to_string()));
+            posted.map(|()| member).inspect_err(|_| cx.destroy_qp(qp))
+        });
+        opened.inspect_err(|_| {
+            cx.deregister(&region);
+            cx.dealloc_pd(pd);
+        })
+    }
+
+    /// The way to a group.
+    fn way_to(&self, cx: &Context<'_>, group: IpAddr) -> Result<Path, String> {
+        let port = cx.port(self.port).ok_or("no such port")?;
+        let source = port.addresses.iter().find(|ip| ip.is_ipv4() == group.is_ipv4());
+        let source = source.ok_or("the port has no address of the group's family")?;
+        Ok(Path {
+            port: self.port,
+            src_mac: port.mac,
+            dst_mac: multicast_mac(group).ok_or("it is no group")?,
+            vlan: port.vlan,
+            src: Gid::from(*source),
+            dst: Gid::from(group),
+            udp_src_port: udp_source_port_ud(self.qp.get()),
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: HOP_LIMIT,
+        })
+    }
+}
+
+/// What a host is to get.
+struct Parcel {
+    group: Group,
+    host: IpAddr,
+    left: u32,
+}
+
+/// The service on one lcore.
+struct Mckey {
+    config: MckeyConfig,
+    members: Vec<Member>,
+    /// The groups that we are in, and the way to them.
+    groups: HashMap<Group, AhId>,
+    parcels: HashMap<u64, Parcel>,
+    next: u64,
+    idle: Idle<Group>,
+    tally: Arc<Tally>,
+}
+
+impl Mckey {
+    fn new(config: MckeyConfig, tally: Arc<Tally>) -> Mckey {
+        let idle = Idle::new(config.idle_timeout);
+        let (groups, parcels) = (HashMap::new(), HashMap::new());
+        Mckey { config, members: Vec::new(), groups, parcels, next: 0, idle, tally }
+    }
+
+    /// Our queue pair behind a port.
+    fn member(&mut self, cx: &mut Context<'_>, port: PortId) -> Result<usize, String> {
+        if let Some(index) = self.members.iter().position(|member| member.port == port) {
+            return Ok(index);
+        }
+        self.members.push(Member::new(cx, port)?);
+        Ok(self.members.len() - 1)
+    }
+
+    /// Joins a group, unless we are in it.
+    fn join(&mut self, cx: &mut Context<'_>, group: Group) -> Result<(), String> {
+        let index = self.member(cx, group.0)?;
+        if !self.groups.contains_key(&group) {
+            let member = &self.members[index];
+            let way = member.way_to(cx, group.1)?;
+            let ah = cx.create_ah(member.region.pd(), &way).map_err(|error| error.to_string())?;
+            if let Err(error) = cx.attach_multicast(member.qp, way.dst) {
+                // Made above, so it exists.
+                let _ = cx.destroy_ah(ah);
+                return Err(error.to_string());
+            }
+            tracing::info!(group = %group.1, "{NAME}: joined");
+            self.groups.insert(group, ah);
+        }
+        self.idle.heard(group, cx.now());
+        Ok(())
+    }
+
+    fn leave(&mut self, cx: &mut Context<'_>, group: Group) {
+        let Some(ah) = self.groups.remove(&group) else { return };
+        // Both exist: nobody else knows them.
+        let _ = cx.destroy_ah(ah);
+        if let Some(member) = self.members.iter().find(|member| member.port == group.0) {
+            let _ = cx.detach_multicast(member.qp, Gid::from(group.1));
+        }
+    }
+
+    /// Sends some of what a host is to get; `None` when that was all.
+    fn send(&mut self, cx: &mut Context<'_>, number: u64) -> Option<()> {
+        let parcel = self.parcels.get_mut(&number)?;
+        let ah = *self.groups.get(&parcel.group)?;
+        let member = self.members.iter().find(|member| member.port == parcel.group.0)?;
+        self.idle.heard(parcel.group, cx.now());
+        let length = self.config.size.min(member.path_mtu.bytes());
+        // As mckey does: who we are is in the immediate data.
+        let op = SendOp::Datagram { ah, qpn: Qpn::MULTICAST, qkey: RDMA_UDP_QKEY, imm: Some(member.qp.get()) };
+        let wr = SendWr { wr_id: 0, op, sges: &[member.sge(SLOT, length)], flags: SendFlags::SIGNALED };
+        for _ in 0..parcel.left.min(BURST) {
+            if let Err(error) = cx.post_send(member.qp, &wr) {
+                self.tally.fail(parcel.host, error);
+                return None;
+            }
+            parcel.left -= 1;
+            self.tally.exchanges.inc();
+        }
+        (parcel.left > 0).then_some(())
+    }
+}
+
+impl Service for Mckey {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        cx.set_timer(SWEEP, SWEEP_TOKEN);
+    }
+
+    fn group_listener(&mut self, cx: &mut Context<'_>, listener: &GroupListener) {
+        let GroupListener { port, group: ip, host, joined } = *listener;
+        let group = (port, ip);
+        if !joined {
+            self.parcels.retain(|_, parcel| parcel.group != group || parcel.host != host);
+            return;
+        }
+        if let Err(why) = self.join(cx, group) {
+            self.tally.refuse(host, format_args!("datagrams of group {ip}"), why);
+            return;
+        }
+        self.tally.connections.inc();
+        let number = self.next;
+        self.next += 1;
+        self.parcels.insert(number, Parcel { group, host, left: self.config.count });
+        cx.set_timer(self.config.send_after, number);
+    }
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
+            return;
+        }
+        let Some(member) = self.members.iter().find(|member| member.qp == wc.qpn) else { return };
+        // It names the group; the last receive's bytes are good enough, as all lie in one place.
+        if let Ok(grh) = Grh::read(member.region.memory(), 0) {
+            let group = (member.port, grh.dst.ip());
+            if self.groups.contains_key(&group) {
+                self.idle.heard(group, cx.now());
+            }
+        }
+        self.tally.group_datagrams.inc();
+        if member.post_recv(cx).is_err() {
+            self.tally.post_failures.inc();
+        }
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        if token != SWEEP_TOKEN {
+            match self.send(cx, token) {
+                Some(()) => cx.set_timer(PAUSE, token),
+                None => drop(self.parcels.remove(&token)),
+            }
+            return;
+        }
+        // What is to be sent keeps us there.
+        for parcel in self.parcels.values() {
+            self.idle.heard(parcel.group, cx.now());
+        }
+        for group in self.idle.take_expired(cx.now()) {
+            self.tally.idle_ended.inc();
+            let seconds = self.idle.limit().as_millis() / 1000;
+            tracing::info!(group = %group.1, "{NAME}: left, as nothing came for {seconds} s");
+            self.leave(cx, group);
+        }
+        cx.set_timer(SWEEP, SWEEP_TOKEN);
+    }
+}
+
+/// Makes the service.
+pub fn factory(config: MckeyConfig, book: &Book) -> Factory {
+    let create = move |tally| -> Box<dyn Service> { Box::new(Mckey::new(config.clone(), tally)) };
+    Factory::new(NAME, vec![Listen::GroupListeners], create, book)
+}

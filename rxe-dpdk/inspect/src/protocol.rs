@@ -1,0 +1,112 @@
+//! How a target is asked: one line of JSON per request, one line of JSON per answer, in turn.
+//!
+//! ```text
+//! -> {"verb":"qps","start":0}
+//! <- {"answer":{"items":[...],"next":64}}
+//! -> {"verb":"qp","qpn":1}
+//! <- {"error":"there is no queue pair 0x1"}
+//! ```
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The longest request.
+pub const MAX_REQUEST: u64 = 64 << 10;
+
+/// What a target can be asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The [`Device`](crate::report::Device).
+    Device,
+    /// [`LcoreResources`](crate::report::LcoreResources) of every lcore.
+    Resources,
+    /// A [`Page`](crate::report::Page) of [`Qp`](crate::report::Qp)s.
+    Qps {
+        /// 0, or what the page before named as next.
+        start: u32,
+    },
+    /// One [`Qp`](crate::report::Qp).
+    Qp {
+        /// Its number.
+        qpn: u32,
+    },
+    /// A [`Page`](crate::report::Page) of [`Mr`](crate::report::Mr)s.
+    Mrs {
+        /// 0, or what the page before named as next.
+        start: u32,
+    },
+    /// Every [`CounterGroup`](crate::report::CounterGroup).
+    Counters,
+    /// Every [`Service`](crate::report::Service).
+    Services,
+    /// Ends the connection of a queue pair, or takes one without a connection to the error state. No answer but `null`.
+    Disconnect {
+        /// Its number.
+        qpn: u32,
+    },
+    /// Logs from this level on. No answer but `null`.
+    SetLog {
+        /// `error`, `warn`, `info`, `debug` or `trace`.
+        level: String,
+    },
+}
+
+/// What comes back.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// What was asked for.
+    Answer(Value),
+    /// Why not, in a sentence.
+    Error(String),
+}
+
+impl Reply {
+    /// The answer to something that cannot be written as JSON is an error too.
+    pub fn of<T: Serialize>(answer: Result<T, String>) -> Reply {
+        match answer.map(|answer| serde_json::to_value(answer)) {
+            Ok(Ok(value)) => Reply::Answer(value),
+            Ok(Err(error)) => Reply::Error(format!("the answer cannot be written: {error}")),
+            Err(sentence) => Reply::Error(sentence),
+        }
+    }
+
+    /// As what it should be.
+    ///
+    /// # Errors
+    /// The target's sentence, or one that says that the two do not understand each other.
+    pub fn read<T: DeserializeOwned>(self) -> Result<T, String> {
+        match self {
+            Reply::Answer(value) => serde_json::from_value(value).map_err(|error| {
+                format!("the target's answer makes no sense ({error}): rxe-ctl and rxe-target must be of one version")
+            }),
+            Reply::Error(sentence) => Err(sentence),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_replies_read_as_the_documentation_says() {
+        let line = serde_json::to_string(&Request::Qps { start: 0 }).unwrap();
+        assert_eq!(line, r#"{"verb":"qps","start":0}"#);
+        assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), Request::Qps { start: 0 });
+        let request = serde_json::from_str::<Request>(r#"{"verb":"set-log","level":"debug"}"#).unwrap();
+        assert_eq!(request, Request::SetLog { level: "debug".to_owned() });
+        assert!(serde_json::from_str::<Request>(r#"{"verb":"dance"}"#).is_err());
+
+        let reply = Reply::of(Ok::<_, String>([1, 2]));
+        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"answer":[1,2]}"#);
+        assert_eq!(reply.clone().read::<Vec<u32>>(), Ok(vec![1, 2]));
+        assert!(reply.read::<String>().unwrap_err().contains("must be of one version"));
+        let reply = Reply::of(Err::<(), _>("no".to_owned()));
+        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"error":"no"}"#);
+        assert_eq!(reply.read::<()>(), Err("no".to_owned()));
+        assert_eq!(Reply::of(Ok::<_, String>(())).read::<()>(), Ok(()));
+    }
+}

@@ -1,0 +1,349 @@
+//! Reports: the state of a running target as plain data.
+//!
+//! Names are those of libibverbs' and iproute2's tools where these have one.
+
+use serde::{Deserialize, Serialize};
+
+/// One part of a list that may be long.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// The entries.
+    pub items: Vec<T>,
+    /// Where the next part starts; `None` when this was the last one.
+    pub next: Option<u32>,
+}
+
+/// The channel adapter.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Device {
+    /// Its name, after the target's `--file-prefix`.
+    pub name: String,
+    /// The `--file-prefix`.
+    pub file_prefix: String,
+    /// Its GUID, as in `5054:00ff:fe12:3456`.
+    pub node_guid: String,
+    /// The version of rxe-target.
+    pub fw_ver: String,
+    /// The process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime: u64,
+    /// The lcores that work, by worker number.
+    pub lcores: Vec<u32>,
+    /// What there can be at most.
+    pub limits: Limits,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// What there can be at most, in libibverbs' names.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Queue pairs, on all lcores together.
+    pub max_qp: u64,
+    /// Outstanding work requests of one queue.
+    pub max_qp_wr: u32,
+    /// Buffers of one work request.
+    pub max_sge: u32,
+    /// Completion queues, on all lcores together.
+    pub max_cq: u64,
+    /// Entries of one completion queue.
+    pub max_cqe: u32,
+    /// Keys of one lcore.
+    pub max_mr: u64,
+    /// READs and atomics outstanding on one queue pair, as responder.
+    pub max_qp_rd_atom: u8,
+    /// The same as initiator.
+    pub max_qp_init_rd_atom: u8,
+    /// Shared receive queues, on all lcores together.
+    pub max_srq: u64,
+    /// Outstanding receives of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Address handles, on all lcores together.
+    pub max_ah: u64,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs in one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+    /// Whether peers may FLUSH.
+    pub flush: bool,
+    /// Whether peers may do ATOMIC WRITEs.
+    pub atomic_write: bool,
+}
+
+/// One port of the channel adapter.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Port {
+    /// Its number, from 1.
+    pub port: u32,
+    /// The DPDK device.
+    pub netdev: String,
+    /// Its driver.
+    pub driver: String,
+    /// Whether the link is up.
+    pub up: bool,
+    /// Megabits per second, if the driver knows.
+    pub speed_mbps: Option<u32>,
+    /// The Ethernet address.
+    pub mac: String,
+    /// The VLAN, if it lives in one.
+    pub vlan: Option<u16>,
+    /// IP MTU.
+    pub mtu: u16,
+    /// Largest path MTU that this carries.
+    pub active_mtu: u32,
+    /// Our addresses: the GID table.
+    pub addresses: Vec<String>,
+    /// What the device counts.
+    pub counters: Vec<Counter>,
+}
+
+/// How many objects there are, on one lcore or on all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Resources {
+    /// Protection domains.
+    pub pd: u64,
+    /// Completion queues.
+    pub cq: u64,
+    /// Queue pairs.
+    pub qp: u64,
+    /// Connections and what listens for them.
+    pub cm_id: u64,
+    /// Memory regions and windows.
+    pub mr: u64,
+    /// Users: instances of services.
+    pub ctx: u64,
+    /// Shared receive queues.
+    pub srq: u64,
+    /// Address handles.
+    pub ah: u64,
+}
+
+impl Resources {
+    /// The names with the counts, in `rdma resource`'s order.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        let Resources { pd, cq, qp, cm_id, mr, ctx, srq, ah } = *self;
+        [("pd", pd), ("cq", cq), ("qp", qp), ("cm_id", cm_id), ("mr", mr), ("ctx", ctx), ("srq", srq), ("ah", ah)]
+    }
+}
+
+/// The objects of one lcore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LcoreResources {
+    /// The lcore.
+    pub lcore: u32,
+    /// How many.
+    #[serde(flatten)]
+    pub resources: Resources,
+}
+
+/// A queue pair.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Qp {
+    /// Its number.
+    pub lqpn: u32,
+    /// The peer's, once it is known.
+    pub rqpn: Option<u32>,
+    /// RC, UC or UD.
+    #[serde(rename = "type")]
+    pub qp_type: String,
+    /// RESET, INIT, RTR, RTS, SQD, SQE or ERROR.
+    pub state: String,
+    /// The service that made it.
+    pub service: Option<String>,
+    /// The lcore that owns it.
+    pub lcore: u32,
+    /// Its connection, when it belongs to one.
+    pub connection: Option<Connection>,
+    /// The port that it sends by, from 1.
+    pub port: Option<u32>,
+    /// Our address.
+    pub local: Option<String>,
+    /// The peer's address.
+    pub peer: Option<String>,
+    /// The Ethernet address of the peer or of the router to it.
+    pub peer_mac: Option<String>,
+    /// UDP source port of its packets.
+    pub udp_src_port: Option<u16>,
+    /// Most payload of one packet.
+    pub path_mtu: Option<u32>,
+    /// Protection domain.
+    pub pdn: u32,
+    /// What it waits for now: see [`waits_text`](Self::waits_text).
+    pub waits: String,
+    /// The same in a sentence.
+    pub waits_text: String,
+    /// The PSN expected next from the peer.
+    pub rq_psn: u32,
+    /// The PSN of the next packet of new work.
+    pub sq_psn: u32,
+    /// The oldest PSN without an answer.
+    pub unacked_psn: u32,
+    /// Packets without an answer.
+    pub outstanding: u64,
+    /// Work requests in the send queue, and how many there may be.
+    pub send_queued: u32,
+    /// See [`send_queued`](Self::send_queued).
+    pub max_send_wr: u32,
+    /// Receives posted, and how many there may be.
+    pub recv_queued: u32,
+    /// See [`recv_queued`](Self::recv_queued).
+    pub max_recv_wr: u32,
+    /// Whether receives come from a shared receive queue.
+    pub srq: bool,
+    /// READs and atomics without an answer, and how many there may be.
+    pub rd_outstanding: u32,
+    /// See [`rd_outstanding`](Self::rd_outstanding).
+    pub max_rd_atomic: u32,
+    /// How often it has sent again.
+    pub retries: u64,
+    /// Transport retries left, and how many there are.
+    pub retries_left: u8,
+    /// See [`retries_left`](Self::retries_left).
+    pub retry_cnt: u8,
+    /// Retries left for a peer that is not ready, and how many there are; 7 is without end.
+    pub rnr_retries_left: u8,
+    /// See [`rnr_retries_left`](Self::rnr_retries_left).
+    pub rnr_retry: u8,
+    /// Measured round trip in nanoseconds.
+    pub rtt_ns: Option<u64>,
+    /// Retransmission timeout in nanoseconds.
+    pub timeout_ns: u64,
+    /// ACK timeout in nanoseconds; `None` is without end.
+    pub ack_timeout_ns: Option<u64>,
+    /// What the peer may do.
+    pub access: Vec<String>,
+    /// Packets of ours that are done with; only differences mean something.
+    pub tx_packets: u64,
+    /// Packets of the peer that are done with; only differences mean something.
+    pub rx_packets: u64,
+    /// Work requests completed.
+    pub sends_completed: u64,
+    /// Receives completed, modulo 2^32.
+    pub recvs_completed: u32,
+    /// Messages completed for the peer, modulo 2^24.
+    pub msn: u32,
+    /// Congestion notifications received.
+    pub cnps_rcvd: u64,
+    /// Congestion notifications sent.
+    pub cnps_sent: u64,
+}
+
+/// A connection of the connection manager.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Connection {
+    /// Our communication id.
+    pub comm_id: u32,
+    /// `connecting` or `established`.
+    pub state: String,
+    /// The peer's address and port, where it said so.
+    pub peer: Option<String>,
+    /// Seconds since it was asked for.
+    pub age: u64,
+}
+
+/// A memory region or window.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mr {
+    /// The lcore whose queue pairs it is for; `None` is all, for a region with a name.
+    pub lcore: Option<u32>,
+    /// The key, local and remote.
+    pub key: u32,
+    /// What it is.
+    pub kind: String,
+    /// The name that clients ask for.
+    pub name: Option<String>,
+    /// The address of the first byte.
+    pub iova: u64,
+    /// How many bytes.
+    pub mrlen: u64,
+    /// Protection domain.
+    pub pdn: u32,
+    /// What it lets in.
+    pub access: Vec<String>,
+}
+
+/// A number with a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Counter {
+    /// What is counted.
+    pub name: String,
+    /// How many.
+    pub value: u64,
+}
+
+/// The counters of one part of the target.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CounterGroup {
+    /// The part, as in the summary at the end: `worker`, `transport`, `drop`, ...
+    pub group: String,
+    /// Which one: `lcore`, `port`, or `target` when there is only one.
+    pub scope: String,
+    /// Its number.
+    pub id: u32,
+    /// The counters.
+    pub counters: Vec<Counter>,
+}
+
+impl CounterGroup {
+    /// The value of a counter.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
+    }
+}
+
+/// The counters of these groups added up, group by group, in the order in which they come.
+#[must_use]
+pub fn sum(groups: &[CounterGroup]) -> Vec<(String, Vec<Counter>)> {
+    let mut sums: Vec<(String, Vec<Counter>)> = Vec::new();
+    for CounterGroup { group, counters, .. } in groups {
+        let Some((_, sum)) = sums.iter_mut().find(|(name, _)| name == group) else {
+            sums.push((group.clone(), counters.clone()));
+            continue;
+        };
+        for Counter { name, value } in counters {
+            match sum.iter_mut().find(|counter| counter.name == *name) {
+                Some(counter) => counter.value += value,
+                None => sum.push(Counter { name: name.clone(), value: *value }),
+            }
+        }
+    }
+    sums
+}
+
+/// A service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Where it listens: the connection manager's port spaces, as `tcp:7174` and `udp:7174`, or `stream:18515` for TCP
+    /// streams.
+    pub listens: Vec<String>,
+    /// What it counts.
+    pub counters: Vec<Counter>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_add_up_by_name() {
+        let group = |group: &str, id, values: &[(&str, u64)]| CounterGroup {
+            group: group.to_owned(),
+            scope: "lcore".to_owned(),
+            id,
+            counters: values.iter().map(|(name, value)| Counter { name: (*name).to_owned(), value: *value }).collect(),
+        };
+        let groups = [group("a", 0, &[("x", 1), ("y", 2)]), group("b", 0, &[("x", 5)]), group("a", 1, &[("y", 10)])];
+        let sums = sum(&groups);
+        assert_eq!(sums.len(), 2);
+        assert_eq!(sums[0].1.iter().map(|c| (c.name.as_str(), c.value)).collect::<Vec<_>>(), [("x", 1), ("y", 12)]);
+        assert_eq!(groups[0].get("y"), Some(2));
+        assert_eq!(groups[0].get("z"), None);
+    }
+}

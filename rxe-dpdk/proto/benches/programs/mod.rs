@@ -1,0 +1,246 @@
+//! Packet programs: two engines and the frames between them, one side of which is measured. All frames come from an
+//! engine, so PSNs, credits and ICRCs are always right.
+
+// Each bench uses its own part.
+#![allow(dead_code)]
+
+use std::ops::Range;
+
+use harness::{Agreed, Node, PORT};
+use rxe_proto::mem::Access;
+use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WorkCompletion};
+use rxe_proto::wire::{Frame, PathMtu, PortId, TxQueue, classify};
+use rxe_proto::{Duration, Instant};
+
+#[path = "../../tests/harness/mod.rs"]
+mod harness;
+
+/// Frames that come in together.
+pub const BURST: usize = 32;
+/// As in a DPDK buffer.
+const HEADROOM: usize = 128;
+const CACHE_LINE: usize = 64;
+
+/// Frames side by side in memory that stays warm.
+pub struct Frames {
+    bytes: Vec<u8>,
+    at: Vec<Range<usize>>,
+}
+
+impl Frames {
+    fn new(room: usize) -> Frames {
+        Frames { bytes: vec![0; room], at: Vec::with_capacity(room / (HEADROOM + CACHE_LINE)) }
+    }
+
+    fn clear(&mut self) {
+        self.at.clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.at.len()
+    }
+}
+
+impl TxQueue for Frames {
+    #[inline]
+    fn push(&mut self, _port: PortId, len: usize) -> Option<&mut [u8]> {
+        let end = self.at.last().map_or(0, |last| last.end);
+        let at = end.next_multiple_of(CACHE_LINE) + HEADROOM;
+        if at + len > self.bytes.len() || self.at.len() == self.at.capacity() {
+            return None;
+        }
+        self.at.push(at..at + len);
+        self.bytes.get_mut(at..at + len)
+    }
+}
+
+/// What is asked for again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    Write,
+    Read,
+    Send,
+    FetchAdd,
+}
+
+/// What a [`World`] does.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    pub work: Work,
+    /// Bytes of a message.
+    pub size: usize,
+    pub qps: usize,
+    pub mtu: PathMtu,
+    /// Messages of a round, in turn on all queue pairs.
+    pub messages: usize,
+}
+
+impl Program {
+    /// Small messages on eight queue pairs, 16 bursts of them.
+    pub const fn small(work: Work, size: usize) -> Program {
+        Program { work, size, qps: 8, mtu: PathMtu::Mtu1024, messages: 16 * BURST }
+    }
+
+    /// Few large messages on one queue pair.
+    pub const fn large(work: Work, size: usize, mtu: PathMtu) -> Program {
+        Program { work, size, qps: 1, mtu, messages: 4 }
+    }
+
+    /// Where in its region, on either side, a message lies.
+    #[inline]
+    fn offset(&self, message: usize) -> usize {
+        let size = self.size.next_multiple_of(8);
+        message % (REGION / size) * size
+    }
+}
+
+/// An initiator and a target. A round is [`request`](World::request), [`respond`](World::respond),
+/// [`complete`](World::complete).
+pub struct World {
+    program: Program,
+    initiator: Node,
+    target: Node,
+    /// At the initiator, at the target.
+    qpns: Vec<(Qpn, Qpn)>,
+    now: Instant,
+    there: Frames,
+    back: Frames,
+    completions: Vec<WorkCompletion>,
+    posted: usize,
+    completed: usize,
+}
+
+/// Messages take turns in so many bytes on either side.
+const REGION: usize = 128 << 10;
+const _: () = assert!(REGION.is_multiple_of(64));
+
+impl World {
+    pub fn new(program: Program) -> World {
+        // A round fits into the window, and queue pairs take turns packet by packet.
+        let config = |worker| EngineConfig {
+            worker,
+            seed: [worker + 1; 32],
+            window: 1 << 12,
+            send_quantum: 1,
+            ..EngineConfig::default()
+        };
+        let agreed = Agreed { mtu: program.mtu, rd_atomic: 128, timeout: 18, ..Agreed::default() };
+        let (depth, cqe) = (2 * program.messages as u32, 4 * program.messages as u32);
+        let mut initiator = Node::bare(1, config(1), cqe, REGION);
+        let mut target = Node::bare(2, config(2), cqe, REGION);
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let mut qpns = Vec::new();
+        for _ in 0..program.qps {
+            let (ours, theirs) = (initiator.create_qp(depth, access), target.create_qp(depth, access));
+            (initiator.qpn, target.qpn) = (ours, theirs);
+            initiator.ready_to_receive(2, theirs, &agreed);
+            target.ready_to_receive(1, ours, &agreed);
+            initiator.ready_to_send(&agreed);
+            target.ready_to_send(&agreed);
+            qpns.push((ours, theirs));
+        }
+        let packets = program.messages * program.size.div_ceil(program.mtu.bytes()).max(1);
+        let room = packets * (HEADROOM + CACHE_LINE + 128 + program.size.min(program.mtu.bytes()));
+        let (there, back) = (Frames::new(room), Frames::new(room));
+        let now = Instant::from_nanos(1_000_000);
+        let completions = Vec::with_capacity(program.messages);
+        let mut world =
+            World { program, initiator, target, qpns, now, there, back, completions, posted: 0, completed: 0 };
+        if program.work == Work::Send {
+            for message in 0..program.messages {
+                let (_, qpn) = world.qpns[message % program.qps];
+                let sge = world.target.sge(program.offset(message), program.size);
+                world.target.engine.post_recv(qpn, &RecvWr { wr_id: message as u64, sges: &[sge] }).unwrap();
+            }
+        }
+        // Everything that is made on first use is made, and what credits, windows and round trips start from is past.
+        for _ in 0..4 {
+            world.round();
+        }
+        world
+    }
+
+    pub fn round(&mut self) {
+        self.request();
+        self.respond();
+        self.complete();
+    }
+
+    /// Requests of a round that have been written, and their answers.
+    pub fn frames(&self) -> [&Frames; 2] {
+        [&self.there, &self.back]
+    }
+
+    /// The initiator posts a round's work requests and writes their packets.
+    #[inline(never)]
+    pub fn request(&mut self) {
+        self.there.clear();
+        self.now += Duration::from_micros(10);
+        let base = RemoteAddr { addr: self.target.region.addr(), rkey: self.target.region.rkey() };
+        for message in 0..self.program.messages {
+            let offset = self.program.offset(message);
+            let remote = RemoteAddr { addr: base.addr + offset as u64, ..base };
+            let op = match self.program.work {
+                Work::Write => SendOp::Write { remote, imm: None },
+                Work::Read => SendOp::Read { remote },
+                Work::Send => SendOp::Send { imm: None },
+                Work::FetchAdd => SendOp::FetchAdd { remote, add: 1 },
+            };
+            let sge = self.initiator.sge(offset, self.program.size);
+            let wr = SendWr { wr_id: message as u64, op, sges: &[sge], flags: SendFlags::SIGNALED };
+            let (qpn, _) = self.qpns[message % self.program.qps];
+            self.initiator.engine.post_send(self.now, qpn, &wr).unwrap();
+            self.posted += 1;
+            if message % BURST == BURST - 1 {
+                self.initiator.engine.transmit(self.now, &mut self.there);
+            }
+        }
+        self.initiator.engine.transmit(self.now, &mut self.there);
+        assert!(!self.initiator.engine.wants_transmit(), "a round does not fit");
+    }
+
+    /// The target takes in the requests, burst by burst, and answers each burst.
+    #[inline(never)]
+    pub fn respond(&mut self) {
+        self.back.clear();
+        for burst in self.there.at.chunks(BURST) {
+            for at in burst {
+                take_in(&mut self.target, self.now, &self.there.bytes[at.clone()]);
+            }
+            if self.program.work == Work::Send {
+                self.completions.clear();
+                self.target.engine.poll_cq(self.target.cq, &mut self.completions, BURST);
+                for wc in &self.completions {
+                    let sge = self.target.sge(self.program.offset(wc.wr_id as usize), self.program.size);
+                    let wr = RecvWr { wr_id: wc.wr_id, sges: &[sge] };
+                    self.target.engine.post_recv(wc.qpn, &wr).unwrap();
+                }
+            }
+            self.target.engine.transmit(self.now, &mut self.back);
+        }
+        assert!(!self.target.engine.wants_transmit(), "the answers do not fit");
+    }
+
+    /// The initiator takes in the answers, burst by burst, and what completes.
+    #[inline(never)]
+    pub fn complete(&mut self) {
+        self.now += Duration::from_micros(10);
+        for burst in self.back.at.chunks(BURST) {
+            for at in burst {
+                take_in(&mut self.initiator, self.now, &self.back.bytes[at.clone()]);
+            }
+            self.completions.clear();
+            self.completed +=
+                self.initiator.engine.poll_cq(self.initiator.cq, &mut self.completions, self.program.messages);
+        }
+        assert_eq!(self.completed, self.posted, "not everything was answered");
+    }
+}
+
+#[inline]
+fn take_in(node: &mut Node, now: Instant, frame: &[u8]) {
+    match classify(frame) {
+        Ok(Frame::Roce(packet)) => node.engine.receive(now, PORT, &packet),
+        other => panic!("{other:?}"),
+    }
+}

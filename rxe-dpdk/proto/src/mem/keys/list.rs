@@ -1,0 +1,80 @@
+//! What there is to know about keys, for who looks after the adapter.
+
+use std::ops::Range;
+
+use super::slot::{Role, Slot};
+use super::{Access, KeyTable, PdId};
+
+/// What a key is, and in which state.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KeyKind {
+    /// A plain region.
+    Region,
+    /// A fast region that is registered (VALID).
+    FastRegion,
+    /// A fast region that is not (FREE).
+    FreeFastRegion,
+    /// A memory window bound to a region.
+    Window,
+    /// A memory window bound to nothing.
+    UnboundWindow,
+}
+
+impl KeyKind {
+    /// The name users see.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KeyKind::Region => "region",
+            KeyKind::FastRegion => "fast_region",
+            KeyKind::FreeFastRegion => "free_fast_region",
+            KeyKind::Window => "window",
+            KeyKind::UnboundWindow => "unbound_window",
+        }
+    }
+}
+
+/// One key of a [`KeyTable`]. The key is a secret: who knows it can reach the memory by any queue pair that the peer has
+/// in the protection domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyInfo {
+    /// The key.
+    pub key: u32,
+    /// What it is.
+    pub kind: KeyKind,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// What it lets in.
+    pub access: Access,
+    /// The address of the first byte, as peers and work requests give it.
+    pub addr: u64,
+    /// How many bytes it opens.
+    pub len: u64,
+}
+
+impl KeyTable {
+    /// The keys in these slots of the table, for who looks at many of them a part at a time; the table has
+    /// [`slots`](Self::slots). Keys move when the table grows: a list in parts may then miss some and name others twice.
+    pub fn list(&self, slots: Range<usize>) -> impl Iterator<Item = KeyInfo> + '_ {
+        self.slots.in_slots(slots).map(info)
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.slots.slots()
+    }
+}
+
+fn info(slot: &Slot) -> KeyInfo {
+    let kind = match slot.role() {
+        Role::Region { .. } => KeyKind::Region,
+        Role::ValidFastRegion { .. } => KeyKind::FastRegion,
+        Role::FreeFastRegion { .. } => KeyKind::FreeFastRegion,
+        Role::BoundType1 { .. } | Role::BoundType2 { .. } => KeyKind::Window,
+        Role::Unbound(_) => KeyKind::UnboundWindow,
+    };
+    let open = !matches!(kind, KeyKind::FreeFastRegion | KeyKind::UnboundWindow);
+    let len = slot.memory.as_ref().filter(|_| open).map_or(0, |memory| memory.len() as u64);
+    let addr = if open { slot.iova } else { 0 };
+    KeyInfo { key: slot.key, kind, pd: PdId(slot.pd), access: slot.access(), addr, len }
+}

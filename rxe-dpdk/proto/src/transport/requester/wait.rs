@@ -1,0 +1,56 @@
+//! What a requester waits for: the ladder that every packet passes before it is written, and what is said of it.
+
+use crate::transport::Wait;
+use crate::transport::context::Context;
+
+use super::{MAX_SPAN, Requester, SendWqe};
+
+impl Requester {
+    /// What keeps the packet at the cursor, which is one of `wqe`, from being written now.
+    #[inline]
+    pub(super) fn obstacle(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Wait> {
+        let in_flight = self.cursor.since(self.una);
+        // [RC-REQ-WINDOW]
+        if in_flight >= u64::from(cx.config.window) {
+            return Some(Wait::Window);
+        }
+        if self.waits_for_credit(wqe) {
+            return Some(Wait::Credit);
+        }
+        let wants_response = wqe.op.wants_response();
+        if self.cursor > wqe.first && !wants_response {
+            return None;
+        }
+        // SQD: what was begun before is finished (or repeated), nothing else is begun.
+        // [REQ-SQD]
+        if draining && self.cursor >= self.sent {
+            return Some(Wait::Drain);
+        }
+        // [RC-REQ-FENCE]
+        if wqe.is_fenced() && self.rd_outstanding > 0 {
+            return Some(Wait::Fence);
+        }
+        let span = in_flight + u64::from(wqe.packets);
+        // [RC-REQ-RD-ATOMIC]
+        if wants_response && (self.rd_outstanding >= self.max_rd_atomic || span > MAX_SPAN) {
+            return Some(Wait::RdAtomic);
+        }
+        None
+    }
+
+    /// What it waits for now.
+    pub(in crate::transport) fn waits_for(&self, cx: &Context, draining: bool) -> Wait {
+        if self.rnr_wait.is_some() {
+            return Wait::PeerReceive;
+        }
+        match self.sq.get(self.cursor_wqe) {
+            None if self.una < self.sent => Wait::Answer,
+            None => Wait::Nothing,
+            Some(_) if draining && self.cursor >= self.sent => Wait::Drain,
+            Some(wqe) if wqe.op.is_local() && wqe.is_fenced() && self.rd_outstanding > 0 => Wait::Fence,
+            Some(wqe) if wqe.op.is_local() && self.sq.head() != self.cursor_wqe => Wait::Invalidate,
+            Some(wqe) if wqe.op.is_local() => Wait::Turn,
+            Some(wqe) => self.obstacle(wqe, cx, draining).unwrap_or(Wait::Turn),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! By PCLMULQDQ, 16 bytes at a time.
+
+// The instructions are the point of this file.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use zerocopy::{Immutable, IntoBytes};
+
+use super::SHORTEST;
+use super::fold::{Factors, REACH, START, TO_END, ahead, barrett, power};
+use super::masks::{self, FRONT, MASKED};
+
+/// Bytes of a register.
+const WIDTH: usize = 16;
+/// How many registers are under way at once in longer packets.
+const ACCUMULATORS: usize = 4;
+
+const NEXT: Factors = ahead(8 * WIDTH);
+const FAR: Factors = ahead(8 * WIDTH * ACCUMULATORS);
+
+/// For PSHUFB: from `k` on, 16 selectors that bring the first `k` of 16 bytes to the end, behind zeros.
+static TO_THE_RIGHT: [u8; 2 * WIDTH] = {
+    let mut table = [0x80; 2 * WIDTH];
+    let mut i = 0;
+    while i < WIDTH {
+        table[WIDTH + i] = i as u8;
+        i += 1;
+    }
+    table
+};
+
+/// Whether the processor has what [`icrc`] needs.
+pub fn is_here() -> bool {
+    is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1") && is_x86_feature_detected!("ssse3")
+}
+
+/// The ICRC of a packet of at least [`SHORTEST`] bytes, and whole words.
+#[target_feature(enable = "pclmulqdq,sse4.1,ssse3")]
+pub fn icrc(packet: &[u8], is_ipv4: bool) -> u32 {
+    const { assert!(SHORTEST >= WIDTH) };
+    let Some(head) = packet.first_chunk::<WIDTH>() else { return 0 };
+    // The first register holds 4 to 16 bytes of the packet behind zeros, so that the others end where the packet ends.
+    let first = (packet.len() - 1) % WIDTH + 1;
+    let blocks = packet[first..].as_chunks::<WIDTH>().0;
+    let ones = masks::of(is_ipv4);
+    let head = _mm_or_si128(load(head), load(from::<WIDTH>(&ones.0, FRONT)));
+    let head = _mm_xor_si128(head, load(from::<WIDTH>(&START.0, FRONT)));
+    let head = _mm_shuffle_epi8(head, load(from::<WIDTH>(&TO_THE_RIGHT, first)));
+
+    // Blocks that begin in front of the end of what is masked.
+    const MASKED_BLOCKS: usize = (MASKED - 1).div_ceil(WIDTH);
+    let ones = from::<{ MASKED_BLOCKS * WIDTH }>(&ones.0, FRONT + first).as_chunks::<WIDTH>().0;
+    let masked = |block, ones| _mm_or_si128(load(block), load(ones));
+
+    let mut sum;
+    if packet.len() <= REACH {
+        let mut factors = TO_END.0[TO_END.0.len() - 1 - blocks.len()..].iter();
+        sum = factors.next().map_or(_mm_setzero_si128(), |to_end| multiply(head, load(to_end)));
+        let mut blocks = blocks.iter();
+        for ((ones, block), to_end) in ones.iter().zip(&mut blocks).zip(&mut factors) {
+            sum = _mm_xor_si128(sum, multiply(masked(block, ones), load(to_end)));
+        }
+        for (block, to_end) in blocks.zip(factors) {
+            sum = _mm_xor_si128(sum, multiply(load(block), load(to_end)));
+        }
+    } else {
+        const { assert!(MASKED_BLOCKS == ACCUMULATORS) };
+        let ([b0, b1, b2, b3, blocks @ ..], [o0, o1, o2, o3]) = (blocks, ones) else { return 0 };
+        let b0 = _mm_xor_si128(masked(b0, o0), multiply(head, load(&NEXT)));
+        let mut under_way = [b0, masked(b1, o1), masked(b2, o2), masked(b3, o3)];
+        let (groups, last) = blocks.as_chunks::<ACCUMULATORS>();
+        let far = load(&FAR);
+        for group in groups {
+            for (register, block) in under_way.iter_mut().zip(group) {
+                *register = _mm_xor_si128(multiply(*register, far), load(block));
+            }
+        }
+        let mut factors = TO_END.0[TO_END.0.len() - ACCUMULATORS - last.len()..].iter();
+        sum = _mm_setzero_si128();
+        for (register, to_end) in under_way.into_iter().zip(&mut factors) {
+            sum = _mm_xor_si128(sum, multiply(register, load(to_end)));
+        }
+        for (block, to_end) in last.iter().zip(factors) {
+            sum = _mm_xor_si128(sum, multiply(load(block), load(to_end)));
+        }
+    }
+    finish(sum)
+}
+
+/// See [`change_of_ack`](super::IcrcKernel::change_of_ack).
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub fn change_of_ack(last: u64, ip_id: u16) -> u32 {
+    /// Bytes behind the identification: the rest of the IPv4 header, UDP, base transport header, AETH.
+    const BEHIND_ID: usize = 14 + 8 + 12 + 4;
+    const TO_END: Factors = [power(32), power(8 * BEHIND_ID + 32)];
+    // The identification as the last two of eight bytes.
+    let changed = [last.swap_bytes(), u64::from(ip_id.swap_bytes()) << 48];
+    // Without the bits inverted that start and end of a CRC are, which do not change.
+    !finish(multiply(load(&changed), load(&TO_END)))
+}
+
+/// `N` bytes of a table.
+#[inline]
+fn from<const N: usize>(table: &[u8], at: usize) -> &[u8; N] {
+    match table.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(bytes) => bytes,
+        None => const { &[0; N] }, // not reached: the tables are long enough
+    }
+}
+
+#[inline]
+#[target_feature(enable = "sse2")]
+fn load<T: IntoBytes + Immutable>(bytes: &T) -> __m128i {
+    const { assert!(size_of::<T>() == WIDTH) };
+    // SAFETY: a reference to 16 bytes without padding; the load wants no alignment.
+    unsafe { _mm_loadu_si128(std::ptr::from_ref(bytes).cast()) }
+}
+
+/// Both halves times their factors.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn multiply(register: __m128i, factors: __m128i) -> __m128i {
+    let first = _mm_clmulepi64_si128::<0x00>(register, factors);
+    let second = _mm_clmulepi64_si128::<0x11>(register, factors);
+    _mm_xor_si128(first, second)
+}
+
+/// The ICRC of T in the lower 96 bits; see [`fold`](super::fold).
+#[inline]
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub fn finish(t: __m128i) -> u32 {
+    const BARRETT: Factors = barrett();
+    let barrett = load(&BARRETT);
+    let quotient = _mm_clmulepi64_si128::<0x00>(t, barrett);
+    let product = _mm_clmulepi64_si128::<0x10>(quotient, barrett);
+    !_mm_extract_epi32::<2>(_mm_xor_si128(product, t)).cast_unsigned()
+}

@@ -1,0 +1,43 @@
+//! Looking at a port from a thread that does not own it.
+
+use std::sync::Arc;
+
+use super::info::{Link, PortInfo, PortStats};
+use super::port::{Port, PortInner};
+
+/// A view of a [`Port`]: what it is, its link and its counters. The port runs while this lives.
+#[derive(Clone)]
+pub struct PortMonitor {
+    port: Arc<PortInner>,
+    info: PortInfo,
+}
+
+impl Port {
+    /// A view of the port, for other threads.
+    pub fn monitor(&self) -> PortMonitor {
+        PortMonitor { port: Arc::clone(self.inner()), info: self.info().clone() }
+    }
+}
+
+impl PortMonitor {
+    /// Device, driver and address.
+    pub fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    /// The link's state now, without waiting for it.
+    pub fn link(&self) -> Link {
+        self.port.link()
+    }
+
+    /// The device's counters; `None` when it keeps none.
+    pub fn stats(&self) -> Option<PortStats> {
+        self.port.stats().ok()
+    }
+}
+
+impl std::fmt::Debug for PortMonitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PortMonitor({} {})", self.info.id.0, self.info.name)
+    }
+}

@@ -1,0 +1,302 @@
+//! The view of a running adapter for those who look after it, from any thread but the lcores.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rxe_inspect::report::{
+    Counter, CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service,
+};
+use rxe_proto::mem::KeyTable;
+use rxe_proto::transport::{EngineConfig, Qpn};
+
+use super::{Telemetry, reports};
+use crate::eal::PortMonitor;
+use crate::service::{Listen, ServiceFactory};
+use crate::worker::LocalPort;
+use crate::worker::inspect::{Counts, PART, Question};
+use crate::worker::messages::ToWorker;
+
+/// How long a worker may take to answer: it looks at its mail in every turn.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why something could not be found out. Each is one sentence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InspectError {
+    /// The workers have left their lcores.
+    #[error("the target is stopping")]
+    Stopped,
+    /// A worker is too busy, or not running yet.
+    #[error("lcore {lcore} has not answered within {} s", PATIENCE.as_secs())]
+    NoAnswer {
+        /// Which lcore.
+        lcore: u32,
+    },
+    /// There is no such queue pair.
+    #[error("there is no queue pair {0}")]
+    NoSuchQp(Qpn),
+}
+
+/// Looks into a running adapter. Counters are read where they are; what only an lcore may look at is asked of it by
+/// message, a part at a time, and answered in the next turn of its loop.
+#[derive(Clone, Debug)]
+pub struct Inspector(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    started: Instant,
+    telemetry: Telemetry,
+    lcores: Vec<u32>,
+    workers: Vec<Sender<ToWorker>>,
+    local: Arc<[LocalPort]>,
+    monitors: Monitors,
+    engine: EngineConfig,
+    services: Vec<ServiceInfo>,
+    /// The keys of named regions, which are the same on all lcores.
+    regions: Vec<(u32, String)>,
+}
+
+/// The ports that can be looked at while they run. The runtime empties it before it closes them.
+pub(crate) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;
+
+#[derive(Debug)]
+struct ServiceInfo {
+    name: &'static str,
+    listens: Vec<String>,
+}
+
+impl ServiceInfo {
+    fn of(factory: &dyn ServiceFactory) -> ServiceInfo {
+        let listens = factory.listen().into_iter().map(|listen| match listen {
+            Listen::Cm { space, port, .. } => format!("{}:{port}", reports::port_space(space)),
+            Listen::Tcp { port } => format!("stream:{port}"),
+            Listen::GroupListeners => "igmp".to_owned(),
+        });
+        ServiceInfo { name: factory.name(), listens: listens.collect() }
+    }
+}
+
+/// What an [`Inspector`] is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) telemetry: Telemetry,
+    pub(crate) lcores: Vec<u32>,
+    pub(crate) workers: Vec<Sender<ToWorker>>,
+    pub(crate) local: Arc<[LocalPort]>,
+    pub(crate) monitors: Monitors,
+    pub(crate) engine: EngineConfig,
+    pub(crate) factories: &'a [Box<dyn ServiceFactory>],
+    pub(crate) regions: Vec<(u32, String)>,
+}
+
+impl Inspector {
+    pub(crate) fn new(parts: Parts<'_>) -> Inspector {
+        Inspector(Arc::new(Inner {
+            started: Instant::now(),
+            telemetry: parts.telemetry,
+            lcores: parts.lcores,
+            workers: parts.workers,
+            local: parts.local,
+            monitors: parts.monitors,
+            engine: parts.engine,
+            services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
+            regions: parts.regions,
+        }))
+    }
+
+    /// The adapter and its ports. Name, version and process are the program's to fill in.
+    pub fn device(&self) -> Device {
+        let inner = &*self.0;
+        let (engine, workers) = (&inner.engine, inner.lcores.len() as u64);
+        Device {
+            node_guid: inner.local.first().map(|port| reports::guid(port.mac.eui64(true))).unwrap_or_default(),
+            uptime: inner.started.elapsed().as_secs(),
+            lcores: inner.lcores.clone(),
+            limits: Limits {
+                max_qp: u64::from(engine.max_qp) * workers,
+                max_qp_wr: engine.max_qp_wr,
+                max_sge: engine.max_sge,
+                max_cq: u64::from(engine.max_cq) * workers,
+                max_cqe: engine.max_cqe,
+                max_mr: KeyTable::MAX_KEYS as u64,
+                max_qp_rd_atom: engine.max_rd_atomic,
+                max_qp_init_rd_atom: engine.max_rd_atomic,
+                max_srq: u64::from(engine.max_srq) * workers,
+                max_srq_wr: engine.max_srq_wr,
+                max_ah: u64::from(engine.max_ah) * workers,
+                max_mcast_grp: engine.max_mcast_grp,
+                max_mcast_qp_attach: engine.max_mcast_qp_attach,
+                max_inline_data: engine.max_inline_data,
+                flush: engine.flush,
+                atomic_write: engine.atomic_write,
+            },
+            ports: self.ports(),
+            ..Device::default()
+        }
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> Vec<Port> {
+        let monitors = self.0.monitors.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = |local: &LocalPort| reports::port(local, monitors.iter().find(|m| m.info().id == local.id));
+        self.0.local.iter().map(port).collect()
+    }
+
+    /// All counters, group by group: of each lcore, each port, or the whole target.
+    pub fn counters(&self) -> Vec<CounterGroup> {
+        let mut groups = self.0.telemetry.groups(&self.0.lcores);
+        for port in self.ports() {
+            groups.push(CounterGroup {
+                group: "port".to_owned(),
+                scope: "port".to_owned(),
+                id: port.port,
+                counters: port.counters,
+            });
+        }
+        groups
+    }
+
+    /// The services, without what they count themselves.
+    pub fn services(&self) -> Vec<Service> {
+        let services = self.0.services.iter();
+        services
+            .map(|info| Service { name: info.name.to_owned(), listens: info.listens.clone(), counters: Vec::new() })
+            .collect()
+    }
+
+    /// How many objects each lcore has.
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn resources(&self) -> Result<Vec<LcoreResources>, InspectError> {
+        let workers = 0..self.0.workers.len();
+        let counts = workers.map(|worker| Ok((worker, self.ask(worker, |reply| Question::Counts { reply })?)));
+        let counts = counts.collect::<Result<Vec<(usize, Counts)>, InspectError>>()?;
+        let listens: usize = self.0.services.iter().map(|service| service.listens.len()).sum();
+        let resources = counts.into_iter().map(|(worker, counts)| LcoreResources {
+            lcore: self.0.lcores[worker],
+            resources: Resources {
+                pd: counts.pd as u64,
+                cq: counts.cq as u64,
+                qp: counts.qp as u64,
+                // What listens is the control side's, which is on the first worker.
+                cm_id: (counts.connections + if worker == 0 { listens } else { 0 }) as u64,
+                mr: counts.keys as u64,
+                ctx: counts.services as u64,
+                srq: counts.srq as u64,
+                ah: counts.ah as u64,
+            },
+        });
+        Ok(resources.collect())
+    }
+
+    /// Queue pairs: a part of all, from `start` (0, or what the last page named as next).
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn qps(&self, start: u32) -> Result<Page<Qp>, InspectError> {
+        let place = Place::of(start);
+        let Some(&lcore) = self.0.lcores.get(place.worker) else { return Ok(Page { items: Vec::new(), next: None }) };
+        let part = self.ask(place.worker, |reply| Question::Qps { from: place.slot, reply })?;
+        let items = part.items.iter().map(|entry| reports::qp(entry, lcore, |service| self.service_name(service)));
+        Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
+    }
+
+    /// One queue pair.
+    ///
+    /// # Errors
+    /// [`InspectError::NoSuchQp`], [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn qp(&self, qpn: u32) -> Result<Qp, InspectError> {
+        let qpn = Qpn::new(qpn);
+        let worker = usize::from(qpn.worker());
+        let lcore = *self.0.lcores.get(worker).ok_or(InspectError::NoSuchQp(qpn))?;
+        let entry = self.ask(worker, |reply| Question::Qp { qpn, reply })?.ok_or(InspectError::NoSuchQp(qpn))?;
+        Ok(reports::qp(&entry, lcore, |service| self.service_name(service)))
+    }
+
+    /// Memory regions and windows: a part of all, as for [`qps`](Self::qps). Named regions come once for each lcore.
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn mrs(&self, start: u32) -> Result<Page<Mr>, InspectError> {
+        let place = Place::of(start);
+        let Some(&lcore) = self.0.lcores.get(place.worker) else { return Ok(Page { items: Vec::new(), next: None }) };
+        let part = self.ask(place.worker, |reply| Question::Keys { from: place.slot, reply })?;
+        let name = |key: u32| self.0.regions.iter().find(|(of, _)| *of == key).map(|(_, name)| name.clone());
+        let items = part.items.iter().map(|info| reports::mr(info, lcore, name(info.key)));
+        Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
+    }
+
+    /// Ends the connection of a queue pair, as its service would; one without a connection goes to the error state, of
+    /// which its service hears.
+    ///
+    /// # Errors
+    /// [`InspectError::NoSuchQp`], [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn disconnect(&self, qpn: u32) -> Result<(), InspectError> {
+        let qpn = Qpn::new(qpn);
+        let worker = usize::from(qpn.worker());
+        let known = worker < self.0.workers.len() && self.ask(worker, |reply| Question::Disconnect { qpn, reply })?;
+        if known { Ok(()) } else { Err(InspectError::NoSuchQp(qpn)) }
+    }
+
+    fn service_name(&self, service: usize) -> String {
+        self.0.services.get(service).map(|info| info.name.to_owned()).unwrap_or_default()
+    }
+
+    /// Asks a worker and waits for its answer.
+    fn ask<T>(&self, worker: usize, question: impl FnOnce(SyncSender<T>) -> Question) -> Result<T, InspectError> {
+        let (reply, answer) = sync_channel(1);
+        let mail = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
+        mail.send(ToWorker::Inspect(question(reply))).map_err(|_| InspectError::Stopped)?;
+        answer.recv_timeout(PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Timeout => InspectError::NoAnswer { lcore: self.0.lcores[worker] },
+            RecvTimeoutError::Disconnected => InspectError::Stopped,
+        })
+    }
+}
+
+/// Where a part of a list starts: worker and slot in one number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    worker: usize,
+    slot: usize,
+}
+
+impl Place {
+    /// Bits of the slot: a table of keys may have 2^25 slots.
+    const SLOT_BITS: u32 = 26;
+
+    fn of(start: u32) -> Place {
+        Place { worker: (start >> Self::SLOT_BITS) as usize, slot: (start & ((1 << Self::SLOT_BITS) - 1)) as usize }
+    }
+
+    /// The next part, if there is one: of the same worker, or the first of the next one.
+    fn next(self, more: bool, workers: usize) -> Option<u32> {
+        let next =
+            if more { Place { slot: self.slot + PART, ..self } } else { Place { worker: self.worker + 1, slot: 0 } };
+        // At most 15 workers.
+        (next.worker < workers).then_some((next.worker as u32) << Self::SLOT_BITS | next.slot as u32)
+    }
+}
+
+/// Names and values as they go into reports.
+pub(super) fn counters<'a>(values: impl Iterator<Item = (&'a str, u64)>) -> Vec<Counter> {
+    values.map(|(name, value)| Counter { name: name.to_owned(), value }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_through_all_workers() {
+        let first = Place::of(0);
+        assert_eq!(first, Place { worker: 0, slot: 0 });
+        let second = Place::of(first.next(true, 2).unwrap());
+        assert_eq!(second, Place { worker: 0, slot: PART });
+        let third = Place::of(second.next(false, 2).unwrap());
+        assert_eq!(third, Place { worker: 1, slot: 0 });
+        assert_eq!(third.next(false, 2), None);
+        let last = Place { worker: 14, slot: 2 * KeyTable::MAX_KEYS - PART };
+        assert_eq!(Place::of(last.next(true, 15).unwrap()), Place { worker: 14, slot: 2 * KeyTable::MAX_KEYS });
+    }
+}

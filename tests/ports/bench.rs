@@ -1,0 +1,153 @@
+//! rxe-bench against rxe-target over vhost-user: every test, with every byte looked at, and what it says of it. How fast it
+//! all was is not looked at here.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::{Target, lacking};
+
+/// A run of rxe-bench at the other end of the socket, with these words behind `--`.
+fn bench(socket: &str, words: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .args(["60", env!("CARGO_BIN_EXE_rxe-bench"), "-l", "1", "--in-memory", "--no-pci", "--no-telemetry"])
+        .arg(format!("--file-prefix=bench{}", std::process::id()))
+        .arg(format!("--vdev=net_virtio_user0,path={socket},queue_size=1024,mac=52:54:00:00:00:31"))
+        .arg("--")
+        .args(words.split_whitespace())
+        .stdin(Stdio::null());
+    command
+}
+
+fn told(output: &Output) -> String {
+    format!("{}\n{}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The JSON that a run against the target prints.
+fn measure(socket: &str, words: &str) -> Value {
+    let words = format!("{words} --address 10.77.0.2/24 --peer 10.77.0.1 --out_json -");
+    let output = bench(socket, &words).output().unwrap();
+    assert!(output.status.success(), "{words}: {}", told(&output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words}: {error}: {}", told(&output)))
+}
+
+/// Checks the fields of one result, of which `messages` were wanted.
+fn check(value: &Value, test: &str, (size, qps, messages): (u64, u64, u64)) {
+    let number = |name: &str| value[name].as_f64().unwrap_or_else(|| panic!("no number {name} in {value}"));
+    assert_eq!((&value["test"], number("size")), (&Value::from(test), size as f64), "{value}");
+    assert_eq!((number("qps"), number("mtu")), (qps as f64, 4096.0), "{value}");
+    assert!(number("messages") >= messages as f64 && number("seconds") > 0.0, "{value}");
+    assert!((number("msg_rate") * number("seconds") / number("messages") - 1.0).abs() < 1e-6, "{value}");
+    assert!((number("msg_rate") * size as f64 * 8e-9 - number("bw_gbps")).abs() < 1e-9, "{value}");
+    if test.ends_with("-bw") {
+        assert!(value.get("lat_us").is_none(), "{value}");
+        return;
+    }
+    let at: Vec<f64> = ["min", "p50", "p99", "p99_9", "p99_99", "max"]
+        .iter()
+        .map(|name| value["lat_us"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {value}")))
+        .collect();
+    assert!(at.is_sorted() && at[0] > 0.0, "{value}");
+}
+
+#[test]
+fn rxe_bench_measures_and_verifies_rxe_target() {
+    if let Some(why) = lacking() {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let id = std::process::id();
+    let socket = std::env::temp_dir().join(format!("rxe-ports-{id}-bench.sock")).display().to_string();
+    let target = Target::start(&format!("{id}b"), &format!("net_vhost0,iface={socket},queues=1"), "0", &[]);
+    for (test, size, qps, messages) in [
+        ("write-bw", 100, 3, 100),
+        ("write-bw", 9000, 2, 40),
+        ("read-bw", 5000, 3, 50),
+        ("atomic-bw", 8, 4, 100),
+        ("send-bw", 1000, 2, 50),
+        ("write-lat", 64, 1, 50),
+        ("read-lat", 64, 2, 50),
+        ("atomic-lat", 8, 1, 50),
+        ("send-lat", 70, 1, 50),
+    ] {
+        let size_option = if size == 8 { String::new() } else { format!("-s {size}") };
+        let value = measure(&socket, &format!("{test} {size_option} -q {qps} -n {messages} --verify"));
+        check(&value, test, (size, qps, qps * messages));
+    }
+    // The same memory by perftest's exchange.
+    for test in ["write-bw", "read-bw", "atomic-lat"] {
+        let size_option = if test == "atomic-lat" { "" } else { "-s 8" };
+        let value = measure(&socket, &format!("{test} {size_option} -q 2 -n 50 --protocol perftest --verify"));
+        check(&value, test, (8, 2, 100));
+        assert_eq!(value["messages"], 100, "perftest's ends count: not one more");
+    }
+    // As fast as it goes: nothing is looked at, and messages have one completion for several.
+    for (words, test, of) in [
+        ("write-bw -s 64 -q 8 -n 1000", "write-bw", (64, 8, 8000)),
+        ("read-bw -s 4096 -q 2 -D 0.1", "read-bw", (4096, 2, 1)),
+        ("send-bw -s 64 -q 2 -n 301", "send-bw", (64, 2, 602)),
+        ("send-bw -s 64 -n 301 -b", "send-bw", (64, 1, 602)),
+        ("write-bw -s 5000 -b -n 100 -t 7", "write-bw", (5000, 1, 100)),
+        ("connect-rate -q 4 -n 10", "connect-rate", (0, 4, 40)),
+    ] {
+        check(&measure(&socket, words), test, of);
+    }
+    let all = measure(&socket, "write-bw -a -n 20 --warm-up 0");
+    let all = all.as_array().expect("an array");
+    // Up to the region's 4 MiB.
+    assert_eq!(all.len(), 22);
+    for (value, power) in all.iter().zip(1..) {
+        check(value, "write-bw", (1 << power, 1, 20));
+    }
+    mistakes(&socket);
+    target.stop();
+    let _ = std::fs::remove_file(&socket);
+    reflected(&format!("{socket}.echo"));
+}
+
+/// What users get wrong is one sentence and exit code 2.
+fn mistakes(socket: &str) {
+    for (words, sentence) in [
+        ("write-bw --address 10.77.0.2/24", "the target's address is missing"),
+        (
+            "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region none",
+            "refuses: unknown region 'none'; known: demo",
+        ),
+        ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1:9", "nobody listens at 10.77.0.1:9"),
+        ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1 -s 5M", "do not fit the target's 4194304 bytes"),
+    ] {
+        let output = bench(socket, words).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}: {}", told(&output));
+        assert!(text.contains(sentence) && text.lines().count() == 1, "{words}: {}", told(&output));
+        assert!(output.stdout.is_empty(), "{words}: {}", told(&output));
+    }
+}
+
+/// `echo` to `reflect`.
+fn reflected(socket: &str) {
+    let mut reflector = Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_rxe-bench"), "-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])
+        .arg(format!("--file-prefix=reflect{}", std::process::id()))
+        .arg(format!("--vdev=net_vhost0,iface={socket},queues=1"))
+        .args(["--", "reflect"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !Path::new(socket).exists() {
+        assert!(reflector.try_wait().unwrap().is_none(), "the reflector ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for (size, options) in [(64, ""), (4096, ""), (64, "-t 1")] {
+        let value = measure(socket, &format!("echo -s {size} -n 2000 {options}"));
+        check(&value, "echo", (size, 1, 2000));
+        assert!(value["lost"].is_u64(), "{value}");
+    }
+    let id = reflector.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert!(reflector.wait().unwrap().success());
+    let _ = std::fs::remove_file(socket);
+}

@@ -1,0 +1,208 @@
+//! A client program as it is: its command line and what it has to print.
+//!
+//! Command lines are as docs/clients.md shows them, with names for what differs from run to run: `IPV4` and `IPV6` are the
+//! target's addresses, `GID4` and `GID6` the numbers of the guest's own, `MYIP` its IPv4 address.
+
+use crate::Check;
+use crate::guest::Output;
+use crate::matrix::Bed;
+use crate::report::Report;
+use std::time::Duration;
+
+/// Far more than any of them takes, but for the loaded machine.
+const LIMIT: Duration = Duration::from_secs(180);
+/// The same in the nightly run.
+const LONG: Duration = Duration::from_secs(1800);
+
+/// What a client has to print.
+pub enum Wants {
+    /// All of these.
+    Texts(&'static [&'static str]),
+    /// perftest: rows of results.
+    Rows(Rows),
+    /// The ping-pong programs: how many messages of which size went each way.
+    Messages {
+        /// Bytes of each.
+        size: u64,
+        /// How many.
+        count: u64,
+    },
+    /// rping -v: so many pings, each verified.
+    Pings(usize),
+    /// cmtime: a line for each step, and no unexpected event.
+    Steps,
+    /// rstream and riostream with sizes of their own: one line of results.
+    Custom,
+}
+
+/// perftest's rows, which begin with size and number of messages.
+pub enum Rows {
+    /// One.
+    One(u64, u64),
+    /// One for each power of two from 2 up to this size.
+    All(u64, u64),
+    /// One, with as many messages as the time allows.
+    Timed(u64),
+}
+
+impl Rows {
+    fn check(&self, text: &str) -> Check {
+        let rows: Vec<(u64, u64)> = text
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.split_whitespace();
+                let row = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                // A result, not a line of the header.
+                words.next()?.parse::<f64>().ok().map(|_| row)
+            })
+            .collect();
+        let right = match *self {
+            Rows::One(size, count) => rows == [(size, count)],
+            Rows::All(largest, count) => {
+                rows.iter().copied().eq((1..=largest.ilog2()).map(|shift| (1 << shift, count)))
+            }
+            Rows::Timed(size) => matches!(rows[..], [(s, count)] if s == size && count > 0),
+        };
+        if right { Ok(()) } else { Err(format!("the rows are {rows:?}: {text}")) }
+    }
+}
+
+/// What the small programs of librdmacm print when all is well.
+pub const UCMATOSE: Wants =
+    Wants::Texts(&["receiving data transfers", "sending replies", "data transfers complete", "return status 0"]);
+/// See `UCMATOSE`.
+pub const UDADDY: Wants = Wants::Texts(&[
+    "initiating data transfers",
+    "receiving data transfers",
+    "data transfers complete",
+    "return status 0",
+]);
+/// The client of rdma-example.
+pub const RDMA_EXAMPLE: Wants =
+    Wants::Texts(&["SUCCESS, source and destination buffers match", "Client resource clean up is complete"]);
+
+/// A client program with its flags.
+pub struct Client {
+    command: String,
+    wants: Wants,
+    limit: Duration,
+}
+
+impl Client {
+    /// `command` has names in place of addresses.
+    pub fn new(command: impl Into<String>, wants: Wants) -> Client {
+        Client { command: command.into(), wants, limit: LIMIT }
+    }
+
+    /// perftest: nothing is said of the processor's clock, which an emulated one cannot keep.
+    pub fn perftest(command: &str, rows: Rows) -> Client {
+        Client::new(format!("{command} -F IPV4"), Wants::Rows(rows))
+    }
+
+    /// The ping-pong programs: `kind` is rc, uc, ud or srq, `version` that of IP.
+    pub fn pingpong(kind: &str, version: u8, size: u64, count: u64, flags: &str) -> Client {
+        let command = format!("ibv_{kind}_pingpong -g GID{version} -s {size} -n {count}{flags} IPV{version}");
+        Client::new(command, Wants::Messages { size, count })
+    }
+
+    /// It may take long.
+    pub fn long(self) -> Client {
+        Client { limit: LONG, ..self }
+    }
+
+    /// The command line, with names in place of addresses.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// What the guest runs.
+    pub fn script(&self, bed: &Bed) -> Result<String, String> {
+        let command = bed.fill(&self.command)?;
+        Ok(match self.wants {
+            // Only the lines' beginnings: 100 lines of 64 KiB are much for an emulated serial port. Errors come last,
+            // as they would end up in the middle of a line.
+            Wants::Pings(_) => format!(
+                "set -o pipefail; errors=$(mktemp); {command} 2>$errors | cut -c 1-60; c=$?; cat $errors; exit $c"
+            ),
+            _ => command,
+        })
+    }
+
+    /// Checks how it ended.
+    pub fn check(&self, output: Output) -> Check {
+        let text = output.expect(0, &[])?.text;
+        let missing = |texts: &[&str]| texts.iter().find(|t| !text.contains(**t)).map(|t| format!("no {t:?}: {text}"));
+        match &self.wants {
+            Wants::Texts(texts) => missing(texts).map_or(Ok(()), Err),
+            Wants::Rows(rows) => rows.check(&text),
+            Wants::Messages { size, count } => {
+                let texts = [format!("{} bytes in", 2 * size * count), format!("{count} iters in")];
+                missing(&[&texts[0], &texts[1]]).map_or(Ok(()), Err)
+            }
+            Wants::Pings(count) => {
+                let pings = text.lines().filter(|l| l.starts_with("ping data: rdma-ping-")).count();
+                let end = text.lines().last().unwrap_or("");
+                if pings == *count { Ok(()) } else { Err(format!("{pings} of {count} pings, then {end}")) }
+            }
+            Wants::Steps => {
+                // Its exit code is 0 whatever happens.
+                let bad = text.lines().any(|line| line.starts_with("event:") || line.starts_with("RDMA_CM_EVENT_"));
+                let steps =
+                    ["create id", "resolve addr", "resolve route", "create qp", "connect", "disconnect", "destroy"];
+                let all = steps.iter().all(|step| text.lines().any(|line| line.starts_with(step)));
+                if all && !bad { Ok(()) } else { Err(format!("cmtime printed {text}")) }
+            }
+            Wants::Custom => {
+                let rows = text.lines().filter(|line| line.starts_with("custom ")).count();
+                let wrong = ["verification failed", "rsend", "rrecv"].iter().any(|word| text.contains(word));
+                if rows == 1 && !wrong { Ok(()) } else { Err(format!("it printed: {text}")) }
+            }
+        }
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, bed: &Bed) -> Check {
+        self.check(bed.guest.run(&self.script(bed)?, self.limit)?)
+    }
+
+    /// Runs it as a case of the open group, which docs/clients.md lists.
+    pub fn case(&self, report: &mut Report, bed: &Bed) {
+        report.client(&self.command, || bed.context(), || self.run(bed));
+    }
+}
+
+/// Runs them as cases, one after the other.
+pub fn cases(report: &mut Report, bed: &Bed, clients: impl IntoIterator<Item = Client>) {
+    for client in clients {
+        client.case(report, bed);
+    }
+}
+
+/// Kills a program once a queue pair of its own works.
+pub fn kill_at_work(bed: &Bed, program: &str) -> Check {
+    let script = format!(
+        "{program} & pid=$!\n\
+         until rdma resource show qp | grep -q \"RTS.* pid $pid \"; do kill -0 $pid || exit 99; done\n\
+         kill -KILL $pid; wait $pid"
+    );
+    bed.guest.run(&script, LIMIT)?.expect(137, &[]).map(drop)
+}
+
+/// Runs them all at once; what each one that failed says.
+pub fn at_once(bed: &Bed, clients: &[Client], limit: Duration) -> Check {
+    let mut jobs = Vec::new();
+    for client in clients {
+        jobs.push(bed.guest.start(&client.script(bed)?, limit)?);
+    }
+    let mut failed = Vec::new();
+    for (client, job) in clients.iter().zip(jobs) {
+        if let Err(what) = job.wait().and_then(|output| client.check(output)) {
+            failed.push(format!("{}: {what}", client.command()));
+        }
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} of {}: {}", failed.len(), clients.len(), failed.join("\n")))
+    }
+}

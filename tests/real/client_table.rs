@@ -1,0 +1,218 @@
+//! docs/clients.md: which client programs ran against the target, with which flags, and what came of it.
+//!
+//! A run writes the file when RXE_WRITE_DOCS is set (`make docs`): each group that ran whole replaces its own column, so
+//! the groups can also be run one by one. Without it, what ran is compared with what the file lists.
+
+use crate::Check;
+use crate::process;
+use crate::report::ClientResult;
+use crate::world::{root, target_binary};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// One table: its title and its columns, each a group of cases and what its wire is.
+struct Section {
+    title: &'static str,
+    columns: &'static [(&'static str, &'static str)],
+}
+
+const VHOST: &str = "vhost-user, MTU 1500";
+const VHOST_4200: &str = "vhost-user, MTU 4200";
+
+const SECTIONS: [Section; 9] = [
+    Section { title: "ibv_*_pingpong", columns: &[("pingpong-1500", VHOST), ("pingpong-4200", VHOST_4200)] },
+    Section { title: "perftest", columns: &[("perftest-1500", VHOST), ("perftest-4200", VHOST_4200)] },
+    Section {
+        title: "perftest over the connection manager",
+        columns: &[("perftest-cm-1500", VHOST), ("perftest-cm-4200", "vhost-user, MTU 4200, two lcores")],
+    },
+    Section {
+        title: "rping, rdma_client, rdma_xclient, rdma-example",
+        columns: &[
+            ("vhost-1500", VHOST),
+            ("vhost-4200", VHOST_4200),
+            ("af_packet-1500", "net_af_packet, MTU 1500"),
+            ("af_packet-4200", "net_af_packet, MTU 4200"),
+        ],
+    },
+    Section { title: "ucmatose, udaddy, cmtime", columns: &[("rdmacm-1500", VHOST), ("rdmacm-4200", VHOST_4200)] },
+    Section { title: "mckey", columns: &[("mckey-1500", VHOST), ("mckey-4200", "vhost-user, MTU 4200, two lcores")] },
+    Section {
+        title: "The RC example of the manual",
+        columns: &[("tutorials-1500", VHOST), ("tutorials-4200", VHOST_4200)],
+    },
+    Section { title: "rstream, riostream", columns: &[("rsocket-1500", VHOST), ("rsocket-4200", VHOST_4200)] },
+    Section {
+        title: "One of each",
+        columns: &[
+            ("clients-af_packet", "net_af_packet, MTU 1500"),
+            ("clients-lossy", "vhost-user, MTU 4200, 1 % of the frames lost each way"),
+        ],
+    },
+];
+
+const INTRODUCTION: &str = "\
+# Client programs
+
+The programs below are Debian's, unmodified, run by a Linux guest with soft-RoCE against `rxe-target` with its default
+services. Each line is a command and each entry `ok` a test that looks at exit code and output. The tests write this
+file (`make docs`), and fail when what they run is not what it lists.
+
+In the commands, `IPV4` and `IPV6` are the target's addresses, `MYIP` is the guest's, and `GID4` and `GID6` are the
+numbers of the guest's GIDs of these addresses. `rdma_example_client` speaks as the client of the well-known rdma-example
+does, `rc_example_client` as that of the manual \"RDMA Aware Networks Programming\"; both are in `tests/clients`.
+";
+
+/// What is known of one column.
+#[derive(Clone, Default)]
+struct Column {
+    /// Date, kernel, tools and target of the run.
+    run: Vec<String>,
+    /// Commands and what came of them, in the order of the run.
+    results: Vec<(String, String)>,
+}
+
+type Columns = HashMap<String, Column>;
+
+fn file() -> PathBuf {
+    root().join("docs/clients.md")
+}
+
+fn cells(line: &str) -> Vec<String> {
+    let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
+    inner.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
+}
+
+/// Reads what `text` returns.
+fn parse(text: &str) -> Columns {
+    let mut columns = Columns::new();
+    // The groups of the table that is being read.
+    let mut groups: Option<Vec<String>> = None;
+    for line in text.lines() {
+        if !line.starts_with('|') {
+            groups = None;
+            continue;
+        }
+        let mut row = cells(line);
+        let first = row.remove(0);
+        match &groups {
+            None => groups = Some(row),
+            Some(_) if first.starts_with("---") => {}
+            Some(names) if names.first().is_some_and(|name| name == "wire") => {
+                columns.entry(first).or_default().run = row.split_off(1);
+            }
+            Some(names) => {
+                for (name, result) in names.iter().zip(row).filter(|(_, result)| !result.is_empty()) {
+                    columns.entry(name.clone()).or_default().results.push((first.clone(), result));
+                }
+            }
+        }
+    }
+    columns
+}
+
+/// All commands of a section. Its columns list them in the same order, but not all have all of them.
+fn commands<'c>(section: &Section, columns: &'c Columns) -> Vec<&'c str> {
+    let mut all: Vec<&str> = Vec::new();
+    for (group, _) in section.columns {
+        let mut at = 0;
+        for (command, _) in columns.get(*group).iter().flat_map(|column| &column.results) {
+            match all.iter().position(|known| known == command) {
+                Some(place) => at = place + 1,
+                None => {
+                    all.insert(at, command);
+                    at += 1;
+                }
+            }
+        }
+    }
+    all
+}
+
+fn text(columns: &Columns) -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for section in &SECTIONS {
+        let ran: Vec<&str> = section.columns.iter().map(|(group, _)| *group).collect();
+        let ran: Vec<&str> = ran.into_iter().filter(|group| columns.contains_key(*group)).collect();
+        if ran.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n## {}\n\n| command |", section.title);
+        ran.iter().for_each(|group| text += &format!(" {group} |"));
+        let _ = write!(text, "\n|---|{}\n", "---|".repeat(ran.len()));
+        for command in commands(section, columns) {
+            let _ = write!(text, "| `{command}` |");
+            for group in &ran {
+                let results = columns.get(*group).map_or(&[][..], |column| &column.results);
+                let result = results.iter().find(|(known, _)| known == command);
+                text += &result.map_or(" |".to_owned(), |(_, result)| format!(" {result} |"));
+            }
+            text.push('\n');
+        }
+    }
+    text += "\n## The runs\n\n| tests | wire | date | guest's kernel | clients | target |\n|---|---|---|---|---|---|\n";
+    for (group, wire) in SECTIONS.iter().flat_map(|section| section.columns) {
+        if let Some(column) = columns.get(*group) {
+            let _ = writeln!(text, "| {group} | {wire} | {} |", column.run.join(" | "));
+        }
+    }
+    text
+}
+
+/// Standard output of a program, trimmed.
+fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let done = process::run(Command::new(program).args(arguments), Duration::from_secs(20))?;
+    if done.code == 0 { Ok(done.stdout.trim().to_owned()) } else { Err(format!("{program}: {}", done.stderr)) }
+}
+
+/// When and with what the results were made.
+fn this_run(kernel: &str) -> Result<Vec<String>, String> {
+    // The guest's programs are copies of the host's.
+    let version = |package: &str| output("dpkg-query", &["-W", "-f=${Version}", package]);
+    let clients = format!("perftest {}, rdma-core {}", version("perftest")?, version("rdmacm-utils")?);
+    Ok(vec![output("date", &["-u", "+%F"])?, kernel.to_owned(), clients, output(target_binary(), &["--version"])?])
+}
+
+/// Whether a column lists these results' commands and no others.
+fn same(group: &str, known: Option<&Column>, results: &[&ClientResult]) -> Check {
+    let listed: Vec<&str> =
+        known.iter().flat_map(|column| &column.results).map(|(command, _)| command.as_str()).collect();
+    let ran: Vec<&str> = results.iter().map(|result| result.command.as_str()).collect();
+    if let Some(command) = ran.iter().find(|command| !listed.contains(command)) {
+        return Err(format!("docs/clients.md lacks `{command}` of {group}: run `make docs`"));
+    }
+    if let Some(command) = listed.iter().find(|command| !ran.contains(command)) {
+        return Err(format!("docs/clients.md lists `{command}` of {group}, which did not run: run `make docs`"));
+    }
+    Ok(())
+}
+
+/// Compares the file with the results of groups that ran whole; or, if that is asked for, writes these into it.
+pub fn keep(results: &[ClientResult], kernel: &str) -> Check {
+    let mut groups: BTreeMap<&str, Vec<&ClientResult>> = BTreeMap::new();
+    let listed = |group: &str| SECTIONS.iter().any(|section| section.columns.iter().any(|(name, _)| *name == group));
+    for result in results {
+        groups.entry(&result.group).or_default().push(result);
+    }
+    // Those of another kernel are named after it and have no column.
+    groups.retain(|group, _| listed(group));
+    let before = std::fs::read_to_string(file()).unwrap_or_default();
+    let mut columns = parse(&before);
+    if !crate::world::write_docs() {
+        if text(&columns) != before {
+            return Err("docs/clients.md is not as a run writes it: change the tests and run `make docs`".to_owned());
+        }
+        return groups.iter().try_for_each(|(group, results)| same(group, columns.get(*group), results));
+    }
+    let run = this_run(kernel)?;
+    for (group, results) in groups {
+        let results = results.iter().map(|result| {
+            (result.command.clone(), if result.passed { "ok".to_owned() } else { "**failed**".to_owned() })
+        });
+        columns.insert(group.to_owned(), Column { run: run.clone(), results: results.collect() });
+    }
+    std::fs::write(file(), text(&columns)).map_err(|e| format!("docs/clients.md: {e}"))
+}

@@ -1,0 +1,171 @@
+//! A few runs of every client program where all of them would take too long: over net_af_packet, on a wire that loses
+//! frames, many at the same time, and, nightly, for as long as they go without flags.
+
+use crate::client::{self, Client, RDMA_EXAMPLE, Rows, UCMATOSE, UDADDY, Wants};
+use crate::matrix::{Bed, Port};
+use crate::report::Report;
+use crate::target::Target;
+use crate::world::{World, nightly};
+use std::time::Duration;
+
+/// For all of many clients together.
+const TOGETHER: Duration = Duration::from_secs(400);
+/// What of the frames gets lost, in each direction. Frames of TCP do not: the kernel would wait for a second.
+const LOSS: &str = "rx.drop=0.01,tx.drop=0.01,seed=11";
+/// When clients of pingpong are forgotten, which never say that they have ended.
+const PINGPONG_IDLE: Duration = Duration::from_secs(12);
+
+/// The groups `clients-af_packet`, `clients-lossy`, `clients-64` and, nightly or when it is named, `clients-long`.
+pub fn run(report: &mut Report, world: &World) {
+    if report.group("clients-af_packet")
+        && let Some(bed) = report.fixture("boot", || Bed::with(world, "few", "0", Port::AfPacket, 1500, &[]))
+    {
+        client::cases(report, &bed, connected().into_iter().chain(unconnected()));
+        ends(report, bed, &[]);
+    }
+    if report.group("clients-lossy") {
+        let more = ["--fault".to_owned(), LOSS.to_owned()];
+        if let Some(bed) = report.fixture("boot", || Bed::with(world, "loss", "0", Port::Vhost, 4200, &more)) {
+            client::cases(report, &bed, connected());
+            ends(report, bed, &["rx_fault: ", "tx_fault: "]);
+        }
+    }
+    if report.group("clients-64") {
+        many(report, world);
+    }
+    if (nightly() || report.named("clients-long")) && report.group("clients-long") {
+        let boot = || Bed::with(world, "long", "0", Port::Vhost, 4200, &[]);
+        if let Some(bed) = report.fixture("boot", boot) {
+            client::cases(report, &bed, long().into_iter().map(Client::long));
+            ends(report, bed, &[]);
+        }
+    }
+}
+
+/// The target has to run still, and to end well, with a summary that says these.
+fn ends(report: &mut Report, mut bed: Bed, texts: &[&str]) {
+    let alive = bed.target.as_mut().is_some_and(Target::alive);
+    report.case("the target ends well", String::new, || {
+        if !alive {
+            return Err(format!("it has ended\n{}", bed.context()));
+        }
+        let summary = bed.stop_target()?;
+        match texts.iter().chain(&["mbufs_leaked=0"]).find(|text| !summary.contains(**text)) {
+            None => Ok(()),
+            Some(missing) => Err(format!("no {missing:?} in the summary: {summary}")),
+        }
+    });
+}
+
+/// One run or two of each program with connections, which no loss may break.
+fn connected() -> Vec<Client> {
+    let count = 100;
+    let mut clients = vec![Client::pingpong("rc", 4, 4096, count, ""), Client::pingpong("srq", 4, 4096, count, "")];
+    for (command, size) in [
+        ("ib_send_lat", 2),
+        ("ib_send_bw", 65536),
+        ("ib_send_bw -b", 65536),
+        ("ib_write_lat", 2),
+        ("ib_write_bw", 65536),
+        ("ib_read_lat", 2),
+        ("ib_read_bw", 65536),
+        ("ib_atomic_lat", 8),
+        ("ib_atomic_bw", 8),
+        ("ib_send_lat -z", 2),
+        ("ib_write_bw -R", 65536),
+    ] {
+        clients.push(Client::perftest(&format!("{command} -n {count}"), Rows::One(size, count)));
+    }
+    for ip in ["IPV4", "IPV6"] {
+        clients.push(Client::new(format!("rping -c -a {ip} -C 10 -v -V -S 4096"), Wants::Pings(10)));
+    }
+    clients.extend([
+        Client::new("ucmatose -s IPV4", UCMATOSE),
+        Client::new("cmtime -s IPV4 -c 20", Wants::Steps),
+        Client::new("rdma_client -s IPV4", Wants::Texts(&["rdma_client: end 0"])),
+        Client::new("rdma_xclient -s IPV4", Wants::Texts(&["rdma_xclient: end 0"])),
+        Client::new("rdma_example_client -a IPV4 -s textstring", RDMA_EXAMPLE),
+        Client::new("rstream -s IPV4 -S 4096 -C 10 -I 10 -T v", Wants::Custom),
+        Client::new("riostream -s IPV4 -S 4096 -C 10 -I 10 -T v", Wants::Custom),
+    ]);
+    clients
+}
+
+/// The programs that a loss leaves waiting, or does not trouble.
+fn unconnected() -> Vec<Client> {
+    vec![
+        Client::pingpong("uc", 4, 1000, 200, ""),
+        Client::pingpong("ud", 4, 1000, 200, ""),
+        Client::perftest("ib_send_bw -c UD -n 200", Rows::One(1024, 200)),
+        Client::perftest("ib_send_lat -c UC -n 200", Rows::One(2, 200)),
+        Client::new("udaddy -s IPV4", UDADDY),
+    ]
+}
+
+/// 64 sessions of nine kinds at the same time, after which nothing of them is left.
+fn many(report: &mut Report, world: &World) {
+    let boot = || {
+        let file = world.path("sessions.toml");
+        // None of them is ib_write_lat, and in so busy a guest others may be silent for as long.
+        let text = "[service.perftest]\nwrite-lat-after = \"60s\"\n";
+        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        let more = ["--config".to_owned(), file.to_string_lossy().into_owned()];
+        Bed::with(world, "many", "0", Port::Vhost, 4200, &more)
+    };
+    let Some(mut bed) = report.fixture("boot", boot) else { return };
+    let clients: Vec<Client> = (0..64).map(session).collect();
+    let context = bed.context();
+    report.case("64 sessions of mixed kinds at once", || context.clone(), || client::at_once(&bed, &clients, TOGETHER));
+    report.case(
+        "the target has given everything back",
+        || context.clone(),
+        || {
+            std::thread::sleep(PINGPONG_IDLE);
+            let summary = bed.stop_target()?;
+            // Counters that are zero are not printed.
+            let left = ["queue_pairs_left", "regions_left"].iter().any(|counter| summary.contains(counter));
+            if left || !summary.contains("mbufs_leaked=0") { Err(summary) } else { Ok(()) }
+        },
+    );
+}
+
+/// One of many sessions.
+fn session(number: usize) -> Client {
+    let messages = Rows::One;
+    match number % 9 {
+        0 => Client::pingpong("rc", 4, 4096, 20, " -e"),
+        1 => Client::pingpong("srq", 4, 1024, 20, " -q 4 -r 20 -e"),
+        2 => Client::pingpong("ud", 4, 1024, 20, " -e"),
+        3 => Client::perftest("ib_send_lat -n 20 -e", messages(2, 20)),
+        4 => Client::perftest("ib_send_bw -n 20 -e -s 16384", messages(16384, 20)),
+        5 => Client::perftest("ib_write_bw -n 20 -s 16384", messages(16384, 20)),
+        6 => Client::perftest("ib_read_bw -n 20 -e -s 16384", messages(16384, 20)),
+        7 => Client::perftest("ib_atomic_lat -n 20 -e", messages(8, 20)),
+        _ => Client::perftest("ib_send_bw -n 20 -e -s 1024 -z", messages(1024, 20)),
+    }
+}
+
+/// Without flags to the end, and all sizes with the counts that a machine which is not emulated would be asked for.
+fn long() -> Vec<Client> {
+    let all = |command: &str, count| Client::perftest(command, Rows::All(8 << 20, count));
+    // The latency of four sizes, then the bandwidth.
+    const STREAM: &[&str] = &["64_lat", "4k_lat", "64k_lat", "1m_lat", "64_bw", "4k_bw", "64k_bw", "1m_bw"];
+    vec![
+        all("ib_send_lat -n 20 -a", 20),
+        all("ib_send_lat -n 20 -a -R", 20),
+        all("ib_send_bw -n 100 -a", 100),
+        all("ib_send_bw -n 100 -a -b", 100),
+        all("ib_write_bw -n 100 -a", 100),
+        all("ib_write_lat -n 20 -a", 20),
+        all("ib_read_bw -n 100 -a", 100),
+        all("ib_read_lat -n 20 -a", 20),
+        // With 512 receives each, the completion queue would be longer than rxe has them.
+        Client::perftest("ib_send_bw -n 1000 -q 64 -r 256", Rows::One(65536, 64_000)),
+        Client::perftest("ib_write_bw -b", Rows::One(65536, 5000)),
+        Client::perftest("ib_write_bw -q 4", Rows::One(65536, 20_000)),
+        Client::perftest("ib_read_bw -q 4", Rows::One(65536, 4000)),
+        Client::perftest("ib_atomic_bw -q 4", Rows::One(8, 4000)),
+        Client::new("rstream -s IPV4", Wants::Texts(STREAM)),
+        Client::new("riostream -s IPV4", Wants::Texts(STREAM)),
+    ]
+}
