@@ -264,30 +264,31 @@ impl fmt::Display for BthOpcode {
     }
 }
 
-/// Where a packet stands in its message.
+/// Where a packet stands in its message: a bit for its start, one for its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
 pub enum Position {
-    /// Begins a message that goes on.
-    First,
     /// Goes on with a message.
-    Middle,
+    Middle = 0,
+    /// Begins a message that goes on.
+    First = 1,
     /// Ends a message begun earlier.
-    Last,
+    Last = 2,
     /// A message in one packet.
-    Only,
+    Only = 3,
 }
 
 impl Position {
     /// Whether the packet begins a message.
     #[inline]
     pub const fn is_start(self) -> bool {
-        matches!(self, Position::First | Position::Only)
+        self as u8 & Position::First as u8 != 0
     }
 
     /// Whether the packet ends a message.
     #[inline]
     pub const fn is_end(self) -> bool {
-        matches!(self, Position::Last | Position::Only)
+        self as u8 & Position::Last as u8 != 0
     }
 }
 

@@ -4,8 +4,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::icrc::{ICRC_LEN, icrc};
 use super::net::{
-    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, VLAN_LEN,
-    VlanTag, checksum_add, checksum_finish, ethertype,
+    EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, VlanTag, checksum_add,
+    checksum_finish, ethertype,
 };
 use super::opcode::{Headers, OPCODES, OpcodeInfo};
 use super::{
@@ -34,9 +34,9 @@ pub struct RocePacket<'a> {
     extension: &'a [u8],
     payload: &'a [u8],
     icrc: &'a [u8; ICRC_LEN],
+    /// What the ICRC is computed over: from the IP header to the pad.
+    covered: &'a [u8],
     info: &'static OpcodeInfo,
-    /// Where in the frame the IP header starts.
-    ip_at: u8,
 }
 
 /// The IP header as one or the other.
@@ -105,7 +105,7 @@ fn classify_ipv4<'a>(
     vlan: Option<&'a VlanTag>,
     packet: &'a [u8],
 ) -> Result<Frame<'a>, DropReason> {
-    let (ip, rest) = Ipv4Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
+    let (ip, _) = Ipv4Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
     if ip.version_ihl != 0x45 || ip.protocol != IP_PROTO_UDP {
         return unusual_ipv4(ip);
     }
@@ -114,11 +114,9 @@ fn classify_ipv4<'a>(
         return Err(DropReason::IpFragment);
     }
     // [PKT-LENGTH]
-    let datagram = usize::from(ip.total_len.get())
-        .checked_sub(IPV4_LEN)
-        .and_then(|len| rest.get(..len))
-        .ok_or(DropReason::IpLengthMismatch)?;
-    classify_udp(frame, eth, vlan, IpHeader::V4(ip), datagram)
+    let packet = packet.get(..usize::from(ip.total_len.get())).ok_or(DropReason::IpLengthMismatch)?;
+    let (_, datagram) = packet.split_at_checked(IPV4_LEN).ok_or(DropReason::IpLengthMismatch)?;
+    classify_udp(frame, eth, vlan, IpHeader::V4(ip), packet, datagram)
 }
 
 /// An IPv4 header with options, of another protocol, or not one at all.
@@ -140,7 +138,7 @@ fn classify_ipv6<'a>(
     vlan: Option<&'a VlanTag>,
     packet: &'a [u8],
 ) -> Result<Frame<'a>, DropReason> {
-    let (ip, rest) = Ipv6Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
+    let (ip, _) = Ipv6Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
     if ip.version_class_flow.get() >> 28 != 6 {
         return Err(DropReason::IpHeaderMalformed);
     }
@@ -148,17 +146,19 @@ fn classify_ipv6<'a>(
         return Ok(Frame::Host);
     }
     // [PKT-LENGTH]
-    let datagram = rest.get(..usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
-    classify_udp(frame, eth, vlan, IpHeader::V6(ip), datagram)
+    let packet = packet.get(..IPV6_LEN + usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
+    let (_, datagram) = packet.split_at_checked(IPV6_LEN).ok_or(DropReason::IpLengthMismatch)?;
+    classify_udp(frame, eth, vlan, IpHeader::V6(ip), packet, datagram)
 }
 
-/// `datagram` is all that IP carries.
+/// `packet` is all from the IP header on, `datagram` what IP carries.
 #[inline]
 fn classify_udp<'a>(
     frame: &'a [u8],
     eth: &'a EthHeader,
     vlan: Option<&'a VlanTag>,
     ip: IpHeader<'a>,
+    packet: &'a [u8],
     datagram: &'a [u8],
 ) -> Result<Frame<'a>, DropReason> {
     let (udp, roce) = UdpHeader::ref_from_prefix(datagram).map_err(|_| DropReason::IpLengthMismatch)?;
@@ -175,6 +175,7 @@ fn classify_udp<'a>(
     }
     let (bth, rest) = Bth::ref_from_prefix(roce).map_err(|_| DropReason::RoceTooShort)?;
     let (body, icrc) = rest.split_last_chunk().ok_or(DropReason::RoceTooShort)?;
+    let (covered, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::RoceTooShort)?;
     // [PKT-TVER]
     if bth.tver() != 0 {
         return Err(DropReason::BthVersion);
@@ -185,9 +186,7 @@ fn classify_udp<'a>(
         body.split_at_checked(usize::from(info.extension_len)).ok_or(DropReason::HeaderTruncated)?;
     let payload =
         padded.len().checked_sub(bth.pad()).and_then(|len| padded.get(..len)).ok_or(DropReason::PadExceedsPayload)?;
-    let ip_at = ETH_LEN + if vlan.is_some() { VLAN_LEN } else { 0 };
-    let ip_at = ip_at as u8;
-    Ok(Frame::Roce(RocePacket { frame, eth, vlan, ip, udp, bth, extension, payload, icrc, info, ip_at }))
+    Ok(Frame::Roce(RocePacket { frame, eth, vlan, ip, udp, bth, extension, payload, icrc, covered, info }))
 }
 
 /// The UDP checksum, for senders that make one.
@@ -444,14 +443,7 @@ impl<'a> RocePacket<'a> {
     /// Whether the stored ICRC is right.
     #[inline]
     pub fn icrc_ok(&self) -> bool {
-        let ip_at = usize::from(self.ip_at);
-        // From the IP header to the pad.
-        let covered = match self.ip {
-            IpHeader::V4(ip) => usize::from(ip.total_len.get()) - ICRC_LEN,
-            IpHeader::V6(ip) => IPV6_LEN + usize::from(ip.payload_len.get()) - ICRC_LEN,
-        };
-        let covered = self.frame.get(ip_at..ip_at + covered).unwrap_or_default();
-        icrc(covered, self.is_ipv4()) == self.icrc()
+        icrc(self.covered, self.is_ipv4()) == self.icrc()
     }
 }
 

@@ -127,7 +127,7 @@ impl KeyTable {
     /// # Errors
     ///
     /// [`KeyError`]: the first reason in its order.
-    #[inline]
+    #[inline(always)]
     pub fn check_remote(
         &self,
         rkey: u32,

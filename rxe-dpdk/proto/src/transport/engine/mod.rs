@@ -241,7 +241,7 @@ impl Engine {
 }
 
 /// Partition and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.
-#[inline]
+#[inline(always)]
 fn check_integrity(packet: &RocePacket<'_>) -> Result<(), DropReason> {
     // [PKT-PKEY]
     if packet.bth().pkey() & 0x7FFF != 0x7FFF {

@@ -12,6 +12,7 @@ use super::{Message, Refusal, Responder, payload_fits};
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
 impl Responder {
+    #[inline(always)]
     pub(super) fn write(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         let info = packet.info();
         // [RC-RSP-OPCODE-ORDER]
