@@ -36,7 +36,7 @@ pub struct Bed<'w> {
     region_file: PathBuf,
     /// The numbers of the guest's GIDs: IPv4, IPv6.
     gids: OnceCell<[String; 2]>,
-    _tap: Option<Tap>,
+    tap: Option<Tap>,
 }
 
 impl<'w> Bed<'w> {
@@ -93,7 +93,7 @@ impl<'w> Bed<'w> {
             },
         )
         .map_err(|e| format!("{e}\n{}", target.tail()))?;
-        Ok(Bed { world, guest, target: Some(target), vdev, arguments, region_file, gids: OnceCell::new(), _tap: tap })
+        Ok(Bed { world, guest, target: Some(target), vdev, arguments, region_file, gids: OnceCell::new(), tap })
     }
 
     /// The region's bytes as another process on the host sees them.
@@ -129,7 +129,9 @@ impl<'w> Bed<'w> {
     /// What a failed case's text ends with.
     pub fn context(&self) -> String {
         let target = self.target.as_ref().map_or(String::new(), |t| format!("target: {}\n{}", t.name(), t.tail()));
-        format!("{target}console: {}", self.guest.console())
+        // Whose fault it is when nothing arrives any more.
+        let tap = self.tap.as_ref().map_or(String::new(), |tap| format!("{}\n", tap.counters()));
+        format!("{target}{tap}console: {}", self.guest.console())
     }
 
     /// Ends the target with its checks.

@@ -18,6 +18,17 @@ impl Tap {
         must("ip", &["link", "set", name, "mtu", &mtu.to_string(), "up"])?;
         Ok(tap)
     }
+
+    /// Frames that have passed it: "in" are those that the guest sent.
+    pub fn counters(&self) -> String {
+        let of = |what: &str| {
+            let file = format!("/sys/class/net/{}/statistics/{what}", self.name);
+            std::fs::read_to_string(file).map_or_else(|e| e.to_string(), |count| count.trim().to_owned())
+        };
+        let [inward, outward] = ["rx", "tx"]
+            .map(|way| format!("{} frames, {} dropped", of(&format!("{way}_packets")), of(&format!("{way}_dropped"))));
+        format!("{}: in {inward}; out {outward}", self.name)
+    }
 }
 
 impl Drop for Tap {
