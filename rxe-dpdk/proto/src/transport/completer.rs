@@ -11,7 +11,8 @@ use super::common::{Common, Failure};
 use super::context::Context;
 use super::requester::{Requester, RnrWait, SendWqe};
 use super::seq::Seq;
-use super::{QpErrorCause, SendFlags, SendOp, WcStatus, WorkCompletion, sge};
+use super::work::OpTraits;
+use super::{QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
 
 /// What made a requester go back.
 #[derive(Clone, Copy)]
@@ -97,26 +98,30 @@ impl Requester {
     /// Completes SENDs and WRITEs up to, not including, `end`; stops at a READ or atomic.
     #[inline]
     fn acknowledge(&mut self, common: &Common, cx: &mut Context, end: Seq) -> Result<(), Failure> {
-        while self.una < end {
-            let Some(wqe) = self.sq.front() else { break };
-            if wqe.op.wants_response() {
-                break;
-            }
+        let (mut una, mut done) = (self.una, Ok(()));
+        while una < end
+            && done.is_ok()
+            && let Some(wqe) = self.sq.front()
+            && !wqe.is(OpTraits::WANTS_RESPONSE)
+        {
             let wqe_end = wqe.end();
-            // [RC-REQ-COALESCED-ACK]
-            self.advance(wqe_end.min(end));
+            una = wqe_end.min(end);
             if wqe_end <= end {
-                self.complete(common, cx)?;
+                done = self.complete(common, cx);
             }
         }
-        Ok(())
+        // [RC-REQ-COALESCED-ACK]
+        if una > self.una {
+            self.advance(una);
+        }
+        done
     }
 
     /// Completes the oldest work request with success, and the local operations behind it that have been carried out.
     #[inline]
     pub(super) fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         self.complete_oldest(common, cx)?;
-        while self.sq.head() < self.local_done && self.sq.front().is_some_and(|wqe| wqe.op.is_local()) {
+        while self.sq.head() < self.local_done && self.sq.front().is_some_and(|wqe| wqe.is(OpTraits::LOCAL)) {
             self.complete_oldest(common, cx)?;
         }
         Ok(())
@@ -125,7 +130,7 @@ impl Requester {
     #[inline]
     fn complete_oldest(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         let Some(wqe) = self.pop() else { return Ok(()) };
-        if matches!(wqe.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. }) {
+        if wqe.is(OpTraits::SEND) {
             cx.stats.rdma_sends.inc();
         }
         // [REQ-SIGNALED]
@@ -137,7 +142,7 @@ impl Requester {
             status: WcStatus::Success,
             opcode: wqe.op.wc_opcode(),
             qpn: common.qpn,
-            byte_len: if wqe.op.returns_data() { wqe.length } else { 0 },
+            byte_len: if wqe.is(OpTraits::RETURNS_DATA) { wqe.length } else { 0 },
             imm: None,
             invalidated_rkey: None,
             solicited: false,
@@ -172,13 +177,13 @@ impl Requester {
     /// Answers `psn` with a response to a READ or atomic: completes what is before it, and returns the work request it
     /// belongs to if it is the next one due.
     #[inline]
-    fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<SendWqe>, Failure> {
+    fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<&SendWqe>, Failure> {
         // [RC-REQ-READ-ACKS]
         self.acknowledge(common, cx, psn)?;
-        let Some(&wqe) = self.sq.front() else { return Ok(None) };
         if self.una == psn {
-            return Ok(Some(wqe));
+            return Ok(self.sq.front());
         }
+        let Some(&wqe) = self.sq.front() else { return Ok(None) };
         cx.drop(DropReason::ResponseGap);
         // [RC-REQ-READ-GAP]
         let why = if psn < wqe.end() { Retry::ReadGap } else { Retry::Implied };
@@ -202,14 +207,11 @@ impl Requester {
         psn: Seq,
     ) -> Result<(), Failure> {
         let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
-        let is_read = match wqe.op {
-            SendOp::Read { .. } => true,
-            SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => false,
-            _ => {
-                cx.drop(DropReason::ResponseUnexpected);
-                return Ok(());
-            }
-        };
+        let is_read = wqe.is(OpTraits::RETURNS_DATA);
+        if !wqe.is(OpTraits::WANTS_RESPONSE) || is_read && wqe.is(OpTraits::EIGHT_BYTES) {
+            cx.drop(DropReason::ResponseUnexpected);
+            return Ok(());
+        }
         let offset = wqe.offset_of(psn, common.mtu);
         let expected = if is_read { (wqe.length - offset).min(common.mtu) } else { 0 };
         let last = psn.add(1) == wqe.end();
@@ -242,7 +244,7 @@ impl Requester {
         psn: Seq,
     ) -> Result<(), Failure> {
         let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
-        let is_atomic = matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let is_atomic = wqe.is(OpTraits::RETURNS_DATA | OpTraits::EIGHT_BYTES);
         let (true, Some(original)) = (is_atomic, packet.atomic_ack()) else {
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());

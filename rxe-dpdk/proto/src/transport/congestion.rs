@@ -44,6 +44,12 @@ impl Congestion {
         (self.received, self.sent)
     }
 
+    /// Whether a notification is owed.
+    #[inline]
+    pub(super) fn owes(&self) -> bool {
+        self.owed
+    }
+
     /// Writes the notification if one is owed. `None` when `tx` has no room, else whether one was written.
     #[inline]
     pub(super) fn notify(&mut self, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> Option<bool> {

@@ -22,8 +22,35 @@ fn pieces(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (u64,
     })
 }
 
+/// The only piece, where one buffer holds bytes `offset` to `offset + len`, as nearly always: address and key.
+#[inline]
+fn only_piece(sges: &[Sge], offset: usize, len: usize) -> Option<(u64, u32)> {
+    match sges {
+        [sge] if len > 0 && offset + len <= sge.length as usize => {
+            Some((sge.addr.wrapping_add(offset as u64), sge.lkey))
+        }
+        _ => None,
+    }
+}
+
 /// Checks keys, rights and bounds of bytes `offset` to `offset + len`. Empty buffers need no key.
+#[inline]
 pub(super) fn check(
+    keys: &KeyTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: usize,
+    len: usize,
+    need: Access,
+) -> Result<(), KeyError> {
+    match only_piece(sges, offset, len) {
+        Some((addr, lkey)) => keys.check_local(lkey, pd, addr, len as u64, need).map(|_| ()),
+        None => check_pieces(keys, pd, sges, offset, len, need),
+    }
+}
+
+#[inline(never)]
+fn check_pieces(
     keys: &KeyTable,
     pd: PdId,
     sges: &[Sge],
@@ -74,14 +101,10 @@ impl<'a> Source<'a> {
         offset: usize,
         len: usize,
     ) -> Result<Source<'a>, KeyError> {
-        if let [sge] = sges
-            && len > 0
-            && offset + len <= sge.length as usize
-        {
-            let addr = sge.addr.wrapping_add(offset as u64);
-            return keys.check_local(sge.lkey, pd, addr, len as u64, Access::empty()).map(Source::Piece);
+        if let Some((addr, lkey)) = only_piece(sges, offset, len) {
+            return keys.check_local(lkey, pd, addr, len as u64, Access::empty()).map(Source::Piece);
         }
-        check(keys, pd, sges, offset, len, Access::empty()).map(|()| Source::Pieces(sges, offset))
+        check_pieces(keys, pd, sges, offset, len, Access::empty()).map(|()| Source::Pieces(sges, offset))
     }
 
     /// Fills `payload`, which is as long as was asked for.
@@ -103,6 +126,15 @@ impl<'a> Source<'a> {
 /// been written.
 #[inline]
 pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
+    if let Some((addr, lkey)) = only_piece(sges, offset, src.len()) {
+        let span = keys.check_local(lkey, pd, addr, src.len() as u64, Access::LOCAL_WRITE)?;
+        return span.write(0, src).map_err(|_| KeyError::OutOfRange);
+    }
+    scatter_pieces(keys, pd, sges, offset, src)
+}
+
+#[inline(never)]
+fn scatter_pieces(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
     let mut done = 0;
     for (addr, piece, lkey) in pieces(sges, offset, src.len()) {
         let span = keys.check_local(lkey, pd, addr, piece as u64, Access::LOCAL_WRITE)?;
@@ -114,8 +146,12 @@ pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, sr
 }
 
 /// The bytes that the buffers hold together, or `None` beyond what a message can be (2^31).
+#[inline]
 pub(super) fn total_len(sges: &[Sge]) -> Option<u32> {
-    let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    let total: u64 = match sges {
+        [sge] => u64::from(sge.length),
+        sges => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    };
     u32::try_from(total).ok().filter(|&len| len <= 1 << 31)
 }
 

@@ -202,66 +202,60 @@ impl SendOp {
     }
 
     /// Whether a queue pair of type `qp_type` has the operation.
+    #[inline]
     pub const fn is_of(self, qp_type: QpType) -> bool {
+        const fn bit(qp_type: QpType) -> u8 {
+            1 << qp_type as u8
+        }
+        const CONNECTED: u8 = bit(QpType::Rc) | bit(QpType::Uc);
+        let types = match self {
+            SendOp::Send { .. } | SendOp::Write { .. } => CONNECTED,
+            SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. } => CONNECTED,
+            SendOp::Datagram { .. } => bit(QpType::Ud),
+            _ => bit(QpType::Rc),
+        };
+        types & bit(qp_type) != 0
+    }
+
+    /// What all the operations of this kind have in common.
+    #[inline]
+    pub(crate) const fn traits(self) -> OpTraits {
+        const SEND: OpTraits = OpTraits::SEND.union(OpTraits::SENDS_DATA).union(OpTraits::NEEDS_RECEIVE);
+        const ATOMIC: OpTraits = OpTraits::RETURNS_DATA.union(OpTraits::WANTS_RESPONSE).union(OpTraits::EIGHT_BYTES);
         match self {
-            SendOp::Send { .. } | SendOp::Write { .. } => matches!(qp_type, QpType::Rc | QpType::Uc),
-            SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. } => {
-                matches!(qp_type, QpType::Rc | QpType::Uc)
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. } => SEND,
+            SendOp::Write { imm: None, .. } => OpTraits::SENDS_DATA,
+            SendOp::Write { imm: Some(_), .. } => OpTraits::SENDS_DATA.union(OpTraits::NEEDS_RECEIVE),
+            SendOp::Read { .. } => OpTraits::RETURNS_DATA.union(OpTraits::WANTS_RESPONSE),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => ATOMIC,
+            SendOp::AtomicWrite { .. } => {
+                OpTraits::SENDS_DATA.union(OpTraits::WANTS_RESPONSE).union(OpTraits::EIGHT_BYTES)
             }
-            SendOp::Datagram { .. } => matches!(qp_type, QpType::Ud),
-            _ => matches!(qp_type, QpType::Rc),
+            SendOp::Flush { .. } => OpTraits::WANTS_RESPONSE,
+            SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. } => OpTraits::LOCAL,
         }
     }
+}
 
-    /// Whether it carries bytes of ours to the peer, so that they may be inline.
-    #[inline]
-    pub(crate) const fn sends_data(self) -> bool {
-        matches!(
-            self,
-            SendOp::Send { .. }
-                | SendOp::SendInvalidate { .. }
-                | SendOp::Write { .. }
-                | SendOp::AtomicWrite { .. }
-                | SendOp::Datagram { .. }
-        )
-    }
-
-    /// Whether it is carried out on our side alone: no packets, no PSN.
-    #[inline]
-    pub(crate) const fn is_local(self) -> bool {
-        matches!(self, SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. })
-    }
-
-    /// Whether it takes a receive at the peer.
-    #[inline]
-    pub(crate) const fn needs_receive(self) -> bool {
-        matches!(
-            self,
-            SendOp::Send { .. }
-                | SendOp::SendInvalidate { .. }
-                | SendOp::Write { imm: Some(_), .. }
-                | SendOp::Datagram { .. }
-        )
-    }
-
-    /// Whether the peer's bytes come back to the local buffers.
-    #[inline]
-    pub(crate) const fn returns_data(self) -> bool {
-        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-    }
-
-    /// Whether the responder answers with more than an ACK, so that the operation takes one of its READ and atomic
-    /// resources until then.
-    #[inline]
-    pub(crate) const fn wants_response(self) -> bool {
-        matches!(
-            self,
-            SendOp::Read { .. }
-                | SendOp::CompareSwap { .. }
-                | SendOp::FetchAdd { .. }
-                | SendOp::AtomicWrite { .. }
-                | SendOp::Flush { .. }
-        )
+bitflags::bitflags! {
+    /// What becomes of an operation: looked up once, when it is posted.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) struct OpTraits: u8 {
+        /// Carried out on our side alone: no packets, no PSN.
+        const LOCAL = 1;
+        /// Carries bytes of ours to the peer, so that they may be inline.
+        const SENDS_DATA = 2;
+        /// Takes a receive at the peer.
+        const NEEDS_RECEIVE = 4;
+        /// The peer's bytes come back to the local buffers.
+        const RETURNS_DATA = 8;
+        /// The responder answers with more than an ACK, so that the operation takes one of its READ and atomic resources
+        /// until then.
+        const WANTS_RESPONSE = 16;
+        /// The local buffers hold eight bytes.
+        const EIGHT_BYTES = 32;
+        /// A SEND of whatever kind.
+        const SEND = 64;
     }
 }
 

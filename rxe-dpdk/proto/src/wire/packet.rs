@@ -4,8 +4,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::icrc::{ICRC_LEN, icrc};
 use super::net::{
-    EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, VlanTag, checksum_add,
-    checksum_finish, ethertype,
+    EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, VlanTag,
+    checksum_add, checksum_finish, ethertype,
 };
 use super::opcode::{Headers, OPCODES, OpcodeInfo};
 use super::{

@@ -86,7 +86,9 @@ impl Qp {
             return;
         }
         self.watch(cx);
-        self.activate(cx);
+        if self.requester.has_unsent() {
+            self.activate(cx);
+        }
         self.report_drained(cx);
     }
 
@@ -105,22 +107,11 @@ impl Qp {
         now: Instant,
         tx: &mut impl TxQueue,
     ) -> (usize, Turn) {
-        let mut written = 0;
-        let mut turn = Turn::Idle;
-        if let Some(link) = &self.link {
-            match self.congestion.notify(link, cx, tx) {
-                None => return (0, Turn::Refused),
-                Some(notified) => written += usize::from(notified),
-            }
-            let (replies, after, broken) = self.responder.reply(&self.common, link, cx, tx);
-            written += replies;
-            turn = after;
-            if let Some(Broken { cause, receive }) = broken {
-                self.fail(cx, cause, None, receive);
-                return (written, self.turn_in_error());
-            }
+        let (mut written, mut turn) = (0, Turn::Idle);
+        if self.responder.owes() || self.congestion.owes() {
+            (written, turn) = self.reply(cx, tx);
         }
-        if turn == Turn::Refused || !self.state.sends() {
+        if turn == Turn::Refused || !self.requester.has_unsent() || !self.state.sends() {
             return (written, turn);
         }
         let draining = self.state == QpState::Sqd;
@@ -143,6 +134,21 @@ impl Qp {
             self.report_drained(cx);
         }
         (written, if after == Turn::Idle { turn } else { after })
+    }
+
+    /// What the peer waits for.
+    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, Turn) {
+        let Some(link) = &self.link else { return (0, Turn::Idle) };
+        let Some(notified) = self.congestion.notify(link, cx, tx) else { return (0, Turn::Refused) };
+        let (replies, turn, broken) = self.responder.reply(&self.common, link, cx, tx);
+        let written = usize::from(notified) + replies;
+        match broken {
+            None => (written, turn),
+            Some(Broken { cause, receive }) => {
+                self.fail(cx, cause, None, receive);
+                (written, self.turn_in_error())
+            }
+        }
     }
 
     /// What is left to do after a failure.

@@ -278,6 +278,7 @@ impl Qp {
     }
 
     /// Posts a work request that brings its `inline` data along, or names buffers.
+    #[inline]
     pub(super) fn post_send(
         &mut self,
         cx: &mut Context,
@@ -290,15 +291,19 @@ impl Qp {
                 self.activate(cx);
                 Ok(())
             }
-            // [REQ-ERROR-POST]
-            QpState::Error | QpState::Sqe => {
-                let wqe = self.requester.check(&self.common, cx, wr, inline)?;
-                let status = WcStatus::WrFlushErr;
-                cx.complete(self.common.send_cq, self.common.failed(wqe.wr_id, wqe.op.wc_opcode(), status));
-                Ok(())
-            }
+            QpState::Error | QpState::Sqe => self.flush_posted(cx, wr, inline),
             state => Err(PostError::State(state)),
         }
+    }
+
+    /// A work request that is posted in the error state.
+    #[cold]
+    fn flush_posted(&mut self, cx: &mut Context, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
+        // [REQ-ERROR-POST]
+        let wqe = self.requester.check(&self.common, cx, wr, inline)?;
+        let status = WcStatus::WrFlushErr;
+        cx.complete(self.common.send_cq, self.common.failed(wqe.wr_id, wqe.op.wc_opcode(), status));
+        Ok(())
     }
 
     pub(super) fn post_recv(&mut self, cx: &mut Context, wr: &RecvWr<'_>) -> Result<(), PostError> {

@@ -10,6 +10,7 @@
 
 use crate::transport::context::Context;
 use crate::transport::seq::Seq;
+use crate::transport::work::OpTraits;
 use crate::wire::{Aeth, Syndrome, credit_count};
 
 use super::{Requester, SendWqe};
@@ -74,9 +75,9 @@ impl Requester {
     pub(super) fn lacks_credit(&self, wqe: &SendWqe) -> bool {
         // [RC-REQ-CREDIT-LIMIT]
         // A message that was begun is finished: whether there is a receive has been found out.
-        self.credits
-            .limit
-            .is_some_and(|limit| self.cursor == wqe.first && wqe.op.needs_receive() && beyond(wqe.ssn, limit) > 0)
+        self.credits.limit.is_some_and(|limit| {
+            self.cursor == wqe.first && wqe.is(OpTraits::NEEDS_RECEIVE) && beyond(wqe.ssn, limit) > 0
+        })
     }
 
     /// Whether the packet of `wqe` at the cursor has to wait for an answer that may bring credits. If not, and it lacks

@@ -29,6 +29,7 @@ use super::common::{Common, Failure, packets_of};
 use super::context::{Context, Turn};
 use super::link::Link;
 use super::seq::Seq;
+use super::work::OpTraits;
 use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
@@ -169,6 +170,12 @@ impl Requester {
         self.una == self.sent && self.sq.front().is_none_or(|wqe| wqe.first == self.una)
     }
 
+    /// Whether a work request is not written to its end, or is to be written again.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.cursor_wqe < self.sq.tail()
+    }
+
     pub(super) fn next_psn(&self) -> Psn {
         self.next.psn()
     }
@@ -201,6 +208,7 @@ impl Requester {
     }
 
     /// Checks a work request and puts it into the queue.
+    #[inline]
     pub(super) fn post(
         &mut self,
         common: &Common,
@@ -210,7 +218,7 @@ impl Requester {
     ) -> Result<(), PostError> {
         let wqe = self.check(common, cx, wr, inline)?;
         // [RC-REQ-POST-CHECK]
-        if wr.op.wants_response() && self.max_rd_atomic == 0 {
+        if wqe.is(OpTraits::WANTS_RESPONSE) && self.max_rd_atomic == 0 {
             return Err(PostError::NoReadResources);
         }
         self.next = wqe.end();
@@ -220,6 +228,8 @@ impl Requester {
     }
 
     /// What a work request becomes in the queue.
+    // Where it is put into the queue, it is made in its place.
+    #[inline(always)]
     pub(super) fn check(
         &self,
         common: &Common,
@@ -227,6 +237,8 @@ impl Requester {
         wr: &SendWr<'_>,
         inline: Option<&[u8]>,
     ) -> Result<SendWqe, PostError> {
+        let traits = wr.op.traits();
+        let local = traits.contains(OpTraits::LOCAL);
         // [UC-OPERATIONS]
         if !wr.op.is_of(common.qp_type) {
             return Err(PostError::Opcode(common.qp_type));
@@ -235,21 +247,21 @@ impl Requester {
         if self.sq.is_full() {
             return Err(PostError::QueueFull);
         }
-        if wr.sges.len() > self.sq.max_sge() || wr.op.is_local() && !wr.sges.is_empty() {
+        if wr.sges.len() > self.sq.max_sge() || local && !wr.sges.is_empty() {
             return Err(PostError::TooManySges);
         }
         let length = match inline {
             None => sge::total_len(wr.sges).ok_or(PostError::MessageTooLong)?,
             Some(_) if !wr.sges.is_empty() => return Err(PostError::TooManySges),
-            Some(data) if data.len() > self.sq.max_inline() || !wr.op.sends_data() => {
+            Some(data) if data.len() > self.sq.max_inline() || !traits.contains(OpTraits::SENDS_DATA) => {
                 return Err(PostError::InlineTooLong);
             }
             Some(data) => data.len() as u32,
         };
+        if traits.contains(OpTraits::EIGHT_BYTES) && length != 8 {
+            return Err(PostError::AtomicLength);
+        }
         match wr.op {
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } if length != 8 => {
-                return Err(PostError::AtomicLength);
-            }
             SendOp::Flush { .. } if length != 0 => return Err(PostError::TooManySges),
             SendOp::Datagram { ah, .. } => {
                 // [UD-REQ-AH]
@@ -263,11 +275,8 @@ impl Requester {
             }
             _ => {}
         }
-        let packets = match wr.op {
-            op if op.is_local() => 0,
-            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => 1,
-            _ => packets_of(length, common.mtu),
-        };
+        // A FLUSH has no bytes, and an atomic fits into a packet.
+        let packets = if local { 0 } else { packets_of(length, common.mtu) };
         if packets > MAX_PACKETS {
             return Err(PostError::MessageTooLong);
         }
@@ -281,6 +290,7 @@ impl Requester {
             length,
             num_sge: wr.sges.len() as u8,
             flags: wr.flags,
+            traits,
             inline: inline.is_some(),
         })
     }
@@ -326,13 +336,14 @@ impl Requester {
 
     /// Takes out the oldest work request, which has its answer.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<SendWqe> {
+    pub(super) fn pop(&mut self) -> Option<&SendWqe> {
         let number = self.sq.head();
         let wqe = self.sq.pop()?;
-        if wqe.op.wants_response() && number < self.cursor_wqe {
+        if wqe.is(OpTraits::WANTS_RESPONSE) && number < self.cursor_wqe {
             self.rd_outstanding = self.rd_outstanding.saturating_sub(1);
         }
-        self.cursor_wqe = self.cursor_wqe.max(self.sq.head());
+        // A late answer may overtake a retry.
+        self.cursor_wqe = self.cursor_wqe.max(number + 1);
         Some(wqe)
     }
 
@@ -340,7 +351,7 @@ impl Requester {
     pub(super) fn flush(&mut self, common: &Common, cx: &mut Context, failed: Option<(u64, WcStatus)>) {
         loop {
             let number = self.sq.head();
-            let Some(wqe) = self.sq.pop() else { break };
+            let Some(&wqe) = self.sq.pop() else { break };
             // [REQ-ERROR-FLUSH]
             let status = match failed {
                 Some((blamed, status)) if blamed == number => status,
@@ -370,6 +381,9 @@ impl Requester {
         let quantum = cx.config.send_quantum as usize;
         let mut written = 0;
         let (turn, failure) = loop {
+            if !self.has_unsent() {
+                break (Turn::Idle, None);
+            }
             if written >= quantum {
                 break (Turn::More, None);
             }

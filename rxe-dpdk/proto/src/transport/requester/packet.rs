@@ -6,6 +6,7 @@ use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
 use crate::transport::sge::Source;
+use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, Wait, WcStatus, sge};
 use crate::wire::{Opcode, TxQueue};
 
@@ -39,19 +40,23 @@ impl Requester {
         if self.rnr_wait.is_some() {
             return Sent::Blocked;
         }
-        let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
-        if wqe.op.is_local() {
+        let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
+        if wqe.is(OpTraits::LOCAL) {
+            let wqe = *wqe;
             return self.local_operation(&wqe, common, cx, draining);
         }
-        if let Some(stall) = self.stall(&wqe, cx, draining) {
+        if let Some(stall) = self.stall(wqe, cx, draining) {
             return stall;
         }
+        if !wqe.is(OpTraits::WANTS_RESPONSE) {
+            return self.send_message(common, link, cx, now, tx);
+        }
+        let wqe = *wqe;
         match wqe.op {
             SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => {
                 self.send_flush_or_atomic_write(&wqe, common, link, cx, now, tx)
             }
-            op if op.wants_response() => self.send_read_or_atomic(&wqe, common, link, cx, now, tx),
-            _ => self.send_message(&wqe, common, link, cx, now, tx),
+            _ => self.send_read_or_atomic(&wqe, common, link, cx, now, tx),
         }
     }
 
@@ -95,17 +100,17 @@ impl Requester {
         Source::find(keys, common.pd, self.sq.sges(self.cursor_wqe), offset, len).ok()
     }
 
-    /// A packet of a SEND or WRITE.
+    /// The packet at the cursor, of a SEND or WRITE.
     #[inline(always)]
     fn send_message(
         &mut self,
-        wqe: &SendWqe,
         common: &Common,
         link: &Link,
         cx: &mut Context,
         now: Instant,
         tx: &mut impl TxQueue,
     ) -> Sent {
+        let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
         let offset = wqe.offset_of(self.cursor, common.mtu);
         let len = (wqe.length - offset).min(common.mtu);
         let Some(source) = self.source(wqe, common, &cx.keys, offset, len) else { return self.bad_key(wqe) };

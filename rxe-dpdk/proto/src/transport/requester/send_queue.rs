@@ -1,6 +1,7 @@
 //! The send queue of a queue pair.
 
 use crate::transport::seq::Seq;
+use crate::transport::work::OpTraits;
 use crate::transport::{SendFlags, SendOp, Sge};
 use crate::wire::Psn;
 
@@ -18,6 +19,8 @@ pub(in crate::transport) struct SendWqe {
     pub(in crate::transport) length: u32,
     pub(in crate::transport) num_sge: u8,
     pub(in crate::transport) flags: SendFlags,
+    /// What `op` is.
+    pub(in crate::transport) traits: OpTraits,
     /// The bytes are in the queue, not in buffers.
     pub(in crate::transport) inline: bool,
 }
@@ -32,8 +35,15 @@ impl SendWqe {
         length: 0,
         num_sge: 0,
         flags: SendFlags::empty(),
+        traits: OpTraits::empty(),
         inline: false,
     };
+
+    /// Whether `op` is all this.
+    #[inline]
+    pub(in crate::transport) fn is(&self, traits: OpTraits) -> bool {
+        self.traits.contains(traits)
+    }
 
     /// One past its last PSN.
     #[inline]
@@ -89,23 +99,28 @@ impl SendQueue {
         number as usize & self.wqes.len().wrapping_sub(1)
     }
 
+    #[inline]
     pub(in crate::transport) fn is_empty(&self) -> bool {
         self.tail == self.head
     }
 
+    #[inline]
     pub(in crate::transport) fn is_full(&self) -> bool {
         self.tail - self.head >= u64::from(self.max)
     }
 
+    #[inline]
     pub(in crate::transport) fn max_sge(&self) -> usize {
         self.max_sge as usize
     }
 
+    #[inline]
     pub(in crate::transport) fn max_inline(&self) -> usize {
         self.max_inline as usize
     }
 
     /// Adds a work request. Call only when not full, and with at most `max_sge` buffers and `max_inline` bytes.
+    #[inline]
     pub(in crate::transport) fn push(&mut self, wqe: SendWqe, sges: &[Sge], inline: &[u8]) {
         let index = self.index(self.tail);
         let first = index * self.max_sge as usize;
@@ -167,10 +182,13 @@ impl SendQueue {
 
     /// Takes out the oldest one.
     #[inline]
-    pub(in crate::transport) fn pop(&mut self) -> Option<SendWqe> {
-        let wqe = *self.front()?;
+    pub(in crate::transport) fn pop(&mut self) -> Option<&SendWqe> {
+        if self.is_empty() {
+            return None;
+        }
+        let index = self.index(self.head);
         self.head += 1;
-        Some(wqe)
+        self.wqes.get(index)
     }
 
     pub(in crate::transport) fn clear(&mut self) {

@@ -3,6 +3,7 @@
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::{Context, Turn};
 use crate::transport::link::{Flags, Link};
+use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus};
 use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Opcode, TxQueue};
 
@@ -33,7 +34,7 @@ impl Requester {
                 return (written, Turn::Idle, None);
             }
             let sent = match link {
-                _ if wqe.op.is_local() => self.local_operation(&wqe, common, cx, draining),
+                _ if wqe.is(OpTraits::LOCAL) => self.local_operation(&wqe, common, cx, draining),
                 Some(link) => self.write_message_packet(&wqe, common, link, cx, tx),
                 None => self.write_datagram(&wqe, common, cx, tx),
             };

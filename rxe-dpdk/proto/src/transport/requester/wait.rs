@@ -2,6 +2,7 @@
 
 use crate::transport::Wait;
 use crate::transport::context::Context;
+use crate::transport::work::OpTraits;
 
 use super::{MAX_SPAN, Requester, SendWqe};
 
@@ -17,7 +18,7 @@ impl Requester {
         if self.waits_for_credit(wqe) {
             return Some(Wait::Credit);
         }
-        let wants_response = wqe.op.wants_response();
+        let wants_response = wqe.is(OpTraits::WANTS_RESPONSE);
         if self.cursor > wqe.first && !wants_response {
             return None;
         }
@@ -47,9 +48,9 @@ impl Requester {
             None if self.una < self.sent => Wait::Answer,
             None => Wait::Nothing,
             Some(_) if draining && self.cursor >= self.sent => Wait::Drain,
-            Some(wqe) if wqe.op.is_local() && wqe.is_fenced() && self.rd_outstanding > 0 => Wait::Fence,
-            Some(wqe) if wqe.op.is_local() && self.sq.head() != self.cursor_wqe => Wait::Invalidate,
-            Some(wqe) if wqe.op.is_local() => Wait::Turn,
+            Some(wqe) if wqe.is(OpTraits::LOCAL) && wqe.is_fenced() && self.rd_outstanding > 0 => Wait::Fence,
+            Some(wqe) if wqe.is(OpTraits::LOCAL) && self.sq.head() != self.cursor_wqe => Wait::Invalidate,
+            Some(wqe) if wqe.is(OpTraits::LOCAL) => Wait::Turn,
             Some(wqe) => self.obstacle(wqe, cx, draining).unwrap_or(Wait::Turn),
         }
     }
