@@ -33,6 +33,7 @@ use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 
 pub use crate::worker::context::Context;
+pub use crate::worker::events::EventLog;
 pub use crate::worker::messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
 pub use crate::worker::verbs::{QpKind, QpSpec};
 

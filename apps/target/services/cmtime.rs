@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
 use rxe_dpdk::worker::QpCaps;
@@ -27,7 +26,7 @@ struct Cmtime {
     pd: Option<PdId>,
     clients: HashMap<ConnId, SocketAddr>,
     idle: Idle<ConnId>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Service for Cmtime {
@@ -44,7 +43,7 @@ impl Service for Cmtime {
                 self.idle.heard(request.conn, cx.now());
                 Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
             }
-            Err(error) => self.tally.reject(request, RejReason::NoQp, format_args!("no queue pair: {error}")),
+            Err(error) => self.tally.reject(cx.now(), request, RejReason::NoQp, format_args!("no queue pair: {error}")),
         }
     }
 
@@ -53,17 +52,17 @@ impl Service for Cmtime {
         self.idle.heard(conn, cx.now());
     }
 
-    fn disconnected(&mut self, _cx: &mut Context<'_>, conn: ConnId, _qp: Qpn, reason: EndReason) {
+    fn disconnected(&mut self, cx: &mut Context<'_>, conn: ConnId, _qp: Qpn, reason: EndReason) {
         self.idle.forget(conn);
         if let Some(client) = self.clients.remove(&conn) {
-            self.tally.gone(client, reason);
+            self.tally.gone(cx.now(), client, reason);
         }
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for conn in self.idle.take_expired(cx.now()) {
             if let Some(client) = self.clients.get(&conn) {
-                self.tally.give_up(client, self.idle.limit());
+                self.tally.give_up(cx.now(), client, self.idle.limit());
             }
             cx.disconnect(conn);
         }

@@ -60,8 +60,9 @@ impl Seats {
         access: Access,
         tally: &Tally,
     ) -> Result<Endpoint, Decision> {
+        let now = cx.now();
         let lacks = |what: &str, error: &dyn fmt::Display| {
-            tally.reject(request, RejReason::NoResources, format!("no {what}: {error}"))
+            tally.reject(now, request, RejReason::NoResources, format!("no {what}: {error}"))
         };
         let conn = request.conn;
         let seat = match self.0.pop() {
@@ -82,7 +83,7 @@ impl Seats {
             Ok(qp) => qp,
             Err(error) => {
                 self.0.push(seat);
-                return Err(tally.reject(request, RejReason::NoQp, format!("no queue pair: {error}")));
+                return Err(tally.reject(cx.now(), request, RejReason::NoQp, format!("no queue pair: {error}")));
             }
         };
         let endpoint = Endpoint { conn, client: caller(request), qp, seat };

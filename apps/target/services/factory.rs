@@ -1,13 +1,11 @@
 //! How most services here are made: all of them need a tally.
 
-use std::sync::Arc;
-
 use rxe_dpdk::service::{Listen, Service, ServiceFactory};
 
 use super::tally::{Book, Tally};
 
 /// Makes one instance.
-type Create = Box<dyn Fn(Arc<Tally>) -> Box<dyn Service> + Send + Sync>;
+type Create = Box<dyn Fn(Tally) -> Box<dyn Service> + Send + Sync>;
 
 /// Makes the instances of one service.
 pub struct Factory {
@@ -22,7 +20,7 @@ impl Factory {
     pub fn new(
         name: &'static str,
         listens: Vec<Listen>,
-        create: impl Fn(Arc<Tally>) -> Box<dyn Service> + Send + Sync + 'static,
+        create: impl Fn(Tally) -> Box<dyn Service> + Send + Sync + 'static,
         book: &Book,
     ) -> Factory {
         Factory { name, listens, create: Box::new(create), book: book.clone() }

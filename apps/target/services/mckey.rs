@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::host::multicast_mac;
 use rxe_dpdk::service::{Context, GroupListener, Listen, QpSpec, Service};
@@ -125,11 +124,11 @@ struct Mckey {
     parcels: HashMap<u64, Parcel>,
     next: u64,
     idle: Idle<Group>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Mckey {
-    fn new(config: MckeyConfig, tally: Arc<Tally>) -> Mckey {
+    fn new(config: MckeyConfig, tally: Tally) -> Mckey {
         let idle = Idle::new(config.idle_timeout);
         let (groups, parcels) = (HashMap::new(), HashMap::new());
         Mckey { config, members: Vec::new(), groups, parcels, next: 0, idle, tally }
@@ -156,7 +155,9 @@ impl Mckey {
                 let _ = cx.destroy_ah(ah);
                 return Err(error.to_string());
             }
-            tracing::info!(group = %group.1, "{NAME}: joined");
+            if self.tally.admits(cx.now()) {
+                tracing::info!(group = %group.1, "{NAME}: joined");
+            }
             self.groups.insert(group, ah);
         }
         self.idle.heard(group, cx.now());
@@ -184,7 +185,7 @@ impl Mckey {
         let wr = SendWr { wr_id: 0, op, sges: &[member.sge(SLOT, length)], flags: SendFlags::SIGNALED };
         for _ in 0..parcel.left.min(BURST) {
             if let Err(error) = cx.post_send(member.qp, &wr) {
-                self.tally.fail(parcel.host, error);
+                self.tally.fail(cx.now(), parcel.host, error);
                 return None;
             }
             parcel.left -= 1;
@@ -207,7 +208,7 @@ impl Service for Mckey {
             return;
         }
         if let Err(why) = self.join(cx, group) {
-            self.tally.refuse(host, format_args!("datagrams of group {ip}"), why);
+            self.tally.refuse(cx.now(), host, format_args!("datagrams of group {ip}"), why);
             return;
         }
         self.tally.connections.inc();
@@ -249,8 +250,10 @@ impl Service for Mckey {
         }
         for group in self.idle.take_expired(cx.now()) {
             self.tally.idle_ended.inc();
-            let seconds = self.idle.limit().as_millis() / 1000;
-            tracing::info!(group = %group.1, "{NAME}: left, as nothing came for {seconds} s");
+            if self.tally.admits(cx.now()) {
+                let seconds = self.idle.limit().as_millis() / 1000;
+                tracing::info!(group = %group.1, "{NAME}: left, as nothing came for {seconds} s");
+            }
             self.leave(cx, group);
         }
         cx.set_timer(SWEEP, SWEEP_TOKEN);

@@ -55,7 +55,7 @@ struct Port18515 {
     /// How long a client may take for its first bytes: what the more patient family allows.
     patience: Duration,
     /// Counts what is nobody's.
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 /// Whose stream begins with `first`; `None` while that cannot be told.
@@ -76,7 +76,7 @@ impl Port18515 {
         let (now, limit) = (cx.now(), self.patience);
         let mute = self.greetings.extract_if(|_, greeting| now.saturating_since(greeting.since) >= limit);
         for (stream, greeting) in mute {
-            self.tally.give_up(greeting.from, limit);
+            self.tally.give_up(cx.now(), greeting.from, limit);
             cx.stream_close(stream);
         }
     }
@@ -95,7 +95,7 @@ impl Port18515 {
             }
             _ => {
                 let shown = first.get(..first.len().min(16)).unwrap_or_default().escape_ascii();
-                self.tally.nonsense(from, format_args!("one that begins with \"{shown}\" is none we serve"));
+                self.tally.nonsense(cx.now(), from, format_args!("one that begins with \"{shown}\" is none we serve"));
                 cx.stream_close(stream);
             }
         }

@@ -15,7 +15,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Context, Listen, PeerPath, QpSpec, Service, StreamId};
 use rxe_dpdk::worker::QpCaps;
@@ -175,7 +174,7 @@ struct RcExample {
     seats: Vec<Seat>,
     next: u64,
     idle: Idle<u64>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 /// Text in a buffer, up to its first zero byte.
@@ -187,7 +186,7 @@ fn text(memory: &Memory) -> String {
 }
 
 impl RcExample {
-    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> RcExample {
+    fn new(idle_timeout: Duration, tally: Tally) -> RcExample {
         RcExample {
             clients: HashMap::new(),
             streams: HashMap::new(),
@@ -215,14 +214,16 @@ impl RcExample {
                 cx.stream_send(stream, b"Q");
                 let wr = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[], flags: SendFlags::SIGNALED };
                 if let Err(error) = cx.post_send_inline(qp, &wr, SENT) {
-                    self.tally.fail(from, error);
+                    self.tally.fail(cx.now(), from, error);
                     self.end(cx, number, "it cannot be sent to");
                 }
             }
             Said::Received => cx.stream_send(stream, b"R"),
             Said::Written => {
                 let Some((_, seat)) = &client.qp else { return };
-                tracing::info!(client = %from, "{NAME}: the client has written \"{}\"", text(seat.buffer.memory()));
+                if self.tally.admits(cx.now()) {
+                    tracing::info!(client = %from, "{NAME}: the client has written \"{}\"", text(seat.buffer.memory()));
+                }
                 self.tally.exchanges.inc();
                 cx.stream_send(stream, b"W");
             }
@@ -267,7 +268,7 @@ impl RcExample {
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.refuse(client.from, "a queue pair", why);
+            self.tally.refuse(cx.now(), client.from, "a queue pair", why);
         }
         self.end(cx, number, "it was refused");
     }
@@ -311,7 +312,7 @@ impl Service for RcExample {
             Ok(None) => {}
             Ok(Some(said)) => self.say(cx, number, said),
             Err(nonsense) => {
-                self.tally.nonsense(client.from, nonsense);
+                self.tally.nonsense(cx.now(), client.from, nonsense);
                 self.end(cx, number, "it made no sense");
             }
         }
@@ -348,7 +349,9 @@ impl Service for RcExample {
         if let AsyncEvent::QpError { qpn, cause } = *event
             && let Some(&number) = self.qps.get(&qpn)
         {
-            if let Some(client) = self.clients.get(&number) {
+            if let Some(client) = self.clients.get(&number)
+                && self.tally.admits(cx.now())
+            {
                 tracing::info!(client = %client.from, %qpn, %cause, "{NAME}: queue pair in error");
             }
             self.end(cx, number, cause.name());
@@ -358,7 +361,7 @@ impl Service for RcExample {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for number in self.idle.take_expired(cx.now()) {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.give_up(client.from, self.idle.limit());
+                self.tally.give_up(cx.now(), client.from, self.idle.limit());
             }
             self.end(cx, number, "it was silent");
         }

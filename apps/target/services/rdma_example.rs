@@ -4,7 +4,6 @@
 //! buffer of that length, which the client then WRITEs to and READs from as it likes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::Duration;
@@ -74,11 +73,11 @@ struct RdmaExample {
     seats: Seats,
     pool: Pool,
     idle: Idle<Qpn>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl RdmaExample {
-    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> RdmaExample {
+    fn new(idle_timeout: Duration, tally: Tally) -> RdmaExample {
         let idle = Idle::new(idle_timeout);
         RdmaExample { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
     }
@@ -102,6 +101,7 @@ impl RdmaExample {
                 let length = wanted.map(|attributes| attributes.length);
                 let asked = length.map_or("no buffer".to_owned(), |length| format!("a buffer of {length} bytes"));
                 tally.nonsense(
+                    cx.now(),
                     who,
                     format_args!(
                         "its message of {} bytes asks for {asked}; one of 1 to {MAX_LENGTH} is lent, once",
@@ -114,7 +114,7 @@ impl RdmaExample {
         let buffer = match pool.take(length as usize, |size| cx.alloc_memory(size)) {
             Ok(buffer) => buffer,
             Err(error) => {
-                tally.no_buffer(who, format_args!("{length} bytes"), error);
+                tally.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
                 return false;
             }
         };
@@ -126,7 +126,7 @@ impl RdmaExample {
         let region = match region {
             Ok(region) => region,
             Err(error) => {
-                tally.no_buffer(who, format_args!("{length} bytes"), error);
+                tally.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
                 pool.give(buffer);
                 return false;
             }
@@ -134,7 +134,7 @@ impl RdmaExample {
         let ours = Attributes { address: region.addr(), length, stag: region.rkey() };
         client.loan = Some((region, buffer));
         if let Err(error) = client.endpoint.send(cx, &ours.emit()) {
-            tally.fail(who, error);
+            tally.fail(cx.now(), who, error);
             return false;
         }
         tally.exchanges.inc();
@@ -167,7 +167,7 @@ impl Service for RdmaExample {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(client.endpoint.client, reason);
+        self.tally.gone(cx.now(), client.endpoint.client, reason);
         if let Some((region, buffer)) = client.loan {
             cx.deregister(&region);
             self.pool.give(buffer);
@@ -189,7 +189,7 @@ impl Service for RdmaExample {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for qp in self.idle.sweep(cx) {
             if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(client.endpoint.client, self.idle.limit());
+                self.tally.give_up(cx.now(), client.endpoint.client, self.idle.limit());
             }
             self.end(cx, qp);
         }

@@ -4,7 +4,6 @@
 //! disconnects, which does no harm.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::Duration;
@@ -33,7 +32,7 @@ struct RdmaServer {
     clients: HashMap<Qpn, Client>,
     seats: Seats,
     idle: Idle<Qpn>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Service for RdmaServer {
@@ -53,10 +52,10 @@ impl Service for RdmaServer {
         }
     }
 
-    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(client.endpoint.client, reason);
+        self.tally.gone(cx.now(), client.endpoint.client, reason);
         self.seats.close(client.endpoint);
     }
 
@@ -69,12 +68,12 @@ impl Service for RdmaServer {
         self.idle.heard(wc.qpn, cx.now());
         let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
             let what = format_args!("its message is of {} bytes, not of 16", wc.byte_len);
-            self.tally.nonsense(client.endpoint.client, what);
+            self.tally.nonsense(cx.now(), client.endpoint.client, what);
             cx.disconnect(client.endpoint.conn);
             return;
         };
         if let Err(error) = client.endpoint.send(cx, &message) {
-            self.tally.fail(client.endpoint.client, error);
+            self.tally.fail(cx.now(), client.endpoint.client, error);
             cx.disconnect(client.endpoint.conn);
             return;
         }
@@ -84,7 +83,7 @@ impl Service for RdmaServer {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for qp in self.idle.sweep(cx) {
             if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(client.endpoint.client, self.idle.limit());
+                self.tally.give_up(cx.now(), client.endpoint.client, self.idle.limit());
                 cx.disconnect(client.endpoint.conn);
             }
         }

@@ -97,7 +97,7 @@ struct Region {
     /// The names of the regions to watch, and the watches: on one worker.
     watched: Arc<[String]>,
     watches: Vec<Watch>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Region {
@@ -150,8 +150,8 @@ impl Service for Region {
         let region = match found.map(|index| cx.regions().get(index).cloned()) {
             Ok(Some(region)) => region,
             // Not reached: the index came from this list.
-            Ok(None) => return self.tally.reject(request, RejReason::ConsumerDefined, "no such region"),
-            Err(text) => return self.tally.reject(request, RejReason::ConsumerDefined, text),
+            Ok(None) => return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, "no such region"),
+            Err(text) => return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, text),
         };
         match Region::open(cx, &region) {
             Ok(qp) => {
@@ -164,13 +164,13 @@ impl Service for Region {
                     private_data: describe(&region.name, region.mr.addr(), region.mr.len(), region.mr.rkey()),
                 })
             }
-            Err((reason, why)) => self.tally.reject(request, reason, why),
+            Err((reason, why)) => self.tally.reject(cx.now(), request, reason, why),
         }
     }
 
-    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         if let Some(client) = self.clients.remove(&qp) {
-            self.tally.gone(client, reason);
+            self.tally.gone(cx.now(), client, reason);
         }
     }
 

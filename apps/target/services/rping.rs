@@ -5,7 +5,6 @@
 //! go-ahead contains does not matter.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::Duration;
@@ -147,11 +146,11 @@ struct Rping {
     seats: Seats,
     pool: Pool,
     idle: Idle<Qpn>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Rping {
-    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> Rping {
+    fn new(idle_timeout: Duration, tally: Tally) -> Rping {
         let idle = Idle::new(idle_timeout);
         Rping { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
     }
@@ -171,13 +170,13 @@ impl Rping {
         match wc.opcode {
             WcOpcode::Recv => {
                 let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
-                    tally.nonsense(who, format_args!("a message of {} bytes is no advert", wc.byte_len));
+                    tally.nonsense(cx.now(), who, format_args!("a message of {} bytes is no advert", wc.byte_len));
                     return false;
                 };
                 let work = match client.ping.advert(Advert::parse(&message)) {
                     Ok(work) => work,
                     Err(nonsense) => {
-                        tally.nonsense(who, format_args!("its advert makes no sense: {nonsense}"));
+                        tally.nonsense(cx.now(), who, format_args!("its advert makes no sense: {nonsense}"));
                         return false;
                     }
                 };
@@ -188,7 +187,7 @@ impl Rping {
                 let buffer = match client.buffer(cx, pool, length) {
                     Ok(buffer) => buffer,
                     Err(error) => {
-                        tally.no_buffer(who, format_args!("{length} bytes"), error);
+                        tally.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
                         return false;
                     }
                 };
@@ -199,7 +198,7 @@ impl Rping {
                     if matches!(work, Work::Write(..)) { client.endpoint.send(cx, &GO_AHEAD) } else { Ok(()) }
                 });
                 if let Err(error) = posted {
-                    tally.fail(who, error);
+                    tally.fail(cx.now(), who, error);
                     return false;
                 }
                 if matches!(work, Work::Write(..)) {
@@ -208,7 +207,7 @@ impl Rping {
             }
             WcOpcode::RdmaRead if client.ping.read_done() => {
                 if let Err(error) = client.endpoint.send(cx, &GO_AHEAD) {
-                    tally.fail(who, error);
+                    tally.fail(cx.now(), who, error);
                     return false;
                 }
             }
@@ -226,7 +225,7 @@ impl Service for Rping {
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         if request.responder_resources == 0 {
             let why = "rping READs from its client, which offers no responder resources";
-            return self.tally.reject(request, RejReason::ConsumerDefined, why);
+            return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, why);
         }
         match self.seats.open(cx, request, Access::empty(), &self.tally) {
             Ok(endpoint) => {
@@ -243,7 +242,7 @@ impl Service for Rping {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(client.endpoint.client, reason);
+        self.tally.gone(cx.now(), client.endpoint.client, reason);
         for region in client.buffers {
             cx.deregister(&region);
             self.pool.give(region.memory().clone());
@@ -270,7 +269,7 @@ impl Service for Rping {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for qp in self.idle.sweep(cx) {
             if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(client.endpoint.client, self.idle.limit());
+                self.tally.give_up(cx.now(), client.endpoint.client, self.idle.limit());
             }
             self.end(cx, qp);
         }

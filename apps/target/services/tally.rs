@@ -1,15 +1,16 @@
 //! What services count, for the summary at the end, and say of clients that are not served.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rxe_dpdk::service::{Decision, EndReason};
+use rxe_dpdk::service::{Decision, EndReason, EventLog};
 use rxe_proto::cm::ConnectRequest;
 use rxe_proto::wire::cm::RejReason;
-use rxe_proto::{Duration, counters};
+use rxe_proto::{Duration, Instant, counters};
 
 counters! {
     /// What one service did on one worker.
@@ -38,15 +39,18 @@ counters! {
         texts_shown,
         /// Buffers that could not be had; each cost its client the connection.
         buffer_failures,
+        /// Lines about clients that came too fast to be logged.
+        lines_withheld,
     }
 }
 
 /// The counters of one service on one worker. A client that is not served, or no more, is counted by the reason, and a
-/// line of the log says who it was, what it asked for and why not.
+/// line of the log says who it was, what it asked for and why not, unless there were too many of them just now.
 #[derive(Debug)]
 pub struct Tally {
     service: &'static str,
-    counts: Counts,
+    counts: Arc<Counts>,
+    log: RefCell<EventLog>,
 }
 
 impl Deref for Tally {
@@ -58,52 +62,79 @@ impl Deref for Tally {
 }
 
 impl Tally {
+    /// Whether a line about a client may be written now; one that may not is counted.
+    pub fn admits(&self, now: Instant) -> bool {
+        let admitted = self.log.borrow_mut().admits(now);
+        if !admitted {
+            self.lines_withheld.inc();
+        }
+        admitted
+    }
+
     /// What `client` asked for cannot be had.
-    pub fn refuse(&self, client: impl fmt::Display, asked: impl fmt::Display, why: impl fmt::Display) {
+    pub fn refuse(&self, now: Instant, client: impl fmt::Display, asked: impl fmt::Display, why: impl fmt::Display) {
         self.refused.inc();
-        tracing::warn!(%client, "{}: {asked} refused: {why}", self.service);
+        if self.admits(now) {
+            tracing::warn!(%client, "{}: {asked} refused: {why}", self.service);
+        }
     }
 
     /// The same of a connection: the peer's CM is told `reason`, and its program the text.
-    pub fn reject(&self, request: &ConnectRequest, reason: RejReason, why: impl fmt::Display) -> Decision {
-        self.refuse(caller(request), "a connection", &why);
+    pub fn reject(
+        &self,
+        now: Instant,
+        request: &ConnectRequest,
+        reason: RejReason,
+        why: impl fmt::Display,
+    ) -> Decision {
+        self.refuse(now, caller(request), "a connection", &why);
         Decision::Reject { reason, private_data: why.to_string().into_bytes() }
     }
 
     /// Nothing came from `client` for `silence`: it has to go.
-    pub fn give_up(&self, client: impl fmt::Display, silence: Duration) {
+    pub fn give_up(&self, now: Instant, client: impl fmt::Display, silence: Duration) {
         self.idle_ended.inc();
-        let seconds = silence.as_millis() / 1000;
-        tracing::info!(%client, "{}: client given up: nothing came from it for {seconds} s", self.service);
+        if self.admits(now) {
+            let seconds = silence.as_millis() / 1000;
+            tracing::info!(%client, "{}: client given up: nothing came from it for {seconds} s", self.service);
+        }
     }
 
     /// What `client` said makes no sense, and it has to go.
-    pub fn nonsense(&self, client: impl fmt::Display, what: impl fmt::Display) {
+    pub fn nonsense(&self, now: Instant, client: impl fmt::Display, what: impl fmt::Display) {
         self.malformed.inc();
-        tracing::warn!(%client, "{}: client turned away: {what}", self.service);
+        if self.admits(now) {
+            tracing::warn!(%client, "{}: client turned away: {what}", self.service);
+        }
     }
 
     /// A work request for `client` was not taken, and the client has to go.
-    pub fn fail(&self, client: impl fmt::Display, why: impl fmt::Display) {
+    pub fn fail(&self, now: Instant, client: impl fmt::Display, why: impl fmt::Display) {
         self.post_failures.inc();
-        tracing::warn!(%client, "{}: client turned away: a work request was not taken: {why}", self.service);
+        if self.admits(now) {
+            tracing::warn!(%client, "{}: client turned away: a work request was not taken: {why}", self.service);
+        }
     }
 
     /// The connection of `client` is over.
-    pub fn gone(&self, client: impl fmt::Display, reason: EndReason) {
+    pub fn gone(&self, now: Instant, client: impl fmt::Display, reason: EndReason) {
         match reason {
             // The runtime counts it.
             EndReason::QueuePair(cause) => {
-                tracing::info!(%client, %cause, "{}: client lost: its queue pair is in error", self.service);
+                if self.admits(now) {
+                    tracing::info!(%client, %cause, "{}: client lost: its queue pair is in error", self.service);
+                }
             }
             _ => tracing::debug!(%client, ?reason, "{}: client gone", self.service),
         }
     }
 
     /// There is no buffer for `client`, and it has to go.
-    pub fn no_buffer(&self, client: impl fmt::Display, asked: impl fmt::Display, why: impl fmt::Display) {
+    pub fn no_buffer(&self, now: Instant, client: impl fmt::Display, asked: impl fmt::Display, why: impl fmt::Display) {
         self.buffer_failures.inc();
-        tracing::warn!(%client, "{}: client turned away: no buffer for {asked}: {why}", self.service);
+        if self.admits(now) {
+            tracing::warn!(%client, "{}: client turned away: no buffer for {asked}: {why}", self.service);
+        }
     }
 }
 
@@ -112,16 +143,19 @@ pub fn caller(request: &ConnectRequest) -> SocketAddr {
     request.source.into()
 }
 
-/// The tallies of all services on all workers. Clones share the book.
+/// What one service counts on one worker.
+type Page = (&'static str, Arc<Counts>);
+
+/// What all services on all workers count. Clones share the book.
 #[derive(Clone, Default, Debug)]
-pub struct Book(Arc<Mutex<Vec<Arc<Tally>>>>);
+pub struct Book(Arc<Mutex<Vec<Page>>>);
 
 impl Book {
     /// A new tally of `service`, for one worker.
-    pub fn open(&self, service: &'static str) -> Arc<Tally> {
-        let tally = Arc::new(Tally { service, counts: Counts::default() });
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tally));
-        tally
+    pub fn open(&self, service: &'static str) -> Tally {
+        let counts = Arc::<Counts>::default();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((service, Arc::clone(&counts)));
+        Tally { service, counts, log: RefCell::new(EventLog::new(format!("events of clients of {service}"))) }
     }
 }
 
@@ -134,10 +168,9 @@ impl Book {
     /// What each service has counted, summed over the workers.
     pub fn sums(&self) -> BTreeMap<&'static str, Vec<(&'static str, u64)>> {
         let mut sums: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
-        for tally in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let sum =
-                sums.entry(tally.service).or_insert_with(|| tally.iter().map(|(counter, _)| (counter, 0)).collect());
-            for ((_, total), (_, value)) in sum.iter_mut().zip(tally.iter()) {
+        for (service, counts) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let sum = sums.entry(service).or_insert_with(|| counts.iter().map(|(counter, _)| (counter, 0)).collect());
+            for ((_, total), (_, value)) in sum.iter_mut().zip(counts.iter()) {
                 *total += value;
             }
         }
@@ -165,16 +198,38 @@ impl fmt::Display for Book {
 mod tests {
     use super::*;
 
+    const CLIENT: &str = "10.0.0.2:7";
+
     #[test]
     fn workers_are_summed_and_silence_stays_out() {
         let book = Book::default();
         let (first, second, _idle) = (book.open("rping"), book.open("rping"), book.open("region"));
-        first.give_up("10.0.0.2:7", Duration::from_secs(9));
-        first.refuse("10.0.0.2:7", "a connection", "no queue pair");
-        second.nonsense("10.0.0.2:7", "it sent no advert");
+        let now = Instant::ZERO;
+        first.give_up(now, CLIENT, Duration::from_secs(9));
+        first.refuse(now, CLIENT, "a connection", "no queue pair");
+        second.nonsense(now, CLIENT, "it sent no advert");
         first.connections.inc();
         second.connections.add(2);
         second.malformed.inc();
         assert_eq!(book.to_string(), "service rping: connections=3 refused=1 malformed=2 idle_ended=1\n");
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_counted_whole_and_not_logged_whole() {
+        let book = Book::default();
+        let (flooded, other) = (book.open("rping"), book.open("region"));
+        let now = Instant::ZERO;
+        for _ in 0..50 {
+            flooded.refuse(now, CLIENT, "a connection", "no queue pair");
+            flooded.nonsense(now, CLIENT, "it sent no advert");
+        }
+        // The other service's clients, and the next second's, have their own lines.
+        other.refuse(now, CLIENT, "a connection", "unknown region");
+        flooded.fail(now + Duration::from_secs(1), CLIENT, "the queue is full");
+        assert_eq!(
+            book.to_string(),
+            "service region: refused=1\n\
+             service rping: refused=50 malformed=50 post_failures=1 lines_withheld=80\n"
+        );
     }
 }

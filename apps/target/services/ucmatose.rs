@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
 use rxe_dpdk::worker::QpCaps;
@@ -99,7 +98,7 @@ struct Ucmatose {
     idle: Idle<Qpn>,
     /// A timer is set.
     looking: bool,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 /// Posts a receive.
@@ -152,7 +151,7 @@ impl Ucmatose {
                         client.exchange.sent += 1;
                         return;
                     }
-                    Err(error) => self.tally.fail(client.from, error),
+                    Err(error) => self.tally.fail(cx.now(), client.from, error),
                 }
             }
             Ok(Next::End) => {
@@ -161,7 +160,7 @@ impl Ucmatose {
             }
             Err(Nonsense) => {
                 let Exchange { received, sent, .. } = client.exchange;
-                self.tally.nonsense(client.from, format_args!("it sent {received} messages and got {sent}"));
+                self.tally.nonsense(cx.now(), client.from, format_args!("it sent {received} messages and got {sent}"));
             }
         }
         self.end(cx, qp);
@@ -192,7 +191,7 @@ impl Service for Ucmatose {
                 }
                 Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
             }
-            Err(error) => self.tally.reject(request, RejReason::NoResources, error),
+            Err(error) => self.tally.reject(cx.now(), request, RejReason::NoResources, error),
         }
     }
 
@@ -204,10 +203,10 @@ impl Service for Ucmatose {
         }
     }
 
-    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         if let Some(client) = self.clients.remove(&qp) {
-            self.tally.gone(client.from, reason);
+            self.tally.gone(cx.now(), client.from, reason);
         }
     }
 
@@ -222,7 +221,7 @@ impl Service for Ucmatose {
             WcOpcode::Recv => {
                 client.exchange.received += 1;
                 if let Err(error) = post_recv(cx, wc.qpn, sink) {
-                    self.tally.fail(client.from, error);
+                    self.tally.fail(cx.now(), client.from, error);
                     return self.end(cx, wc.qpn);
                 }
             }
@@ -235,7 +234,7 @@ impl Service for Ucmatose {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for qp in self.idle.take_expired(cx.now()) {
             if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(client.from, self.idle.limit());
+                self.tally.give_up(cx.now(), client.from, self.idle.limit());
             }
             self.end(cx, qp);
         }

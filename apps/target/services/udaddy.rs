@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpSpec, Service};
 use rxe_dpdk::worker::QpCaps;
@@ -61,7 +60,7 @@ struct Udaddy {
     qps: HashMap<Qpn, Echo>,
     clients: HashMap<Client, (MadPath, AhId)>,
     idle: Idle<Client>,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 /// The way back.
@@ -177,7 +176,7 @@ impl Service for Udaddy {
                 DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
             Err(error) => {
-                self.tally.refuse(SocketAddr::from(request.source), "a datagram queue pair", error);
+                self.tally.refuse(cx.now(), SocketAddr::from(request.source), "a datagram queue pair", error);
                 DatagramDecision::Refuse { status: SidrStatus::NoQp }
             }
         }
@@ -196,7 +195,7 @@ impl Service for Udaddy {
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for client in self.idle.take_expired(cx.now()) {
-            self.tally.give_up(client.1.ip(), self.idle.limit());
+            self.tally.give_up(cx.now(), client.1.ip(), self.idle.limit());
             if let Some((_, ah)) = self.clients.remove(&client) {
                 // It exists: nobody else knows it.
                 let _ = cx.destroy_ah(ah);

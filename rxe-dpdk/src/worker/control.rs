@@ -174,7 +174,7 @@ impl Control {
             pending_mad: None,
             drops,
             stats,
-            events: EventLog::default(),
+            events: EventLog::new("events of connections"),
             stopping: None,
         }
     }
@@ -265,7 +265,9 @@ impl Control {
         match message {
             ToControl::Accept { conn, params } => {
                 if let Err(error) = self.cm.accept(now, conn, params) {
-                    tracing::info!(?conn, %error, "accepted too late");
+                    if self.events.admits(now) {
+                        tracing::info!(?conn, %error, "accepted too late");
+                    }
                     self.end_connection(conn, EndReason::Unacceptable);
                 }
             }

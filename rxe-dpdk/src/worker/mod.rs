@@ -8,7 +8,7 @@
 
 pub(crate) mod context;
 mod control;
-mod events;
+pub(crate) mod events;
 mod handoff;
 mod idle;
 mod injector;

@@ -136,7 +136,7 @@ impl ServiceHost {
             inbox,
             outbox,
             stats,
-            events: EventLog::default(),
+            events: EventLog::new("events of connections"),
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
             first_keys: 0,
@@ -326,7 +326,10 @@ impl ServiceHost {
                         self.tell(ToControl::Accept { conn, params });
                     }
                     Err(error) => {
-                        tracing::warn!(peer = %request.source.0, %error, "the queue pair does not take the REQ's values");
+                        if self.events.admits(now) {
+                            let peer = request.source.0;
+                            tracing::warn!(%peer, %error, "the queue pair does not take the REQ's values");
+                        }
                         self.stats.connections_refused.inc();
                         // The service thinks that it has a connection: tell it otherwise.
                         self.call(now, engine, service, |s, cx| {

@@ -99,7 +99,7 @@ impl Perftest {
         let client = request.peer_gid.ip();
         if request.transport != CmTransport::Rc {
             let why = "perftest connects reliable connections only";
-            return self.tally.reject(request, RejReason::ConsumerDefined, why);
+            return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, why);
         }
         let accepted = self
             .share(cx, client)
@@ -112,7 +112,7 @@ impl Perftest {
                 initiator_depth: 0,
                 private_data: Vec::new(),
             }),
-            Err(why) => self.tally.reject(request, RejReason::NoResources, why),
+            Err(why) => self.tally.reject(cx.now(), request, RejReason::NoResources, why),
         }
     }
 
@@ -168,7 +168,7 @@ impl Perftest {
     /// A connection is over.
     pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn, reason: EndReason) {
         let Some(connection) = self.connections.remove(&qp) else { return };
-        self.tally.gone(connection.client, reason);
+        self.tally.gone(cx.now(), connection.client, reason);
         self.rendezvous.closed(connection.client, connection.remote.0);
         if let Role::Control(number) = connection.role {
             self.end(cx, number, "it disconnected");
@@ -290,7 +290,7 @@ impl Perftest {
 
     fn break_off(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
         if let Some(connection) = self.connections.get(&qp) {
-            self.tally.fail(connection.client, why);
+            self.tally.fail(cx.now(), connection.client, why);
             cx.disconnect(connection.conn);
         }
     }
@@ -308,7 +308,7 @@ impl Perftest {
                 DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
             Err(why) => {
-                self.tally.refuse(SocketAddr::from(request.source), "a datagram queue pair", why);
+                self.tally.refuse(cx.now(), SocketAddr::from(request.source), "a datagram queue pair", why);
                 DatagramDecision::Refuse { status: SidrStatus::NoQp }
             }
         }
@@ -336,7 +336,7 @@ impl Perftest {
             None => Err(format!("there is no way to its address {}", datagrams.client)),
         };
         if let Err(why) = done {
-            self.tally.fail(datagrams.client, &why);
+            self.tally.fail(cx.now(), datagrams.client, &why);
             self.close_datagrams(cx, qp, &why);
         }
     }
@@ -361,7 +361,7 @@ impl Perftest {
             // The connections of one client live and die together.
             if !connection.ending && self.rendezvous.heard(connection.client).is_some_and(quiet) {
                 connection.ending = true;
-                self.tally.give_up(connection.client, limit);
+                self.tally.give_up(cx.now(), connection.client, limit);
                 cx.disconnect(connection.conn);
             }
         }

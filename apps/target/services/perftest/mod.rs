@@ -63,12 +63,12 @@ pub struct Perftest {
     shared: HashMap<IpAddr, Shared>,
     rendezvous: Arc<Rendezvous>,
     next: u64,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Perftest {
     /// No client yet. `tag` is a bit above our numbers; all workers have one `rendezvous`.
-    pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, tally: Arc<Tally>) -> Perftest {
+    pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, tally: Tally) -> Perftest {
         Perftest {
             config,
             tag,
@@ -362,7 +362,7 @@ impl Perftest {
         let gone: Vec<u64> = self.clients.iter().filter(|(_, client)| quiet(client)).map(|(n, _)| *n).collect();
         for number in gone {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.give_up(client.from, now.saturating_since(client.heard));
+                self.tally.give_up(cx.now(), client.from, now.saturating_since(client.heard));
             }
             self.end(cx, number, "it was silent");
         }
@@ -370,7 +370,7 @@ impl Perftest {
 
     fn nonsense(&mut self, cx: &mut Context<'_>, number: u64, nonsense: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.nonsense(client.from, nonsense);
+            self.tally.nonsense(cx.now(), client.from, nonsense);
         }
         self.end(cx, number, nonsense);
     }
@@ -378,14 +378,14 @@ impl Perftest {
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
             let asked = format_args!("queue pair number {} of a test", client.qps.len() + 1);
-            self.tally.refuse(client.from, asked, why);
+            self.tally.refuse(cx.now(), client.from, asked, why);
         }
         self.end(cx, number, why);
     }
 
     fn fail(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.fail(client.from, why);
+            self.tally.fail(cx.now(), client.from, why);
         }
         self.end(cx, number, why);
     }

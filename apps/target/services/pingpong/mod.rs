@@ -11,7 +11,6 @@ mod talk;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Context, PeerPath, QpSpec, StreamId};
 use rxe_dpdk::worker::QpCaps;
@@ -106,12 +105,12 @@ pub struct Pingpong {
     streams: HashMap<StreamId, u64>,
     qps: HashMap<Qpn, EchoQp>,
     next: u64,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Pingpong {
     /// No client yet. `tag` is a bit above our numbers.
-    pub fn new(config: PingpongConfig, tag: u64, tally: Arc<Tally>) -> Pingpong {
+    pub fn new(config: PingpongConfig, tag: u64, tally: Tally) -> Pingpong {
         let (clients, streams, qps) = (HashMap::new(), HashMap::new(), HashMap::new());
         Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, tally }
     }
@@ -140,7 +139,7 @@ impl Pingpong {
                 self.answer(cx, number, lines);
             }
             Err(_) => {
-                self.tally.nonsense(client.from, "it sent what is no line of a pingpong");
+                self.tally.nonsense(cx.now(), client.from, "it sent what is no line of a pingpong");
                 self.end(cx, number, "it made no sense");
             }
         }
@@ -313,7 +312,7 @@ impl Pingpong {
         };
         if let Err(why) = done {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.fail(client.from, &why);
+                self.tally.fail(cx.now(), client.from, &why);
             }
             self.end(cx, number, &why);
         }
@@ -343,7 +342,7 @@ impl Pingpong {
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for (number, quiet) in self.quiet(cx.now(), self.config.idle_timeout) {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.give_up(client.from, quiet);
+                self.tally.give_up(cx.now(), client.from, quiet);
             }
             self.end(cx, number, "it was silent");
         }
@@ -354,7 +353,10 @@ impl Pingpong {
         for (number, _) in self.quiet(cx.now(), SPARED) {
             if let Some(client) = self.clients.get(&number).filter(|client| client.talk.is_done()) {
                 self.tally.evicted.inc();
-                tracing::info!(client = %client.from, "pingpong: client given up: its memory is wanted for another one");
+                if self.tally.admits(cx.now()) {
+                    let client = client.from;
+                    tracing::info!(%client, "{NAME}: client given up: its memory is wanted for another one");
+                }
                 self.end(cx, number, "it made room");
             }
         }
@@ -374,7 +376,7 @@ impl Pingpong {
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.refuse(client.from, "a pingpong", why);
+            self.tally.refuse(cx.now(), client.from, "a pingpong", why);
         }
         self.end(cx, number, why);
     }

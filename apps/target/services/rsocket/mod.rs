@@ -12,7 +12,6 @@ mod seat;
 mod stream;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
@@ -53,19 +52,20 @@ struct Rsocket {
     changed: Instant,
     /// How long a client may be silent.
     idle_timeout: Duration,
-    tally: Arc<Tally>,
+    tally: Tally,
 }
 
 impl Rsocket {
-    fn new(idle_timeout: Duration, tally: Arc<Tally>) -> Rsocket {
+    fn new(idle_timeout: Duration, tally: Tally) -> Rsocket {
         let (clients, seats, reserves) = (HashMap::new(), Vec::new(), Reserves::new());
         Rsocket { clients, seats, reserves, looking: false, changed: Instant::ZERO, idle_timeout, tally }
     }
 
     /// A queue pair with receives posted, and the memory behind it; or the refusal to send.
     fn open(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Result<(Qpn, Seat), Decision> {
-        let tally = Arc::clone(&self.tally);
-        let refuse = |reason, what, error: String| tally.reject(request, reason, format_args!("no {what}: {error}"));
+        let now = cx.now();
+        let refuse =
+            |reason, what, error: String| self.tally.reject(now, request, reason, format_args!("no {what}: {error}"));
         let seat = match self.seats.pop() {
             Some(seat) => seat,
             None => Seat::new(cx).map_err(|error| refuse(RejReason::NoResources, "memory", error))?,
@@ -117,9 +117,9 @@ impl Rsocket {
         }
         client.ending = true;
         match fault {
-            Fault::Nonsense(Nonsense(what)) => tally.nonsense(client.from, what),
-            Fault::Memory(error) => tally.no_buffer(client.from, "what it maps", error),
-            Fault::Post(error) => tally.fail(client.from, error),
+            Fault::Nonsense(Nonsense(what)) => tally.nonsense(cx.now(), client.from, what),
+            Fault::Memory(error) => tally.no_buffer(cx.now(), client.from, "what it maps", error),
+            Fault::Post(error) => tally.fail(cx.now(), client.from, error),
         }
         cx.disconnect(client.conn);
     }
@@ -135,7 +135,7 @@ impl Service for Rsocket {
             Some(peer) if peer.entries == ENTRIES => peer,
             _ => {
                 let why = "rsockets here have lists of two buffers";
-                return self.tally.reject(request, RejReason::ConsumerDefined, why);
+                return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, why);
             }
         };
         let (qp, seat) = match self.open(cx, request) {
@@ -159,7 +159,7 @@ impl Service for Rsocket {
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(client.from, reason);
+        self.tally.gone(cx.now(), client.from, reason);
         self.seats.push(client.close(cx, &mut self.reserves));
     }
 
@@ -197,7 +197,7 @@ impl Service for Rsocket {
         for client in self.clients.values_mut() {
             if client.silence(cx) >= self.idle_timeout && !client.ending {
                 client.ending = true;
-                self.tally.give_up(client.from, self.idle_timeout);
+                self.tally.give_up(cx.now(), client.from, self.idle_timeout);
                 cx.disconnect(client.conn);
             } else if let Err(fault) = client.pump(cx, &mut self.reserves, &self.tally) {
                 // Others may have given back memory that it waits for.

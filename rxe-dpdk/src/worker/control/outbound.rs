@@ -148,7 +148,9 @@ impl Control {
             };
         }
         self.stats.path_unresolved.inc();
-        tracing::info!(peer = %waiting.remote, "no path there: no route, or nobody has the address");
+        if self.events.admits(now) {
+            tracing::info!(peer = %waiting.remote, "no path there: no route, or nobody has the address");
+        }
         self.fail(waiting.asker, waiting.wish, EndReason::NoPath, ResolveError::NoPath);
     }
 

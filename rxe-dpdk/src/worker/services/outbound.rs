@@ -45,7 +45,9 @@ impl ServiceHost {
                 self.tell(ToControl::Confirm { conn });
             }
             Err(error) => {
-                tracing::warn!(%qpn, %error, "the queue pair does not take the REP's values");
+                if self.events.admits(now) {
+                    tracing::warn!(%qpn, %error, "the queue pair does not take the REP's values");
+                }
                 let (reason, private_data) = (RejReason::ConsumerDefined, error.to_string().into_bytes());
                 self.tell(ToControl::Reject { conn, reason, private_data });
                 self.disconnected(now, engine, conn, EndReason::Unacceptable);
