@@ -138,7 +138,8 @@ fn the_packet_that_ended_a_queue_pair_is_told_once() {
     assert_eq!(errors(&mut solo), [QpErrorCause::RemoteKey]);
     let qpn = solo.node.qpn;
     let offender = solo.node.engine.take_offender(qpn).unwrap();
-    assert!(offender.contains("10.77.0.2 > 10.77.0.1") && offender.contains("reth(va 0x20000 rkey 0x00000bad len 4)"));
+    // Without the key: what is in the log may be read by those who may not read the memory.
+    assert!(offender.contains("10.77.0.2 > 10.77.0.1") && offender.contains("reth(va 0x20000 len 4)"), "{offender}");
     assert_eq!(solo.node.engine.take_offender(qpn), None);
 
     let mut solo = Solo::new();

@@ -128,6 +128,11 @@ fn every_packet_prints() {
     for_each_roce(|at, packet| {
         let text = packet.to_string();
         assert!(text.starts_with(packet.info().name) && !text.contains('\n'), "{at}: {text}");
+        let keyless = packet.without_rkeys().to_string();
+        let rkeys = [packet.reth().map(|h| h.rkey()), packet.atomic_eth().map(|h| h.rkey()), packet.invalidate_rkey()];
+        for rkey in rkeys.into_iter().flatten().map(|rkey| format!("{rkey:#010x}")) {
+            assert!(text.contains(&rkey) && !keyless.contains(&rkey), "{at}: {keyless}");
+        }
         *opcodes.entry(packet.info().name).or_default() += 1;
     });
     let listing: Vec<_> = opcodes.iter().map(|(name, count)| format!("{name} {count}")).collect();

@@ -30,7 +30,7 @@ pub(super) struct Context {
     pub(super) ahs: AhTable,
     pub(super) timers: TimerHeap,
     pub(super) events: VecDeque<AsyncEvent>,
-    /// The last packets that made queue pairs go to error, in words.
+    /// The last packets that made queue pairs go to error, in words and without remote keys.
     pub(super) offenders: VecDeque<(Qpn, String)>,
     /// Slots of queue pairs that may have something to transmit, each at most once (a flag in the queue pair).
     pub(super) active: VecDeque<u16>,
@@ -46,7 +46,7 @@ impl Context {
         if self.offenders.len() == MAX_OFFENDERS {
             self.offenders.pop_front();
         }
-        self.offenders.push_back((qpn, packet.to_string()));
+        self.offenders.push_back((qpn, packet.without_rkeys().to_string()));
     }
 
     /// Counts a dropped packet.

@@ -16,8 +16,30 @@ impl fmt::Display for Syndrome {
     }
 }
 
+/// See [`RocePacket::without_rkeys`].
+struct WithoutRkeys<'a>(&'a RocePacket<'a>);
+
+impl fmt::Display for WithoutRkeys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.describe(f, false)
+    }
+}
+
 impl fmt::Display for RocePacket<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe(f, true)
+    }
+}
+
+impl RocePacket<'_> {
+    /// The packet in words, without the remote keys in it: for logs, which may be read by those who may not read the
+    /// memory.
+    pub fn without_rkeys(&self) -> impl fmt::Display {
+        WithoutRkeys(self)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>, rkeys: bool) -> fmt::Result {
+        let rkey = |key: u32| if rkeys { format!(" rkey {key:#010x}") } else { String::new() };
         let bth = self.bth();
         let (src, dst) = (self.src_gid().ip(), self.dst_gid().ip());
         write!(f, "{} {src} > {dst} qp {:#x} psn {}", self.info().name, bth.dest_qp(), bth.psn())?;
@@ -45,11 +67,11 @@ impl fmt::Display for RocePacket<'_> {
             write!(f, " feth({level} placement {})", feth.placement())?;
         }
         if let Some(reth) = self.reth() {
-            write!(f, " reth(va {:#x} rkey {:#010x} len {})", reth.va(), reth.rkey(), reth.dma_len())?;
+            write!(f, " reth(va {:#x}{} len {})", reth.va(), rkey(reth.rkey()), reth.dma_len())?;
         }
         if let Some(eth) = self.atomic_eth() {
-            let (va, rkey, swap, compare) = (eth.va(), eth.rkey(), eth.swap_or_add(), eth.compare());
-            write!(f, " atomiceth(va {va:#x} rkey {rkey:#010x} swap/add {swap:#x} compare {compare:#x})")?;
+            let (va, rkey, swap, compare) = (eth.va(), rkey(eth.rkey()), eth.swap_or_add(), eth.compare());
+            write!(f, " atomiceth(va {va:#x}{rkey} swap/add {swap:#x} compare {compare:#x})")?;
         }
         if let Some(aeth) = self.aeth() {
             write!(f, " aeth({} msn {})", aeth.syndrome(), aeth.msn())?;
@@ -60,8 +82,11 @@ impl fmt::Display for RocePacket<'_> {
         if let Some(imm) = self.imm() {
             write!(f, " imm {imm:#010x}")?;
         }
-        if let Some(rkey) = self.invalidate_rkey() {
-            write!(f, " invalidate {rkey:#010x}")?;
+        if let Some(key) = self.invalidate_rkey() {
+            write!(f, " invalidate")?;
+            if rkeys {
+                write!(f, " {key:#010x}")?;
+            }
         }
         if self.info().payload {
             write!(f, " {} bytes", self.payload().len())?;
