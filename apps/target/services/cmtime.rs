@@ -60,10 +60,7 @@ impl Service for Cmtime {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for conn in self.idle.take_expired(cx.now()) {
-            if let Some(client) = self.clients.get(&conn) {
-                self.tally.give_up(cx.now(), client, self.idle.limit());
-            }
+        for conn in self.idle.give_up(cx.now(), &self.tally, |conn| self.clients.get(&conn)) {
             cx.disconnect(conn);
         }
         cx.set_timer(SWEEP, 0);

@@ -1,12 +1,15 @@
 //! Clients from which nothing comes any more: a program that was stopped, a host that is gone.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::Hash;
 
 use rxe_dpdk::service::Context;
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
+
+use super::tally::Tally;
 
 /// How often services look for the silent.
 pub const SWEEP: Duration = Duration::from_secs(1);
@@ -52,6 +55,20 @@ impl<K: Copy + Eq + Hash> Idle<K> {
         expired.map(|(client, _)| client).collect()
     }
 
+    /// Gives up those from which nothing came for too long: forgets them, tells `tally` of each, by what `who` calls it, and
+    /// returns them for their service to end. Those that `who` knows nothing of have gone by other ways.
+    pub fn give_up<C: fmt::Display>(&mut self, now: Instant, tally: &Tally, who: impl Fn(K) -> Option<C>) -> Vec<K> {
+        let mut silent = self.take_expired(now);
+        silent.retain(|&client| match who(client) {
+            Some(name) => {
+                tally.give_up(now, name, self.limit);
+                true
+            }
+            None => false,
+        });
+        silent
+    }
+
     /// What `client` did until now; it was heard of if that is something new.
     fn saw(&mut self, client: K, progress: (Psn, Psn), now: Instant) {
         if let Some(last) = self.clients.get_mut(&client).filter(|last| last.progress != progress) {
@@ -61,9 +78,14 @@ impl<K: Copy + Eq + Hash> Idle<K> {
 }
 
 impl Idle<Qpn> {
-    /// [`take_expired`](Self::take_expired), after a look at what the clients' queue pairs have done: what completes
-    /// nothing here (READs, WRITEs, atomics) and acknowledgements are signs of life, too.
-    pub fn sweep(&mut self, cx: &Context<'_>) -> Vec<Qpn> {
+    /// [`give_up`](Self::give_up), after a look at what the clients' queue pairs have done: what completes nothing here
+    /// (READs, WRITEs, atomics) and acknowledgements are signs of life, too.
+    pub fn sweep<C: fmt::Display>(
+        &mut self,
+        cx: &Context<'_>,
+        tally: &Tally,
+        who: impl Fn(Qpn) -> Option<C>,
+    ) -> Vec<Qpn> {
         let now = cx.now();
         let qps: Vec<Qpn> = self.clients.keys().copied().collect();
         for qp in qps {
@@ -71,12 +93,13 @@ impl Idle<Qpn> {
                 self.saw(qp, (info.expected_psn, info.unacked_psn), now);
             }
         }
-        self.take_expired(now)
+        self.give_up(now, tally, who)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tally::Book;
     use super::*;
 
     fn at(seconds: u64) -> Instant {
@@ -96,6 +119,20 @@ mod tests {
         assert!(idle.take_expired(at(14)).is_empty());
         assert_eq!(idle.take_expired(at(20)), [2]);
         assert!(idle.take_expired(at(100)).is_empty());
+    }
+
+    #[test]
+    fn the_silent_are_counted_unless_they_have_gone() {
+        let book = Book::default();
+        let tally = book.open("rping");
+        let mut idle = Idle::new(Duration::from_secs(10));
+        for client in 1..=3 {
+            idle.heard(client, at(0));
+        }
+        let mut given_up = idle.give_up(at(10), &tally, |client| (client != 2).then_some("10.0.0.2:7"));
+        given_up.sort_unstable();
+        assert_eq!(given_up, [1, 3]);
+        assert_eq!(book.to_string(), "service rping: idle_ended=2\n");
     }
 
     #[test]

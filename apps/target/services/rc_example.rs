@@ -359,10 +359,8 @@ impl Service for RcExample {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for number in self.idle.take_expired(cx.now()) {
-            if let Some(client) = self.clients.get(&number) {
-                self.tally.give_up(cx.now(), client.from, self.idle.limit());
-            }
+        let who = |number| self.clients.get(&number).map(|client| client.from);
+        for number in self.idle.give_up(cx.now(), &self.tally, who) {
             self.end(cx, number, "it was silent");
         }
         cx.set_timer(SWEEP, 0);

@@ -81,9 +81,9 @@ impl Service for RdmaServer {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for qp in self.idle.sweep(cx) {
+        let who = |qp| self.clients.get(&qp).map(|client| client.endpoint.client);
+        for qp in self.idle.sweep(cx, &self.tally, who) {
             if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(cx.now(), client.endpoint.client, self.idle.limit());
                 cx.disconnect(client.endpoint.conn);
             }
         }

@@ -267,10 +267,8 @@ impl Service for Rping {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for qp in self.idle.sweep(cx) {
-            if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(cx.now(), client.endpoint.client, self.idle.limit());
-            }
+        let who = |qp| self.clients.get(&qp).map(|client| client.endpoint.client);
+        for qp in self.idle.sweep(cx, &self.tally, who) {
             self.end(cx, qp);
         }
         cx.set_timer(SWEEP, 0);

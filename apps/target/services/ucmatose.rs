@@ -232,10 +232,8 @@ impl Service for Ucmatose {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for qp in self.idle.take_expired(cx.now()) {
-            if let Some(client) = self.clients.get(&qp) {
-                self.tally.give_up(cx.now(), client.from, self.idle.limit());
-            }
+        let who = |qp| self.clients.get(&qp).map(|client| client.from);
+        for qp in self.idle.give_up(cx.now(), &self.tally, who) {
             self.end(cx, qp);
         }
         // Nothing tells us when a client refuses a message for want of a receive.

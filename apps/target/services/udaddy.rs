@@ -194,8 +194,7 @@ impl Service for Udaddy {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for client in self.idle.take_expired(cx.now()) {
-            self.tally.give_up(cx.now(), client.1.ip(), self.idle.limit());
+        for client in self.idle.give_up(cx.now(), &self.tally, |client: Client| Some(client.1.ip())) {
             if let Some((_, ah)) = self.clients.remove(&client) {
                 // It exists: nobody else knows it.
                 let _ = cx.destroy_ah(ah);
