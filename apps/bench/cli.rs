@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use rxe_dpdk::host::Cidr;
 use rxe_proto::wire::PathMtu;
 
+use crate::command_line::{self, Asked, CommandLine};
 use crate::mistake::{Mistake, mistake};
 use crate::perftest;
 use crate::plan::{Json, Length, Plan, Protocol, Test, Verb};
@@ -220,26 +220,16 @@ impl FromStr for Mtu {
 
 /// Understands the command line, without the program's name.
 pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistake> {
-    let mut argv: Vec<String> = argv
-        .into_iter()
-        .map(|arg| {
-            arg.into_string()
-                .map_err(|arg| Mistake::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
-        })
-        .collect::<Result<_, _>>()?;
-    if let [option, folder] = &argv[..]
+    let CommandLine { before, behind } = CommandLine::split(argv)?;
+    if let ([option, folder], None) = (&before[..], &behind)
         && option == "--generate"
     {
         return Ok(Command::Generate(folder.into()));
     }
     let asks = |arg: &String| matches!(arg.as_str(), "--help" | "-h" | "--version" | "-V");
-    let ours = match argv.iter().position(|arg| arg == "--") {
-        Some(at) => {
-            let ours = argv.split_off(at + 1);
-            argv.pop();
-            ours
-        }
-        None if argv.iter().any(asks) => std::mem::take(&mut argv),
+    let (eal_args, ours) = match behind {
+        Some(ours) => (before, ours),
+        None if before.iter().any(asks) => (Vec::new(), before),
         None => {
             return mistake!(
                 "there is no `--` on the command line: it separates the options of DPDK's EAL from the bench's (see \
@@ -247,28 +237,15 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistak
             );
         }
     };
-    match Args::try_parse_from(&ours) {
-        Ok(args) => Ok(Command::Run(Box::new(args.into_plan(argv)?))),
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            Ok(Command::Print(error.to_string()))
-        }
-        Err(error) => Err(Mistake::new(sentence(&error))),
+    match command_line::understand::<Args>("rxe-bench", &ours)? {
+        Asked::Print(text) => Ok(Command::Print(text)),
+        Asked::Args(args) => Ok(Command::Run(Box::new(args.into_plan(eal_args)?))),
     }
 }
 
 /// The definition of the command line, for manual pages and completions.
 pub fn command() -> clap::Command {
     Args::command()
-}
-
-/// clap's complaint in one line.
-fn sentence(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let body = text.split("\n\nUsage:").next().unwrap_or(&text);
-    let body = body.split("\n\nFor more information").next().unwrap_or(body);
-    let body = body.strip_prefix("error: ").unwrap_or(body).replace("\n\n  tip: ", "; ");
-    let line = body.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{line} (see rxe-bench --help)")
 }
 
 /// Where the `region` service listens.

@@ -6,11 +6,13 @@
 //! service. [`echo`] sends bare [`frames`], without any adapter. [`report`] says what came out, [`progress`] how far it is.
 
 mod cli;
+#[path = "../common/command_line.rs"]
+mod command_line;
 mod connect_rate;
 mod control;
 mod echo;
 mod frames;
-#[path = "../generate.rs"]
+#[path = "../common/generate.rs"]
 mod generate;
 mod initiator;
 mod load;
@@ -21,6 +23,8 @@ mod plan;
 mod progress;
 mod report;
 mod run;
+#[path = "../common/sentence.rs"]
+mod sentence;
 mod session;
 #[path = "../common/signals.rs"]
 mod signals;

@@ -4,9 +4,9 @@
 //! [`top`] goes on asking.
 
 mod cli;
-#[path = "../generate.rs"]
+#[path = "../common/generate.rs"]
 mod generate;
-#[path = "../sentence.rs"]
+#[path = "../common/sentence.rs"]
 mod sentence;
 mod show;
 mod table;

@@ -3,15 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
+use crate::command_line::{self, Asked, CommandLine};
 use crate::config::{
     self, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin, Pcp,
     RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 use crate::mistake::{Mistake, mistake};
-use crate::sentence::sentence;
 
 /// Version of the target and of DPDK as the build script found them.
 const VERSION: &str = match option_env!("RXE_VERSION") {
@@ -138,27 +137,13 @@ struct Args {
 
 /// Understands the command line (without the program's name) and reads the configuration file it names.
 pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistake> {
-    let mut argv: Vec<String> = argv
-        .into_iter()
-        .map(|arg| {
-            arg.into_string()
-                .map_err(|arg| Mistake::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
-        })
-        .collect::<Result<_, _>>()?;
-    let (eal_args, ours) = match argv.iter().position(|arg| arg == "--") {
-        Some(at) => {
-            let ours = argv.split_off(at + 1);
-            argv.pop();
-            (argv, ours)
-        }
-        None => (Vec::new(), without_separator(argv)?),
+    let (eal_args, ours) = match CommandLine::split(argv)? {
+        CommandLine { before, behind: Some(ours) } => (before, ours),
+        CommandLine { before, behind: None } => (Vec::new(), without_separator(before)?),
     };
-    let args = match Args::try_parse_from(&ours) {
-        Ok(args) => args,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Command::Print(error.to_string()));
-        }
-        Err(error) => return Err(Mistake::new(sentence("rxe-target", &error))),
+    let args = match command_line::understand::<Args>("rxe-target", &ours)? {
+        Asked::Print(text) => return Ok(Command::Print(text)),
+        Asked::Args(args) => args,
     };
     if let Some(folder) = args.generate {
         return Ok(Command::Generate(folder));
@@ -388,12 +373,5 @@ mod tests {
         ] {
             assert_eq!(wrong(line), sentence);
         }
-    }
-
-    #[test]
-    fn an_argument_that_is_not_text_is_a_sentence() {
-        use std::os::unix::ffi::OsStringExt;
-        let mistake = parse([OsString::from_vec(vec![0xFF])]).map(|_| ()).expect_err("not UTF-8");
-        assert_eq!(mistake.to_string(), "the argument \"\\xFF\" is not UTF-8 text: write it in UTF-8");
     }
 }

@@ -4,14 +4,16 @@
 //! [`serve`] starts DPDK and runs the [`services`] until a signal comes; [`manage`] answers `rxe-ctl` and Prometheus.
 
 mod cli;
+#[path = "../common/command_line.rs"]
+mod command_line;
 mod config;
-#[path = "../generate.rs"]
+#[path = "../common/generate.rs"]
 mod generate;
 mod log;
 mod manage;
 #[path = "../common/mistake.rs"]
 mod mistake;
-#[path = "../sentence.rs"]
+#[path = "../common/sentence.rs"]
 mod sentence;
 mod serve;
 mod services;
