@@ -88,6 +88,15 @@ pub static START: Start = {
     Start(table)
 };
 
+/// `N` bytes of a table, from `at` on.
+#[inline]
+pub fn from<const N: usize>(table: &[u8], at: usize) -> &[u8; N] {
+    match table.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(bytes) => bytes,
+        None => const { &[0; N] }, // not reached: the tables are long enough
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

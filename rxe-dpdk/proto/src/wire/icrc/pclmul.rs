@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::SHORTEST;
-use super::fold::{Factors, REACH, START, TO_END, ahead, barrett, power};
+use super::fold::{Factors, REACH, START, TO_END, ahead, barrett, from, power};
 use super::masks::{self, FRONT, MASKED};
 
 /// Bytes of a register.
@@ -98,15 +98,6 @@ pub fn change_of_ack(last: u64, ip_id: u16) -> u32 {
     let changed = [last.swap_bytes(), u64::from(ip_id.swap_bytes()) << 48];
     // Without the bits inverted that start and end of a CRC are, which do not change.
     !finish(multiply(load(&changed), load(&TO_END)))
-}
-
-/// `N` bytes of a table.
-#[inline]
-fn from<const N: usize>(table: &[u8], at: usize) -> &[u8; N] {
-    match table.get(at..).and_then(<[u8]>::first_chunk) {
-        Some(bytes) => bytes,
-        None => const { &[0; N] }, // not reached: the tables are long enough
-    }
 }
 
 #[inline]

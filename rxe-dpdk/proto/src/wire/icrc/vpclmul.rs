@@ -9,7 +9,7 @@ use std::slice::Iter;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::SHORTEST;
-use super::fold::{Factors, REACH, START, TO_END, ahead};
+use super::fold::{Factors, REACH, START, TO_END, ahead, from};
 use super::masks::{self, FRONT, MASKED};
 use super::pclmul;
 
@@ -90,15 +90,6 @@ fn sum_up(blocks: &[[u8; WIDTH]], factors: Iter<'_, [Factors; WIDTH / 16]>, mut 
         sum = multiply_add(load(block), load(to_end), sum);
     }
     sum
-}
-
-/// `N` bytes of a table.
-#[inline]
-fn from<const N: usize>(table: &[u8], at: usize) -> &[u8; N] {
-    match table.get(at..).and_then(<[u8]>::first_chunk) {
-        Some(bytes) => bytes,
-        None => const { &[0; N] }, // not reached: the tables are long enough
-    }
 }
 
 #[inline]
