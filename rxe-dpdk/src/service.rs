@@ -195,12 +195,6 @@ pub trait Service: Send {
         }
     }
 
-    /// A turn of the loop is about to end: for services that asked for it by [`Context::poll_each_turn`]. Returns
-    /// whether there was something to do.
-    fn poll(&mut self, _cx: &mut Context<'_>) -> bool {
-        false
-    }
-
     /// Something happened to a queue pair or shared receive queue of this service: a limit was reached, a send queue has
     /// drained, a shared receive queue is done with, a queue pair is in error. Of the queue pairs of connections the
     /// runtime takes `CommunicationEstablished` and `QpError` for itself; any other queue pair in error is the service's

@@ -62,7 +62,6 @@ pub struct Context<'a> {
     pub(crate) regions: &'a [NamedRegion],
     pub(crate) outbox: &'a Sender<ToControl>,
     pub(crate) timers: &'a mut ServiceTimers,
-    pub(crate) polled: &'a mut Vec<usize>,
 }
 
 impl Context<'_> {
@@ -127,14 +126,6 @@ impl Context<'_> {
     /// Calls [`Service::timer`](crate::service::Service::timer) with `token` once, when `after` has passed.
     pub fn set_timer(&mut self, after: Duration, token: u64) {
         self.timers.0.push(Reverse((self.now + after, self.service, token)));
-    }
-
-    /// From now on [`Service::poll`](crate::service::Service::poll) is called in every turn of the loop, or no more.
-    pub fn poll_each_turn(&mut self, wanted: bool) {
-        self.polled.retain(|service| *service != self.service);
-        if wanted {
-            self.polled.push(self.service);
-        }
     }
 
     /// Sends bytes on a stream. At most 1,460 bytes given at once leave as one TCP segment.

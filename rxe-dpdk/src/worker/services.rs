@@ -86,8 +86,6 @@ pub(crate) struct ServiceHost {
     streams: HashMap<StreamId, usize>,
     groups: GroupMembers,
     timers: ServiceTimers,
-    /// Services that want to be called in every turn.
-    polled: Vec<usize>,
     allocator: Arc<dyn Allocator>,
     regions: Vec<NamedRegion>,
     ports: Arc<[LocalPort]>,
@@ -129,7 +127,6 @@ impl ServiceHost {
             streams: HashMap::new(),
             groups: GroupMembers::default(),
             timers: ServiceTimers::default(),
-            polled: Vec::new(),
             allocator,
             regions,
             ports,
@@ -175,12 +172,6 @@ impl ServiceHost {
             busy = true;
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
         }
-        // By index, as a service may ask for no more of it.
-        let mut index = 0;
-        while let Some(&service) = self.polled.get(index) {
-            busy |= self.call(now, engine, service, |s, cx| s.poll(cx));
-            index += 1;
-        }
         busy
     }
 
@@ -209,7 +200,6 @@ impl ServiceHost {
             regions: &self.regions,
             outbox: &self.outbox,
             timers: &mut self.timers,
-            polled: &mut self.polled,
         };
         f(&mut *self.services[service], &mut context)
     }

@@ -19,7 +19,6 @@ struct Bench {
     psns: Seeds,
     ports: Vec<LocalPort>,
     timers: ServiceTimers,
-    polled: Vec<usize>,
     outbox: mpsc::Sender<ToControl>,
     told: Receiver<ToControl>,
 }
@@ -44,7 +43,6 @@ impl Bench {
             psns: Seeds::new([1; 32]),
             ports: vec![port],
             timers: ServiceTimers::default(),
-            polled: Vec::new(),
             outbox,
             told,
         }
@@ -64,7 +62,6 @@ impl Bench {
             regions: &[],
             outbox: &self.outbox,
             timers: &mut self.timers,
-            polled: &mut self.polled,
         }
     }
 
