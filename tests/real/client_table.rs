@@ -42,7 +42,7 @@ const SECTIONS: [Section; 9] = [
     Section { title: "mckey", columns: &[("mckey-1500", VHOST), ("mckey-4200", "vhost-user, MTU 4200, two lcores")] },
     Section {
         title: "The RC example of the manual",
-        columns: &[("tutorials-1500", VHOST), ("tutorials-4200", VHOST_4200)],
+        columns: &[("rc-example-1500", VHOST), ("rc-example-4200", VHOST_4200)],
     },
     Section { title: "rstream, riostream", columns: &[("rsocket-1500", VHOST), ("rsocket-4200", VHOST_4200)] },
     Section {

@@ -28,10 +28,8 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
     let boot = || {
         let mut more = Vec::new();
         if mtu > 1500 {
-            let file = world.path("mckey.toml");
             let text = format!("[service.mckey]\ncount = {count}\nsize = {size}\nsend-after = \"1500ms\"\n");
-            std::fs::write(&file, text).map_err(|e| e.to_string())?;
-            more = vec!["--config".to_owned(), file.to_string_lossy().into_owned()];
+            more.extend(world.config_file("mckey.toml", &text)?);
         }
         let bed = Bed::with(world, "mk", lcores, Port::Vhost, mtu, &more)?;
         bed.guest.expect("ip route add 224.0.0.0/4 dev eth0", LIMIT, &[])?;

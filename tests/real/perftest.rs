@@ -168,10 +168,8 @@ fn group(report: &mut Report, world: &World, mtu: u32, lcores: &str, write_lat: 
     let boot = || {
         let mut more = Vec::new();
         if let Some(size) = write_lat {
-            let file = world.path("perftest.toml");
             let text = format!("[service.perftest]\nwrite-lat-size = {size}\n");
-            std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
-            more = vec!["--config".to_owned(), file.to_string_lossy().into_owned()];
+            more.extend(world.config_file("perftest.toml", &text)?);
         }
         Bed::with(world, "pt", lcores, Port::Vhost, mtu, &more)
     };

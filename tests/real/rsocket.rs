@@ -29,11 +29,8 @@ fn custom(command: String) -> Client {
 
 fn group(report: &mut Report, world: &World, mtu: u32) {
     let boot = || {
-        let file = world.path("rsocket.toml");
         let text = format!("[service.rsocket]\nidle-timeout = \"{IDLE}\"\n");
-        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
-        let more = ["--config".to_owned(), file.to_string_lossy().into_owned()];
-        Bed::with(world, "rs", "0", Port::Vhost, mtu, &more)
+        Bed::with(world, "rs", "0", Port::Vhost, mtu, &world.config_file("rsocket.toml", &text)?)
     };
     let Some(mut bed) = report.fixture("boot", boot) else { return };
     let context = || bed.context();

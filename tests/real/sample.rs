@@ -105,12 +105,9 @@ fn unconnected() -> Vec<Client> {
 /// 64 sessions of nine kinds at the same time, after which nothing of them is left.
 fn many(report: &mut Report, world: &World) {
     let boot = || {
-        let file = world.path("sessions.toml");
         // None of them is ib_write_lat, and in so busy a guest others may be silent for as long.
         let text = "[service.perftest]\nwrite-lat-after = \"60s\"\n";
-        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
-        let more = ["--config".to_owned(), file.to_string_lossy().into_owned()];
-        Bed::with(world, "many", "0", Port::Vhost, 4200, &more)
+        Bed::with(world, "many", "0", Port::Vhost, 4200, &world.config_file("sessions.toml", text)?)
     };
     let Some(mut bed) = report.fixture("boot", boot) else { return };
     let clients: Vec<Client> = (0..64).map(session).collect();

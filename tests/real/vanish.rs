@@ -48,14 +48,11 @@ pub fn run(report: &mut Report, world: &World) {
 
 /// A target whose services are impatient.
 fn impatient(world: &World) -> Result<(Bed<'_>, String), String> {
-    let file = world.path("impatient.toml");
     // Clients of these take a while to begin, on a machine with much to do.
     let idle = |name| if ["pingpong", "perftest"].contains(&name) { SLOW } else { IDLE };
     let section = |name| format!("[service.{name}]\nidle-timeout = \"{}s\"\n", idle(name));
     let text: String = SERVICES.into_iter().map(section).collect();
-    std::fs::write(&file, text).map_err(|e| e.to_string())?;
-    let more = ["--config".to_owned(), file.to_string_lossy().into_owned()];
-    let bed = Bed::with(world, "id", "0", Port::Vhost, 1500, &more)?;
+    let bed = Bed::with(world, "id", "0", Port::Vhost, 1500, &world.config_file("impatient.toml", &text)?)?;
     let index = gid_index(&bed, GUEST_V4)?;
     Ok((bed, index))
 }
@@ -335,11 +332,8 @@ fn little_memory(world: &World) -> Result<World, String> {
 fn short_of_memory(report: &mut Report, world: &World) {
     let Some(little) = report.fixture("little memory", || little_memory(world)) else { return };
     let boot = || {
-        let file = little.path("large.toml");
         let text = "[service.pingpong]\nmemory = \"64M\"\nidle-timeout = \"600s\"\n";
-        std::fs::write(&file, text).map_err(|e| e.to_string())?;
-        let more = ["--config".to_owned(), file.to_string_lossy().into_owned()];
-        let bed = Bed::with(&little, "sm", "0", Port::Vhost, 1500, &more)?;
+        let bed = Bed::with(&little, "sm", "0", Port::Vhost, 1500, &little.config_file("large.toml", text)?)?;
         let index = gid_index(&bed, GUEST_V4)?;
         Ok((bed, index))
     };

@@ -225,6 +225,13 @@ impl World {
         self.dir.join(name)
     }
 
+    /// Writes a configuration file for a target, and returns the arguments that name it.
+    pub fn config_file(&self, name: &str, text: &str) -> Result<[String; 2], String> {
+        let file = self.path(name);
+        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok(["--config".to_owned(), file.to_string_lossy().into_owned()])
+    }
+
     /// EAL options that keep a target apart from everything else on the machine.
     pub fn eal_options(&self, prefix: &str) -> Vec<String> {
         self.eal_options_on("0", prefix)

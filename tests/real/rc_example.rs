@@ -17,10 +17,10 @@ const RC_EXAMPLE: Wants = Wants::Texts(&[
     "test result is 0",
 ]);
 
-/// The groups `tutorials-1500` and `tutorials-4200`.
+/// The groups `rc-example-1500` and `rc-example-4200`.
 pub fn run(report: &mut Report, world: &World) {
     for mtu in [1500, 4200] {
-        if report.group(&format!("tutorials-{mtu}")) {
+        if report.group(&format!("rc-example-{mtu}")) {
             group(report, world, mtu);
         }
     }
