@@ -1,10 +1,11 @@
 //! librdmacm's mckey, as it is, against the service of its name: it receives from a group, and sends to it.
 
 use crate::client::{Client, Wants};
+use crate::guest::{Guest, GuestConfig, Plug};
 use crate::matrix::{Bed, Port};
 use crate::rdmacm::counted;
 use crate::report::Report;
-use crate::target::Target;
+use crate::target::{GUEST_V4, GUEST_V6, TARGET_V6, Target};
 use crate::world::World;
 use std::time::Duration;
 
@@ -12,12 +13,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MCKEY: Wants = Wants::Texts(&["joined dgid: ::ffff:2", "data transfers complete", "return status 0"]);
 const MCKEY_SENDS: Wants = Wants::Texts(&["initiating data transfers", "data transfers complete", "return status 0"]);
 
-/// The groups `mckey-1500` and `mckey-4200`.
+/// The groups `mckey-1500`, `mckey-4200` and `mckey-refused`.
 pub fn run(report: &mut Report, world: &World) {
     for mtu in [1500, 4200] {
         if report.group(&format!("mckey-{mtu}")) {
             group(report, world, mtu);
         }
+    }
+    if report.group("mckey-refused") {
+        refused(report, world);
     }
 }
 
@@ -52,4 +56,47 @@ fn group(report: &mut Report, world: &World, mtu: u32) {
         let (sent, received) = (format!("exchanges={}", 5 * count), format!("group_datagrams={count}"));
         counted(&summary, "mckey", &["connections=5", &sent, &received])
     });
+}
+
+/// A target without an IPv4 address hears that somebody joins an IPv4 group, and has nothing to send from.
+fn refused(report: &mut Report, world: &World) {
+    let boot = || {
+        let socket = world.path("mckey-refused.vhost");
+        let vdev = format!("net_vhost0,iface={},queues=1", socket.display());
+        let arguments = ["--address", &format!("{TARGET_V6}/64")].map(str::to_owned);
+        let target = Target::start_with(world, "0", &vdev, &arguments)?;
+        let (name, plug) = ("mckey-refused".to_owned(), Plug::VhostUser(socket));
+        let parameters = format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu=1500");
+        let guest = GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 };
+        let guest = Guest::boot(world, guest)?;
+        guest.expect("ip route add 224.0.0.0/4 dev eth0", LIMIT, &[])?;
+        // The guest goes first.
+        Ok((target, guest))
+    };
+    let Some((target, guest)) = report.fixture("boot", boot) else { return };
+    let context = || format!("{}console: {}", target.tail(), guest.console());
+    report.case("the log names the client, the group and the reason", context, || {
+        let client = guest.start(&format!("exec mckey -m 239.7.7.7 -b {GUEST_V4}"), LIMIT)?;
+        let why = "mckey: datagrams of group 239.7.7.7 refused: the port has no address of the group's family";
+        let said = |line: &String| line.contains(why) && line.contains(&format!("client={GUEST_V4}"));
+        let told = (0..80).any(|_| {
+            std::thread::sleep(Duration::from_millis(250));
+            target.log().iter().any(said)
+        });
+        client.kill(9)?;
+        let text = client.wait()?.text;
+        if !told || text.contains("data transfers complete") {
+            return Err(format!("no line of the log says so, or datagrams came all the same: {text}"));
+        }
+        Ok(())
+    });
+    report.case("rxe-ctl services counts it", context, || {
+        let done = world.ctl(&target.prefix, "services")?;
+        let line = done.stdout.lines().find(|line| line.starts_with("mckey ")).unwrap_or_default();
+        if line.contains(" refused=1") { Ok(()) } else { Err(done.stdout + &done.stderr) }
+    });
+    report.case("what needs no IPv4 address is served", context, || {
+        guest.expect(&format!("rping -c -a {TARGET_V6} -C 3 -v"), LIMIT, &["rdma-ping-2"]).map(drop)
+    });
+    report.case("the target ends in order", String::new, || counted(&target.stop()?, "mckey", &["refused=1"]));
 }

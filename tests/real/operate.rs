@@ -129,10 +129,7 @@ fn host_setup(world: &World, words: &[&str]) -> Check {
 }
 
 fn look(world: &World, verb: &str, text: &str) -> Check {
-    let prefix = format!("rxe{}operate", world.token);
-    let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
-    ctl.args(["--file-prefix", &prefix]).args(verb.split(' '));
-    expect(process::run(&mut ctl, LIMIT)?, verb, text)
+    expect(world.ctl("operate", verb)?, verb, text)
 }
 
 /// conf/examples/af-packet.toml on our interface, with the hugepages of this run.

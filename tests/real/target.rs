@@ -32,6 +32,8 @@ pub fn archive(world: &World) -> Result<PathBuf, String> {
 /// A running target; dropping it kills it.
 pub struct Target {
     daemon: Daemon,
+    /// What tells it apart for [`World::ctl`].
+    pub prefix: String,
     /// The line that said it can serve.
     pub ready: String,
 }
@@ -44,18 +46,19 @@ impl Target {
 
     /// The same on these lcores.
     pub fn start_on(world: &World, lcores: &str, vdev: &str, arguments: &[String]) -> Result<Target, String> {
+        let addresses = ["--address", &format!("{TARGET_V4}/24"), "--address", &format!("{TARGET_V6}/64")];
+        Target::start_with(world, lcores, vdev, &[&addresses.map(str::to_owned), arguments].concat())
+    }
+
+    /// The same with the addresses that the arguments name.
+    pub fn start_with(world: &World, lcores: &str, vdev: &str, arguments: &[String]) -> Result<Target, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let mut command = Command::new(target_binary());
-        command
-            .args(world.eal_options_on(lcores, &prefix))
-            .arg(format!("--vdev={vdev}"))
-            .arg("--")
-            .args(["--address", &format!("{TARGET_V4}/24"), "--address", &format!("{TARGET_V6}/64")])
-            .args(arguments);
+        command.args(world.eal_options_on(lcores, &prefix)).arg(format!("--vdev={vdev}")).arg("--").args(arguments);
         let daemon = Daemon::start(&mut command)?;
         let ready = daemon.wait_for_line("ready ", Duration::from_secs(30))?;
-        Ok(Target { daemon, ready })
+        Ok(Target { daemon, prefix, ready })
     }
 
     /// The command line.

@@ -3,7 +3,7 @@
 //! The test program starts itself again inside new network, mount and process namespaces. The kernel takes their
 //! interfaces, mounts and processes away when the inner program ends, however it ends.
 
-use crate::process::{self, must};
+use crate::process::{self, Finished, must};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -230,6 +230,13 @@ impl World {
         let file = self.path(name);
         std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(["--config".to_owned(), file.to_string_lossy().into_owned()])
+    }
+
+    /// Asks the target with this prefix by rxe-ctl.
+    pub fn ctl(&self, prefix: &str, verb: &str) -> Result<Finished, String> {
+        let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
+        ctl.args(["--file-prefix", &format!("rxe{}{prefix}", self.token)]).args(verb.split(' '));
+        process::run(&mut ctl, Duration::from_secs(30))
     }
 
     /// EAL options that keep a target apart from everything else on the machine.
