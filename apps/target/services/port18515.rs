@@ -76,7 +76,12 @@ impl Port18515 {
         let (now, limit) = (cx.now(), self.patience);
         let mute = self.greetings.extract_if(|_, greeting| now.saturating_since(greeting.since) >= limit);
         for (stream, greeting) in mute {
-            self.tally.give_up(cx.now(), greeting.from, limit);
+            let (said, seconds) = (greeting.first.len(), limit.as_millis() / 1000);
+            let why = format_args!(
+                "it has said {said} bytes in {seconds} s, too few to tell a pingpong from perftest, which both say more at \
+                 once: look what program it is, or for a firewall between"
+            );
+            self.tally.give_up_as(now, greeting.from, why);
             cx.stream_close(stream);
         }
     }

@@ -93,10 +93,15 @@ impl Tally {
 
     /// Nothing came from `client` for `silence`: it has to go.
     pub fn give_up(&self, now: Instant, client: impl fmt::Display, silence: Duration) {
+        let seconds = silence.as_millis() / 1000;
+        self.give_up_as(now, client, format_args!("nothing came from it for {seconds} s"));
+    }
+
+    /// The same where there is more to say of the silence.
+    pub fn give_up_as(&self, now: Instant, client: impl fmt::Display, why: impl fmt::Display) {
         self.idle_ended.inc();
         if self.admits(now) {
-            let seconds = silence.as_millis() / 1000;
-            tracing::info!(%client, "{}: client given up: nothing came from it for {seconds} s", self.service);
+            tracing::info!(%client, "{}: client given up: {why}", self.service);
         }
     }
 

@@ -20,7 +20,7 @@ use super::first_writer::FirstWriter;
 use super::record::Record;
 use super::talk::{VERSION, version};
 use super::test_qp::{Answerer, CAPS, MAX_INLINE, PEER_ACCESS, RD_ATOMIC, Sink, is_untouched};
-use super::{NEXT_TURN, Perftest};
+use super::{NEXT_TURN, Perftest, log_first_writer};
 use crate::services::out_of_band::DatagramTo;
 
 /// Timers with this bit are for connections, by the number of their queue pair.
@@ -274,6 +274,7 @@ impl Perftest {
                         after = NEXT_TURN;
                         let remote = RemoteAddr { addr: theirs.vaddr, rkey: theirs.rkey };
                         let first = self.config.write_lat_size;
+                        log_first_writer(connection.client, self.config.write_lat_after);
                         let writer = FirstWriter::start(cx, qp, sink, remote, first);
                         writer.map(|writer| connection.writer = Some(writer))
                     }

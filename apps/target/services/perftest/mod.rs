@@ -17,6 +17,7 @@ mod test_qp;
 mod write_lat;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -277,7 +278,7 @@ impl Perftest {
             // Nothing but silence: a client that waits for us.
             None if test.is_untouched(cx) => {
                 let first = self.config.write_lat_size;
-                tracing::debug!(client = %client.from, "a silent client is taken for ib_write_lat");
+                log_first_writer(client.from, self.config.write_lat_after);
                 let qp = test.answers.qp;
                 FirstWriter::start(cx, qp, sink, test.peer.remote, first).map(|writer| client.writer = Some(writer))
             }
@@ -427,6 +428,16 @@ fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
     Record {
         out_reads: client.out_reads,
         qpn: test.answers.qp,
+/// A test has begun, nothing came from its client for so long, and we write now.
+fn log_first_writer(client: impl fmt::Display, silence: Duration) {
+    let silence = silence.as_millis();
+    tracing::debug!(
+        %client,
+        "{NAME}: nothing came from the client for {silence} ms after it had begun its test, as ib_write_lat waits for its \
+         server, so we write first; for a client that is only slow raise write-lat-after of [service.perftest]"
+    );
+}
+
         psn: test.psn,
         rkey: sink.region.rkey(),
         vaddr: sink.region.addr(),
