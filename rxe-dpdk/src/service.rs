@@ -134,8 +134,14 @@ pub enum DatagramDecision {
 
 /// Makes the instances of one service.
 pub trait ServiceFactory: Send + Sync {
-    /// The name that users select the service by.
+    /// What it is called as a whole.
     fn name(&self) -> &'static str;
+
+    /// The names that users select services by. They are more than one where an instance is several services, which share
+    /// a port; then [`Service::name_of`] tells whose a queue pair is.
+    fn names(&self) -> Vec<&'static str> {
+        vec![self.name()]
+    }
 
     /// Where it listens.
     fn listen(&self) -> Vec<Listen>;
@@ -146,6 +152,12 @@ pub trait ServiceFactory: Send + Sync {
 
 /// One service on one lcore. The module documentation shows the order of the calls.
 pub trait Service: Send {
+    /// Under which of the factory's [`names`](ServiceFactory::names) a queue pair of this instance is logged and listed;
+    /// `None` for the name of the whole.
+    fn name_of(&self, _qp: Qpn) -> Option<&'static str> {
+        None
+    }
+
     /// Called once on the service's own lcore before anything else.
     fn start(&mut self, _cx: &mut Context<'_>) {}
 

@@ -124,6 +124,15 @@ fn idle(report: &mut Report, world: &World) {
         if !alive {
             return Err(format!("it has ended\n{}", bed.context()));
         }
+        // Services that share a port have their own names.
+        let log = bed.target.as_ref().map(Target::log).unwrap_or_default();
+        if !log.iter().any(|line| line.contains("connected service=\"perftest\"")) {
+            return Err("no line of the log says that a client of perftest was connected".to_owned());
+        }
+        let ready = bed.target.as_ref().map(|target| target.ready.clone()).unwrap_or_default();
+        if !ready.ends_with(",mckey,pingpong,perftest") {
+            return Err(format!("the services are not listed by their names: {ready}"));
+        }
         let summary = bed.stop_target()?;
         for service in SERVICES.into_iter().chain(["port-18515"]) {
             let start = format!("service {service}: ");

@@ -64,14 +64,9 @@ fn set_log(managed: &Managed, level: &str) -> Result<(), String> {
     if managed.log.set(level) { Ok(()) } else { Err("the target has no log any more".to_owned()) }
 }
 
-/// The services with their counters, each under its own name, also where several share a port and an implementation.
+/// The services with their counters.
 pub fn services(managed: &Managed) -> Vec<Service> {
-    let mut services: Vec<Service> = Vec::new();
-    for service in managed.inspector.services() {
-        for name in service.name.split(' ') {
-            services.push(Service { name: name.to_owned(), ..service.clone() });
-        }
-    }
+    let mut services = managed.inspector.services();
     for (name, sums) in managed.book.sums() {
         let counters: Vec<Counter> =
             sums.into_iter().map(|(name, value)| Counter { name: name.to_owned(), value }).collect();

@@ -65,7 +65,7 @@ const ALL: [(&str, Make); 12] = [
     (mckey::NAME, |config, book| Some(Box::new(mckey::factory(config.mckey.clone(), book)))),
     // One port, one factory for both.
     (pingpong::NAME, |config, book| port18515::factory(config, book)),
-    (perftest::NAME, |config, book| port18515::factory(config, book).filter(|both| both.name() == perftest::NAME)),
+    (perftest::NAME, |config, book| port18515::factory(config, book).filter(|one| one.names() == [perftest::NAME])),
 ];
 
 /// The names of all services.
@@ -87,8 +87,10 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book)
         let takes = |listen: &Listen| matches!(listen, Listen::Cm { space: PortSpace::Tcp, port: p, .. } if *p == port);
         let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
         if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
-            let name = other.name();
-            return mistake!("the services {name} and region both want port {port}: choose another with --region-port");
+            let names = other.names().join(", ");
+            return mistake!(
+                "the services {names} and region want the same port {port}: choose another with --region-port"
+            );
         }
     }
     Ok((chosen, book))
@@ -113,12 +115,12 @@ mod tests {
     #[test]
     fn every_name_makes_its_service() {
         let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let made: Vec<&str> = all.iter().map(|factory| factory.name()).collect();
         // One factory has both names of those that share a port.
-        assert_eq!(made.join(" "), names().join(" "));
+        assert_eq!(all.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), names());
+        assert_eq!(all.len(), names().len() - 1);
         for name in names() {
             let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|mistake| panic!("{mistake}"));
-            assert_eq!(one.iter().map(|factory| factory.name()).collect::<Vec<_>>(), [name]);
+            assert_eq!(one.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), [name]);
         }
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
     }
@@ -128,7 +130,7 @@ mod tests {
         let mistake = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
         assert_eq!(
             mistake.to_string(),
-            "the services rping and region both want port 7174: choose another with --region-port"
+            "the services rping and region want the same port 7174: choose another with --region-port"
         );
         // The same number in the UDP port space is another port.
         assert_eq!(factories(&config(7174, &["udaddy", "region"])).map(|(chosen, _)| chosen.len()).ok(), Some(2));

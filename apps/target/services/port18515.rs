@@ -23,10 +23,8 @@ pub const PORT: u16 = 18515;
 /// Mark timers and questions of the families; their numbers are below.
 const PINGPONG: u64 = 1 << 62;
 const PERFTEST: u64 = 1 << 61;
-/// The name where both families are served.
-const BOTH: &str = "pingpong perftest";
-/// What counts streams of neither family.
-const NOBODY: &str = "port-18515";
+/// The name of the port itself, which has what is of neither family.
+const NAME: &str = "port-18515";
 /// Our own timer.
 const SWEEP_TOKEN: u64 = u64::MAX;
 
@@ -108,6 +106,13 @@ impl Port18515 {
 }
 
 impl Service for Port18515 {
+    fn name_of(&self, qp: Qpn) -> Option<&'static str> {
+        if self.perftest.as_ref().is_some_and(|perftest| perftest.has(qp)) {
+            return Some(perftest::NAME);
+        }
+        self.pingpong.as_ref().is_some_and(|pingpong| pingpong.has(qp)).then_some(pingpong::NAME)
+    }
+
     fn start(&mut self, cx: &mut Context<'_>) {
         cx.set_timer(SWEEP, SWEEP_TOKEN);
     }
@@ -214,7 +219,6 @@ impl Service for Port18515 {
 
 /// Makes the instances of the port.
 struct Port18515Factory {
-    name: &'static str,
     pingpong: Option<PingpongConfig>,
     perftest: Option<PerftestConfig>,
     rendezvous: Arc<Rendezvous>,
@@ -223,7 +227,12 @@ struct Port18515Factory {
 
 impl ServiceFactory for Port18515Factory {
     fn name(&self) -> &'static str {
-        self.name
+        NAME
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let families = [(self.pingpong.is_some(), pingpong::NAME), (self.perftest.is_some(), perftest::NAME)];
+        families.into_iter().filter_map(|(served, name)| served.then_some(name)).collect()
     }
 
     fn listen(&self) -> Vec<Listen> {
@@ -236,7 +245,7 @@ impl ServiceFactory for Port18515Factory {
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        let tally = self.book.open(NOBODY);
+        let tally = self.book.open(NAME);
         let given = [self.pingpong.as_ref().map(|c| c.idle_timeout), self.perftest.as_ref().map(|c| c.idle_timeout)];
         let patience = given.into_iter().flatten().max().unwrap_or_default();
         let pingpong = self.pingpong.clone().map(|config| {
@@ -256,13 +265,10 @@ pub fn factory(config: &Config, book: &Book) -> Option<Box<dyn ServiceFactory>> 
     let chosen = |name: &str| config.services.iter().any(|service| service == name);
     let pingpong = chosen(pingpong::NAME).then(|| config.pingpong.clone());
     let perftest = chosen(perftest::NAME).then(|| config.perftest.clone());
-    let name = match (&pingpong, &perftest) {
-        (Some(_), Some(_)) => BOTH,
-        (Some(_), None) => pingpong::NAME,
-        (None, Some(_)) => perftest::NAME,
-        (None, None) => return None,
-    };
-    Some(Box::new(Port18515Factory { name, pingpong, perftest, rendezvous: Arc::default(), book: book.clone() }))
+    if pingpong.is_none() && perftest.is_none() {
+        return None;
+    }
+    Some(Box::new(Port18515Factory { pingpong, perftest, rendezvous: Arc::default(), book: book.clone() }))
 }
 
 #[cfg(test)]

@@ -61,7 +61,8 @@ pub(crate) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;
 
 #[derive(Debug)]
 struct ServiceInfo {
-    name: &'static str,
+    /// More than one where services share what they listen to.
+    names: Vec<&'static str>,
     listens: Vec<String>,
 }
 
@@ -72,7 +73,7 @@ impl ServiceInfo {
             Listen::Tcp { port } => format!("stream:{port}"),
             Listen::GroupListeners => "igmp".to_owned(),
         });
-        ServiceInfo { name: factory.name(), listens: listens.collect() }
+        ServiceInfo { names: factory.names(), listens: listens.collect() }
     }
 }
 
@@ -157,9 +158,9 @@ impl Inspector {
 
     /// The services, without what they count themselves.
     pub fn services(&self) -> Vec<Service> {
-        let services = self.0.services.iter();
+        let services = self.0.services.iter().flat_map(|info| info.names.iter().map(move |name| (name, &info.listens)));
         services
-            .map(|info| Service { name: info.name.to_owned(), listens: info.listens.clone(), counters: Vec::new() })
+            .map(|(&name, listens)| Service { name: name.to_owned(), listens: listens.clone(), counters: Vec::new() })
             .collect()
     }
 
@@ -197,7 +198,7 @@ impl Inspector {
         let place = Place::of(start);
         let Some(&lcore) = self.0.lcores.get(place.worker) else { return Ok(Page { items: Vec::new(), next: None }) };
         let part = self.ask(place.worker, |reply| Question::Qps { from: place.slot, reply })?;
-        let items = part.items.iter().map(|entry| reports::qp(entry, lcore, |service| self.service_name(service)));
+        let items = part.items.iter().map(|entry| reports::qp(entry, lcore));
         Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
     }
 
@@ -210,7 +211,7 @@ impl Inspector {
         let worker = usize::from(qpn.worker());
         let lcore = *self.0.lcores.get(worker).ok_or(InspectError::NoSuchQp(qpn))?;
         let entry = self.ask(worker, |reply| Question::Qp { qpn, reply })?.ok_or(InspectError::NoSuchQp(qpn))?;
-        Ok(reports::qp(&entry, lcore, |service| self.service_name(service)))
+        Ok(reports::qp(&entry, lcore))
     }
 
     /// Memory regions and windows: a part of all, as for [`qps`](Self::qps). Named regions come once for each lcore.
@@ -236,10 +237,6 @@ impl Inspector {
         let worker = usize::from(qpn.worker());
         let known = worker < self.0.workers.len() && self.ask(worker, |reply| Question::Disconnect { qpn, reply })?;
         if known { Ok(()) } else { Err(InspectError::NoSuchQp(qpn)) }
-    }
-
-    fn service_name(&self, service: usize) -> String {
-        self.0.services.get(service).map(|info| info.name.to_owned()).unwrap_or_default()
     }
 
     /// Asks a worker and waits for its answer.

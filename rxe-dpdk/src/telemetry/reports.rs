@@ -53,7 +53,7 @@ pub(super) fn port(local: &LocalPort, monitor: Option<&PortMonitor>) -> Port {
     }
 }
 
-pub(super) fn qp(entry: &QpEntry, lcore: u32, service: impl Fn(usize) -> String) -> Qp {
+pub(super) fn qp(entry: &QpEntry, lcore: u32) -> Qp {
     let info = &entry.info;
     let (path, sends) = (info.path.as_ref(), &info.sends);
     Qp {
@@ -61,7 +61,7 @@ pub(super) fn qp(entry: &QpEntry, lcore: u32, service: impl Fn(usize) -> String)
         rqpn: info.dest_qpn.map(|qpn| qpn.get()),
         qp_type: info.qp_type.to_string(),
         state: info.state.to_string(),
-        service: entry.service.map(service),
+        service: entry.service.map(str::to_owned),
         lcore,
         connection: entry.connection.as_ref().map(|connection| Connection {
             comm_id: connection.conn.comm_id(),

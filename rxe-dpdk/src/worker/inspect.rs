@@ -45,8 +45,8 @@ pub(crate) struct Part<T> {
 #[derive(Debug)]
 pub(crate) struct QpEntry {
     pub(crate) info: QpInfo,
-    /// The number of the service that made it.
-    pub(crate) service: Option<usize>,
+    /// The service that made it.
+    pub(crate) service: Option<&'static str>,
     pub(crate) connection: Option<ConnectionEntry>,
 }
 

@@ -553,6 +553,6 @@ fn ready_line(hosts: &[ControlPort], workers: usize, factories: &[Box<dyn Servic
             port.path_mtu.bytes(),
         );
     }
-    let services: Vec<&str> = factories.iter().map(|factory| factory.name()).collect();
+    let services: Vec<&str> = factories.iter().flat_map(|factory| factory.names()).collect();
     line + &format!(" lcores={workers} services={}", services.join(","))
 }

@@ -77,7 +77,7 @@ pub(super) struct Connection {
 pub(crate) struct ServiceHost {
     worker: usize,
     services: Vec<Box<dyn Service>>,
-    /// Their names.
+    /// Their names as a whole.
     names: Vec<&'static str>,
     cqs: Vec<ServiceCq>,
     objects: Objects,
@@ -451,9 +451,14 @@ impl ServiceHost {
         Some((conn, self.connections.get(&conn)?))
     }
 
-    /// The service that made a queue pair.
-    pub(super) fn service_of(&self, qpn: Qpn) -> Option<usize> {
-        self.objects.owner_of_qp(qpn)
+    /// The name of the service that made a queue pair.
+    pub(super) fn service_of(&self, qpn: Qpn) -> Option<&'static str> {
+        self.objects.owner_of_qp(qpn).map(|service| self.name_of(service, qpn))
+    }
+
+    /// The name under which `service` has a queue pair.
+    fn name_of(&self, service: usize, qpn: Qpn) -> &'static str {
+        self.services[service].name_of(qpn).unwrap_or(self.names[service])
     }
 
     pub(super) fn connection_count(&self) -> usize {

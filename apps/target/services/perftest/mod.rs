@@ -86,6 +86,11 @@ impl Perftest {
         }
     }
 
+    /// Whether a queue pair is ours.
+    pub fn has(&self, qp: Qpn) -> bool {
+        self.tests.contains_key(&qp) || self.connections.contains_key(&qp) || self.datagrams.contains_key(&qp)
+    }
+
     /// A stream that begins as ours do.
     pub fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, local: SocketAddr, from: SocketAddr) {
         let port = cx.ports().iter().find(|port| port.addresses.contains(&local.ip()));
@@ -423,11 +428,6 @@ impl Perftest {
     }
 }
 
-/// Our record for the queue pair that `test` is.
-fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
-    Record {
-        out_reads: client.out_reads,
-        qpn: test.answers.qp,
 /// A test has begun, nothing came from its client for so long, and we write now.
 fn log_first_writer(client: impl fmt::Display, silence: Duration) {
     let silence = silence.as_millis();
@@ -438,6 +438,11 @@ fn log_first_writer(client: impl fmt::Display, silence: Duration) {
     );
 }
 
+/// Our record for the queue pair that `test` is.
+fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
+    Record {
+        out_reads: client.out_reads,
+        qpn: test.answers.qp,
         psn: test.psn,
         rkey: sink.region.rkey(),
         vaddr: sink.region.addr(),

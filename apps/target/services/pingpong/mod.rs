@@ -115,6 +115,11 @@ impl Pingpong {
         Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, tally }
     }
 
+    /// Whether a queue pair is ours.
+    pub fn has(&self, qp: Qpn) -> bool {
+        self.qps.contains_key(&qp)
+    }
+
     /// A stream that begins as ours do.
     pub fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, from: SocketAddr) {
         self.tally.connections.inc();

@@ -41,7 +41,7 @@ impl ServiceHost {
         if self.events.admits(now) {
             let connection = self.connection_of(qpn).map(|(_, connection)| connection);
             let peer = Peer::of(engine, qpn, connection);
-            tracing::info!(service = self.names[service], qp = %qpn, %peer, "connected");
+            tracing::info!(service = self.name_of(service, qpn), qp = %qpn, %peer, "connected");
         }
     }
 
@@ -57,7 +57,7 @@ impl ServiceHost {
         if !matches!(reason, EndReason::QueuePair(_)) && self.events.admits(now) {
             let peer = Peer::of(engine, connection.qpn, Some(connection));
             let after = now.saturating_since(connection.since).as_millis();
-            let service = self.names[connection.service];
+            let service = self.name_of(connection.service, connection.qpn);
             tracing::info!(service, qp = %connection.qpn, %peer, after_ms = after as u64, "disconnected: {reason}");
         }
     }
@@ -69,7 +69,7 @@ impl ServiceHost {
         if self.events.admits(now) {
             let connection = self.connection_of(qpn).map(|(_, connection)| connection);
             let peer = Peer::of(engine, qpn, connection);
-            let service = self.service_of(qpn).map_or("none", |service| self.names[service]);
+            let service = self.service_of(qpn).unwrap_or("none");
             tracing::warn!(service, qp = %qpn, %peer, %cause, packet, "queue pair in error: {}", cause.describe());
         }
     }
