@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 use rxe_proto::wire::{
     BthFields, BthOpcode, DropReason, Frame, Gid, HeaderTemplate, Headers, MacAddr, OPCODES, Opcode, Path, PortId, Psn,
-    RocePacket, Syndrome, classify,
+    RocePacket, Syndrome, classify, mark_congestion,
 };
 
 fn path(ipv4: bool, vlan: Option<u16>) -> Path {
@@ -138,6 +138,43 @@ fn shorten(frame: &mut Vec<u8>, len: u8) {
     frame.truncate(42 + usize::from(len));
     frame[17] = 28 + len;
     frame[39] = 8 + len;
+}
+
+#[test]
+fn the_parts_of_a_packet_are_where_it_says() {
+    for (ipv4, vlan, padding) in [(true, None, 0), (true, Some(7), 3), (false, None, 1), (false, Some(7), 0)] {
+        let mut bytes = frame(&path(ipv4, vlan), BthOpcode::rc(Opcode::WriteOnlyImm), b"payload", [1, 2, 3]);
+        bytes.extend(vec![0; padding]);
+        let packet = roce(&bytes).expect("a packet");
+        assert_eq!(&bytes[packet.payload_range()], b"payload");
+        assert_eq!(bytes[packet.icrc_range()], packet.icrc().to_le_bytes());
+        assert_eq!(packet.icrc_range().end + padding, bytes.len());
+        assert_eq!(bytes[packet.ip_at()] >> 4, if ipv4 { 4 } else { 6 });
+    }
+}
+
+#[test]
+fn congestion_marks_leave_the_packet_whole() {
+    for (ipv4, vlan) in [(true, None), (true, Some(7)), (false, None)] {
+        let mut bytes = frame(&path(ipv4, vlan), BthOpcode::rc(Opcode::SendOnly), b"hello", [0; 3]);
+        let at = roce(&bytes).expect("a packet").ip_at();
+        assert!(mark_congestion(&mut bytes, at));
+        let packet = roce(&bytes).expect("a packet");
+        assert!(packet.is_congestion_marked() && packet.icrc_ok());
+        assert_eq!((packet.traffic_class(), packet.payload()), (0x2B, &b"hello"[..]));
+        if ipv4 {
+            let words = packet.ip_header().chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+            let sum: u32 = words.sum();
+            assert_eq!((sum & 0xFFFF) + (sum >> 16), 0xFFFF, "the checksum of the header");
+        } else {
+            assert_eq!(packet.flow_label(), 0x1_2345);
+        }
+        for (at, len) in [(at, at + 19), (bytes.len(), bytes.len()), (usize::MAX, bytes.len()), (0, bytes.len())] {
+            let before = bytes[..len].to_vec();
+            assert!(!mark_congestion(&mut bytes[..len], at));
+            assert_eq!(bytes[..len], before);
+        }
+    }
 }
 
 // [PKT-UDP-PORT]

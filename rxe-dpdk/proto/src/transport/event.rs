@@ -102,6 +102,8 @@ causes! {
     BadResponse => "bad_response",
     /// Somebody who looks after the adapter wanted it to end.
     Administrative => "administrative",
+    /// As responder: a fault made on purpose refused a request.
+    Injected => "injected",
 }
 
 impl fmt::Display for QpErrorCause {

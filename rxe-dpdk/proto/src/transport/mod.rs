@@ -34,7 +34,7 @@ pub use ah::AhError;
 pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, SendProgress};
 pub use config::EngineConfig;
 pub use cq::CqError;
-pub use engine::Engine;
+pub use engine::{Engine, RequestRefusal};
 pub use event::{AsyncEvent, QpErrorCause};
 pub use multicast::MulticastError;
 pub use srq::{SrqError, SrqInit};

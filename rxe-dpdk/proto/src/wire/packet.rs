@@ -1,11 +1,13 @@
 //! A received frame: checked once from the outside in, then read without further checks.
 
+use std::ops::Range;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::icrc::{ICRC_LEN, icrc};
 use super::net::{
-    EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UdpHeader, VlanTag,
-    checksum_add, checksum_finish, ethertype,
+    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
+    VLAN_LEN, VlanTag, checksum_add, checksum_finish, ethertype,
 };
 use super::opcode::{Headers, OPCODES, OpcodeInfo};
 use super::{
@@ -374,6 +376,23 @@ impl<'a> RocePacket<'a> {
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// Where in the frame the payload is, without pad.
+    pub fn payload_range(&self) -> Range<usize> {
+        let start = self.ip_at() + self.ip_header().len() + UDP_LEN + usize::from(self.info.header_len);
+        start..start + self.payload.len()
+    }
+
+    /// Where in the frame the ICRC is.
+    pub fn icrc_range(&self) -> Range<usize> {
+        let start = self.payload_range().end + self.pad();
+        start..start + ICRC_LEN
+    }
+
+    /// Where in the frame the IP header starts.
+    pub fn ip_at(&self) -> usize {
+        ETH_LEN + if self.vlan.is_some() { VLAN_LEN } else { 0 }
     }
 
     /// The extension header `which` (one bit), if the opcode has it.

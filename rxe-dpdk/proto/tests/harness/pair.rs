@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use rxe_proto::transport::EngineConfig;
-use rxe_proto::wire::{Frame, PortId, TxQueue, classify};
+use rxe_proto::transport::{EngineConfig, RequestRefusal};
+use rxe_proto::wire::{Frame, PortId, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 
 use super::{Agreed, Node, PORT, Rng};
@@ -103,8 +103,12 @@ fn to_queue_pair(mut id: [u8; 12]) -> [u8; 12] {
     id
 }
 
+/// Which requests to which end are refused on purpose, and how.
+pub type Refuse = Box<dyn FnMut(usize, &RocePacket<'_>) -> Option<RequestRefusal>>;
+
 pub struct Pair {
     pub nodes: [Node; 2],
+    pub refuse: Option<Refuse>,
     pub now: Instant,
     pub link: Link,
     pub rng: Rng,
@@ -147,6 +151,7 @@ impl Pair {
     pub fn of(seed: u64, nodes: [Node; 2], link: Link) -> Pair {
         Pair {
             nodes,
+            refuse: None,
             now: Instant::from_nanos(1_000_000),
             link,
             rng: Rng(seed),
@@ -298,7 +303,11 @@ impl Pair {
     fn deliver(&mut self, to: usize, frame: usize) {
         // A corrupt frame may be anything; what is not RoCE any more is not ours.
         if let Ok(Frame::Roce(packet)) = classify(&self.pool[frame]) {
-            self.nodes[to].engine.receive(self.now, PORT, &packet);
+            let engine = &mut self.nodes[to].engine;
+            let refuse = self.refuse.as_mut();
+            if !refuse.is_some_and(|refuse| engine.refuse_request(self.now, PORT, &packet, |packet| refuse(to, packet))) {
+                engine.receive(self.now, PORT, &packet);
+            }
         }
         self.free.push(frame);
     }

@@ -2,6 +2,9 @@
 
 mod objects;
 mod post;
+mod refuse;
+
+pub use refuse::RequestRefusal;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use super::ah::AhTable;
 use super::context::{Context, Emitter, Turn};
 use super::cq::CqTable;
 use super::multicast::MulticastTable;
+use super::qp::Qp;
 use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
@@ -103,33 +107,9 @@ impl Engine {
         if qpn == Qpn::MULTICAST {
             return self.admit_multicast(port, packet);
         }
-        let qp = self.qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
-        if let Some(follow) = qp.follow {
-            check_integrity(packet)?;
-            qp.settle(port, packet, follow)?;
-        }
+        let qp = addressed(&mut self.qps, qpn, port, packet)?;
         let transport = packet.transport();
-        // [PKT-QP-TYPE]
-        if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
-            return Err(DropReason::QpWrongTransport);
-        }
         let response = packet.info().response;
-        // [QP-STATE-SERVE]
-        let open = if response { qp.state.sends() } else { qp.state.receives() };
-        if !open {
-            let in_error = qp.state == QpState::Error;
-            return Err(if in_error { DropReason::QpInError } else { DropReason::QpWrongState });
-        }
-        let from_peer = match &qp.link {
-            Some(link) => link.leads_here(port, packet),
-            // [UD-RSP-ANYBODY]
-            // A datagram may come from anywhere.
-            None => qp.common.port == Some(port),
-        };
-        if !from_peer {
-            return Err(DropReason::QpWrongAddress);
-        }
-        check_integrity(packet)?;
         cx.stats.rcvd_pkts.inc();
         cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
         if packet.is_congestion_marked() {
@@ -238,6 +218,43 @@ impl Engine {
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.cx.events.pop_front()
     }
+}
+
+/// The queue pair that `packet` is for, if that may take it.
+#[inline(always)]
+fn addressed<'q>(
+    qps: &'q mut QpTable,
+    qpn: Qpn,
+    port: PortId,
+    packet: &RocePacket<'_>,
+) -> Result<&'q mut Qp, DropReason> {
+    let qp = qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
+    if let Some(follow) = qp.follow {
+        check_integrity(packet)?;
+        qp.settle(port, packet, follow)?;
+    }
+    let transport = packet.transport();
+    // [PKT-QP-TYPE]
+    if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
+        return Err(DropReason::QpWrongTransport);
+    }
+    // [QP-STATE-SERVE]
+    let open = if packet.info().response { qp.state.sends() } else { qp.state.receives() };
+    if !open {
+        let in_error = qp.state == QpState::Error;
+        return Err(if in_error { DropReason::QpInError } else { DropReason::QpWrongState });
+    }
+    let from_peer = match &qp.link {
+        Some(link) => link.leads_here(port, packet),
+        // [UD-RSP-ANYBODY]
+        // A datagram may come from anywhere.
+        None => qp.common.port == Some(port),
+    };
+    if !from_peer {
+        return Err(DropReason::QpWrongAddress);
+    }
+    check_integrity(packet)?;
+    Ok(qp)
 }
 
 /// Partition and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.

@@ -4,7 +4,7 @@ use crate::time::Instant;
 use crate::transport::common::Failure;
 use crate::transport::context::{Context, Turn};
 use crate::transport::responder::{Broken, Undelivered};
-use crate::transport::{AsyncEvent, QpState, QpType};
+use crate::transport::{AsyncEvent, QpState, QpType, RequestRefusal};
 use crate::wire::{DropReason, RocePacket, TxQueue};
 
 use super::Qp;
@@ -18,6 +18,19 @@ impl Qp {
         if self.responder.owes() {
             self.activate(cx);
         }
+    }
+
+    /// As [`handle_request`](Self::handle_request), for the next one in sequence, which is refused on purpose.
+    #[cold]
+    pub(in crate::transport) fn refuse_request(
+        &mut self,
+        cx: &mut Context,
+        packet: &RocePacket<'_>,
+        refusal: RequestRefusal,
+    ) {
+        let outcome = self.responder.refuse_on_purpose(cx, refusal);
+        self.served(cx, packet, outcome.map(|()| false));
+        self.activate(cx);
     }
 
     /// A request on an unreliable connection.

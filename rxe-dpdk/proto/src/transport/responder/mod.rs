@@ -26,7 +26,7 @@ use super::common::Common;
 use super::context::Context;
 use super::recv_queue::RecvQueue;
 use super::seq::Seq;
-use super::{QpErrorCause, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
+use super::{QpErrorCause, RequestRefusal, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
 
 #[cfg(test)]
 pub(super) use resources::Resource;
@@ -400,6 +400,34 @@ impl Responder {
         Ok(false)
     }
 
+    /// The request with the expected PSN is refused without a reason of its own.
+    ///
+    /// # Errors
+    /// As for [`handle_request`](Self::handle_request).
+    pub(super) fn refuse_on_purpose(&mut self, cx: &mut Context, refusal: RequestRefusal) -> Result<(), Broken> {
+        let (told, syndrome) = match refusal {
+            RequestRefusal::NotReady { timer } => (Told::NotReady, Syndrome::Rnr { timer }),
+            RequestRefusal::PsnSequence => (Told::Sequence, Syndrome::Nak(NakCode::PsnSequence)),
+            RequestRefusal::InvalidRequest => return self.break_on_purpose(cx, NakCode::InvalidRequest),
+            RequestRefusal::RemoteAccess => return self.break_on_purpose(cx, NakCode::RemoteAccess),
+            RequestRefusal::RemoteOperational => return self.break_on_purpose(cx, NakCode::RemoteOperational),
+        };
+        // What is in flight behind it is dropped without another word, as behind any gap.
+        self.told = told;
+        self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
+        cx.drop(DropReason::Injected);
+        Ok(())
+    }
+
+    fn break_on_purpose(&mut self, cx: &mut Context, code: NakCode) -> Result<(), Broken> {
+        let receive = match code {
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccess => WcStatus::RemAccessErr,
+            _ => WcStatus::LocQpOpErr,
+        };
+        self.refuse(cx, Refusal::Fatal { nak: Some(code), cause: QpErrorCause::Injected, receive })
+    }
+
     fn refuse(&mut self, cx: &mut Context, refusal: Refusal) -> Result<(), Broken> {
         let (psn, msn) = (self.expected.psn(), self.msn);
         match refusal {
@@ -431,6 +459,7 @@ fn drop_reason(cause: QpErrorCause) -> Option<DropReason> {
         QpErrorCause::ReadDepth => DropReason::TooManyReads,
         QpErrorCause::AccessFlags | QpErrorCause::Misaligned | QpErrorCause::RemoteKey => DropReason::RemoteAccess,
         QpErrorCause::ReceiveKey => DropReason::NoReceive,
+        QpErrorCause::Injected => DropReason::Injected,
         _ => return None,
     })
 }

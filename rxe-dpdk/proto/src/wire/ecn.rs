@@ -1,0 +1,30 @@
+//! What a switch does to a packet when its queue is long.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::net::{Ipv4Header, Ipv6Header, checksum_add, checksum_finish};
+
+/// "Congestion experienced", as the ECN bits of an IP header.
+const CE: u8 = 3;
+
+/// Marks the IP packet whose header begins at `ip_at` as having met congestion. The ICRC does not cover what changes.
+/// False, and no change, when there is no IP header without options.
+pub fn mark_congestion(frame: &mut [u8], ip_at: usize) -> bool {
+    let Some(packet) = frame.get_mut(ip_at..) else { return false };
+    match packet.first() {
+        Some(0x45) => {
+            let Ok((ip, _)) = Ipv4Header::mut_from_prefix(packet) else { return false };
+            ip.tos |= CE;
+            ip.checksum.set(0);
+            let sum = checksum_finish(checksum_add(0, ip.as_bytes()));
+            ip.checksum.set(sum);
+            true
+        }
+        Some(byte) if byte >> 4 == 6 => {
+            let Ok((ip, _)) = Ipv6Header::mut_from_prefix(packet) else { return false };
+            ip.version_class_flow.set(ip.version_class_flow.get() | u32::from(CE) << 20);
+            true
+        }
+        _ => false,
+    }
+}
