@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::fault::FaultVerb;
+
 const AFTER_HELP: &str = "\
 Queue pair numbers may be written decimal or as 0x11. With --json every verb prints JSON instead, times in nanoseconds \
 where the name ends in _ns. Exit codes: 0, 1 when the target breaks off, 2 when it cannot be asked or says no.";
@@ -94,6 +96,11 @@ pub enum Verb {
         /// Its number
         #[arg(value_name = "QPN", value_parser = number)]
         qpn: u32,
+    },
+    /// Faults made on purpose, to see how an initiator takes them
+    Fault {
+        #[command(subcommand)]
+        what: FaultVerb,
     },
     /// Change a setting while the target runs
     Set {

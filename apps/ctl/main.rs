@@ -4,6 +4,7 @@
 //! [`top`] goes on asking.
 
 mod cli;
+mod fault;
 #[path = "../common/generate.rs"]
 mod generate;
 #[path = "../common/sentence.rs"]

@@ -7,7 +7,7 @@ use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Se
 use serde::Serialize;
 
 use crate::cli::{Cli, Setting, Verb};
-use crate::{Failure, generate, show, target, top};
+use crate::{Failure, fault, generate, show, target, top};
 
 /// Does what the command line says; returns what is to be printed.
 pub fn run(cli: Cli) -> Result<String, Failure> {
@@ -62,6 +62,7 @@ pub fn run(cli: Cli) -> Result<String, Failure> {
             target.tell(&Request::Disconnect { qpn })?;
             Ok(done(json))
         }
+        Verb::Fault { what } => fault::run(target, &what, json),
         Verb::Set { what: Setting::Log { level } } => {
             target.tell(&Request::SetLog { level })?;
             Ok(done(json))
@@ -80,12 +81,12 @@ fn device(target: &mut Client, json: bool, show: impl FnOnce(&Device) -> String)
 }
 
 /// JSON, or what `show` makes of it.
-fn either<T: Serialize>(json: bool, value: &T, show: impl FnOnce(&T) -> String) -> Result<String, Failure> {
+pub fn either<T: Serialize>(json: bool, value: &T, show: impl FnOnce(&T) -> String) -> Result<String, Failure> {
     Ok(if json { pretty(value) } else { show(value) })
 }
 
 /// Nothing more to say: for JSON something that can be read.
-fn done(json: bool) -> String {
+pub fn done(json: bool) -> String {
     if json { "null\n".to_owned() } else { String::new() }
 }
 

@@ -116,8 +116,8 @@ struct Args {
 
     /// Drop, repeat, reorder, damage and delay frames on purpose, to see how both ends take it. KEY is drop, duplicate,
     /// reorder or corrupt (how often, 0 to 1), delay or jitter (a time, as 500us) or delayed (how many frames they are
-    /// for, 0 to 1), each with rx. or tx. in front; or seed; or frames, which is `roce` or `all` [default: no faults,
-    /// seed=0, frames=roce]
+    /// for, 0 to 1), each with rx. or tx. in front; or seed; or frames, which is `roce` or `all`. The file's [[fault.rule]]
+    /// and rxe-ctl fault can do more [default: no faults, seed=0, frames=roce]
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]...", help_heading = "Running")]
     fault: Option<FaultSpec>,
 
@@ -294,8 +294,9 @@ mod tests {
         assert_eq!(settings.regions.map(|r| r[1].value.size), Some(2 << 20));
         assert!(settings.region_port.is_some() && settings.idle.is_some() && settings.log.is_some());
         assert!(settings.traffic_class.is_some() && settings.pcp.is_some());
-        let fault = settings.fault.and_then(|fault| fault.value.resolve().ok().flatten());
-        assert_eq!(fault.map(|f| f.to_string()), Some("rx drop=0.01, tx drop=0.01, RoCE frames, seed 7".to_owned()));
+        let faults = settings.fault.and_then(|fault| fault.value.resolve().ok()).unwrap_or_default();
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(faults, ["rx drop probability=0.01 seed=7", "tx drop probability=0.01 seed=7"]);
     }
 
     #[test]

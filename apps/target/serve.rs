@@ -3,7 +3,7 @@
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
 
-use crate::config::{Config, Idle};
+use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management};
 use crate::mistake::Mistake;
 use crate::signals::Signals;
@@ -12,7 +12,7 @@ use crate::{log, print, services};
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
 pub fn serve(config: Config) -> Result<(), Mistake> {
     let log = log::start(config.log, config.log_format);
-    if let Some(faults) = &config.faults {
+    if let Some(faults) = fault_text(&config.faults) {
         tracing::warn!("faults are made on purpose: {faults}");
     }
     let (factories, book) = services::factories(&config)?;

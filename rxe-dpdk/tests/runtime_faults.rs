@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify};
-use rxe_dpdk::worker::{FaultRates, FaultScope, FaultSettings, IdlePolicy, Probability};
-use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::worker::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, IdlePolicy, Probability};
+use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 
+#[path = "support/alone.rs"]
+mod alone;
 #[path = "../proto/tests/support/pcap.rs"]
 mod pcap;
 
@@ -84,44 +86,67 @@ fn cpu() -> String {
     list.split([',', '-']).next().unwrap().to_owned()
 }
 
-#[test]
-fn every_frame_is_accounted_for() {
-    let (wire_in, wire_out) = (Temporary::new("in"), Temporary::new("out"));
-    let captured = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
-    let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
-    // One in four is a RoCE packet.
-    let frames: Vec<Vec<u8>> = (0..PINGS)
-        .flat_map(|number| (number % 3 == 0).then(|| for_worker_1(&roce)).into_iter().chain([ping(number)]))
-        .collect();
-    record(&frames, &wire_in.0);
-
-    // Two lcores on one processor, so that this runs anywhere.
+/// Two lcores on one processor, so that this runs anywhere, and a port of net_pcap.
+fn start_eal(port: &str) -> Eal {
     let cpu = cpu();
     let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf"];
     let mut args: Vec<String> = args.map(str::to_owned).into();
     args.push(format!("--lcores=0@{cpu},1@{cpu}"));
-    args.push(format!("--vdev=net_pcap0,rx_pcap={},tx_pcap={}", wire_in.0.display(), wire_out.0.display()));
-    let eal = Eal::init(&args).unwrap();
+    args.push(format!("--vdev=net_pcap0,{port}"));
+    Eal::init(&args).unwrap()
+}
+
+/// The adapter that has that port.
+fn config(faults: Vec<FaultRule>) -> RuntimeConfig {
+    RuntimeConfig {
+        ports: vec![PortSettings { addresses: vec!["192.168.77.1/24".parse().unwrap()], ..PortSettings::default() }],
+        idle: IdlePolicy::Sleep(Duration::from_micros(50)),
+        faults,
+        seed: [7; 32],
+        ..RuntimeConfig::default()
+    }
+}
+
+/// Pings, and one RoCE packet for every three of them.
+fn frames() -> Vec<Vec<u8>> {
+    let captured = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
+    let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
+    let roce = |number: u32| (number % 3 == 0).then(|| for_worker_1(&roce));
+    (0..PINGS).flat_map(|number| roce(number).into_iter().chain([ping(number)])).collect()
+}
+
+/// An action to every frame.
+fn to_all(action: FaultAction, direction: FaultDirection) -> FaultRule {
+    let matches = FaultMatch { scope: FaultScope::All, ..FaultMatch::default() };
+    FaultRule { matches, seed: 7, ..FaultRule::new(action, direction) }
+}
+
+#[test]
+fn every_frame_is_accounted_for() {
+    alone::run("every_frame_is_accounted_for", account_for_every_frame);
+}
+
+fn account_for_every_frame() {
+    let (wire_in, wire_out) = (Temporary::new("in"), Temporary::new("out"));
+    let frames = frames();
+    record(&frames, &wire_in.0);
+
+    let eal = start_eal(&format!("rx_pcap={},tx_pcap={}", wire_in.0.display(), wire_out.0.display()));
     let share = |share| Probability::from_share(share).unwrap();
     // Half of the frames would wait for longer than the test takes: they leave when there are too many of them, or when
     // the adapter stops.
-    let rates = FaultRates {
-        drop: share(0.05),
-        duplicate: share(0.05),
-        reorder: share(0.05),
-        corrupt: share(0.05),
-        delayed: share(0.5),
-        delay: Duration::from_secs(10),
-        jitter: Duration::from_secs(1),
-    };
-    let config = RuntimeConfig {
-        ports: vec![PortSettings { addresses: vec!["192.168.77.1/24".parse().unwrap()], ..PortSettings::default() }],
-        idle: IdlePolicy::Sleep(Duration::from_micros(50)),
-        faults: Some(FaultSettings { seed: 7, scope: FaultScope::All, rx: rates, tx: rates }),
-        seed: [7; 32],
-        ..RuntimeConfig::default()
-    };
-    let runtime = Runtime::new(eal, config, Vec::new()).unwrap();
+    let delay = FaultAction::Delay { delay: Duration::from_secs(10), jitter: Duration::from_secs(1) };
+    let actions = [
+        (FaultAction::Drop, 0.05),
+        (FaultAction::Duplicate, 0.05),
+        (FaultAction::Reorder, 0.05),
+        (FaultAction::Corrupt, 0.05),
+        (delay, 0.5),
+    ];
+    let rules = [FaultDirection::Rx, FaultDirection::Tx].into_iter().flat_map(|direction| {
+        actions.map(|(action, probability)| FaultRule { probability: share(probability), ..to_all(action, direction) })
+    });
+    let runtime = Runtime::new(eal, config(rules.collect()), Vec::new()).unwrap();
     assert!(runtime.ready_line().contains(" lcores=2 "), "{}", runtime.ready_line());
 
     let stop = runtime.stop_handle();
@@ -182,4 +207,90 @@ fn every_frame_is_accounted_for() {
     assert!((PINGS * 82 / 100..PINGS * 90 / 100).contains(&answered), "{answered} of {PINGS} answered");
     assert!(answers.values().any(|count| *count > 1));
     assert_eq!(summary.mbufs_leaked, 0);
+}
+
+#[test]
+fn faults_come_and_go_while_it_runs() {
+    alone::run("faults_come_and_go_while_it_runs", let_faults_come_and_go);
+}
+
+/// Stops the adapter, also when the test fails: it would run for ever.
+struct Stop(StopHandle);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Waits for something that happens soon.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn let_faults_come_and_go() {
+    let wire_in = Temporary::new("endless");
+    record(&frames()[..3000], &wire_in.0);
+    // Over and over again.
+    let eal = start_eal(&format!("rx_pcap={},tx_pcap=/dev/null,infinite_rx=1", wire_in.0.display()));
+    let runtime = Runtime::new(eal, config(Vec::new()), Vec::new()).unwrap();
+    let (stop, telemetry, inspector) = (Stop(runtime.stop_handle()), runtime.telemetry(), runtime.inspector());
+    let watcher = thread::spawn(move || {
+        let _stop = stop;
+        let count = |group: &str, name: &str| telemetry.snapshot().get(group, name).unwrap();
+        let hits = |id| inspector.faults().iter().find(|fault| fault.id == id).map(|fault| fault.hits);
+        until("frames", || count("worker", "host_frames") > 0);
+        assert_eq!((count("rx_fault", "frames"), count("tx_fault", "frames")), (0, 0), "there are no injectors");
+
+        // One with an end, from the wire.
+        let lose = FaultRule { count: Some(3), ..to_all(FaultAction::Drop, FaultDirection::Rx) };
+        assert_eq!(inspector.add_fault(lose), Ok(1));
+        until("three frames lost", || hits(1) == Some(3));
+        assert_eq!(count("drop", "injected"), 3);
+        // A second one, to the wire, which holds frames for longer than the test takes; it has the room of one that comes
+        // late.
+        let hours = FaultAction::Delay { delay: Duration::from_secs(10), jitter: Duration::ZERO };
+        assert_eq!(inspector.add_fault(to_all(hours, FaultDirection::Tx)), Ok(2));
+        until("frames pushed out", || count("tx_fault", "released_early") > 1000);
+        assert_eq!(
+            inspector.faults().iter().map(|fault| fault.rule.as_str()).collect::<Vec<_>>(),
+            ["rx drop frames=all count=3 seed=7", "tx delay 10s frames=all seed=7"]
+        );
+        assert_eq!(hits(1), Some(3));
+
+        // Without a rule for it, an injector lets everything go, and goes.
+        assert_eq!(inspector.remove_fault(2), Ok(()));
+        let whole = |fault: &str| {
+            let into = count(fault, "frames") + count(fault, "out_of_scope") + count(fault, "duplicated");
+            into > 0 && into == count(fault, "dropped") + count(fault, "delivered")
+        };
+        until("the frames to the wire have left", || whole("tx_fault"));
+        let (before, frames) = (count("tx_fault", "frames"), count("worker", "tx_frames"));
+        until("more frames sent", || count("worker", "tx_frames") > frames + 1000);
+        assert_eq!(count("tx_fault", "frames"), before, "there is no injector");
+        assert!(inspector.remove_fault(2).is_err_and(|error| error.to_string().starts_with("there is no fault 2")));
+        assert_eq!(inspector.clear_faults(), Ok(()));
+        assert!(inspector.faults().is_empty());
+        until("the frames from the wire have left", || whole("rx_fault"));
+        let (before, frames) = (count("rx_fault", "frames"), count("worker", "rx_frames"));
+        until("more frames received", || count("worker", "rx_frames") > frames + 1000);
+        assert_eq!(count("rx_fault", "frames"), before, "there is no injector");
+
+        // Some are held when it stops.
+        assert_eq!(inspector.add_fault(to_all(hours, FaultDirection::Rx)), Ok(3));
+        assert_eq!(inspector.add_fault(to_all(hours, FaultDirection::Tx)), Ok(4));
+        until("frames held", || hits(3) > Some(100) && hits(4) > Some(100));
+    });
+    let summary = runtime.run().unwrap();
+    watcher.join().unwrap();
+    let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
+    for fault in ["rx_fault", "tx_fault"] {
+        let all = get(fault, "frames") + get(fault, "out_of_scope") + get(fault, "duplicated");
+        assert_eq!(all, get(fault, "dropped") + get(fault, "delivered"), "{fault}");
+    }
+    assert_eq!((get("rx_fault", "dropped"), summary.mbufs_leaked), (3, 0));
 }

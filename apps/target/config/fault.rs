@@ -1,12 +1,13 @@
 //! Fault injection: section `[fault]` of the configuration file and the option `--fault`, which say the same in two
-//! spellings.
+//! spellings, and come to rules of which [`rule`](super::fault_rule) has the general form.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-use rxe_dpdk::worker::{FaultRates, FaultScope, FaultSettings, Probability};
+use rxe_dpdk::worker::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
 use serde::Deserialize;
 
+use super::fault_rule::RuleSpec;
 use super::values::Text;
 use crate::mistake::{Mistake, mistake};
 
@@ -15,7 +16,7 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Whole-number seed.
 #[derive(Clone, Copy, Debug)]
-struct Seed(u64);
+pub(super) struct Seed(pub(super) u64);
 
 impl FromStr for Seed {
     type Err = Mistake;
@@ -30,7 +31,7 @@ impl FromStr for Seed {
 
 /// The frames that faults happen to.
 #[derive(Clone, Copy, Debug)]
-struct Frames(FaultScope);
+pub(super) struct Frames(pub(super) FaultScope);
 
 impl FromStr for Frames {
     type Err = Mistake;
@@ -46,7 +47,7 @@ impl FromStr for Frames {
 
 /// How often.
 #[derive(Clone, Copy, Debug)]
-struct Share(Probability);
+pub(super) struct Share(pub(super) Probability);
 
 impl FromStr for Share {
     type Err = Mistake;
@@ -105,42 +106,60 @@ pub struct FaultSpec {
     rx: Rates,
     #[serde(default)]
     tx: Rates,
+    #[serde(default)]
+    rule: Vec<RuleSpec>,
 }
 
 impl Rates {
-    /// `direction` is for the sentence.
-    fn resolve(&self, direction: &str) -> Result<FaultRates, Mistake> {
-        let rate = |given: &Option<Text<Share>>, default| given.as_ref().map_or(default, |text| text.0.0);
+    /// Its rules. Those that never hit are left out.
+    fn resolve(&self, direction: FaultDirection, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, Mistake> {
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
-        let never = Probability::NEVER;
-        let rates = FaultRates {
-            drop: rate(&self.drop, never),
-            duplicate: rate(&self.duplicate, never),
-            reorder: rate(&self.reorder, never),
-            corrupt: rate(&self.corrupt, never),
-            delayed: rate(&self.delayed, Probability::ALWAYS),
-            delay: span(&self.delay),
-            jitter: span(&self.jitter),
-        };
-        if self.delayed.is_some() && rates.delay + rates.jitter == Duration::ZERO {
+        let (delay, jitter) = (span(&self.delay), span(&self.jitter));
+        let delays = delay + jitter > Duration::ZERO;
+        if self.delayed.is_some() && !delays {
             return mistake!(
                 "'delayed' of {direction} says how many frames are late, but not by how much: add 'delay' or 'jitter'"
             );
         }
-        Ok(rates)
+        let rate = |given: &Option<Text<Share>>, default| given.as_ref().map_or(default, |text| text.0.0);
+        let never = Probability::NEVER;
+        let rates = [
+            (FaultAction::Drop, rate(&self.drop, never)),
+            (FaultAction::Duplicate, rate(&self.duplicate, never)),
+            (FaultAction::Reorder, rate(&self.reorder, never)),
+            (FaultAction::Corrupt, rate(&self.corrupt, never)),
+            (
+                FaultAction::Delay { delay, jitter },
+                if delays { rate(&self.delayed, Probability::ALWAYS) } else { never },
+            ),
+        ];
+        let some = rates.into_iter().filter(|(_, probability)| *probability != never);
+        let matches = FaultMatch { scope, ..FaultMatch::default() };
+        Ok(some
+            .map(|(action, probability)| FaultRule {
+                matches: matches.clone(),
+                probability,
+                seed,
+                ..FaultRule::new(action, direction)
+            })
+            .collect())
     }
 }
 
 impl FaultSpec {
-    /// With the defaults filled in; `None` when nothing would ever happen.
-    pub fn resolve(&self) -> Result<Option<FaultSettings>, Mistake> {
-        let settings = FaultSettings {
-            seed: self.seed.as_ref().map_or(0, |text| text.0.0),
-            scope: self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0),
-            rx: self.rx.resolve("rx")?,
-            tx: self.tx.resolve("tx")?,
-        };
-        Ok((!settings.is_off()).then_some(settings))
+    /// The rules, with the defaults filled in; none when nothing would ever happen.
+    pub fn resolve(&self) -> Result<Vec<FaultRule>, Mistake> {
+        let seed = self.seed.as_ref().map_or(0, |text| text.0.0);
+        let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
+        let mut rules = self.rx.resolve(FaultDirection::Rx, scope, seed)?;
+        rules.extend(self.tx.resolve(FaultDirection::Tx, scope, seed)?);
+        for rule in &self.rule {
+            rules.push(rule.resolve(seed)?);
+        }
+        if rules.len() > MAX_FAULTS {
+            return mistake!("{} faults are too many: at most {MAX_FAULTS} can be in force", rules.len());
+        }
+        Ok(rules)
     }
 
     /// Sets one `KEY=VALUE` of the option.
@@ -198,34 +217,25 @@ impl FromStr for FaultSpec {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<FaultSettings>, String> {
-        text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|mistake| mistake.to_string())
-    }
-
-    fn share(share: f64) -> Probability {
-        Probability::from_share(share).expect("a probability")
+    /// The rules, one line each.
+    fn read(text: &str) -> Result<Vec<String>, String> {
+        let rules = text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|mistake| mistake.to_string());
+        Ok(rules?.iter().map(ToString::to_string).collect())
     }
 
     #[test]
     fn every_key_of_the_option() {
         let all = "seed=7,frames=all,rx.drop=0.01,rx.duplicate=0.02,rx.reorder=0.03,rx.corrupt=1e-3,\
                    tx.drop=1,tx.delay=2ms,tx.jitter=500us,tx.delayed=0.5";
-        let settings = read(all).expect("settings").expect("faults");
-        assert_eq!((settings.seed, settings.scope), (7, FaultScope::All));
-        let rx = FaultRates {
-            drop: share(0.01),
-            duplicate: share(0.02),
-            reorder: share(0.03),
-            corrupt: share(0.001),
-            ..FaultRates::default()
-        };
-        assert_eq!(settings.rx, rx);
-        let (delay, jitter) = (Duration::from_millis(2), Duration::from_micros(500));
-        let tx = FaultRates { drop: Probability::ALWAYS, delay, jitter, delayed: share(0.5), ..FaultRates::default() };
-        assert_eq!(settings.tx, tx);
-        assert_eq!(read("tx.delay=10s").expect("settings").map(|s| s.tx.delay), Some(Duration::from_secs(10)));
-        assert_eq!(read("tx.delay=250ns").expect("settings").map(|s| s.tx.delay), Some(Duration::from_nanos(250)));
-        assert_eq!(read("seed=7,rx.drop=0"), Ok(None), "nothing would ever happen");
+        let rx = ["drop", "duplicate", "reorder", "corrupt"].into_iter().zip(["0.01", "0.02", "0.03", "0.001"]);
+        let mut rules: Vec<String> =
+            rx.map(|(action, share)| format!("rx {action} frames=all probability={share} seed=7")).collect();
+        rules.push("tx drop frames=all seed=7".to_owned());
+        rules.push("tx delay 2ms jitter 500µs frames=all probability=0.5 seed=7".to_owned());
+        assert_eq!(read(all), Ok(rules));
+        assert_eq!(read("tx.delay=10s"), Ok(vec!["tx delay 10s".to_owned()]));
+        assert_eq!(read("rx.jitter=250ns"), Ok(vec!["rx delay 0ns jitter 250ns".to_owned()]));
+        assert_eq!(read("seed=7,rx.drop=0,tx.delay=1s,tx.delayed=0"), Ok(Vec::new()), "nothing would ever happen");
     }
 
     #[test]

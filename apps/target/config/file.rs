@@ -259,6 +259,13 @@ mod tests {
             size = "64M"
             watch = true
             file = "/dev/shm/scratch"
+
+            [[fault.rule]]
+            action = "nak"
+            code = "remote-access"
+            opcode = "RC WRITE_ONLY"
+            psn = "5-9"
+            count = 1
         "#;
         let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|mistake| panic!("{mistake}"));
         assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
@@ -269,11 +276,15 @@ mod tests {
         let regions = settings.regions.expect("regions");
         assert_eq!((regions[0].value.size, regions[0].value.name.as_str()), (64 << 20, "scratch"));
         assert!(regions[0].value.watch);
-        let fault = settings.fault.expect("faults").value.resolve().expect("right ones").expect("some");
+        let faults = settings.fault.expect("faults").value.resolve().expect("right ones");
         assert_eq!(
-            fault.to_string(),
-            "rx drop=0.01 duplicate=0.01 reorder=0.01 corrupt=0.01, \
-             tx drop=1 delayed=0.5 delay=2ms jitter=500µs, all frames, seed 7"
+            crate::config::fault_text(&faults).as_deref(),
+            Some(
+                "rx drop frames=all probability=0.01 seed=7, rx duplicate frames=all probability=0.01 seed=7, \
+                 rx reorder frames=all probability=0.01 seed=7, rx corrupt frames=all probability=0.01 seed=7, \
+                 tx drop frames=all seed=7, tx delay 2ms jitter 500µs frames=all probability=0.5 seed=7, \
+                 rx nak remote-access opcode=RC WRITE_ONLY psn=5-9 count=1 seed=7"
+            )
         );
         assert_eq!(settings.log_format.map(|f| f.value), Some(LogFormat::Json));
         assert_eq!(settings.metrics.map(|m| m.value.0), Some("127.0.0.1:9100".parse().expect("an address")));

@@ -4,6 +4,7 @@
 //! defaults and refuses what cannot work, in sentences that name the option or the line to change.
 
 mod fault;
+mod fault_rule;
 mod file;
 mod limits;
 mod service;
@@ -18,12 +19,13 @@ use std::path::PathBuf;
 
 use rxe_dpdk::host::{Cidr, Route};
 use rxe_dpdk::rxe_proto::transport::EngineConfig;
-use rxe_dpdk::worker::FaultSettings;
+use rxe_dpdk::worker::FaultRule;
 use tracing::level_filters::LevelFilter;
 
 use crate::mistake::{Mistake, mistake};
 
 pub use fault::FaultSpec;
+pub use fault_rule::fault_rule;
 pub use file::load;
 #[cfg(test)]
 pub use file::parse;
@@ -96,7 +98,7 @@ pub struct Config {
     /// How much peers can take.
     pub limits: Limits,
     /// Faults to make on purpose.
-    pub faults: Option<FaultSettings>,
+    pub faults: Vec<FaultRule>,
 }
 
 impl Config {
@@ -131,7 +133,7 @@ impl Config {
                 Ok(faults) => faults,
                 Err(mistake) => return mistake!("{origin}: {mistake}"),
             },
-            None => None,
+            None => Vec::new(),
         };
         let limits = settings.limits.unwrap_or_default().resolve();
         let engine = settings.transport.unwrap_or_default().engine();
@@ -169,11 +171,17 @@ impl fmt::Display for Config {
         for region in &self.regions {
             write!(f, ", region {} of {} bytes", region.name, region.size)?;
         }
-        if let Some(faults) = &self.faults {
+        if let Some(faults) = fault_text(&self.faults) {
             write!(f, ", faults: {faults}")?;
         }
         Ok(())
     }
+}
+
+/// The rules in a line; `None` when there are none.
+pub fn fault_text(faults: &[FaultRule]) -> Option<String> {
+    let rules: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    (!rules.is_empty()).then(|| rules.join(", "))
 }
 
 fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Mistake> {

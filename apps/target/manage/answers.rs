@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::report::{Counter, Service};
 
-use super::Managed;
+use super::{Managed, faults};
 use crate::config::LogLevel;
 
 /// Answers one client until it goes.
@@ -51,6 +51,10 @@ fn answer(managed: &Managed, request: Request) -> Reply {
             }
             Reply::of(said(done))
         }
+        Request::Faults => Reply::of(Ok(inspector.faults())),
+        Request::AddFault { rule } => Reply::of(faults::add(managed, &rule)),
+        Request::RemoveFault { id } => Reply::of(faults::remove(managed, id)),
+        Request::ClearFaults => Reply::of(faults::clear(managed)),
         Request::SetLog { level } => Reply::of(set_log(managed, &level)),
     }
 }

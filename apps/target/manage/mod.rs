@@ -6,6 +6,7 @@
 
 mod answers;
 mod exposition;
+mod faults;
 mod http;
 mod metrics;
 mod socket;

@@ -5,6 +5,7 @@
 //! Nothing here needs DPDK.
 
 pub mod client;
+pub mod fault;
 pub mod protocol;
 pub mod report;
 pub mod socket;

@@ -7,6 +7,8 @@
 //! <- {"error":"there is no queue pair 0x1"}
 //! ```
 
+use std::collections::BTreeMap;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,6 +48,20 @@ pub enum Request {
         /// Its number.
         qpn: u32,
     },
+    /// Every [`Fault`](crate::fault::Fault).
+    Faults,
+    /// Makes a fault from now on. The answer is its number.
+    AddFault {
+        /// The keys of a `[[fault.rule]]` of the configuration file, with their values as texts.
+        rule: BTreeMap<String, String>,
+    },
+    /// Ends a fault. No answer but `null`.
+    RemoveFault {
+        /// Its number.
+        id: u32,
+    },
+    /// Ends all faults. No answer but `null`.
+    ClearFaults,
     /// Logs from this level on. No answer but `null`.
     SetLog {
         /// `error`, `warn`, `info`, `debug` or `trace`.

@@ -158,7 +158,8 @@ fn work(refusals: Vec<RequestRefusal>) -> Pair {
         a.post_send(8 + part as u64, SendOp::Read { remote: remote(3000 * part) }, &[to]);
     }
     let mut left = refusals.into_iter();
-    pair.refuse = Some(Box::new(move |to, packet| if to == 1 && packet.psn().get() % 3 == 2 { left.next() } else { None }));
+    pair.refuse =
+        Some(Box::new(move |to, packet| if to == 1 && packet.psn().get() % 3 == 2 { left.next() } else { None }));
     pair.drive(SECOND, |pair| pair.nodes[0].completions.len() == 16);
     pair
 }

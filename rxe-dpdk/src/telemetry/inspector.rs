@@ -1,6 +1,6 @@
 //! The view of a running adapter for those who look after it, from any thread but the lcores.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,10 @@ use rxe_proto::transport::{EngineConfig, Qpn};
 use super::{Telemetry, reports};
 use crate::eal::PortMonitor;
 use crate::service::{Listen, ServiceFactory};
-use crate::worker::LocalPort;
+use crate::worker::injector::FaultList;
 use crate::worker::inspect::{Counts, PART, Question};
 use crate::worker::messages::ToWorker;
+use crate::worker::{LocalPort, MAX_FAULTS};
 
 /// How long a worker may take to answer: it looks at its mail in every turn.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,6 +36,12 @@ pub enum InspectError {
     /// There is no such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQp(Qpn),
+    /// There is no such rule for faults.
+    #[error("there is no fault {0}: rxe-ctl fault list shows those there are")]
+    NoSuchFault(u32),
+    /// No more rules for faults.
+    #[error("there are {MAX_FAULTS} faults, which is the most: remove some")]
+    TooManyFaults,
 }
 
 /// Looks into a running adapter. Counters are read where they are; what only an lcore may look at is asked of it by
@@ -54,6 +61,7 @@ struct Inner {
     services: Vec<ServiceInfo>,
     /// The keys of named regions, which are the same on all lcores.
     regions: Vec<(u32, String)>,
+    faults: FaultList,
 }
 
 /// The ports that can be looked at while they run. The runtime empties it before it closes them.
@@ -87,6 +95,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
     pub(crate) regions: Vec<(u32, String)>,
+    pub(crate) faults: FaultList,
 }
 
 impl Inspector {
@@ -101,6 +110,7 @@ impl Inspector {
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
             regions: parts.regions,
+            faults: parts.faults,
         }))
     }
 
@@ -242,8 +252,25 @@ impl Inspector {
     /// Asks a worker and waits for its answer.
     fn ask<T>(&self, worker: usize, question: impl FnOnce(SyncSender<T>) -> Question) -> Result<T, InspectError> {
         let (reply, answer) = sync_channel(1);
+        self.tell(worker, question(reply))?;
+        self.wait(worker, &answer)
+    }
+
+    pub(super) fn fault_list(&self) -> &FaultList {
+        &self.0.faults
+    }
+
+    /// How many workers there are.
+    pub(super) fn workers(&self) -> usize {
+        self.0.workers.len()
+    }
+
+    pub(super) fn tell(&self, worker: usize, question: Question) -> Result<(), InspectError> {
         let mail = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
-        mail.send(ToWorker::Inspect(question(reply))).map_err(|_| InspectError::Stopped)?;
+        mail.send(ToWorker::Inspect(question)).map_err(|_| InspectError::Stopped)
+    }
+
+    pub(super) fn wait<T>(&self, worker: usize, answer: &Receiver<T>) -> Result<T, InspectError> {
         answer.recv_timeout(PATIENCE).map_err(|error| match error {
             RecvTimeoutError::Timeout => InspectError::NoAnswer { lcore: self.0.lcores[worker] },
             RecvTimeoutError::Disconnected => InspectError::Stopped,

@@ -5,6 +5,7 @@
 //! port, and asks the workers for what only they may look at.
 
 mod commands;
+mod faults;
 mod inspector;
 mod reports;
 

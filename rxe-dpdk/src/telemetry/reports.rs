@@ -126,7 +126,7 @@ fn access(access: Access) -> Vec<String> {
     access.iter_names().map(|(name, _)| name.to_lowercase()).collect()
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -1,10 +1,12 @@
 //! The way of one worker's frames to a port.
 
+use std::sync::Arc;
+
 use rxe_proto::Instant;
 use rxe_proto::wire::Seal;
 
 use super::handoff::TxRing;
-use super::injector::{BATCH, CAPACITY, FOREVER, Injector};
+use super::injector::{ActiveFault, FOREVER, Injector};
 use crate::eal::{MIN_FRAME, Mbuf, Mempool, TxStage};
 
 /// The way to a port for one worker: a transmit queue of its own, or a ring to the worker that has one; with an injector
@@ -62,8 +64,32 @@ impl TxLane {
 
     /// The same way with an injector in front; frames are written into buffers of `pool`.
     pub(crate) fn with_faults(self, pool: Mempool, injector: Injector<Mbuf>) -> TxLane {
-        let fresh = Vec::with_capacity(BATCH);
+        let fresh = Vec::with_capacity(injector.room().batch);
         TxLane::Faulty(Box::new(FaultyLane { way: self, pool, fresh, ready: None, injector, now: Instant::ZERO }))
+    }
+
+    /// Whether there is an injector in front.
+    pub(crate) fn is_faulty(&self) -> bool {
+        matches!(self, TxLane::Faulty(_))
+    }
+
+    /// The injector goes by these rules from now on, if there is one.
+    pub(crate) fn set_faults(&mut self, rules: &[Arc<ActiveFault>]) {
+        if let TxLane::Faulty(lane) = self {
+            lane.injector.set_rules(rules);
+        }
+    }
+
+    /// The same way without an injector that goes by no rule, once all that it held has left.
+    pub(crate) fn without_faults(self, now: Instant) -> TxLane {
+        match self {
+            TxLane::Faulty(mut lane) if lane.injector.is_off() => {
+                lane.flush(now);
+                let empty = lane.ready.is_none() && lane.injector.len() == 0;
+                if empty { lane.way } else { TxLane::Faulty(lane) }
+            }
+            lane => lane,
+        }
     }
 
     /// Stages a whole frame behind any injector. Gives it back when there is no room.
@@ -91,10 +117,10 @@ pub(crate) struct FaultyLane {
 
 impl FaultyLane {
     fn push(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.fresh.len() == BATCH {
+        if self.fresh.len() == self.injector.room().batch {
             self.flush(self.now);
         }
-        if self.injector.len() > CAPACITY {
+        if self.injector.len() > self.injector.room().capacity {
             self.injector.stats().stalled.inc();
             return None;
         }

@@ -9,9 +9,10 @@
 pub(crate) mod context;
 mod control;
 pub(crate) mod events;
+mod faults;
 mod handoff;
 mod idle;
-mod injector;
+pub(crate) mod injector;
 pub(crate) mod inspect;
 mod lane;
 pub(crate) mod messages;
@@ -27,7 +28,10 @@ pub(crate) mod verbs;
 pub use context::NamedRegion;
 pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
-pub use injector::{FaultRates, FaultScope, FaultSettings, FaultStats, Probability};
+pub use injector::{
+    ActiveFault, FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, FaultStats, MAX_FAULTS, Probability,
+    PsnRange, nak_name,
+};
 pub use ports::{LocalPort, WorkerStats};
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
 pub use rxe_proto::transport::QpCaps;

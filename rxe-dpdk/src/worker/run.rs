@@ -9,9 +9,10 @@ use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, class
 use rxe_proto::{Duration, Instant};
 
 use super::control::Control;
+use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
-use super::injector::{FOREVER, Injector};
+use super::injector::{FOREVER, Injector, Refusals};
 use super::lane::TxLane;
 use super::multicast::WorkerSet;
 use super::ports::{PortIdentity, PortsTx, RxPort, WorkerStats};
@@ -49,10 +50,10 @@ enum Owner {
 }
 
 /// What it takes to give a frame to another worker, or a copy of it to several.
-struct Others<'a> {
-    rings: &'a mut [Option<HandOff>],
+pub(crate) struct Others<'a> {
+    pub(crate) rings: &'a mut [Option<HandOff>],
     /// Where copies come from.
-    pool: &'a Mempool,
+    pub(crate) pool: &'a Mempool,
 }
 
 /// The parts of a worker that handle a frame, apart from the queues that frames come from.
@@ -61,6 +62,8 @@ pub(crate) struct Dispatcher {
     pub(crate) workers: usize,
     pub(crate) identities: Vec<PortIdentity>,
     pub(crate) engine: Engine,
+    /// Requests refused on purpose, where that is wanted.
+    pub(crate) refusals: Option<Box<Refusals>>,
     pub(crate) services: ServiceHost,
     /// Only on worker 0.
     pub(crate) control: Option<Control>,
@@ -80,6 +83,7 @@ pub(crate) struct Worker {
     /// Frames of workers without a transmit queue, for ours.
     pub(crate) tx_rings: Vec<TxRingEnd>,
     pub(crate) dispatcher: Dispatcher,
+    pub(crate) faults: FaultPlaces,
     pub(crate) clock: Clock,
     pub(crate) idler: Idler,
     pub(crate) flags: Arc<StopFlags>,
@@ -212,6 +216,9 @@ impl Worker {
         if tx.flush(now) {
             self.stats.tx_stalls.inc();
         }
+        if services.fault_change.is_some() {
+            self.change_faults(now);
+        }
         busy
     }
 
@@ -243,18 +250,10 @@ impl Worker {
         let Some(ring) = &mut self.inbound else { return false };
         let count = ring.receive(&mut self.burst);
         self.stats.handoff_in.add(count as u64);
-        for index in 0..count {
-            let port = PortId(self.burst.port(index));
-            let frame = self.burst.data(index);
-            match self.dispatcher.dispatch(now, port, frame) {
-                // The others got copies of their own from whoever gave us ours.
-                Owner::Here | Owner::Group(_) => {}
-                // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere. Or we have left its
-                // group meanwhile.
-                Owner::Worker(_) => {
-                    self.dispatcher.drop(DropReason::QpnUnknown);
-                }
-            }
+        if self.dispatcher.refusals.is_some() {
+            self.dispatcher.dispatch_own::<true>(now, &self.burst);
+        } else {
+            self.dispatcher.dispatch_own::<false>(now, &self.burst);
         }
         self.burst.clear();
         count > 0
@@ -265,11 +264,40 @@ impl Dispatcher {
     /// Deals with the frames of a burst, or puts them on their way to their owners. Empties the burst and returns how
     /// many bytes were in it.
     fn dispatch_all(&mut self, now: Instant, port: PortId, burst: &mut RxBurst, others: &mut Others<'_>) -> u64 {
+        if self.refusals.is_some() {
+            self.dispatch_each::<true>(now, port, burst, others)
+        } else {
+            self.dispatch_each::<false>(now, port, burst, others)
+        }
+    }
+
+    /// Deals with frames that others have found to be ours.
+    fn dispatch_own<const REFUSING: bool>(&mut self, now: Instant, burst: &RxBurst) {
+        for index in 0..burst.len() {
+            match self.dispatch::<REFUSING>(now, PortId(burst.port(index)), burst.data(index)) {
+                // The others got copies of their own from whoever gave us ours.
+                Owner::Here | Owner::Group(_) => {}
+                // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere. Or we have left its
+                // group meanwhile.
+                Owner::Worker(_) => {
+                    self.drop(DropReason::QpnUnknown);
+                }
+            }
+        }
+    }
+
+    fn dispatch_each<const REFUSING: bool>(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        burst: &mut RxBurst,
+        others: &mut Others<'_>,
+    ) -> u64 {
         let mut bytes = 0;
         for index in 0..burst.len() {
             let frame = burst.data(index);
             bytes += frame.len() as u64;
-            match self.dispatch(now, port, frame) {
+            match self.dispatch::<REFUSING>(now, port, frame) {
                 Owner::Here => {}
                 Owner::Worker(worker) => {
                     let ring = others.rings.get_mut(worker).and_then(Option::as_mut);
@@ -299,7 +327,7 @@ impl Dispatcher {
     }
 
     /// Sends the frames that are on their way to other workers.
-    fn hand_over(&mut self, outbound: &mut [Option<HandOff>]) {
+    pub(crate) fn hand_over(&mut self, outbound: &mut [Option<HandOff>]) {
         for ring in outbound.iter_mut().flatten() {
             for _ in 0..ring.flush() {
                 self.drop(DropReason::HandoffFull);
@@ -322,7 +350,7 @@ impl Dispatcher {
     }
 
     /// Deals with what the injector lets go by `due`. Returns whether there was something.
-    fn dispatch_due(
+    pub(crate) fn dispatch_due(
         &mut self,
         now: Instant,
         due: Instant,
@@ -347,10 +375,10 @@ impl Dispatcher {
         }
     }
 
-    /// Deals with one frame, or says whose it is.
-    fn dispatch(&mut self, now: Instant, port: PortId, frame: &[u8]) -> Owner {
+    /// Deals with one frame, or says whose it is. `REFUSING` says that requests may have to be refused on purpose.
+    fn dispatch<const REFUSING: bool>(&mut self, now: Instant, port: PortId, frame: &[u8]) -> Owner {
         match classify(frame) {
-            Ok(Frame::Roce(packet)) => self.dispatch_roce(now, port, &packet),
+            Ok(Frame::Roce(packet)) => self.dispatch_roce::<REFUSING>(now, port, &packet),
             Ok(Frame::Host) => {
                 let Some(control) = &mut self.control else { return Owner::Worker(0) };
                 self.stats.host_frames.inc();
@@ -361,7 +389,7 @@ impl Dispatcher {
         }
     }
 
-    fn dispatch_roce(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Owner {
+    fn dispatch_roce<const REFUSING: bool>(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Owner {
         let Some(identity) = self.identities.get(usize::from(port.0)) else {
             return self.drop(DropReason::ForeignMac);
         };
@@ -390,13 +418,22 @@ impl Dispatcher {
         let worker = usize::from(qpn.worker());
         if worker == self.index {
             self.stats.qp_packets.inc();
-            self.engine.receive(now, port, packet);
+            if !(REFUSING && self.refuse(now, port, packet)) {
+                self.engine.receive(now, port, packet);
+            }
             Owner::Here
         } else if worker < self.workers {
             Owner::Worker(worker)
         } else {
             self.drop(DropReason::QpnUnknown)
         }
+    }
+
+    /// Whether a packet was a request that is refused on purpose.
+    #[cold]
+    fn refuse(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> bool {
+        let Some(refusals) = &mut self.refusals else { return false };
+        self.engine.refuse_request(now, port, packet, |packet| refusals.choose(packet))
     }
 
     /// A datagram to a multicast group: ours, others', or both.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
 
+use rxe_proto::Instant;
 use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::mem::{Access, Allocator, KeyDomain, KeyTable, Memory, MemoryRegion, RegisterError};
 use rxe_proto::transport::{CqError, Engine, EngineConfig};
@@ -12,9 +13,10 @@ use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
 
 use super::context::NamedRegion;
 use super::control::{Control, ControlPort};
+use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRing, TxRingEnd};
 use super::idle::Idler;
-use super::injector::{Direction, FaultSettings, Injector, MAX_HELD};
+use super::injector::{FaultList, MAX_FAULTS, Room};
 use super::lane::TxLane;
 use super::ports::{LocalPort, PortIdentity, PortsTx, RxPort};
 use super::run::{Dispatcher, StopFlags, Worker};
@@ -94,6 +96,9 @@ pub enum RuntimeError {
     /// More lcores than queue pair numbers can tell apart.
     #[error("{0} lcores are too many: at most {MAX_WORKERS} can work")]
     TooManyWorkers(usize),
+    /// More rules for faults than an injector can go by.
+    #[error("{0} rules for faults are too many: at most {MAX_FAULTS} can be in force")]
+    TooManyFaults(usize),
     /// More services than an engine has completion queues.
     #[error("too many services: {0}")]
     TooManyServices(#[from] CqError),
@@ -152,27 +157,6 @@ struct Queues {
     inbound: Option<MbufReceiver>,
 }
 
-impl Queues {
-    /// Puts injectors between the ports and worker number `worker`.
-    fn inject(&mut self, faults: &FaultSettings, worker: usize, ports: &[Port], counters: &WorkerCounters) {
-        for rx in &mut self.rx {
-            let stats = counters.rx_faults.clone();
-            rx.faults = Injector::new(faults, Direction::Rx, worker, rx.port, stats).map(Box::new);
-        }
-        let lanes = std::mem::take(&mut self.lanes);
-        self.lanes = lanes
-            .into_iter()
-            .zip(ports)
-            .map(|(lane, port)| {
-                match Injector::new(faults, Direction::Tx, worker, port.id(), counters.tx_faults.clone()) {
-                    Some(injector) => lane.with_faults(port.pool().clone(), injector),
-                    None => lane,
-                }
-            })
-            .collect();
-    }
-}
-
 impl Runtime {
     /// Starts the ports, makes memory and queues, and one instance of each service per lcore.
     ///
@@ -187,6 +171,9 @@ impl Runtime {
         let lcores = eal.lcores();
         if lcores.len() > MAX_WORKERS {
             return Err(RuntimeError::TooManyWorkers(lcores.len()));
+        }
+        if config.faults.len() > MAX_FAULTS {
+            return Err(RuntimeError::TooManyFaults(config.faults.len()));
         }
         let mut seeds = Seeds::new(config.seed);
         let (ports, mut queues) = start_ports(&eal, &config, lcores.len())?;
@@ -229,6 +216,8 @@ impl Runtime {
             control_drops,
         };
 
+        let faults = FaultList::new(&config.faults);
+        let rules = faults.lock().rules().clone();
         let flags = Arc::<StopFlags>::default();
         let clock = Clock::new(&eal);
         let mut control = Some(control);
@@ -258,9 +247,11 @@ impl Runtime {
                 seeds.next(),
             )?;
             let mut own = std::mem::take(&mut queues[index]);
-            if let Some(faults) = &config.faults {
-                own.inject(faults, index, &ports, &counters);
-            }
+            let pools = ports.iter().map(|port| port.pool().clone()).collect();
+            let (rx_faults, tx_faults) = (counters.rx_faults.clone(), counters.tx_faults.clone());
+            let places = FaultPlaces::new(index, room(&config), pools, rx_faults, tx_faults);
+            places.place_rx(&rules, &mut own.rx);
+            places.place_tx(Instant::ZERO, &rules, &mut own.lanes);
             let worker = Worker {
                 rx: own.rx,
                 burst: RxBurst::new(),
@@ -272,12 +263,14 @@ impl Runtime {
                     workers: lcores.len(),
                     identities: identities.clone(),
                     engine,
+                    refusals: places.refusals(&rules, None),
                     services,
                     control: control.take(),
                     tx: PortsTx { lanes: own.lanes, frames: 0 },
                     drops: counters.drops[0].clone(),
                     stats: counters.worker.clone(),
                 },
+                faults: places,
                 clock,
                 idler: Idler::new(config.idle),
                 flags: Arc::clone(&flags),
@@ -296,6 +289,7 @@ impl Runtime {
             engine: config.engine,
             factories: &factories,
             regions: regions.iter().map(|shared| (shared.region.rkey(), shared.settings.name.clone())).collect(),
+            faults,
         });
         telemetry::register(&eal, &inspector);
         Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, monitors, ready })
@@ -362,7 +356,7 @@ impl fmt::Display for Summary {
 fn start_ports(eal: &Eal, config: &RuntimeConfig, workers: usize) -> Result<(Vec<Port>, Vec<Queues>), RuntimeError> {
     let settings = &config.ports;
     let in_rings = if workers > 1 { 3 * RING_CAPACITY * workers } else { 0 };
-    let in_injectors = if config.faults.is_some() { 2 * MAX_HELD * workers } else { 0 };
+    let in_injectors = 2 * room(config).max_held() * workers;
     let mut shares: Vec<Queues> = (0..workers).map(|_| Queues::default()).collect();
     let mut ports = Vec::new();
     for info in eal.ports() {
@@ -399,6 +393,11 @@ fn start_ports(eal: &Eal, config: &RuntimeConfig, workers: usize) -> Result<(Vec
     }
     connect_workers(eal, &mut shares)?;
     Ok((ports, shares))
+}
+
+/// What injectors may keep.
+fn room(config: &RuntimeConfig) -> Room {
+    if config.faults.is_empty() { Room::NARROW } else { Room::WIDE }
 }
 
 /// Gives each worker a way to send by `port`: a queue of its own, or a ring to worker 0, which has one.

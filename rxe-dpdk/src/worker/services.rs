@@ -19,6 +19,7 @@ use rxe_proto::{Instant, counters};
 
 use super::context::{Context, NamedRegion, ServiceTimers};
 use super::events::EventLog;
+use super::faults::FaultChange;
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
@@ -96,6 +97,8 @@ pub(crate) struct ServiceHost {
     completions: Vec<WorkCompletion>,
     /// Where starting PSNs come from.
     psns: Seeds,
+    /// Other rules for faults, which the worker is to go by at the end of this turn.
+    pub(crate) fault_change: Option<FaultChange>,
     /// Keys that there were when the services had started.
     first_keys: usize,
 }
@@ -136,6 +139,7 @@ impl ServiceHost {
             events: EventLog::new("events of connections"),
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
+            fault_change: None,
             first_keys: 0,
         })
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::control::Marking;
 use super::idle::IdlePolicy;
-use super::injector::FaultSettings;
+use super::injector::FaultRule;
 use crate::host::{Cidr, Route};
 use rxe_proto::transport::EngineConfig;
 
@@ -51,8 +51,8 @@ pub struct RuntimeConfig {
     pub max_connections: usize,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
-    /// Faults to make on purpose between ports and workers; `None` makes none and costs nothing.
-    pub faults: Option<FaultSettings>,
+    /// Faults to make on purpose, at most [`MAX_FAULTS`](super::MAX_FAULTS). None cost nothing.
+    pub faults: Vec<FaultRule>,
     /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
     pub seed: [u8; 32],
 }
@@ -67,7 +67,7 @@ impl Default for RuntimeConfig {
             marking: Marking::default(),
             max_connections: 16_384,
             engine: EngineConfig::default(),
-            faults: None,
+            faults: Vec::new(),
             seed: system_seed(),
         }
     }

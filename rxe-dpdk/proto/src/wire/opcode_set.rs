@@ -102,12 +102,7 @@ mod tests {
         assert_eq!(names("RC RDMA Write Only Immediate"), ["RC WRITE_ONLY_IMM"]);
         assert_eq!(
             names("read response"),
-            [
-                "RC READ_RESPONSE_FIRST",
-                "RC READ_RESPONSE_MIDDLE",
-                "RC READ_RESPONSE_LAST",
-                "RC READ_RESPONSE_ONLY"
-            ]
+            ["RC READ_RESPONSE_FIRST", "RC READ_RESPONSE_MIDDLE", "RC READ_RESPONSE_LAST", "RC READ_RESPONSE_ONLY"]
         );
         assert_eq!(names("CNP,RC ACKNOWLEDGE"), ["RC ACKNOWLEDGE", "CNP"]);
     }

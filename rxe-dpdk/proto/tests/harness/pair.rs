@@ -305,7 +305,8 @@ impl Pair {
         if let Ok(Frame::Roce(packet)) = classify(&self.pool[frame]) {
             let engine = &mut self.nodes[to].engine;
             let refuse = self.refuse.as_mut();
-            if !refuse.is_some_and(|refuse| engine.refuse_request(self.now, PORT, &packet, |packet| refuse(to, packet))) {
+            if !refuse.is_some_and(|refuse| engine.refuse_request(self.now, PORT, &packet, |packet| refuse(to, packet)))
+            {
                 engine.receive(self.now, PORT, &packet);
             }
         }

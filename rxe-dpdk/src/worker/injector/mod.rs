@@ -1,23 +1,28 @@
-//! Faults on purpose, between a port and a worker: frames are dropped, repeated, held back behind later ones, delayed
-//! and damaged, as a seed chooses.
+//! Faults on purpose, between a port and a worker: frames are dropped, repeated, held back behind later ones, delayed,
+//! damaged and marked, as rules say and seeds choose.
 //!
 //! An [`Injector`] stands in one direction of one worker's queue of one port. Every frame goes in by
-//! [`accept`](Injector::accept) and comes out by [`next`](Injector::next) when it is due. It holds at most
-//! [`CAPACITY`] frames from turn to turn; when more would have to wait, those that are due first leave early.
+//! [`accept`](Injector::accept) and comes out by [`next`](Injector::next) when it is due. From turn to turn it holds at
+//! most what its [`Room`] says; when more would have to wait, those that are due first leave early. Requests are refused
+//! elsewhere: by [`Refusals`], at the worker that owns their queue pair.
 
-mod settings;
+mod list;
+mod refusals;
+mod rule;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-use rxe_proto::wire::{Frame, PortId, classify};
+use rxe_proto::wire::{Frame, PortId, RocePacket, classify, mark_congestion};
 use rxe_proto::{Duration, Instant, counters};
 
 use crate::eal::Mbuf;
-pub use settings::{FaultRates, FaultScope, FaultSettings, Probability};
+pub use list::{ActiveFault, MAX_FAULTS};
+use list::{Chooser, choosers};
+pub(crate) use list::{FaultList, Faults};
+pub(crate) use refusals::Refusals;
+pub use rule::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, Probability, PsnRange, nak_name};
 
 counters! {
     /// What happened on purpose to the frames of one direction.
@@ -37,6 +42,8 @@ counters! {
         reordered,
         /// Frames with a bit flipped.
         corrupted,
+        /// Frames marked as having met congestion.
+        marked,
         /// Frames delayed.
         delayed,
         /// Frames and copies let go, to the worker or to the port.
@@ -45,17 +52,31 @@ counters! {
         released_early,
         /// Frames of the worker not accepted for want of room or of a buffer; it comes again with them.
         stalled,
+        /// Requests refused, by NAK or RNR NAK. They are no part of the sum above.
+        refused,
     }
 }
 
-/// Most frames that an injector holds from turn to turn.
-pub(crate) const CAPACITY: usize = 1024;
+/// How many frames an injector may keep. Its port's pool has buffers for as many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// Most frames that it holds from turn to turn.
+    pub(crate) capacity: usize,
+    /// Most frames that may be accepted between two times that [`Injector::next`] is called until it has no more.
+    pub(crate) batch: usize,
+}
 
-/// Most frames that may be accepted between two times that [`Injector::next`] is called until it has no more.
-pub(crate) const BATCH: usize = 256;
+impl Room {
+    /// Where rules are known at start.
+    pub(crate) const WIDE: Room = Room { capacity: 1024, batch: 256 };
+    /// Where they may come later: what it takes is kept for nothing until then.
+    pub(crate) const NARROW: Room = Room { capacity: 256, batch: 64 };
 
-/// Buffers that one injector can hold on to: every frame of a batch may be repeated.
-pub(crate) const MAX_HELD: usize = CAPACITY + 2 * BATCH;
+    /// Buffers that one injector can hold on to: every frame of a batch may be repeated.
+    pub(crate) const fn max_held(self) -> usize {
+        self.capacity + 2 * self.batch
+    }
+}
 
 /// At this time everything is due.
 pub(crate) const FOREVER: Instant = Instant::from_nanos(u64::MAX);
@@ -93,13 +114,6 @@ impl Packet for Mbuf {
     }
 }
 
-/// From the wire or to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Direction {
-    Rx,
-    Tx,
-}
-
 /// A frame that leaves at a time; of several of the same time, the lowest number first.
 struct Waiting<P> {
     key: Reverse<(Instant, u64)>,
@@ -135,11 +149,41 @@ struct HeldBack<P> {
     packet: P,
 }
 
+/// Where the parts of a RoCE packet are in its frame.
+#[derive(Clone, Default)]
+struct Parts {
+    ip_at: usize,
+    payload: std::ops::Range<usize>,
+    icrc: std::ops::Range<usize>,
+}
+
+impl Parts {
+    fn of(packet: &RocePacket<'_>) -> Parts {
+        Parts { ip_at: packet.ip_at(), payload: packet.payload_range(), icrc: packet.icrc_range() }
+    }
+}
+
+/// What happens to a frame.
+#[derive(Default)]
+struct Fate {
+    dropped: bool,
+    /// It is repeated, and the copy is late by this.
+    copy: Option<Duration>,
+    /// A bit for each rule that damages or marks it.
+    changes: u64,
+    late: Duration,
+    /// It goes behind so many.
+    overtakers: Option<u32>,
+}
+
 /// See the module.
 pub(crate) struct Injector<P> {
-    rates: FaultRates,
-    scope: FaultScope,
-    rng: ChaCha8Rng,
+    worker: usize,
+    port: PortId,
+    direction: FaultDirection,
+    /// In the order in which they act, at most [`MAX_FAULTS`].
+    rules: Vec<Chooser>,
+    room: Room,
     queue: BinaryHeap<Waiting<P>>,
     /// At most [`MAX_OVERTAKERS`] from one frame to the next.
     held_back: Vec<HeldBack<P>>,
@@ -149,40 +193,51 @@ pub(crate) struct Injector<P> {
 }
 
 impl<P: Packet> Injector<P> {
-    /// For one direction of worker number `worker`'s queue of `port`; `None` when nothing shall happen there.
+    /// For one direction of worker number `worker`'s queue of `port`. Nothing happens before it has rules.
     pub(crate) fn new(
-        settings: &FaultSettings,
-        direction: Direction,
+        direction: FaultDirection,
         worker: usize,
         port: PortId,
+        room: Room,
         stats: Arc<FaultStats>,
-    ) -> Option<Injector<P>> {
-        let (rates, mark) = match direction {
-            Direction::Rx => (settings.rx, 0),
-            Direction::Tx => (settings.tx, 1),
-        };
-        if rates.is_off() {
-            return None;
-        }
-        let mut seed = [0; 32];
-        seed[..8].copy_from_slice(&settings.seed.to_le_bytes());
-        seed[8..16].copy_from_slice(&(worker as u64).to_le_bytes());
-        seed[16..18].copy_from_slice(&port.0.to_le_bytes());
-        seed[18] = mark;
-        Some(Injector {
-            rates,
-            scope: settings.scope,
-            rng: ChaCha8Rng::from_seed(seed),
-            queue: BinaryHeap::with_capacity(MAX_HELD),
+    ) -> Injector<P> {
+        Injector {
+            worker,
+            port,
+            direction,
+            rules: Vec::new(),
+            room,
+            queue: BinaryHeap::with_capacity(room.max_held()),
             held_back: Vec::with_capacity(MAX_OVERTAKERS as usize + 1),
             number: 0,
             stats,
-        })
+        }
+    }
+
+    /// Whether one of `faults` is for this direction.
+    pub(crate) fn is_wanted(direction: FaultDirection, faults: &[Arc<ActiveFault>]) -> bool {
+        faults.iter().any(|fault| acts(direction, &fault.rule))
+    }
+
+    /// Goes by these from now on. When none is for it, all that it holds is due.
+    pub(crate) fn set_rules(&mut self, faults: &[Arc<ActiveFault>]) {
+        let (before, direction) = (std::mem::take(&mut self.rules), self.direction);
+        self.rules = choosers(before, faults, |rule| acts(direction, rule), self.worker, Some(self.port));
+    }
+
+    /// Whether it goes by no rule.
+    pub(crate) fn is_off(&self) -> bool {
+        self.rules.is_empty()
     }
 
     /// How many frames it holds.
     pub(crate) fn len(&self) -> usize {
         self.queue.len() + self.held_back.len()
+    }
+
+    /// How many it may hold.
+    pub(crate) fn room(&self) -> Room {
+        self.room
     }
 
     /// What it counts.
@@ -192,32 +247,35 @@ impl<P: Packet> Injector<P> {
 
     /// Decides what happens to a frame and takes it in. `false` when it was dropped.
     pub(crate) fn accept(&mut self, now: Instant, mut packet: P) -> bool {
-        if self.scope == FaultScope::Roce && !matches!(classify(packet.bytes()), Ok(Frame::Roce(_))) {
+        let roce = match classify(packet.bytes()) {
+            Ok(Frame::Roce(roce)) => Some(roce),
+            _ => None,
+        };
+        if roce.is_none() && self.rules.iter().all(|rule| rule.fault.rule.matches.scope == FaultScope::Roce) {
             self.stats.out_of_scope.inc();
             self.enqueue(now, packet);
             return true;
         }
         self.stats.frames.inc();
-        if self.chance(self.rates.drop) {
+        let parts = roce.as_ref().map(Parts::of).unwrap_or_default();
+        let fate = self.decide(packet.bytes().len(), roce.as_ref(), &parts);
+        if fate.dropped {
             self.stats.dropped.inc();
             return false;
         }
         // The copy before the damage: a repeated frame need not be damaged twice.
-        let copy = if self.chance(self.rates.duplicate) { self.copy(&packet) } else { None };
-        if self.chance(self.rates.corrupt) {
-            self.damage(packet.bytes_mut());
+        let copy = fate.copy.and_then(|late| Some((late, self.copy(&packet)?)));
+        if fate.changes != 0 {
+            self.change(packet.bytes_mut(), &parts, fate.changes);
         }
-        let late = self.lateness();
         let earlier = self.held_back.len();
-        if self.chance(self.rates.reorder) {
+        if let Some(overtakers) = fate.overtakers {
             self.stats.reordered.inc();
-            let overtakers = 1 + self.below(u64::from(MAX_OVERTAKERS)) as u32;
-            self.held_back.push(HeldBack { overtakers, until: now + PATIENCE, late, packet });
+            self.held_back.push(HeldBack { overtakers, until: now + PATIENCE, late: fate.late, packet });
         } else {
-            self.enqueue(now + late, packet);
+            self.enqueue(now + fate.late, packet);
         }
-        if let Some(copy) = copy {
-            let late = self.lateness();
+        if let Some((late, copy)) = copy {
             self.enqueue(now + late, copy);
         }
         for held in &mut self.held_back[..earlier] {
@@ -227,12 +285,76 @@ impl<P: Packet> Injector<P> {
         true
     }
 
+    /// What the rules want of a frame of `len` bytes.
+    fn decide(&mut self, len: usize, roce: Option<&RocePacket<'_>>, parts: &Parts) -> Fate {
+        let mut fate = Fate::default();
+        for (index, rule) in self.rules.iter_mut().enumerate() {
+            match rule.fault.rule.action {
+                FaultAction::Drop => {
+                    if rule.hits(roce, true) {
+                        return Fate { dropped: true, ..Fate::default() };
+                    }
+                }
+                FaultAction::Duplicate => {
+                    if fate.copy.is_none() && rule.hits(roce, true) {
+                        fate.copy = Some(Duration::ZERO);
+                    }
+                }
+                FaultAction::Corrupt => fate.changes |= u64::from(rule.hits(roce, len > ETHERNET)) << index,
+                FaultAction::CorruptPayload => {
+                    fate.changes |= u64::from(rule.hits(roce, !parts.payload.is_empty())) << index;
+                }
+                FaultAction::CorruptIcrc | FaultAction::Ecn => {
+                    fate.changes |= u64::from(rule.hits(roce, roce.is_some())) << index;
+                }
+                FaultAction::Delay { delay, jitter } => {
+                    for late in std::iter::once(&mut fate.late).chain(&mut fate.copy) {
+                        if rule.hits(roce, true) {
+                            self.stats.delayed.inc();
+                            let jitter = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
+                            *late += delay + Duration::from_nanos(rule.below(jitter + 1));
+                        }
+                    }
+                }
+                FaultAction::Reorder => {
+                    if fate.overtakers.is_none() && rule.hits(roce, true) {
+                        fate.overtakers = Some(1 + rule.below(u64::from(MAX_OVERTAKERS)) as u32);
+                    }
+                }
+                // Not here.
+                FaultAction::Refuse(_) => {}
+            }
+        }
+        fate
+    }
+
+    /// Damages and marks a frame as the rules want whose bits are set.
+    fn change(&mut self, frame: &mut [u8], parts: &Parts, changes: u64) {
+        let chosen = self.rules.iter_mut().enumerate().filter(|(index, _)| changes >> index & 1 != 0);
+        for (_, rule) in chosen {
+            let within = match rule.fault.rule.action {
+                FaultAction::Corrupt => ETHERNET..frame.len(),
+                FaultAction::CorruptPayload => parts.payload.clone(),
+                FaultAction::CorruptIcrc => parts.icrc.clone(),
+                _ => {
+                    self.stats.marked.add(u64::from(mark_congestion(frame, parts.ip_at)));
+                    continue;
+                }
+            };
+            let Some(bytes) = frame.get_mut(within).filter(|bytes| !bytes.is_empty()) else { continue };
+            let bit = rule.below(bytes.len() as u64 * 8);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            self.stats.corrupted.inc();
+        }
+    }
+
     /// The next frame that is due, or has to go because there are too many.
     pub(crate) fn next(&mut self, now: Instant) -> Option<P> {
+        let now = if self.is_off() { FOREVER } else { now };
         self.let_go(now, |held| held.until <= now);
         let Reverse((due, _)) = self.queue.peek()?.key;
         if due > now {
-            if self.len() <= CAPACITY {
+            if self.len() <= self.room.capacity {
                 return None;
             }
             self.stats.released_early.inc();
@@ -260,36 +382,11 @@ impl<P: Packet> Injector<P> {
         counter.inc();
         copy
     }
+}
 
-    fn damage(&mut self, frame: &mut [u8]) {
-        let Some(body) = frame.get_mut(ETHERNET..).filter(|body| !body.is_empty()) else { return };
-        let bit = self.below(body.len() as u64 * 8);
-        body[(bit / 8) as usize] ^= 1 << (bit % 8);
-        self.stats.corrupted.inc();
-    }
-
-    fn lateness(&mut self) -> Duration {
-        if !self.rates.delays() || !self.chance(self.rates.delayed) {
-            return Duration::ZERO;
-        }
-        self.stats.delayed.inc();
-        let jitter = u64::try_from(self.rates.jitter.as_nanos()).unwrap_or(u64::MAX - 1);
-        self.rates.delay + Duration::from_nanos(self.below(jitter + 1))
-    }
-
-    /// Draws only where both outcomes are possible.
-    fn chance(&mut self, probability: Probability) -> bool {
-        match probability {
-            Probability::NEVER => false,
-            Probability::ALWAYS => true,
-            _ => probability.hits(self.rng.next_u32()),
-        }
-    }
-
-    /// A number below `end`, which is not 0.
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.rng.next_u64()) * u128::from(end)) >> 64) as u64
-    }
+/// Whether a rule acts in an injector of this direction.
+fn acts(direction: FaultDirection, rule: &FaultRule) -> bool {
+    rule.direction == direction && !matches!(rule.action, FaultAction::Refuse(_))
 }
 
 #[cfg(test)]
