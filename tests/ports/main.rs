@@ -5,6 +5,7 @@
 //! Needs root and hugepages. Without them the tests say so and pass, but not in CI.
 
 mod bench;
+mod fault;
 mod initiator;
 mod operate;
 
@@ -184,6 +185,7 @@ fn vhost_and_memif_carry_path_mtu_4096_and_survive_faults() {
             let mut initiator = Initiator::new(&eal, &port, link, target.mac.parse().unwrap());
             if name == "net_memif0" {
                 operate::look_after(&mut initiator, &target, &metrics);
+                fault::make_some(&mut initiator, &target);
             }
             // Several connections in a row: with two lcores they live on different ones.
             for round in 0..4 {

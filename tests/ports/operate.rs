@@ -25,32 +25,32 @@ fn run(command: &mut Command) -> Said {
     Said { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-fn rxe_ctl() -> Command {
+pub fn rxe_ctl() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rxe-ctl"))
 }
 
 /// What rxe-ctl prints for `words`.
-fn ctl(target: &Target, words: &str) -> String {
+pub fn ctl(target: &Target, words: &str) -> String {
     let said = run(rxe_ctl().args(["--file-prefix", &target.prefix]).args(words.split(' ')));
     assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{words}: {}", said.stdout);
     said.stdout
 }
 
 /// The same as JSON.
-fn json(target: &Target, words: &str) -> Value {
+pub fn json(target: &Target, words: &str) -> Value {
     let text = ctl(target, &format!("--json {words}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words}: {error}: {text}"))
 }
 
 #[track_caller]
-fn contains(text: &str, parts: &[&str]) {
+pub fn contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in:\n{text}");
     }
 }
 
 #[track_caller]
-fn refused(command: &mut Command, sentence: &str) {
+pub fn refused(command: &mut Command, sentence: &str) {
     let said = run(command);
     assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""), "{}", said.stderr);
     assert!(said.stderr.contains(sentence) && said.stderr.lines().count() == 1, "{}", said.stderr);
@@ -153,7 +153,7 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
 }
 
 /// The number of the only queue pair, once its connection is up.
-fn wait_for_qp(target: &Target) -> u32 {
+pub fn wait_for_qp(target: &Target) -> u32 {
     let began = Instant::now();
     loop {
         let qps = json(target, "qp");

@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod client_table;
 mod demo;
+mod fault;
 mod guest;
 mod kernel;
 mod loss;
@@ -87,6 +88,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         outbound::run(&mut report, world);
         verbs::run(&mut report, world);
         loss::run(&mut report, world);
+        fault::run(&mut report, world);
         pingpong::run(&mut report, world);
         perftest::run(&mut report, world);
         rsocket::run(&mut report, world);

@@ -91,9 +91,9 @@ fn refused(report: &mut Report, world: &World) {
         Ok(())
     });
     report.case("rxe-ctl services counts it", context, || {
-        let done = world.ctl(&target.prefix, "services")?;
-        let line = done.stdout.lines().find(|line| line.starts_with("mckey ")).unwrap_or_default();
-        if line.contains(" refused=1") { Ok(()) } else { Err(done.stdout + &done.stderr) }
+        let services = target.ctl("services")?;
+        let line = services.lines().find(|line| line.starts_with("mckey ")).unwrap_or_default();
+        if line.contains(" refused=1") { Ok(()) } else { Err(services) }
     });
     report.case("what needs no IPv4 address is served", context, || {
         guest.expect(&format!("rping -c -a {TARGET_V6} -C 3 -v"), LIMIT, &["rdma-ping-2"]).map(drop)

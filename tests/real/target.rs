@@ -32,7 +32,7 @@ pub fn archive(world: &World) -> Result<PathBuf, String> {
 /// A running target; dropping it kills it.
 pub struct Target {
     daemon: Daemon,
-    /// What tells it apart for [`World::ctl`].
+    /// Its `--file-prefix`.
     pub prefix: String,
     /// The line that said it can serve.
     pub ready: String,
@@ -58,7 +58,7 @@ impl Target {
         command.args(world.eal_options_on(lcores, &prefix)).arg(format!("--vdev={vdev}")).arg("--").args(arguments);
         let daemon = Daemon::start(&mut command)?;
         let ready = daemon.wait_for_line("ready ", Duration::from_secs(30))?;
-        Ok(Target { daemon, prefix, ready })
+        Ok(Target { daemon, prefix: format!("rxe{}{prefix}", world.token), ready })
     }
 
     /// The command line.
@@ -74,6 +74,14 @@ impl Target {
     /// Waits until it prints a line that starts with `start`.
     pub fn wait_for_line(&self, start: &str, limit: Duration) -> Result<String, String> {
         self.daemon.wait_for_line(start, limit)
+    }
+
+    /// What rxe-ctl says of it.
+    pub fn ctl(&self, words: &str) -> Result<String, String> {
+        let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
+        ctl.args(["--file-prefix", &self.prefix]).args(words.split(' '));
+        let done = process::run(&mut ctl, Duration::from_secs(30))?;
+        if done.code == 0 { Ok(done.stdout) } else { Err(format!("rxe-ctl {words}: {}", done.stderr)) }
     }
 
     /// The last lines it printed, for a failure's text.
