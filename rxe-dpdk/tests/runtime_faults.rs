@@ -3,14 +3,11 @@
 //! nor hugepages: net_pcap plays the frames from one file and writes what is sent into another.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::Eal;
-use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify};
+use rxe_dpdk::rxe_proto::wire::{Frame, classify};
 use rxe_dpdk::worker::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, IdlePolicy, Probability};
 use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 
@@ -18,32 +15,15 @@ use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 mod alone;
 #[path = "../proto/tests/support/pcap.rs"]
 mod pcap;
+#[path = "support/played.rs"]
+mod played;
+
+use played::{MAC, Temporary, cpu, ping, record};
 
 const PINGS: u32 = 20_000;
 
-/// The address that net_pcap gives its first port.
-const MAC: MacAddr = MacAddr([0x02, 0x70, 0x63, 0x61, 0x70, 0x00]);
-
 /// Where the number of a ping, and of its answer, is: behind Ethernet, IPv4 and ICMP headers.
 const NUMBER_AT: usize = 14 + 20 + 8;
-
-fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = (sum & 0xFFFF) + (sum >> 16);
-    (!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes()
-}
-
-fn ping(number: u32) -> Vec<u8> {
-    let mut icmp = vec![8, 0, 0, 0, 0, 1, 0, 1];
-    icmp.extend(number.to_be_bytes());
-    icmp.resize(64, 0x5A);
-    let sum = checksum(&icmp);
-    icmp[2..4].copy_from_slice(&sum);
-    let mut ip = vec![0x45, 0, 0, 84, 0, 0, 0, 0, 64, 1, 0, 0, 192, 168, 77, 9, 192, 168, 77, 1];
-    let sum = checksum(&ip);
-    ip[10..12].copy_from_slice(&sum);
-    [&MAC.0[..], &[2, 0, 0, 0, 0, 9], &[8, 0], &ip, &icmp].concat()
-}
 
 /// A RoCE packet to a queue pair of worker 1 that does not exist.
 fn for_worker_1(captured: &[u8]) -> Vec<u8> {
@@ -51,39 +31,6 @@ fn for_worker_1(captured: &[u8]) -> Vec<u8> {
     frame[..6].copy_from_slice(&MAC.0);
     frame[47..50].copy_from_slice(&[0x10, 0, 0x07]);
     frame
-}
-
-fn record(frames: &[Vec<u8>], path: &Path) {
-    let mut file = BufWriter::new(File::create(path).unwrap());
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    file.write_all(&words(&[0xA1B2_C3D4, 0x0004_0002, 0, 0, 65535, 1])).unwrap();
-    for frame in frames {
-        file.write_all(&words(&[0, 0, frame.len() as u32, frame.len() as u32])).unwrap();
-        file.write_all(frame).unwrap();
-    }
-    file.flush().unwrap();
-}
-
-/// A file that goes with its name.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(name: &str) -> Temporary {
-        Temporary(std::env::temp_dir().join(format!("rxe-faults-{}-{name}.pcap", std::process::id())))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// The first processor that this process may run on.
-fn cpu() -> String {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    list.split([',', '-']).next().unwrap().to_owned()
 }
 
 /// Two lcores on one processor, so that this runs anywhere, and a port of net_pcap.
@@ -127,7 +74,7 @@ fn every_frame_is_accounted_for() {
 }
 
 fn account_for_every_frame() {
-    let (wire_in, wire_out) = (Temporary::new("in"), Temporary::new("out"));
+    let (wire_in, wire_out) = (Temporary::new("faults-in.pcap"), Temporary::new("faults-out.pcap"));
     let frames = frames();
     record(&frames, &wire_in.0);
 
@@ -233,7 +180,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn let_faults_come_and_go() {
-    let wire_in = Temporary::new("endless");
+    let wire_in = Temporary::new("faults-endless.pcap");
     record(&frames()[..3000], &wire_in.0);
     // Over and over again.
     let eal = start_eal(&format!("rx_pcap={},tx_pcap=/dev/null,infinite_rx=1", wire_in.0.display()));
