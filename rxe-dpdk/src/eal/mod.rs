@@ -56,4 +56,4 @@ pub use port::{MulticastFilter, Port, PortConfig, PortQueues};
 pub use ring::{MbufReceiver, MbufRing, MbufSender};
 pub use rx::{RxQueue, RxStats};
 pub use telemetry::{Reading, Readings};
-pub use tx::{MIN_FRAME, TxStage, TxStats};
+pub use tx::{MIN_FRAME, TxStage, TxStats, TxTap};

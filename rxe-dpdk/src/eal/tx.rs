@@ -22,6 +22,18 @@ pub(super) const STAGE: usize = 256;
 /// Free buffers that a stage keeps, so that the pool is asked once per burst.
 pub(super) const SPARES: usize = BURST;
 
+/// Sees the frames of a transmit queue just before the port is offered them.
+pub trait TxTap: Send {
+    /// The next frame, as it leaves.
+    fn see(&mut self, frame: &[u8]);
+}
+
+/// A tap, and how many of the frames that wait it has seen.
+struct Tapped {
+    tap: Box<dyn TxTap>,
+    seen: usize,
+}
+
 rxe_proto::counters! {
     /// What one transmit queue counted. Written by the queue's owner alone.
     pub struct TxStats {
@@ -62,6 +74,7 @@ pub struct TxStage {
     pool: Mempool,
     frame_len: usize,
     stats: Arc<TxStats>,
+    tap: Option<Tapped>,
     _started: Arc<PortInner>,
 }
 
@@ -94,6 +107,7 @@ impl TxStage {
             frame_len: port.max_frame(),
             pool,
             stats: Arc::default(),
+            tap: None,
             _started: port,
         }
     }
@@ -111,6 +125,11 @@ impl TxStage {
     /// What it counted.
     pub fn stats(&self) -> &Arc<TxStats> {
         &self.stats
+    }
+
+    /// Lets `tap` see every frame that the port is offered from now on, each once; `None` ends that.
+    pub fn set_tap(&mut self, tap: Option<Box<dyn TxTap>>) {
+        self.tap = tap.map(|tap| Tapped { tap, seen: 0 });
     }
 
     /// How many frames wait.
@@ -204,9 +223,31 @@ impl TxStage {
     /// Offers everything staged to the port; returns how many frames still wait (0 when all are on their way).
     #[inline]
     pub fn flush(&mut self) -> usize {
+        self.seal();
+        if self.tap.is_some() { self.flush_seen() } else { self.offer() }
+    }
+
+    /// As [`flush`](Self::flush), when somebody looks.
+    #[cold]
+    fn flush_seen(&mut self) -> usize {
+        if let Some(Tapped { tap, seen }) = &mut self.tap {
+            for &raw in &self.staged[*seen..self.tail] {
+                // SAFETY: staged mbufs are ours, of one segment each, and written to the end.
+                tap.see(unsafe { mbuf::data(raw) });
+            }
+        }
+        let waiting = self.offer();
+        if let Some(tapped) = &mut self.tap {
+            tapped.seen = waiting;
+        }
+        waiting
+    }
+
+    /// Offers sealed frames to the port; returns how many of them still wait.
+    #[inline]
+    fn offer(&mut self) -> usize {
         /// A port that took nothing this often in a row is full; the caller has better things to do than to insist.
         const REFUSALS: u32 = 2;
-        self.seal();
         let mut refusals = 0;
         while self.head < self.tail && refusals < REFUSALS {
             let offered = self.waiting();
