@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::rxe_proto::wire::{Frame, classify};
-use rxe_dpdk::worker::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, IdlePolicy, Probability};
+use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, IdlePolicy, Probability};
 use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 
 #[path = "support/alone.rs"]
@@ -63,7 +63,7 @@ fn frames() -> Vec<Vec<u8>> {
 }
 
 /// An action to every frame.
-fn to_all(action: FaultAction, direction: FaultDirection) -> FaultRule {
+fn to_all(action: FaultAction, direction: Direction) -> FaultRule {
     let matches = FaultMatch { scope: FaultScope::All, ..FaultMatch::default() };
     FaultRule { matches, seed: 7, ..FaultRule::new(action, direction) }
 }
@@ -90,7 +90,7 @@ fn account_for_every_frame() {
         (FaultAction::Corrupt, 0.05),
         (delay, 0.5),
     ];
-    let rules = [FaultDirection::Rx, FaultDirection::Tx].into_iter().flat_map(|direction| {
+    let rules = [Direction::Rx, Direction::Tx].into_iter().flat_map(|direction| {
         actions.map(|(action, probability)| FaultRule { probability: share(probability), ..to_all(action, direction) })
     });
     let runtime = Runtime::new(eal, config(rules.collect()), Vec::new()).unwrap();
@@ -194,14 +194,14 @@ fn let_faults_come_and_go() {
         assert_eq!((count("rx_fault", "frames"), count("tx_fault", "frames")), (0, 0), "there are no injectors");
 
         // One with an end, from the wire.
-        let lose = FaultRule { count: Some(3), ..to_all(FaultAction::Drop, FaultDirection::Rx) };
+        let lose = FaultRule { count: Some(3), ..to_all(FaultAction::Drop, Direction::Rx) };
         assert_eq!(inspector.add_fault(lose), Ok(1));
         until("three frames lost", || hits(1) == Some(3));
         assert_eq!(count("drop", "injected"), 3);
         // A second one, to the wire, which holds frames for longer than the test takes; it has the room of one that comes
         // late.
         let hours = FaultAction::Delay { delay: Duration::from_secs(10), jitter: Duration::ZERO };
-        assert_eq!(inspector.add_fault(to_all(hours, FaultDirection::Tx)), Ok(2));
+        assert_eq!(inspector.add_fault(to_all(hours, Direction::Tx)), Ok(2));
         until("frames pushed out", || count("tx_fault", "released_early") > 1000);
         assert_eq!(
             inspector.faults().iter().map(|fault| fault.rule.as_str()).collect::<Vec<_>>(),
@@ -228,8 +228,8 @@ fn let_faults_come_and_go() {
         assert_eq!(count("rx_fault", "frames"), before, "there is no injector");
 
         // Some are held when it stops.
-        assert_eq!(inspector.add_fault(to_all(hours, FaultDirection::Rx)), Ok(3));
-        assert_eq!(inspector.add_fault(to_all(hours, FaultDirection::Tx)), Ok(4));
+        assert_eq!(inspector.add_fault(to_all(hours, Direction::Rx)), Ok(3));
+        assert_eq!(inspector.add_fault(to_all(hours, Direction::Tx)), Ok(4));
         until("frames held", || hits(3) > Some(100) && hits(4) > Some(100));
     });
     let summary = runtime.run().unwrap();

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use rxe_dpdk::worker::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
+use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
 use serde::Deserialize;
 
 use super::fault_rule::RuleSpec;
@@ -112,7 +112,7 @@ pub struct FaultSpec {
 
 impl Rates {
     /// Its rules. Those that never hit are left out.
-    fn resolve(&self, direction: FaultDirection, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, Mistake> {
+    fn resolve(&self, direction: Direction, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, Mistake> {
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
         let (delay, jitter) = (span(&self.delay), span(&self.jitter));
         let delays = delay + jitter > Duration::ZERO;
@@ -151,8 +151,8 @@ impl FaultSpec {
     pub fn resolve(&self) -> Result<Vec<FaultRule>, Mistake> {
         let seed = self.seed.as_ref().map_or(0, |text| text.0.0);
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
-        let mut rules = self.rx.resolve(FaultDirection::Rx, scope, seed)?;
-        rules.extend(self.tx.resolve(FaultDirection::Tx, scope, seed)?);
+        let mut rules = self.rx.resolve(Direction::Rx, scope, seed)?;
+        rules.extend(self.tx.resolve(Direction::Tx, scope, seed)?);
         for rule in &self.rule {
             rules.push(rule.resolve(seed)?);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rxe_dpdk::rxe_proto::transport::{Qpn, RequestRefusal};
 use rxe_dpdk::rxe_proto::wire::{OpcodeSet, Psn, rnr_timer};
-use rxe_dpdk::worker::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
+use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
 use serde::Deserialize;
 
 use super::fault::{Frames, Seed, Share, Span};
@@ -58,15 +58,15 @@ impl FromStr for Action {
 
 /// From the wire or to it.
 #[derive(Clone, Copy, Debug)]
-struct Direction(FaultDirection);
+struct DirectionKey(Direction);
 
-impl FromStr for Direction {
+impl FromStr for DirectionKey {
     type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<Direction, Mistake> {
+    fn from_str(text: &str) -> Result<DirectionKey, Mistake> {
         match text {
-            "rx" => Ok(Direction(FaultDirection::Rx)),
-            "tx" => Ok(Direction(FaultDirection::Tx)),
+            "rx" => Ok(DirectionKey(Direction::Rx)),
+            "tx" => Ok(DirectionKey(Direction::Tx)),
             _ => mistake!("'{text}' is no direction: it is 'rx' (from the wire) or 'tx' (to it)"),
         }
     }
@@ -191,7 +191,7 @@ impl FromStr for Timer {
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
     action: Text<Action>,
-    direction: Option<Text<Direction>>,
+    direction: Option<Text<DirectionKey>>,
     frames: Option<Text<Frames>>,
     opcode: Option<Text<Opcodes>>,
     qpn: Option<Text<QpNumber>>,
@@ -219,8 +219,8 @@ impl RuleSpec {
         if let (FaultScope::All, Some((what, _))) = (scope, roce_only.iter().find(|(_, given)| *given)) {
             return mistake!("'{what}' is for RoCE frames only: leave frames = \"all\" out");
         }
-        let direction = self.direction.as_ref().map_or(FaultDirection::Rx, |text| text.0.0);
-        if matches!(action, FaultAction::Refuse(_)) && direction == FaultDirection::Tx {
+        let direction = self.direction.as_ref().map_or(Direction::Rx, |text| text.0.0);
+        if matches!(action, FaultAction::Refuse(_)) && direction == Direction::Tx {
             return mistake!("'{}' answers requests from the wire: leave direction = \"tx\" out", action.name());
         }
         let probability = self.probability.as_ref().map_or(Probability::ALWAYS, |text| text.0.0);

@@ -14,7 +14,7 @@ use super::{Telemetry, reports};
 use crate::eal::PortMonitor;
 use crate::service::{Listen, ServiceFactory};
 use crate::worker::injector::FaultList;
-use crate::worker::inspect::{Counts, PART, Question};
+use crate::worker::inspect::{Counts, PART, QpEntry, Question};
 use crate::worker::messages::ToWorker;
 use crate::worker::{LocalPort, MAX_FAULTS};
 
@@ -217,11 +217,19 @@ impl Inspector {
     /// # Errors
     /// [`InspectError::NoSuchQp`], [`InspectError::Stopped`], [`InspectError::NoAnswer`].
     pub fn qp(&self, qpn: u32) -> Result<Qp, InspectError> {
+        let entry = self.qp_entry(qpn)?;
+        let lcore = self.0.lcores[usize::from(entry.info.qpn.worker())];
+        Ok(reports::qp(&entry, lcore))
+    }
+
+    /// One queue pair, as its worker sees it.
+    pub(crate) fn qp_entry(&self, qpn: u32) -> Result<Box<QpEntry>, InspectError> {
         let qpn = Qpn::new(qpn);
         let worker = usize::from(qpn.worker());
-        let lcore = *self.0.lcores.get(worker).ok_or(InspectError::NoSuchQp(qpn))?;
-        let entry = self.ask(worker, |reply| Question::Qp { qpn, reply })?.ok_or(InspectError::NoSuchQp(qpn))?;
-        Ok(reports::qp(&entry, lcore))
+        if worker >= self.0.workers.len() {
+            return Err(InspectError::NoSuchQp(qpn));
+        }
+        self.ask(worker, |reply| Question::Qp { qpn, reply })?.ok_or(InspectError::NoSuchQp(qpn))
     }
 
     /// Memory regions and windows: a part of all, as for [`qps`](Self::qps). Named regions come once for each lcore.

@@ -18,7 +18,7 @@ use rxe_proto::transport::TransportStats;
 use rxe_proto::wire::{DropCounters, DropReason};
 
 use crate::host::HostStats;
-use crate::worker::{ControlStats, FaultStats, ServiceStats, WorkerStats};
+use crate::worker::{CaptureStats, ControlStats, FaultStats, ServiceStats, WorkerStats};
 
 pub(crate) use commands::register;
 pub use inspector::{InspectError, Inspector};
@@ -37,6 +37,8 @@ pub struct WorkerCounters {
     pub transport: Arc<TransportStats>,
     /// Connections and streams.
     pub services: Arc<ServiceStats>,
+    /// Frames captured.
+    pub capture: Arc<CaptureStats>,
     /// Dropped packets by reason: those of the loop and those of the queue pairs.
     pub drops: [Arc<DropCounters>; 2],
 }
@@ -71,6 +73,7 @@ pub fn describe(group: &str, name: &str) -> Option<&'static str> {
         "rx_fault" | "tx_fault" => find(FaultStats::DESCRIPTIONS),
         "transport" => find(TransportStats::DESCRIPTIONS),
         "service" => find(ServiceStats::DESCRIPTIONS),
+        "capture" => find(CaptureStats::DESCRIPTIONS),
         "control" => find(ControlStats::DESCRIPTIONS),
         "cm" => find(CmStats::DESCRIPTIONS),
         "host" => find(HostStats::DESCRIPTIONS),
@@ -104,6 +107,7 @@ impl Telemetry {
             add("tx_fault", "lcore", lcore, worker.tx_faults.iter().collect());
             add("transport", "lcore", lcore, worker.transport.iter().collect());
             add("service", "lcore", lcore, worker.services.iter().collect());
+            add("capture", "lcore", lcore, worker.capture.iter().collect());
             add("drop", "lcore", lcore, sum(worker.drops.iter().map(|drops| reasons(drops))));
         }
         add("control", "target", 0, self.control.iter().collect());
@@ -126,6 +130,7 @@ impl Telemetry {
                 ("tx_fault", sum(workers.iter().map(|w| w.tx_faults.iter().collect()))),
                 ("transport", sum(workers.iter().map(|w| w.transport.iter().collect()))),
                 ("service", sum(workers.iter().map(|w| w.services.iter().collect()))),
+                ("capture", sum(workers.iter().map(|w| w.capture.iter().collect()))),
                 ("control", self.control.iter().collect()),
                 ("cm", self.cm.iter().collect()),
                 ("host", sum(self.hosts.iter().map(|h| h.iter().collect()))),
@@ -190,6 +195,7 @@ mod tests {
                 tx_faults: Arc::default(),
                 transport: Arc::default(),
                 services: Arc::default(),
+                capture: Arc::default(),
                 drops: [Arc::default(), Arc::default()],
             }],
             control: Arc::default(),

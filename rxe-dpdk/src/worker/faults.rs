@@ -6,9 +6,10 @@ use std::sync::mpsc::SyncSender;
 
 use rxe_proto::Instant;
 
-use super::injector::{ActiveFault, FOREVER, FaultDirection, FaultStats, Faults, Injector, Refusals, Room};
+use super::capture::TxRecorder;
+use super::injector::{ActiveFault, Direction, FOREVER, FaultStats, Faults, Injector, Refusals, Room};
 use super::lane::TxLane;
-use super::ports::RxPort;
+use super::ports::{PortsTx, RxPort};
 use super::run::{Others, Worker};
 use crate::eal::{Mbuf, Mempool};
 
@@ -44,7 +45,7 @@ impl FaultPlaces {
 
     /// Has injectors behind receive queues where they are wanted. One that is not is off, and holds on to frames.
     pub(crate) fn place_rx(&self, rules: &[Arc<ActiveFault>], rx: &mut [RxPort]) {
-        let direction = FaultDirection::Rx;
+        let direction = Direction::Rx;
         let wanted = Injector::<Mbuf>::is_wanted(direction, rules);
         for rx in rx {
             let (room, stats) = (self.room, &self.rx_stats);
@@ -59,10 +60,12 @@ impl FaultPlaces {
 
     /// Has injectors in front of transmit queues where they are wanted, and nowhere else. False when there still is one
     /// that is not wanted: the port has not yet taken all that it held.
-    pub(crate) fn place_tx(&self, now: Instant, rules: &[Arc<ActiveFault>], lanes: &mut Vec<TxLane>) -> bool {
-        let direction = FaultDirection::Tx;
+    pub(crate) fn place_tx(&self, now: Instant, rules: &[Arc<ActiveFault>], tx: &mut PortsTx) -> bool {
+        let direction = Direction::Tx;
         let wanted = Injector::<Mbuf>::is_wanted(direction, rules);
-        let place = |(lane, (number, pool)): (TxLane, (u16, &Mempool))| {
+        let PortsTx { lanes, recorders, .. } = tx;
+        recorders.resize_with(lanes.len(), || None);
+        let place = |((lane, recorder), (number, pool)): ((TxLane, &mut Option<TxRecorder>), (u16, &Mempool))| {
             let mut lane = if wanted && !lane.is_faulty() {
                 let port = rxe_proto::wire::PortId(number);
                 let injector = Injector::new(direction, self.worker, port, self.room, Arc::clone(&self.tx_stats));
@@ -71,9 +74,10 @@ impl FaultPlaces {
                 lane
             };
             lane.set_faults(rules);
-            lane.without_faults(now)
+            lane.lend_recorder(recorder);
+            lane.without_faults(now, recorder)
         };
-        *lanes = std::mem::take(lanes).into_iter().zip((0..).zip(&self.pools)).map(place).collect();
+        *lanes = std::mem::take(lanes).into_iter().zip(recorders).zip((0..).zip(&self.pools)).map(place).collect();
         wanted || !lanes.iter().any(TxLane::is_faulty)
     }
 
@@ -99,8 +103,8 @@ impl Worker {
                 *faults = None;
             }
         }
-        dispatcher.hand_over(outbound);
-        let settled = faults.place_tx(now, &rules, &mut dispatcher.tx.lanes);
+        dispatcher.hand_over(now, outbound);
+        let settled = faults.place_tx(now, &rules, &mut dispatcher.tx);
         if let Some(reply) = reply {
             // Who asked may have given up, which is no loss.
             let _ = reply.try_send(());

@@ -34,15 +34,16 @@ impl HandOff {
         !self.staged.is_full()
     }
 
-    /// Sends what is staged; returns how many frames the ring had no room for. Those are freed.
-    pub(crate) fn flush(&mut self) -> usize {
+    /// Sends what is staged. Frames that the ring has no room for are freed, after `lost` has seen them.
+    pub(crate) fn flush(&mut self, mut lost: impl FnMut(PortId, &[u8])) {
         if self.staged.is_empty() {
-            return 0;
+            return;
         }
         self.sender.send(&mut self.staged);
-        let refused = self.staged.len();
+        for index in 0..self.staged.len() {
+            lost(PortId(self.staged.port(index)), self.staged.data(index));
+        }
         self.staged.clear();
-        refused
     }
 }
 

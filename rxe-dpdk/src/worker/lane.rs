@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rxe_proto::Instant;
-use rxe_proto::wire::Seal;
+use rxe_proto::wire::{DropReason, Seal};
 
+use super::capture::{LaneRecorders, TxRecorder};
 use super::handoff::TxRing;
 use super::injector::{ActiveFault, FOREVER, Injector};
-use crate::eal::{MIN_FRAME, Mbuf, Mempool, TxStage};
+use crate::eal::{MIN_FRAME, Mbuf, Mempool, TxStage, TxTap};
 
 /// The way to a port for one worker: a transmit queue of its own, or a ring to the worker that has one; with an injector
 /// in front of either where faults are wanted.
@@ -65,7 +66,33 @@ impl TxLane {
     /// The same way with an injector in front; frames are written into buffers of `pool`.
     pub(crate) fn with_faults(self, pool: Mempool, injector: Injector<Mbuf>) -> TxLane {
         let fresh = Vec::with_capacity(injector.room().batch);
-        TxLane::Faulty(Box::new(FaultyLane { way: self, pool, fresh, ready: None, injector, now: Instant::ZERO }))
+        let (ready, capture, now) = (None, None, Instant::ZERO);
+        TxLane::Faulty(Box::new(FaultyLane { way: self, pool, fresh, ready, injector, capture, now }))
+    }
+
+    /// Captures what the port is offered, and what an injector drops before that; `None` ends it. What goes into a ring is
+    /// captured at its other end. Returns what an injector would capture by, where there is none.
+    pub(crate) fn set_capture(&mut self, recorders: Option<LaneRecorders>) -> Option<TxRecorder> {
+        let (sent, injected) = recorders.map(|LaneRecorders { sent, injected }| (sent, injected)).unzip();
+        if let Some(stage) = self.queue() {
+            stage.set_tap(sent.map(|recorder| Box::new(recorder) as Box<dyn TxTap>));
+        }
+        match self {
+            TxLane::Faulty(lane) => {
+                lane.capture = injected;
+                None
+            }
+            _ => injected,
+        }
+    }
+
+    /// Lets an injector that came during a capture have its recorder.
+    pub(crate) fn lend_recorder(&mut self, recorder: &mut Option<TxRecorder>) {
+        if let TxLane::Faulty(lane) = self
+            && lane.capture.is_none()
+        {
+            lane.capture = recorder.take();
+        }
     }
 
     /// Whether there is an injector in front.
@@ -80,13 +107,17 @@ impl TxLane {
         }
     }
 
-    /// The same way without an injector that goes by no rule, once all that it held has left.
-    pub(crate) fn without_faults(self, now: Instant) -> TxLane {
+    /// The same way without an injector that goes by no rule, once all that it held has left. Its recorder goes back to
+    /// `recorder`.
+    pub(crate) fn without_faults(self, now: Instant, recorder: &mut Option<TxRecorder>) -> TxLane {
         match self {
             TxLane::Faulty(mut lane) if lane.injector.is_off() => {
                 lane.flush(now);
-                let empty = lane.ready.is_none() && lane.injector.len() == 0;
-                if empty { lane.way } else { TxLane::Faulty(lane) }
+                if lane.ready.is_some() || lane.injector.len() > 0 {
+                    return TxLane::Faulty(lane);
+                }
+                *recorder = lane.capture.take();
+                lane.way
             }
             lane => lane,
         }
@@ -111,6 +142,8 @@ pub(crate) struct FaultyLane {
     /// A frame that the injector has let go and for which there was no room behind it.
     ready: Option<Mbuf>,
     injector: Injector<Mbuf>,
+    /// Where there is a capture.
+    capture: Option<TxRecorder>,
     /// When the last flush was. A lane that fills up before the next one goes by it.
     now: Instant,
 }
@@ -137,7 +170,14 @@ impl FaultyLane {
     fn flush(&mut self, now: Instant) -> usize {
         self.now = now;
         for mbuf in self.fresh.drain(..) {
-            self.injector.accept(now, mbuf);
+            if let Some(recorder) = &mut self.capture {
+                recorder.remember(mbuf.data());
+            }
+            if !self.injector.accept(now, mbuf)
+                && let Some(recorder) = &mut self.capture
+            {
+                recorder.record_remembered(DropReason::Injected);
+            }
         }
         while let Some(mbuf) = self.ready.take().or_else(|| self.injector.next(now)) {
             if let Err(mbuf) = self.way.push_mbuf(mbuf) {

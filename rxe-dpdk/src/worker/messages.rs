@@ -12,6 +12,7 @@ use rxe_proto::transport::{QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
+use super::capture::CaptureOrder;
 use super::inspect::Question;
 use super::multicast::WorkerSet;
 
@@ -249,6 +250,8 @@ pub(crate) enum ToWorker {
     GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
     /// Somebody who looks after the adapter asks.
     Inspect(Question),
+    /// Begin to capture frames, or cease to.
+    Capture(Box<CaptureOrder>),
 }
 
 /// From a worker to the control side.

@@ -4,8 +4,9 @@
 //! manager, host stack, listen table. Every worker owns an [`Engine`](rxe_proto::transport::Engine) and one instance
 //! of each service. They talk by messages (`messages`) and hand frames over by rings (`handoff`). With one lcore
 //! in all, the same code runs with both ends in one loop. Between a port and a worker, faults can be made on purpose
-//! (`injector`).
+//! (`injector`), and frames captured (`capture`).
 
+pub(crate) mod capture;
 pub(crate) mod context;
 mod control;
 pub(crate) mod events;
@@ -25,11 +26,12 @@ mod services;
 mod settings;
 pub(crate) mod verbs;
 
+pub use capture::{Capture, CaptureError, CaptureStats};
 pub use context::NamedRegion;
 pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
 pub use injector::{
-    ActiveFault, FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, FaultStats, MAX_FAULTS, Probability,
+    ActiveFault, Direction, FaultAction, FaultMatch, FaultRule, FaultScope, FaultStats, MAX_FAULTS, Probability,
     PsnRange, nak_name,
 };
 pub use ports::{LocalPort, WorkerStats};

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
 
+use super::capture::TxRecorder;
 use super::injector::Injector;
 use super::lane::TxLane;
 use crate::eal::{Mbuf, RxQueue};
@@ -99,6 +100,8 @@ pub(crate) struct RxPort {
 /// The transmit side of all ports of one worker.
 pub(crate) struct PortsTx {
     pub(crate) lanes: Vec<TxLane>,
+    /// Of each lane, while there is a capture, what an injector in front of it will capture by.
+    pub(crate) recorders: Vec<Option<TxRecorder>>,
     pub(crate) frames: u64,
 }
 

@@ -8,6 +8,7 @@ use rxe_proto::transport::{Engine, Qpn};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
 use rxe_proto::{Duration, Instant};
 
+use super::capture::{CaptureOrder, RxRecorder};
 use super::control::Control;
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
@@ -68,6 +69,8 @@ pub(crate) struct Dispatcher {
     /// Only on worker 0.
     pub(crate) control: Option<Control>,
     pub(crate) tx: PortsTx,
+    /// Where there is a capture.
+    pub(crate) capture: Option<Box<RxRecorder>>,
     pub(crate) drops: Arc<DropCounters>,
     pub(crate) stats: Arc<WorkerStats>,
 }
@@ -105,6 +108,9 @@ impl Worker {
         let _halt = HaltOnDrop(self.flags.clone());
         let now = self.clock.now();
         self.dispatcher.services.start(now, &mut self.dispatcher.engine);
+        // A capture that was wanted before has the first frame.
+        self.dispatcher.services.read_mail(now, &mut self.dispatcher.engine);
+        self.follow_orders();
         while !self.flags.halt.load(Ordering::Relaxed) {
             let now = self.clock.now();
             let busy = self.turn(now);
@@ -120,9 +126,18 @@ impl Worker {
                     self.flags.halt.store(true, Ordering::Relaxed);
                 }
             }
+            self.follow_orders();
             self.idler.turn(busy);
         }
         self.leave();
+    }
+
+    /// Begins or ends to capture, if that was ordered.
+    #[inline]
+    fn follow_orders(&mut self) {
+        if let Some(order) = self.dispatcher.services.take_capture_order() {
+            self.dispatcher.set_capture(*order);
+        }
     }
 
     /// Lets every frame that is still here go its way: those that injectors hold, and those in rings.
@@ -137,7 +152,7 @@ impl Worker {
                 dispatcher.dispatch_due(now, FOREVER, *port, injector, burst, &mut others);
             }
         }
-        dispatcher.hand_over(outbound);
+        dispatcher.hand_over(now, outbound);
         self.await_all(|flags| &flags.received_all, |_| {});
 
         while self.take_over(now) {}
@@ -235,13 +250,13 @@ impl Worker {
             }
             let mut others = Others { rings: outbound, pool: queue.pool() };
             if let Some(injector) = faults {
-                stats.rx_bytes.add(dispatcher.inject(now, injector, burst));
+                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, burst));
                 busy |= dispatcher.dispatch_due(now, now, *port, injector, burst, &mut others);
             } else if count > 0 {
                 stats.rx_bytes.add(dispatcher.dispatch_all(now, *port, burst, &mut others));
             }
         }
-        dispatcher.hand_over(outbound);
+        dispatcher.hand_over(now, outbound);
         busy
     }
 
@@ -250,12 +265,9 @@ impl Worker {
         let Some(ring) = &mut self.inbound else { return false };
         let count = ring.receive(&mut self.burst);
         self.stats.handoff_in.add(count as u64);
-        if self.dispatcher.refusals.is_some() {
-            self.dispatcher.dispatch_own::<true>(now, &self.burst);
-        } else {
-            self.dispatcher.dispatch_own::<false>(now, &self.burst);
+        if count > 0 {
+            self.dispatcher.dispatch_handed_over(now, &mut self.burst);
         }
-        self.burst.clear();
         count > 0
     }
 }
@@ -264,47 +276,35 @@ impl Dispatcher {
     /// Deals with the frames of a burst, or puts them on their way to their owners. Empties the burst and returns how
     /// many bytes were in it.
     fn dispatch_all(&mut self, now: Instant, port: PortId, burst: &mut RxBurst, others: &mut Others<'_>) -> u64 {
-        if self.refusals.is_some() {
-            self.dispatch_each::<true>(now, port, burst, others)
-        } else {
-            self.dispatch_each::<false>(now, port, burst, others)
+        match (&self.capture, &self.refusals) {
+            (None, None) => self.dispatch_each(now, port, burst, others, Dispatcher::dispatch::<false>),
+            (None, Some(_)) => self.dispatch_each(now, port, burst, others, Dispatcher::dispatch::<true>),
+            (Some(_), _) => self.dispatch_all_recorded(now, port, burst, others),
         }
     }
 
-    /// Deals with frames that others have found to be ours.
-    fn dispatch_own<const REFUSING: bool>(&mut self, now: Instant, burst: &RxBurst) {
-        for index in 0..burst.len() {
-            match self.dispatch::<REFUSING>(now, PortId(burst.port(index)), burst.data(index)) {
-                // The others got copies of their own from whoever gave us ours.
-                Owner::Here | Owner::Group(_) => {}
-                // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere. Or we have left its
-                // group meanwhile.
-                Owner::Worker(_) => {
-                    self.drop(DropReason::QpnUnknown);
-                }
-            }
-        }
-    }
-
-    fn dispatch_each<const REFUSING: bool>(
+    /// The same with `dispatch` for each frame.
+    #[inline]
+    fn dispatch_each(
         &mut self,
         now: Instant,
         port: PortId,
         burst: &mut RxBurst,
         others: &mut Others<'_>,
+        dispatch: impl Fn(&mut Dispatcher, Instant, PortId, &[u8]) -> Owner,
     ) -> u64 {
         let mut bytes = 0;
         for index in 0..burst.len() {
             let frame = burst.data(index);
             bytes += frame.len() as u64;
-            match self.dispatch::<REFUSING>(now, port, frame) {
+            match dispatch(self, now, port, frame) {
                 Owner::Here => {}
                 Owner::Worker(worker) => {
                     let ring = others.rings.get_mut(worker).and_then(Option::as_mut);
                     if ring.is_some_and(|ring| ring.give(burst, index)) {
                         self.stats.handoff_out.inc();
                     } else {
-                        self.drop(DropReason::HandoffFull);
+                        self.lose(now, port, burst.data(index), DropReason::HandoffFull);
                     }
                 }
                 Owner::Group(workers) => {
@@ -327,22 +327,60 @@ impl Dispatcher {
     }
 
     /// Sends the frames that are on their way to other workers.
-    pub(crate) fn hand_over(&mut self, outbound: &mut [Option<HandOff>]) {
+    pub(crate) fn hand_over(&mut self, now: Instant, outbound: &mut [Option<HandOff>]) {
         for ring in outbound.iter_mut().flatten() {
-            for _ in 0..ring.flush() {
-                self.drop(DropReason::HandoffFull);
+            ring.flush(|port, frame| self.lose(now, port, frame, DropReason::HandoffFull));
+        }
+    }
+
+    /// Deals with frames that other workers received for us. Empties the burst.
+    fn dispatch_handed_over(&mut self, now: Instant, burst: &mut RxBurst) {
+        if self.capture.is_some() {
+            self.dispatch_handed_over_recorded(now, burst);
+        } else if self.refusals.is_some() {
+            self.take_in_all::<true>(now, burst);
+        } else {
+            self.take_in_all::<false>(now, burst);
+        }
+        burst.clear();
+    }
+
+    fn take_in_all<const REFUSING: bool>(&mut self, now: Instant, burst: &RxBurst) {
+        for index in 0..burst.len() {
+            self.take_in::<REFUSING>(now, PortId(burst.port(index)), burst.data(index));
+        }
+    }
+
+    /// Deals with a frame that another worker received for us. Returns whether it is the only one of its kind: else the
+    /// others have copies, and whoever gave us ours has seen the frame itself.
+    #[inline]
+    fn take_in<const REFUSING: bool>(&mut self, now: Instant, port: PortId, frame: &[u8]) -> bool {
+        match self.dispatch::<REFUSING>(now, port, frame) {
+            Owner::Here => true,
+            Owner::Group(_) => false,
+            // Whoever gave it to us read the same queue pair number: it cannot belong elsewhere. Or we have left its
+            // group meanwhile.
+            Owner::Worker(_) => {
+                self.drop(DropReason::QpnUnknown);
+                true
             }
         }
     }
 
     /// Gives a burst to the injector. Returns how many bytes were in it.
-    fn inject(&self, now: Instant, injector: &mut Injector<Mbuf>, burst: &mut RxBurst) -> u64 {
+    fn inject(&mut self, now: Instant, port: PortId, injector: &mut Injector<Mbuf>, burst: &mut RxBurst) -> u64 {
         let mut bytes = 0;
         for index in 0..burst.len() {
             let Some(mbuf) = burst.take(index) else { continue };
             bytes += mbuf.data().len() as u64;
+            if let Some(recorder) = &mut self.capture {
+                recorder.remember(mbuf.data());
+            }
             if !injector.accept(now, mbuf) {
                 self.drop(DropReason::Injected);
+                if let Some(recorder) = &mut self.capture {
+                    recorder.record_remembered(now, port, DropReason::Injected);
+                }
             }
         }
         burst.clear();
@@ -456,6 +494,71 @@ impl Dispatcher {
         self.drops.count(reason);
         self.stats.dropped_frames.inc();
         Owner::Here
+    }
+
+    /// Drops a frame that was on its way to another worker.
+    #[cold]
+    fn lose(&mut self, now: Instant, port: PortId, frame: &[u8], reason: DropReason) {
+        self.drop(reason);
+        if let Some(recorder) = &mut self.capture {
+            recorder.record_dropped(now, port, frame, reason);
+        }
+    }
+}
+
+/// What differs where there is a capture.
+impl Dispatcher {
+    fn set_capture(&mut self, order: CaptureOrder) {
+        let (rx, tx) = order.recorders.map(|recorders| (recorders.rx, recorders.tx)).unzip();
+        self.capture = rx;
+        let mut tx = tx.unwrap_or_default().into_iter();
+        self.tx.recorders = self.tx.lanes.iter_mut().map(|lane| lane.set_capture(tx.next())).collect();
+        if let Some(done) = order.done {
+            // Who asked may have given up.
+            let _ = done.try_send(());
+        }
+    }
+
+    #[cold]
+    fn dispatch_all_recorded(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        burst: &mut RxBurst,
+        others: &mut Others<'_>,
+    ) -> u64 {
+        self.begin_recording();
+        self.dispatch_each(now, port, burst, others, |this, now, port, frame| {
+            let owner = this.dispatch::<true>(now, port, frame);
+            // What another worker gets, that one records.
+            if !matches!(owner, Owner::Worker(_)) {
+                this.record(now, port, frame);
+            }
+            owner
+        })
+    }
+
+    #[cold]
+    fn dispatch_handed_over_recorded(&mut self, now: Instant, burst: &mut RxBurst) {
+        self.begin_recording();
+        for index in 0..burst.len() {
+            let (port, frame) = (PortId(burst.port(index)), burst.data(index));
+            if self.take_in::<true>(now, port, frame) {
+                self.record(now, port, frame);
+            }
+        }
+    }
+
+    fn begin_recording(&mut self) {
+        if let Some(recorder) = &mut self.capture {
+            recorder.begin();
+        }
+    }
+
+    fn record(&mut self, now: Instant, port: PortId, frame: &[u8]) {
+        if let Some(recorder) = &mut self.capture {
+            recorder.record(now, port, frame);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use rxe_proto::mem::{Access, Allocator, KeyDomain, KeyTable, Memory, MemoryRegio
 use rxe_proto::transport::{CqError, Engine, EngineConfig};
 use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
 
+use super::capture::{self, Capture, Counted};
 use super::context::NamedRegion;
 use super::control::{Control, ControlPort};
 use super::faults::FaultPlaces;
@@ -132,6 +133,7 @@ pub struct Runtime {
     flags: Arc<StopFlags>,
     telemetry: Telemetry,
     inspector: Inspector,
+    capture: Capture,
     monitors: Monitors,
     ready: String,
 }
@@ -232,6 +234,7 @@ impl Runtime {
                 tx_faults: Arc::default(),
                 transport: engine.stats().clone(),
                 services: Arc::default(),
+                capture: Arc::default(),
                 drops: [Arc::default(), engine.drops().clone()],
             };
             let services = ServiceHost::new(
@@ -251,7 +254,8 @@ impl Runtime {
             let (rx_faults, tx_faults) = (counters.rx_faults.clone(), counters.tx_faults.clone());
             let places = FaultPlaces::new(index, room(&config), pools, rx_faults, tx_faults);
             places.place_rx(&rules, &mut own.rx);
-            places.place_tx(Instant::ZERO, &rules, &mut own.lanes);
+            let mut tx = PortsTx { lanes: own.lanes, recorders: Vec::new(), frames: 0 };
+            places.place_tx(Instant::ZERO, &rules, &mut tx);
             let worker = Worker {
                 rx: own.rx,
                 burst: RxBurst::new(),
@@ -266,7 +270,8 @@ impl Runtime {
                     refusals: places.refusals(&rules, None),
                     services,
                     control: control.take(),
-                    tx: PortsTx { lanes: own.lanes, frames: 0 },
+                    tx,
+                    capture: None,
                     drops: counters.drops[0].clone(),
                     stats: counters.worker.clone(),
                 },
@@ -283,8 +288,8 @@ impl Runtime {
         let inspector = Inspector::new(Parts {
             telemetry: telemetry.clone(),
             lcores,
-            workers: senders,
-            local,
+            workers: senders.clone(),
+            local: Arc::clone(&local),
             monitors: Arc::clone(&monitors),
             engine: config.engine,
             factories: &factories,
@@ -292,7 +297,20 @@ impl Runtime {
             faults,
         });
         telemetry::register(&eal, &inspector);
-        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, monitors, ready })
+        let counted = telemetry.workers.iter().enumerate().map(|(index, worker)| {
+            // The control side is on worker 0.
+            let control = (index == 0).then_some(&telemetry.control_drops);
+            Counted {
+                drops: worker.drops.iter().chain(control).cloned().collect(),
+                transport: Arc::clone(&worker.transport),
+                stats: Arc::clone(&worker.capture),
+            }
+        });
+        let capture = Capture::new(
+            capture::Parts { inspector: inspector.clone(), workers: senders, counted: counted.collect(), clock },
+            ports.iter().map(Port::info).zip(&*local),
+        );
+        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, capture, monitors, ready })
     }
 
     /// The line that says that we can serve: `ready`, then `key=value` pairs.
@@ -315,16 +333,24 @@ impl Runtime {
         self.inspector.clone()
     }
 
+    /// Captures of the adapter.
+    pub fn capture(&self) -> Capture {
+        self.capture.clone()
+    }
+
     /// Runs every worker on its lcore, worker 0 on the calling thread, until stopped.
     ///
     /// # Errors
     ///
     /// [`EalError::WorkerPanicked`] and what else keeps lcores from running.
     pub fn run(self) -> Result<Summary, EalError> {
-        let Runtime { eal, ports, workers, telemetry, monitors, .. } = self;
+        let Runtime { eal, ports, workers, telemetry, capture, monitors, .. } = self;
         let jobs: Vec<Job<'_>> =
             workers.into_iter().map(|(lcore, worker)| -> Job<'_> { (lcore, Box::new(move || worker.run())) }).collect();
-        eal.run_workers(jobs)?;
+        let ran = eal.run_workers(jobs);
+        // With the workers their recorders have gone.
+        capture.finish();
+        ran?;
         let counted = ports
             .iter()
             .map(|port| {

@@ -17,6 +17,7 @@ use rxe_proto::wire::cm::{CmTransport, RejReason};
 use rxe_proto::wire::{Gid, Path, PortId, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
+use super::capture::CaptureOrder;
 use super::context::{Context, NamedRegion, ServiceTimers};
 use super::events::EventLog;
 use super::faults::FaultChange;
@@ -94,6 +95,7 @@ pub(crate) struct ServiceHost {
     outbox: Sender<ToControl>,
     stats: Arc<ServiceStats>,
     events: EventLog,
+    capture_order: Option<Box<CaptureOrder>>,
     completions: Vec<WorkCompletion>,
     /// Where starting PSNs come from.
     psns: Seeds,
@@ -137,6 +139,7 @@ impl ServiceHost {
             outbox,
             stats,
             events: EventLog::new("events of connections"),
+            capture_order: None,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
             fault_change: None,
@@ -158,14 +161,20 @@ impl ServiceHost {
         self.stats.regions_left.add(engine.keys().len().saturating_sub(self.first_keys) as u64);
     }
 
-    /// Delivers what is due: mail from control, completions, events of queue pairs, timers. Returns whether there
-    /// was anything.
-    pub(crate) fn poll(&mut self, now: Instant, engine: &mut Engine) -> bool {
+    /// Takes in what control, and those who look after the adapter, have to say. Returns whether there was something.
+    pub(crate) fn read_mail(&mut self, now: Instant, engine: &mut Engine) -> bool {
         let mut busy = false;
         while let Ok(message) = self.inbox.try_recv() {
             busy = true;
             self.handle_message(now, engine, message);
         }
+        busy
+    }
+
+    /// Delivers what is due: mail from control, completions, events of queue pairs, timers. Returns whether there
+    /// was anything.
+    pub(crate) fn poll(&mut self, now: Instant, engine: &mut Engine) -> bool {
+        let mut busy = self.read_mail(now, engine);
         // Events first: a service hears that a connection is up before it hears of the first message on it.
         while let Some(event) = engine.poll_event() {
             busy = true;
@@ -226,6 +235,12 @@ impl ServiceHost {
         busy
     }
 
+    /// What the worker is to do about captures, which services know nothing of.
+    #[inline]
+    pub(crate) fn take_capture_order(&mut self) -> Option<Box<CaptureOrder>> {
+        self.capture_order.take()
+    }
+
     fn handle_message(&mut self, now: Instant, engine: &mut Engine, message: ToWorker) {
         match message {
             ToWorker::ConnectRequest { service, request, path } => {
@@ -279,6 +294,7 @@ impl ServiceHost {
             }
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
             ToWorker::Inspect(question) => self.inspect(now, engine, question),
+            ToWorker::Capture(order) => self.capture_order = Some(order),
         }
     }
 

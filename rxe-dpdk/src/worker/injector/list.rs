@@ -169,11 +169,11 @@ pub(super) fn choosers(
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::{FaultAction, FaultDirection};
+    use super::super::rule::{Direction, FaultAction};
     use super::*;
 
     fn drops(count: Option<u64>) -> FaultRule {
-        FaultRule { count, ..FaultRule::new(FaultAction::Drop, FaultDirection::Rx) }
+        FaultRule { count, ..FaultRule::new(FaultAction::Drop, Direction::Rx) }
     }
 
     #[test]

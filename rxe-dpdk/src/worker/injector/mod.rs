@@ -22,7 +22,7 @@ pub use list::{ActiveFault, MAX_FAULTS};
 use list::{Chooser, choosers};
 pub(crate) use list::{FaultList, Faults};
 pub(crate) use refusals::Refusals;
-pub use rule::{FaultAction, FaultDirection, FaultMatch, FaultRule, FaultScope, Probability, PsnRange, nak_name};
+pub use rule::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange, nak_name};
 
 counters! {
     /// What happened on purpose to the frames of one direction.
@@ -180,7 +180,7 @@ struct Fate {
 pub(crate) struct Injector<P> {
     worker: usize,
     port: PortId,
-    direction: FaultDirection,
+    direction: Direction,
     /// In the order in which they act, at most [`MAX_FAULTS`].
     rules: Vec<Chooser>,
     room: Room,
@@ -195,7 +195,7 @@ pub(crate) struct Injector<P> {
 impl<P: Packet> Injector<P> {
     /// For one direction of worker number `worker`'s queue of `port`. Nothing happens before it has rules.
     pub(crate) fn new(
-        direction: FaultDirection,
+        direction: Direction,
         worker: usize,
         port: PortId,
         room: Room,
@@ -215,7 +215,7 @@ impl<P: Packet> Injector<P> {
     }
 
     /// Whether one of `faults` is for this direction.
-    pub(crate) fn is_wanted(direction: FaultDirection, faults: &[Arc<ActiveFault>]) -> bool {
+    pub(crate) fn is_wanted(direction: Direction, faults: &[Arc<ActiveFault>]) -> bool {
         faults.iter().any(|fault| acts(direction, &fault.rule))
     }
 
@@ -385,7 +385,7 @@ impl<P: Packet> Injector<P> {
 }
 
 /// Whether a rule acts in an injector of this direction.
-fn acts(direction: FaultDirection, rule: &FaultRule) -> bool {
+fn acts(direction: Direction, rule: &FaultRule) -> bool {
     rule.direction == direction && !matches!(rule.action, FaultAction::Refuse(_))
 }
 

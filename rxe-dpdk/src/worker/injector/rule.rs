@@ -47,7 +47,7 @@ impl fmt::Display for Probability {
 
 /// From the wire or to it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum FaultDirection {
+pub enum Direction {
     /// From the wire.
     #[default]
     Rx,
@@ -55,11 +55,11 @@ pub enum FaultDirection {
     Tx,
 }
 
-impl fmt::Display for FaultDirection {
+impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            FaultDirection::Rx => "rx",
-            FaultDirection::Tx => "tx",
+            Direction::Rx => "rx",
+            Direction::Tx => "tx",
         })
     }
 }
@@ -223,7 +223,7 @@ pub struct FaultRule {
     /// What happens.
     pub action: FaultAction,
     /// To frames from the wire, or to it.
-    pub direction: FaultDirection,
+    pub direction: Direction,
     /// Which ones.
     pub matches: FaultMatch,
     /// How often.
@@ -236,7 +236,7 @@ pub struct FaultRule {
 
 impl FaultRule {
     /// `action` to every RoCE frame of a direction.
-    pub fn new(action: FaultAction, direction: FaultDirection) -> FaultRule {
+    pub fn new(action: FaultAction, direction: Direction) -> FaultRule {
         FaultRule {
             action,
             direction,
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn rules_say_what_is_not_as_usual() {
-        let mut rule = FaultRule::new(FaultAction::Drop, FaultDirection::Tx);
+        let mut rule = FaultRule::new(FaultAction::Drop, Direction::Tx);
         assert_eq!(rule.to_string(), "tx drop");
         rule.matches = FaultMatch {
             scope: FaultScope::All,
@@ -322,7 +322,7 @@ mod tests {
             "tx drop frames=all opcode=RC SEND_ONLY qpn=0x11 psn=3-9 probability=0.25 count=3 seed=7"
         );
         let (delay, jitter) = (Duration::from_millis(2), Duration::from_micros(500));
-        let said = |action: FaultAction| FaultRule::new(action, FaultDirection::Rx).to_string();
+        let said = |action: FaultAction| FaultRule::new(action, Direction::Rx).to_string();
         assert_eq!(said(FaultAction::Delay { delay, jitter }), "rx delay 2ms jitter 500µs");
         assert_eq!(said(FaultAction::Delay { delay, jitter: Duration::ZERO }), "rx delay 2ms");
         assert_eq!(said(FaultAction::Refuse(RequestRefusal::NotReady { timer: 12 })), "rx rnr timer 12");

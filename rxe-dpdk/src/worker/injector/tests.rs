@@ -35,7 +35,7 @@ fn number(frame: &Numbered) -> u32 {
 }
 
 fn rule(action: FaultAction) -> FaultRule {
-    FaultRule::new(action, FaultDirection::Rx)
+    FaultRule::new(action, Direction::Rx)
 }
 
 /// The action to so many of all frames.
@@ -53,19 +53,14 @@ fn seeded(seed: u64, rules: &[FaultRule]) -> Vec<Arc<ActiveFault>> {
     (1..).zip(rules).map(|(id, rule)| Arc::new(ActiveFault::new(id, rule))).collect()
 }
 
-fn injector_at<P: Packet>(
-    direction: FaultDirection,
-    worker: usize,
-    port: u16,
-    faults: &[Arc<ActiveFault>],
-) -> Injector<P> {
+fn injector_at<P: Packet>(direction: Direction, worker: usize, port: u16, faults: &[Arc<ActiveFault>]) -> Injector<P> {
     let mut injector = Injector::new(direction, worker, PortId(port), Room::WIDE, Arc::default());
     injector.set_rules(faults);
     injector
 }
 
 fn injector(seed: u64, worker: usize, rules: &[FaultRule]) -> Injector<Numbered> {
-    injector_at(FaultDirection::Rx, worker, 0, &seeded(seed, rules))
+    injector_at(Direction::Rx, worker, 0, &seeded(seed, rules))
 }
 
 fn at(micros: u64) -> Instant {
@@ -154,7 +149,7 @@ fn the_seed_decides_and_so_do_worker_port_and_direction() {
     assert!(first == run(7, 0));
     assert!(first != run(8, 0));
     assert!(first != run(7, 1));
-    for (direction, port) in [(FaultDirection::Tx, 0), (FaultDirection::Rx, 1)] {
+    for (direction, port) in [(Direction::Tx, 0), (Direction::Rx, 1)] {
         let rules: Vec<FaultRule> = every_fault().into_iter().map(|rule| FaultRule { direction, ..rule }).collect();
         let mut other = injector_at(direction, 0, port, &seeded(7, &rules));
         assert!(first != pass(&mut other, COUNT), "{direction:?} {port}");
@@ -250,16 +245,16 @@ fn the_end_lets_everything_go() {
 #[test]
 fn other_frames_are_left_alone_unless_asked_for() {
     let faults = seeded(0, &[rule(FaultAction::Drop)]);
-    let mut injector = injector_at(FaultDirection::Rx, 0, 0, &faults);
+    let mut injector = injector_at(Direction::Rx, 0, 0, &faults);
     assert!(injector.accept(at(0), numbered(1)));
     assert_eq!(drain(&mut injector, at(0)).len(), 1);
     assert_eq!((injector.stats().out_of_scope.get(), injector.stats().frames.get()), (1, 0));
     assert_eq!((faults[0].matched(), faults[0].hits()), (0, 0));
     balanced(injector.stats());
-    assert!(Injector::<Numbered>::is_wanted(FaultDirection::Rx, &faults));
-    assert!(!Injector::<Numbered>::is_wanted(FaultDirection::Tx, &faults));
+    assert!(Injector::<Numbered>::is_wanted(Direction::Rx, &faults));
+    assert!(!Injector::<Numbered>::is_wanted(Direction::Tx, &faults));
     let refusal = seeded(0, &[rule(FaultAction::Refuse(RequestRefusal::RemoteAccess))]);
-    assert!(!Injector::<Numbered>::is_wanted(FaultDirection::Rx, &refusal), "that is done elsewhere");
+    assert!(!Injector::<Numbered>::is_wanted(Direction::Rx, &refusal), "that is done elsewhere");
 }
 
 #[test]
@@ -301,7 +296,7 @@ fn roce(op: Opcode, qpn: u32, psn: u32, payload: &[u8]) -> Numbered {
 /// What comes out of an injector with one rule when `frames` go in at once, and how often the rule matched and hit.
 fn through(rule: FaultRule, frames: &[Numbered]) -> (Vec<Numbered>, u64, u64) {
     let faults = seeded(rule.seed, std::slice::from_ref(&rule));
-    let mut injector = injector_at(FaultDirection::Rx, 0, 0, &faults);
+    let mut injector = injector_at(Direction::Rx, 0, 0, &faults);
     for frame in frames {
         injector.accept(at(0), frame.clone());
     }
@@ -394,7 +389,7 @@ fn marked_frames_are_whole() {
 fn two_rules_may_damage_one_frame() {
     let faults =
         seeded(1, &[rule(FaultAction::CorruptIcrc), rule(FaultAction::CorruptPayload), rule(FaultAction::Ecn)]);
-    let mut injector = injector_at::<Numbered>(FaultDirection::Rx, 0, 0, &faults);
+    let mut injector = injector_at::<Numbered>(Direction::Rx, 0, 0, &faults);
     let frame = roce(Opcode::SendOnly, 1, 0, b"data");
     injector.accept(at(0), frame.clone());
     let [out] = &drain(&mut injector, at(0))[..] else { panic!() };

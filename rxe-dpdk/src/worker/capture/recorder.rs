@@ -1,0 +1,264 @@
+//! The lcore's end of a capture: frames go into a ring, with what came of them.
+
+use std::sync::Arc;
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use rxe_proto::transport::TransportStats;
+use rxe_proto::wire::{DropCounters, DropReason, PortId};
+use rxe_proto::{Instant, counters};
+
+use super::filter::Filter;
+use super::record::{HEADER_LEN, Header, NoteCounts, Outcome, note_counts};
+use crate::eal::{Clock, TxTap};
+use crate::worker::injector::Direction;
+
+counters! {
+    /// What one lcore did for captures.
+    pub struct CaptureStats {
+        /// Frames given to a capture.
+        captured,
+        /// Frames missing in a capture because its file could not be written fast enough. The target itself dealt with them
+        /// as ever.
+        ring_full,
+    }
+}
+
+/// A ring and what goes into it. The ring is the only thing shared with the thread that writes the file.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    ring: Producer<u8>,
+    filter: Arc<Filter>,
+    snaplen: usize,
+    /// Since the last frame that the ring had room for.
+    lost: u32,
+    stats: Arc<CaptureStats>,
+}
+
+impl Recorder {
+    /// A recorder and the other end of its ring, which holds `capacity` bytes.
+    pub(super) fn new(
+        capacity: usize,
+        filter: Arc<Filter>,
+        snaplen: usize,
+        stats: Arc<CaptureStats>,
+    ) -> (Recorder, Consumer<u8>) {
+        let (ring, other) = RingBuffer::new(capacity);
+        (Recorder { ring, filter, snaplen, lost: 0, stats }, other)
+    }
+
+    fn record(&mut self, at: Instant, port: PortId, direction: Direction, outcome: Outcome, len: usize, frame: &[u8]) {
+        if !self.filter.admits(direction, frame) || self.ring.is_abandoned() {
+            return;
+        }
+        let kept = &frame[..frame.len().min(self.snaplen)];
+        if self.ring.slots() < HEADER_LEN + kept.len() {
+            self.lost += 1;
+            self.stats.ring_full.inc();
+            return;
+        }
+        let header = Header { at, len: len as u32, kept: kept.len() as u32, port, direction, outcome, lost: self.lost };
+        // There is room for both.
+        let _ = self.ring.push_entire_slice(&header.to_bytes());
+        let _ = self.ring.push_entire_slice(kept);
+        self.lost = 0;
+        self.stats.captured.inc();
+    }
+}
+
+/// A frame as it was before something happened to it.
+#[derive(Debug, Default)]
+struct Remembered {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Remembered {
+    /// As much of it as a capture and its filter look at.
+    fn keep(&mut self, frame: &[u8], snaplen: usize) {
+        /// No headers that a filter looks at go further.
+        const HEADERS: usize = 128;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&frame[..frame.len().min(snaplen.max(HEADERS))]);
+        self.len = frame.len();
+    }
+}
+
+/// What a worker counts. What a frame makes it count is what came of the frame.
+#[derive(Debug)]
+struct Watch {
+    drops: Vec<(Arc<DropCounters>, [u64; DropReason::COUNT])>,
+    transport: Arc<TransportStats>,
+    noted: NoteCounts,
+}
+
+impl Watch {
+    fn new(drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> Watch {
+        let noted = note_counts(&transport);
+        let drops = drops.into_iter().map(|drops| (drops, [0; DropReason::COUNT])).collect();
+        let mut watch = Watch { drops, transport, noted };
+        watch.look();
+        watch
+    }
+
+    /// What has been counted since the last look.
+    fn look(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        for (counters, before) in &mut self.drops {
+            for ((reason, count), before) in counters.iter().zip(before) {
+                if count != *before {
+                    *before = count;
+                    outcome.dropped = Some(reason);
+                }
+            }
+        }
+        let noted = note_counts(&self.transport);
+        for (bit, (now, before)) in noted.iter().zip(&self.noted).enumerate() {
+            outcome.notes |= u32::from(now != before) << bit;
+        }
+        self.noted = noted;
+        outcome
+    }
+}
+
+/// Records what a worker receives.
+#[derive(Debug)]
+pub(crate) struct RxRecorder {
+    recorder: Recorder,
+    watch: Watch,
+    remembered: Remembered,
+}
+
+impl RxRecorder {
+    /// `drops` and `transport` are all that the worker counts while it deals with a frame.
+    pub(super) fn new(recorder: Recorder, drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> RxRecorder {
+        RxRecorder { recorder, watch: Watch::new(drops, transport), remembered: Remembered::default() }
+    }
+
+    /// To be called before the frames of a burst: what was counted until now has nothing to do with them.
+    pub(crate) fn begin(&mut self) {
+        self.watch.look();
+    }
+
+    /// To be called after the worker has dealt with a frame.
+    pub(crate) fn record(&mut self, at: Instant, port: PortId, frame: &[u8]) {
+        let outcome = self.watch.look();
+        self.recorder.record(at, port, Direction::Rx, outcome, frame.len(), frame);
+    }
+
+    /// To be called for a frame that was dropped before the worker could deal with it.
+    pub(crate) fn record_dropped(&mut self, at: Instant, port: PortId, frame: &[u8], reason: DropReason) {
+        // That it was counted is no news of the next frame.
+        self.watch.look();
+        self.recorder.record(at, port, Direction::Rx, Outcome::dropped(reason), frame.len(), frame);
+    }
+
+    /// Keeps a frame that something may happen to.
+    pub(crate) fn remember(&mut self, frame: &[u8]) {
+        self.remembered.keep(frame, self.recorder.snaplen);
+    }
+
+    /// The frame that was kept last has been dropped.
+    pub(crate) fn record_remembered(&mut self, at: Instant, port: PortId, reason: DropReason) {
+        let Remembered { bytes, len } = &self.remembered;
+        self.recorder.record(at, port, Direction::Rx, Outcome::dropped(reason), *len, bytes);
+    }
+}
+
+/// Records what leaves by one queue of a port.
+#[derive(Debug)]
+pub(crate) struct TxRecorder {
+    recorder: Recorder,
+    port: PortId,
+    clock: Clock,
+    remembered: Remembered,
+}
+
+impl TxRecorder {
+    pub(super) fn new(recorder: Recorder, port: PortId, clock: Clock) -> TxRecorder {
+        TxRecorder { recorder, port, clock, remembered: Remembered::default() }
+    }
+
+    /// As [`RxRecorder::remember`].
+    pub(crate) fn remember(&mut self, frame: &[u8]) {
+        self.remembered.keep(frame, self.recorder.snaplen);
+    }
+
+    /// As [`RxRecorder::record_remembered`].
+    pub(crate) fn record_remembered(&mut self, reason: DropReason) {
+        let Remembered { bytes, len } = &self.remembered;
+        self.recorder.record(self.clock.now(), self.port, Direction::Tx, Outcome::dropped(reason), *len, bytes);
+    }
+}
+
+impl TxTap for TxRecorder {
+    fn see(&mut self, frame: &[u8]) {
+        self.recorder.record(self.clock.now(), self.port, Direction::Tx, Outcome::default(), frame.len(), frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(ring: &mut Consumer<u8>) -> (Header, Vec<u8>) {
+        let mut bytes = [0; HEADER_LEN];
+        ring.pop_entire_slice(&mut bytes).unwrap();
+        let header = Header::from_bytes(&bytes);
+        let mut frame = vec![0; header.kept as usize];
+        ring.pop_entire_slice(&mut frame).unwrap();
+        (header, frame)
+    }
+
+    fn recorder(capacity: usize, snaplen: usize) -> (Recorder, Consumer<u8>, Arc<CaptureStats>) {
+        let stats = Arc::<CaptureStats>::default();
+        let (recorder, ring) = Recorder::new(capacity, Arc::default(), snaplen, Arc::clone(&stats));
+        (recorder, ring, stats)
+    }
+
+    #[test]
+    fn a_full_ring_loses_frames_and_counts_them() {
+        let (mut recorder, mut ring, stats) = recorder(2 * (HEADER_LEN + 64), 64);
+        let mut record = |number: u8| {
+            recorder.record(Instant::ZERO, PortId(0), Direction::Tx, Outcome::default(), 1500, &[number; 1500]);
+        };
+        (0..5).for_each(&mut record);
+        assert_eq!((stats.captured.get(), stats.ring_full.get()), (2, 3));
+        let (first, frame) = header(&mut ring);
+        assert_eq!((first.len, first.kept, first.lost, frame), (1500, 64, 0, vec![0; 64]));
+        record(5);
+        header(&mut ring);
+        let (after, frame) = header(&mut ring);
+        assert_eq!((after.lost, frame[0]), (3, 5), "the next frame says how many are missing before it");
+        drop(ring);
+        record(6);
+        assert_eq!((stats.captured.get(), stats.ring_full.get()), (3, 3), "for nobody");
+    }
+
+    #[test]
+    fn what_a_frame_made_count_is_what_came_of_it() {
+        let (drops, transport) = (Arc::<DropCounters>::default(), Arc::<TransportStats>::default());
+        let (recorder, mut ring, _) = recorder(4096, 64);
+        drops.count(DropReason::NoReceive);
+        let mut rx = RxRecorder::new(recorder, vec![Arc::default(), Arc::clone(&drops)], Arc::clone(&transport));
+        let mut outcome = |rx: &mut RxRecorder| {
+            rx.record(Instant::ZERO, PortId(0), &[1; 60]);
+            header(&mut ring).0.outcome
+        };
+        assert_eq!(outcome(&mut rx), Outcome::default(), "what was counted before");
+        drops.count(DropReason::NoReceive);
+        transport.duplicate_request.inc();
+        assert_eq!(outcome(&mut rx), Outcome { dropped: Some(DropReason::NoReceive), notes: 1 });
+        assert_eq!(outcome(&mut rx), Outcome::default(), "only once");
+        drops.count(DropReason::NoTransmitRoom);
+        rx.begin();
+        assert_eq!(outcome(&mut rx), Outcome::default(), "between two bursts");
+        drops.count(DropReason::HandoffFull);
+        rx.record_dropped(Instant::ZERO, PortId(0), &[1; 60], DropReason::HandoffFull);
+        rx.remember(&[2; 2000]);
+        rx.record_remembered(Instant::ZERO, PortId(0), DropReason::Injected);
+        assert_eq!(outcome(&mut rx).dropped, Some(DropReason::HandoffFull));
+        let (injected, _) = header(&mut ring);
+        assert_eq!((injected.outcome.dropped, injected.len, injected.kept), (Some(DropReason::Injected), 2000, 64));
+        assert_eq!(header(&mut ring).0.outcome, Outcome::default(), "the next frame has nothing to do with it");
+    }
+}
