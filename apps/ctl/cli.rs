@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::capture::CaptureVerb;
 use crate::fault::FaultVerb;
 
 const AFTER_HELP: &str = "\
@@ -97,6 +98,14 @@ pub enum Verb {
         #[arg(value_name = "QPN", value_parser = number)]
         qpn: u32,
     },
+    /// Write frames to a file, with what came of each, for Wireshark or tshark
+    ///
+    /// The target writes it: give it a place that the target may write to. Frames that were dropped say why in their
+    /// packet comment.
+    Capture {
+        #[command(subcommand)]
+        what: CaptureVerb,
+    },
     /// Faults made on purpose, to see how an initiator takes them
     Fault {
         #[command(subcommand)]
@@ -136,7 +145,8 @@ pub enum SortBy {
     Outstanding,
 }
 
-fn number(text: &str) -> Result<u32, String> {
+/// A queue pair number.
+pub fn number(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => text.parse(),

@@ -3,6 +3,7 @@
 //! [`cli`] understands the command line, [`target`] finds the target, [`verbs`] ask it and [`show`] what it answers;
 //! [`top`] goes on asking.
 
+mod capture;
 mod cli;
 mod fault;
 #[path = "../common/generate.rs"]

@@ -7,7 +7,7 @@ use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Se
 use serde::Serialize;
 
 use crate::cli::{Cli, Setting, Verb};
-use crate::{Failure, fault, generate, show, target, top};
+use crate::{Failure, capture, fault, generate, show, target, top};
 
 /// Does what the command line says; returns what is to be printed.
 pub fn run(cli: Cli) -> Result<String, Failure> {
@@ -62,6 +62,7 @@ pub fn run(cli: Cli) -> Result<String, Failure> {
             target.tell(&Request::Disconnect { qpn })?;
             Ok(done(json))
         }
+        Verb::Capture { what } => either(json, &capture::run(target, what)?, capture::show),
         Verb::Fault { what } => fault::run(target, &what, json),
         Verb::Set { what: Setting::Log { level } } => {
             target.tell(&Request::SetLog { level })?;

@@ -7,8 +7,8 @@ use clap::{CommandFactory, Parser};
 
 use crate::command_line::{self, Asked, CommandLine};
 use crate::config::{
-    self, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin, Pcp,
-    RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
+    self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
+    Pcp, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 use crate::mistake::{Mistake, mistake};
 
@@ -121,6 +121,11 @@ struct Args {
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]...", help_heading = "Running")]
     fault: Option<FaultSpec>,
 
+    /// Write all frames to and from the target to this pcapng file, with what came of each; `[capture]` of the
+    /// configuration file chooses some, and `rxe-ctl capture` does so while the target runs [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Running")]
+    capture: Option<CaptureFile>,
+
     /// The least important messages to log: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", help_heading = "Running")]
     log: Option<LogLevel>,
@@ -223,6 +228,7 @@ impl Args {
             traffic_class: self.traffic_class.map(|t| sourced("--traffic-class", t)),
             pcp: self.pcp.map(|p| sourced("--pcp", p)),
             fault: self.fault.map(|f| sourced("--fault", f)),
+            capture_file: self.capture.map(|file| sourced("--capture", file)),
             ..Settings::default()
         };
         for OnPort { port: number, value } in self.address {
@@ -286,7 +292,7 @@ mod tests {
         let settings = serve(
             "-- --gateway 10.0.0.254 --route 10.1.0.0/16=10.0.0.253 --vlan 5 --traffic-class 0x2e --pcp 3 \
              --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region-port 5000 \
-             --idle sleep:20 --log debug --fault rx.drop=0.01,tx.drop=0.01,seed=7",
+             --idle sleep:20 --log debug --fault rx.drop=0.01,tx.drop=0.01,seed=7 --capture rxe.pcapng",
         );
         let port = &settings.ports[&0];
         assert_eq!((port.gateways.len(), port.routes.len(), port.vlan.is_some()), (1, 1, true));
@@ -294,6 +300,8 @@ mod tests {
         assert_eq!(settings.regions.map(|r| r[1].value.size), Some(2 << 20));
         assert!(settings.region_port.is_some() && settings.idle.is_some() && settings.log.is_some());
         assert!(settings.traffic_class.is_some() && settings.pcp.is_some());
+        let capture = settings.capture_file.map(|file| file.value.0).expect("a capture");
+        assert!(capture.is_absolute() && capture.ends_with("rxe.pcapng"));
         let faults = settings.fault.and_then(|fault| fault.value.resolve().ok()).unwrap_or_default();
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(faults, ["rx drop probability=0.01 seed=7", "tx drop probability=0.01 seed=7"]);

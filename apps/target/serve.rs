@@ -25,7 +25,11 @@ pub fn serve(config: Config) -> Result<(), Mistake> {
     signals.stop(move || stop.stop());
     let inspector = runtime.inspector();
     let prefix = file_prefix(&config.eal_args);
-    let _managed = management.start(Managed { inspector, book: book.clone(), log, prefix });
+    let capture = runtime.capture();
+    if let Some(settings) = &config.capture {
+        management.capture(capture.clone(), settings.clone())?;
+    }
+    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix });
     print(&format!("{}\n", runtime.ready_line()));
     // For systemd, where it has started us (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

@@ -8,6 +8,7 @@
 //! RXE_NIGHTLY some groups run a second time in a guest with a newer kernel, whose version is in their names.
 
 mod bench;
+mod capture;
 mod cli;
 mod client;
 mod client_table;
@@ -80,6 +81,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
     if let Some(world) = world {
         kernel::run(&mut report, world);
         operate::run(&mut report, world);
+        capture::run(&mut report, world);
         symptoms::run(&mut report, world);
         quick_start::run(&mut report, world);
         tutorial_document::run(&mut report, world);

@@ -32,7 +32,7 @@ pub fn archive(world: &World) -> Result<PathBuf, String> {
 /// A running target; dropping it kills it.
 pub struct Target {
     daemon: Daemon,
-    /// Its `--file-prefix`.
+    /// Its `--file-prefix`, which rxe-ctl finds it by.
     pub prefix: String,
     /// The line that said it can serve.
     pub ready: String,

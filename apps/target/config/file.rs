@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::capture::CaptureSection;
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
 use super::service::ServiceSections;
@@ -34,6 +35,7 @@ struct File {
     eal: Option<Eal>,
     metrics: Option<Metrics>,
     fault: Option<Spanned<FaultSpec>>,
+    capture: Option<Spanned<CaptureSection>>,
     service: Option<ServiceSections>,
     transport: Option<TransportSection>,
     limits: Option<LimitsSection>,
@@ -114,6 +116,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
         traffic_class: place.value("traffic-class", file.traffic_class),
         pcp: place.value("pcp", file.pcp),
         fault: file.fault.map(|fault| place.source("fault", fault, |fault| fault)),
+        capture: file.capture.map(|capture| place.source("capture", capture, |capture| capture)),
         service: file.service,
         transport: file.transport,
         limits: file.limits,
@@ -216,6 +219,7 @@ const GLOBAL_KEYS: [&str; 7] = ["log", "log-format", "idle", "traffic-class", "p
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::capture;
 
     fn wrong(text: &str) -> String {
         match parse(Path::new("t.toml"), text) {
@@ -247,6 +251,13 @@ mod tests {
             rx = { drop = 0.01, duplicate = 0.01, reorder = 0.01, corrupt = 0.01 }
             tx = { drop = 1, delay = "2ms", jitter = "500us", delayed = 0.5 }
 
+            [capture]
+            file = "/tmp/rxe.pcapng"
+            peers = ["10.0.0.2", "fd00::2"]
+            snaplen = 128
+            size = 64
+            files = 10
+
             [[port]]
             addresses = ["10.0.0.1/24", "fd00::1/64"]
             gateways = ["10.0.0.254"]
@@ -271,7 +282,7 @@ mod tests {
         assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
         let port = &settings.ports[&0];
         assert_eq!(port.addresses.len(), 2);
-        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 23, key 'addresses'");
+        assert_eq!(port.addresses[1].origin.to_string(), "t.toml, line 30, key 'addresses'");
         assert_eq!(port.mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
         let regions = settings.regions.expect("regions");
         assert_eq!((regions[0].value.size, regions[0].value.name.as_str()), (64 << 20, "scratch"));
@@ -286,6 +297,9 @@ mod tests {
                  rx nak remote-access opcode=RC WRITE_ONLY psn=5-9 count=1 seed=7"
             )
         );
+        let capture = capture::resolve(settings.capture, None).expect("a right one").expect("one");
+        assert_eq!((capture.file, capture.peers.len()), ("/tmp/rxe.pcapng".into(), 2));
+        assert_eq!((capture.snaplen, capture.size, capture.files), (128, Some(64), Some(10)));
         assert_eq!(settings.log_format.map(|f| f.value), Some(LogFormat::Json));
         assert_eq!(settings.metrics.map(|m| m.value.0), Some("127.0.0.1:9100".parse().expect("an address")));
         assert_eq!(settings.traffic_class.map(|t| t.value), Some(TrafficClass(Some(46))));

@@ -3,6 +3,7 @@
 //! [`cli`](crate::cli) and [`file`] each give [`Settings`]; the command line's win. [`Config::resolve`] fills in the
 //! defaults and refuses what cannot work, in sentences that name the option or the line to change.
 
+mod capture;
 mod fault;
 mod fault_rule;
 mod file;
@@ -20,10 +21,12 @@ use std::path::PathBuf;
 use rxe_dpdk::host::{Cidr, Route};
 use rxe_dpdk::rxe_proto::transport::EngineConfig;
 use rxe_dpdk::worker::FaultRule;
+use rxe_inspect::capture::CaptureSettings;
 use tracing::level_filters::LevelFilter;
 
 use crate::mistake::{Mistake, mistake};
 
+pub use capture::CaptureFile;
 pub use fault::FaultSpec;
 pub use fault_rule::fault_rule;
 pub use file::load;
@@ -99,6 +102,8 @@ pub struct Config {
     pub limits: Limits,
     /// Faults to make on purpose.
     pub faults: Vec<FaultRule>,
+    /// What to capture from the start on.
+    pub capture: Option<CaptureSettings>,
 }
 
 impl Config {
@@ -156,6 +161,7 @@ impl Config {
             engine: EngineConfig { max_qp: limits.queue_pairs, ..engine },
             limits,
             faults,
+            capture: capture::resolve(settings.capture, settings.capture_file)?,
         })
     }
 }
@@ -173,6 +179,9 @@ impl fmt::Display for Config {
         }
         if let Some(faults) = fault_text(&self.faults) {
             write!(f, ", faults: {faults}")?;
+        }
+        if let Some(capture) = &self.capture {
+            write!(f, ", captures to {}", capture.file.display())?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use super::capture::{CaptureFile, CaptureSection};
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
 use super::service::ServiceSections;
@@ -72,6 +73,8 @@ pub struct Settings {
     pub traffic_class: Option<Sourced<TrafficClass>>,
     pub pcp: Option<Sourced<Pcp>>,
     pub fault: Option<Sourced<FaultSpec>>,
+    pub capture: Option<Sourced<CaptureSection>>,
+    pub capture_file: Option<Sourced<CaptureFile>>,
     pub service: Option<ServiceSections>,
     pub transport: Option<TransportSection>,
     pub limits: Option<LimitsSection>,
@@ -104,6 +107,8 @@ impl Settings {
             traffic_class: self.traffic_class.or(below.traffic_class),
             pcp: self.pcp.or(below.pcp),
             fault: self.fault.or(below.fault),
+            capture: self.capture.or(below.capture),
+            capture_file: self.capture_file.or(below.capture_file),
             service: self.service.or(below.service),
             transport: self.transport.or(below.transport),
             limits: self.limits.or(below.limits),

@@ -34,7 +34,7 @@ fn defaults_serve_everything() {
     assert_eq!(config.regions, [RegionSpec { name: "default".into(), size: 1 << 20, watch: false, file: None }]);
     assert_eq!((config.region_port, config.idle, config.log), (4792, Idle::Pause, LevelFilter::INFO));
     assert_eq!((config.traffic_class, config.pcp), (None, 0));
-    assert_eq!((config.faults, config.pingpong), (Vec::new(), PingpongConfig::default()));
+    assert_eq!((config.faults, config.capture, config.pingpong), (Vec::new(), None, PingpongConfig::default()));
     let some = resolve("services = [\"rdma-server\", \"rping\"]\n[[port]]\naddresses = [\"10.0.0.1/24\"]\n");
     let some = some.expect("a configuration");
     assert_eq!(some.services, ["rping", "rdma-server"]);

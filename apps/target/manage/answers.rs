@@ -56,6 +56,11 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::RemoveFault { id } => Reply::of(faults::remove(managed, id)),
         Request::ClearFaults => Reply::of(faults::clear(managed)),
         Request::SetLog { level } => Reply::of(set_log(managed, &level)),
+        Request::CaptureStart { settings } => {
+            Reply::of(said(managed.capture.start(settings).and_then(|()| managed.capture.status())))
+        }
+        Request::CaptureStop => Reply::of(said(managed.capture.stop())),
+        Request::CaptureStatus => Reply::of(said(managed.capture.status())),
     }
 }
 

@@ -20,6 +20,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rxe_dpdk::telemetry::Inspector;
+use rxe_dpdk::worker::{Capture, CaptureError};
+use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::Device;
 use rxe_inspect::socket as place;
 
@@ -36,6 +38,8 @@ const MAX_CLIENTS: usize = 32;
 pub struct Managed {
     /// The adapter.
     pub inspector: Inspector,
+    /// Its captures.
+    pub capture: Capture,
     /// What the services count.
     pub book: Book,
     /// The log.
@@ -61,7 +65,11 @@ impl Managed {
 pub struct Management {
     to_socket: Sender<(UnixListener, Managed)>,
     to_metrics: Option<Sender<Managed>>,
+    to_capture: Sender<EarlyCapture>,
 }
+
+/// A capture from the start on, and whom to tell that it has begun.
+type EarlyCapture = (Capture, CaptureSettings, Sender<Result<(), CaptureError>>);
 
 /// The target is being looked after. Dropping it removes the socket.
 pub struct Serving {
@@ -83,7 +91,25 @@ impl Management {
             );
         })?;
         let to_metrics = metrics.map(serve_metrics).transpose()?;
-        Ok(Management { to_socket, to_metrics })
+        let (to_capture, from_main) = channel::<EarlyCapture>();
+        // The thread that writes the file may run where this one may.
+        spawn("rxe-capture", move || {
+            if let Ok((capture, settings, begun)) = from_main.recv() {
+                let _ = begun.send(capture.start_early(settings));
+            }
+        })?;
+        Ok(Management { to_socket, to_metrics, to_capture })
+    }
+
+    /// Captures from the first frame on; to be called before the target runs.
+    pub fn capture(&self, capture: Capture, settings: CaptureSettings) -> Result<(), Mistake> {
+        let (begun, answer) = channel();
+        let _ = self.to_capture.send((capture, settings, begun));
+        match answer.recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => mistake!("{error}"),
+            Err(_) => mistake!("the thread that was to start the capture is gone"),
+        }
     }
 
     /// From now on this is looked after. Where the socket cannot be made the target serves without it, and says so.

@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::capture::CaptureSettings;
+
 /// The longest request.
 pub const MAX_REQUEST: u64 = 64 << 10;
 
@@ -67,6 +69,15 @@ pub enum Request {
         /// `error`, `warn`, `info`, `debug` or `trace`.
         level: String,
     },
+    /// Starts a capture. The answer is its [`CaptureStatus`](crate::capture::CaptureStatus).
+    CaptureStart {
+        /// What to capture.
+        settings: CaptureSettings,
+    },
+    /// Ends the capture. The answer is its last [`CaptureStatus`](crate::capture::CaptureStatus).
+    CaptureStop,
+    /// The [`CaptureStatus`](crate::capture::CaptureStatus) of the capture that is running, or was the last one.
+    CaptureStatus,
 }
 
 /// What comes back.
