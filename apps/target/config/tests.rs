@@ -223,3 +223,32 @@ fn limits_have_bounds() {
         assert_eq!(wrong(&format!("{PORT}[limits]\n{line}\n")), sentence);
     }
 }
+
+#[test]
+fn the_option_names_the_file_and_the_section_the_rest() {
+    const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
+    let with_flag = |text: &str| {
+        let mut settings = file::parse(Path::new("t.toml"), &format!("{text}{PORT}")).expect("settings");
+        let value = "/a/flag.pcapng".parse::<CaptureFile>().expect("a file");
+        settings.capture_file = Some(Sourced { value, origin: Origin::Flag("--capture") });
+        Config::resolve(settings, &KNOWN).map(|config| config.capture).map_err(|mistake| mistake.to_string())
+    };
+    let both = with_flag("[capture]\nfile = \"/a/file.pcapng\"\nsnaplen = 128\n").expect("right").expect("one");
+    assert_eq!((both.file, both.snaplen), ("/a/flag.pcapng".into(), 128));
+    let flag = with_flag("").expect("right").expect("one");
+    assert_eq!(flag, rxe_inspect::capture::CaptureSettings::new("/a/flag.pcapng".into()));
+    let none = resolve(&format!("[capture]\nsnaplen = 128\n{PORT}")).expect("right");
+    assert_eq!(none.capture, None, "neither names a file");
+    let config = resolve(&format!("[capture]\nfile = \"/a/file.pcapng\"\n{PORT}")).expect("right");
+    assert!(config.to_string().ends_with(", captures to /a/file.pcapng"), "{config}");
+    for (text, part) in [
+        ("file = \"a.pcapng\"", "the capture file a.pcapng needs its whole path"),
+        ("file = \"/a\"\nfiles = 3", "give their size too"),
+        ("peers = [\"x\"]", "key 'peers': 'x' is not an IP address"),
+        ("size = \"big\"", "key 'size': 'big' is not a whole number"),
+        ("qpns = [1]", "unknown field 'qpns'"),
+    ] {
+        let sentence = wrong(&format!("[capture]\n{text}\n{PORT}"));
+        assert!(sentence.contains(part) && sentence.starts_with("t.toml, line "), "{sentence}");
+    }
+}
