@@ -58,7 +58,7 @@ fn config(faults: Vec<FaultRule>) -> RuntimeConfig {
 fn frames() -> Vec<Vec<u8>> {
     let captured = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
     let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
-    let roce = |number: u32| (number % 3 == 0).then(|| for_worker_1(&roce));
+    let roce = |number: u32| number.is_multiple_of(3).then(|| for_worker_1(&roce));
     (0..PINGS).flat_map(|number| roce(number).into_iter().chain([ping(number)])).collect()
 }
 
