@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, ValueEnum};
 use rxe_dpdk::host::Cidr;
 use rxe_proto::wire::PathMtu;
 
 use crate::command_line::{self, Asked, CommandLine};
 use crate::mistake::{Mistake, mistake};
 use crate::perftest;
-use crate::plan::{Json, Length, Plan, Protocol, Test, Verb};
+use crate::plan::{Beside, Json, Length, Plan, Protocol, Test, Verb};
 
 /// Version of the bench and of DPDK as the build script found them.
 const VERSION: &str = match option_env!("RXE_VERSION") {
@@ -115,6 +115,18 @@ struct Args {
     #[arg(long)]
     verify: bool,
 
+    /// Beside the test, queue pairs of their own that read or write without a break
+    #[arg(long, value_enum, value_name = "VERB")]
+    bulk: Option<BulkVerb>,
+
+    /// How many queue pairs those are [default: 8]
+    #[arg(long = "bulk-qp", value_name = "NUMBER", requires = "bulk", value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    bulk_qps: Option<u32>,
+
+    /// Bytes of their messages, or with K, M [default: 1M]
+    #[arg(long, value_name = "BYTES", requires = "bulk")]
+    bulk_size: Option<Size>,
+
     /// Bandwidth in Gb/s in place of MiB/s
     #[arg(long = "report_gbits", alias = "report-gbits")]
     report_gbits: bool,
@@ -122,6 +134,15 @@ struct Args {
     /// Write the results as JSON to FILE, or with `-` to standard output in place of the table
     #[arg(long = "out_json", alias = "out-json", value_name = "FILE")]
     out_json: Option<PathBuf>,
+}
+
+/// What is done beside the test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum BulkVerb {
+    /// READs
+    Read,
+    /// WRITEs
+    Write,
 }
 
 /// An address with its prefix.
@@ -266,6 +287,7 @@ impl Args {
         let (address, peer) = self.ends()?;
         let protocol = self.protocol()?;
         let perftest = protocol == Protocol::Perftest;
+        let bulk = self.bulk(protocol)?;
         let sizes = self.sizes()?;
         let length = match (self.messages, self.duration) {
             (Some(messages), _) => Length::Messages(messages),
@@ -291,6 +313,7 @@ impl Args {
             path_mtu: self.mtu.map(|Mtu(mtu)| mtu),
             both_ways: self.bidirectional,
             verify: self.verify,
+            bulk,
             gbits: self.report_gbits,
             json: self.out_json.map(|path| if path.as_os_str() == "-" { Json::Stdout } else { Json::File(path) }),
         })
@@ -334,6 +357,19 @@ impl Args {
         }
     }
 
+    fn bulk(&self, protocol: Protocol) -> Result<Option<Beside>, Mistake> {
+        let Some(verb) = self.bulk else { return Ok(None) };
+        if self.test.verb().is_none() || protocol == Protocol::Perftest || self.verify {
+            return mistake!(
+                "--bulk goes beside tests of WRITEs, READs and atomics with the region service, without --verify: leave it \
+                 out"
+            );
+        }
+        let test = if verb == BulkVerb::Read { Test::ReadBw } else { Test::WriteBw };
+        let size = self.bulk_size.map_or(BULK, |Size(bytes)| bytes);
+        Ok(Some(Beside { test, qps: self.bulk_qps.unwrap_or(BULK_QPS), size }))
+    }
+
     fn sizes(&self) -> Result<Vec<u32>, Mistake> {
         let given = self.size.map(|Size(bytes)| bytes);
         Ok(match self.test.verb() {
@@ -351,6 +387,9 @@ impl Args {
     }
 }
 
+/// Queue pairs of --bulk and bytes of their messages, when nobody says so.
+const BULK_QPS: u32 = 8;
+const BULK: u32 = 1 << 20;
 /// Bytes of a message whose frame is echoed, when nobody says so.
 const ECHO: u32 = 64;
 
@@ -400,6 +439,10 @@ mod tests {
         assert_eq!(plan(&format!("atomic-bw {ENDS}")).sizes, [8]);
         assert_eq!(plan(&format!("write-bw {ENDS} -a")).sizes.len(), 23);
         assert_eq!(plan("reflect").test, Test::Reflect);
+        let beside = |line: &str| plan(&format!("write-lat {ENDS} {line}")).bulk;
+        assert_eq!(beside("--bulk read"), Some(Beside { test: Test::ReadBw, qps: 8, size: 1 << 20 }));
+        let told = beside("--bulk write --bulk-qp 3 --bulk-size 64K");
+        assert_eq!((told, beside("")), (Some(Beside { test: Test::WriteBw, qps: 3, size: 65_536 }), None));
     }
 
     #[test]
@@ -421,6 +464,9 @@ mod tests {
             (format!("-- echo {ENDS} --verify"), "nothing to --verify"),
             (format!("-- connect-rate {ENDS} -s 5"), "no messages that have a size"),
             (format!("-- send-bw {ENDS} --protocol region"), "takes no SENDs"),
+            (format!("-- send-lat {ENDS} --bulk read"), "--bulk goes beside"),
+            (format!("-- write-lat {ENDS} --bulk read --verify"), "--bulk goes beside"),
+            (format!("-- write-lat {ENDS} --bulk-qp 3"), "--bulk <VERB>"),
         ] {
             let mistake = wrong(&line);
             assert!(mistake.contains(words) && mistake.lines().count() == 1, "{line}: {mistake}");

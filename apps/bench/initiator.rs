@@ -18,6 +18,7 @@ use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 use rxe_proto::{Duration, Instant};
 
+use crate::bulk::Bulk;
 use crate::control::Control;
 use crate::load::{self, RemoteMemory};
 use crate::mistake::Mistake;
@@ -67,6 +68,7 @@ impl ServiceFactory for InitiatorFactory {
             up: 0,
             path_mtu: PathMtu::Mtu256,
             work: None,
+            bulk: None,
             next_size: 0,
             outcomes: Vec::new(),
             again: Vec::new(),
@@ -131,6 +133,8 @@ struct Initiator {
     up: usize,
     path_mtu: PathMtu,
     work: Option<Work>,
+    /// What is beside it, from the first size on.
+    bulk: Option<Bulk>,
     /// Which of the plan's sizes is next.
     next_size: usize,
     outcomes: Vec<Outcome>,
@@ -171,7 +175,7 @@ impl Initiator {
 
     /// Asks for further connections, as far as they may be asked for at once.
     fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
-        while self.asked < self.session.plan.qps as usize && self.asked - self.up < AT_ONCE {
+        while self.asked < self.session.plan.connections() as usize && self.asked - self.up < AT_ONCE {
             self.ask_one(cx, self.asked)?;
             self.asked += 1;
         }
@@ -183,9 +187,12 @@ impl Initiator {
         let Some(pd) = self.memory.as_ref().map(MemoryRegion::pd) else { return Ok(()) };
         let plan = &self.session.plan;
         let answers = plan.wants_answers() || plan.verify;
+        // Those of the load beside the test are behind its own.
+        let beside = plan.beside().filter(|_| index >= plan.qps as usize);
+        let depth = beside.as_ref().unwrap_or(plan).depth();
         let caps = QpCaps {
-            max_send_wr: plan.depth().max(1 + u32::from(plan.verify)),
-            max_recv_wr: if answers { plan.depth() } else { 1 },
+            max_send_wr: depth.max(1 + u32::from(plan.verify)),
+            max_recv_wr: if answers { depth } else { 1 },
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
@@ -217,7 +224,7 @@ impl Initiator {
         if !for_now || self.attempts == ATTEMPTS {
             return false;
         }
-        let index = if control { Some(self.session.plan.qps as usize) } else { self.by_qp.remove(&qp) };
+        let index = if control { Some(self.session.plan.connections() as usize) } else { self.by_qp.remove(&qp) };
         let Some(index) = index else { return false };
         if self.again.is_empty() {
             self.attempts += 1;
@@ -230,7 +237,7 @@ impl Initiator {
     /// Asks again for what was refused for now.
     fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
         for index in std::mem::take(&mut self.again) {
-            if index < self.session.plan.qps as usize {
+            if index < self.session.plan.connections() as usize {
                 self.ask_one(cx, index)?;
             } else if let Some(talk) = &mut self.talk {
                 talk.control.reopen(cx).map_err(broken)?;
@@ -292,7 +299,11 @@ impl Initiator {
         let plan = &self.session.plan;
         let Some(local) = &self.memory else { return Ok(()) };
         let told = |connection: &Connection| Some((connection.qp, connection.remote?));
-        let qps: Vec<_> = self.connections.iter().filter_map(told).collect();
+        let mut qps: Vec<_> = self.connections.iter().filter_map(told).collect();
+        let others = qps.split_off(qps.len().min(plan.qps as usize));
+        if let Some(beside) = plan.beside().filter(|_| self.bulk.is_none()) {
+            self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(Mistake::new)?);
+        }
         let size = plan.sizes.get(self.next_size).copied();
         let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, local)) {
             Some(Ok(work)) => work,
@@ -323,6 +334,9 @@ impl Initiator {
         if plan.test.is_latency() {
             work.measure_latency();
         }
+        if let Some(bulk) = &mut self.bulk {
+            bulk.measure();
+        }
         let before = work.done();
         let enough = match plan.length {
             Length::Messages(messages) => before + messages * u64::from(plan.qps),
@@ -342,7 +356,8 @@ impl Initiator {
         let messages = (work.done() - before) * each;
         let outcome = Outcome::new(plan, size, self.path_mtu.bytes() as u32, messages, seconds);
         let latency = work.take_latency();
-        self.outcomes.push(Outcome { lat_us: latency.as_ref().map(Latency::of), ..outcome });
+        let bulk_gbps = self.bulk.as_ref().map(|bulk| bulk.gbps(seconds));
+        self.outcomes.push(Outcome { lat_us: latency.as_ref().map(Latency::of), bulk_gbps, ..outcome });
         work.stop();
         self.stage = Stage::Draining;
         self.drained(cx)
@@ -455,7 +470,7 @@ impl Service for Initiator {
         let done = if !tells {
             let peer = self.session.plan.peer;
             Err(Mistake::new(format!("{peer} does not say where its memory is: that is no region service")))
-        } else if self.up == self.session.plan.qps as usize {
+        } else if self.up == self.session.plan.connections() as usize {
             self.all_up(cx)
         } else {
             self.ask(cx)
@@ -469,7 +484,11 @@ impl Service for Initiator {
         }
         let done = match (self.stage, &mut self.work) {
             (Stage::Warming { .. } | Stage::Measuring { .. } | Stage::Draining, Some(work)) => {
-                work.completed(cx, batch).map_err(broken)
+                let done = match &mut self.bulk {
+                    None => work.completed(cx, batch),
+                    Some(bulk) => bulk.completed(cx, work, batch),
+                };
+                done.map_err(broken)
             }
             (Stage::Greeting | Stage::Parting, _) => batch.iter().try_for_each(|wc| self.hear(cx, wc)),
             _ => Ok(()),

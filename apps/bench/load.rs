@@ -94,6 +94,8 @@ pub struct Load {
     pub in_flight: u64,
     /// Whether what completes is followed by more.
     refills: bool,
+    /// What its work requests are known by beside those of another load: the highest bit of their numbers, or nothing.
+    pub mark: u64,
     /// What each message took, while it is measured.
     pub latency: Option<Histogram<u64>>,
 }
@@ -153,6 +155,7 @@ impl Load {
             done: 0,
             in_flight: 0,
             refills: true,
+            mark: 0,
             latency: None,
         })
     }
@@ -208,7 +211,7 @@ impl Load {
             };
             let sge = Sge { addr: lane.local.addr + offset, ..lane.local };
             let flags = if nth == count && !self.answered { SendFlags::SIGNALED } else { SendFlags::empty() };
-            let wr = SendWr { wr_id: u64::from(count) << 32 | index as u64, op, sges: &[sge], flags };
+            let wr = SendWr { wr_id: self.mark | u64::from(count) << 32 | index as u64, op, sges: &[sge], flags };
             cx.post_send(lane.qpn, &wr)?;
         }
         lane.left -= u64::from(count);
@@ -227,7 +230,7 @@ impl Load {
             if !succeeded(wc)? {
                 continue;
             }
-            let (index, count) = (wc.wr_id as u32 as usize, (wc.wr_id >> 32) as u32);
+            let (index, count) = (wc.wr_id as u32 as usize, ((wc.wr_id ^ self.mark) >> 32) as u32);
             if wc.opcode == WcOpcode::Recv
                 && let Some(lane) = self.lanes.get(index)
             {

@@ -2,9 +2,10 @@
 //!
 //! [`cli`] turns the command line into a [`plan`], and [`run`] carries it out. Tests of messages are the service
 //! [`initiator`] of an adapter: it connects as [`session`] says, or as perftest does ([`perftest`], [`control`]), and puts
-//! its [`work`] on the peer, which is [`load`] for figures and [`verify`] for certainty. [`connect_rate`] is another such
+//! its [`work`] on the peer, which is [`load`] for figures and [`verify`] for certainty, with [`bulk`] beside it. [`connect_rate`] is another such
 //! service. [`echo`] sends bare [`frames`], without any adapter. [`report`] says what came out, [`progress`] how far it is.
 
+mod bulk;
 mod cli;
 #[path = "../common/command_line.rs"]
 mod command_line;

@@ -77,6 +77,16 @@ pub enum Protocol {
     Perftest,
 }
 
+/// What there is beside the test, on queue pairs of its own, for as long as it lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beside {
+    /// `ReadBw` or `WriteBw`.
+    pub test: Test,
+    pub qps: u32,
+    /// Bytes of a message.
+    pub size: u32,
+}
+
 /// How much is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
@@ -124,6 +134,7 @@ pub struct Plan {
     pub both_ways: bool,
     /// Every byte is looked at.
     pub verify: bool,
+    pub bulk: Option<Beside>,
     /// Bandwidth in Gb/s, not MiB/s.
     pub gbits: bool,
     pub json: Option<Json>,
@@ -135,6 +146,8 @@ const DEPTH: u32 = 128;
 const DEPTH_OF_ALL: u32 = 1 << 16;
 /// The least of one queue pair of many.
 const LEAST_DEPTH: u32 = 4;
+/// Messages outstanding on a queue pair of the load beside the test: enough to keep it busy.
+const BULK_DEPTH: u32 = 8;
 /// Beyond this size every message has its completion, as perftest has it.
 const ALONE: u32 = 8192;
 
@@ -142,6 +155,18 @@ impl Plan {
     /// Whether a SEND is done only when the peer has sent one back.
     pub fn wants_answers(&self) -> bool {
         self.test.verb() == Some(Verb::Send) && (self.test.is_latency() || self.both_ways)
+    }
+
+    /// The plan of what there is beside the test.
+    pub fn beside(&self) -> Option<Plan> {
+        let Beside { test, qps, size } = self.bulk?;
+        let alone = Plan { bulk: None, both_ways: false, group: None, ..self.clone() };
+        Some(Plan { test, qps, sizes: vec![size], depth: Some(BULK_DEPTH), ..alone })
+    }
+
+    /// Connections of the test and of what is beside it.
+    pub fn connections(&self) -> u32 {
+        self.qps + self.bulk.map_or(0, |bulk| bulk.qps)
     }
 
     /// Messages outstanding on a queue pair.
@@ -183,6 +208,7 @@ pub mod tests {
             path_mtu: None,
             both_ways: false,
             verify: false,
+            bulk: None,
             gbits: false,
             json: None,
         }
@@ -196,6 +222,14 @@ pub mod tests {
         assert_eq!((many.depth(), many.group(64)), (4, 1));
         let latency = Plan { test: Test::WriteLat, ..plan() };
         assert_eq!((latency.depth(), latency.group(64)), (1, 1));
+        let bulk = Beside { test: Test::ReadBw, qps: 8, size: 1 << 20 };
+        let beside = Plan { bulk: Some(bulk), group: Some(2), ..latency };
+        assert_eq!((beside.connections(), beside.depth()), (9, 1));
+        let beside = beside.beside().expect("a plan");
+        assert_eq!(
+            (beside.connections(), beside.depth(), beside.group(1 << 20), beside.sizes),
+            (8, 8, 1, vec![1 << 20])
+        );
         let told = Plan { depth: Some(10), group: Some(100), ..plan() };
         assert_eq!((told.depth(), told.group(65_536)), (10, 10));
     }

@@ -29,6 +29,9 @@ pub struct Outcome {
     /// What a message takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lat_us: Option<Latency>,
+    /// Payload of the load beside the test, in Gb/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bulk_gbps: Option<f64>,
     /// Frames that did not come back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
@@ -77,6 +80,7 @@ impl Outcome {
             msg_rate: per_second,
             bw_gbps: per_second * f64::from(size) * 8.0 / 1e9,
             lat_us: None,
+            bulk_gbps: None,
             lost: None,
         }
     }
@@ -99,7 +103,7 @@ pub fn table(plan: &Plan, outcomes: &[Outcome]) -> String {
     let unit = if plan.gbits { "Gb/s" } else { "MiB/s" };
     // Writing to a string cannot fail.
     let _ = if latency {
-        writeln!(
+        write!(
             text,
             "{:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>14}",
             "#bytes",
@@ -114,21 +118,24 @@ pub fn table(plan: &Plan, outcomes: &[Outcome]) -> String {
             "MsgRate[Mpps]"
         )
     } else {
-        writeln!(text, "{:>10} {:>12} {:>18} {:>16}", "#bytes", "messages", format!("BW[{unit}]"), "MsgRate[Mpps]")
+        write!(text, "{:>10} {:>12} {:>18} {:>16}", "#bytes", "messages", format!("BW[{unit}]"), "MsgRate[Mpps]")
     };
+    let bulk = outcomes.iter().any(|outcome| outcome.bulk_gbps.is_some());
+    text += if bulk { "     bulk[Gb/s]\n" } else { "\n" };
     for outcome in outcomes {
         let Outcome { size, messages, .. } = outcome;
         let rate = outcome.msg_rate / 1e6;
         let _ = match outcome.lat_us {
-            Some(Latency { min, p50, p99, p99_9, p99_99, max, mean }) => writeln!(
+            Some(Latency { min, p50, p99, p99_9, p99_99, max, mean }) => write!(
                 text,
                 "{size:>10} {messages:>12} {min:>10.3} {p50:>10.3} {mean:>10.3} {p99:>10.3} {p99_9:>10.3} {p99_99:>10.3} {max:>10.3} {rate:>14.6}"
             ),
             None => {
                 let bandwidth = if plan.gbits { outcome.bw_gbps } else { outcome.bw_gbps * 1e9 / 8.0 / 1_048_576.0 };
-                writeln!(text, "{size:>10} {messages:>12} {bandwidth:>18.2} {rate:>16.6}")
+                write!(text, "{size:>10} {messages:>12} {bandwidth:>18.2} {rate:>16.6}")
             }
         };
+        text += &outcome.bulk_gbps.map_or_else(|| "\n".to_owned(), |bulk| format!(" {bulk:>14.2}\n"));
     }
     text
 }
@@ -165,7 +172,10 @@ mod tests {
         let slow = Outcome { lat_us: Some(latency), ..outcome() };
         let value: serde_json::Value = serde_json::from_str(&json(std::slice::from_ref(&slow))).expect("JSON");
         assert!(value["lat_us"]["p99_99"].is_f64());
-        assert_eq!(table(&plan(), &[slow]).lines().count(), 2);
+        assert_eq!(table(&plan(), std::slice::from_ref(&slow)).lines().count(), 2);
+        let beside = Outcome { bulk_gbps: Some(12.345), ..slow };
+        let lines: Vec<usize> = table(&plan(), std::slice::from_ref(&beside)).lines().map(str::len).collect();
+        assert!(lines.len() == 2 && lines[0] == lines[1] && table(&plan(), &[beside]).contains(" 12.3"), "{lines:?}");
     }
 
     #[test]

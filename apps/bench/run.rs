@@ -74,7 +74,7 @@ fn serve(
     factory: Box<dyn ServiceFactory>,
 ) -> Result<(), Mistake> {
     // A connection that is over keeps its place for a while.
-    let connections = 2 * plan.qps + 64;
+    let connections = 2 * plan.connections() + 64;
     let config = RuntimeConfig {
         ports: vec![PortSettings { addresses: vec![plan.address], ..PortSettings::default() }],
         idle: IdlePolicy::Spin,

@@ -91,10 +91,14 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
         ("send-bw -s 64 -q 2 -n 301", "send-bw", (64, 2, 602)),
         ("send-bw -s 64 -n 301 -b", "send-bw", (64, 1, 602)),
         ("write-bw -s 5000 -b -n 100 -t 7", "write-bw", (5000, 1, 100)),
+        ("write-lat -s 64 -D 0.1 --bulk read", "write-lat", (64, 1, 1)),
         ("connect-rate -q 4 -n 10", "connect-rate", (0, 4, 40)),
     ] {
         check(&measure(&socket, words), test, of);
     }
+    let beside = measure(&socket, "read-lat -s 64 -n 300 --bulk write --bulk-qp 3 --bulk-size 20000");
+    check(&beside, "read-lat", (64, 1, 300));
+    assert!(beside["bulk_gbps"].as_f64().is_some_and(|gbps| gbps > 0.0), "{beside}");
     let all = measure(&socket, "write-bw -a -n 20 --warm-up 0");
     let all = all.as_array().expect("an array");
     // Up to the region's 4 MiB.
