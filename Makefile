@@ -9,16 +9,16 @@ export CARGO
 # Every Debian package that building and testing need.
 BUILD_PACKAGES = libdpdk-dev dpdk clang libclang-dev pkg-config gcc libc6-dev make binutils dpkg-dev xz-utils
 TEST_PACKAGES = qemu-system-x86 busybox-static python3 python3-prometheus-client python3-venv iproute2 kmod cpio zstd \
-	util-linux procps tmux systemd valgrind tcpdump tshark \
+	dpdk-dev util-linux procps tmux systemd valgrind tcpdump tshark \
 	perftest rdmacm-utils ibverbs-utils ibverbs-providers rdma-core libibverbs-dev librdmacm-dev
 # Memory in hugepages, in MiB, that the tests and the demonstration want free.
 HUGE_MIB = 1024
 
-.PHONY: help setup unsetup packages build deb test nightly docs demo clean
+.PHONY: help setup unsetup packages build deb test nightly bench docs demo clean
 
 help:
 	@sed -n '/^# Two/,/^$$/s/^# \{0,1\}//p' Makefile
-	@echo "Also: make setup, unsetup, build, deb, nightly, docs, clean."
+	@echo "Also: make setup, unsetup, build, deb, nightly, bench, docs, clean."
 
 # Debian packages that are missing, and hugepages. `make unsetup` gives the hugepages back.
 setup: packages
@@ -50,6 +50,11 @@ test:
 # As `make test`, with the long runs and a guest with a newer kernel (Debian's backports).
 nightly:
 	@RXE_NIGHTLY=1 tests/run test
+
+# Measures, on two CPUs or more with nothing else to do, and writes docs/performance.md, its plots and the table of ports;
+# SECTIONS (rows, sizes, latency, ...) measures some of it and writes copies below target/bench.
+bench:
+	@tests/run bench $(SECTIONS)
 
 # Writes docs/clients.md and the outputs in docs/tutorial.md anew, from runs of the clients; GROUPS picks some of them.
 GROUPS ?= pingpong perftest vhost af_packet rdmacm rsocket mckey clients tutorial

@@ -1,0 +1,59 @@
+//! Runs the blocks of the matrix, one after the other, and says how far it is.
+
+use crate::matrix::{Block, Far, Step, X};
+use crate::program::Program;
+use crate::results::{Results, Sample};
+use crate::rig::{Link, Rig};
+use crate::testpmd;
+
+/// Does what `block` says. What fails is in the results too.
+pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
+    let queues = if let Far::Target { queues, .. } = block.far { queues } else { 1 };
+    if block.far == Far::Testpmd {
+        for step in &block.steps {
+            let sample =
+                rig.link(block.port, queues).and_then(|link| testpmd::measure(rig, block.port, &link, &step.words));
+            keep(results, step, sample.map(|sample| vec![(0.0, sample)]));
+        }
+        return;
+    }
+    let far = rig.link(block.port, queues).and_then(|link| Ok((rig.start(&block.far, &link)?, link)));
+    let far: Result<(Program, Link), String> = match far {
+        Ok(far) => Ok(far),
+        Err(why) => {
+            block.steps.iter().for_each(|step| keep(results, step, Err(why.clone())));
+            return;
+        }
+    };
+    if let Ok((program, link)) = far {
+        for step in &block.steps {
+            let samples = rig.bench(&link, &step.words);
+            keep(results, step, samples);
+        }
+        if let Err(why) = program.stop() {
+            eprintln!("  {why}");
+        }
+    }
+}
+
+/// Takes note of what a step brought.
+fn keep(results: &mut Results, step: &Step, samples: Result<Vec<(f64, Sample)>, String>) {
+    let Step { section, row, words, .. } = step;
+    let place = |size: f64| if let X::At(x) = step.x { x } else { size };
+    let name = format!("{section:?}, {row}");
+    match samples {
+        Ok(samples) => {
+            for (size, sample) in samples {
+                let x = place(size);
+                results.figure_mut(*section, row, x, words).runs.push(sample);
+                let latency = sample.latency.map(|l| format!(", p50 {:.2} us, p99.9 {:.2} us", l.p50, l.p99_9));
+                let (mega, gbps) = (sample.rate / 1e6, sample.gbps);
+                println!("  {name} ({x}): {mega:.3} M/s, {gbps:.2} Gb/s{}", latency.unwrap_or_default());
+            }
+        }
+        Err(why) => {
+            eprintln!("  {name}: {why}");
+            results.figure_mut(*section, row, place(0.0), words).failures.push(why);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! That `make bench` works: a short run of every kind of step, and all that is written from what came of it.
+
+#![expect(dead_code, reason = "what only the command line of the benchmark uses")]
+
+mod carry_out;
+mod machine;
+mod matrix;
+mod pages;
+mod plots;
+mod program;
+mod results;
+mod rig;
+mod tables;
+mod testpmd;
+
+use std::path::Path;
+
+use matrix::{Block, Far, GOALS, Port, Scope, Section, Step, X};
+use results::{Latency, Results, Sample};
+
+#[test]
+fn lists_of_cpus_are_read() {
+    assert_eq!(machine::range("0-1\n"), Some(vec![0, 1]));
+    assert_eq!(machine::range("3,5-7"), Some(vec![3, 5, 6, 7]));
+    assert_eq!(machine::range("none"), None);
+}
+
+#[test]
+fn the_machine_is_known() {
+    let machine = machine::describe();
+    assert!(machine.cpus > 0 && machine.memory_gib > 0, "{machine:?}");
+    let texts = [&machine.date, &machine.cpu, &machine.system, &machine.kernel, &machine.version, &machine.rustc];
+    assert!(texts.iter().all(|text| !text.is_empty()), "{machine:?}");
+}
+
+#[test]
+fn the_rate_is_found_in_testpmd_s_statistics() {
+    let text = "\n  ######## NIC statistics for port 0  ########\n  RX-packets: 10 RX-missed: 0\n\n  Throughput (since last \
+                show)\n  Rx-pps:     25123456          Rx-bps:  27736295424\n  Tx-pps:     1          Tx-bps:  2\n";
+    assert_eq!(testpmd::received_per_second(text), Some(25_123_456.0));
+    assert_eq!(testpmd::received_per_second("Tx-pps: 1"), None);
+}
+
+#[test]
+fn json_of_one_and_of_many_becomes_samples() {
+    let one = r#"{"test":"write-lat","size":64,"qps":1,"mtu":4096,"seconds":0.5,"messages":10,"msg_rate":20.0,
+        "bw_gbps":0.5,"lat_us":{"min":1,"p50":2,"p99":3,"p99_9":4,"p99_99":5,"max":6,"mean":2},"bulk_gbps":7.5}"#;
+    let latency = Latency { min: 1.0, p50: 2.0, p99: 3.0, p99_9: 4.0, p99_99: 5.0, max: 6.0 };
+    let wanted = Sample { rate: 20.0, gbps: 0.5, mtu: 4096, latency: Some(latency), bulk_gbps: Some(7.5) };
+    assert_eq!(rig::samples(one), Ok(vec![(64.0, wanted)]));
+    let two = r#"[{"size":2,"mtu":1024,"msg_rate":1.0,"bw_gbps":1},{"size":4,"mtu":1024,"msg_rate":2.0,"bw_gbps":1}]"#;
+    let sizes: Vec<f64> = rig::samples(two).expect("an array").iter().map(|(size, _)| *size).collect();
+    assert_eq!(sizes, [2.0, 4.0]);
+    assert!(rig::samples("nothing").is_err());
+    let nothing = rig::samples(r#"{"size":2,"mtu":1024,"msg_rate":0.0,"bw_gbps":0.0}"#);
+    assert!(nothing.is_err(), "a run in which nothing happened is no figure");
+}
+
+fn scope(sections: &[Section]) -> Scope {
+    Scope { sections: sections.to_vec(), targets: 1, seconds: 0.5, rounds: matrix::ROUNDS }
+}
+
+#[test]
+fn the_whole_matrix_is_to_take_less_than_fifteen_minutes_on_two_cores() {
+    let scope = scope(&Section::all());
+    let seconds = matrix::seconds(&matrix::blocks(&scope), &scope);
+    assert!((300.0..840.0).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn more_cpus_are_more_lcores() {
+    let targets = |targets| {
+        let blocks = matrix::blocks(&Scope { targets, rounds: [1, 1], ..scope(&[Section::Lcores]) });
+        let far = |block: &Block| match block.far {
+            Far::Target { lcores, queues, .. } => (lcores, queues),
+            _ => panic!("{block:?}"),
+        };
+        blocks.iter().map(far).collect::<Vec<_>>()
+    };
+    assert_eq!(targets(1), [(1, 1), (1, 1)]);
+    assert_eq!(targets(5), [(1, 1), (1, 1), (2, 1), (2, 2), (4, 1), (4, 4)]);
+}
+
+/// Results of every step of the matrix, with figures that are made up.
+fn made_up() -> Results {
+    let scope = Scope { targets: 3, ..scope(&Section::all()) };
+    let machine = results::Machine { cpus: 4, ..machine::describe() };
+    let mut results = Results::new(machine, "make bench".to_owned());
+    for (n, step) in matrix::blocks(&scope).iter().flat_map(|block| &block.steps).enumerate() {
+        let sizes = if step.x == X::Size { (1..=23).map(|power| f64::from(1 << power)).collect() } else { vec![64.0] };
+        for size in sizes {
+            let p50 = 1.0 + size / 1e4;
+            let latency =
+                Latency { min: 0.5, p50, p99: 2.0 * p50, p99_9: 3.0 * p50, p99_99: 4.0 * p50, max: 5.0 * p50 };
+            let rate = 1e7 / p50 * (1.0 + n as f64 / 1000.0);
+            let sample =
+                Sample { rate, gbps: rate * size * 8e-9, mtu: 4096, latency: Some(latency), bulk_gbps: Some(9.0) };
+            let x = if let X::At(x) = step.x { x } else { size };
+            results.figure_mut(step.section, &step.row, x, &step.words).runs.push(sample);
+        }
+    }
+    results
+}
+
+#[test]
+fn every_figure_has_its_place_on_the_pages() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-pages");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let results = made_up();
+    assert!(results.complete() && results.sections() == Section::all());
+    let file = folder.join("results.json");
+    std::fs::create_dir_all(&folder).unwrap();
+    results.write(&file).unwrap();
+    pages::write(&Results::read(&file).unwrap(), &docs, &folder).unwrap();
+    let page = std::fs::read_to_string(folder.join("performance.md")).unwrap();
+    for goal in &GOALS {
+        assert!(page.contains(&format!("| {} | `{}` |", goal.row, goal.words)), "{}: {page}", goal.row);
+    }
+    for row in ["| 8 MiB |", "| 16384 |", "| 0.01 |", "| beside 8 QPs of 1 MiB READs |", "| 4096 B |"] {
+        assert!(row == "| 4096 B |" || page.contains(row), "{row}: {page}");
+    }
+    let parts = page.matches("<!-- bench:end -->").count();
+    let empty = page.matches(" -->\n<!-- bench:end -->").count();
+    assert!(parts >= 9 && empty == 0, "{page}");
+    for plot in page.split("](plots/").skip(1).filter_map(|rest| rest.split(')').next()) {
+        let svg = std::fs::read_to_string(folder.join("plots").join(plot)).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains("<polyline"), "{plot}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{plot}: {svg}");
+    }
+    assert_eq!(page.matches("](plots/").count(), 7);
+    let ports = std::fs::read_to_string(folder.join("choosing-a-port.md")).unwrap();
+    for port in matrix::PORTS {
+        assert!(ports.contains(&format!("| {port} |")), "{port}: {ports}");
+    }
+    // What cannot run says so in its place.
+    let mut failed = results;
+    for (test, _) in matrix::PORT_TESTS {
+        let figure = failed.figure_mut(Section::Ports, &matrix::port_row(Port::AfXdp, test), 0.0, "");
+        figure.runs.clear();
+        figure.failures.push("no such device".to_owned());
+    }
+    assert!(!failed.complete() && tables::ports(&failed).contains("does not run here: no such device"));
+}
+
+#[test]
+fn medians_and_ratios_are_what_they_are_called() {
+    let mut results = Results::new(machine::describe(), String::new());
+    let goal = &GOALS[4];
+    assert_eq!((goal.row, goal.frame), ("64 KiB WRITE, MTU 4096, 8 QPs", 4096));
+    for rate in [3.0, 1.0, 2.0] {
+        let sample = Sample { rate, mtu: 4096, gbps: rate, ..Sample::default() };
+        results.figure_mut(Section::Rows, goal.row, 0.0, "").runs.push(sample);
+        let frames = Sample { rate: 64.0, mtu: 4096, ..Sample::default() };
+        results.figure_mut(Section::Rows, matrix::ECHO, 4096.0, "").runs.push(frames);
+    }
+    // Two messages of sixteen packets.
+    assert_eq!(tables::ratio(&results, goal, matrix::ECHO), Some(0.5));
+    let figure = results.figure(Section::Rows, goal.row, 0.0).unwrap();
+    assert_eq!((figure.gbps(), figure.range(|sample| Some(sample.gbps))), (Some(2.0), Some((1.0, 3.0))));
+    assert!((tables::go_back_n(0.01, 256.0) - 0.2789).abs() < 1e-3);
+}
+
+/// A bit of everything that needs DPDK's ports.
+#[test]
+fn every_kind_of_step_yields_a_figure() {
+    let cpus = match machine::cpus(&[]) {
+        Ok(cpus) => cpus,
+        Err(why) => {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    let rig = rig::Rig::new(cpus).unwrap();
+    let mut results = Results::new(machine::describe(), String::new());
+    let step = |row: &str, words: &str| Step {
+        section: Section::Rows,
+        row: row.to_owned(),
+        x: X::At(0.0),
+        words: if row == "testpmd" { words.to_owned() } else { format!("{words} -D 0.05 --warm-up 0.05") },
+        sizes: 1,
+    };
+    let target = |lcores| Far::Target { lcores, queues: lcores, options: Vec::new() };
+    for (port, far, row, words) in [
+        (Port::Vhost, target(1), "write", "write-bw -s 64 -q 2"),
+        (Port::Vhost, target(2), "two queues", "read-lat -s 64"),
+        (Port::Vhost, Far::Reflector, "echo", "echo -s 64"),
+        (Port::Vhost, Far::Testpmd, "testpmd", "5tswap 138"),
+        (Port::Vhost, Far::Testpmd, "testpmd", "one-way 4170"),
+        (Port::Memif, target(1), "memif", "write-bw -s 4096"),
+        (Port::AfPacket, target(1), "af_packet", "write-bw -s 64"),
+        (Port::AfPacket, Far::Testpmd, "testpmd", "macswap 138"),
+    ] {
+        let block = Block { port, far, steps: vec![step(row, words)] };
+        carry_out::block(&rig, &block, &mut results);
+    }
+    assert!(results.complete(), "{:?}", results.figures);
+    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 8);
+    let time = results.figure(Section::Rows, "two queues", 0.0).and_then(|figure| figure.latency(|l| l.p50));
+    assert!(time.is_some_and(|p50| p50 > 0.0));
+}

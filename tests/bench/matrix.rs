@@ -1,0 +1,356 @@
+//! What is measured: sections of blocks of steps. A block is what can run against one far end.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A part of docs/performance.md.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Section {
+    /// The rows that have goals, beside the limits of the port
+    Rows,
+    /// Rate and bandwidth by size
+    Sizes,
+    /// Percentiles by size
+    Latency,
+    /// Rate by number of queue pairs
+    QueuePairs,
+    /// Rate by number of lcores
+    Lcores,
+    /// A latency queue pair beside bulk ones
+    Fairness,
+    /// Goodput under loss
+    Loss,
+    /// Kinds of ports
+    Ports,
+}
+
+impl Section {
+    /// In the order of a run.
+    pub fn all() -> Vec<Section> {
+        Section::value_variants().to_vec()
+    }
+
+    /// Those of the command line, or all.
+    pub fn chosen(given: &[Section]) -> Vec<Section> {
+        Section::all().into_iter().filter(|section| given.is_empty() || given.contains(section)).collect()
+    }
+}
+
+/// How much of it.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    pub sections: Vec<Section>,
+    /// CPUs that the target may have.
+    pub targets: usize,
+    /// How long one run measures.
+    pub seconds: f64,
+    /// How often rows with goals are measured, and all others.
+    pub rounds: [usize; 2],
+}
+
+/// What connects the two ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// net_vhost at the target, net_virtio_user at the other end.
+    Vhost,
+    /// A net_memif each.
+    Memif,
+    /// net_af_packet on either end of a veth pair.
+    AfPacket,
+    /// net_af_xdp on either end of a veth pair.
+    AfXdp,
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Port::Vhost => "net_vhost, net_virtio_user",
+            Port::Memif => "net_memif",
+            Port::AfPacket => "net_af_packet on veth",
+            Port::AfXdp => "net_af_xdp on veth",
+        })
+    }
+}
+
+/// What runs at the far end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Far {
+    /// rxe-target on so many lcores and queues, with these further options.
+    Target { lcores: usize, queues: usize, options: Vec<String> },
+    /// `rxe-bench reflect`.
+    Reflector,
+    /// testpmd, which brings its own other end.
+    Testpmd,
+}
+
+/// Steps against one far end.
+#[derive(Clone, Debug)]
+pub struct Block {
+    pub port: Port,
+    pub far: Far,
+    pub steps: Vec<Step>,
+}
+
+/// What a step is about on the axis of its section.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum X {
+    /// As the run says.
+    Size,
+    /// This.
+    At(f64),
+}
+
+/// One run of rxe-bench, or of a pair of testpmd.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub section: Section,
+    pub row: String,
+    pub x: X,
+    /// What rxe-bench is told, or `5tswap`, `macswap` or `one-way` with the bytes of a frame.
+    pub words: String,
+    /// Results that it brings.
+    pub sizes: u32,
+}
+
+impl Step {
+    fn new(section: Section, row: impl Into<String>, x: X, words: impl Into<String>) -> Step {
+        let (row, words) = (row.into(), words.into());
+        let sizes = if words.contains(" -a ") { ALL_SIZES } else { 1 };
+        Step { section, row, x, words, sizes }
+    }
+}
+
+/// What `-a` measures: 2 bytes to 8 MiB.
+const ALL_SIZES: u32 = 23;
+/// What a frame has besides the payload of a WRITE.
+pub const OVERHEAD: u32 = 14 + 20 + 8 + 12 + 16 + 4;
+/// How long a run takes besides measuring, about.
+const START: f64 = 1.2;
+/// What does not count.
+const WARM_UP: f64 = 0.1;
+/// How often rows with goals are measured, and all others.
+pub const ROUNDS: [usize; 2] = [5, 3];
+/// Goals of the 99.9th percentile of the latency, in microseconds.
+pub const TAIL: (f64, f64) = (10.0, 3.0);
+/// Packets that rxe-bench may have under way on a queue pair: what a loss can cost in packets sent again.
+pub const WINDOW: f64 = 256.0;
+/// The most queue pairs.
+pub const MANY_QPS: u32 = 16_384;
+
+/// A row that has a goal.
+pub struct Goal {
+    pub row: &'static str,
+    pub words: &'static str,
+    /// Mpps, Gb/s, or us.
+    pub unit: Unit,
+    pub least: f64,
+    pub aim: f64,
+    /// Payload of the frames that the limit is measured with.
+    pub frame: u32,
+}
+
+/// What a goal is counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    Mega,
+    Gbps,
+    Micros,
+}
+
+const fn goal(row: &'static str, words: &'static str, unit: Unit, (least, aim): (f64, f64), frame: u32) -> Goal {
+    Goal { row, words, unit, least, aim, frame }
+}
+
+/// The rows that have goals.
+pub const GOALS: [Goal; 9] = [
+    goal("64 B WRITE, 8 QPs", "write-bw -s 64 -q 8", Unit::Mega, (11.0, 20.0), 64),
+    goal("64 B READ, 8 QPs", "read-bw -s 64 -q 8", Unit::Mega, (7.0, 15.0), 64),
+    goal("64 B SEND, 8 QPs, receives posted again", "send-bw -s 64 -q 8", Unit::Mega, (8.0, 16.0), 64),
+    goal("8 B FETCH_ADD, 8 QPs", "atomic-bw -q 8", Unit::Mega, (6.0, 12.0), 64),
+    goal("64 KiB WRITE, MTU 4096, 8 QPs", "write-bw -s 64K -q 8 -m 4096", Unit::Gbps, (90.0, 140.0), 4096),
+    goal("64 KiB READ, MTU 4096, 8 QPs", "read-bw -s 64K -q 8 -m 4096", Unit::Gbps, (80.0, 140.0), 4096),
+    goal("64 KiB WRITE, MTU 1024, 8 QPs", "write-bw -s 64K -q 8 -m 1024", Unit::Gbps, (60.0, 100.0), 1024),
+    goal("64 B WRITE latency", "write-lat -s 64", Unit::Micros, (0.8, 0.45), 64),
+    // With more in flight a round through all takes longer than the ACK timeout.
+    goal("64 B WRITE, 16k QPs round robin", "write-bw -s 64 -q 16384 -t 8", Unit::Mega, (6.0, 11.0), 64),
+];
+
+/// The row of the port that the kernel carries, and its limit.
+pub const AF_PACKET_ROW: &str = "64 B WRITE, 8 QPs, net_af_packet on veth";
+pub const AF_PACKET_LIMIT: &str = "testpmd macswap, net_af_packet on veth";
+/// Rows of limits, by payload.
+pub const ECHO: &str = "echo";
+pub const ECHO_LATENCY: &str = "echo, one frame";
+pub const SWAP: &str = "testpmd 5tswap";
+pub const ONE_WAY: &str = "testpmd one way";
+
+/// rxe-target on one lcore.
+fn target(options: &[&str]) -> Far {
+    Far::Target { lcores: 1, queues: 1, options: options.iter().map(|option| (*option).to_owned()).collect() }
+}
+
+/// All that is to be done for `scope`.
+pub fn blocks(scope: &Scope) -> Vec<Block> {
+    let [with_goals, others] = scope.rounds;
+    let round = |section: &Section| match section {
+        Section::Rows => (rows(), with_goals),
+        Section::Sizes => (sizes(), others),
+        Section::Latency => (latency(), others),
+        Section::QueuePairs => (queue_pairs(), others),
+        Section::Lcores => (lcores(scope.targets), others),
+        Section::Fairness => (fairness(), others),
+        Section::Loss => (loss(), others),
+        Section::Ports => (ports(), others),
+    };
+    // A bad minute of the machine falls on one round, not on one row.
+    let rounds = |(blocks, count): (Vec<Block>, usize)| std::iter::repeat_n(blocks, count).flatten();
+    let mut blocks: Vec<Block> = scope.sections.iter().map(round).flat_map(rounds).collect();
+    for step in blocks.iter_mut().filter(|block| block.far != Far::Testpmd).flat_map(|block| &mut block.steps) {
+        step.words += &format!(" -D {} --warm-up {WARM_UP}", scope.seconds);
+    }
+    blocks
+}
+
+/// How long they take, about.
+pub fn seconds(blocks: &[Block], scope: &Scope) -> f64 {
+    let step = |step: &Step| START + f64::from(step.sizes) * (scope.seconds + WARM_UP);
+    blocks.iter().map(|block| START + block.steps.iter().map(step).sum::<f64>()).sum()
+}
+
+/// The port's limits at these payloads.
+fn limits(port: Port, section: Section, payloads: &[u32]) -> [Block; 2] {
+    let at = |row: &str, payload: u32, words: String| Step::new(section, row, X::At(payload.into()), words);
+    let echo = payloads.iter().map(|payload| at(ECHO, *payload, format!("echo -s {payload} -q 8")));
+    let single = at(ECHO_LATENCY, 64, "echo -s 64 -t 1".to_owned());
+    let pmd = |(row, way): (&str, &str), payload: &u32| at(row, *payload, format!("{way} {}", payload + OVERHEAD));
+    let swap = payloads.iter().map(|payload| pmd((SWAP, "5tswap"), payload));
+    let one_way = payloads.iter().map(|payload| pmd((ONE_WAY, "one-way"), payload));
+    [
+        Block { port, far: Far::Reflector, steps: echo.chain([single]).collect() },
+        Block { port, far: Far::Testpmd, steps: swap.chain(one_way).collect() },
+    ]
+}
+
+fn rows() -> Vec<Block> {
+    let section = Section::Rows;
+    let steps: Vec<Step> = GOALS.iter().map(|goal| Step::new(section, goal.row, X::At(0.0), goal.words)).collect();
+    let mut blocks = vec![Block { port: Port::Vhost, far: target(&[]), steps }];
+    blocks.extend(limits(Port::Vhost, section, &[64, 1024, 4096]));
+    let one = |far, row, words| {
+        let steps = vec![Step::new(section, row, X::At(0.0), words)];
+        Block { port: Port::AfPacket, far, steps }
+    };
+    blocks.push(one(target(&[]), AF_PACKET_ROW, "write-bw -s 64 -q 8".to_owned()));
+    blocks.push(one(Far::Testpmd, AF_PACKET_LIMIT, format!("macswap {}", 64 + OVERHEAD)));
+    blocks
+}
+
+/// The tests of messages, as rows of sizes and latencies.
+pub const VERBS: [(&str, &str); 3] = [("WRITE", "write"), ("READ", "read"), ("SEND", "send")];
+
+fn sizes() -> Vec<Block> {
+    let step = |(row, verb): &(&str, &str)| Step::new(Section::Sizes, *row, X::Size, format!("{verb}-bw -a -q 8"));
+    let echo = Step::new(Section::Sizes, ECHO, X::Size, "echo -a -q 8");
+    vec![
+        Block { port: Port::Vhost, far: target(&[]), steps: VERBS.iter().map(step).collect() },
+        Block { port: Port::Vhost, far: Far::Reflector, steps: vec![echo] },
+    ]
+}
+
+fn latency() -> Vec<Block> {
+    let step = |(row, verb): &(&str, &str)| Step::new(Section::Latency, *row, X::Size, format!("{verb}-lat -a -q 1"));
+    let echo = Step::new(Section::Latency, ECHO_LATENCY, X::Size, "echo -a -t 1");
+    vec![
+        Block { port: Port::Vhost, far: target(&[]), steps: VERBS.iter().map(step).collect() },
+        Block { port: Port::Vhost, far: Far::Reflector, steps: vec![echo] },
+    ]
+}
+
+/// Numbers of queue pairs.
+pub const QPS: [u32; 5] = [1, 8, 64, 1024, MANY_QPS];
+/// The row of them.
+pub const QPS_ROW: &str = "64 B WRITE";
+
+fn queue_pairs() -> Vec<Block> {
+    let step = |qps: u32| {
+        let depth = if qps > 1000 { " -t 8" } else { "" };
+        Step::new(Section::QueuePairs, QPS_ROW, X::At(qps.into()), format!("write-bw -s 64 -q {qps}{depth}"))
+    };
+    vec![Block { port: Port::Vhost, far: target(&[]), steps: QPS.map(step).to_vec() }]
+}
+
+/// How lcores share the work.
+pub const HAND_OFF: &str = "one queue, software hand-off";
+pub const QUEUES: &str = "a queue for each lcore";
+
+fn lcores(most: usize) -> Vec<Block> {
+    let block = |(row, lcores, queues): (&str, usize, usize)| {
+        let x = X::At(lcores as f64);
+        let steps = vec![Step::new(Section::Lcores, row, x, "write-bw -s 64 -q 64")];
+        Block { port: Port::Vhost, far: Far::Target { lcores, queues, options: Vec::new() }, steps }
+    };
+    let counts = (1..=most.max(1)).filter(|lcores| lcores.is_power_of_two());
+    counts.flat_map(|lcores| [(HAND_OFF, lcores, 1), (QUEUES, lcores, lcores)]).map(block).collect()
+}
+
+/// Rows of fairness.
+pub const BESIDE: [(&str, &str); 3] = [
+    ("alone", ""),
+    ("beside 8 QPs of 1 MiB READs", " --bulk read --bulk-qp 8 --bulk-size 1M"),
+    ("beside 8 QPs of 1 MiB WRITEs", " --bulk write --bulk-qp 8 --bulk-size 1M"),
+];
+
+fn fairness() -> Vec<Block> {
+    let step = |(row, bulk): &(&str, &str)| {
+        Step::new(Section::Fairness, *row, X::At(0.0), format!("write-lat -s 64 -m 4096{bulk}"))
+    };
+    vec![Block { port: Port::Vhost, far: target(&[]), steps: BESIDE.iter().map(step).collect() }]
+}
+
+/// Losses in percent.
+pub const LOSSES: [f64; 4] = [0.0, 0.01, 0.1, 1.0];
+/// The row of them.
+pub const LOSS_ROW: &str = "64 KiB WRITE, MTU 4096, 8 QPs";
+
+fn loss() -> Vec<Block> {
+    let block = |percent: f64| {
+        let fault = format!("rx.drop={},seed=7", percent / 100.0);
+        let options = if percent > 0.0 { target(&["--fault", &fault]) } else { target(&[]) };
+        let step = Step::new(Section::Loss, LOSS_ROW, X::At(percent), "write-bw -s 64K -q 8 -m 4096");
+        Block { port: Port::Vhost, far: options, steps: vec![step] }
+    };
+    LOSSES.map(block).to_vec()
+}
+
+/// The kinds of ports that are compared.
+pub const PORTS: [Port; 4] = [Port::Vhost, Port::Memif, Port::AfPacket, Port::AfXdp];
+/// What is measured of each.
+pub const PORT_TESTS: [(&str, &str); 3] =
+    [("64 B WRITE", "write-bw -s 64 -q 8"), ("64 KiB WRITE", "write-bw -s 64K -q 8"), ("latency", "write-lat -s 64")];
+
+/// The row of a test on a port.
+pub fn port_row(port: Port, test: &str) -> String {
+    format!("{port}: {test}")
+}
+
+fn ports() -> Vec<Block> {
+    let block = |port: Port| {
+        let step = |(test, words): &(&str, &str)| {
+            Step::new(Section::Ports, port_row(port, test), X::At(0.0), (*words).to_owned())
+        };
+        let echo = Step::new(Section::Ports, port_row(port, ECHO), X::At(0.0), "echo -s 64 -q 8");
+        [
+            Block { port, far: target(&[]), steps: PORT_TESTS.iter().map(step).collect() },
+            Block { port, far: Far::Reflector, steps: vec![echo] },
+        ]
+    };
+    PORTS.into_iter().flat_map(block).collect()
+}
+
+/// The words of a step without how long it measures, which is the same for all.
+pub fn without_times(words: &str) -> &str {
+    words.split(" -D ").next().unwrap_or(words)
+}
