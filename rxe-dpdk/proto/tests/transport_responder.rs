@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::receives::{errors, post_receives, statuses, with_receives};
-use harness::solo::{Ask, Solo};
+use harness::solo::{Ask, PEER_QPN, Solo};
 use harness::{ALL_ACCESS, Agreed, Node, PORT};
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{AsyncEvent, EngineConfig, QpState, QpTransition, WcOpcode, WcStatus};
@@ -167,6 +167,25 @@ fn a_refused_transmission_loses_nothing() {
     );
     assert!(!solo.node.engine.wants_transmit());
     assert!(solo.node.stat("transmit_stalls") > 0);
+}
+
+#[test]
+fn a_full_port_does_not_cost_a_walk_through_all_queue_pairs() {
+    let mut solo = Solo::new();
+    let first = solo.node.qpn;
+    let others: Vec<_> = (1..500).map(|_| solo.second_qp(PEER_QPN)).collect();
+    for qpn in std::iter::once(first).chain(others) {
+        solo.node.qpn = qpn;
+        solo.rdma(WriteOnly, 0, Ack, 0, 1, b"w");
+    }
+    for _ in 0..10 {
+        assert_eq!(solo.transmit_at_most(Some(0)), [""; 0]);
+    }
+    let stalls = solo.node.stat("transmit_stalls");
+    assert!((10..=500).contains(&stalls), "{stalls}");
+    // Each is still asked, and none twice.
+    let acks: usize = (0..500).map(|_| solo.transmit_at_most(Some(1)).len()).sum();
+    assert_eq!((acks, solo.node.engine.wants_transmit()), (500, false));
 }
 
 // [RC-RSP-DUP-SEND-WRITE] [RC-RSP-READ-NO-ACK]

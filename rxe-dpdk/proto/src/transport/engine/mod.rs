@@ -23,6 +23,10 @@ use super::table::QpTable;
 use super::timer::TimerHeap;
 use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
 
+/// Queue pairs that a full port may refuse before a call of `transmit` gives up: enough that those of another port, which
+/// has room, come to their turn soon.
+const REFUSALS: usize = 32;
+
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///
 /// Four kinds of methods:
@@ -159,9 +163,10 @@ impl Engine {
     /// is left or `tx` takes no more. Returns how many packets were written.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         let mut written = 0;
-        // Queue pairs refused in a row: another one may use another port, until all were refused.
+        // Queue pairs refused in a row: another one may use another port. Not all are asked, or with thousands of them each
+        // full port would cost a walk through all; the next call goes on where this one ends.
         let mut refused = 0;
-        while refused < self.cx.active.len() {
+        while refused < self.cx.active.len().min(REFUSALS) {
             let Some(slot) = self.cx.active.pop_front() else { break };
             let Some(qp) = self.qps.in_slot(slot) else { continue };
             let (frames, turn) = qp.transmit(&mut self.cx, now, tx);
