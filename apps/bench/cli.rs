@@ -91,7 +91,7 @@ struct Args {
     #[arg(long, value_name = "SECONDS")]
     warm_up: Option<Seconds>,
 
-    /// Messages outstanding on a queue pair [default: 128, less for many queue pairs; latency: 1]
+    /// Messages outstanding on a queue pair [default: 128, less for many queue pairs or bytes; latency: 1]
     #[arg(short, long = "tx-depth", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     tx_depth: Option<u32>,
 

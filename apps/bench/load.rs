@@ -149,7 +149,7 @@ impl Load {
             answered: plan.wants_answers(),
             both: plan.both_ways && verb != Verb::Send,
             layout,
-            depth: plan.depth(),
+            depth: plan.depth_of(size),
             group: plan.group(size),
             lanes: qps.iter().enumerate().map(lane).collect::<Result<_, _>>()?,
             done: 0,

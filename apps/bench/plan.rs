@@ -144,6 +144,8 @@ pub struct Plan {
 const DEPTH: u32 = 128;
 /// Messages outstanding on all queue pairs together: more only costs memory.
 const DEPTH_OF_ALL: u32 = 1 << 16;
+/// Bytes outstanding on all queue pairs together: with more, a run would not be over for seconds after its end.
+const BYTES_OF_ALL: u64 = 128 << 20;
 /// The least of one queue pair of many.
 const LEAST_DEPTH: u32 = 4;
 /// Messages outstanding on a queue pair of the load beside the test: enough to keep it busy.
@@ -176,6 +178,13 @@ impl Plan {
             _ => (DEPTH_OF_ALL / self.qps).clamp(LEAST_DEPTH, DEPTH),
         };
         self.depth.unwrap_or(suits)
+    }
+
+    /// Messages of `size` bytes outstanding on a queue pair: as many as [`depth`](Plan::depth) says, and fewer long ones.
+    pub fn depth_of(&self, size: u32) -> u32 {
+        let most = BYTES_OF_ALL / (u64::from(size.max(1)) * u64::from(self.qps));
+        let most = u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_DEPTH);
+        self.depth.unwrap_or_else(|| self.depth().min(most))
     }
 
     /// How many messages of `size` bytes have one completion: at most as many as are outstanding.
@@ -218,6 +227,9 @@ pub mod tests {
     fn depth_and_group_suit_the_test() {
         let one = plan();
         assert_eq!((one.depth(), one.group(64), one.group(65_536)), (128, 32, 1));
+        assert_eq!((one.depth_of(64), one.depth_of(1 << 20), one.depth_of(8 << 20)), (128, 128, 16));
+        let some = Plan { qps: 8, ..plan() };
+        assert_eq!((some.depth_of(1 << 16), some.depth_of(1 << 20), some.depth_of(8 << 20)), (128, 16, 4));
         let many = Plan { qps: 16_384, ..plan() };
         assert_eq!((many.depth(), many.group(64)), (4, 1));
         let latency = Plan { test: Test::WriteLat, ..plan() };
@@ -231,6 +243,6 @@ pub mod tests {
             (8, 8, 1, vec![1 << 20])
         );
         let told = Plan { depth: Some(10), group: Some(100), ..plan() };
-        assert_eq!((told.depth(), told.group(65_536)), (10, 10));
+        assert_eq!((told.depth(), told.group(65_536), told.depth_of(1 << 30)), (10, 10, 10));
     }
 }

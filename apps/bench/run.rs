@@ -73,16 +73,22 @@ fn serve(
     signals: &Signals,
     factory: Box<dyn ServiceFactory>,
 ) -> Result<(), Mistake> {
+    // What a round through all that is outstanding takes, at a microsecond for each message: with thousands of queue pairs
+    // longer than the timeouts, which would send all of it again.
+    let round = rxe_proto::Duration::from_micros(u64::from(plan.qps) * u64::from(plan.depth()));
+    let timeouts = EngineConfig::default();
     // A connection that is over keeps its place for a while.
     let connections = 2 * plan.connections() + 64;
     let config = RuntimeConfig {
         ports: vec![PortSettings { addresses: vec![plan.address], ..PortSettings::default() }],
         idle: IdlePolicy::Spin,
         engine: EngineConfig {
-            max_qp: EngineConfig::default().max_qp.max(connections),
+            max_qp: timeouts.max_qp.max(connections),
             max_cqe: MAX_CQE,
             window: WINDOW,
-            ..EngineConfig::default()
+            min_timeout: timeouts.min_timeout.max(round / 4),
+            initial_timeout: timeouts.initial_timeout.max(round),
+            ..timeouts
         },
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
