@@ -14,11 +14,12 @@ use crate::tables;
 const PAGES: [&str; 2] = ["performance.md", "choosing-a-port.md"];
 const END: &str = "<!-- bench:end -->";
 
-/// The parts that there are figures for.
-fn parts(results: &Results) -> Vec<(&'static str, String)> {
+/// The parts that there are figures for, with those plots that could be drawn.
+fn parts(results: &Results, plots: &[(&str, String)]) -> Vec<(&'static str, String)> {
     let sections = results.sections();
     let table = |section, name, make: fn(&Results) -> String, drawn: &[&str]| {
-        let images = drawn.iter().map(|plot| format!("\n![{plot}](plots/{plot}.svg)\n")).collect::<String>();
+        let drawn = drawn.iter().filter(|name| plots.iter().any(|(plot, _)| plot == *name));
+        let images = drawn.map(|plot| format!("\n![{plot}](plots/{plot}.svg)\n")).collect::<String>();
         sections.contains(&section).then(|| (name, make(results) + &images))
     };
     [
@@ -59,7 +60,8 @@ pub fn write(results: &Results, from: &Path, to: &Path) -> Result<(), String> {
         let path = from.join(name);
         pages.push(std::fs::read_to_string(&path).map_err(|error| say(&path, error))?);
     }
-    for (name, text) in parts(results) {
+    let plots = plots::all(results)?;
+    for (name, text) in parts(results, &plots) {
         let mut found = false;
         for page in &mut pages {
             if let Some(written) = with_part(page, name, &text) {
@@ -74,7 +76,7 @@ pub fn write(results: &Results, from: &Path, to: &Path) -> Result<(), String> {
         let path = to.join(name);
         std::fs::write(&path, page).map_err(|error| say(&path, error))?;
     }
-    for (name, svg) in plots::all(results)? {
+    for (name, svg) in plots {
         let path = folder.join(format!("{name}.svg"));
         std::fs::write(&path, svg).map_err(|error| say(&path, error))?;
     }

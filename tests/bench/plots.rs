@@ -59,6 +59,8 @@ struct Chart<'a> {
     /// How numbers on the horizontal axis are written.
     x_text: fn(f64) -> String,
     lines: Vec<Line>,
+    /// Whether the lines go down, so that the lower left corner is free for their names.
+    falls: bool,
 }
 
 fn ends(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
@@ -67,7 +69,7 @@ fn ends(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
 }
 
 impl Chart<'_> {
-    /// `None` when there is nothing to show.
+    /// `None` when there is nothing to show, or at one place only.
     fn draw(&self) -> Result<Option<String>, String> {
         let points = |line: &Line| -> Vec<(f64, f64)> {
             line.points.iter().map(|(x, y)| (self.x.1.place(*x), self.y.1.place(*y))).collect()
@@ -82,9 +84,12 @@ impl Chart<'_> {
         let (Some((left, right)), Some((low, high))) = (ends(all.clone().map(|p| p.0)), ends(all.map(|p| p.1))) else {
             return Ok(None);
         };
+        // One place is no axis.
+        if left == right {
+            return Ok(None);
+        }
         let low = if self.y.1 == Scale::Linear { 0.0 } else { low.floor() };
-        // Never empty.
-        let (right, high) = (right.max(left + 1e-3), if self.y.1 == Scale::Linear { high * 1.08 } else { high.ceil() });
+        let high = if self.y.1 == Scale::Linear { high * 1.3 } else { high.ceil() };
         let mut svg = String::new();
         let mut drawn = || -> Result<(), Box<dyn std::error::Error + '_>> {
             let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -113,7 +118,7 @@ impl Chart<'_> {
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
+                .position(if self.falls { SeriesLabelPosition::LowerLeft } else { SeriesLabelPosition::UpperLeft })
                 .background_style(WHITE.mix(0.8))
                 .border_style(BLACK.mix(0.3))
                 .draw()?;
@@ -159,13 +164,16 @@ fn ratios(results: &Results) -> Chart<'static> {
         y: ("ratio", Scale::Linear),
         x_text: |row| if row.fract() == 0.0 { row.to_string() } else { String::new() },
         lines: lines.into(),
+        falls: false,
     }
 }
 
 fn by_size<'a>(results: &Results, title: &'a str, y: (&'a str, Scale), find: fn(&Figure) -> Option<f64>) -> Chart<'a> {
     let mut lines: Vec<Line> = VERBS.iter().map(|(row, _)| line(results, Section::Sizes, row, row, find)).collect();
     lines.push(line(results, Section::Sizes, matrix::ECHO, "echo, frames turned round", find));
-    Chart { title, x: ("bytes of a message", Scale::Two), y, x_text: size_text, lines }
+    // Messages per second become fewer with their size, bytes more.
+    let falls = y.1 == Scale::Ten;
+    Chart { title, x: ("bytes of a message", Scale::Two), y, x_text: size_text, lines, falls }
 }
 
 fn latencies(results: &Results) -> Chart<'static> {
@@ -183,6 +191,7 @@ fn latencies(results: &Results) -> Chart<'static> {
             line(results, section, VERBS[1].0, "READ p50", |f| f.latency(|l| l.p50)),
             line(results, section, matrix::ECHO_LATENCY, "echo p50", |f| f.latency(|l| l.p50)),
         ],
+        falls: false,
     }
 }
 
@@ -193,6 +202,7 @@ fn queue_pairs(results: &Results) -> Chart<'static> {
         y: ("M/s", Scale::Linear),
         x_text: |qps| format!("{}", qps.round()),
         lines: vec![line(results, Section::QueuePairs, matrix::QPS_ROW, matrix::QPS_ROW, Figure::mega)],
+        falls: true,
     }
 }
 
@@ -204,6 +214,7 @@ fn lcores(results: &Results) -> Chart<'static> {
         y: ("M/s", Scale::Linear),
         x_text: |lcores| if lcores.fract() == 0.0 { lcores.to_string() } else { String::new() },
         lines: vec![line(matrix::HAND_OFF), line(matrix::QUEUES)],
+        falls: false,
     }
 }
 
@@ -223,6 +234,7 @@ fn loss(results: &Results) -> Chart<'static> {
         y: ("Gb/s", Scale::Linear),
         x_text: short,
         lines: vec![lossy(goodput), lossy(theory)],
+        falls: true,
     }
 }
 
