@@ -45,7 +45,7 @@ pub struct Scope {
     pub sections: Vec<Section>,
     /// CPUs that the target may have.
     pub targets: usize,
-    /// How long one run measures.
+    /// How long one run measures, of one size.
     pub seconds: f64,
     /// How often rows with goals are measured, and all others.
     pub rounds: [usize; 2],
@@ -120,6 +120,11 @@ impl Step {
         let (row, words) = (row.into(), words.into());
         let sizes = if words.contains(" -a ") { ALL_SIZES } else { 1 };
         Step { section, row, x, words, sizes }
+    }
+
+    /// How long it measures each size: where there are many, half as long, to be done in time.
+    fn measures(&self, scope: &Scope) -> f64 {
+        if self.sizes > 1 { scope.seconds / 2.0 } else { scope.seconds }
     }
 }
 
@@ -209,7 +214,7 @@ pub fn blocks(scope: &Scope) -> Vec<Block> {
     let rounds = |(blocks, count): (Vec<Block>, usize)| std::iter::repeat_n(blocks, count).flatten();
     let mut blocks: Vec<Block> = scope.sections.iter().map(round).flat_map(rounds).collect();
     for step in blocks.iter_mut().filter(|block| block.far != Far::Testpmd).flat_map(|block| &mut block.steps) {
-        step.words += &format!(" -D {} --warm-up {WARM_UP}", scope.seconds);
+        step.words += &format!(" -D {} --warm-up {WARM_UP}", step.measures(scope));
     }
     blocks
 }
@@ -218,7 +223,7 @@ pub fn blocks(scope: &Scope) -> Vec<Block> {
 pub fn seconds(blocks: &[Block], scope: &Scope) -> f64 {
     // Connecting and disconnecting thousands of queue pairs takes its time.
     let start = |step: &Step| if step.words.contains(&format!("-q {MANY_QPS} ")) { START_MANY } else { START };
-    let step = |step: &Step| start(step) + f64::from(step.sizes) * (scope.seconds + WARM_UP);
+    let step = |step: &Step| start(step) + f64::from(step.sizes) * (step.measures(scope) + WARM_UP);
     blocks.iter().map(|block| START + block.steps.iter().map(step).sum::<f64>()).sum()
 }
 
