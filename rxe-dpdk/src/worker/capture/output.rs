@@ -78,10 +78,13 @@ impl Output {
 
     /// Writes a frame, in the next file if it does not fit into this one. `lost` frames before it are missing.
     pub(super) fn write(&mut self, packet: &Packet<'_>, lost: u32) -> io::Result<Written> {
-        /// Of a packet's block, besides its bytes and its comment.
+        /// Of a packet's block, besides its bytes and its comment; and the block at the end of the file that says how many
+        /// frames an interface had. At most.
         const AROUND: usize = 64;
+        const END: usize = 80;
         if let Some(mib) = self.settings.size {
-            let more = (packet.bytes.len() + packet.comment.len() + AROUND) as u64;
+            let end = self.interfaces.len() * END;
+            let more = (packet.bytes.len() + packet.comment.len() + AROUND + end) as u64;
             if self.in_file + more > u64::from(mib) << 20 && self.counts.iter().any(|(frames, _)| *frames > 0) {
                 let Some(files) = self.settings.files else { return Ok(Written::Full) };
                 self.next_file(files)?;
@@ -265,6 +268,17 @@ mod tests {
         output.finish().unwrap();
         assert!(output.path().metadata().unwrap().len() <= 1 << 20);
         assert_eq!(folder.names(), ["a"]);
+    }
+
+    #[test]
+    fn a_file_is_no_longer_than_asked_for_to_its_last_block() {
+        let folder = Folder::new("exact");
+        let settings = CaptureSettings { size: Some(1), ..CaptureSettings::new(folder.0.join("a")) };
+        let mut output = Output::create(settings, ports()).unwrap();
+        while output.write(&packet(&[5; 20]), 0).unwrap() == Written::Yes {}
+        output.finish().unwrap();
+        let len = output.path().metadata().unwrap().len();
+        assert!((1 << 20) - 200 < len && len <= 1 << 20, "{len}");
     }
 
     #[test]
