@@ -167,6 +167,10 @@ fn cm_clients(mtu: u32) -> Vec<Client> {
 fn group(report: &mut Report, world: &World, mtu: u32, lcores: &str, write_lat: Option<u64>, clients: Vec<Client>) {
     let boot = || {
         let mut more = Vec::new();
+        if lcores.contains(',') {
+            // Two that spin would leave the emulated machine no processor of its own.
+            more.extend(["--idle", "sleep"].map(str::to_owned));
+        }
         if let Some(size) = write_lat {
             let text = format!("[service.perftest]\nwrite-lat-size = {size}\n");
             more.extend(world.config_file("perftest.toml", &text)?);
