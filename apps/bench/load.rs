@@ -231,8 +231,11 @@ impl Load {
                 continue;
             }
             let (index, count) = (wc.wr_id as u32 as usize, ((wc.wr_id ^ self.mark) >> 32) as u32);
+            // A receive for each message on its way, and none that the next size would find posted.
             if wc.opcode == WcOpcode::Recv
+                && self.refills
                 && let Some(lane) = self.lanes.get(index)
+                && lane.left > 0
             {
                 let receive = RecvWr { wr_id: wc.wr_id, sges: &[lane.local] };
                 cx.post_recv(lane.qpn, &receive).map_err(|error| format!("a receive cannot be posted: {error}"))?;

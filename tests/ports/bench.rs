@@ -106,6 +106,11 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
     for (value, power) in all.iter().zip(1..) {
         check(value, "write-bw", (1 << power, 1, 20));
     }
+    // One size after another on the same queue pair, each with receives of its own.
+    let all = measure(&socket, "send-lat -a -n 5 --warm-up 0");
+    for (value, power) in all.as_array().expect("an array").iter().zip(1..) {
+        check(value, "send-lat", (1 << power, 1, 5));
+    }
     mistakes(&socket);
     target.stop();
     let _ = std::fs::remove_file(&socket);
