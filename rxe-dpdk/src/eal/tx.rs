@@ -17,7 +17,7 @@ use super::port::PortInner;
 pub const MIN_FRAME: usize = 60;
 
 /// Frames that a stage holds before `push` refuses: what the port has not taken yet.
-pub(super) const STAGE: usize = 256;
+pub(super) const STAGE: usize = 2 * BURST;
 
 /// Free buffers that a stage keeps, so that the pool is asked once per burst.
 pub(super) const SPARES: usize = BURST;
@@ -55,8 +55,8 @@ rxe_proto::counters! {
 /// A transmit queue of a started port with the frames that wait for it. It has one owner at a time.
 ///
 /// [`push`](Self::push) lends room for a frame, to be written in place; frames leave in order, in bursts, at the
-/// latest with [`flush`](Self::flush). What the port does not take stays and is offered again: nothing that `push`
-/// accepted is dropped while the stage lives.
+/// latest with [`flush`](Self::flush). What the port does not take stays and is offered again with the next `flush`:
+/// nothing that `push` accepted is dropped while the stage lives.
 pub struct TxStage {
     port: u16,
     queue: u16,
@@ -66,6 +66,8 @@ pub struct TxStage {
     tail: usize,
     /// How many frames must wait before `push` sends by itself: a burst, or a full stage after the port refused.
     send_at: usize,
+    /// The port has refused frames since the last `flush`: it is not asked again before the next one.
+    refused: bool,
     /// Frames among them whose ICRC is still to be written, and how many. All are by the time they are offered to the port.
     unsealed: [Unsealed; STAGE],
     unsealed_count: usize,
@@ -100,6 +102,7 @@ impl TxStage {
             head: 0,
             tail: 0,
             send_at: BURST,
+            refused: false,
             unsealed: [Unsealed { index: 0, len: 0, seal: Seal { ip_at: 0, is_ipv4: false } }; STAGE],
             unsealed_count: 0,
             spares: [ptr::null_mut(); SPARES],
@@ -145,7 +148,8 @@ impl TxStage {
     }
 
     /// Room for one frame of `len` bytes, initialised but of any content: write all of it. The frame is staged with
-    /// this call. `None` when the stage is full and the port takes nothing, or the pool is empty: come again later.
+    /// this call. `None` when the stage is full and the port takes nothing, or the pool is empty: come again after the next
+    /// [`flush`](Self::flush).
     #[inline]
     pub fn push(&mut self, len: usize) -> Option<&mut [u8]> {
         if len > self.frame_len {
@@ -246,11 +250,12 @@ impl TxStage {
     /// Offers sealed frames to the port; returns how many of them still wait.
     #[inline]
     fn offer(&mut self) -> usize {
-        /// A port that took nothing this often in a row is full; the caller has better things to do than to insist.
-        const REFUSALS: u32 = 2;
-        let mut refusals = 0;
-        while self.head < self.tail && refusals < REFUSALS {
-            let offered = self.waiting();
+        /// Frames offered at once. Drivers look at all that they are offered before they see how many there is room for, so
+        /// that a port which takes few would cost a walk over the whole stage each time.
+        const OFFER: usize = 2 * BURST;
+        self.refused = false;
+        while self.head < self.tail && !self.refused {
+            let offered = self.waiting().min(OFFER);
             // SAFETY: the port is started and stays so while we hold it, and this is the only TxStage of that queue.
             // The mbufs are ours; the driver takes over as many of the first as it reports.
             let sent = usize::from(unsafe {
@@ -263,16 +268,16 @@ impl TxStage {
             });
             self.head += sent.min(offered);
             self.stats.frames.add(sent as u64);
-            if sent < offered {
-                self.stats.port_full.inc();
-            }
-            if sent == 0 {
-                refusals += 1;
-            }
+            self.refused = sent < offered;
         }
-        self.staged.copy_within(self.head..self.tail, 0);
-        self.tail -= self.head;
-        self.head = 0;
+        if self.refused {
+            self.stats.port_full.inc();
+        }
+        if self.head > 0 {
+            self.staged.copy_within(self.head..self.tail, 0);
+            self.tail -= self.head;
+            self.head = 0;
+        }
         self.send_at = if self.tail == 0 { BURST } else { STAGE };
         self.tail
     }
@@ -280,7 +285,7 @@ impl TxStage {
     /// Sends when it is time to, and says whether one more frame fits.
     #[inline]
     fn make_room(&mut self) -> bool {
-        if self.tail >= self.send_at && self.flush() == STAGE {
+        if self.tail >= self.send_at && (self.refused || self.flush() == STAGE) {
             self.stats.stage_full.inc();
             return false;
         }

@@ -158,7 +158,7 @@ impl Worker {
         while self.take_over(now) {}
         let Dispatcher { engine, services, tx, .. } = &mut self.dispatcher;
         services.count_left(engine);
-        engine.transmit(now, tx);
+        while engine.transmit(now, tx) > 0 {}
         self.send_rest();
         self.await_all(
             |flags| &flags.sent_all,

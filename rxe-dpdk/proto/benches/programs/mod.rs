@@ -195,7 +195,7 @@ impl World {
                 self.initiator.engine.transmit(self.now, &mut self.there);
             }
         }
-        self.initiator.engine.transmit(self.now, &mut self.there);
+        while self.initiator.engine.transmit(self.now, &mut self.there) > 0 {}
         assert!(!self.initiator.engine.wants_transmit(), "a round does not fit");
     }
 
@@ -216,7 +216,7 @@ impl World {
                     self.target.engine.post_recv(wc.qpn, &wr).unwrap();
                 }
             }
-            self.target.engine.transmit(self.now, &mut self.back);
+            while self.target.engine.transmit(self.now, &mut self.back) > 0 {}
         }
         assert!(!self.target.engine.wants_transmit(), "the answers do not fit");
     }

@@ -58,6 +58,9 @@ pub struct EngineConfig {
     pub read_quantum: u32,
     /// Request packets that a queue pair sends before the next one gets its turn.
     pub send_quantum: u32,
+    /// Packets for one port after which a call of [`transmit`](super::Engine::transmit) leaves the rest to the next one: so
+    /// that its caller looks at what has come in meanwhile. The queue pair whose turn it is keeps it to the end.
+    pub transmit_quantum: u32,
 }
 
 impl Default for EngineConfig {
@@ -87,6 +90,7 @@ impl Default for EngineConfig {
             ack_every: 64,
             read_quantum: 16,
             send_quantum: 16,
+            transmit_quantum: 64,
         }
     }
 }
@@ -110,6 +114,7 @@ impl EngineConfig {
         self.ack_every = self.ack_every.clamp(1, self.window.div_ceil(2));
         self.read_quantum = self.read_quantum.max(1);
         self.send_quantum = self.send_quantum.max(1);
+        self.transmit_quantum = self.transmit_quantum.max(1);
         self
     }
 }

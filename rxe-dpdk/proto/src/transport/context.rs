@@ -12,6 +12,7 @@ use crate::wire::{
 use super::ah::AhTable;
 use super::cq::CqTable;
 use super::recv_queue::RecvQueue;
+use super::rotation::Rotations;
 use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
 use super::{AsyncEvent, CqId, EngineConfig, Qpn, SrqId, TransportStats, WorkCompletion};
@@ -32,8 +33,8 @@ pub(super) struct Context {
     pub(super) events: VecDeque<AsyncEvent>,
     /// The last packets that made queue pairs go to error, in words and without remote keys.
     pub(super) offenders: VecDeque<(Qpn, String)>,
-    /// Slots of queue pairs that may have something to transmit, each at most once (a flag in the queue pair).
-    pub(super) active: VecDeque<u16>,
+    /// Queue pairs that may have something to transmit.
+    pub(super) active: Rotations,
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
     pub(super) emitter: Emitter,

@@ -20,6 +20,7 @@ mod qp;
 mod recv_queue;
 mod requester;
 mod responder;
+mod rotation;
 mod seq;
 mod sge;
 mod srq;

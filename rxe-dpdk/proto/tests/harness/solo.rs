@@ -197,14 +197,14 @@ impl Solo {
         self.inject(&frame);
     }
 
-    /// Lets the engine write what it wants to and checks each frame; returns them as text.
+    /// Lets the engine write all that it wants to and checks each frame; returns them as text.
     pub fn transmit(&mut self) -> Vec<String> {
         self.transmit_at_most(None)
     }
 
     pub fn transmit_at_most(&mut self, room: Option<usize>) -> Vec<String> {
         let mut tx = TxFrames { room, ..TxFrames::default() };
-        self.node.engine.transmit(self.now, &mut tx);
+        while self.node.engine.transmit(self.now, &mut tx) > 0 {}
         self.node.collect();
         self.frames = tx.frames.into_iter().map(|(_, frame)| frame).collect();
         self.frames.iter().map(|frame| self.describe(frame)).collect()

@@ -18,14 +18,11 @@ use super::context::{Context, Emitter, Turn};
 use super::cq::CqTable;
 use super::multicast::MulticastTable;
 use super::qp::Qp;
+use super::rotation::Rotations;
 use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
 use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
-
-/// Queue pairs that a full port may refuse before a call of `transmit` gives up: enough that those of another port, which
-/// has room, come to their turn soon.
-const REFUSALS: usize = 32;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///
@@ -68,7 +65,7 @@ impl Engine {
                 timers,
                 events: VecDeque::new(),
                 offenders: VecDeque::new(),
-                active: VecDeque::new(),
+                active: Rotations::default(),
                 emitter: Emitter::new(Arc::clone(&stats)),
                 stats,
                 drops: Arc::default(),
@@ -160,30 +157,28 @@ impl Engine {
     }
 
     /// Writes what is owed: replies, READ responses and requests, a quantum for each queue pair in turn, until nothing
-    /// is left or `tx` takes no more. Returns how many packets were written.
+    /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is written; all that for each
+    /// port. Returns how many packets were written; [`wants_transmit`](Engine::wants_transmit) says whether there is more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
+        (0..self.cx.active.ports()).map(|port| self.transmit_by(port, now, tx)).sum()
+    }
+
+    fn transmit_by(&mut self, port: usize, now: Instant, tx: &mut impl TxQueue) -> usize {
+        let quantum = self.cx.config.transmit_quantum as usize;
         let mut written = 0;
-        // Queue pairs refused in a row: another one may use another port. Not all are asked, or with thousands of them each
-        // full port would cost a walk through all; the next call goes on where this one ends.
-        let mut refused = 0;
-        while refused < self.cx.active.len().min(REFUSALS) {
-            let Some(slot) = self.cx.active.pop_front() else { break };
+        while written < quantum
+            && let Some(slot) = self.cx.active.next(port)
+        {
             let Some(qp) = self.qps.in_slot(slot) else { continue };
             let (frames, turn) = qp.transmit(&mut self.cx, now, tx);
             written += frames;
             match turn {
-                Turn::Idle => {
-                    qp.set_inactive();
-                    refused = 0;
-                }
-                Turn::More => {
-                    self.cx.active.push_back(slot);
-                    refused = 0;
-                }
+                Turn::Idle => qp.set_inactive(),
+                Turn::More => self.cx.active.another(port, slot),
                 Turn::Refused => {
                     self.cx.stats.transmit_stalls.inc();
-                    self.cx.active.push_back(slot);
-                    refused += 1;
+                    self.cx.active.give_back(port, slot);
+                    break;
                 }
             }
         }

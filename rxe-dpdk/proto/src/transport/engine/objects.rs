@@ -63,7 +63,7 @@ impl Engine {
         self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges)));
         // Whatever the data path keeps per queue pair gets its room here.
         self.cx.timers.grow(self.qps.slots());
-        self.cx.active.reserve(self.qps.len().saturating_sub(self.cx.active.len()));
+        self.cx.active.grow(self.qps.len());
         Ok(qpn)
     }
 
@@ -114,7 +114,7 @@ impl Engine {
             self.groups.forget(qpn);
         }
         self.cx.timers.remove(u32::from(qpn.slot()));
-        self.cx.active.retain(|&slot| slot != qpn.slot());
+        self.cx.active.forget(qpn.slot());
         Ok(())
     }
 

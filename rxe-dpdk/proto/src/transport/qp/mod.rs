@@ -6,7 +6,7 @@ mod follow;
 use std::fmt;
 
 use crate::mem::PdId;
-use crate::wire::{Path, PathMtu};
+use crate::wire::{Path, PathMtu, PortId};
 
 use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, check_limit};
 use super::common::{Common, Failure};
@@ -37,7 +37,7 @@ use follow::Follow;
 pub(super) struct Qp {
     pub(super) common: Common,
     pub(super) state: QpState,
-    /// Whether the slot stands in the context's list of active ones.
+    /// Whether the slot stands in one of the context's rotations.
     active: bool,
     /// Whether communication is established: the event was raised or need not be.
     pub(super) established: bool,
@@ -142,7 +142,9 @@ impl Qp {
     pub(super) fn activate(&mut self, cx: &mut Context) {
         if !self.active {
             self.active = true;
-            cx.active.push_back(self.common.qpn.slot());
+            let port = self.link.as_ref().map(|link| link.template.port()).or(self.common.port);
+            // Without a port it sends nothing, and is told so in any rotation.
+            cx.active.enter(port.unwrap_or(PortId(0)), self.common.qpn.slot());
         }
     }
 
@@ -324,7 +326,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The slot was taken from the list of active ones.
+    /// The slot was taken out of its rotation.
     pub(super) fn set_inactive(&mut self) {
         self.active = false;
     }
