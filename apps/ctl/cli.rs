@@ -58,6 +58,8 @@ pub enum Verb {
         qpn: Option<u32>,
     },
     /// Memory regions and windows. Keys are secrets: who knows one may reach the memory
+    ///
+    /// Numbered regions, of which a target may have very many, share a row; with --json each has its own entry.
     Mr,
     /// Connections of the connection manager
     Connections,

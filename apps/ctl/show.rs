@@ -1,5 +1,6 @@
 //! Answers as text, in the shape of the tools that people know.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -292,17 +293,24 @@ pub fn mrs(mrs: &[Mr]) -> String {
         ("ACCESS", Left),
     ];
     let mut table = Table::new("", &columns);
-    table.rows.extend(mrs.iter().map(|mr| {
-        vec![
-            format!("{:#010x}", mr.key),
+    // There may be a hundred thousand numbered regions: those of one name share a row.
+    let mut counts = HashMap::<&str, usize>::new();
+    mrs.iter().filter_map(|mr| mr.numbered.as_deref()).for_each(|name| *counts.entry(name).or_default() += 1);
+    table.rows.extend(mrs.iter().filter_map(|mr| {
+        let count = match &mr.numbered {
+            Some(name) => Some(counts.remove(name.as_str())?),
+            None => None,
+        };
+        Some(vec![
+            count.map_or_else(|| format!("{:#010x}", mr.key), |count| format!("{count} keys")),
             mr.kind.clone(),
-            dash(mr.name.as_ref()),
+            dash(mr.numbered.as_ref().or(mr.name.as_ref())),
             mr.lcore.map_or_else(|| "all".to_owned(), |lcore| lcore.to_string()),
             mr.pdn.to_string(),
-            format!("{:#x}", mr.iova),
+            if count.is_some() { "-".to_owned() } else { format!("{:#x}", mr.iova) },
             mr.mrlen.to_string(),
             mr.access.join(","),
-        ]
+        ])
     }));
     table.text()
 }
@@ -418,6 +426,29 @@ pub fn services(services: &[Service]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbered_regions_share_a_row() {
+        let mr = |key: u32, name: Option<&str>, numbered: Option<&str>| Mr {
+            lcore: name.is_none().then_some(0),
+            key,
+            kind: "region".to_owned(),
+            name: name.map(str::to_owned),
+            numbered: numbered.map(str::to_owned),
+            iova: 0x1000 * u64::from(key),
+            mrlen: 4096,
+            pdn: 1,
+            access: vec!["remote_read".to_owned()],
+        };
+        let many = |n: u32| mr(n, Some(&format!("many{n}")), Some("many*"));
+        let one = mr(0xAB, Some("scratch"), None);
+        let text = mrs(&[many(2), one, many(1), mr(7, None, None), many(3)]);
+        let words: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0], ["3", "keys", "region", "many*", "all", "1", "-", "4096", "remote_read"]);
+        assert_eq!(words[1], ["0x000000ab", "region", "scratch", "all", "1", "0xab000", "4096", "remote_read"]);
+        assert_eq!(words[2], ["0x00000007", "region", "-", "0", "1", "0x7000", "4096", "remote_read"]);
+        assert_eq!(words.len(), 3, "{text}");
+    }
 
     #[test]
     fn devinfo_looks_like_ibv_devinfo() {

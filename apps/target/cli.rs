@@ -100,9 +100,10 @@ struct Args {
     #[arg(long, value_name = "NAME", help_heading = "Services")]
     service: Vec<String>,
 
-    /// Export a memory region, SIZE in bytes or with K, M, G; watch prints its text whenever its first byte changes, until
-    /// that is a 'q'; other local processes may map PATH; may repeat [default: default=1M]
-    #[arg(long, value_name = "NAME=SIZE[,watch][,file=PATH]", help_heading = "Services")]
+    /// Export a memory region, SIZE in bytes or with K, M, G; with COUNT, that many: NAME0, NAME1 and so on; watch prints
+    /// its text whenever its first byte changes, until that is a 'q'; other local processes may map PATH; may repeat
+    /// [default: default=1M]
+    #[arg(long, value_name = "NAME=SIZE[*COUNT][,watch][,file=PATH]", help_heading = "Services")]
     region: Vec<RegionSpec>,
 
     /// CM port of the region service [default: 4792]
@@ -291,13 +292,13 @@ mod tests {
     fn every_option_arrives() {
         let settings = serve(
             "-- --gateway 10.0.0.254 --route 10.1.0.0/16=10.0.0.253 --vlan 5 --traffic-class 0x2e --pcp 3 \
-             --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region-port 5000 \
+             --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region c=4K*1000 --region-port 5000 \
              --idle sleep:20 --log debug --fault rx.drop=0.01,tx.drop=0.01,seed=7 --capture rxe.pcapng",
         );
         let port = &settings.ports[&0];
         assert_eq!((port.gateways.len(), port.routes.len(), port.vlan.is_some()), (1, 1, true));
         assert_eq!(settings.services.map(|s| s.len()), Some(2));
-        assert_eq!(settings.regions.map(|r| r[1].value.size), Some(2 << 20));
+        assert_eq!(settings.regions.map(|r| (r[1].value.size, r[2].value.count)), Some((2 << 20, Some(1000))));
         assert!(settings.region_port.is_some() && settings.idle.is_some() && settings.log.is_some());
         assert!(settings.traffic_class.is_some() && settings.pcp.is_some());
         let capture = settings.capture_file.map(|file| file.value.0).expect("a capture");

@@ -51,6 +51,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
     let regions = config.regions.iter().map(|region| RegionSettings {
         name: region.name.clone(),
         size: region.size,
+        count: region.count,
         file: region.file.clone(),
     });
     RuntimeConfig {

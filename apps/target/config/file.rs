@@ -11,12 +11,13 @@ use toml::Spanned;
 use super::capture::CaptureSection;
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
+use super::region::{RegionCount, RegionName, RegionSpec};
 use super::service::ServiceSections;
 use super::settings::{Origin, PortSettings, Settings, Sourced};
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Network, Pcp, RegionName, RegionSpec,
-    RouteSpec, ServicePort, Size, Text, TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Network, Pcp, RouteSpec, ServicePort, Size,
+    Text, TrafficClass, Vlan,
 };
 use crate::mistake::{Mistake, mistake};
 
@@ -82,6 +83,7 @@ struct Route {
 struct Region {
     name: Value<RegionName>,
     size: Text<Size>,
+    count: Option<Text<RegionCount>>,
     #[serde(default)]
     watch: bool,
     file: Option<PathBuf>,
@@ -125,7 +127,8 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
     if !file.region.is_empty() {
         let regions = file.region.into_iter().map(|region| {
             let (size, watch, file) = (region.size.0.0, region.watch, region.file);
-            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, watch, file })
+            let count = region.count.map(|Text(RegionCount(count))| count);
+            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, count, watch, file })
         });
         settings.regions = Some(regions.collect());
     }
@@ -271,6 +274,11 @@ mod tests {
             watch = true
             file = "/dev/shm/scratch"
 
+            [[region]]
+            name = "many"
+            size = "4K"
+            count = 1000
+
             [[fault.rule]]
             action = "nak"
             code = "remote-access"
@@ -286,7 +294,8 @@ mod tests {
         assert_eq!(port.mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
         let regions = settings.regions.expect("regions");
         assert_eq!((regions[0].value.size, regions[0].value.name.as_str()), (64 << 20, "scratch"));
-        assert!(regions[0].value.watch);
+        assert!(regions[0].value.watch && regions[0].value.count.is_none());
+        assert_eq!((regions[1].value.size, regions[1].value.count), (4096, Some(1000)));
         let faults = settings.fault.expect("faults").value.resolve().expect("right ones");
         assert_eq!(
             crate::config::fault_text(&faults).as_deref(),

@@ -8,6 +8,7 @@ mod fault;
 mod fault_rule;
 mod file;
 mod limits;
+mod region;
 mod service;
 mod settings;
 mod transport;
@@ -16,7 +17,6 @@ mod values;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 
 use rxe_dpdk::host::{Cidr, Route};
 use rxe_dpdk::rxe_proto::transport::EngineConfig;
@@ -33,12 +33,13 @@ pub use file::load;
 #[cfg(test)]
 pub use file::parse;
 pub use limits::Limits;
+pub use region::{MAX_REGION_NAME, RegionSpec};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;
 pub use settings::{Origin, Settings, Sourced};
 pub use values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, MAX_REGION_NAME, MetricsAddress, Mtu, OnPort, Pcp, RegionSpec,
-    RouteSpec, ServicePort, TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Pcp, RouteSpec, ServicePort,
+    TrafficClass, Vlan,
 };
 
 /// The port that the `region` service listens on when nothing else is said.
@@ -128,10 +129,10 @@ impl Config {
         };
         let service = settings.service.unwrap_or_default();
         let services = resolve_services(settings.services, known_services)?;
-        let mut regions = resolve_regions(settings.regions.unwrap_or_default())?;
+        let mut regions = region::resolve(settings.regions.unwrap_or_default())?;
         if regions.is_empty() && services.iter().any(|s| s == REGION_SERVICE) {
             let (name, size) = DEFAULT_REGION;
-            regions.push(RegionSpec { name: name.to_owned(), size, watch: false, file: None });
+            regions.push(RegionSpec::plain(name, size));
         }
         let faults = match settings.fault {
             Some(Sourced { value, origin }) => match value.resolve() {
@@ -175,7 +176,7 @@ impl fmt::Display for Config {
         }
         write!(f, "services {}", self.services.join(" "))?;
         for region in &self.regions {
-            write!(f, ", region {} of {} bytes", region.name, region.size)?;
+            write!(f, ", {region}")?;
         }
         if let Some(faults) = fault_text(&self.faults) {
             write!(f, ", faults: {faults}")?;
@@ -270,25 +271,6 @@ fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Resu
         return mistake!("the list of services is empty: leave 'services' out for all of {}", known.join(", "));
     }
     Ok(chosen)
-}
-
-fn resolve_regions(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, Mistake> {
-    let mut regions: Vec<RegionSpec> = Vec::new();
-    for Sourced { value, origin } in given {
-        if regions.iter().any(|r| r.name == value.name) {
-            return mistake!("{origin}: the region '{}' is given twice: give each region its own name", value.name);
-        }
-        let file: Option<&PathBuf> = value.file.as_ref();
-        if let Some(first) = file.and_then(|file| regions.iter().find(|r| r.file.as_ref() == Some(file))) {
-            return mistake!(
-                "{origin}: the regions '{}' and '{}' have the same file: give each its own",
-                first.name,
-                value.name
-            );
-        }
-        regions.push(value);
-    }
-    Ok(regions)
 }
 
 #[cfg(test)]

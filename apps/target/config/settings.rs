@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use super::capture::{CaptureFile, CaptureSection};
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
+use super::region::RegionSpec;
 use super::service::ServiceSections;
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Pcp, RegionSpec, RouteSpec, ServicePort,
-    TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass,
+    Vlan,
 };
 
 /// Where a value came from.

@@ -31,7 +31,7 @@ fn wrong(text: &str) -> String {
 fn defaults_serve_everything() {
     let config = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
     assert_eq!(config.services, KNOWN);
-    assert_eq!(config.regions, [RegionSpec { name: "default".into(), size: 1 << 20, watch: false, file: None }]);
+    assert_eq!(config.regions, [RegionSpec::plain("default", 1 << 20)]);
     assert_eq!((config.region_port, config.idle, config.log), (4792, Idle::Pause, LevelFilter::INFO));
     assert_eq!((config.traffic_class, config.pcp), (None, 0));
     assert_eq!((config.faults, config.capture, config.pingpong), (Vec::new(), None, PingpongConfig::default()));
@@ -92,6 +92,18 @@ fn what_cannot_work_is_refused_with_its_place() {
                 "{PORT}[[region]]\nname = \"a\"\nsize = 1\nfile = \"/f\"\n[[region]]\nname = \"b\"\nsize = 2\nfile = \"/f\"\n"
             ),
             "t.toml, line 8, key 'name': the regions 'a' and 'b' have the same file: give each its own",
+        ),
+        (
+            &format!("{PORT}[[region]]\nname = \"a\"\nsize = 64\ncount = 10\n[[region]]\nname = \"a9\"\nsize = 2\n"),
+            "t.toml, line 8, key 'name': the region 'a9' is given twice: give each region its own name",
+        ),
+        (
+            &format!("{PORT}[[region]]\nname = \"a\"\nsize = 64\ncount = 0\n"),
+            "t.toml, line 6, key 'count': '0' is not a number of regions: it goes from 1 to 1000000",
+        ),
+        (
+            &format!("{PORT}[[region]]\nname = \"a\"\nsize = 64\ncount = 2\nwatch = true\n"),
+            "t.toml, line 4, key 'name': the numbered regions 'a' cannot be watched: leave watch out, or their count",
         ),
         (
             &format!("{PORT}[fault]\nrx = {{ delayed = 0.5 }}\n"),

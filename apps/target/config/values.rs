@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -16,12 +15,12 @@ use crate::mistake::{Mistake, mistake};
 
 /// Most ports that DPDK knows, as Debian builds it.
 const MAX_PORTS: u16 = 32;
-/// Longest region name: what the REP's private data has room for.
-pub const MAX_REGION_NAME: usize = 32;
 /// How long an idle worker sleeps when `sleep` is asked for without a time.
 const DEFAULT_SLEEP: Duration = Duration::from_micros(50);
 /// Longest nap: beyond it, the timers of the protocol would come late.
 const MAX_SLEEP_MICROS: u64 = 10_000;
+/// Most bytes: what no machine has is a slip of the finger, and would overflow further on.
+pub const MAX_BYTES: usize = 1 << 46;
 
 /// A value that belongs to one port, written `VALUE` for port 0 or `portN:VALUE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -318,70 +317,9 @@ impl FromStr for Size {
         };
         let bytes = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
         match bytes {
-            // What no machine has is a slip of the finger, and would overflow further on.
-            Some(bytes) if (1..=1 << 46).contains(&bytes) => Ok(Size(bytes)),
+            Some(bytes) if (1..=MAX_BYTES).contains(&bytes) => Ok(Size(bytes)),
             _ => mistake!("'{text}' is not a size: write bytes, or a number with K, M or G, as 64M"),
         }
-    }
-}
-
-/// The name of a region: printable ASCII without `=`, `,` and blanks, which command lines use otherwise.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RegionName(pub String);
-
-impl FromStr for RegionName {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<RegionName, Mistake> {
-        let legal = text.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',');
-        if legal && (1..=MAX_REGION_NAME).contains(&text.len()) {
-            return Ok(RegionName(text.to_owned()));
-        }
-        mistake!(
-            "'{}' is not a region name: up to {MAX_REGION_NAME} letters, digits and signs without blanks, '=' and ','",
-            text.escape_default()
-        )
-    }
-}
-
-/// A memory region to export, written `NAME=SIZE[,watch][,file=PATH]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RegionSpec {
-    /// The name that clients ask for.
-    pub name: String,
-    /// Length in bytes.
-    pub size: usize,
-    /// Its text is printed whenever its first byte changes.
-    pub watch: bool,
-    /// The file that other local processes may map.
-    pub file: Option<PathBuf>,
-}
-
-impl FromStr for RegionSpec {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<RegionSpec, Mistake> {
-        let Some((name, rest)) = text.split_once('=') else {
-            return mistake!("'{text}' is not a region: write NAME=SIZE[,watch][,file=PATH], as scratch=64M");
-        };
-        let (size, options) = rest.split_once(',').map_or((rest, None), |(size, options)| (size, Some(options)));
-        let (watch, option) = match options {
-            Some("watch") => (true, None),
-            Some(options) => match options.strip_prefix("watch,") {
-                Some(option) => (true, Some(option)),
-                None => (false, Some(options)),
-            },
-            None => (false, None),
-        };
-        // A path may hold commas, so it takes all that follows.
-        let file = match option.map(|option| (option, option.strip_prefix("file="))) {
-            None => None,
-            Some((_, Some(path))) if !path.is_empty() => Some(PathBuf::from(path)),
-            Some((option, _)) => {
-                return mistake!("'{option}' is not an option of a region: they are watch, and file=PATH behind it");
-            }
-        };
-        Ok(RegionSpec { name: name.parse::<RegionName>()?.0, size: size.parse::<Size>()?.0, watch, file })
     }
 }
 
@@ -494,26 +432,12 @@ mod tests {
     }
 
     #[test]
-    fn regions_and_sizes() {
-        let region: RegionSpec = "scratch=64M,file=/dev/hugepages/a,b".parse().expect("a region");
-        assert_eq!((region.name.as_str(), region.size), ("scratch", 64 << 20));
-        assert_eq!(region.file, Some(PathBuf::from("/dev/hugepages/a,b")));
-        let watched = |text: &str| text.parse().map(|region: RegionSpec| (region.watch, region.file.is_some()));
-        assert_eq!(watched("a=1M").ok(), Some((false, false)));
-        assert_eq!(watched("a=1M,watch").ok(), Some((true, false)));
-        assert_eq!(watched("a=1M,watch,file=/f").ok(), Some((true, true)));
-        assert_eq!(watched("a=1M,file=/f,watch").ok(), Some((false, true)), "part of the path");
+    fn sizes_are_bytes_or_multiples() {
         assert_eq!("1g".parse(), Ok(Size(1 << 30)));
         assert_eq!("4096".parse(), Ok(Size(4096)));
         for text in ["", "M", "0", "-1", "1T", "99999999999G", "1µ"] {
             assert!(wrong::<Size>(text).contains("is not a size"), "{text}");
         }
-        assert!(wrong::<RegionSpec>("scratch").contains("write NAME=SIZE"));
-        assert!(wrong::<RegionSpec>("=1M").contains("is not a region name"));
-        assert!(wrong::<RegionSpec>("a b=1M").contains("is not a region name"));
-        assert!(wrong::<RegionSpec>(&format!("{}=1M", "x".repeat(33))).contains("is not a region name"));
-        assert!(wrong::<RegionSpec>("a=1M,mode=rw").contains("they are watch, and file=PATH"));
-        assert!(wrong::<RegionSpec>("a=1M,watch,").contains("'' is not an option"));
     }
 
     #[test]

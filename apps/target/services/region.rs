@@ -1,7 +1,7 @@
 //! Exports named memory regions: docs/region-protocol.md is the contract with clients.
 //!
 //! The private data of the REQ names the region (empty: the first); that of the REP tells where it is, how long, and
-//! its key. From then on the client READs, WRITEs and does atomics on it, and we do nothing, except that
+//! its key. `NAME*` names the directory of numbered regions, which tells so of each. From then on the client READs, WRITEs and does atomics on it, and we do nothing, except that
 //! [watched](super::watch) regions are looked at.
 
 use std::collections::HashMap;
@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
-use rxe_dpdk::worker::{NamedRegion, QpCaps};
+use rxe_dpdk::worker::{NamedRegion, QpCaps, RegionNames, Which};
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::Access;
+use rxe_proto::mem::{Access, MemoryRegion, PdId};
 use rxe_proto::transport::{Qpn, RecvWr, WcStatus, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 
@@ -31,8 +31,10 @@ const PEER_ACCESS: Access =
     Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::FLUSH_GLOBAL);
 /// Receives without buffers, which WRITEs with immediate data use up.
 const RECEIVES: u32 = 16;
+/// Length of what says where a region is.
+const PLACE: usize = 24;
 /// Length of the description in the REP.
-const DESCRIPTION: usize = 24 + MAX_REGION_NAME;
+const DESCRIPTION: usize = PLACE + MAX_REGION_NAME;
 /// Most private data of a REJ.
 const MAX_REFUSAL: usize = 148;
 
@@ -58,17 +60,17 @@ impl Wanted<'_> {
         }
     }
 
-    /// Finds the region among `names`, or words the refusal.
-    fn find<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> Result<usize, String> {
+    /// Finds what is wanted: the position of its names among `exported`, and which of them it is; or words the refusal.
+    fn find<'n>(&self, exported: impl Iterator<Item = RegionNames<'n>> + Clone) -> Result<(usize, Which), String> {
         let known = || {
-            let list: Vec<&str> = names.clone().collect();
+            let list: Vec<String> = exported.clone().map(|names| names.to_string()).collect();
             if list.is_empty() { "no region is exported".to_owned() } else { format!("known: {}", list.join(", ")) }
         };
         let mut text = match self {
-            Wanted::First if names.clone().next().is_some() => return Ok(0),
+            Wanted::First if exported.clone().next().is_some() => return Ok((0, Which::Number(0))),
             Wanted::First => known(),
-            Wanted::Named(name) => match names.clone().position(|n| n == *name) {
-                Some(index) => return Ok(index),
+            Wanted::Named(name) => match exported.clone().enumerate().find_map(|(at, n)| Some((at, n.find(name)?))) {
+                Some(found) => return Ok(found),
                 None => format!("unknown region '{}'; {}", name.escape_debug(), known()),
             },
             Wanted::Nonsense => format!("the private data is no region name; {}", known()),
@@ -78,13 +80,19 @@ impl Wanted<'_> {
     }
 }
 
+/// Where a region is: an entry of a directory, and how the private data of the REP begins.
+fn place(mr: &MemoryRegion) -> [u8; PLACE] {
+    let mut place = [0; PLACE];
+    place[..8].copy_from_slice(&mr.addr().to_be_bytes());
+    place[8..16].copy_from_slice(&mr.len().to_be_bytes());
+    place[16..20].copy_from_slice(&mr.rkey().to_be_bytes());
+    place
+}
+
 /// The private data of the REP.
-fn describe(name: &str, address: u64, length: u64, rkey: u32) -> Vec<u8> {
+fn describe(name: &str, mr: &MemoryRegion) -> Vec<u8> {
     let mut description = Vec::with_capacity(DESCRIPTION);
-    description.extend_from_slice(&address.to_be_bytes());
-    description.extend_from_slice(&length.to_be_bytes());
-    description.extend_from_slice(&rkey.to_be_bytes());
-    description.extend_from_slice(&[0; 4]);
+    description.extend_from_slice(&place(mr));
     description.extend_from_slice(name.as_bytes());
     description.resize(DESCRIPTION, 0);
     description
@@ -94,6 +102,8 @@ fn describe(name: &str, address: u64, length: u64, rkey: u32) -> Vec<u8> {
 struct Region {
     /// Live connections.
     clients: HashMap<Qpn, SocketAddr>,
+    /// Where each of the numbered regions is, for peers to READ; by the position of their names.
+    directories: HashMap<usize, MemoryRegion>,
     /// The names of the regions to watch, and the watches: on one worker.
     watched: Arc<[String]>,
     watches: Vec<Watch>,
@@ -101,11 +111,26 @@ struct Region {
 }
 
 impl Region {
-    fn open(cx: &mut Context<'_>, region: &NamedRegion) -> Result<Qpn, (RejReason, String)> {
+    /// Makes the directories of numbered regions. Where there is no memory for one, who asks for it is told so.
+    fn list(&mut self, cx: &mut Context<'_>) {
+        let numbered = cx.regions().iter().enumerate().filter(|(_, region)| region.is_numbered);
+        let places = |region: &NamedRegion| region.mrs.iter().flat_map(place).collect::<Vec<u8>>();
+        let numbered: Vec<_> = numbered.map(|(at, region)| (at, region.pd, places(region))).collect();
+        for (at, pd, places) in numbered {
+            let Ok(memory) = cx.alloc_memory(places.len()) else { continue };
+            // As long as what is written.
+            let _ = memory.write(0, &places);
+            if let Ok(directory) = cx.register(pd, memory, Access::REMOTE_READ) {
+                self.directories.insert(at, directory);
+            }
+        }
+    }
+
+    fn open(cx: &mut Context<'_>, pd: PdId) -> Result<Qpn, (RejReason, String)> {
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let qp = cx
-            .create_qp(&QpSpec::rc(region.pd, caps, PEER_ACCESS))
+            .create_qp(&QpSpec::rc(pd, caps, PEER_ACCESS))
             .map_err(|error| (RejReason::NoQp, format!("no queue pair: {error}")))?;
         for _ in 0..RECEIVES {
             if let Err(error) = cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[] }) {
@@ -119,9 +144,11 @@ impl Region {
 
 impl Service for Region {
     fn start(&mut self, cx: &mut Context<'_>) {
+        self.list(cx);
         if cx.worker() == 0 {
             let watched = cx.regions().iter().filter(|region| self.watched.contains(&region.name));
-            self.watches = watched.map(|region| Watch::new(&region.name, region.mr.memory().clone())).collect();
+            let watch = |region: &NamedRegion| Some(Watch::new(&region.name, region.mrs.first()?.memory().clone()));
+            self.watches = watched.filter_map(watch).collect();
         }
         if !self.watches.is_empty() {
             cx.set_timer(LOOK, 0);
@@ -146,14 +173,23 @@ impl Service for Region {
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let wanted = Wanted::parse(&request.private_data);
-        let found = wanted.find(cx.regions().iter().map(|region| region.name.as_str()));
-        let region = match found.map(|index| cx.regions().get(index).cloned()) {
-            Ok(Some(region)) => region,
-            // Not reached: the index came from this list.
-            Ok(None) => return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, "no such region"),
+        let (at, which) = match wanted.find(cx.regions().iter().map(NamedRegion::names)) {
+            Ok(found) => found,
             Err(text) => return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, text),
         };
-        match Region::open(cx, &region) {
+        let found = cx.regions().get(at).and_then(|region| {
+            let (name, mr) = match which {
+                Which::Number(number) => (region.names().numbered(number), region.mrs.get(number as usize)),
+                Which::All => (region.names().all(), self.directories.get(&at)),
+            };
+            Some((region.pd, mr.map(|mr| describe(&name, mr))?))
+        });
+        let Some((pd, private_data)) = found else {
+            // Every region is there, only a directory may be missing.
+            let why = "no hugepages are left for the list of regions";
+            return self.tally.reject(cx.now(), request, RejReason::NoResources, why);
+        };
+        match Region::open(cx, pd) {
             Ok(qp) => {
                 self.tally.connections.inc();
                 self.clients.insert(qp, caller(request));
@@ -161,7 +197,7 @@ impl Service for Region {
                     qp,
                     responder_resources: RESPONDER_RESOURCES,
                     initiator_depth: 0,
-                    private_data: describe(&region.name, region.mr.addr(), region.mr.len(), region.mr.rkey()),
+                    private_data,
                 })
             }
             Err((reason, why)) => self.tally.reject(cx.now(), request, reason, why),
@@ -190,13 +226,21 @@ pub fn factory(port: u16, regions: &[RegionSpec], book: &Book) -> Factory {
     let watched: Arc<[String]> =
         regions.iter().filter(|region| region.watch).map(|region| region.name.clone()).collect();
     let create = move |tally| -> Box<dyn Service> {
-        Box::new(Region { clients: HashMap::new(), watched: Arc::clone(&watched), watches: Vec::new(), tally })
+        Box::new(Region {
+            clients: HashMap::new(),
+            directories: HashMap::new(),
+            watched: Arc::clone(&watched),
+            watches: Vec::new(),
+            tally,
+        })
     };
     Factory::new(NAME, vec![Listen::cm(port)], create, book)
 }
 
 #[cfg(test)]
 mod tests {
+    use rxe_proto::mem::{KeyDomain, KeyTable, Memory};
+
     use super::*;
 
     fn padded(text: &[u8]) -> [u8; 56] {
@@ -216,25 +260,37 @@ mod tests {
 
     #[test]
     fn refusals_name_what_there_is() {
-        let names = ["scratch", "big"];
-        let find = |wanted: Wanted<'_>| wanted.find(names.iter().copied());
-        assert_eq!(find(Wanted::First), Ok(0));
-        assert_eq!(find(Wanted::Named("big")), Ok(1));
-        assert_eq!(find(Wanted::Named("bug")), Err("unknown region 'bug'; known: scratch, big".to_owned()));
-        assert_eq!(find(Wanted::Nonsense), Err("the private data is no region name; known: scratch, big".to_owned()));
+        let exported = [("scratch", None), ("big", None), ("many", Some(1000))];
+        let exported = exported.map(|(name, count)| RegionNames { name, count });
+        let find = |wanted: Wanted<'_>| wanted.find(exported.into_iter());
+        assert_eq!(find(Wanted::First), Ok((0, Which::Number(0))));
+        assert_eq!(find(Wanted::Named("big")), Ok((1, Which::Number(0))));
+        assert_eq!(find(Wanted::Named("many999")), Ok((2, Which::Number(999))));
+        assert_eq!(find(Wanted::Named("many*")), Ok((2, Which::All)));
+        let known = "known: scratch, big, many0 to many999";
+        for name in ["bug", "big*", "many", "many1000"] {
+            assert_eq!(find(Wanted::Named(name)), Err(format!("unknown region '{name}'; {known}")));
+        }
+        assert_eq!(find(Wanted::Nonsense), Err(format!("the private data is no region name; {known}")));
         assert_eq!(Wanted::First.find([].into_iter()), Err("no region is exported".to_owned()));
         let many = ["ä".repeat(16), "ö".repeat(16), "ü".repeat(16), "é".repeat(16), "è".repeat(16)];
-        let text = Wanted::Named("x").find(many.iter().map(String::as_str)).expect_err("unknown");
+        let many = many.iter().map(|name| RegionNames { name, count: None });
+        let text = Wanted::Named("x").find(many).expect_err("unknown");
         assert!(text.len() <= MAX_REFUSAL && text.starts_with("unknown region 'x'; known: "));
     }
 
     #[test]
     fn the_description_is_laid_out_as_documented() {
-        let description = describe("scratch", 0x1122_3344_5566_7788, 0x10_0000, 0xAABB_CCDD);
+        let mut keys = KeyTable::new([7; 32], KeyDomain::Local);
+        let pd = keys.alloc_pd();
+        let mr = keys.register(pd, Memory::heap(0x1000), 0x1122_3344_5566_7788, Access::REMOTE_READ).expect("a region");
+        let description = describe("scratch", &mr);
         assert_eq!(description.len(), 56);
         assert_eq!(description[..8], [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
-        assert_eq!(description[8..16], [0, 0, 0, 0, 0, 0x10, 0, 0]);
-        assert_eq!(description[16..24], [0xAA, 0xBB, 0xCC, 0xDD, 0, 0, 0, 0]);
+        assert_eq!(description[8..16], [0, 0, 0, 0, 0, 0, 0x10, 0]);
+        assert_eq!(description[16..20], mr.rkey().to_be_bytes());
+        assert_eq!(description[20..24], [0; 4]);
+        assert_eq!(description[..24], place(&mr), "an entry of a directory is the same");
         assert_eq!(&description[24..31], b"scratch");
         assert!(description[31..].iter().all(|b| *b == 0));
     }

@@ -256,6 +256,8 @@ pub struct Mr {
     pub kind: String,
     /// The name that clients ask for.
     pub name: Option<String>,
+    /// For one of many numbered regions, `NAME*`, the name of all of them together.
+    pub numbered: Option<String>,
     /// The address of the first byte.
     pub iova: u64,
     /// How many bytes.

@@ -16,6 +16,7 @@ use crate::service::{Listen, ServiceFactory};
 use crate::worker::injector::FaultList;
 use crate::worker::inspect::{Counts, PART, QpEntry, Question};
 use crate::worker::messages::ToWorker;
+use crate::worker::regions::KeyNames;
 use crate::worker::{LocalPort, MAX_FAULTS};
 
 /// How long a worker may take to answer: it looks at its mail in every turn.
@@ -59,8 +60,7 @@ struct Inner {
     monitors: Monitors,
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
-    /// The keys of named regions, which are the same on all lcores.
-    regions: Vec<(u32, String)>,
+    regions: KeyNames,
     faults: FaultList,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) monitors: Monitors,
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
-    pub(crate) regions: Vec<(u32, String)>,
+    pub(crate) regions: KeyNames,
     pub(crate) faults: FaultList,
 }
 
@@ -240,8 +240,7 @@ impl Inspector {
         let place = Place::of(start);
         let Some(&lcore) = self.0.lcores.get(place.worker) else { return Ok(Page { items: Vec::new(), next: None }) };
         let part = self.ask(place.worker, |reply| Question::Keys { from: place.slot, reply })?;
-        let name = |key: u32| self.0.regions.iter().find(|(of, _)| *of == key).map(|(_, name)| name.clone());
-        let items = part.items.iter().map(|info| reports::mr(info, lcore, name(info.key)));
+        let items = part.items.iter().map(|info| reports::mr(info, lcore, self.0.regions.get(info.key)));
         Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
     }
 

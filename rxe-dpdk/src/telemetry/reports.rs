@@ -10,6 +10,7 @@ use super::inspector::counters;
 use crate::eal::PortMonitor;
 use crate::worker::LocalPort;
 use crate::worker::inspect::QpEntry;
+use crate::worker::regions::KeyName;
 
 /// A GUID as libibverbs' tools print it.
 pub(super) fn guid(bytes: [u8; 8]) -> String {
@@ -108,12 +109,13 @@ pub(super) fn qp(entry: &QpEntry, lcore: u32) -> Qp {
     }
 }
 
-pub(super) fn mr(info: &KeyInfo, lcore: u32, name: Option<String>) -> Mr {
+pub(super) fn mr(info: &KeyInfo, lcore: u32, name: Option<KeyName>) -> Mr {
     Mr {
         lcore: name.is_none().then_some(lcore),
         key: info.key,
         kind: info.kind.name().to_owned(),
-        name,
+        numbered: name.as_ref().and_then(|name| name.numbered.clone()),
+        name: name.map(|name| name.name),
         iova: info.addr,
         mrlen: info.len,
         pdn: info.pd.get(),

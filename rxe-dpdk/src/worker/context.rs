@@ -4,7 +4,6 @@ mod outbound;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use rxe_proto::cm::ConnId;
@@ -15,21 +14,9 @@ use rxe_proto::{Duration, Instant};
 
 use super::messages::{StreamId, ToControl};
 use super::ports::LocalPort;
+use super::regions::NamedRegion;
 use super::seeds::Seeds;
 use super::verbs::{Objects, ServiceCq};
-
-/// A region that was named on the command line. It is known to every worker under the same key.
-#[derive(Clone, Debug)]
-pub struct NamedRegion {
-    /// The name that clients ask for.
-    pub name: String,
-    /// The protection domain that queue pairs must be in to reach it.
-    pub pd: PdId,
-    /// Address, length and key.
-    pub mr: MemoryRegion,
-    /// The file behind it that other local processes may map, if there is one.
-    pub file: Option<PathBuf>,
-}
 
 /// Timers of the services of one worker.
 #[derive(Debug, Default)]

@@ -19,6 +19,7 @@ mod lane;
 pub(crate) mod messages;
 mod multicast;
 mod ports;
+pub(crate) mod regions;
 mod run;
 mod runtime;
 mod seeds;
@@ -27,7 +28,6 @@ mod settings;
 pub(crate) mod verbs;
 
 pub use capture::{Capture, CaptureError, CaptureStats};
-pub use context::NamedRegion;
 pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
 pub use injector::{
@@ -35,6 +35,7 @@ pub use injector::{
     PsnRange, nak_name,
 };
 pub use ports::{LocalPort, WorkerStats};
+pub use regions::{NamedRegion, RegionNames, Which};
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
 pub use rxe_proto::transport::QpCaps;
 pub use services::ServiceStats;

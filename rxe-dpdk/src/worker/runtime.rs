@@ -7,12 +7,11 @@ use std::sync::{Arc, PoisonError};
 
 use rxe_proto::Instant;
 use rxe_proto::cm::{Cm, CmConfig};
-use rxe_proto::mem::{Access, Allocator, KeyDomain, KeyTable, Memory, MemoryRegion, RegisterError};
+use rxe_proto::mem::Allocator;
 use rxe_proto::transport::{CqError, Engine, EngineConfig};
 use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
 
 use super::capture::{self, Capture, Counted};
-use super::context::NamedRegion;
 use super::control::{Control, ControlPort};
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRing, TxRingEnd};
@@ -20,13 +19,14 @@ use super::idle::Idler;
 use super::injector::{FaultList, MAX_FAULTS, Room};
 use super::lane::TxLane;
 use super::ports::{LocalPort, PortIdentity, PortsTx, RxPort};
+use super::regions::{self, KeyNames};
 use super::run::{Dispatcher, StopFlags, Worker};
 use super::seeds::Seeds;
 use super::services::ServiceHost;
-use super::settings::{RegionSettings, RuntimeConfig};
+use super::settings::RuntimeConfig;
 use crate::eal::{
-    Clock, Eal, EalError, FileMemory, HugeAllocator, HugeMemory, Job, MbufReceiver, MbufRing, MbufSender, Mempool,
-    Port, PortConfig, RxBurst, TxStage,
+    Clock, Eal, EalError, HugeAllocator, Job, MbufReceiver, MbufRing, MbufSender, Mempool, Port, PortConfig, RxBurst,
+    TxStage,
 };
 use crate::host::{Host, HostConfig, HostConfigError};
 use crate::service::{Listen, ServiceFactory};
@@ -49,16 +49,6 @@ const PACKET_OVERHEAD: u16 = 40 + 8 + 12 + 16 + 4 + 4;
 
 /// Frames that a hand-off ring holds.
 const RING_CAPACITY: usize = 1024;
-
-/// Longest region name, as the region service sends it.
-const MAX_REGION_NAME: usize = 32;
-
-/// Rights of a named region.
-const REGION_ACCESS: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::FLUSH_GLOBAL);
 
 /// Why an adapter cannot be put together. Each is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +174,7 @@ impl Runtime {
             own.filter.set(own.host.multicast_macs())?;
         }
         let ready = ready_line(&hosts, lcores.len(), &factories);
-        let regions = make_regions(&eal, &config.regions, &mut seeds)?;
+        let regions = regions::make(&eal, &config.regions, seeds.next())?;
         let allocator: Arc<dyn Allocator> = Arc::new(HugeAllocator::new(&eal));
 
         let (to_control, control_inbox) = mpsc::channel();
@@ -227,7 +217,7 @@ impl Runtime {
         for ((index, &lcore), inbox) in lcores.iter().enumerate().zip(inboxes) {
             let mut engine =
                 Engine::new(EngineConfig { worker: index as u8, seed: seeds.next(), ..config.engine.clone() });
-            let regions = adopt_regions(&mut engine, &regions)?;
+            let regions = regions::adopt(&mut engine, &regions)?;
             let counters = WorkerCounters {
                 worker: Arc::default(),
                 rx_faults: Arc::default(),
@@ -293,7 +283,7 @@ impl Runtime {
             monitors: Arc::clone(&monitors),
             engine: config.engine,
             factories: &factories,
-            regions: regions.iter().map(|shared| (shared.region.rkey(), shared.settings.name.clone())).collect(),
+            regions: KeyNames::new(&regions),
             faults,
         });
         telemetry::register(&eal, &inspector);
@@ -520,49 +510,6 @@ fn station_address(own: MacAddr, seeds: &mut Seeds) -> MacAddr {
 /// The largest path MTU whose every packet fits an IP MTU.
 fn path_mtu(ip_mtu: u16) -> PathMtu {
     PathMtu::at_most(usize::from(ip_mtu.saturating_sub(PACKET_OVERHEAD))).unwrap_or(PathMtu::Mtu256)
-}
-
-/// A region as it was registered in the table of shared keys.
-struct SharedRegion {
-    settings: RegionSettings,
-    region: MemoryRegion,
-}
-
-fn make_regions(eal: &Eal, settings: &[RegionSettings], seeds: &mut Seeds) -> Result<Vec<SharedRegion>, RuntimeError> {
-    let mut keys = KeyTable::new(seeds.next(), KeyDomain::Shared);
-    let pd = keys.alloc_pd();
-    let mut regions = Vec::<SharedRegion>::new();
-    for settings in settings {
-        let fail = |problem: String| RuntimeError::Region { name: settings.name.clone(), problem };
-        if settings.name.is_empty() || settings.name.len() > MAX_REGION_NAME {
-            return Err(fail(format!("a name has 1 to {MAX_REGION_NAME} bytes")));
-        }
-        if regions.iter().any(|other| other.settings.name == settings.name) {
-            return Err(fail("the name is given twice".to_owned()));
-        }
-        let memory = match &settings.file {
-            Some(path) => FileMemory::open(path, settings.size).map(|file| Memory::new(Arc::new(file))),
-            None => HugeMemory::new(eal, settings.size).map(|huge| Memory::new(Arc::new(huge))),
-        }
-        .map_err(|error| fail(error.to_string()))?;
-        let iova = memory.as_ptr() as u64;
-        let region = keys.register(pd, memory, iova, REGION_ACCESS).map_err(|error| fail(error.to_string()))?;
-        regions.push(SharedRegion { settings: settings.clone(), region });
-    }
-    Ok(regions)
-}
-
-fn adopt_regions(engine: &mut Engine, regions: &[SharedRegion]) -> Result<Vec<NamedRegion>, RuntimeError> {
-    let pd = engine.keys_mut().alloc_pd();
-    let adopt = |shared: &SharedRegion| {
-        let fail = |error: RegisterError| RuntimeError::Region {
-            name: shared.settings.name.clone(),
-            problem: error.to_string(),
-        };
-        let mr = engine.keys_mut().adopt(pd, &shared.region).map_err(fail)?;
-        Ok(NamedRegion { name: shared.settings.name.clone(), pd, mr, file: shared.settings.file.clone() })
-    };
-    regions.iter().map(adopt).collect()
 }
 
 fn ready_line(hosts: &[ControlPort], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {

@@ -18,12 +18,13 @@ use rxe_proto::wire::{Gid, Path, PortId, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
 use super::capture::CaptureOrder;
-use super::context::{Context, NamedRegion, ServiceTimers};
+use super::context::{Context, ServiceTimers};
 use super::events::EventLog;
 use super::faults::FaultChange;
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
+use super::regions::NamedRegion;
 use super::seeds::Seeds;
 use super::verbs::{Objects, ServiceCq};
 use crate::service::{Accept, Decision, Service};

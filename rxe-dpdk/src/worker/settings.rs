@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::control::Marking;
 use super::idle::IdlePolicy;
 use super::injector::FaultRule;
+use super::regions::RegionNames;
 use crate::host::{Cidr, Route};
 use rxe_proto::transport::EngineConfig;
 
@@ -24,16 +25,26 @@ pub struct PortSettings {
     pub mtu: Option<u16>,
 }
 
-/// A region to export under a name.
+/// A region to export under a name, or many of one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionSettings {
     /// The name that clients ask for: 1 to 32 bytes.
     pub name: String,
     /// Length in bytes.
     pub size: usize,
+    /// With a count, that many regions with the names `NAME0`, `NAME1` and so on, one behind the other, each from a multiple
+    /// of 64 bytes on.
+    pub count: Option<u32>,
     /// A file on hugetlbfs or /dev/shm to hold the bytes, so that other local processes can map them; `None` takes
     /// anonymous hugepages.
     pub file: Option<PathBuf>,
+}
+
+impl RegionSettings {
+    /// The names that clients ask for.
+    pub fn names(&self) -> RegionNames<'_> {
+        RegionNames { name: &self.name, count: self.count }
+    }
 }
 
 /// All that a [`Runtime`](super::Runtime) needs to know at start.
