@@ -31,7 +31,7 @@ impl Bulk {
         };
         let memory = cx.alloc_memory(load::local_memory(plan)).map_err(|error| error.to_string())?;
         let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let mut load = Load::new(plan, verb, size, qps, &memory)?;
+        let mut load = Load::new(plan, verb, size, qps, &[], &memory)?;
         load.mark = MARK;
         load.start(cx, u64::MAX).map_err(|error| format!("a message cannot be posted: {error}"))?;
         Ok(Bulk { load, size, before: 0, _memory: memory })

@@ -67,6 +67,10 @@ struct Args {
     #[arg(long, value_name = "NAME", default_value = "")]
     region: String,
 
+    /// Go over so many of the target's numbered regions in turn: those that are called --region and a number from 0 on
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    regions: Option<u32>,
+
     /// Bytes of a message, or with K, M [default: 65536; latency: 2; atomics: always 8]
     #[arg(short, long, value_name = "BYTES")]
     size: Option<Size>,
@@ -288,6 +292,7 @@ impl Args {
         let protocol = self.protocol()?;
         let perftest = protocol == Protocol::Perftest;
         let bulk = self.bulk(protocol)?;
+        self.check_regions(protocol)?;
         let sizes = self.sizes()?;
         let length = match (self.messages, self.duration) {
             (Some(messages), _) => Length::Messages(messages),
@@ -303,6 +308,7 @@ impl Args {
             address,
             peer: SocketAddr::new(peer.ip, peer.port.unwrap_or(port)),
             region: self.region,
+            regions: self.regions,
             sizes,
             qps: self.qps,
             length,
@@ -370,6 +376,18 @@ impl Args {
         Ok(Some(Beside { test, qps: self.bulk_qps.unwrap_or(BULK_QPS), size }))
     }
 
+    fn check_regions(&self, protocol: Protocol) -> Result<(), Mistake> {
+        match self.regions {
+            Some(_) if self.test.verb().is_none() || protocol == Protocol::Perftest || self.bulk.is_some() => mistake!(
+                "--regions is for WRITEs, READs and atomics with the region service, without --bulk: leave it out"
+            ),
+            Some(_) if self.region.is_empty() => {
+                mistake!("--regions needs the name that is in front of the numbers: add --region NAME")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn sizes(&self) -> Result<Vec<u32>, Mistake> {
         let given = self.size.map(|Size(bytes)| bytes);
         Ok(match self.test.verb() {
@@ -425,7 +443,7 @@ mod tests {
         assert_eq!((plan.sizes, plan.qps, plan.length), (vec![65_536], 8, Length::Messages(1000)));
         assert_eq!((plan.depth, plan.group, plan.reads), (Some(16), Some(4), 8));
         assert_eq!((plan.path_mtu, plan.warm_up), (Some(PathMtu::Mtu1024), Duration::from_millis(500)));
-        assert!(plan.both_ways && plan.gbits && plan.json == Some(Json::Stdout));
+        assert!(plan.both_ways && plan.gbits && plan.json == Some(Json::Stdout) && plan.regions.is_none());
     }
 
     #[test]
@@ -439,6 +457,7 @@ mod tests {
         assert_eq!(plan(&format!("atomic-bw {ENDS}")).sizes, [8]);
         assert_eq!(plan(&format!("write-bw {ENDS} -a")).sizes.len(), 23);
         assert_eq!(plan("reflect").test, Test::Reflect);
+        assert_eq!(plan(&format!("write-bw {ENDS} --region a --regions 100000")).regions, Some(100_000));
         let beside = |line: &str| plan(&format!("write-lat {ENDS} {line}")).bulk;
         assert_eq!(beside("--bulk read"), Some(Beside { test: Test::ReadBw, qps: 8, size: 1 << 20 }));
         let told = beside("--bulk write --bulk-qp 3 --bulk-size 64K");
@@ -467,6 +486,11 @@ mod tests {
             (format!("-- send-lat {ENDS} --bulk read"), "--bulk goes beside"),
             (format!("-- write-lat {ENDS} --bulk read --verify"), "--bulk goes beside"),
             (format!("-- write-lat {ENDS} --bulk-qp 3"), "--bulk <VERB>"),
+            (format!("-- write-bw {ENDS} --regions 0 --region a"), "0 is not in 1..=1000000"),
+            (format!("-- write-bw {ENDS} --regions 5"), "add --region NAME"),
+            (format!("-- send-bw {ENDS} --regions 5 --region a"), "--regions is for"),
+            (format!("-- connect-rate {ENDS} --regions 5 --region a"), "--regions is for"),
+            (format!("-- write-bw {ENDS} --regions 5 --region a --bulk read"), "--regions is for"),
         ] {
             let mistake = wrong(&line);
             assert!(mistake.contains(words) && mistake.lines().count() == 1, "{line}: {mistake}");

@@ -1,9 +1,9 @@
 //! The service that measures messages: connects to the peer, puts the load on, takes the figures, disconnects.
 //!
 //! ```text
-//! Greeting ──> Connecting ──> Warming ──> Measuring ──> Draining ──┬──> Parting ──> Disconnecting ──> over
-//!  (perftest only)               ^                                 │  (perftest only)
-//!                                └───────── the next size ─────────┘
+//! Greeting ──> Connecting ──> Listing ──> Warming ──> Measuring ──> Draining ──┬──> Parting ──> Disconnecting ──> over
+//!  (perftest only)          (--regions only)  ^                                │  (perftest only)
+//!                                             └───────── the next size ────────┘
 //! ```
 
 use std::collections::HashMap;
@@ -24,6 +24,7 @@ use crate::load::{self, RemoteMemory};
 use crate::mistake::Mistake;
 use crate::perftest::{Exchange, Next};
 use crate::plan::{Length, Protocol, Verb};
+use crate::region::{Directory, place_of};
 use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, succeeded, why_not, words_of};
 use crate::work::Work;
@@ -61,6 +62,8 @@ impl ServiceFactory for InitiatorFactory {
             verb: self.verb,
             stage: Stage::Idle,
             memory: None,
+            directory: None,
+            regions: Vec::new(),
             talk: None,
             connections: Vec::new(),
             by_qp: HashMap::new(),
@@ -89,6 +92,8 @@ enum Stage {
     /// The first part of perftest's exchange.
     Greeting,
     Connecting,
+    /// The directory of the regions is read.
+    Listing,
     Warming {
         until: Instant,
     },
@@ -123,6 +128,9 @@ struct Initiator {
     verb: Verb,
     stage: Stage,
     memory: Option<MemoryRegion>,
+    /// What says where the numbered regions are, while it is read, and then the regions.
+    directory: Option<Directory>,
+    regions: Vec<RemoteMemory>,
     talk: Option<Talk>,
     connections: Vec<Connection>,
     /// Positions in `connections`.
@@ -205,8 +213,8 @@ impl Initiator {
             None => self.connections.push(connection),
         }
         // perftest's servers want no words.
-        let words = if self.talk.is_some() { &[] } else { plan.region.as_bytes() };
-        cx.connect(connect(plan, qp, words));
+        let words = if self.talk.is_some() { String::new() } else { plan.asks_for() };
+        cx.connect(connect(plan, qp, words.as_bytes()));
         Ok(())
     }
 
@@ -285,10 +293,33 @@ impl Initiator {
 
     /// All connections are up.
     fn all_up(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
-        let Some(Talk { exchange, .. }) = &mut self.talk else { return self.next(cx) };
+        let Some(Talk { exchange, .. }) = &mut self.talk else {
+            return if self.session.plan.regions.is_some() { self.list(cx) } else { self.next(cx) };
+        };
         exchange.connected(self.connections.iter().map(|connection| connection.qp).collect());
         self.stage = Stage::Greeting;
         self.talk(cx)
+    }
+
+    /// Reads where the numbered regions are: every queue pair was told the same directory.
+    fn list(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+        let told = self.connections.first().and_then(|first| Some((first.qp, first.remote?)));
+        let (Some(count), Some(memory), Some(told)) = (self.session.plan.regions, &self.memory, told) else {
+            return Ok(());
+        };
+        self.stage = Stage::Listing;
+        self.directory = Some(Directory::read(cx, memory.pd(), told, count).map_err(Mistake::new)?);
+        Ok(())
+    }
+
+    /// The directory has been read.
+    fn listed(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), Mistake> {
+        let Some(directory) = self.directory.take() else { return Ok(()) };
+        if succeeded(wc).map_err(broken)? {
+            self.regions = directory.regions(cx).map_err(broken)?;
+            self.next(cx)?;
+        }
+        Ok(())
     }
 
     /// Begins with the next size, or ends.
@@ -305,7 +336,7 @@ impl Initiator {
             self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(Mistake::new)?);
         }
         let size = plan.sizes.get(self.next_size).copied();
-        let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, local)) {
+        let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, &self.regions, local)) {
             Some(Ok(work)) => work,
             Some(Err(why)) if self.outcomes.is_empty() => return Err(Mistake::new(why)),
             // With `--all`, as far as the memory goes.
@@ -447,7 +478,7 @@ impl Service for Initiator {
     fn connect_reply(&mut self, _cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reply: &ConnectReply) {
         if let Some(connection) = self.connection(qp) {
             connection.conn = Some(conn);
-            connection.remote = region_of(&reply.private_data);
+            connection.remote = place_of(&reply.private_data);
         } else if let Some(talk) = &mut self.talk {
             talk.control.conn = Some(conn);
         }
@@ -490,6 +521,7 @@ impl Service for Initiator {
                 };
                 done.map_err(broken)
             }
+            (Stage::Listing, _) => batch.iter().try_for_each(|wc| self.listed(cx, wc)),
             (Stage::Greeting | Stage::Parting, _) => batch.iter().try_for_each(|wc| self.hear(cx, wc)),
             _ => Ok(()),
         };
@@ -546,30 +578,5 @@ impl Service for Initiator {
             let (peer, seconds) = (self.session.plan.peer, PATIENCE.as_secs());
             self.fail(cx, broken(format!("nothing comes back from {peer} for {seconds} seconds")));
         }
-    }
-}
-
-/// The memory that a `region` service tells in its answer: docs/region-protocol.md.
-fn region_of(private_data: &[u8]) -> Option<RemoteMemory> {
-    let number = |at: usize| private_data.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
-    let (addr, len) = (number(0)?, number(8)?);
-    let rkey = u32::from_be_bytes(private_data.get(16..20)?.try_into().ok()?);
-    (len > 0).then_some(RemoteMemory { addr, len, rkey })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_region_is_read_from_the_private_data() {
-        let mut data = [0; 196];
-        data[..8].copy_from_slice(&0x7F00_0000_1000_u64.to_be_bytes());
-        data[8..16].copy_from_slice(&0x10_0000_u64.to_be_bytes());
-        data[16..20].copy_from_slice(&0xAABB_CCDD_u32.to_be_bytes());
-        let memory = RemoteMemory { addr: 0x7F00_0000_1000, len: 0x10_0000, rkey: 0xAABB_CCDD };
-        assert_eq!(region_of(&data), Some(memory));
-        assert_eq!(region_of(&[0; 196]), None, "a service that tells nothing");
-        assert_eq!(region_of(&data[..19]), None);
     }
 }

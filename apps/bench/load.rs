@@ -88,6 +88,11 @@ pub struct Load {
     depth: u32,
     group: u32,
     lanes: Vec<Lane>,
+    /// The first bytes of the regions that messages go over in turn, whichever queue pair they are on; none for the memory of
+    /// each queue pair.
+    regions: Vec<RemoteAddr>,
+    /// Which of them is next.
+    turn: usize,
     /// Messages completed.
     pub done: u64,
     /// Messages posted and not completed.
@@ -114,7 +119,7 @@ pub fn too_small(size: u32, len: u64) -> String {
 }
 
 impl Load {
-    /// Nothing under way yet, on `qps`, each with the memory that the peer told.
+    /// Nothing under way yet, on `qps`, each with the memory that the peer told, or over all `regions` where there are any.
     ///
     /// # Errors
     /// The peer's memory is too small.
@@ -123,6 +128,7 @@ impl Load {
         verb: Verb,
         size: u32,
         qps: &[(Qpn, RemoteMemory)],
+        regions: &[RemoteMemory],
         local: &MemoryRegion,
     ) -> Result<Load, String> {
         let layout = Layout::new(size);
@@ -130,7 +136,8 @@ impl Load {
         // At least one, as `local_memory` says.
         let places = (local.len() / span).max(1);
         let lane = |(index, (qpn, memory)): (usize, &(Qpn, RemoteMemory))| {
-            if verb != Verb::Send && memory.len < layout.needs() {
+            // With regions it is a directory, in which nothing is written.
+            if verb != Verb::Send && regions.is_empty() && memory.len < layout.needs() {
                 return Err(too_small(size, memory.len));
             }
             let index = index as u64;
@@ -144,6 +151,9 @@ impl Load {
                 posted_at: Instant::ZERO,
             })
         };
+        if let Some(small) = regions.iter().find(|region| region.len < layout.needs()) {
+            return Err(too_small(size, small.len));
+        }
         Ok(Load {
             verb,
             answered: plan.wants_answers(),
@@ -152,6 +162,8 @@ impl Load {
             depth: plan.depth_of(size),
             group: plan.group(size),
             lanes: qps.iter().enumerate().map(lane).collect::<Result<_, _>>()?,
+            regions: regions.iter().map(|region| RemoteAddr { addr: region.addr, rkey: region.rkey }).collect(),
+            turn: 0,
             done: 0,
             in_flight: 0,
             refills: true,
@@ -200,7 +212,14 @@ impl Load {
             let offset = u64::from(lane.slot * stride);
             lane.slot = if lane.slot + 1 == slots { 0 } else { lane.slot + 1 };
             lane.reverse = self.both && !lane.reverse;
-            let remote = RemoteAddr { addr: lane.remote.addr + offset, rkey: lane.remote.rkey };
+            let first = match self.regions.get(self.turn) {
+                Some(first) => {
+                    self.turn = if self.turn + 1 == self.regions.len() { 0 } else { self.turn + 1 };
+                    *first
+                }
+                None => lane.remote,
+            };
+            let remote = RemoteAddr { addr: first.addr + offset, rkey: first.rkey };
             let op = match self.verb {
                 Verb::Write if lane.reverse => SendOp::Read { remote },
                 Verb::Read if lane.reverse => SendOp::Write { remote, imm: None },

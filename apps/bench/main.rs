@@ -22,6 +22,7 @@ mod mistake;
 mod perftest;
 mod plan;
 mod progress;
+mod region;
 mod report;
 mod run;
 #[path = "../common/sentence.rs"]

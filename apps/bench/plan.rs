@@ -116,6 +116,8 @@ pub struct Plan {
     pub peer: SocketAddr,
     /// The region to ask for; empty for the peer's first.
     pub region: String,
+    /// Messages go over so many regions in turn: those with this name and the numbers from 0 on.
+    pub regions: Option<u32>,
     /// Bytes of a message, one run after another.
     pub sizes: Vec<u32>,
     pub qps: u32,
@@ -157,6 +159,11 @@ impl Plan {
     /// Whether a SEND is done only when the peer has sent one back.
     pub fn wants_answers(&self) -> bool {
         self.test.verb() == Some(Verb::Send) && (self.test.is_latency() || self.both_ways)
+    }
+
+    /// The region that each queue pair asks for: with numbered regions, their directory.
+    pub fn asks_for(&self) -> String {
+        if self.regions.is_some() { format!("{}*", self.region) } else { self.region.clone() }
     }
 
     /// The plan of what there is beside the test.
@@ -207,6 +214,7 @@ pub mod tests {
             address: "10.0.0.2/24".parse().expect("an address"),
             peer: "10.0.0.1:4792".parse().expect("an address"),
             region: String::new(),
+            regions: None,
             sizes: vec![64],
             qps: 1,
             length: Length::Messages(1000),
@@ -221,6 +229,13 @@ pub mod tests {
             gbits: false,
             json: None,
         }
+    }
+
+    #[test]
+    fn numbered_regions_are_asked_for_by_their_directory() {
+        let one = Plan { region: "many".to_owned(), ..plan() };
+        let all = Plan { regions: Some(1000), ..one.clone() };
+        assert_eq!((one.asks_for(), all.asks_for(), plan().asks_for()), ("many".into(), "many*".into(), String::new()));
     }
 
     #[test]

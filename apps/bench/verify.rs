@@ -8,6 +8,9 @@
 //! * SENDs: a SEND of new bytes, which the peer sends back. There is one place, since the peer has one buffer.
 //!
 //! Where there are fewer places than queue pairs, each message of a place uses the next queue pair.
+//!
+//! With numbered regions the peer's bytes are cells that lie in all of them, and each place takes turns in cells of its own,
+//! so that every region is come by.
 
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
@@ -41,8 +44,6 @@ struct Place {
     since: Instant,
     /// Messages so far.
     turn: u64,
-    /// What the next FETCH_ADD must return.
-    expected: Option<u64>,
 }
 
 /// All messages under way.
@@ -55,6 +56,11 @@ pub struct Verify {
     /// Whether a queue pair's peer has sent a whole message back. Its first answer may be shorter.
     answered: Vec<bool>,
     places: Vec<Place>,
+    /// The regions that the cells lie in; none where each place has one cell in the memory of its queue pair.
+    regions: Vec<RemoteMemory>,
+    cells: Cells,
+    /// What the next FETCH_ADD in each cell must return.
+    expected: Vec<Option<u64>>,
     memory: MemoryRegion,
     left: u64,
     /// Messages found right.
@@ -87,6 +93,11 @@ fn addend(turn: u64) -> u64 {
     turn % 1000 + 1
 }
 
+/// How many bytes `regions` of `len` bytes each have in whole strides. The last stride may be the message alone.
+fn all_strides(regions: u64, len: u64, stride: u64) -> u64 {
+    regions * (len / stride).max(1) * stride
+}
+
 /// How many places there are for `qps` queue pairs.
 fn places(verb: Verb, qps: u64, depth: u64, stride: u64, len: u64) -> u64 {
     match verb {
@@ -95,8 +106,30 @@ fn places(verb: Verb, qps: u64, depth: u64, stride: u64, len: u64) -> u64 {
     }
 }
 
+/// How the cells belong to places: as cards are dealt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Cells {
+    places: usize,
+    /// No fewer than there are places.
+    count: usize,
+}
+
+impl Cells {
+    /// At least one for each of `places`, and one in each of `regions`.
+    fn new(places: usize, regions: usize) -> Cells {
+        Cells { places, count: places.max(regions) }
+    }
+
+    /// The cell that a place uses for the message of this turn.
+    fn of(self, place: usize, turn: u64) -> usize {
+        let own = (self.count - place).div_ceil(self.places);
+        place + self.places * (turn % own as u64) as usize
+    }
+}
+
 impl Verify {
-    /// Nothing under way yet, on the queue pairs `lanes` of protection domain `pd`.
+    /// Nothing under way yet, on the queue pairs `lanes` of protection domain `pd`, each with the memory that the peer told,
+    /// or in all `regions` where there are any.
     ///
     /// # Errors
     /// The peer's memory, or ours, is too small.
@@ -106,13 +139,17 @@ impl Verify {
         verb: Verb,
         size: u32,
         lanes: Vec<(Qpn, RemoteMemory)>,
+        regions: &[RemoteMemory],
         pd: PdId,
     ) -> Result<Verify, String> {
         let stride = size.next_multiple_of(LINE);
-        let (qps, len) = (lanes.len() as u64, lanes.iter().map(|(_, memory)| memory.len).min().unwrap_or_default());
+        let told = lanes.iter().map(|(_, memory)| memory.len).min();
+        let (qps, len) =
+            (lanes.len() as u64, regions.iter().map(|region| region.len).min().or(told).unwrap_or_default());
         if verb != Verb::Send && len < u64::from(size) {
             return Err(crate::load::too_small(size, len));
         }
+        let len = if regions.is_empty() { len } else { all_strides(regions.len() as u64, len, stride.into()) };
         let count = places(verb, qps, u64::from(plan.depth()), u64::from(stride), len);
         if verb == Verb::Atomic && count < qps {
             return Err(format!(
@@ -123,7 +160,8 @@ impl Verify {
         }
         let memory = cx.alloc_memory(2 * (count * u64::from(stride)) as usize).map_err(|error| error.to_string())?;
         let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let place = Place { waits: Waits::Answered, since: Instant::ZERO, turn: 0, expected: None };
+        let place = Place { waits: Waits::Answered, since: Instant::ZERO, turn: 0 };
+        let cells = Cells::new(count as usize, regions.len());
         Ok(Verify {
             verb,
             size,
@@ -131,6 +169,9 @@ impl Verify {
             answered: vec![false; lanes.len()],
             lanes,
             places: vec![place; count as usize],
+            regions: regions.to_vec(),
+            cells,
+            expected: vec![None; cells.count],
             memory,
             left: 0,
             done: 0,
@@ -201,11 +242,23 @@ impl Verify {
         self.go(cx, index, waits)
     }
 
+    /// Where the present message of a place goes; `told` is the memory of its queue pair.
+    fn remote(&self, index: usize, told: RemoteMemory) -> RemoteAddr {
+        let cell = self.cell(index);
+        let regions = self.regions.len().max(1);
+        let RemoteMemory { addr, rkey, .. } = self.regions.get(cell % regions).copied().unwrap_or(told);
+        RemoteAddr { addr: addr + (cell / regions) as u64 * u64::from(self.stride), rkey }
+    }
+
+    fn cell(&self, index: usize) -> usize {
+        self.cells.of(index, self.places[index].turn)
+    }
+
     /// Posts what a place waits for.
     fn go(&mut self, cx: &mut Context<'_>, index: usize, waits: Waits) -> Result<(), String> {
         let (qpn, memory) = self.lanes[self.lane(index)];
         let (out, back) = self.offsets(index);
-        let remote = RemoteAddr { addr: memory.addr + index as u64 * u64::from(self.stride), rkey: memory.rkey };
+        let remote = self.remote(index, memory);
         let (op, at) = match waits {
             Waits::Written => (SendOp::Write { remote, imm: None }, out),
             Waits::Read => (SendOp::Read { remote }, back),
@@ -291,7 +344,8 @@ impl Verify {
         let mut was = [0; 8];
         self.memory.memory().read(back, &mut was).map_err(|error| error.to_string())?;
         let was = u64::from_le_bytes(was);
-        let Place { turn, expected, .. } = self.places[index];
+        let (turn, cell) = (self.places[index].turn, self.cell(index));
+        let expected = self.expected[cell];
         if expected.is_some_and(|expected| expected != was) {
             let qpn = self.lanes[self.lane(index)].0;
             return Err(format!(
@@ -299,7 +353,7 @@ impl Verify {
                 expected.unwrap_or_default()
             ));
         }
-        self.places[index].expected = Some(was.wrapping_add(addend(turn)));
+        self.expected[cell] = Some(was.wrapping_add(addend(turn)));
         Ok(())
     }
 }
@@ -320,6 +374,27 @@ mod tests {
         for (n, one) in all.iter().enumerate() {
             assert!(one.iter().any(|byte| *byte != 0) && all[n + 1..].iter().all(|other| other != one));
         }
+    }
+
+    #[test]
+    fn places_come_by_every_region_and_share_no_cell() {
+        for (places, regions) in [(1, 1), (64, 1), (32, 1000), (1000, 1000), (1001, 1000), (7, 10)] {
+            let cells = Cells::new(places, regions);
+            assert!(cells.count >= places && cells.count >= regions);
+            // Which place has used each cell.
+            let mut owners = vec![None; cells.count];
+            for (place, turn) in (0..places).flat_map(|place| (0..2000).map(move |turn| (place, turn))) {
+                let owner = owners[cells.of(place, turn)].get_or_insert(place);
+                assert_eq!(*owner, place);
+            }
+            assert!(owners.iter().all(Option::is_some), "{cells:?}");
+        }
+        let single = Cells::new(64, 1);
+        assert!((0..100).all(|turn| single.of(5, turn) == 5), "one region: a place stays where it is");
+        assert_eq!(
+            (all_strides(10, 4096, 128), all_strides(10, 100, 128), all_strides(3, 300, 128)),
+            (40_960, 1280, 768)
+        );
     }
 
     #[test]

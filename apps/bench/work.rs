@@ -17,8 +17,8 @@ pub enum Work {
 }
 
 impl Work {
-    /// Nothing under way yet, for messages of `size` bytes on `qps`, each with the memory that the peer told. `local` is
-    /// ours, in the protection domain of the queue pairs.
+    /// Nothing under way yet, for messages of `size` bytes on `qps`, each with the memory that the peer told, or over all
+    /// `regions` where there are any. `local` is ours, in the protection domain of the queue pairs.
     ///
     /// # Errors
     /// In words, why the messages cannot be tested.
@@ -28,12 +28,13 @@ impl Work {
         verb: Verb,
         size: u32,
         qps: Vec<(Qpn, RemoteMemory)>,
+        regions: &[RemoteMemory],
         local: &MemoryRegion,
     ) -> Result<Work, String> {
         if plan.verify {
-            return Ok(Work::Verify(Box::new(Verify::new(cx, plan, verb, size, qps, local.pd())?)));
+            return Ok(Work::Verify(Box::new(Verify::new(cx, plan, verb, size, qps, regions, local.pd())?)));
         }
-        Ok(Work::Load(Box::new(Load::new(plan, verb, size, &qps, local)?)))
+        Ok(Work::Load(Box::new(Load::new(plan, verb, size, &qps, regions, local)?)))
     }
 
     /// Posts the first messages; `messages` for each of `qps` queue pairs in all.

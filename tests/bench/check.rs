@@ -116,18 +116,18 @@ fn every_figure_has_its_place_on_the_pages() {
     for goal in &GOALS {
         assert!(page.contains(&format!("| {} | `{}` |", goal.row, goal.words)), "{}: {page}", goal.row);
     }
-    for row in ["| 8 MiB |", "| 16384 |", "| 0.01 |", "| beside 8 QPs of 1 MiB READs |", "| 4 KiB |"] {
+    for row in ["| 8 MiB |", "| 16384 |", "| 100000 |", "| 0.01 |", "| beside 8 QPs of 1 MiB READs |", "| 4 KiB |"] {
         assert!(page.contains(row), "{row}: {page}");
     }
     let parts = page.matches("<!-- bench:end -->").count();
     let empty = page.matches(" -->\n<!-- bench:end -->").count();
-    assert!(parts >= 9 && empty == 0, "{page}");
+    assert!(parts >= 10 && empty == 0, "{page}");
     for plot in page.split("](plots/").skip(1).filter_map(|rest| rest.split(')').next()) {
         let svg = std::fs::read_to_string(folder.join("plots").join(plot)).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains("<polyline"), "{plot}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{plot}: {svg}");
     }
-    assert_eq!(page.matches("](plots/").count(), 7);
+    assert_eq!(page.matches("](plots/").count(), 8);
     let ports = std::fs::read_to_string(folder.join("choosing-a-port.md")).unwrap();
     for port in matrix::PORTS {
         assert!(ports.contains(&format!("| {port} |")), "{port}: {ports}");
@@ -191,9 +191,12 @@ fn every_kind_of_step_yields_a_figure() {
         sizes: 1,
     };
     let target = |lcores| Far::Target { lcores, queues: lcores, options: Vec::new() };
+    let options = vec!["--region".to_owned(), "many=4K*1000".to_owned()];
+    let with_regions = Far::Target { lcores: 1, queues: 1, options };
     for (port, far, row, words) in [
         (Port::Vhost, target(1), "write", "write-bw -s 64 -q 2"),
         (Port::Vhost, target(2), "two queues", "read-lat -s 64"),
+        (Port::Vhost, with_regions, "regions", "write-bw -s 64 --region many --regions 1000"),
         (Port::Vhost, Far::Reflector, "echo", "echo -s 64"),
         (Port::Vhost, Far::Testpmd, "testpmd", "5tswap 138"),
         (Port::Vhost, Far::Testpmd, "testpmd", "one-way 4170"),
@@ -205,7 +208,7 @@ fn every_kind_of_step_yields_a_figure() {
         carry_out::block(&rig, &block, &mut results);
     }
     assert!(results.complete(), "{:?}", results.figures);
-    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 8);
+    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 9);
     let time = results.figure(Section::Rows, "two queues", 0.0).and_then(|figure| figure.latency(|l| l.p50));
     assert!(time.is_some_and(|p50| p50 > 0.0));
 }

@@ -17,6 +17,8 @@ pub enum Section {
     Latency,
     /// Rate by number of queue pairs
     QueuePairs,
+    /// Rate by number of memory regions
+    Regions,
     /// Rate by number of lcores
     Lcores,
     /// A latency queue pair beside bulk ones
@@ -205,6 +207,7 @@ pub fn blocks(scope: &Scope) -> Vec<Block> {
         Section::Sizes => (sizes(), others),
         Section::Latency => (latency(), others),
         Section::QueuePairs => (queue_pairs(), others),
+        Section::Regions => (regions(), others),
         Section::Lcores => (lcores(scope.targets), others),
         Section::Fairness => (fairness(), others),
         Section::Loss => (loss(), others),
@@ -285,6 +288,22 @@ fn queue_pairs() -> Vec<Block> {
     let step =
         |qps: u32| Step::new(Section::QueuePairs, QPS_ROW, X::At(qps.into()), format!("write-bw -s 64 -q {qps}"));
     vec![Block { port: Port::Vhost, far: target(&[]), steps: QPS.map(step).to_vec() }]
+}
+
+/// Numbers of regions that messages go over in turn.
+pub const REGIONS: [u32; 3] = [1, 1000, 100_000];
+/// The row of them.
+pub const REGIONS_ROW: &str = "64 B WRITE, 8 QPs";
+
+fn regions() -> Vec<Block> {
+    // The target is the same for all: what differs is how many of its regions are used.
+    let [.., most] = REGIONS;
+    let far = target(&["--region", &format!("many=4K*{most}")]);
+    let step = |count: u32| {
+        let words = format!("write-bw -s 64 -q 8 --region many --regions {count}");
+        Step::new(Section::Regions, REGIONS_ROW, X::At(count.into()), words)
+    };
+    vec![Block { port: Port::Vhost, far, steps: REGIONS.map(step).to_vec() }]
 }
 
 /// How lcores share the work.

@@ -29,6 +29,7 @@ fn parts(results: &Results, plots: &[(&str, String)]) -> Vec<(&'static str, Stri
         table(Section::Sizes, "sizes", tables::sizes, &["rate", "bandwidth"]),
         table(Section::Latency, "latency", tables::latency, &["latency"]),
         table(Section::QueuePairs, "queue-pairs", tables::queue_pairs, &["queue-pairs"]),
+        table(Section::Regions, "regions", tables::regions, &["regions"]),
         table(Section::Lcores, "lcores", tables::lcores, &["lcores"]),
         table(Section::Fairness, "fairness", tables::fairness, &[]),
         table(Section::Loss, "loss", tables::loss, &["loss"]),

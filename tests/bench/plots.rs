@@ -206,6 +206,17 @@ fn queue_pairs(results: &Results) -> Chart<'static> {
     }
 }
 
+fn regions(results: &Results) -> Chart<'static> {
+    Chart {
+        title: "64 B WRITE by regions, 8 queue pairs",
+        x: ("regions that messages go over in turn", Scale::Ten),
+        y: ("M/s", Scale::Linear),
+        x_text: |regions| format!("{}", regions.round()),
+        lines: vec![line(results, Section::Regions, matrix::REGIONS_ROW, matrix::REGIONS_ROW, Figure::mega)],
+        falls: true,
+    }
+}
+
 fn lcores(results: &Results) -> Chart<'static> {
     let line = |row| line(results, Section::Lcores, row, row, Figure::mega);
     Chart {
@@ -251,6 +262,7 @@ pub fn all(results: &Results) -> Result<Vec<(&'static str, String)>, String> {
         ("bandwidth", width),
         ("latency", latencies(results)),
         ("queue-pairs", queue_pairs(results)),
+        ("regions", regions(results)),
         ("lcores", lcores(results)),
         ("loss", loss(results)),
     ];

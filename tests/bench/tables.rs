@@ -229,6 +229,11 @@ pub fn queue_pairs(results: &Results) -> String {
     rates(results, Section::QueuePairs, matrix::QPS_ROW, ["queue pairs", "rxe-bench"])
 }
 
+/// Rate by regions.
+pub fn regions(results: &Results) -> String {
+    rates(results, Section::Regions, matrix::REGIONS_ROW, ["regions", "rxe-bench"])
+}
+
 /// Rate by lcores.
 pub fn lcores(results: &Results) -> String {
     let mut table = Table::new(&["lcores of the target", matrix::HAND_OFF, matrix::QUEUES]);

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use super::operate::{ctl, json};
 use super::{Target, lacking};
 
 /// A run of rxe-bench at the other end of the socket, with these words behind `--`.
@@ -61,7 +62,9 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
     }
     let id = std::process::id();
     let socket = std::env::temp_dir().join(format!("rxe-ports-{id}-bench.sock")).display().to_string();
-    let target = Target::start(&format!("{id}b"), &format!("net_vhost0,iface={socket},queues=1"), "0", &[]);
+    let many = format!("/dev/shm/rxe-ports-{id}b-many");
+    let options = ["--region", &format!("many=4K*{REGIONS},file={many}")];
+    let target = Target::start(&format!("{id}b"), &format!("net_vhost0,iface={socket},queues=1"), "0", &options);
     for (test, size, qps, messages) in [
         ("write-bw", 100, 3, 100),
         ("write-bw", 9000, 2, 40),
@@ -111,10 +114,50 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
     for (value, power) in all.as_array().expect("an array").iter().zip(1..) {
         check(value, "send-lat", (1 << power, 1, 5));
     }
+    numbered(&socket, &target, Path::new(&many));
     mistakes(&socket);
     target.stop();
     let _ = std::fs::remove_file(&socket);
     reflected(&format!("{socket}.echo"));
+}
+
+/// How many numbered regions there are.
+const REGIONS: usize = 1000;
+
+/// Messages over many regions, each with a key of its own, arrive in all of them.
+fn numbered(socket: &str, target: &Target, file: &Path) {
+    // How many regions have bytes of messages; all are empty again afterwards.
+    let written = || {
+        let regions = std::fs::read(file).unwrap();
+        assert_eq!(regions.len(), REGIONS * 4096);
+        let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; regions.len()], 0).unwrap();
+        regions.chunks(4096).filter(|region| region.iter().any(|byte| *byte != 0)).count()
+    };
+    assert_eq!(written(), 0);
+    let over = |words: &str, count: usize| measure(socket, &format!("{words} --region many --regions {count}"));
+    // Few places that go round many regions, more places than regions, and atomics, whose sums are per region.
+    check(&over("write-bw -s 100 -q 2 -t 16 -n 5000 --verify", REGIONS), "write-bw", (100, 2, 10_000));
+    assert_eq!(written(), REGIONS);
+    check(&over("read-bw -s 1000 -q 16 -n 500 --verify", REGIONS), "read-bw", (1000, 16, 8000));
+    assert_eq!(written(), REGIONS);
+    check(&over("atomic-bw -q 4 -t 4 -n 3000 --verify", 77), "atomic-bw", (8, 4, 12_000));
+    assert_eq!(written(), 77);
+    // In turn: exactly as many as are asked for, and all of them.
+    check(&over("write-bw -s 64 -q 8 -n 1000 --warm-up 0", 999), "write-bw", (64, 8, 8000));
+    assert_eq!(written(), 999);
+    check(&over("write-lat -s 64 -n 10 --warm-up 0", 1), "write-lat", (64, 1, 10));
+    assert_eq!(written(), 1);
+    // One of them is a region like others.
+    check(&measure(socket, "write-bw -s 64 -n 10 --warm-up 0 --region many999"), "write-bw", (64, 1, 10));
+    assert_eq!(written(), 1);
+    // Whoever looks after the target sees each, or all of them at a glance.
+    let mrs = json(target, "mr");
+    let mrs = mrs.as_array().unwrap();
+    let named = |name: &str| mrs.iter().filter(|mr| mr["name"] == name && mr["mrlen"] == 4096).count();
+    assert!((0..REGIONS).all(|number| named(&format!("many{number}")) == 1), "{mrs:?}");
+    let table = ctl(target, "mr");
+    assert!(table.contains(&format!("{REGIONS} keys")) && table.lines().count() < 10, "{table}");
 }
 
 /// What users get wrong is one sentence and exit code 2.
@@ -123,7 +166,19 @@ fn mistakes(socket: &str) {
         ("write-bw --address 10.77.0.2/24", "the target's address is missing"),
         (
             "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region none",
-            "refuses: unknown region 'none'; known: demo",
+            "refuses: unknown region 'none'; known: demo, many0 to many999",
+        ),
+        (
+            "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region demo --regions 2",
+            "refuses: unknown region 'demo*'; known: demo, many0",
+        ),
+        (
+            "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region many --regions 1001",
+            "the target has 1000 numbered regions, not 1001: choose a smaller --regions",
+        ),
+        (
+            "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region many --regions 2 -s 8K",
+            "do not fit the target's 4096 bytes",
         ),
         ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1:9", "nobody listens at 10.77.0.1:9"),
         ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1 -s 5M", "do not fit the target's 4194304 bytes"),

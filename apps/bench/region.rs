@@ -1,0 +1,97 @@
+//! What a `region` service tells of its memory: docs/region-protocol.md.
+
+use rxe_dpdk::service::Context;
+use rxe_proto::mem::{Access, MemoryRegion, PdId};
+use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
+
+use crate::load::RemoteMemory;
+
+/// Length of an entry of a directory.
+const ENTRY: usize = 24;
+
+/// Where a region is, as the private data of an answer begins, or as an entry of a directory says.
+pub fn place_of(bytes: &[u8]) -> Option<RemoteMemory> {
+    let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
+    let (addr, len) = (number(0)?, number(8)?);
+    let rkey = u32::from_be_bytes(bytes.get(16..20)?.try_into().ok()?);
+    (len > 0).then_some(RemoteMemory { addr, len, rkey })
+}
+
+/// A directory of numbered regions that is being read.
+pub struct Directory {
+    copy: MemoryRegion,
+}
+
+impl Directory {
+    /// Asks for the first `count` entries of the directory at `remote`, by a READ on `qp`, a queue pair of `pd`.
+    ///
+    /// # Errors
+    /// In words, why not.
+    pub fn read(
+        cx: &mut Context<'_>,
+        pd: PdId,
+        (qp, remote): (Qpn, RemoteMemory),
+        count: u32,
+    ) -> Result<Directory, String> {
+        let there = remote.len / ENTRY as u64;
+        if there < count.into() {
+            return Err(format!("the target has {there} numbered regions, not {count}: choose a smaller --regions"));
+        }
+        // The command line bounds it.
+        let length = count * ENTRY as u32;
+        let memory = cx.alloc_memory(length as usize).map_err(|error| error.to_string())?;
+        let copy = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let op = SendOp::Read { remote: RemoteAddr { addr: remote.addr, rkey: remote.rkey } };
+        let sge = Sge { addr: copy.addr(), length, lkey: copy.lkey() };
+        let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
+        cx.post_send(qp, &wr).map_err(|error| format!("the directory cannot be read: {error}"))?;
+        Ok(Directory { copy })
+    }
+
+    /// The regions, once the READ has completed. Gives our memory back.
+    ///
+    /// # Errors
+    /// In words, that it is no directory.
+    pub fn regions(self, cx: &mut Context<'_>) -> Result<Vec<RemoteMemory>, String> {
+        let mut bytes = vec![0; self.copy.len() as usize];
+        let read = self.copy.memory().read(0, &mut bytes);
+        cx.deregister(&self.copy);
+        read.map_err(|error| error.to_string())?;
+        entries(&bytes).ok_or_else(|| "the target's directory has an entry without a region".to_owned())
+    }
+}
+
+/// The entries of a directory.
+fn entries(bytes: &[u8]) -> Option<Vec<RemoteMemory>> {
+    bytes.chunks_exact(ENTRY).map(place_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(memory: RemoteMemory) -> Vec<u8> {
+        let RemoteMemory { addr, len, rkey } = memory;
+        [&addr.to_be_bytes()[..], &len.to_be_bytes(), &rkey.to_be_bytes(), &[0; 4]].concat()
+    }
+
+    #[test]
+    fn a_region_is_read_from_the_private_data() {
+        let memory = RemoteMemory { addr: 0x7F00_0000_1000, len: 0x10_0000, rkey: 0xAABB_CCDD };
+        let mut data = bytes(memory);
+        data.resize(196, 0);
+        assert_eq!(place_of(&data), Some(memory));
+        assert_eq!(place_of(&[0; 196]), None, "a service that tells nothing");
+        assert_eq!(place_of(&data[..19]), None);
+    }
+
+    #[test]
+    fn a_directory_is_one_entry_behind_the_other() {
+        let region = |n: u32| RemoteMemory { addr: 0x7F00_0000_0000 + u64::from(n) * 4096, len: 4096, rkey: 77 * n };
+        let all: Vec<RemoteMemory> = (1..=1000).map(region).collect();
+        let mut directory: Vec<u8> = all.iter().copied().flat_map(bytes).collect();
+        assert_eq!(entries(&directory), Some(all));
+        directory[ENTRY * 500..][..ENTRY].fill(0);
+        assert_eq!(entries(&directory), None, "one is missing");
+    }
+}
