@@ -301,7 +301,7 @@ impl Initiator {
         self.talk(cx)
     }
 
-    /// Reads where the numbered regions are: every queue pair was told the same directory.
+    /// Reads where the numbered regions are, on the first queue pair: the directories that the others were told say the same.
     fn list(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
         let told = self.connections.first().and_then(|first| Some((first.qp, first.remote?)));
         let (Some(count), Some(memory), Some(told)) = (self.session.plan.regions, &self.memory, told) else {

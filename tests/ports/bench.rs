@@ -151,6 +151,14 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
     // One of them is a region like others.
     check(&measure(socket, "write-bw -s 64 -n 10 --warm-up 0 --region many999"), "write-bw", (64, 1, 10));
     assert_eq!(written(), 1);
+    // Their directory is there to be read, not to be written.
+    let words = "write-bw -s 64 -n 10 --region many* --address 10.77.0.2/24 --peer 10.77.0.1";
+    let refused = bench(socket, words).output().unwrap();
+    assert!(
+        !refused.status.success() && told(&refused).contains("does not let us at its memory"),
+        "{}",
+        told(&refused)
+    );
     // Whoever looks after the target sees each, or all of them at a glance.
     let mrs = json(target, "mr");
     let mrs = mrs.as_array().unwrap();

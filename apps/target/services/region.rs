@@ -1,8 +1,8 @@
 //! Exports named memory regions: docs/region-protocol.md is the contract with clients.
 //!
 //! The private data of the REQ names the region (empty: the first); that of the REP tells where it is, how long, and
-//! its key. `NAME*` names the directory of numbered regions, which tells so of each. From then on the client READs, WRITEs and does atomics on it, and we do nothing, except that
-//! [watched](super::watch) regions are looked at.
+//! its key. `NAME*` names the directory of numbered regions, which tells so of each. From then on the client READs,
+//! WRITEs and does atomics on it, and we do nothing, except that [watched](super::watch) regions are looked at.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
