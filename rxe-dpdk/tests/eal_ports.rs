@@ -136,8 +136,8 @@ fn nothing_leaks_and_nothing_is_lost_under_back_pressure() {
             sent += 1;
         }
         let waiting = tx.flush();
-        assert_eq!(waiting, 256, "the stage is full when push refuses");
-        assert_eq!(sent - received, 1023 + 256);
+        assert_eq!(waiting, 64, "the stage is full when push refuses");
+        assert_eq!(sent - received, 1023 + 64);
         assert!(tx.push(100).is_none() && tx.room() == 0);
         // Then what was accepted comes out in order.
         let floor = if round % 2 == 0 { 0 } else { 500 };

@@ -22,6 +22,9 @@ pub(super) const STAGE: usize = 2 * BURST;
 /// Free buffers that a stage keeps, so that the pool is asked once per burst.
 pub(super) const SPARES: usize = BURST;
 
+/// How many frames before a buffer is written its cache lines are asked for: the core can wait for a dozen or so at once.
+const AHEAD: usize = 4;
+
 /// Sees the frames of a transmit queue just before the port is offered them.
 pub trait TxTap: Send {
     /// The next frame, as it leaves.
@@ -165,6 +168,10 @@ impl TxStage {
         }
         self.spare_count -= 1;
         let raw = self.spares[self.spare_count];
+        if let Some(next) = self.spare_count.checked_sub(AHEAD) {
+            // SAFETY: a buffer of ours that nobody uses yet.
+            unsafe { mbuf::prefetch_for_write(self.spares[next]) };
+        }
         let padded = len.max(MIN_FRAME);
         // SAFETY: an owned, fresh mbuf whose buffer holds `frame_len` bytes, which is at least `padded` (a pool of a
         // port is never for shorter frames); nobody else sees the bytes while self is borrowed.
@@ -298,7 +305,7 @@ impl TxStage {
         for count in [SPARES, SPARES / 4, 1] {
             if self.pool.alloc_bulk(&mut self.spares[..count]) {
                 self.spare_count = count;
-                for &raw in &self.spares[..count] {
+                for &raw in &self.spares[count.saturating_sub(AHEAD)..count] {
                     // SAFETY: just allocated for us.
                     unsafe { mbuf::prefetch_for_write(raw) };
                 }
