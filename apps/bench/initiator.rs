@@ -6,10 +6,9 @@
 //!                                             └───────── the next size ────────┘
 //! ```
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Context, EndReason, Listen, QpSpec, Service, ServiceFactory};
+use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, QpSpec, Service, ServiceFactory};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
 use rxe_proto::mem::{Access, MemoryRegion};
@@ -66,7 +65,7 @@ impl ServiceFactory for InitiatorFactory {
             regions: Vec::new(),
             talk: None,
             connections: Vec::new(),
-            by_qp: HashMap::new(),
+            by_qp: QpMap::default(),
             asked: 0,
             up: 0,
             path_mtu: PathMtu::Mtu256,
@@ -134,7 +133,7 @@ struct Initiator {
     talk: Option<Talk>,
     connections: Vec<Connection>,
     /// Positions in `connections`.
-    by_qp: HashMap<Qpn, usize>,
+    by_qp: QpMap<usize>,
     /// How many were asked for, or told to disconnect.
     asked: usize,
     /// How many are up, the control connection apart.

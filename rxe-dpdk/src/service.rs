@@ -35,6 +35,7 @@ use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 pub use crate::worker::context::Context;
 pub use crate::worker::events::EventLog;
 pub use crate::worker::messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
+pub use crate::worker::qp_map::QpMap;
 pub use crate::worker::verbs::{QpKind, QpSpec};
 
 /// Where a service wants to be called.

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, Listen, PeerPath, QpSpec, Service, StreamId};
+use rxe_dpdk::service::{Context, Listen, PeerPath, QpMap, QpSpec, Service, StreamId};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::Duration;
 use rxe_proto::mem::{Access, Memory, MemoryRegion, PdId};
@@ -170,7 +170,7 @@ struct Client {
 struct RcExample {
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
-    qps: HashMap<Qpn, u64>,
+    qps: QpMap<u64>,
     seats: Vec<Seat>,
     next: u64,
     idle: Idle<u64>,
@@ -190,7 +190,7 @@ impl RcExample {
         RcExample {
             clients: HashMap::new(),
             streams: HashMap::new(),
-            qps: HashMap::new(),
+            qps: QpMap::default(),
             seats: Vec::new(),
             next: 0,
             idle: Idle::new(idle_timeout),

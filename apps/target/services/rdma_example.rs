@@ -3,9 +3,7 @@
 //! The client SENDs the attributes of its own buffer, of which only the length matters. We answer with those of a fresh
 //! buffer of that length, which the client then WRITEs to and READs from as it likes.
 
-use std::collections::HashMap;
-
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, Memory, MemoryRegion};
@@ -69,7 +67,7 @@ struct Client {
 
 /// The service on one lcore.
 struct RdmaExample {
-    clients: HashMap<Qpn, Client>,
+    clients: QpMap<Client>,
     seats: Seats,
     pool: Pool,
     idle: Idle<Qpn>,
@@ -79,7 +77,7 @@ struct RdmaExample {
 impl RdmaExample {
     fn new(idle_timeout: Duration, tally: Tally) -> RdmaExample {
         let idle = Idle::new(idle_timeout);
-        RdmaExample { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
+        RdmaExample { clients: QpMap::default(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
     }
 
     /// Ends a connection.

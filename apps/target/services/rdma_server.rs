@@ -3,9 +3,7 @@
 //! The two cannot be told apart. `rdma_xclient` posts no receive for the answer: it stays undelivered until the client
 //! disconnects, which does no harm.
 
-use std::collections::HashMap;
-
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::Access;
@@ -29,7 +27,7 @@ struct Client {
 
 /// The service on one lcore.
 struct RdmaServer {
-    clients: HashMap<Qpn, Client>,
+    clients: QpMap<Client>,
     seats: Seats,
     idle: Idle<Qpn>,
     tally: Tally,
@@ -96,7 +94,7 @@ pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::RdmaClient)];
     let create = move |tally| -> Box<dyn Service> {
         let idle = Idle::new(idle_timeout);
-        Box::new(RdmaServer { clients: HashMap::new(), seats: Seats::default(), idle, tally })
+        Box::new(RdmaServer { clients: QpMap::default(), seats: Seats::default(), idle, tally })
     };
     Factory::new(NAME, listens, create, book)
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
 use rxe_dpdk::worker::{NamedRegion, QpCaps, RegionNames, Which};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, MemoryRegion, PdId};
@@ -101,7 +101,7 @@ fn describe(name: &str, mr: &MemoryRegion) -> Vec<u8> {
 /// The service on one lcore.
 struct Region {
     /// Live connections.
-    clients: HashMap<Qpn, SocketAddr>,
+    clients: QpMap<SocketAddr>,
     /// Where each of the numbered regions is, for peers to READ; by the position of their names.
     directories: HashMap<usize, MemoryRegion>,
     /// The names of the regions to watch, and the watches: on one worker.
@@ -227,7 +227,7 @@ pub fn factory(port: u16, regions: &[RegionSpec], book: &Book) -> Factory {
         regions.iter().filter(|region| region.watch).map(|region| region.name.clone()).collect();
     let create = move |tally| -> Box<dyn Service> {
         Box::new(Region {
-            clients: HashMap::new(),
+            clients: QpMap::default(),
             directories: HashMap::new(),
             watched: Arc::clone(&watched),
             watches: Vec::new(),

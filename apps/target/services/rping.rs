@@ -4,9 +4,7 @@
 //! of its sink buffer; we WRITE back what we READ and SEND another go-ahead. Adverts and go-aheads are 16 bytes; what a
 //! go-ahead contains does not matter.
 
-use std::collections::HashMap;
-
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::{Access, MemoryRegion};
@@ -142,7 +140,7 @@ impl Client {
 
 /// The service on one lcore.
 struct Rping {
-    clients: HashMap<Qpn, Client>,
+    clients: QpMap<Client>,
     seats: Seats,
     pool: Pool,
     idle: Idle<Qpn>,
@@ -152,7 +150,7 @@ struct Rping {
 impl Rping {
     fn new(idle_timeout: Duration, tally: Tally) -> Rping {
         let idle = Idle::new(idle_timeout);
-        Rping { clients: HashMap::new(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
+        Rping { clients: QpMap::default(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
     }
 
     /// Ends a connection.

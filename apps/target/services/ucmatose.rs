@@ -5,10 +5,9 @@
 //! client has no receive left (RNR NAK): what was acknowledged before is the number. Or its own messages begin, and
 //! what was sent until then is the number.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
@@ -92,7 +91,7 @@ struct Client {
 
 /// The service on one lcore.
 struct Ucmatose {
-    clients: HashMap<Qpn, Client>,
+    clients: QpMap<Client>,
     /// Where all messages go, one over the other: nobody reads them.
     sink: Option<MemoryRegion>,
     idle: Idle<Qpn>,
@@ -254,7 +253,7 @@ pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Ucmatose)];
     let create = move |tally| -> Box<dyn Service> {
         let idle = Idle::new(idle_timeout);
-        Box::new(Ucmatose { clients: HashMap::new(), sink: None, idle, looking: false, tally })
+        Box::new(Ucmatose { clients: QpMap::default(), sink: None, idle, looking: false, tally })
     };
     Factory::new(NAME, listens, create, book)
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpSpec, Service};
+use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpMap, QpSpec, Service};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::Duration;
 use rxe_proto::cm::{MadPath, SidrRequest};
@@ -57,7 +57,7 @@ impl Echo {
 
 /// The service on one lcore.
 struct Udaddy {
-    qps: HashMap<Qpn, Echo>,
+    qps: QpMap<Echo>,
     clients: HashMap<Client, (MadPath, AhId)>,
     idle: Idle<Client>,
     tally: Tally,
@@ -208,7 +208,7 @@ impl Service for Udaddy {
 pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
     let create = move |tally| -> Box<dyn Service> {
         let idle = Idle::new(idle_timeout);
-        Box::new(Udaddy { qps: HashMap::new(), clients: HashMap::new(), idle, tally })
+        Box::new(Udaddy { qps: QpMap::default(), clients: HashMap::new(), idle, tally })
     };
     Factory::new(NAME, vec![Listen::datagrams(PORT)], create, book)
 }

@@ -19,6 +19,7 @@ mod lane;
 pub(crate) mod messages;
 mod multicast;
 mod ports;
+pub(crate) mod qp_map;
 pub(crate) mod regions;
 mod run;
 mod runtime;

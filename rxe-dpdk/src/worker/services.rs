@@ -24,6 +24,7 @@ use super::faults::FaultChange;
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
+use super::qp_map::QpMap;
 use super::regions::NamedRegion;
 use super::seeds::Seeds;
 use super::verbs::{Objects, ServiceCq};
@@ -85,7 +86,7 @@ pub(crate) struct ServiceHost {
     cqs: Vec<ServiceCq>,
     objects: Objects,
     connections: HashMap<ConnId, Connection>,
-    by_qp: HashMap<Qpn, ConnId>,
+    by_qp: QpMap<ConnId>,
     streams: HashMap<StreamId, usize>,
     groups: GroupMembers,
     timers: ServiceTimers,
@@ -129,7 +130,7 @@ impl ServiceHost {
             cqs,
             objects: Objects::default(),
             connections: HashMap::new(),
-            by_qp: HashMap::new(),
+            by_qp: QpMap::default(),
             streams: HashMap::new(),
             groups: GroupMembers::default(),
             timers: ServiceTimers::default(),

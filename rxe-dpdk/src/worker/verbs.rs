@@ -15,6 +15,7 @@ use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
 use super::context::Context;
 use super::messages::ToControl;
+use super::qp_map::QpMap;
 
 /// What a queue pair of a service is made of; see [`Context::create_qp`].
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +119,7 @@ struct Owned {
 /// What the services of one worker have made: so completions and events find their service.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    qps: HashMap<Qpn, Owned>,
+    qps: QpMap<Owned>,
     srqs: HashMap<SrqId, Owned>,
     /// The multicast groups with members here, as the control side was told.
     groups: BTreeSet<(PortId, Gid)>,

@@ -222,6 +222,12 @@ impl Perftest {
     /// A message on a connection. The `first` one shows what the connection is.
     fn connection_message(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, first: bool) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&wc.qpn) else { return Ok(()) };
+        if let Role::Test = connection.role
+            && !(first && wc.imm.is_none() && wc.byte_len as usize == VERSION)
+        {
+            self.tally.exchanges.inc();
+            return connection.answers.received(cx, wc).and_then(|()| connection.answers.answer(cx));
+        }
         let mut message = [0; MAX_INLINE];
         connection.head.memory().read(0, &mut message).map_err(|error| error.to_string())?;
         let message = message.get(..wc.byte_len as usize);

@@ -21,7 +21,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Context, PeerPath, StreamId};
+use rxe_dpdk::service::{Context, PeerPath, QpMap, StreamId};
 use rxe_proto::Duration;
 use rxe_proto::mem::PdId;
 use rxe_proto::transport::{AsyncEvent, QpErrorCause, Qpn, RemoteAddr, WcOpcode, WcStatus, WorkCompletion};
@@ -57,10 +57,10 @@ pub struct Perftest {
     pds: Vec<PdId>,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
-    tests: HashMap<Qpn, TestQp>,
+    tests: QpMap<TestQp>,
     /// Connections and datagram queue pairs of clients that use the connection manager, and the memory behind those.
-    connections: HashMap<Qpn, Connection>,
-    datagrams: HashMap<Qpn, Datagrams>,
+    connections: QpMap<Connection>,
+    datagrams: QpMap<Datagrams>,
     shared: HashMap<IpAddr, Shared>,
     rendezvous: Arc<Rendezvous>,
     next: u64,
@@ -76,9 +76,9 @@ impl Perftest {
             pds: Vec::new(),
             clients: HashMap::new(),
             streams: HashMap::new(),
-            tests: HashMap::new(),
-            connections: HashMap::new(),
-            datagrams: HashMap::new(),
+            tests: QpMap::default(),
+            connections: QpMap::default(),
+            datagrams: QpMap::default(),
             shared: HashMap::new(),
             rendezvous,
             next: 0,

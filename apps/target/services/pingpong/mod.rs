@@ -12,7 +12,7 @@ mod talk;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, PeerPath, QpSpec, StreamId};
+use rxe_dpdk::service::{Context, PeerPath, QpMap, QpSpec, StreamId};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::mem::{Access, MemoryRegion, PdId};
 use rxe_proto::transport::{
@@ -103,7 +103,7 @@ pub struct Pingpong {
     pd: Option<PdId>,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
-    qps: HashMap<Qpn, EchoQp>,
+    qps: QpMap<EchoQp>,
     next: u64,
     tally: Tally,
 }
@@ -111,7 +111,7 @@ pub struct Pingpong {
 impl Pingpong {
     /// No client yet. `tag` is a bit above our numbers.
     pub fn new(config: PingpongConfig, tag: u64, tally: Tally) -> Pingpong {
-        let (clients, streams, qps) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (clients, streams, qps) = (HashMap::new(), HashMap::new(), QpMap::default());
         Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, tally }
     }
 

@@ -11,9 +11,7 @@ mod mapped;
 mod seat;
 mod stream;
 
-use std::collections::HashMap;
-
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::Access;
 use rxe_proto::transport::{Qpn, RecvWr, WcOpcode, WcStatus, WorkCompletion};
@@ -44,7 +42,7 @@ const HOT: Duration = Duration::from_millis(50);
 
 /// The service on one lcore.
 struct Rsocket {
-    clients: HashMap<Qpn, Client>,
+    clients: QpMap<Client>,
     seats: Vec<Seat>,
     reserves: Reserves,
     /// Whether the timer that looks into mapped buffers runs, and when one had changed last.
@@ -57,7 +55,7 @@ struct Rsocket {
 
 impl Rsocket {
     fn new(idle_timeout: Duration, tally: Tally) -> Rsocket {
-        let (clients, seats, reserves) = (HashMap::new(), Vec::new(), Reserves::new());
+        let (clients, seats, reserves) = (QpMap::default(), Vec::new(), Reserves::new());
         Rsocket { clients, seats, reserves, looking: false, changed: Instant::ZERO, idle_timeout, tally }
     }
 
