@@ -1,7 +1,7 @@
 //! rxe-bench against perftest's own servers on a kernel's soft-RoCE: a target that is not ours.
 
 use crate::Check;
-use crate::guest::{Guest, GuestConfig, Plug};
+use crate::guest::{GuestConfig, Plug};
 use crate::net::Tap;
 use crate::process;
 use crate::report::Report;
@@ -43,8 +43,7 @@ pub fn run(report: &mut Report, world: &World) {
         let tap = Tap::new("rxbe", 1500)?;
         let (name, plug) = ("bench".to_owned(), Plug::Tap(tap.name.clone()));
         let parameters = format!("ip4={GUEST_V4}/24 mtu=1500");
-        let guest =
-            Guest::boot(world, GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 })?;
+        let guest = world.boot(GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 })?;
         Ok((tap, guest))
     };
     let Some((tap, guest)) = report.fixture("boot", start) else { return };

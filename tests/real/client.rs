@@ -7,6 +7,7 @@ use crate::Check;
 use crate::guest::Output;
 use crate::matrix::Bed;
 use crate::report::Report;
+use crate::support::perftest;
 use std::time::Duration;
 
 /// Far more than any of them takes, but for the loaded machine.
@@ -47,15 +48,7 @@ pub enum Rows {
 
 impl Rows {
     fn check(&self, text: &str) -> Check {
-        let rows: Vec<(u64, u64)> = text
-            .lines()
-            .filter_map(|line| {
-                let mut words = line.split_whitespace();
-                let row = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-                // A result, not a line of the header.
-                words.next()?.parse::<f64>().ok().map(|_| row)
-            })
-            .collect();
+        let rows: Vec<(u64, u64)> = perftest::rows(text).iter().map(|row| (row.size, row.count)).collect();
         let right = match *self {
             Rows::One(size, count) => rows == [(size, count)],
             Rows::All(largest, count) => {

@@ -1,6 +1,6 @@
 //! The guest alone: that commands run in it as the other groups rely on, and that the kernel's RoCE works in it.
 
-use crate::guest::{Guest, GuestConfig, Plug};
+use crate::guest::{GuestConfig, Plug};
 use crate::net::Tap;
 use crate::report::Report;
 use crate::target::GUEST_V4;
@@ -16,23 +16,20 @@ pub fn run(report: &mut Report, world: &World) {
     }
     let boot = || {
         let tap = Tap::new("rxk0", 1500)?;
-        let guest = Guest::boot(
-            world,
-            GuestConfig {
-                name: format!("kernel{}", world.suffix),
-                plug: Plug::Tap(tap.name.clone()),
-                parameters: format!("ip4={GUEST_V4}/24"),
-                extra_initrd: None,
-                memory: 512,
-                cpus: 1,
-            },
-        )?;
+        let guest = world.boot(GuestConfig {
+            name: format!("kernel{}", world.suffix),
+            plug: Plug::Tap(tap.name.clone()),
+            parameters: format!("ip4={GUEST_V4}/24"),
+            extra_initrd: None,
+            memory: 512,
+            cpus: 1,
+        })?;
         Ok((guest, tap))
     };
     let Some((guest, _tap)) = report.fixture("boot", boot) else { return };
     let context = || format!("console: {}", guest.console());
     report.case("it is the kernel that was asked for", context, || {
-        guest.expect("uname -r", SHORT, &[&world.release()?]).map(drop)
+        guest.expect("uname -r", SHORT, &[&world.image.release()?]).map(drop)
     });
     report.case("exit codes and output", context, || {
         guest.run("printf 'no newline'; printf err >&2; exit 7", SHORT)?.expect(7, &["no newlineerr"])?;

@@ -186,7 +186,7 @@ fn guest(world: &World, name: &str, plug: Plug, address: &str) -> Result<Guest, 
         memory: 512,
         cpus: 1,
     };
-    Guest::boot(world, config)
+    world.boot(config)
 }
 
 /// The target's end: it starts anew for every weather, since that is said on its command line.

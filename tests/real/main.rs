@@ -14,7 +14,6 @@ mod client;
 mod client_table;
 mod demo;
 mod fault;
-mod guest;
 mod kernel;
 mod loss;
 mod matrix;
@@ -25,7 +24,6 @@ mod outbound;
 mod pci;
 mod perftest;
 mod pingpong;
-mod process;
 mod quick_start;
 mod rc_example;
 mod rdmacm;
@@ -39,8 +37,12 @@ mod vanish;
 mod verbs;
 mod world;
 
+#[path = "../support/mod.rs"]
+mod support;
+
 use report::Report;
 use std::process::ExitCode;
+use support::{guest, process};
 use world::World;
 
 /// What a case returns: nothing, or what went wrong.
@@ -103,7 +105,7 @@ fn run(filters: Vec<String>, world: Option<&World>, lacking: Option<String>) -> 
         if world::nightly() {
             newer_kernel(&mut report, world);
         }
-        report.client_table(&world.release().unwrap_or_default());
+        report.client_table(&world.image.release().unwrap_or_default());
     }
     if let Some(why) = lacking {
         report.skipped(&why, std::env::var_os("CI").is_some_and(|v| !v.is_empty()));

@@ -81,18 +81,16 @@ impl<'w> Bed<'w> {
         }
         arguments.extend_from_slice(more);
         let target = Target::start_on(world, lcores, &vdev, &arguments)?;
-        let guest = Guest::boot(
-            world,
-            GuestConfig {
+        let guest = world
+            .boot(GuestConfig {
                 name,
                 plug,
                 parameters: format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu={mtu}"),
                 extra_initrd: None,
                 memory: 512,
                 cpus: 1,
-            },
-        )
-        .map_err(|e| format!("{e}\n{}", target.tail()))?;
+            })
+            .map_err(|e| format!("{e}\n{}", target.tail()))?;
         Ok(Bed { world, guest, target: Some(target), vdev, arguments, region_file, gids: OnceCell::new(), tap })
     }
 

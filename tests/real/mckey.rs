@@ -1,7 +1,7 @@
 //! librdmacm's mckey, as it is, against the service of its name: it receives from a group, and sends to it.
 
 use crate::client::{Client, Wants};
-use crate::guest::{Guest, GuestConfig, Plug};
+use crate::guest::{GuestConfig, Plug};
 use crate::matrix::{Bed, Port};
 use crate::rdmacm::counted;
 use crate::report::Report;
@@ -68,7 +68,7 @@ fn refused(report: &mut Report, world: &World) {
         let (name, plug) = ("mckey-refused".to_owned(), Plug::VhostUser(socket));
         let parameters = format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu=1500");
         let guest = GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 };
-        let guest = Guest::boot(world, guest)?;
+        let guest = world.boot(guest)?;
         guest.expect("ip route add 224.0.0.0/4 dev eth0", LIMIT, &[])?;
         // The guest goes first.
         Ok((target, guest))

@@ -29,7 +29,7 @@ fn client(world: &World, prefix: &str, vdev: &str, arguments: &[&str]) -> Result
 fn boot(world: &World, name: &str, plug: Plug, mtu: u32) -> Result<Guest, String> {
     let parameters = format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu={mtu}");
     let (name, extra_initrd) = (name.to_owned(), None);
-    Guest::boot(world, GuestConfig { name, plug, parameters, extra_initrd, memory: 512, cpus: 1 })
+    world.boot(GuestConfig { name, plug, parameters, extra_initrd, memory: 512, cpus: 1 })
 }
 
 /// The groups `outbound-vhost` and `outbound-af_packet`.

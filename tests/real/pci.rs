@@ -2,7 +2,7 @@
 //! a wire inside QEMU connects to the guest's other card, and the kernel's clients reach it from there. (vfio's no-IOMMU
 //! mode cannot be tested: Debian's kernel is built without it.)
 
-use crate::guest::{Guest, GuestConfig, Plug};
+use crate::guest::{GuestConfig, Plug};
 use crate::report::Report;
 use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6, archive};
 use crate::world::World;
@@ -21,17 +21,14 @@ pub fn run(report: &mut Report, world: &World) {
         return;
     }
     let boot = || {
-        Guest::boot(
-            world,
-            GuestConfig {
-                name: "pci".to_owned(),
-                plug: Plug::SecondCard,
-                parameters: format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 intel_iommu=on"),
-                extra_initrd: Some(archive(world)?),
-                memory: 1536,
-                cpus: 2,
-            },
-        )
+        world.boot(GuestConfig {
+            name: "pci".to_owned(),
+            plug: Plug::SecondCard,
+            parameters: format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 intel_iommu=on"),
+            extra_initrd: Some(archive(world)?),
+            memory: 1536,
+            cpus: 2,
+        })
     };
     let Some(guest) = report.fixture("boot a guest with a PCI card and rxe-target in it", boot) else { return };
     let context = || format!("console: {}", guest.console());

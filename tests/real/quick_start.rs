@@ -72,15 +72,12 @@ pub fn run(report: &mut Report, world: &World) {
 }
 
 fn boot(world: &World) -> Result<Guest, String> {
-    Guest::boot(
-        world,
-        GuestConfig {
-            name: "quick".to_owned(),
-            plug: Plug::None,
-            parameters: "rxe=none".to_owned(),
-            extra_initrd: Some(archive(world)?),
-            memory: 1536,
-            cpus: 2,
-        },
-    )
+    world.boot(GuestConfig {
+        name: "quick".to_owned(),
+        plug: Plug::None,
+        parameters: "rxe=none".to_owned(),
+        extra_initrd: Some(archive(world)?),
+        memory: 1536,
+        cpus: 2,
+    })
 }

@@ -1,7 +1,8 @@
 //! rxe-target as a process under test.
 
 use crate::process::{self, Daemon};
-use crate::world::{World, root, target_binary};
+use crate::support::image;
+use crate::world::{World, target_binary};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,11 +21,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(3);
 pub fn archive(world: &World) -> Result<PathBuf, String> {
     let file = world.path("target.initrd");
     if !file.exists() {
-        let mut build = Command::new(root().join("tests/guest/build"));
-        let built = process::run(build.arg("--target").arg(target_binary()).arg(&file), Duration::from_secs(60))?;
-        if built.code != 0 {
-            return Err(built.stderr);
-        }
+        image::pack_target(target_binary(), &file)?;
     }
     Ok(file)
 }

@@ -242,7 +242,7 @@ fn boot(world: &World) -> Result<(Guest, Guest), String> {
     let wire = world.path("tutorial.wire");
     let guest = |name: &str, plug, extra_initrd, memory, cpus| {
         let parameters = "rxe=none".to_owned();
-        Guest::boot(world, GuestConfig { name: name.to_owned(), plug, parameters, extra_initrd, memory, cpus })
+        world.boot(GuestConfig { name: name.to_owned(), plug, parameters, extra_initrd, memory, cpus })
     };
     // The archive has tcpdump, too.
     let archive = archive(world)?;

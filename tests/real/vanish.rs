@@ -333,8 +333,7 @@ fn little_memory(world: &World) -> Result<World, String> {
     let huge = dir.join("huge");
     std::fs::create_dir_all(&huge).map_err(|e| e.to_string())?;
     must("mount", &["-t", "hugetlbfs", "-o", "pagesize=2M,size=256M", "none", &huge.to_string_lossy()])?;
-    let (token, vmlinuz, initrd) = (world.token.clone(), world.vmlinuz.clone(), world.initrd.clone());
-    Ok(World { dir, token, vmlinuz, initrd, suffix: world.suffix.clone() })
+    Ok(World { dir, token: world.token.clone(), image: world.image.clone(), suffix: world.suffix.clone() })
 }
 
 /// Clients of the pingpongs take so much memory that there is room for two or three.

@@ -1,7 +1,7 @@
 //! Verbs between a kernel in a guest (tests/clients/verbs_client) and the example program verbs_peer, over vhost-user: RC,
 //! UC and UD, shared receive queues, memory windows, fast regions, atomics, and the errors that each side must make.
 
-use crate::guest::{Guest, GuestConfig, Plug};
+use crate::guest::{GuestConfig, Plug};
 use crate::process::Daemon;
 use crate::report::Report;
 use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6};
@@ -67,8 +67,7 @@ fn group(report: &mut Report, world: &World, mtu: u32, address: &str) {
         peer.wait_for_line("ready ", LIMIT)?;
         let parameters = format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu={mtu}");
         let plug = Plug::VhostUser(socket);
-        let guest =
-            Guest::boot(world, GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 })?;
+        let guest = world.boot(GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 })?;
         Ok((peer, guest))
     };
     let Some((mut peer, guest)) = report.fixture("boot", boot) else { return };

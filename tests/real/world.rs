@@ -3,7 +3,9 @@
 //! The test program starts itself again inside new network, mount and process namespaces. The kernel takes their
 //! interfaces, mounts and processes away when the inner program ends, however it ends.
 
+use crate::guest::{Guest, GuestConfig};
 use crate::process::{self, Finished, must};
+use crate::support::image::Image;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -24,10 +26,8 @@ pub struct World {
     pub dir: PathBuf,
     /// Part of the names that have to be unique on the machine.
     pub token: String,
-    /// Guest kernel and initramfs.
-    pub vmlinuz: PathBuf,
-    /// See `vmlinuz`.
-    pub initrd: PathBuf,
+    /// What guests boot from.
+    pub image: Image,
     /// What the names of groups and files end with: nothing for the stable kernel, `-6.12` or so for another.
     pub suffix: String,
 }
@@ -59,16 +59,6 @@ pub fn example(name: &str) -> Result<PathBuf, String> {
     built
         .filter(|path| path.exists())
         .ok_or_else(|| format!("{name} is not built: cargo build -p rxe-dpdk --examples (--release)"))
-}
-
-/// Folder of the guest's images, kept from run to run.
-pub fn guest_dir() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest")
-}
-
-/// The same for the newer kernel.
-fn newer_guest_dir() -> PathBuf {
-    guest_dir().with_file_name(format!("guest-{NEWER_SUITE}"))
 }
 
 /// Whether the long runs are wanted (`make nightly`).
@@ -134,14 +124,12 @@ fn remove_stale(parent: &Path) {
 /// Runs this program again in new namespaces and removes its folder afterwards.
 fn outside() -> Entered {
     let dir = std::env::temp_dir().join(format!("rxe-real-{}", std::process::id()));
-    let guest = Command::new(root().join("tests/guest/build")).arg(guest_dir()).status();
-    if !guest.is_ok_and(|status| status.success()) {
-        return Entered::Lacking("the guest's image could not be built (its builder said why)".to_owned());
+    if let Err(why) = Image::build(None) {
+        return Entered::Lacking(why);
     }
     if nightly() {
-        let mut build = Command::new(root().join("tests/guest/build"));
         // If this fails, its builder says why, and `World::newer` finds no image.
-        let _ = build.args(["--suite", NEWER_SUITE]).arg(newer_guest_dir()).status();
+        let _ = Image::build(Some(NEWER_SUITE));
     }
     remove_stale(&std::env::temp_dir());
     if let Err(e) = std::fs::create_dir_all(&dir) {
@@ -192,32 +180,24 @@ impl World {
         must("mount", &["-t", "tmpfs", "none", "/run/dpdk"])?;
         must("mount", &["-t", "tmpfs", "none", "/dev/shm"])?;
         let token = dir.to_string_lossy().rsplit('-').next().unwrap_or("0").to_owned();
-        let (vmlinuz, initrd) = (guest_dir().join("vmlinuz"), guest_dir().join("initrd"));
-        Ok(World { dir, token, vmlinuz, initrd, suffix: String::new() })
+        let image = Image::built(None).ok_or("tests/guest/build has made no image")?;
+        Ok(World { dir, token, image, suffix: String::new() })
     }
 
     /// The same surroundings with the newer kernel for the guests.
     pub fn newer(&self) -> Result<World, String> {
-        let images = newer_guest_dir();
-        if !images.join("stamp").exists() {
-            return Err(format!("tests/guest/build has made no image with the kernel of {NEWER_SUITE}"));
-        }
-        let release = std::fs::read_to_string(images.join("release")).map_err(|e| e.to_string())?;
+        let image = Image::built(Some(NEWER_SUITE))
+            .ok_or_else(|| format!("tests/guest/build has made no image with the kernel of {NEWER_SUITE}"))?;
+        let release = image.release()?;
         let version: Vec<&str> = release.split('.').take(2).collect();
-        Ok(World {
-            dir: self.dir.clone(),
-            token: self.token.clone(),
-            vmlinuz: images.join("vmlinuz"),
-            initrd: images.join("initrd"),
-            suffix: format!("-{}", version.join(".")),
-        })
+        Ok(World { dir: self.dir.clone(), token: self.token.clone(), image, suffix: format!("-{}", version.join(".")) })
     }
 
-    /// The release of the guests' kernel, as `uname -r` prints it.
-    pub fn release(&self) -> Result<String, String> {
-        let file = self.vmlinuz.with_file_name("release");
-        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        Ok(text.trim().to_owned())
+    /// Boots a guest and waits until it takes commands.
+    pub fn boot(&self, config: GuestConfig) -> Result<Guest, String> {
+        let guest = Guest::power_on(&self.image, &self.dir, config)?;
+        guest.ready()?;
+        Ok(guest)
     }
 
     /// A path in the run's folder.

@@ -1,11 +1,11 @@
 //! The guest: a Debian kernel with soft-RoCE under QEMU (emulated, so that no KVM is needed), and commands in it.
 
-use crate::process::{Daemon, locked};
-use crate::world::World;
+use super::image::Image;
+use super::process::{Daemon, locked, must};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -97,22 +97,24 @@ pub struct Output {
 }
 
 impl Guest {
-    /// Boots a guest and waits until it takes commands.
-    pub fn boot(world: &World, config: GuestConfig) -> Result<Guest, String> {
-        let file = |what: &str| world.path(&format!("{}.{what}", config.name));
+    /// Starts a guest, whose files go to `dir`. It takes commands when [`ready`](Guest::ready) has returned.
+    pub fn power_on(image: &Image, dir: &Path, config: GuestConfig) -> Result<Guest, String> {
+        let file = |what: &str| dir.join(format!("{}.{what}", config.name));
         let (socket, console) = (file("agent"), file("console"));
-        let mut initrd = world.initrd.clone();
+        let mut initrd = image.initrd();
         if let Some(extra) = &config.extra_initrd {
             initrd = file("initrd"); // the kernel unpacks concatenated archives one after the other
-            let join = || std::fs::write(&initrd, [std::fs::read(&world.initrd)?, std::fs::read(extra)?].concat());
+            let join = || std::fs::write(&initrd, [std::fs::read(image.initrd())?, std::fs::read(extra)?].concat());
             join().map_err(|e| format!("cannot write {}: {e}", initrd.display()))?;
         }
         // no_timer_check: on a busy machine an emulated timer may be too late for the kernel's test of it, which panics.
-        let mut qemu = Command::new("qemu-system-x86_64");
+        // However this process ends, QEMU ends with it.
+        let mut qemu = Command::new("setpriv");
+        qemu.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
         qemu.args(["-nodefaults", "-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-no-reboot"])
             .args(["-smp", &config.cpus.to_string(), "-m", &config.memory.to_string()])
             .arg("-kernel")
-            .arg(&world.vmlinuz)
+            .arg(image.vmlinuz())
             .arg("-initrd")
             .arg(&initrd)
             .args(["-append", &format!("console=ttyS0 loglevel=5 panic=-1 no_timer_check {}", config.parameters)])
@@ -172,11 +174,18 @@ impl Guest {
         let reader = port.try_clone().map_err(|e| e.to_string())?;
         let state = Arc::clone(&shared);
         std::thread::spawn(move || read_messages(reader, &state));
-        let guest = Guest { qemu, port: Mutex::new(port), shared, next_id: AtomicU32::new(1), console };
-        guest.wait_until(Duration::from_secs(120), |jobs| jobs.1.then_some(())).map_err(|e| {
-            format!("the guest did not come up ({e})\n{}\nconsole: {}", guest.qemu.tail(), guest.console())
-        })?;
-        Ok(guest)
+        Ok(Guest { qemu, port: Mutex::new(port), shared, next_id: AtomicU32::new(1), console })
+    }
+
+    /// Waits until it takes commands.
+    pub fn ready(&self) -> Result<(), String> {
+        self.wait_until(Duration::from_secs(120), |jobs| jobs.1.then_some(()))
+            .map_err(|e| format!("the guest did not come up ({e})\n{}\nconsole: {}", self.qemu.tail(), self.console()))
+    }
+
+    /// Keeps all of QEMU on one CPU of the machine.
+    pub fn pin(&self, cpu: u32) -> Result<(), String> {
+        must("taskset", &["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.qemu.id().to_string()])
     }
 
     fn send(&self, header: [u32; 4], bytes: &[u8]) -> Result<(), String> {
