@@ -1,7 +1,7 @@
 //! Runs the blocks of the matrix, one after the other, and says how far it is.
 
 use crate::matrix::{Block, Far, Step, X};
-use crate::program::Program;
+use crate::program::{self, Program};
 use crate::results::{Results, Sample};
 use crate::rig::{Link, Rig};
 use crate::testpmd;
@@ -14,6 +14,17 @@ pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
             let sample =
                 rig.link(block.port, queues).and_then(|link| testpmd::measure(rig, block.port, &link, &step.words));
             keep(results, step, sample.map(|sample| vec![(0.0, sample)]));
+        }
+        return;
+    }
+    if let Far::Guest(server) = block.far {
+        let serving = rig.guests().and_then(|guests| guests.serve(server));
+        for step in block.steps.iter().take_while(|_| !program::stopped()) {
+            let sample = serving.as_ref().map_err(Clone::clone).and_then(|serving| serving.measure(&step.words));
+            keep(results, step, sample.map(|sample| vec![(0.0, sample)]));
+        }
+        if let Err(why) = serving.map_or(Ok(()), |serving| serving.end()) {
+            eprintln!("  {why}");
         }
         return;
     }

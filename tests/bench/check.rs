@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "what only the command line of the benchmark uses")]
 
 mod carry_out;
+mod guests;
 mod machine;
 mod matrix;
 mod pages;
@@ -13,9 +14,13 @@ mod rig;
 mod tables;
 mod testpmd;
 
-use std::path::Path;
+#[path = "../support/mod.rs"]
+mod support;
 
-use matrix::{Block, Far, GOALS, Port, Scope, Section, Step, X};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use matrix::{Block, Far, GOALS, Port, Scope, Section, Server, Step, X};
 use results::{Latency, Results, Sample};
 
 #[test]
@@ -45,7 +50,7 @@ fn the_rate_is_found_in_testpmd_s_statistics() {
 fn json_of_one_and_of_many_becomes_samples() {
     let one = r#"{"test":"write-lat","size":64,"qps":1,"mtu":4096,"seconds":0.5,"messages":10,"msg_rate":20.0,
         "bw_gbps":0.5,"lat_us":{"min":1,"p50":2,"p99":3,"p99_9":4,"p99_99":5,"max":6,"mean":2},"bulk_gbps":7.5}"#;
-    let latency = Latency { min: 1.0, p50: 2.0, p99: 3.0, p99_9: 4.0, p99_99: 5.0, max: 6.0 };
+    let latency = Latency { min: 1.0, p50: 2.0, p99: 3.0, p99_9: 4.0, p99_99: Some(5.0), max: 6.0 };
     let wanted = Sample { rate: 20.0, gbps: 0.5, mtu: 4096, latency: Some(latency), bulk_gbps: Some(7.5) };
     assert_eq!(rig::samples(one), Ok(vec![(64.0, wanted)]));
     let two = r#"[{"size":2,"mtu":1024,"msg_rate":1.0,"bw_gbps":1},{"size":4,"mtu":1024,"msg_rate":2.0,"bw_gbps":1}]"#;
@@ -54,6 +59,65 @@ fn json_of_one_and_of_many_becomes_samples() {
     assert!(rig::samples("nothing").is_err());
     let nothing = rig::samples(r#"{"size":2,"mtu":1024,"msg_rate":0.0,"bw_gbps":0.0}"#);
     assert!(nothing.is_err(), "a run in which nothing happened is no figure");
+}
+
+/// What ib_write_bw and ib_write_lat of perftest 6.06 printed, for the most part.
+const WRITE_BW: &str = "\
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+ Number of qps   : 1\t\tTransport type : IB
+ TX depth        : 128
+ CQ Moderation   : 1
+ Mtu             : 1024[B]
+ local address: LID 0000 QPN 0x0011 PSN 0x17e1e6 RKey 0x00023c VAddr 0x00563df2d5f000
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      200              10.75              9.50   \t\t   0.000152
+";
+const WRITE_LAT: &str = " Mtu             : 1024[B]
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 64      2000          335.03         7161.48      728.14   \t       1000.00     \t819.00 \t\t4065.87 \t\t7123.91
+";
+
+#[test]
+fn what_perftest_prints_becomes_a_sample() {
+    let sample = guests::sample(WRITE_BW).expect("a row");
+    assert!((sample.rate - 152.0).abs() < 1e-6 && (sample.gbps - 152.0 * 65536.0 * 8e-9).abs() < 1e-9, "{sample:?}");
+    assert_eq!((sample.mtu, sample.latency), (1024, None));
+    let sample = guests::sample(WRITE_LAT).expect("a row");
+    let latency = Latency { min: 335.03, p50: 728.14, p99: 819.0, p99_9: 4065.87, p99_99: None, max: 7161.48 };
+    assert_eq!((sample.rate, sample.latency), (1000.0, Some(latency)));
+    let head = WRITE_BW.lines().take(9).collect::<Vec<_>>().join("\n");
+    assert_eq!(guests::sample(&head), None, "a head without a row");
+    assert_eq!(guests::sample(&WRITE_BW.replace("0.000152", "0.000000")), None, "a run in which nothing happened");
+}
+
+#[test]
+fn a_ratio_above_one_says_that_rxe_target_is_the_faster_one() {
+    let mut results = Results::new(machine::describe(), String::new());
+    let [(rate, _), .., (time, _)] = matrix::CLIENTS;
+    for (server, faster) in [(Server::Kernel, 1.0), (Server::Target, 2.0)] {
+        let sample = Sample { rate: 5000.0 * faster, mtu: 1024, ..Sample::default() };
+        results.figure_mut(Section::Kernel, &matrix::client_row(server, rate), 0.0, "").runs.push(sample);
+        let latency = Some(Latency { p50: 700.0 / faster, ..Latency::default() });
+        let sample = Sample { rate: 1.0, latency, ..Sample::default() };
+        results.figure_mut(Section::Kernel, &matrix::client_row(server, time), 0.0, "").runs.push(sample);
+    }
+    assert_eq!([rate, time].map(|work| tables::beside_kernel(&results, work)), [Some(2.0), Some(2.0)]);
+    let table = tables::kernel(&results);
+    for row in [
+        format!("| {rate} | `ib_write_bw -s 64 -D 1` | 5.00 k/s (5.00 to 5.00) | 10.0 k/s (10.0 to 10.0) | 2.00 |"),
+        format!("| {time} | `ib_send_lat -s 64 -n 1000` | 700 us (700 to 700) | 350 us (350 to 350) | 2.00 |"),
+    ] {
+        assert!(table.contains(&row), "{row}: {table}");
+    }
+    // What failed is said, and has no ratio.
+    let figure = results.figure_mut(Section::Kernel, &matrix::client_row(Server::Target, rate), 0.0, "");
+    figure.runs.clear();
+    figure.failures.push("the guest is gone\nwith more".to_owned());
+    let table = tables::kernel(&results);
+    assert!(table.ends_with("\nNot all of it was measured: the guest is gone\n"), "{table}");
+    assert_eq!(tables::beside_kernel(&results, rate), None);
 }
 
 fn scope(sections: &[Section]) -> Scope {
@@ -91,7 +155,7 @@ fn made_up() -> Results {
         for size in sizes {
             let p50 = 1.0 + size / 1e4;
             let latency =
-                Latency { min: 0.5, p50, p99: 2.0 * p50, p99_9: 3.0 * p50, p99_99: 4.0 * p50, max: 5.0 * p50 };
+                Latency { min: 0.5, p50, p99: 2.0 * p50, p99_9: 3.0 * p50, p99_99: Some(4.0 * p50), max: 5.0 * p50 };
             let rate = 1e7 / p50 * (1.0 + n as f64 / 1000.0);
             let sample =
                 Sample { rate, gbps: rate * size * 8e-9, mtu: 4096, latency: Some(latency), bulk_gbps: Some(9.0) };
@@ -128,6 +192,9 @@ fn every_figure_has_its_place_on_the_pages() {
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{plot}: {svg}");
     }
     assert_eq!(page.matches("](plots/").count(), 8);
+    for (work, words) in matrix::CLIENTS {
+        assert!(page.contains(&format!("| {work} | `{words}` | ")), "{work}: {page}");
+    }
     let ports = std::fs::read_to_string(folder.join("choosing-a-port.md")).unwrap();
     for port in matrix::PORTS {
         assert!(ports.contains(&format!("| {port} |")), "{port}: {ports}");
@@ -170,6 +237,9 @@ fn medians_and_ratios_are_what_they_are_called() {
     assert!((tables::go_back_n(0.01, 256.0) - 0.2789).abs() < 1e-3);
 }
 
+/// Held by what keeps all CPUs busy.
+static CPUS: Mutex<()> = Mutex::new(());
+
 /// A bit of everything that needs DPDK's ports.
 #[test]
 fn every_kind_of_step_yields_a_figure() {
@@ -181,6 +251,7 @@ fn every_kind_of_step_yields_a_figure() {
             return;
         }
     };
+    let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = rig::Rig::new(cpus).unwrap();
     let mut results = Results::new(machine::describe(), String::new());
     let step = |row: &str, words: &str| Step {
@@ -211,4 +282,38 @@ fn every_kind_of_step_yields_a_figure() {
     assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 9);
     let time = results.figure(Section::Rows, "two queues", 0.0).and_then(|figure| figure.latency(|l| l.p50));
     assert!(time.is_some_and(|p50| p50 > 0.0));
+}
+
+/// A run against either server, in guests.
+#[test]
+fn a_kernel_s_client_is_served_by_a_kernel_and_by_rxe_target() {
+    let cpus = match machine::cpus(&[]) {
+        Ok(cpus) => cpus,
+        Err(why) => {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+    let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = rig::Rig::new(cpus).unwrap();
+    let mut results = Results::new(machine::describe(), String::new());
+    let works = [("rate", "ib_write_bw -s 64 -n 200"), ("time", "ib_send_lat -s 64 -n 100")];
+    // The kernel again: its server comes back after rxe-target.
+    for server in [Server::Kernel, Server::Target, Server::Kernel] {
+        let step = |(work, words): (&str, &str)| Step {
+            section: Section::Kernel,
+            row: matrix::client_row(server, work),
+            x: X::At(0.0),
+            words: words.to_owned(),
+            sizes: 1,
+        };
+        let block = Block { port: Port::AfPacket, far: Far::Guest(server), steps: works.map(step).to_vec() };
+        carry_out::block(&rig, &block, &mut results);
+    }
+    assert!(results.complete(), "{:?}", results.figures);
+    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 6);
+    for work in works.map(|(work, _)| work) {
+        assert!(tables::beside_kernel(&results, work).is_some_and(|ratio| ratio > 0.0), "{work}");
+    }
 }

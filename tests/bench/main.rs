@@ -6,10 +6,11 @@
 //! there into docs/performance.md, docs/choosing-a-port.md and docs/plots. With some sections only, copies of the pages
 //! are written to `target/bench/docs` instead.
 //!
-//! [`matrix`] says what is measured, [`rig`] and [`testpmd`] run the programs, [`carry_out`] takes the figures into
+//! [`matrix`] says what is measured, [`rig`], [`testpmd`] and [`guests`] run the programs, [`carry_out`] takes the figures into
 //! [`results`], and [`pages`] writes [`tables`] and [`plots`] of them. `check.rs` tests all that in a few runs.
 
 mod carry_out;
+mod guests;
 mod machine;
 mod matrix;
 mod pages;
@@ -19,6 +20,9 @@ mod results;
 mod rig;
 mod tables;
 mod testpmd;
+
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -27,6 +27,9 @@ pub enum Section {
     Loss,
     /// Kinds of ports
     Ports,
+    /// A kernel's client against a kernel's server and against rxe-target
+    // The last: its guests stay until the end.
+    Kernel,
 }
 
 impl Section {
@@ -86,6 +89,26 @@ pub enum Far {
     Reflector,
     /// testpmd, which brings its own other end.
     Testpmd,
+    /// This server in a guest, for clients in another.
+    Guest(Server),
+}
+
+/// Who serves perftest's clients in a guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Server {
+    /// perftest's own programs, on the kernel's soft-RoCE.
+    Kernel,
+    /// rxe-target, on net_af_packet.
+    Target,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Server::Kernel => "the kernel's rdma_rxe",
+            Server::Target => "rxe-target",
+        })
+    }
 }
 
 /// Steps against one far end.
@@ -94,6 +117,13 @@ pub struct Block {
     pub port: Port,
     pub far: Far,
     pub steps: Vec<Step>,
+}
+
+impl Block {
+    /// Whether rxe-bench does its steps.
+    fn of_rxe_bench(&self) -> bool {
+        !matches!(self.far, Far::Testpmd | Far::Guest(_))
+    }
 }
 
 /// What a step is about on the axis of its section.
@@ -105,13 +135,13 @@ pub enum X {
     At(f64),
 }
 
-/// One run of rxe-bench, or of a pair of testpmd.
+/// One run of rxe-bench, of a pair of testpmd, or of a client of perftest.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub section: Section,
     pub row: String,
     pub x: X,
-    /// What rxe-bench is told, or `5tswap`, `macswap` or `one-way` with the bytes of a frame.
+    /// What rxe-bench is told; `5tswap`, `macswap` or `one-way` with the bytes of a frame; or a command of perftest.
     pub words: String,
     /// Results that it brings.
     pub sizes: u32,
@@ -137,6 +167,10 @@ pub const OVERHEAD: u32 = 14 + 20 + 8 + 12 + 16 + 4;
 /// How long a run takes besides measuring, about.
 const START: f64 = 1.2;
 const START_MANY: f64 = 8.0;
+/// How long guests take to boot, the change of the server in one, and each run with them, about.
+const BOOT: f64 = 25.0;
+const CHANGE: f64 = 4.0;
+const PERFTEST: f64 = 2.6;
 /// What does not count.
 const WARM_UP: f64 = 0.1;
 /// How often rows with goals are measured, and all others.
@@ -212,11 +246,12 @@ pub fn blocks(scope: &Scope) -> Vec<Block> {
         Section::Fairness => (fairness(), others),
         Section::Loss => (loss(), others),
         Section::Ports => (ports(), others),
+        Section::Kernel => (kernel(), others),
     };
     // A bad minute of the machine falls on one round, not on one row.
     let rounds = |(blocks, count): (Vec<Block>, usize)| std::iter::repeat_n(blocks, count).flatten();
     let mut blocks: Vec<Block> = scope.sections.iter().map(round).flat_map(rounds).collect();
-    for step in blocks.iter_mut().filter(|block| block.far != Far::Testpmd).flat_map(|block| &mut block.steps) {
+    for step in blocks.iter_mut().filter(|block| block.of_rxe_bench()).flat_map(|block| &mut block.steps) {
         step.words += &format!(" -D {} --warm-up {WARM_UP}", step.measures(scope));
     }
     blocks
@@ -227,7 +262,12 @@ pub fn seconds(blocks: &[Block], scope: &Scope) -> f64 {
     // Connecting and disconnecting thousands of queue pairs takes its time.
     let start = |step: &Step| if step.words.contains(&format!("-q {MANY_QPS} ")) { START_MANY } else { START };
     let step = |step: &Step| start(step) + f64::from(step.sizes) * (step.measures(scope) + WARM_UP);
-    blocks.iter().map(|block| START + block.steps.iter().map(step).sum::<f64>()).sum()
+    let block = |block: &Block| match block.far {
+        Far::Guest(_) => CHANGE + PERFTEST * block.steps.len() as f64,
+        _ => START + block.steps.iter().map(step).sum::<f64>(),
+    };
+    let boot = if blocks.iter().any(|block| matches!(block.far, Far::Guest(_))) { BOOT } else { 0.0 };
+    boot + blocks.iter().map(block).sum::<f64>()
 }
 
 /// The port's limits at these payloads.
@@ -372,6 +412,31 @@ fn ports() -> Vec<Block> {
         ]
     };
     PORTS.into_iter().flat_map(block).collect()
+}
+
+/// The clients of perftest that a kernel runs, with the work that each is. Those of latency tell the time of one message.
+pub const CLIENTS: [(&str, &str); 6] = [
+    ("64 B WRITE", "ib_write_bw -s 64 -D 1"),
+    ("64 B SEND", "ib_send_bw -s 64 -D 1"),
+    ("64 KiB WRITE", "ib_write_bw -s 65536 -D 1"),
+    ("64 KiB READ", "ib_read_bw -s 65536 -D 1"),
+    ("64 B WRITE latency", "ib_write_lat -s 64 -n 1000"),
+    ("64 B SEND latency", "ib_send_lat -s 64 -n 1000"),
+];
+
+/// The row of a client's work against a server.
+pub fn client_row(server: Server, work: &str) -> String {
+    format!("{server}: {work}")
+}
+
+fn kernel() -> Vec<Block> {
+    let block = |server: Server| {
+        let step = |(work, words): &(&str, &str)| {
+            Step::new(Section::Kernel, client_row(server, work), X::At(0.0), (*words).to_owned())
+        };
+        Block { port: Port::AfPacket, far: Far::Guest(server), steps: CLIENTS.iter().map(step).collect() }
+    };
+    [Server::Kernel, Server::Target].map(block).to_vec()
 }
 
 /// The words of a step without how long it measures, which is the same for all.

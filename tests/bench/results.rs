@@ -72,7 +72,9 @@ pub struct Latency {
     pub p50: f64,
     pub p99: f64,
     pub p99_9: f64,
-    pub p99_99: f64,
+    /// perftest does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_99: Option<f64>,
     pub max: f64,
 }
 

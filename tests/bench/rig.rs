@@ -1,12 +1,13 @@
 //! Both ends of a port on one machine: rxe-target or a reflector at the far end, rxe-bench at the near end.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::guests::Guests;
 use crate::matrix::{Far, Port};
 use crate::program::Program;
 use crate::results::{Latency, Sample};
@@ -39,6 +40,8 @@ pub struct Rig {
     token: String,
     /// Far ends so far.
     count: Cell<u32>,
+    /// Booted when they are first wanted.
+    guests: OnceCell<Result<Guests, String>>,
 }
 
 /// Two ends of a port, for as long as it lasts.
@@ -82,12 +85,20 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("rxe-performance-{token}"));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         std::fs::write(dir.join("target.toml"), CONFIG).map_err(|error| error.to_string())?;
-        Ok(Rig { cpus, dir, token, count: Cell::new(0) })
+        Ok(Rig { cpus, dir, token, count: Cell::new(0), guests: OnceCell::new() })
     }
 
     /// Where programs write.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The two guests.
+    ///
+    /// # Errors
+    /// In words, why they did not boot.
+    pub fn guests(&self) -> Result<&Guests, String> {
+        self.guests.get_or_init(|| Guests::boot(&self.dir, &self.cpus, TARGET)).as_ref().map_err(Clone::clone)
     }
 
     /// A new pair of ends, with so many queues if they can be chosen.
@@ -214,7 +225,7 @@ fn sample(value: &Value) -> Option<(f64, Sample)> {
             p50: at("p50")?,
             p99: at("p99")?,
             p99_9: at("p99_9")?,
-            p99_99: at("p99_99")?,
+            p99_99: at("p99_99"),
             max: at("max")?,
         })
     };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::matrix::{self, GOALS, Goal, PORT_TESTS, PORTS, Section, Unit, VERBS};
+use crate::matrix::{self, GOALS, Goal, PORT_TESTS, PORTS, Section, Server, Unit, VERBS};
 use crate::results::{Figure, Machine, Results, Sample};
 
 /// A table of Markdown.
@@ -318,6 +318,45 @@ pub fn ports(results: &Results) -> String {
             times.unwrap_or_default(),
             cell(at(matrix::ECHO).and_then(Figure::mega)),
         ]);
+    }
+    table.0
+}
+
+/// How much faster than with the kernel's server a kernel's client is with rxe-target: the ratio of the rates, of times
+/// the other way round.
+pub fn beside_kernel(results: &Results, work: &str) -> Option<f64> {
+    let [kernel, target] = [Server::Kernel, Server::Target]
+        .map(|server| results.figure(Section::Kernel, &matrix::client_row(server, work), 0.0));
+    let (kernel, target) = (kernel?, target?);
+    match (kernel.latency(|l| l.p50), target.latency(|l| l.p50)) {
+        (Some(kernel), Some(target)) => Some(kernel / target),
+        _ => Some(target.mega()? / kernel.mega()?),
+    }
+}
+
+/// A kernel's client against a kernel's server and against rxe-target.
+pub fn kernel(results: &Results) -> String {
+    let servers = [Server::Kernel, Server::Target];
+    let heads = servers.map(|server| server.to_string());
+    let mut table = Table::new(&["work", "perftest", &heads[0], &heads[1], "ratio"]);
+    let mut failure = None;
+    for (work, words) in matrix::CLIENTS {
+        let figures = servers.map(|server| results.figure(Section::Kernel, &matrix::client_row(server, work), 0.0));
+        failure = failure.or_else(|| figures.into_iter().flatten().find_map(|figure| figure.failures.first()));
+        let value = |figure: Option<&Figure>| {
+            let Some(figure) = figure else { return cell(None) };
+            let time = |sample: &Sample| sample.latency.map(|latency| latency.p50);
+            let rate = |sample: &Sample| Some(sample.rate / 1e3);
+            match figure.median(time) {
+                Some(p50) => format!("{} us{}", number(p50), range(figure, time)),
+                None => format!("{} k/s{}", cell(figure.median(rate)), range(figure, rate)),
+            }
+        };
+        let [kernel, target] = figures.map(value);
+        table.row(&[work, &format!("`{words}`"), &kernel, &target, &cell(beside_kernel(results, work))]);
+    }
+    if let Some(why) = failure {
+        let _ = writeln!(table.0, "\nNot all of it was measured: {}", why.lines().next().unwrap_or_default());
     }
     table.0
 }
