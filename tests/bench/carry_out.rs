@@ -58,8 +58,10 @@ fn keep(results: &mut Results, step: &Step, samples: Result<Vec<(f64, Sample)>, 
                 let x = place(size);
                 results.figure_mut(*section, row, x, words).runs.push(sample);
                 let latency = sample.latency.map(|l| format!(", p50 {:.2} us, p99.9 {:.2} us", l.p50, l.p99_9));
-                let (mega, gbps) = (sample.rate / 1e6, sample.gbps);
-                println!("  {name} ({x}): {mega:.3} M/s, {gbps:.2} Gb/s{}", latency.unwrap_or_default());
+                // Emulated machines are slow.
+                let (rate, unit) =
+                    if sample.rate < 1e5 { (sample.rate / 1e3, "k/s") } else { (sample.rate / 1e6, "M/s") };
+                println!("  {name} ({x}): {rate:.3} {unit}, {:.2} Gb/s{}", sample.gbps, latency.unwrap_or_default());
             }
         }
         Err(why) => {

@@ -85,7 +85,7 @@ fn what_perftest_prints_becomes_a_sample() {
     assert!((sample.rate - 152.0).abs() < 1e-6 && (sample.gbps - 152.0 * 65536.0 * 8e-9).abs() < 1e-9, "{sample:?}");
     assert_eq!((sample.mtu, sample.latency), (1024, None));
     let sample = guests::sample(WRITE_LAT).expect("a row");
-    let latency = Latency { min: 335.03, p50: 728.14, p99: 819.0, p99_9: 4065.87, p99_99: None, max: 7161.48 };
+    let latency = Latency { min: 335.03, p50: 728.14, p99: 4065.87, p99_9: 7123.91, p99_99: None, max: 7161.48 };
     assert_eq!((sample.rate, sample.latency), (1000.0, Some(latency)));
     let head = WRITE_BW.lines().take(9).collect::<Vec<_>>().join("\n");
     assert_eq!(guests::sample(&head), None, "a head without a row");
@@ -106,7 +106,7 @@ fn a_ratio_above_one_says_that_rxe_target_is_the_faster_one() {
     assert_eq!([rate, time].map(|work| tables::beside_kernel(&results, work)), [Some(2.0), Some(2.0)]);
     let table = tables::kernel(&results);
     for row in [
-        format!("| {rate} | `ib_write_bw -s 64 -D 1` | 5.00 k/s (5.00 to 5.00) | 10.0 k/s (10.0 to 10.0) | 2.00 |"),
+        format!("| {rate} | `ib_write_bw -s 64 -n 6000` | 5.00 k/s (5.00 to 5.00) | 10.0 k/s (10.0 to 10.0) | 2.00 |"),
         format!("| {time} | `ib_send_lat -s 64 -n 1000` | 700 us (700 to 700) | 350 us (350 to 350) | 2.00 |"),
     ] {
         assert!(table.contains(&row), "{row}: {table}");
@@ -128,7 +128,7 @@ fn scope(sections: &[Section]) -> Scope {
 fn the_whole_matrix_is_to_take_less_than_fifteen_minutes_on_two_cores() {
     let scope = scope(&Section::all());
     let seconds = matrix::seconds(&matrix::blocks(&scope), &scope);
-    assert!((300.0..840.0).contains(&seconds), "{seconds}");
+    assert!((300.0..900.0).contains(&seconds), "{seconds}");
 }
 
 #[test]
