@@ -55,9 +55,7 @@ impl Guests {
             let extra_initrd = Some(packed.clone());
             let name = name.to_owned();
             let config = GuestConfig { name, plug, parameters, extra_initrd, memory: MEMORY, cpus: 1 };
-            let guest = Guest::power_on(&image, dir, config)?;
-            guest.pin(cpu)?;
-            Ok::<_, String>(guest)
+            Guest::power_on(&image, dir, config, Some(cpu))
         };
         let plug = Plug::WireListens(wire.clone());
         let server = power_on("server", plug, "rxe=none ipv6.disable=1".to_owned(), cpus[1])?;

@@ -195,7 +195,7 @@ impl World {
 
     /// Boots a guest and waits until it takes commands.
     pub fn boot(&self, config: GuestConfig) -> Result<Guest, String> {
-        let guest = Guest::power_on(&self.image, &self.dir, config)?;
+        let guest = Guest::power_on(&self.image, &self.dir, config, None)?;
         guest.ready()?;
         Ok(guest)
     }

@@ -1,7 +1,7 @@
 //! The guest: a Debian kernel with soft-RoCE under QEMU (emulated, so that no KVM is needed), and commands in it.
 
 use super::image::Image;
-use super::process::{Daemon, locked, must};
+use super::process::{Daemon, locked};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -97,8 +97,9 @@ pub struct Output {
 }
 
 impl Guest {
-    /// Starts a guest, whose files go to `dir`. It takes commands when [`ready`](Guest::ready) has returned.
-    pub fn power_on(image: &Image, dir: &Path, config: GuestConfig) -> Result<Guest, String> {
+    /// Starts a guest, whose files go to `dir`, with all of QEMU on one CPU if one is given. It takes commands when
+    /// [`ready`](Guest::ready) has returned.
+    pub fn power_on(image: &Image, dir: &Path, config: GuestConfig, cpu: Option<u32>) -> Result<Guest, String> {
         let file = |what: &str| dir.join(format!("{}.{what}", config.name));
         let (socket, console) = (file("agent"), file("console"));
         let mut initrd = image.initrd();
@@ -110,7 +111,11 @@ impl Guest {
         // no_timer_check: on a busy machine an emulated timer may be too late for the kernel's test of it, which panics.
         // However this process ends, QEMU ends with it.
         let mut qemu = Command::new("setpriv");
-        qemu.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
+        qemu.args(["--pdeathsig", "KILL", "--"]);
+        if let Some(cpu) = cpu {
+            qemu.args(["taskset", "--cpu-list", &cpu.to_string()]);
+        }
+        qemu.arg("qemu-system-x86_64");
         qemu.args(["-nodefaults", "-accel", "tcg,thread=multi", "-cpu", "max", "-display", "none", "-no-reboot"])
             .args(["-smp", &config.cpus.to_string(), "-m", &config.memory.to_string()])
             .arg("-kernel")
@@ -181,11 +186,6 @@ impl Guest {
     pub fn ready(&self) -> Result<(), String> {
         self.wait_until(Duration::from_secs(120), |jobs| jobs.1.then_some(()))
             .map_err(|e| format!("the guest did not come up ({e})\n{}\nconsole: {}", self.qemu.tail(), self.console()))
-    }
-
-    /// Keeps all of QEMU on one CPU of the machine.
-    pub fn pin(&self, cpu: u32) -> Result<(), String> {
-        must("taskset", &["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.qemu.id().to_string()])
     }
 
     fn send(&self, header: [u32; 4], bytes: &[u8]) -> Result<(), String> {

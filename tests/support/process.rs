@@ -98,11 +98,6 @@ impl Daemon {
         &self.name
     }
 
-    /// Its pid.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a signal, by pid.
     pub fn signal(&mut self, name: &str) -> Result<(), String> {
         must("kill", &[&format!("-{name}"), &self.child.id().to_string()])
