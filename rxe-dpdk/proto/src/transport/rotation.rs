@@ -25,7 +25,7 @@ struct Rotation {
     fresh: VecDeque<u16>,
     /// Have used up a quantum at least.
     long: VecDeque<u16>,
-    /// Turns of fresh ones since the last of a long one.
+    /// Turns of fresh ones that a long one has waited for since the last of a long one.
     in_a_row: u32,
 }
 
@@ -73,7 +73,7 @@ impl Rotations {
     }
 
     /// It has used up its quantum and wants another.
-    #[inline]
+    #[inline(never)]
     pub(super) fn another(&mut self, port: usize, slot: u16) {
         if let Some(rotation) = self.ports.get_mut(port) {
             rotation.long.push_back(slot);
@@ -81,7 +81,7 @@ impl Rotations {
     }
 
     /// The port took nothing more: it is still this one's turn.
-    #[inline]
+    #[cold]
     pub(super) fn give_back(&mut self, port: usize, slot: u16) {
         if let Some(rotation) = self.ports.get_mut(port) {
             rotation.fresh.push_front(slot);
@@ -111,11 +111,17 @@ impl Rotation {
 
     #[inline]
     fn next(&mut self) -> Option<u16> {
-        if self.in_a_row < FRESH || self.long.is_empty() {
-            if let Some(slot) = self.fresh.pop_front() {
-                self.in_a_row += 1;
-                return Some(slot);
-            }
+        if self.long.is_empty() { self.fresh.pop_front() } else { self.next_of_both() }
+    }
+
+    /// The next one while there are long ones.
+    #[inline(never)]
+    fn next_of_both(&mut self) -> Option<u16> {
+        if self.in_a_row < FRESH
+            && let Some(slot) = self.fresh.pop_front()
+        {
+            self.in_a_row += 1;
+            return Some(slot);
         }
         self.in_a_row = 0;
         self.long.pop_front()
@@ -140,8 +146,8 @@ mod tests {
             rotations.enter(PORT, slot);
         }
         let order: Vec<u16> = std::iter::from_fn(|| rotations.next(0)).collect();
-        // Three turns of fresh ones were before.
-        let expected = (0..5).chain([100]).chain(5..13).chain([101]).chain(13..20).chain([102]);
+        // Two turns of fresh ones were before, while a long one waited.
+        let expected = (0..6).chain([100]).chain(6..14).chain([101]).chain(14..20).chain([102]);
         assert_eq!(order, expected.collect::<Vec<_>>());
         assert!(rotations.is_empty());
     }

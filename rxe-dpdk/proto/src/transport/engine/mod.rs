@@ -160,7 +160,11 @@ impl Engine {
     /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is written; all that for each
     /// port. Returns how many packets were written; [`wants_transmit`](Engine::wants_transmit) says whether there is more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
-        (0..self.cx.active.ports()).map(|port| self.transmit_by(port, now, tx)).sum()
+        let mut written = 0;
+        for port in 0..self.cx.active.ports() {
+            written += self.transmit_by(port, now, tx);
+        }
+        written
     }
 
     fn transmit_by(&mut self, port: usize, now: Instant, tx: &mut impl TxQueue) -> usize {
