@@ -13,6 +13,7 @@
 pub mod cm;
 pub mod counters;
 pub mod mem;
+mod prefetch;
 pub mod time;
 pub mod transport;
 pub mod verbs;

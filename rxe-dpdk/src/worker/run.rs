@@ -21,8 +21,15 @@ use super::services::ServiceHost;
 use crate::eal::{Clock, Mbuf, MbufReceiver, Mempool, RxBurst};
 use crate::host::group_macs;
 
+/// How many packets before its turn what a packet needs is asked for.
+const AHEAD: usize = 3;
+
 /// How long peers have to answer our DREQs when we stop.
 const STOP_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// How often mail is read and the control side has its turn, at most: what takes a message each way may wait so long, and a
+/// worker that finds nothing to do is back at its port sooner.
+const CHORES: Duration = Duration::from_micros(2);
 
 /// How long a worker that leaves waits for the others and for a port to take its last frames, each.
 const LAST_PATIENCE: Duration = Duration::from_millis(100);
@@ -89,6 +96,8 @@ pub(crate) struct Worker {
     pub(crate) faults: FaultPlaces,
     pub(crate) clock: Clock,
     pub(crate) idler: Idler,
+    /// When mail and the control side are next.
+    pub(crate) chores_at: Instant,
     pub(crate) flags: Arc<StopFlags>,
     pub(crate) stats: Arc<WorkerStats>,
 }
@@ -209,6 +218,10 @@ impl Worker {
 
     /// One turn: receive, execute, transmit, timers, services, control.
     fn turn(&mut self, now: Instant) -> bool {
+        let chores = now >= self.chores_at || self.flags.stop.load(Ordering::Relaxed);
+        if chores {
+            self.chores_at = now + CHORES;
+        }
         let mut busy = self.receive(now);
         busy |= self.take_over(now);
         busy |= self.forward();
@@ -218,17 +231,27 @@ impl Worker {
         }
         // Before the services: what is owed for this burst leaves first, and a queue pair in error gets its NAK out
         // before its service and the runtime let go of it.
-        engine.transmit(now, tx);
-        busy |= services.poll(now, engine);
-        if let Some(control) = control {
-            control.poll(now, tx);
+        if engine.transmit(now, tx) > 0 {
+            tx.flush(now);
         }
+        if chores {
+            busy |= services.read_mail(now, engine);
+        }
+        busy |= services.poll(now, engine);
         if engine.wants_transmit() {
             engine.transmit(now, tx);
         }
+        let mut waiting = tx.flush(now);
+        if chores && let Some(control) = control {
+            let before = tx.frames;
+            control.poll(now, tx);
+            if tx.frames > before {
+                waiting = tx.flush(now);
+            }
+        }
         busy |= tx.frames > 0;
         self.stats.tx_frames.add(std::mem::take(&mut tx.frames));
-        if tx.flush(now) {
+        if waiting {
             self.stats.tx_stalls.inc();
         }
         if services.fault_change.is_some() {
@@ -294,7 +317,13 @@ impl Dispatcher {
         dispatch: impl Fn(&mut Dispatcher, Instant, PortId, &[u8]) -> Owner,
     ) -> u64 {
         let mut bytes = 0;
+        let foresees = self.engine.is_large();
         for index in 0..burst.len() {
+            if foresees {
+                // Beyond the last one there are none.
+                let first = if index == 0 { 0 } else { AHEAD };
+                (first..=AHEAD).for_each(|ahead| self.engine.foresee(burst.data(index + ahead)));
+            }
             let frame = burst.data(index);
             bytes += frame.len() as u64;
             match dispatch(self, now, port, frame) {

@@ -268,6 +268,7 @@ impl Runtime {
                 faults: places,
                 clock,
                 idler: Idler::new(config.idle),
+                chores_at: Instant::ZERO,
                 flags: Arc::clone(&flags),
                 stats: counters.worker.clone(),
             };

@@ -173,10 +173,9 @@ impl ServiceHost {
         busy
     }
 
-    /// Delivers what is due: mail from control, completions, events of queue pairs, timers. Returns whether there
-    /// was anything.
+    /// Delivers what is due, but for mail: completions, events of queue pairs, timers. Returns whether there was anything.
     pub(crate) fn poll(&mut self, now: Instant, engine: &mut Engine) -> bool {
-        let mut busy = self.read_mail(now, engine);
+        let mut busy = false;
         // Events first: a service hears that a connection is up before it hears of the first message on it.
         while let Some(event) = engine.poll_event() {
             busy = true;

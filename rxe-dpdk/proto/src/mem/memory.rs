@@ -23,6 +23,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
+use crate::prefetch;
+
 /// Where bytes live: the heap, hugepages, a shared file.
 ///
 /// # Safety
@@ -222,14 +224,9 @@ impl Memory {
     /// Asks the processor to load the cache line at `offset`. Does nothing out of bounds.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let Ok(line) = self.at(offset, 1) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint without architectural effect, for an address inside live memory; SSE is part of x86_64.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
+        if let Ok(place) = self.at(offset, 1) {
+            prefetch::line(place);
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = offset;
     }
 
     /// The address of `len` bytes at `offset`.

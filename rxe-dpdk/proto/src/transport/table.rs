@@ -86,6 +86,12 @@ impl QpTable {
         (qp.common.qpn == qpn).then_some(qp)
     }
 
+    /// Whoever has the slot of a number, which may be another one. Nothing of it is read.
+    #[inline]
+    pub(super) fn get_slot(&self, qpn: Qpn) -> Option<&Qp> {
+        self.slots.get(usize::from(qpn.slot()))?.qp.as_deref()
+    }
+
     /// Whoever is in the slot now.
     #[inline]
     pub(super) fn in_slot(&mut self, slot: u16) -> Option<&mut Qp> {

@@ -8,6 +8,7 @@
 mod ack;
 pub mod addr;
 mod aeth;
+mod ahead;
 mod atomic;
 mod bth;
 mod bytes;
@@ -34,6 +35,7 @@ pub mod tx;
 pub use ack::AckTemplate;
 pub use addr::{Gid, MacAddr};
 pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_code, credit_count, rnr_timer};
+pub use ahead::{Ahead, ahead_of};
 pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
 pub use bth::{BTH_LEN, Bth, BthFields, DEFAULT_PKEY};
 pub use deth::{DETH_LEN, Deth};

@@ -219,6 +219,12 @@ impl KeyTable {
         }
     }
 
+    /// Asks for what a look-up of `key` needs, some time before it.
+    #[inline]
+    pub(crate) fn foresee(&self, key: u32) {
+        self.slots.foresee(key);
+    }
+
     /// How many keys there are: of plain regions, fast regions and memory windows.
     #[must_use]
     pub fn len(&self) -> usize {

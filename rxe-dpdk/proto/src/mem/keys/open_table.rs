@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::prefetch;
+
 /// What has a key. The default value has key 0, which means: nothing here.
 pub(super) trait Keyed: Clone + Default {
     /// The key; 0 for nothing.
@@ -67,6 +69,14 @@ impl<T: Keyed> OpenTable<T> {
     /// All values, to be changed; their keys must stay.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter(|value| value.key() != 0)
+    }
+
+    /// Asks for the place where `key` would be, for a look-up soon.
+    #[inline]
+    pub(super) fn foresee(&self, key: u32) {
+        if let Some(slot) = self.slots.get(home(key, self.slots.len() - 1)) {
+            prefetch::whole(slot);
+        }
     }
 
     /// Adds a value, whose key is not 0 and not in the table.

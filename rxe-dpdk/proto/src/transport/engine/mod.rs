@@ -1,5 +1,6 @@
 //! The engine: all queue pairs of one lcore, driven from outside.
 
+mod foresee;
 mod objects;
 mod post;
 mod refuse;

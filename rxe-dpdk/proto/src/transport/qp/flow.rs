@@ -1,5 +1,6 @@
 //! What moves a queue pair: packets in, packets out, time.
 
+use crate::prefetch;
 use crate::time::Instant;
 use crate::transport::common::Failure;
 use crate::transport::context::{Context, Turn};
@@ -10,6 +11,18 @@ use crate::wire::{DropReason, RocePacket, TxQueue};
 use super::Qp;
 
 impl Qp {
+    /// Asks for what a response to this queue pair needs, or a request.
+    #[inline]
+    pub(in crate::transport) fn foresee(&self, response: bool) {
+        prefetch::whole(&self.common);
+        prefetch::whole(&self.link);
+        if response {
+            prefetch::whole(&self.requester);
+        } else {
+            prefetch::whole(&self.responder);
+        }
+    }
+
     /// A request whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
