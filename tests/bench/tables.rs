@@ -114,6 +114,9 @@ pub fn rows(results: &Results) -> String {
         let Some(figure) = results.figure(Section::Rows, goal.row, 0.0) else { continue };
         let mut value = format!("{} {unit}{}", cell(figure.median(find)), range(figure, find));
         let (mut least, mut aim) = (number(goal.least), number(goal.aim));
+        if let Some((share, way)) = goal.share() {
+            least += &format!(" ({share:.2} {way})");
+        }
         let micros = goal.unit == Unit::Micros;
         if micros {
             value += &format!("; p99.9 {} us", cell(figure.latency(|l| l.p99_9)));
