@@ -18,7 +18,7 @@ mod testpmd;
 mod support;
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use matrix::{Block, Far, GOALS, Port, Scope, Section, Server, Step, X};
 use results::{Latency, Results, Sample};
@@ -240,20 +240,24 @@ fn medians_and_ratios_are_what_they_are_called() {
 /// Held by what keeps all CPUs busy.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A bit of everything that needs DPDK's ports.
-#[test]
-fn every_kind_of_step_yields_a_figure() {
+/// All CPUs for one test at a time, and nothing measured yet; `None`, which CI does not take, where there are too few.
+fn all_cpus() -> Option<(MutexGuard<'static, ()>, rig::Rig, Results)> {
     let cpus = match machine::cpus(&[]) {
         Ok(cpus) => cpus,
         Err(why) => {
             assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
             eprintln!("SKIPPED: {why}");
-            return;
+            return None;
         }
     };
-    let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
-    let rig = rig::Rig::new(cpus).unwrap();
-    let mut results = Results::new(machine::describe(), String::new());
+    let alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((alone, rig::Rig::new(cpus).unwrap(), Results::new(machine::describe(), String::new())))
+}
+
+/// A bit of everything that needs DPDK's ports.
+#[test]
+fn every_kind_of_step_yields_a_figure() {
+    let Some((_alone, rig, mut results)) = all_cpus() else { return };
     let step = |row: &str, words: &str| Step {
         section: Section::Rows,
         row: row.to_owned(),
@@ -287,17 +291,7 @@ fn every_kind_of_step_yields_a_figure() {
 /// A run against either server, in guests.
 #[test]
 fn a_kernel_s_client_is_served_by_a_kernel_and_by_rxe_target() {
-    let cpus = match machine::cpus(&[]) {
-        Ok(cpus) => cpus,
-        Err(why) => {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
-    let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
-    let rig = rig::Rig::new(cpus).unwrap();
-    let mut results = Results::new(machine::describe(), String::new());
+    let Some((_alone, rig, mut results)) = all_cpus() else { return };
     let works = [("rate", "ib_write_bw -s 64 -n 200"), ("time", "ib_send_lat -s 64 -n 100")];
     // The kernel again: its server comes back after rxe-target.
     for server in [Server::Kernel, Server::Target, Server::Kernel] {
