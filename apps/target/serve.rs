@@ -29,7 +29,8 @@ pub fn serve(config: Config) -> Result<(), Mistake> {
     if let Some(settings) = &config.capture {
         management.capture(capture.clone(), settings.clone())?;
     }
-    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix });
+    let clients = management.stats();
+    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients });
     print(&format!("{}\n", runtime.ready_line()));
     // For systemd, where it has started us (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

@@ -5,6 +5,7 @@
 //! Needs root and hugepages. Without them the tests say so and pass, but not in CI.
 
 mod bench;
+mod clients;
 mod fault;
 mod initiator;
 mod operate;

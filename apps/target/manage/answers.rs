@@ -1,37 +1,59 @@
 //! What `rxe-ctl` is answered.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::report::{Counter, Service};
 
+use super::clients::Client;
 use super::{Managed, faults};
 use crate::config::LogLevel;
 
-/// Answers one client until it goes.
-pub fn converse(stream: UnixStream, managed: &Managed) {
-    let Ok(reading) = stream.try_clone() else { return };
-    let (mut reading, mut writing) = (BufReader::new(reading), stream);
-    let mut line = String::new();
-    loop {
-        line.clear();
-        match reading.by_ref().take(MAX_REQUEST).read_line(&mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        let reply = match serde_json::from_str(&line) {
-            Ok(request) => answer(managed, request),
-            Err(error) => Reply::Error(format!(
-                "the request makes no sense ({error}): rxe-ctl and rxe-target must be of one version"
-            )),
+/// Answers one client until it goes, or takes too long.
+pub fn converse(mut client: Client<UnixStream>, managed: &Managed) {
+    let mut received = Vec::new();
+    while let Some(line) = next_line(&mut client, &mut received) {
+        client.answering();
+        let (reply, more) = match line {
+            Line::Complete(line) => (parsed(&line).map_or_else(Reply::Error, |request| answer(managed, request)), true),
+            Line::TooLong => (Reply::Error(format!("the request is longer than {MAX_REQUEST} bytes")), false),
         };
         let Ok(mut text) = serde_json::to_string(&reply) else { return };
         text.push('\n');
-        if writing.write_all(text.as_bytes()).is_err() {
+        if client.answer(text.as_bytes()).is_err() || !more {
             return;
         }
     }
+}
+
+enum Line {
+    Complete(Vec<u8>),
+    TooLong,
+}
+
+/// The next line; what was received behind it stays in `received`. `None` when there is no more.
+fn next_line(client: &mut Client<UnixStream>, received: &mut Vec<u8>) -> Option<Line> {
+    let mut part = [0; 2048];
+    let mut searched = 0;
+    loop {
+        if let Some(at) = received[searched..].iter().position(|byte| *byte == b'\n') {
+            let rest = received.split_off(searched + at + 1);
+            return Some(Line::Complete(std::mem::replace(received, rest)));
+        }
+        if received.len() as u64 > MAX_REQUEST {
+            return Some(Line::TooLong);
+        }
+        searched = received.len();
+        match client.read(&mut part) {
+            Ok(0) | Err(_) => return None,
+            Ok(n) => received.extend_from_slice(&part[..n]),
+        }
+    }
+}
+
+fn parsed(line: &[u8]) -> Result<Request, String> {
+    serde_json::from_slice(line)
+        .map_err(|error| format!("the request makes no sense ({error}): rxe-ctl and rxe-target must be of one version"))
 }
 
 fn answer(managed: &Managed, request: Request) -> Reply {
@@ -42,7 +64,7 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Qps { start } => Reply::of(said(inspector.qps(start))),
         Request::Qp { qpn } => Reply::of(said(inspector.qp(qpn))),
         Request::Mrs { start } => Reply::of(said(inspector.mrs(start))),
-        Request::Counters => Reply::of(Ok(inspector.counters())),
+        Request::Counters => Reply::of(Ok(managed.counters())),
         Request::Services => Reply::of(Ok(services(managed))),
         Request::Disconnect { qpn } => {
             let done = inspector.disconnect(qpn);

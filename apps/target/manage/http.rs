@@ -1,32 +1,29 @@
 //! As much of HTTP as a scrape takes: one request, one answer, and the connection is closed.
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+
+use super::clients::Client;
 
 /// The longest request head.
 const MAX_HEAD: usize = 8 << 10;
 /// Most header lines of a request.
 const MAX_HEADERS: usize = 64;
-/// How long a client may take for its request, and for taking its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers the one request of a client; `metrics` makes the text of `/metrics`, or says why it cannot.
-pub fn serve(mut stream: TcpStream, metrics: impl FnOnce() -> Result<String, String>) {
-    let _ = stream.set_read_timeout(Some(PATIENCE));
-    let _ = stream.set_write_timeout(Some(PATIENCE));
+pub fn serve(mut client: Client<TcpStream>, metrics: impl FnOnce() -> Result<String, String>) {
     let mut head = Vec::new();
     let mut part = [0; 2048];
     let (status, kind, body, bodiless) = loop {
         match request(&head) {
             Parsed::Request { method, path } => {
+                client.answering();
                 let (status, kind, body) = respond(&method, &path, metrics);
                 break (status, kind, body, method == "HEAD");
             }
             Parsed::Malformed => break ("400 Bad Request", PLAIN, "this is no HTTP request\n".to_owned(), false),
             Parsed::Partial => {}
         }
-        match stream.read(&mut part) {
+        match client.read(&mut part) {
             Ok(n @ 1..) if head.len() + n <= MAX_HEAD => head.extend_from_slice(&part[..n]),
             // Too long, too late, or gone.
             _ => return,
@@ -35,9 +32,9 @@ pub fn serve(mut stream: TcpStream, metrics: impl FnOnce() -> Result<String, Str
     let length = body.len();
     let head =
         format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-    let body = if bodiless { "" } else { &body };
+    let answer = if bodiless { head } else { head + &body };
     // A client that is gone needs no answer.
-    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+    let _ = client.answer(answer.as_bytes());
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
@@ -79,8 +76,12 @@ fn respond(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::time::Duration;
 
+    use super::super::clients::{Clients, Deadlines};
     use super::*;
 
     fn exchange(requests: &[&[u8]], metrics: Result<&str, &str>) -> String {
@@ -88,6 +89,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         let metrics = metrics.map(str::to_owned).map_err(str::to_owned);
+        let server = Clients::new(Deadlines::DEFAULT, Arc::default()).admit(server).expect("a seat");
         let serving = std::thread::spawn(move || serve(server, || metrics));
         for part in requests {
             // The server may have answered already.

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rxe_dpdk::telemetry::describe;
 use rxe_inspect::report::{CounterGroup, Device, Qp};
 
+use super::clients::{self, MANAGEMENT};
 use super::exposition::{Exposition, Kind};
 use super::{Managed, answers};
 use crate::services::describe_tally;
@@ -17,7 +18,7 @@ pub fn text(managed: &Managed) -> Result<String, String> {
     let mut exposition = Exposition::default();
     let device = managed.device();
     about(&mut exposition, &device);
-    for group in managed.inspector.counters() {
+    for group in managed.counters() {
         counters(&mut exposition, &device, &group);
     }
     for service in answers::services(managed) {
@@ -66,7 +67,11 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
     let id = id.to_string();
     let of = if group.scope == "port" { ("port", &*id) } else { ("lcore", &*id) };
     for counter in &group.counters {
-        let help = describe(&group.group, &counter.name).unwrap_or_default();
+        let help = match &*group.group {
+            MANAGEMENT => clients::describe(&counter.name),
+            other => describe(other, &counter.name),
+        };
+        let help = help.unwrap_or_default();
         let mut add = |name: String, help: &str, labels: &[(&str, &str)]| {
             exposition.add(&name, Kind::Counter, help, labels, counter.value);
         };
@@ -80,7 +85,7 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
             "tx_fault" => add(plain("fault"), help, &[("direction", "tx"), of]),
             // What all services of an lcore did together; each service's own counters have its name.
             "service" => add(plain("worker"), help, &[of]),
-            "control" | "cm" => add(plain(&group.group), help, &[]),
+            "control" | "cm" | MANAGEMENT => add(plain(&group.group), help, &[]),
             other => add(plain(other), help, &[of]),
         }
     }

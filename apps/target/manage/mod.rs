@@ -5,6 +5,7 @@
 //! nobody asks.
 
 mod answers;
+mod clients;
 mod exposition;
 mod faults;
 mod http;
@@ -15,23 +16,22 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rxe_dpdk::telemetry::Inspector;
 use rxe_dpdk::worker::{Capture, CaptureError};
 use rxe_inspect::capture::CaptureSettings;
-use rxe_inspect::report::Device;
+use rxe_inspect::report::{CounterGroup, Device};
 use rxe_inspect::socket as place;
 
 use crate::log::LogControl;
 use crate::mistake::{Mistake, mistake};
 use crate::services::Book;
+use clients::{Clients, Deadlines};
 use socket::Socket;
 
-/// Who may be served at once, by each of the two.
-const MAX_CLIENTS: usize = 32;
+pub use clients::ManagementStats;
 
 /// What there is to look after.
 #[derive(Clone)]
@@ -46,6 +46,8 @@ pub struct Managed {
     pub log: LogControl,
     /// EAL's `--file-prefix`.
     pub prefix: String,
+    /// What management itself counts.
+    pub clients: ManagementStats,
 }
 
 impl Managed {
@@ -59,10 +61,18 @@ impl Managed {
             ..self.inspector.device()
         }
     }
+
+    /// All counters but those of services.
+    fn counters(&self) -> Vec<CounterGroup> {
+        let mut groups = self.inspector.counters();
+        groups.push(self.clients.group());
+        groups
+    }
 }
 
 /// Threads that wait for something to look after.
 pub struct Management {
+    stats: ManagementStats,
     to_socket: Sender<(UnixListener, Managed)>,
     to_metrics: Option<Sender<Managed>>,
     to_capture: Sender<EarlyCapture>,
@@ -79,18 +89,20 @@ pub struct Serving {
 impl Management {
     /// Starts the threads, and listens for Prometheus at `metrics` if it is to.
     pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, Mistake> {
+        let stats = ManagementStats::default();
         let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
+        let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.socket));
         spawn("rxe-ctl", move || {
             let Ok((listener, managed)) = from_main.recv() else { return };
-            serve_all(
+            clients.serve_all(
                 "rxe-ctl",
                 || listener.accept().map(|(stream, _)| stream),
-                move |stream| {
-                    answers::converse(stream, &managed);
+                move |client| {
+                    answers::converse(client, &managed);
                 },
             );
         })?;
-        let to_metrics = metrics.map(serve_metrics).transpose()?;
+        let to_metrics = metrics.map(|address| serve_metrics(address, &stats)).transpose()?;
         let (to_capture, from_main) = channel::<EarlyCapture>();
         // The thread that writes the file may run where this one may.
         spawn("rxe-capture", move || {
@@ -98,7 +110,7 @@ impl Management {
                 let _ = begun.send(capture.start_early(settings));
             }
         })?;
-        Ok(Management { to_socket, to_metrics, to_capture })
+        Ok(Management { stats, to_socket, to_metrics, to_capture })
     }
 
     /// Captures from the first frame on; to be called before the target runs.
@@ -110,6 +122,11 @@ impl Management {
             Ok(Err(error)) => mistake!("{error}"),
             Err(_) => mistake!("the thread that was to start the capture is gone"),
         }
+    }
+
+    /// What the clients of the socket and of the metrics are counted in.
+    pub fn stats(&self) -> ManagementStats {
+        self.stats.clone()
     }
 
     /// From now on this is looked after. Where the socket cannot be made the target serves without it, and says so.
@@ -133,7 +150,7 @@ impl Management {
     }
 }
 
-fn serve_metrics(address: SocketAddr) -> Result<Sender<Managed>, Mistake> {
+fn serve_metrics(address: SocketAddr, stats: &ManagementStats) -> Result<Sender<Managed>, Mistake> {
     let listener = match TcpListener::bind(address) {
         Ok(listener) => listener,
         Err(error) => {
@@ -144,13 +161,14 @@ fn serve_metrics(address: SocketAddr) -> Result<Sender<Managed>, Mistake> {
         }
     };
     let (sender, from_main): (_, Receiver<Managed>) = channel();
+    let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.metrics));
     spawn("rxe-metrics", move || {
         let Ok(managed) = from_main.recv() else { return };
-        serve_all(
+        clients.serve_all(
             "rxe-metrics",
             || listener.accept().map(|(stream, _)| stream),
-            move |stream| {
-                http::serve(stream, || metrics::text(&managed));
+            move |client| {
+                http::serve(client, || metrics::text(&managed));
             },
         );
     })?;
@@ -166,37 +184,5 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Mistake
     match thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Ok(()),
         Err(error) => mistake!("the system gives no thread for {name} ({}): allow more threads", sentence(&error)),
-    }
-}
-
-/// Takes clients for ever, each in a thread of its own, at most [`MAX_CLIENTS`] at once; more are turned away.
-fn serve_all<S: Send + 'static>(
-    name: &str,
-    accept: impl Fn() -> io::Result<S>,
-    serve: impl Fn(S) + Clone + Send + 'static,
-) {
-    struct Leave(Arc<AtomicUsize>);
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    let clients = Arc::new(AtomicUsize::new(0));
-    loop {
-        let Ok(stream) = accept() else {
-            // As when there are no descriptors: others will be given back.
-            thread::sleep(std::time::Duration::from_millis(100));
-            continue;
-        };
-        let leave = Leave(Arc::clone(&clients));
-        if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
-            continue;
-        }
-        let serve = serve.clone();
-        // Without a thread the client is turned away: its stream is dropped with the closure.
-        let _ = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _leave = leave;
-            serve(stream);
-        });
     }
 }

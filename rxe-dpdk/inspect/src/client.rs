@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -26,8 +26,12 @@ pub enum AskError {
 }
 
 /// A target that can be asked.
+///
+/// A target that has too many clients closes the connection of the one that has been silent longest; a question that
+/// changes nothing is then asked again on a new connection.
 #[derive(Debug)]
 pub struct Client {
+    path: PathBuf,
     stream: BufReader<UnixStream>,
 }
 
@@ -37,10 +41,7 @@ impl Client {
     /// # Errors
     /// There is none, it has ended, or the socket is another user's.
     pub fn connect(path: &Path) -> io::Result<Client> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Client { stream: BufReader::new(stream) })
+        Ok(Client { path: path.to_owned(), stream: open(path)? })
     }
 
     /// Asks, and reads the answer as what it should be.
@@ -50,13 +51,25 @@ impl Client {
     pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, AskError> {
         let mut line = serde_json::to_string(request).map_err(io::Error::other)?;
         line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes())?;
-        line.clear();
-        if self.stream.read_line(&mut line)? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the target has closed the connection").into());
-        }
+        let line = match self.exchange(&line) {
+            Err(error) if request.is_read_only() && is_closed(&error) => {
+                // Where the target itself is gone, the first error says it best.
+                self.stream = open(&self.path).map_err(|_| error)?;
+                self.exchange(&line)?
+            }
+            line => line?,
+        };
         let reply: Reply = serde_json::from_str(&line).map_err(io::Error::other)?;
         reply.read().map_err(AskError::Refused)
+    }
+
+    fn exchange(&mut self, request: &str) -> io::Result<String> {
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the target has closed the connection"));
+        }
+        Ok(line)
     }
 
     /// Asks for all parts of a list.
@@ -81,5 +94,47 @@ impl Client {
     /// [`AskError`].
     pub fn tell(&mut self, request: &Request) -> Result<(), AskError> {
         self.ask::<Value>(request).map(drop)
+    }
+}
+
+fn open(path: &Path) -> io::Result<BufReader<UnixStream>> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(BufReader::new(stream))
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_question_that_changes_nothing_is_asked_again_on_a_new_connection() {
+        let path = std::env::temp_dir().join(format!("rxe-inspect-client-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let serving = std::thread::spawn(move || {
+            // The first connection is closed as soon as it is there, the second answers one question.
+            drop(listener.accept().unwrap());
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut line = String::new();
+            stream.read_line(&mut line).unwrap();
+            stream.get_mut().write_all(b"{\"answer\":7}\n").unwrap();
+            line
+        });
+        let mut client = Client::connect(&path).unwrap();
+        assert_eq!(client.ask::<u32>(&Request::Counters).unwrap(), 7);
+        assert_eq!(serving.join().unwrap(), "{\"verb\":\"counters\"}\n");
+        // Nobody listens any more, and a change is never made twice.
+        assert!(matches!(client.ask::<u32>(&Request::Counters), Err(AskError::Io(_))));
+        assert!(matches!(client.tell(&Request::ClearFaults), Err(AskError::Io(_))));
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -80,6 +80,31 @@ pub enum Request {
     CaptureStatus,
 }
 
+impl Request {
+    /// Whether it changes nothing, so that it may be asked twice.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Request::Device
+            | Request::Resources
+            | Request::Qps { .. }
+            | Request::Qp { .. }
+            | Request::Mrs { .. }
+            | Request::Counters
+            | Request::Services
+            | Request::Faults
+            | Request::CaptureStatus => true,
+            Request::Disconnect { .. }
+            | Request::AddFault { .. }
+            | Request::RemoveFault { .. }
+            | Request::ClearFaults
+            | Request::SetLog { .. }
+            | Request::CaptureStart { .. }
+            | Request::CaptureStop => false,
+        }
+    }
+}
+
 /// What comes back.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
