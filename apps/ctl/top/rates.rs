@@ -178,6 +178,11 @@ impl Rates {
     }
 }
 
+/// The sum; 0 of none. `Iterator::sum` of no numbers is -0, which would be printed so.
+fn total(rates: impl Iterator<Item = f64>) -> f64 {
+    rates.fold(0.0, |sum, rate| sum + rate)
+}
+
 fn services(before: &Look, after: &Look, qps: &[QpRate], seconds: f64) -> Vec<ServiceRate> {
     let counter = |services: &[Service], service: &str, name: &str| {
         let service = services.iter().find(|s| s.name == service)?;
@@ -198,7 +203,7 @@ fn services(before: &Look, after: &Look, qps: &[QpRate], seconds: f64) -> Vec<Se
             connections: after.qps.iter().filter(its).filter(|qp| qp.connection.is_some()).count(),
             new_connections: rate("connections"),
             exchanges: rate("exchanges"),
-            packets: qps.iter().filter(|qp| is_its(&qp.service)).map(|qp| qp.rx_pps + qp.tx_pps).sum(),
+            packets: total(qps.iter().filter(|qp| is_its(&qp.service)).map(|qp| qp.rx_pps + qp.tx_pps)),
         });
     }
     let counted = |name: &str| {
@@ -208,4 +213,32 @@ fn services(before: &Look, after: &Look, qps: &[QpRate], seconds: f64) -> Vec<Se
     rates.retain(|rate| rate.qps > 0 || counted(&rate.service));
     rates.sort_by(|a, b| b.packets.total_cmp(&a.packets).then_with(|| a.service.cmp(&b.service)));
     rates
+}
+
+#[cfg(test)]
+mod tests {
+    use rxe_inspect::report::Counter;
+
+    use super::*;
+
+    fn look() -> Look {
+        let counter = Counter { name: "connections".to_owned(), value: 1 };
+        Look {
+            at: Instant::now(),
+            device: Device { lcores: vec![0], ..Device::default() },
+            counters: Vec::new(),
+            services: vec![Service { name: "region".to_owned(), listens: Vec::new(), counters: vec![counter] }],
+            qps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn no_rate_of_an_idle_target_is_negative() {
+        let (before, after) = (look(), look());
+        let rates = Rates::between(&before, &after, SortBy::Packets);
+        assert_eq!(rates.services.len(), 1, "a service that counted something");
+        let json = serde_json::to_string(&rates).expect("JSON");
+        let text = super::super::view::text(&rates);
+        assert!(!json.contains("-0") && !text.contains("-0"), "{json}\n{text}");
+    }
 }

@@ -15,7 +15,8 @@ const TEXT_QPS: usize = 40;
 
 /// A rate in at most five characters: 999, 1.23k, 45.6M.
 fn short(rate: f64) -> String {
-    let mut value = rate;
+    // Adding 0 makes 0 of -0.
+    let mut value = rate + 0.0;
     for unit in ["", "k", "M", "G", "T"] {
         if value < 999.5 {
             return match unit {
@@ -164,8 +165,8 @@ mod tests {
 
     #[test]
     fn rates_are_short() {
-        let texts = [0.0, 0.5, 7.0, 999.0, 1234.0, 45_600.0, 999_400.0, 999_900.0, 8.76e9, 1e18];
+        let texts = [0.0, -0.0, 0.5, 7.0, 999.0, 1234.0, 45_600.0, 999_400.0, 999_900.0, 8.76e9, 1e18];
         let texts: Vec<String> = texts.into_iter().map(short).collect();
-        assert_eq!(texts, ["0", "0.5", "7", "999", "1.23k", "45.6k", "999k", "1.00M", "8.76G", "1000P"]);
+        assert_eq!(texts, ["0", "0", "0.5", "7", "999", "1.23k", "45.6k", "999k", "1.00M", "8.76G", "1000P"]);
     }
 }
