@@ -2,6 +2,8 @@
 //!
 //! Every value keeps the line it stands on, so that a complaint about it, however late, can name the place.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -21,11 +23,14 @@ use super::values::{
 };
 use crate::mistake::{Mistake, mistake};
 
+/// Most bytes of a file: far more than ports and regions there can be.
+const MAX_FILE: u64 = 4 << 20;
+
 type Value<T> = Spanned<Text<T>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
+struct Document {
     log: Option<Value<LogLevel>>,
     log_format: Option<Value<LogFormat>>,
     idle: Option<Value<Idle>>,
@@ -91,8 +96,13 @@ struct Region {
 
 /// Reads `path`.
 pub fn load(path: &Path) -> Result<Settings, Mistake> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(path, &text),
+    match read(path) {
+        Ok(Some(text)) => parse(path, &text),
+        Ok(None) => mistake!(
+            "the configuration file {} is longer than {} MiB: it is another file, check its name",
+            path.display(),
+            MAX_FILE >> 20
+        ),
         Err(error) => mistake!(
             "the configuration file {} cannot be read ({}): check its name and rights",
             path.display(),
@@ -102,10 +112,25 @@ pub fn load(path: &Path) -> Result<Settings, Mistake> {
     }
 }
 
+/// The whole file; `None` when it is longer than any configuration.
+fn read(path: &Path) -> io::Result<Option<String>> {
+    // Opening a pipe may wait for ever, and a device may have no end.
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            if kind.is_dir() { "it is a folder" } else { "it is a device, a pipe or a socket, not a file" },
+        ));
+    }
+    let mut text = String::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    Ok((text.len() as u64 <= MAX_FILE).then_some(text))
+}
+
 /// Reads the text of a configuration file; `path` is for messages.
 pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
     let place = Place { path, text };
-    let file: File = toml::from_str(text).map_err(|error| place.describe(&error))?;
+    let file: Document = toml::from_str(text).map_err(|error| place.describe(&error))?;
     let mut settings = Settings {
         eal_args: file.eal.map(|eal| eal.args),
         services: file.services.map(|s| s.into_iter().map(|name| place.source("services", name, |n| n)).collect()),
@@ -357,6 +382,25 @@ mod tests {
         }
         let syntax = wrong("log = \"info\"\nidle = \n");
         assert!(syntax.starts_with("t.toml, line 2") && !syntax.contains('\n'), "{syntax}");
+    }
+
+    #[test]
+    fn what_is_no_configuration_file_is_not_read_for_ever() {
+        let said = |path: &Path| load(path).map(|_| ()).expect_err("no configuration").to_string();
+        let zero = said(Path::new("/dev/zero"));
+        assert!(zero.contains("/dev/zero cannot be read (it is a device, a pipe or a socket, not a file)"), "{zero}");
+        assert!(said(Path::new("/tmp")).contains("it is a folder"));
+        let folder = std::env::temp_dir().join(format!("rxe-config-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        // Nobody will ever write to it.
+        let pipe = folder.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+        assert!(said(&pipe).contains("not a file"));
+        // A gigabyte without a disk block.
+        let huge = folder.join("huge.toml");
+        File::create(&huge).and_then(|file| file.set_len(1 << 30)).expect("a sparse file");
+        assert!(said(&huge).contains("is longer than 4 MiB"));
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -76,6 +76,12 @@ impl FromStr for HostAddress {
         let ip = cidr.ip;
         let kind = if ip.is_unspecified() {
             "the unspecified address"
+        } else if cidr.prefix == 0 {
+            "in a network without an end: write the prefix length of your network, as /24 or /64"
+        } else if matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0) {
+            "of 0.0.0.0/8, which no host may have"
+        } else if matches!(ip, IpAddr::V4(ip) if ip.octets()[0] >= 240) {
+            "of 240.0.0.0/4, which is reserved"
         } else if ip.is_loopback() {
             "a loopback address"
         } else if ip.is_multicast() {
@@ -292,7 +298,13 @@ impl FromStr for MetricsAddress {
     type Err = Mistake;
 
     fn from_str(text: &str) -> Result<MetricsAddress, Mistake> {
-        match text.parse() {
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() == 0 => {
+                mistake!(
+                    "'{text}' has no port number: write one from 1 to 65535, as {}",
+                    SocketAddr::new(address.ip(), 9479)
+                )
+            }
             Ok(address) => Ok(MetricsAddress(address)),
             Err(_) => mistake!(
                 "'{text}' is not an address of this machine with a port: write ADDR:PORT, as 127.0.0.1:9479 or [::]:9479"
@@ -391,6 +403,20 @@ mod tests {
                 "10.0.0.0/24 cannot be the target's, it is the network itself: give the target an address in it",
             ),
             ("10.0.0.255/24", "10.0.0.255/24 cannot be the target's, it is the network's broadcast address"),
+            ("0.0.0.5/24", "0.0.0.5/24 cannot be the target's, it is of 0.0.0.0/8, which no host may have"),
+            ("240.0.0.1/24", "240.0.0.1/24 cannot be the target's, it is of 240.0.0.0/4, which is reserved"),
+            (
+                "255.255.255.255/32",
+                "255.255.255.255/32 cannot be the target's, it is of 240.0.0.0/4, which is reserved",
+            ),
+            (
+                "10.0.0.1/0",
+                "10.0.0.1/0 cannot be the target's, it is in a network without an end: write the prefix length of your network, as /24 or /64",
+            ),
+            (
+                "fd00::1/0",
+                "fd00::1/0 cannot be the target's, it is in a network without an end: write the prefix length of your network, as /24 or /64",
+            ),
             (
                 "::ffff:10.0.0.1/96",
                 "::ffff:10.0.0.1/96 cannot be the target's, it is an IPv4 address in IPv6 clothes: write the IPv4 address",
@@ -447,6 +473,10 @@ mod tests {
         assert_eq!(wrong::<LogFormat>("xml"), "'xml' is not a log format: they are text and json");
         assert!("[::1]:80".parse::<MetricsAddress>().is_ok());
         assert!(wrong::<MetricsAddress>("localhost:80").contains("write ADDR:PORT"));
+        assert_eq!(
+            wrong::<MetricsAddress>("127.0.0.1:0"),
+            "'127.0.0.1:0' has no port number: write one from 1 to 65535, as 127.0.0.1:9479"
+        );
         assert!(wrong::<LogLevel>("loud").starts_with("'loud' is not a log level"));
     }
 }

@@ -201,10 +201,20 @@ impl HostConfig {
             let ip = address.ip;
             let mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
             let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast() || address.broadcast() == Some(v4));
-            if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || mapped || broadcast {
+            // "This network" (0.0.0.0/8) and the reserved 240.0.0.0/4.
+            let reserved = matches!(ip, IpAddr::V4(v4) if matches!(v4.octets()[0], 0 | 240..));
+            let network = matches!(ip, IpAddr::V4(v4) if address.prefix <= 30 && v4.to_bits() & (u32::MAX >> address.prefix) == 0);
+            if ip.is_unspecified()
+                || ip.is_loopback()
+                || ip.is_multicast()
+                || mapped
+                || broadcast
+                || reserved
+                || network
+            {
                 return Err(HostConfigError::Address(*address));
             }
-            if !address.has_valid_prefix() {
+            if address.prefix == 0 || !address.has_valid_prefix() {
                 return Err(HostConfigError::Address(*address));
             }
             if self.addresses.iter().skip(n + 1).any(|other| other.ip == ip) {
@@ -264,8 +274,19 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert_eq!(config(&["192.168.77.1/24", "fd00:77::1/64"]).check(), Ok(()));
-        for address in ["0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/24", "10.0.0.255/24", "ff02::1/64", "::ffff:10.0.0.1/96"]
-        {
+        for address in [
+            "0.0.0.0/0",
+            "0.0.0.5/24",
+            "240.0.0.1/24",
+            "10.0.0.1/0",
+            "fd00::1/0",
+            "10.0.0.0/24",
+            "127.0.0.1/8",
+            "224.0.0.1/24",
+            "10.0.0.255/24",
+            "ff02::1/64",
+            "::ffff:10.0.0.1/96",
+        ] {
             assert!(matches!(config(&[address]).check(), Err(HostConfigError::Address(_))), "{address}");
         }
         assert!(matches!(config(&["10.0.0.1", "10.0.0.1/8"]).check(), Err(HostConfigError::DuplicateAddress(_))));
