@@ -94,12 +94,12 @@ pub(super) fn plan(
 ) -> Result<FramePlan, String> {
     let mut cap = Cap::new(asked);
     // What fits into a buffer at all, less what rounding may add.
-    cap.at_most(MAX_BUFFER - 1024 - L2, || "no buffer holds more".to_owned());
+    cap.never_beyond(MAX_BUFFER - 1024 - L2, || "no buffer holds more".to_owned());
     // What the driver may write into a buffer, whatever the MTU.
     let mut writes = usize::try_from(limits.min_rx_bufsize).unwrap_or(0).min(MAX_BUFFER);
     let mut most = MAX_BUFFER;
     match driver {
-        "net_tap" => cap.at_most(1500, || "net_tap carries no larger frames".to_owned()),
+        "net_tap" => cap.never_beyond(1500, || "net_tap carries no larger frames".to_owned()),
         "net_af_packet" => {
             // The kernel's packet ring puts 66 bytes of its own in front of every received frame.
             const RING_HEADER: usize = 66;
@@ -111,34 +111,37 @@ pub(super) fn plan(
             }
             writes = writes.max(framesz.min(MAX_BUFFER));
             cap.at_most(carries.saturating_sub(L2), || {
-                format!("framesz={framesz} holds no more; give --vdev a larger framesz (8192) and blocksz (65536)")
+                let (wanted, count) = larger_slots(usize::from(asked) + L2 + RING_HEADER);
+                format!("framesz={framesz} holds no more; give --vdev framesz={wanted},blocksz=65536,framecnt={count}")
             });
         }
         "net_memif" => {
             // A longer frame would be spread over several buffers; the notes above say what comes of that.
             let bsize = vdev.and_then(|vdev| vdev.number("bsize")).unwrap_or(2048) as usize;
             cap.at_most(bsize.saturating_sub(L2), || {
-                format!("bsize={bsize} holds no more; give both ends' --vdev a larger bsize (8192)")
+                let (wanted, _) = larger_slots(usize::from(asked) + L2);
+                format!("bsize={bsize} holds no more; give both ends' --vdev bsize={wanted}")
             });
         }
         "net_af_xdp" => {
             // The whole element (pool header 64, mbuf 128, headroom, data) in one page of 4,096. 63 cache lines: an
             // odd number, which DPDK does not grow to spread elements over memory channels.
             most = 63 * 64 - 64 - 128 - HEADROOM;
-            cap.at_most(3542, || "a frame must fit into one page with net_af_xdp".to_owned());
+            cap.never_beyond(3542, || "a frame must fit into one page with net_af_xdp".to_owned());
         }
         _ => {
             // Some drivers count header and checksum, some also VLAN tags: leave the most room they may want.
             let by_frame = (limits.max_rx_pktlen as usize).saturating_sub(L2 + 4);
             let by_frame = if by_frame < 1500 { 1500 } else { by_frame };
             let device = if limits.max_mtu == 0 { usize::from(u16::MAX) } else { usize::from(limits.max_mtu) };
-            cap.at_most(by_frame.min(device), || "the device carries no larger frames".to_owned());
+            cap.never_beyond(by_frame.min(device), || "the device carries no larger frames".to_owned());
         }
     }
     if let Some(mtu) = kernel_mtu {
-        let want = cap.mtu;
+        let want = cap.within_reach;
+        let interface = vdev.and_then(|vdev| vdev.args.get("iface")).map_or("INTERFACE", String::as_str);
         cap.at_most(usize::from(mtu), || {
-            format!("that is the interface's own MTU; raise it (ip link set dev ... mtu {want})")
+            format!("{mtu} is the interface's own MTU; raise it (ip link set dev {interface} mtu {want})")
         });
     }
     let tell = cap.mtu <= 1500 || !matches!(driver, "net_af_packet" | "net_memif");
@@ -148,29 +151,49 @@ pub(super) fn plan(
     Ok(FramePlan { mtu: cap.mtu, tell, buffer, fallback })
 }
 
-/// The smallest of several limits, and whose it is.
+/// Slots of `bytes` or more, as the rings of net_af_packet and net_memif have them: a power of two. How many of them fit the
+/// memory that a ring of net_af_packet has with 512 slots of 8,192 bytes: two such rings are what a process without special
+/// rights may lock.
+fn larger_slots(bytes: usize) -> (usize, usize) {
+    let size = bytes.next_power_of_two().clamp(4096, 32_768);
+    (size, ((512 * 8192) / size).min(512))
+}
+
+/// The smallest of several limits, and the reasons: every limit below what was asked for, as each has to be raised.
 struct Cap {
     asked: u16,
     mtu: u16,
-    reason: Option<String>,
+    /// What can be had once all limits that can be raised are.
+    within_reach: u16,
+    reasons: Vec<String>,
 }
 
 impl Cap {
     fn new(asked: u16) -> Cap {
-        Cap { asked, mtu: asked, reason: None }
+        Cap { asked, mtu: asked, within_reach: asked, reasons: Vec::new() }
     }
 
+    /// A limit that the user can raise.
     fn at_most(&mut self, limit: usize, reason: impl FnOnce() -> String) {
         let limit = u16::try_from(limit).unwrap_or(u16::MAX);
-        if limit < self.mtu {
-            self.mtu = limit;
-            self.reason = Some(reason());
+        if limit < self.within_reach {
+            self.mtu = self.mtu.min(limit);
+            self.reasons.push(reason());
+        }
+    }
+
+    /// A limit that nobody can raise.
+    fn never_beyond(&mut self, limit: usize, reason: impl FnOnce() -> String) {
+        let limit = u16::try_from(limit).unwrap_or(u16::MAX);
+        if limit < self.within_reach {
+            (self.mtu, self.within_reach) = (self.mtu.min(limit), limit);
+            self.reasons.push(reason());
         }
     }
 
     fn fallback(&self) -> Option<Fallback> {
-        let reason = self.reason.clone()?;
-        Some(Fallback::Mtu { asked: self.asked, got: self.mtu, reason })
+        let reason = self.reasons.join("; ");
+        (self.mtu < self.asked).then(|| Fallback::Mtu { asked: self.asked, got: self.mtu, reason })
     }
 }
 
@@ -210,6 +233,40 @@ mod tests {
         assert!(hint.starts_with("MTU 1500 instead of 4200") && hint.contains("mtu 4200"), "{hint}");
 
         assert!(plan("net_af_packet", Some(&vdev(&[("framesz", "131072")])), &OPEN, None, 1500).is_err());
+    }
+
+    /// The words behind the fallback of a plan.
+    fn hint(plan: &FramePlan) -> String {
+        plan.fallback.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
+    #[test]
+    fn advice_that_is_followed_gives_what_was_asked_for() {
+        for asked in [1965, 2000, 4200, 8109, 9000, 9216] {
+            // Both limits are named at once, with the interface.
+            let small = vdev(&[("iface", "veth7")]);
+            let first = plan("net_af_packet", Some(&small), &OPEN, Some(1500), asked).unwrap();
+            let said = hint(&first);
+            assert!(said.contains(&format!("(ip link set dev veth7 mtu {asked})")), "{said}");
+            let advice = said.split("give --vdev ").nth(1).and_then(|rest| rest.split(';').next()).unwrap_or_default();
+            let args: Vec<(&str, &str)> = advice.split(',').filter_map(|arg| arg.split_once('=')).collect();
+            assert_eq!(args.len(), 3, "{said}");
+            let followed = vdev(&args);
+            assert_eq!(plan("net_af_packet", Some(&followed), &OPEN, Some(asked), asked).unwrap().mtu, asked, "{said}");
+            // What the driver wants of its numbers: whole frames in a block, whole blocks in a ring.
+            let number = |key| followed.number(key).unwrap_or_default();
+            assert_eq!((number("blocksz") % number("framesz"), number("blocksz") % 4096), (0, 0));
+            assert_eq!((number("framecnt") * number("framesz")) % number("blocksz"), 0);
+            assert!(number("framecnt") * number("framesz") <= 4 << 20, "two rings fit the memory that may be locked");
+
+            let said = hint(&plan("net_memif", None, &OPEN, None, asked.max(2031)).unwrap());
+            let bsize = said.split("bsize=").nth(2).unwrap_or_default();
+            let followed = plan("net_memif", Some(&vdev(&[("bsize", bsize)])), &OPEN, None, asked.max(2031)).unwrap();
+            assert_eq!(followed.mtu, asked.max(2031), "{said}");
+        }
+        // What cannot be had is not advised.
+        let said = hint(&plan("net_af_xdp", None, &OPEN, Some(1500), 4200).unwrap());
+        assert!(said.contains("mtu 3542") && said.contains("one page"), "{said}");
     }
 
     #[test]
