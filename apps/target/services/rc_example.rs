@@ -341,7 +341,7 @@ impl Service for RcExample {
     fn completion(&mut self, _cx: &mut Context<'_>, wc: &WorkCompletion) {
         if wc.status != WcStatus::Success {
             // The queue pair is in error, and its event follows.
-            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "rc-example work request failed");
+            tracing::debug!(qp = %wc.qpn, status = %wc.status, "rc-example work request failed");
         }
     }
 

@@ -252,7 +252,7 @@ impl Service for Rping {
         let Some(client) = self.clients.get_mut(&wc.qpn) else { return };
         if wc.status != WcStatus::Success {
             // The queue pair is in error, and the runtime ends the connection.
-            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "rping work request failed");
+            tracing::debug!(qp = %wc.qpn, status = %wc.status, "rping work request failed");
             return;
         }
         if client.ending {

@@ -130,7 +130,7 @@ impl Tally {
                     tracing::info!(%client, %cause, "{}: client lost: its queue pair is in error", self.service);
                 }
             }
-            _ => tracing::debug!(%client, ?reason, "{}: client gone", self.service),
+            _ => tracing::debug!(%client, %reason, "{}: client gone", self.service),
         }
     }
 

@@ -148,7 +148,7 @@ fn the_packet_that_ended_a_queue_pair_is_told_once() {
     solo.nak(0, NakCode::RemoteAccess);
     assert_eq!(errors(&mut solo), [QpErrorCause::PeerAccess]);
     let offender = solo.node.engine.take_offender(solo.node.qpn).unwrap();
-    assert!(offender.contains("nak RemoteAccess"), "{offender}");
+    assert!(offender.contains("nak remote access error"), "{offender}");
 }
 
 #[test]

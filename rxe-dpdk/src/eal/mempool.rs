@@ -149,6 +149,12 @@ impl Drop for Inner {
 
 impl fmt::Debug for Mempool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mempool({} buffers of {} bytes)", self.0.count, self.0.frame)
+        write!(f, "Mempool({self})")
+    }
+}
+
+impl fmt::Display for Mempool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} buffers of {} bytes", self.0.count, self.0.frame)
     }
 }

@@ -239,7 +239,7 @@ impl Port {
     fn log(&self) {
         let without: Vec<String> = self.fallbacks.iter().map(ToString::to_string).collect();
         tracing::info!(
-            "port {} ({}, {}): address {}, MTU {}, {} RX and {} TX queues, {:?}{}{}",
+            "port {} ({}, {}): address {}, MTU {}, {} RX and {} TX queues, {}{}{}",
             self.inner.id,
             self.info.name,
             self.info.driver,

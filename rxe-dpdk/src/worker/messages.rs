@@ -48,11 +48,11 @@ impl fmt::Display for EndReason {
                 f.write_str("we disconnected and the peer did not answer")
             }
             EndReason::Disconnected(DisconnectReason::PeerRejected(reason)) => {
-                write!(f, "the peer rejected it although it was up ({reason:?})")
+                write!(f, "the peer rejected it although it was up ({reason})")
             }
             EndReason::Disconnected(DisconnectReason::Stale) => f.write_str("the peer has forgotten it and asked anew"),
             EndReason::NotEstablished(ConnectFailure::PeerRejected(reason)) => {
-                write!(f, "it never came up: the peer rejected it ({reason:?})")
+                write!(f, "it never came up: the peer rejected it ({reason})")
             }
             EndReason::NotEstablished(ConnectFailure::PeerDisconnected) => {
                 f.write_str("it never came up: the peer disconnected at once")
@@ -72,7 +72,7 @@ impl fmt::Display for EndReason {
             }
             EndReason::NoPath => f.write_str("it was never asked for: there is no way to the peer"),
             EndReason::NotAsked(error) => write!(f, "it was never asked for: {error}"),
-            EndReason::Stopping => f.write_str("it was never asked for: the target stops"),
+            EndReason::Stopping => f.write_str("it was never asked for: the adapter stops"),
         }
     }
 }

@@ -303,7 +303,7 @@ impl Perftest {
         let Some(test) = self.tests.get_mut(&wc.qpn) else { return false };
         if wc.status != WcStatus::Success {
             // An RC queue pair is in error, and its event follows; the others are given up in time.
-            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "perftest work request failed");
+            tracing::debug!(qp = %wc.qpn, status = %wc.status, "perftest work request failed");
             return true;
         }
         let number = test.client;

@@ -299,7 +299,7 @@ impl Pingpong {
         let Some(echo) = self.qps.get_mut(&wc.qpn) else { return false };
         if wc.status != WcStatus::Success {
             // An RC queue pair is in error, and its event follows; the others are given up in time.
-            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "pingpong work request failed");
+            tracing::debug!(qp = %wc.qpn, status = %wc.status, "pingpong work request failed");
             return true;
         }
         let number = echo.client;

@@ -165,7 +165,7 @@ impl Service for Rsocket {
         let Some(client) = self.clients.get_mut(&wc.qpn) else { return };
         if wc.status != WcStatus::Success {
             // The queue pair is in error, and the runtime ends the connection.
-            tracing::debug!(qp = %wc.qpn, status = ?wc.status, "rsocket work request failed");
+            tracing::debug!(qp = %wc.qpn, status = %wc.status, "rsocket work request failed");
             return;
         }
         let done = match wc.opcode {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Feth, RocePacket, Syndrome};
+use super::{Feth, NakCode, RocePacket, Syndrome};
 
 impl fmt::Display for Syndrome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -10,9 +10,22 @@ impl fmt::Display for Syndrome {
             Syndrome::Ack { credits: Syndrome::NO_CREDIT_LIMIT } => f.write_str("ack"),
             Syndrome::Ack { credits } => write!(f, "ack credits {credits}"),
             Syndrome::Rnr { timer } => write!(f, "rnr timer {timer}"),
-            Syndrome::Nak(code) => write!(f, "nak {code:?}"),
+            Syndrome::Nak(code) => write!(f, "nak {code}"),
             Syndrome::Reserved(byte) => write!(f, "reserved {byte:#04x}"),
         }
+    }
+}
+
+impl fmt::Display for NakCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NakCode::PsnSequence => "PSN sequence error",
+            NakCode::InvalidRequest => "invalid request",
+            NakCode::RemoteAccess => "remote access error",
+            NakCode::RemoteOperational => "remote operational error",
+            NakCode::InvalidRd => "invalid RD request",
+            NakCode::Unknown(code) => return write!(f, "code {code}"),
+        })
     }
 }
 

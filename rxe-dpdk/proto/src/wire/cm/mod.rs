@@ -10,6 +10,7 @@ mod rep;
 mod req;
 mod sidr;
 mod small;
+mod words;
 
 use std::fmt;
 
@@ -147,7 +148,7 @@ impl fmt::Display for CmMessage {
         match self {
             CmMessage::SidrReq(m) => return write!(f, " request {:#010x} service {}", m.request_id, m.service_id),
             CmMessage::SidrRep(m) => {
-                return write!(f, " request {:#010x} {:?} qpn {:#x}", m.request_id, m.status, m.qpn);
+                return write!(f, " request {:#010x} status {} qpn {:#x}", m.request_id, m.status, m.qpn);
             }
             _ => {}
         }
@@ -157,7 +158,7 @@ impl fmt::Display for CmMessage {
             CmMessage::Req(m) => write!(f, " service {} qpn {:#x} psn {}", m.service_id, m.local_qpn, m.starting_psn),
             CmMessage::Rep(m) => write!(f, " qpn {:#x} psn {}", m.local_qpn, m.starting_psn),
             CmMessage::Mra(m) => write!(f, " of {:?} timeout {}", m.answered, m.service_timeout),
-            CmMessage::Rej(m) => write!(f, " of {:?} reason {:?}", m.answered, m.reason),
+            CmMessage::Rej(m) => write!(f, " of {:?} reason {}", m.answered, m.reason),
             CmMessage::Dreq(m) => write!(f, " qpn {:#x}", m.remote_qpn),
             CmMessage::Lap(m) => write!(f, " qpn {:#x}", m.remote_qpn),
             CmMessage::Apr(m) => write!(f, " status {}", m.status),
