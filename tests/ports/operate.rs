@@ -348,10 +348,21 @@ for command in sys.argv[2:]:
     print(s.recv(limit).decode())
 ";
 
+const SERVICES: &str = "/rxe/services";
+
 fn telemetry(target: &Target, qpn: u32, received: u64) {
     let socket = format!("/var/run/dpdk/{}/dpdk_telemetry.v2", target.prefix);
-    let commands =
-        ["/rxe/qp", "/rxe/link", "/rxe/resource", "/rxe/stat", "/rxe/stat,cm", "/rxe/qp,64", "/rxe/stat,x", "/"];
+    let commands = [
+        "/rxe/qp",
+        "/rxe/link",
+        "/rxe/resource",
+        "/rxe/stat",
+        "/rxe/stat,cm",
+        "/rxe/qp,64",
+        "/rxe/stat,x",
+        "/",
+        SERVICES,
+    ];
     let said = run(Command::new(PYTHON).args(["-c", ASK, &socket]).args(commands));
     assert_eq!(said.code, Some(0), "{}", said.stderr);
     let answers: Vec<Value> = said.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -367,6 +378,11 @@ fn telemetry(target: &Target, qpn: u32, received: u64) {
     assert_eq!(answers[4]["/rxe/stat"]["rx_req"], 1);
     assert_eq!(answers[5]["/rxe/qp"].as_object().map(|page| page.len()), Some(0));
     assert_eq!(answers[6]["/rxe/stat"], Value::Null);
+    // DPDK knows no `-` in names.
+    for service in json(target, "services").as_array().unwrap() {
+        let name = service["name"].as_str().unwrap().replace('-', "_");
+        assert!(answers[8][SERVICES][&name].is_string(), "no {name}: {}", answers[8]);
+    }
     let all = answers[7]["/"].as_array().unwrap();
     assert_eq!(all.iter().filter(|command| command.as_str().is_some_and(|c| c.starts_with("/rxe/"))).count(), 7);
 }

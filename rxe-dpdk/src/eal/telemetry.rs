@@ -71,6 +71,12 @@ unsafe extern "C" fn answer(
     0
 }
 
+/// `name` as DPDK takes names: of letters, digits, `_` and `/`. It refuses an entry whose name has anything else in it, and
+/// the entry would be missing.
+fn key(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '/' { c } else { '_' }).collect()
+}
+
 /// Makes an object of `data`. What DPDK has no room for is left out.
 ///
 /// # Safety
@@ -80,7 +86,7 @@ unsafe fn fill(data: *mut dpdk_sys::rte_tel_data, readings: &[(String, Reading)]
     // SAFETY: the caller's contract.
     unsafe { dpdk_sys::rte_tel_data_start_dict(data) };
     for (name, reading) in readings {
-        let Ok(name) = CString::new(name.as_str()) else { continue };
+        let Ok(name) = CString::new(key(name)) else { continue };
         match reading {
             Reading::Number(number) => {
                 // SAFETY: the caller's contract; the name is copied.
@@ -107,5 +113,16 @@ unsafe fn fill(data: *mut dpdk_sys::rte_tel_data, readings: &[(String, Reading)]
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::key;
+
+    #[test]
+    fn names_are_such_as_dpdk_takes() {
+        assert_eq!((key("0x11"), key("rx_frames"), key("a/b")), ("0x11".into(), "rx_frames".into(), "a/b".into()));
+        assert_eq!((key("rc-example"), key("a b.c\u{e9}")), ("rc_example".into(), "a_b_c_".into()));
     }
 }
