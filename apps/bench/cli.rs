@@ -176,12 +176,22 @@ impl FromStr for Peer {
     type Err = Mistake;
 
     fn from_str(text: &str) -> Result<Peer, Mistake> {
-        if let Ok(ip) = text.parse() {
-            return Ok(Peer { ip, port: None });
-        }
-        match text.parse::<SocketAddr>() {
-            Ok(peer) if peer.port() != 0 => Ok(Peer { ip: peer.ip(), port: Some(peer.port()) }),
-            _ => mistake!("'{text}' is not an IP address with an optional port, as 10.0.0.1:4792 or [fd00::1]:4792"),
+        let whole: Result<IpAddr, _> = text.parse();
+        let found = match (whole, text.parse::<SocketAddr>()) {
+            (Ok(ip), _) => Some(Peer { ip, port: None }),
+            (_, Ok(peer)) if peer.port() != 0 => Some(Peer { ip: peer.ip(), port: Some(peer.port()) }),
+            _ => None,
+        };
+        match found {
+            Some(Peer { ip, .. })
+                if ip.is_unspecified()
+                    || ip.is_multicast()
+                    || matches!(ip, IpAddr::V4(ip) if ip.octets()[0] >= 240) =>
+            {
+                mistake!("'{text}' is no address of one machine: name the target's")
+            }
+            Some(peer) => Ok(peer),
+            None => mistake!("'{text}' is not an IP address with an optional port, as 10.0.0.1:4792 or [fd00::1]:4792"),
         }
     }
 }
@@ -296,6 +306,9 @@ impl Args {
         let sizes = self.sizes()?;
         let length = match (self.messages, self.duration) {
             (Some(messages), _) => Length::Messages(messages),
+            (None, Some(Seconds(Duration::ZERO))) => {
+                return mistake!("--duration 0: nothing can be measured in no time: give more than 0 seconds");
+            }
             (None, Some(Seconds(time))) => Length::Time(time),
             (None, None) => Length::Time(TIME),
         };
@@ -473,6 +486,9 @@ mod tests {
             ("-- write-bw --address 10.0.0.2 --peer 10.0.0.1".to_owned(), "lacks its prefix length"),
             ("-- write-bw --address 10.0.0.2/24 --peer 10.0.0.2".to_owned(), "our own address"),
             ("-- write-bw --address 10.0.0.2/24 --peer fd00::1".to_owned(), "different kinds"),
+            ("-- write-bw --address 10.0.0.2/24 --peer 239.1.1.1".to_owned(), "no address of one machine"),
+            ("-- write-bw --address 10.0.0.2/24 --peer 0.0.0.0".to_owned(), "no address of one machine"),
+            (format!("-- write-bw {ENDS} -D 0"), "nothing can be measured"),
             (format!("-- sink-bw {ENDS}"), "invalid value 'sink-bw'"),
             (format!("-- write-bw {ENDS} -s 0"), "no size of a message"),
             (format!("-- write-bw {ENDS} -m 1500"), "no path MTU"),

@@ -9,6 +9,7 @@ use rxe_dpdk::worker::QpCaps;
 use rxe_proto::cm::{ConnId, DisconnectReason};
 use rxe_proto::mem::{Access, PdId};
 use rxe_proto::transport::Qpn;
+use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::load::LONGEST;
 use crate::mistake::Mistake;
 use crate::plan::Length;
 use crate::report::{Latency, Outcome};
-use crate::session::{Session, broken, connect, why_not, words_of};
+use crate::session::{Session, broken, connect, path_mtu, why_not, words_of};
 
 /// As small as a queue pair gets.
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -44,6 +45,7 @@ impl ServiceFactory for ConnectRateFactory {
             measured: None,
             times: None,
             refusal: None,
+            path_mtu: PathMtu::Mtu256,
             over: false,
         })
     }
@@ -62,6 +64,7 @@ struct ConnectRate {
     /// From asking to being up.
     times: Option<Histogram<u64>>,
     refusal: Option<String>,
+    path_mtu: PathMtu,
     over: bool,
 }
 
@@ -91,8 +94,7 @@ impl ConnectRate {
         };
         if enough && !self.over {
             self.over = true;
-            let mtu = cx.ports().first().map_or(0, |port| port.path_mtu.bytes() as u32);
-            let outcome = Outcome::new(plan, 0, mtu, count, time.as_secs_f64());
+            let outcome = Outcome::new(plan, 0, self.path_mtu.bytes() as u32, count, time.as_secs_f64());
             let lat_us = self.times.as_ref().map(Latency::of);
             self.session.end(Ok(vec![Outcome { lat_us, ..outcome }]));
         }
@@ -108,6 +110,11 @@ impl Service for ConnectRate {
     fn start(&mut self, cx: &mut Context<'_>) {
         if cx.worker() != 0 {
             return;
+        }
+        let carried = cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu);
+        match path_mtu(&self.session.plan, carried) {
+            Ok(mtu) => self.path_mtu = mtu,
+            Err(failure) => return self.fail(failure),
         }
         self.pd = Some(cx.alloc_pd());
         for _ in 0..self.session.plan.qps {

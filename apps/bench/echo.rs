@@ -18,6 +18,7 @@ use crate::mistake::{Mistake, mistake};
 use crate::plan::{Length, Plan};
 use crate::progress::Progress;
 use crate::report::{Latency, Outcome};
+use crate::session::{OVERHEAD, path_mtu};
 
 /// How long a reflector is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -99,8 +100,8 @@ pub fn reflect(
 /// Sends frames to a reflector and takes them back.
 pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Vec<Outcome>, Mistake> {
     let (_port, mut link) = Link::open(eal, stop)?;
-    let largest = PathMtu::at_most(usize::from(link.mtu) - 84).map_or(256, |mtu| mtu.bytes());
-    let path_mtu = plan.path_mtu.map_or(largest, |mtu| mtu.bytes().min(largest));
+    let carried = PathMtu::at_most(usize::from(link.mtu).saturating_sub(OVERHEAD)).unwrap_or(PathMtu::Mtu256);
+    let path_mtu = path_mtu(plan, carried)?.bytes();
     let mut outcomes = Vec::new();
     let mut reflector = None;
     let mut run = 0;

@@ -25,7 +25,7 @@ use crate::perftest::{Exchange, Next};
 use crate::plan::{Length, Protocol, Verb};
 use crate::region::{Directory, place_of};
 use crate::report::{Latency, Outcome};
-use crate::session::{Session, broken, connect, succeeded, why_not, words_of};
+use crate::session::{Session, broken, connect, path_mtu, succeeded, why_not, words_of};
 use crate::work::Work;
 
 /// Connections that are being made, or ended, at once.
@@ -166,8 +166,7 @@ impl Initiator {
         let bytes: Vec<u8> = (0..memory.len() as u64).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 16) as u8).collect();
         memory.write(0, &bytes).map_err(broken)?;
         self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
-        let ports = cx.ports().first().map(|port| port.path_mtu);
-        self.path_mtu = ports.into_iter().chain(plan.path_mtu).min().unwrap_or(PathMtu::Mtu1024);
+        self.path_mtu = path_mtu(plan, cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu))?;
         self.heard = (cx.now(), 0);
         if plan.protocol == Protocol::Region {
             self.stage = Stage::Connecting;

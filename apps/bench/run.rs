@@ -15,6 +15,7 @@ use crate::initiator::InitiatorFactory;
 use crate::mistake::Mistake;
 use crate::plan::{Json, Plan, Test};
 use crate::progress::Progress;
+use crate::report::Outcome;
 use crate::session::Session;
 use crate::signals::Signals;
 use crate::{echo, report};
@@ -62,7 +63,22 @@ pub fn run(plan: &Plan) -> Result<(), Mistake> {
         }
         None => print(&table)?,
     }
-    Ok(())
+    something_measured(plan, &outcomes)
+}
+
+/// Figures of no message at all are none: the run has failed, also where others of several sizes have not.
+fn something_measured(plan: &Plan, outcomes: &[Outcome]) -> Result<(), Mistake> {
+    let Some(empty) = outcomes.iter().find(|outcome| outcome.messages == 0) else { return Ok(()) };
+    let (seconds, size) = (empty.seconds, empty.size);
+    Err(Mistake::broken(match plan.test {
+        Test::ConnectRate => {
+            format!("no connection was made and ended within {seconds:.3} s: measure longer with --duration")
+        }
+        _ => format!(
+            "no message of {size} bytes was completed within {seconds:.3} s: measure longer with --duration, and look what \
+             the target does (rxe-ctl top)"
+        ),
+    }))
 }
 
 /// Runs an adapter with one service until that ends it, or a signal does.
@@ -153,6 +169,16 @@ fn first_cpu(status: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_without_any_message_has_failed() {
+        let plan = crate::plan::tests::plan();
+        let outcome = |size, messages| Outcome::new(&plan, size, 1024, messages, 0.5);
+        assert_eq!(something_measured(&plan, &[outcome(2, 1), outcome(4, 7)]), Ok(()));
+        let failed = something_measured(&plan, &[outcome(2, 1), outcome(4, 0)]).expect_err("no message");
+        assert_eq!(failed.exit_code(), 1);
+        assert!(failed.to_string().starts_with("no message of 4 bytes was completed within 0.500 s"), "{failed}");
+    }
 
     #[test]
     fn the_first_cpu_is_found() {

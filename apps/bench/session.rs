@@ -6,9 +6,10 @@ use rxe_dpdk::service::{Connect, EndReason};
 use rxe_dpdk::worker::StopHandle;
 use rxe_proto::cm::ConnectFailure;
 use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
+use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 
-use crate::mistake::Mistake;
+use crate::mistake::{Mistake, mistake};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::report::Outcome;
@@ -66,6 +67,27 @@ pub fn connect(plan: &Plan, qp: Qpn, private_data: &[u8]) -> Connect {
     }
 }
 
+/// Bytes of headers and ICRC that a packet may have beside its payload.
+pub const OVERHEAD: usize = 84;
+
+/// The path MTU of a run over a port that carries at most `carried`: the one asked for, or the largest.
+///
+/// # Errors
+/// The port does not carry what was asked for.
+pub fn path_mtu(plan: &Plan, carried: PathMtu) -> Result<PathMtu, Mistake> {
+    match plan.path_mtu {
+        Some(asked) if asked > carried => {
+            let (asked, carried) = (asked.bytes(), carried.bytes());
+            mistake!(
+                "--mtu {asked}: our port carries a path MTU of {carried} at most: ask for that, or give the port's device \
+                 an IP MTU of {} or more",
+                asked + OVERHEAD
+            )
+        }
+        asked => Ok(asked.unwrap_or(carried)),
+    }
+}
+
 /// Whether a work request has done its work.
 ///
 /// # Errors
@@ -87,7 +109,7 @@ fn why_failed(status: WcStatus) -> String {
         WcStatus::RnrRetryExcErr => "the peer has no receives for our SENDs".to_owned(),
         WcStatus::RemAccessErr => "the peer does not let us at its memory".to_owned(),
         WcStatus::RemInvReqErr => "the peer calls a message invalid: it may be too long for it".to_owned(),
-        status => format!("a message failed: {status:?}"),
+        status => format!("a message failed: {status}"),
     }
 }
 
@@ -110,17 +132,55 @@ pub fn why_not(plan: &Plan, reason: EndReason, refusal: Option<&str>) -> Mistake
         (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidServiceId)), _) => {
             Mistake::new(format!("nobody listens at {peer}: check the port, and which services the target runs"))
         }
+        (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu)), _) => Mistake::new(format!(
+            "{peer} does not carry our path MTU: choose a smaller one with --mtu, or raise the MTU of the target's port"
+        )),
         (EndReason::NotEstablished(ConnectFailure::Timeout), _) => {
             Mistake::new(format!("{peer} does not answer connection requests: does a RoCE target run there?"))
         }
-        (reason, _) => Mistake::broken(format!("the connection to {peer} is over: {reason:?}")),
+        (reason, _) => Mistake::broken(format!("the connection to {peer} is over: {reason}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rxe_proto::cm::DisconnectReason;
+
     use super::*;
     use crate::plan::tests::plan;
+
+    #[test]
+    fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
+        let asked = |mtu| Plan { path_mtu: mtu, ..plan() };
+        assert_eq!(path_mtu(&asked(None), PathMtu::Mtu2048), Ok(PathMtu::Mtu2048));
+        assert_eq!(path_mtu(&asked(Some(PathMtu::Mtu1024)), PathMtu::Mtu2048), Ok(PathMtu::Mtu1024));
+        let refused = path_mtu(&asked(Some(PathMtu::Mtu4096)), PathMtu::Mtu1024).expect_err("too large");
+        assert_eq!(
+            refused.to_string(),
+            "--mtu 4096: our port carries a path MTU of 1024 at most: ask for that, or give the port's device an IP MTU \
+             of 4180 or more"
+        );
+        let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu));
+        assert!(why_not(&plan(), reason, None).to_string().contains("choose a smaller one with --mtu"));
+    }
+
+    #[test]
+    fn the_end_of_a_connection_is_told_in_words() {
+        let said = |reason| why_not(&plan(), reason, None).to_string();
+        assert_eq!(
+            said(EndReason::Disconnected(DisconnectReason::Peer)),
+            "the connection to 10.0.0.1:4792 is over: the peer disconnected"
+        );
+        assert_eq!(
+            said(EndReason::Stopping),
+            "the connection to 10.0.0.1:4792 is over: it was never asked for: the adapter stops"
+        );
+        assert_eq!(
+            said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),
+            "the connection to 10.0.0.1:4792 is over: it never came up: the peer rejected it (no resources available)"
+        );
+        assert_eq!(why_failed(WcStatus::RemOpErr), "a message failed: remote operation error");
+    }
 
     #[test]
     fn a_refusal_is_said_in_the_peer_s_words() {

@@ -8,6 +8,7 @@ mod bench;
 mod clients;
 mod fault;
 mod initiator;
+mod mistakes;
 mod operate;
 
 use std::io::{BufRead, BufReader};
