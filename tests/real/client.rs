@@ -160,7 +160,7 @@ impl Client {
 
     /// Runs it as a case of the open group, which docs/clients.md lists.
     pub fn case(&self, report: &mut Report, bed: &Bed) {
-        report.client(&self.command, || bed.context(), || self.run(bed));
+        report.client(&self.command, bed.settings(), || bed.context(), || self.run(bed));
     }
 }
 

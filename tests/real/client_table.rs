@@ -58,8 +58,9 @@ const INTRODUCTION: &str = "\
 # Client programs
 
 The programs below are Debian's, unmodified, run by a Linux guest with soft-RoCE against `rxe-target` with its default
-services. Each line is a command and each entry `ok` a test that looks at exit code and output. The tests write this
-file (`make docs`), and fail when what they run is not what it lists.
+services and two regions. Where it had other settings than the default, [the runs](#the-runs) name them. Each line is a
+command and each entry `ok` a test that looks at exit code and output. The tests write this file (`make docs`), and fail
+when what they run is not what it lists.
 
 In the commands, `IPV4` and `IPV6` are the target's addresses, `MYIP` is the guest's, and `GID4` and `GID6` are the
 numbers of the guest's GIDs of these addresses. `rdma_example_client` speaks as the client of the well-known rdma-example
@@ -69,7 +70,7 @@ does, `rc_example_client` as that of the manual \"RDMA Aware Networks Programmin
 /// What is known of one column.
 #[derive(Clone, Default)]
 struct Column {
-    /// Date, kernel, tools and target of the run.
+    /// Settings of the target, date, kernel, tools and version of the run.
     run: Vec<String>,
     /// Commands and what came of them, in the order of the run.
     results: Vec<(String, String)>,
@@ -153,10 +154,13 @@ fn text(columns: &Columns) -> String {
             text.push('\n');
         }
     }
-    text += "\n## The runs\n\n| tests | wire | date | guest's kernel | clients | target |\n|---|---|---|---|---|---|\n";
+    text += "\n## The runs\n\n| tests | wire | settings of the target | date | guest's kernel | clients | target |\n\
+             |---|---|---|---|---|---|---|\n";
     for (group, wire) in SECTIONS.iter().flat_map(|section| section.columns) {
         if let Some(column) = columns.get(*group) {
-            let _ = writeln!(text, "| {group} | {wire} | {} |", column.run.join(" | "));
+            let (settings, run) = column.run.split_first().map_or(("none", &[][..]), |(first, run)| (first, run));
+            let settings = if settings == "none" { settings.to_owned() } else { format!("`{settings}`") };
+            let _ = writeln!(text, "| {group} | {wire} | {settings} | {} |", run.join(" | "));
         }
     }
     text
@@ -187,7 +191,16 @@ fn same(group: &str, known: Option<&Column>, results: &[&ClientResult]) -> Check
     if let Some(command) = listed.iter().find(|command| !ran.contains(command)) {
         return Err(format!("docs/clients.md lists `{command}` of {group}, which did not run: run `make docs`"));
     }
-    Ok(())
+    let listed = known.and_then(|column| column.run.first()).map_or("", String::as_str);
+    match results.iter().find(|result| result.settings != listed) {
+        None => Ok(()),
+        Some(other) => {
+            let settings = &other.settings;
+            Err(format!(
+                "docs/clients.md says that {group} has the settings `{listed}`, it has `{settings}`: run `make docs`"
+            ))
+        }
+    }
 }
 
 /// Compares the file with the results of groups that ran whole; or, if that is asked for, writes these into it.
@@ -209,10 +222,13 @@ pub fn keep(results: &[ClientResult], kernel: &str) -> Check {
     }
     let run = this_run(kernel)?;
     for (group, results) in groups {
+        // All cases of a group have the same target.
+        let settings = results.first().map_or_else(String::new, |result| result.settings.clone());
+        let run: Vec<String> = std::iter::once(settings).chain(run.iter().cloned()).collect();
         let results = results.iter().map(|result| {
             (result.command.clone(), if result.passed { "ok".to_owned() } else { "**failed**".to_owned() })
         });
-        columns.insert(group.to_owned(), Column { run: run.clone(), results: results.collect() });
+        columns.insert(group.to_owned(), Column { run, results: results.collect() });
     }
     std::fs::write(file(), text(&columns)).map_err(|e| format!("docs/clients.md: {e}"))
 }

@@ -34,9 +34,27 @@ pub struct Bed<'w> {
     vdev: String,
     arguments: Vec<String>,
     region_file: PathBuf,
+    settings: String,
     /// The numbers of the guest's GIDs: IPv4, IPv6.
     gids: OnceCell<[String; 2]>,
     tap: Option<Tap>,
+}
+
+/// Arguments of a target in one line, with the text of a configuration file in place of its name.
+fn settings(arguments: &[String]) -> Result<String, String> {
+    let mut words = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--config" => {
+                let path = arguments.next().ok_or("--config without a file")?;
+                let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+                words.push(text.trim_end().replace("]\n", "] ").replace('\n', ", "));
+            }
+            other => words.push(other.to_owned()),
+        }
+    }
+    Ok(if words.is_empty() { "none".to_owned() } else { words.join(" ") })
 }
 
 impl<'w> Bed<'w> {
@@ -80,6 +98,7 @@ impl<'w> Bed<'w> {
             arguments.extend(["--mtu".to_owned(), mtu.to_string()]);
         }
         arguments.extend_from_slice(more);
+        let settings = settings(more)?;
         let target = Target::start_on(world, lcores, &vdev, &arguments)?;
         let guest = world
             .boot(GuestConfig {
@@ -91,7 +110,22 @@ impl<'w> Bed<'w> {
                 cpus: 1,
             })
             .map_err(|e| format!("{e}\n{}", target.tail()))?;
-        Ok(Bed { world, guest, target: Some(target), vdev, arguments, region_file, gids: OnceCell::new(), tap })
+        Ok(Bed {
+            world,
+            guest,
+            target: Some(target),
+            vdev,
+            arguments,
+            region_file,
+            settings,
+            gids: OnceCell::new(),
+            tap,
+        })
+    }
+
+    /// The settings of the target beside its regions and its MTU, as docs/clients.md shows them.
+    pub fn settings(&self) -> &str {
+        &self.settings
     }
 
     /// The region's bytes as another process on the host sees them.

@@ -28,6 +28,8 @@ pub struct ClientResult {
     pub group: String,
     /// Its command line, with names in place of addresses.
     pub command: String,
+    /// The settings of the target that are not the default.
+    pub settings: String,
     /// Whether it did what it has to.
     pub passed: bool,
 }
@@ -101,9 +103,16 @@ impl Report {
     }
 
     /// Runs a client program as a case, and notes it for docs/clients.md.
-    pub fn client(&mut self, command: &str, context: impl Fn() -> String, body: impl FnOnce() -> Check) {
+    pub fn client(
+        &mut self,
+        command: &str,
+        settings: &str,
+        context: impl Fn() -> String,
+        body: impl FnOnce() -> Check,
+    ) {
         let passed = self.case(command, context, body);
-        self.clients.push(ClientResult { group: self.group.clone(), command: command.to_owned(), passed });
+        let (command, settings) = (command.to_owned(), settings.to_owned());
+        self.clients.push(ClientResult { group: self.group.clone(), command, settings, passed });
     }
 
     /// Compares docs/clients.md with the client programs that ran, or writes it anew.
