@@ -6,8 +6,8 @@ use harness::{Agreed, Node, PORT, path};
 use rxe_proto::Instant;
 use rxe_proto::transport::{EngineConfig, QpError, QpState, QpTransition, QpType, Qpn, SendOp, WcOpcode, WcStatus};
 use rxe_proto::wire::{
-    BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, Opcode, PathMtu, PortId, Psn, Transport, TxFrames,
-    classify,
+    BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, Opcode, PacketBuilder, PathMtu, PortId, Psn, Syndrome,
+    Transport, TxFrames, classify,
 };
 
 const PEER: Qpn = Qpn::new(0x11);
@@ -30,20 +30,50 @@ fn follower() -> Node {
 
 /// A SEND packet from end `from`, the `n`th one from the start, which comes by `port`.
 fn send_from(node: &mut Node, from: u8, port: PortId, transport: Transport, op: Opcode, n: u32, payload: &[u8]) {
+    deliver(node, from, port, BthOpcode { transport, op }, Psn::new(FIRST_PSN.wrapping_add(n)), payload, |packet| {
+        if transport == Transport::Ud {
+            packet.deth(QKEY, PEER.get());
+        }
+    });
+}
+
+/// A datagram of the peer's, the `n`th one from the start.
+fn datagram(node: &mut Node, n: u32, qkey: u32, payload: &[u8]) {
+    let opcode = BthOpcode { transport: Transport::Ud, op: Opcode::SendOnly };
+    deliver(node, 2, PORT, opcode, Psn::new(FIRST_PSN.wrapping_add(n)), payload, |packet| {
+        packet.deth(qkey, PEER.get());
+    });
+}
+
+/// An ACK of the peer's.
+fn answer(node: &mut Node, psn: Psn) {
+    let opcode = BthOpcode { transport: Transport::Rc, op: Opcode::Acknowledge };
+    deliver(node, 2, PORT, opcode, psn, b"", |packet| {
+        packet.aeth(Syndrome::ACK, 0);
+    });
+}
+
+fn deliver(
+    node: &mut Node,
+    from: u8,
+    port: PortId,
+    opcode: BthOpcode,
+    psn: Psn,
+    payload: &[u8],
+    headers: impl FnOnce(&mut PacketBuilder<'_>),
+) {
     let fields = BthFields {
-        opcode: BthOpcode { transport, op },
+        opcode,
         dest_qp: node.qpn.get(),
-        psn: Psn::new(FIRST_PSN.wrapping_add(n)),
+        psn,
         solicited: false,
-        ack_req: op == Opcode::SendOnly || op == Opcode::SendLast,
+        ack_req: opcode.op == Opcode::SendOnly || opcode.op == Opcode::SendLast,
         pkey: DEFAULT_PKEY,
     };
     let template = HeaderTemplate::new(&path(from, 1));
     let mut frame = vec![0; template.frame_len(fields.opcode, payload.len())];
     let mut packet = template.build(&mut frame, 7, fields, payload.len());
-    if transport == Transport::Ud {
-        packet.deth(QKEY, PEER.get());
-    }
+    headers(&mut packet);
     packet.payload_mut().copy_from_slice(payload);
     packet.finish();
     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
@@ -132,6 +162,56 @@ fn strangers_settle_nothing() {
     // Datagrams may come from anywhere.
     send_from(&mut node, 3, PORT, Transport::Ud, Opcode::SendOnly, 0, b"stranger");
     assert_eq!(node.take_completions().len(), 1);
+}
+
+#[test]
+fn only_a_packet_that_the_peer_would_send_first_settles_anything() {
+    let mut node = follower();
+    let unsettled = (QpType::Rc, Some(PathMtu::Mtu1024));
+    // Copies of an earlier queue pair's packets, and what a stranger with the peer's address may guess.
+    for (transport, op, n) in [
+        (Transport::Rc, Opcode::SendFirst, 1),
+        (Transport::Rc, Opcode::SendFirst, 0xFF_FFF0),
+        (Transport::Uc, Opcode::SendOnly, 1),
+        (Transport::Uc, Opcode::SendOnly, 0x1234),
+        (Transport::Uc, Opcode::SendMiddle, 0),
+        (Transport::Uc, Opcode::SendLast, 0),
+    ] {
+        send(&mut node, transport, op, n, &[0; 256]);
+        assert_eq!(kind(&node), unsettled, "{transport:?} {op:?} {n}");
+    }
+    assert_eq!(node.dropped("qp_wrong_transport"), 4);
+    datagram(&mut node, 0, QKEY + 1, b"another key");
+    assert_eq!((kind(&node), node.dropped("qkey_mismatch")), (unsettled, 1));
+    answer(&mut node, Psn::new(0));
+    assert_eq!((kind(&node), node.take_completions().len()), (unsettled, 0));
+    // The peer is still followed.
+    send(&mut node, Transport::Uc, Opcode::SendOnly, 0, &[0; 2000]);
+    assert_eq!((kind(&node), node.take_completions().len()), ((QpType::Uc, Some(PathMtu::Mtu2048)), 1));
+    assert_eq!(written(&mut node), [""; 0], "the NAK for the first of them is not owed any more");
+}
+
+#[test]
+fn a_reliable_packet_behind_a_lost_one_is_answered() {
+    let mut node = follower();
+    send(&mut node, Transport::Rc, Opcode::SendOnly, 1, b"second");
+    assert_eq!(written(&mut node), ["RC ACKNOWLEDGE 0"], "a NAK");
+    send(&mut node, Transport::Rc, Opcode::SendFirst, 0, &[0; 256]);
+    assert_eq!(kind(&node), (QpType::Rc, Some(PathMtu::Mtu256)));
+}
+
+#[test]
+fn an_answer_to_outstanding_work_settles_the_type() {
+    let mut node = follower();
+    node.post_send(1, SendOp::Write { remote: Default::default(), imm: None }, &[node.sge(0, 2)]);
+    assert_eq!(written(&mut node), ["RC WRITE_ONLY 2"]);
+    answer(&mut node, Psn::new(5));
+    assert_eq!(node.take_completions().len(), 0);
+    answer(&mut node, Psn::new(0));
+    assert_eq!((kind(&node).0, node.take_completions().len()), (QpType::Rc, 1));
+    // Nothing of another type is followed any more.
+    send(&mut node, Transport::Uc, Opcode::SendOnly, 0, b"late");
+    assert_eq!((kind(&node).0, node.dropped("qp_wrong_transport")), (QpType::Rc, 1));
 }
 
 #[test]

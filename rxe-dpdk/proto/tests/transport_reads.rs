@@ -5,7 +5,7 @@ mod harness;
 use harness::Agreed;
 use harness::solo::Solo;
 use rxe_proto::transport::{WcOpcode, WcStatus};
-use rxe_proto::wire::Opcode;
+use rxe_proto::wire::{NakCode, Opcode};
 
 use Opcode::*;
 use harness::ops::*;
@@ -138,6 +138,27 @@ fn a_read_response_acknowledges_what_is_before_it() {
     assert_eq!(solo.transmit().len(), 2);
     solo.read_response(ReadResponseOnly, 1, &[1]);
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+// [RC-REQ-SEQ-NAK]
+#[test]
+fn a_sequence_nak_may_overtake_the_response_before_it() {
+    let mut solo = Solo::new();
+    post(&mut solo, 1, READ, 1);
+    post(&mut solo, 2, WRITE, 1);
+    post(&mut solo, 3, WRITE, 1);
+    assert_eq!(solo.transmit().len(), 3);
+    solo.nak(0, NakCode::PsnSequence);
+    assert_eq!(solo.transmit().len(), 3);
+    // The READ has arrived now, and 1 is missing again.
+    solo.nak(1, NakCode::PsnSequence);
+    solo.read_response(ReadResponseOnly, 0, &[1]);
+    solo.expect(["WRITE_ONLY 1 va 0x10000 len 1 1 bytes ask", "WRITE_ONLY 2 va 0x10000 len 1 1 bytes ask"]);
+    // A copy of it is no news.
+    solo.nak(1, NakCode::PsnSequence);
+    solo.expect([]);
+    solo.ack(2);
+    assert_eq!(completed(&mut solo).len(), 3);
 }
 
 #[test]

@@ -34,8 +34,62 @@ fn memory_gone_amid_a_read() {
     solo.rdma_raw(ReadRequest, 0, Ack, 0, region.rkey(), 4096, b"");
     assert_eq!(solo.transmit_at_most(Some(1)).len(), 1);
     solo.node.engine.keys_mut().deregister(region.rkey()).unwrap();
-    solo.expect(["NAK 1 RemoteAccess msn 1"]);
+    // The READ is not complete: its message does not count.
+    solo.expect(["NAK 1 RemoteAccess msn 0"]);
     expect_error(&mut solo, QpErrorCause::RemoteKey, &[]);
+}
+
+// [RC-RSP-READ-GONE] [RC-RSP-DUP-READ-BOUNDS]
+#[test]
+fn memory_gone_amid_a_read_that_is_asked_for_again() {
+    // The region goes before the READ comes again, and after.
+    for gone_first in [true, false] {
+        let mut solo = Solo::new();
+        let pd = solo.node.pd;
+        let region = solo.node.engine.keys_mut().register(pd, Memory::heap(4096), 0, ALL_ACCESS).unwrap();
+        solo.rdma_raw(ReadRequest, 0, Ack, 0, region.rkey(), 4096, b"");
+        assert_eq!(solo.transmit_at_most(Some(3)).len(), 3);
+        let again = |solo: &mut Solo| solo.rdma_raw(ReadRequest, 1, Ack, 1024, region.rkey(), 3072, b"");
+        if !gone_first {
+            again(&mut solo);
+        }
+        solo.node.engine.keys_mut().deregister(region.rkey()).unwrap();
+        if gone_first {
+            again(&mut solo);
+        }
+        // What the peer misses was never answered whole, and never will be.
+        solo.expect(["NAK 1 RemoteAccess msn 0"]);
+        assert_eq!(solo.node.stat("replays_abandoned"), 0);
+        expect_error(&mut solo, QpErrorCause::RemoteKey, &[]);
+    }
+}
+
+// [RC-RSP-READ-DEPTH-COPY] [RC-RSP-READ-DEPTH]
+#[test]
+fn an_early_copy_gives_up_no_place() {
+    // Copies of what was not answered yet: one more than agreed is still one too many.
+    let flush = |solo: &mut Solo, psn: u32| {
+        let (va, rkey) = (solo.node.region.addr(), solo.node.region.rkey());
+        let frame = solo.frame(Flush, solo.agreed.rq_psn.add(psn), Ack, &[], |packet| {
+            packet.feth(0, 1).reth(va, rkey, 8);
+        });
+        solo.inject(&frame);
+    };
+    type Request<'a> = &'a dyn Fn(&mut Solo, i32);
+    let requests: [(Request<'_>, &str); 3] = [
+        (&|solo, psn| solo.atomic(FetchAdd, psn, 8, 1, 0), "ATOMIC_ACKNOWLEDGE 0 msn 1 value 0"),
+        (&|solo, psn| flush(solo, psn as u32), "READ_RESPONSE_ONLY 0 msn 1"),
+        (&|solo, psn| solo.rdma(ReadRequest, psn, Ack, 0, 9, b""), "READ_RESPONSE_ONLY 0 msn 1 9 bytes"),
+    ];
+    for (request, answer) in requests {
+        let agreed = Agreed { rd_atomic: 1, access: ALL_ACCESS | Access::FLUSH_GLOBAL, ..Agreed::default() };
+        let config = EngineConfig { flush: true, ..EngineConfig::default() };
+        let mut solo = Solo::with_config(agreed, config);
+        request(&mut solo, 0);
+        request(&mut solo, 0);
+        request(&mut solo, 1);
+        solo.expect([answer, "NAK 1 InvalidRequest msn 1"]);
+    }
 }
 
 // [RC-RSP-OPCODE-ORDER] [RC-RSP-FATAL-SILENT]

@@ -4,8 +4,8 @@
 mod harness;
 
 use harness::solo::{Ask, Solo};
-use harness::{Agreed, Node, PORT, path};
-use rxe_proto::mem::Access;
+use harness::{ALL_ACCESS, Agreed, Node, PORT, path};
+use rxe_proto::mem::{Access, Memory};
 use rxe_proto::transport::{
     AsyncEvent, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, QpType, Qpn, SendFlags, SendOp, SendWr,
     Sge, WcOpcode, WcStatus,
@@ -138,11 +138,79 @@ fn copies_and_stragglers_are_dropped() {
 // [UC-RSP-STALE]
 #[test]
 fn a_sender_that_went_on_unheard_is_followed() {
-    // Half the PSNs and more have passed: what looks far behind is ahead.
+    // Half the PSNs and more have passed: what looks far behind is ahead. The second packet in a row shows that the sender
+    // is there.
+    for far in [257, 65_000, 0x7F_FFF0, 0x80_0010] {
+        let mut solo = with_receives(2);
+        solo.request(SendOnly, far, Nothing, b"far");
+        assert_eq!((outcome(&mut solo).0, solo.node.dropped("uc_psn_jump")), (vec![], 1), "{far:#x}");
+        solo.request(SendOnly, far + 1, Nothing, b"next");
+        solo.request(SendOnly, far + 2, Nothing, b"third");
+        assert_eq!(outcome(&mut solo).0, [(0, 4), (1, 5)], "{far:#x}");
+    }
+    // The end of a message is as good a first packet as any: nothing more is lost than what never came whole.
+    let mut solo = with_receives(1);
+    solo.request(SendLast, 70_000, Nothing, b"end");
+    solo.request(SendFirst, 70_001, Nothing, &[1; MTU]);
+    solo.request(SendLast, 70_002, Nothing, b"end");
+    assert_eq!(outcome(&mut solo).0, [(0, MTU as u32 + 3)]);
+}
+
+// [UC-RSP-RESYNC]
+#[test]
+fn one_stray_packet_costs_next_to_nothing() {
+    let strays: [(&str, fn(&mut Solo, i32)); 4] = [
+        ("MIDDLE", |solo, psn| solo.request(SendMiddle, psn, Nothing, &[9; MTU])),
+        ("LAST", |solo, psn| solo.request(WriteLast, psn, Nothing, b"stray")),
+        ("ONLY", |solo, psn| solo.request(SendOnly, psn, Nothing, b"stray")),
+        ("WRITE ONLY", |solo, psn| solo.rdma(WriteOnly, psn, Nothing, 0, 5, b"stray")),
+    ];
+    for (name, stray) in strays {
+        for far in [300, 65_530, 65_536, 65_537, 0x7F_FFF0, -65_537] {
+            let mut solo = with_receives(2);
+            solo.request(SendFirst, 0, Nothing, &[1; MTU]);
+            stray(&mut solo, far);
+            solo.request(SendLast, 1, Nothing, b"end");
+            // Not even two of them, when the peer was heard between.
+            stray(&mut solo, far + 1);
+            solo.request(SendOnly, 2, Nothing, b"2");
+            assert_eq!(outcome(&mut solo), (vec![(0, MTU as u32 + 3), (1, 1)], 0), "{name} {far}");
+            assert_eq!(solo.node.read(0, 5), [0; 5]);
+        }
+    }
+    // What starts no message moves nothing, however near: the message under way is lost, nothing else.
+    let mut solo = with_receives(1);
+    solo.request(SendFirst, 0, Nothing, &[1; MTU]);
+    solo.request(SendMiddle, 200, Nothing, &[9; MTU]);
+    solo.request(SendLast, 1, Nothing, b"end");
+    solo.request(SendOnly, 2, Nothing, b"2");
+    assert_eq!(outcome(&mut solo), (vec![(0, 1)], 1));
+}
+
+// [UC-RSP-RESYNC]
+#[test]
+fn long_messages_survive_the_loss_of_one_of_their_packets() {
+    const LONG: i32 = 1000;
     let mut solo = with_receives(2);
-    solo.request(SendOnly, 0x80_0010, Nothing, b"far");
-    solo.request(SendOnly, 0x80_0011, Nothing, b"next");
-    assert_eq!(outcome(&mut solo).0, [(0, 3), (1, 4)]);
+    let pd = solo.node.pd;
+    let memory = Memory::heap(LONG as usize * MTU);
+    let rkey = solo.node.engine.keys_mut().register(pd, memory, 0, ALL_ACCESS).unwrap().rkey();
+    for message in 0..3 {
+        let first = message * LONG;
+        solo.rdma_raw(WriteFirst, first, Nothing, 0, rkey, LONG as u32 * MTU as u32, &[1; MTU]);
+        for n in 1..LONG - 1 {
+            if (message, n) != (0, 5) {
+                solo.request(WriteMiddle, first + n, Nothing, &[2; MTU]);
+            }
+        }
+        let last = solo.agreed.rq_psn.add((first + LONG - 1) as u32);
+        let frame = solo.frame(WriteLastImm, last, Nothing, &[3; MTU], |packet| {
+            packet.imm(7);
+        });
+        solo.inject(&frame);
+    }
+    let (done, lost) = outcome(&mut solo);
+    assert_eq!((done.len(), lost), (2, 1));
 }
 
 // [UC-RSP-WHOLE]

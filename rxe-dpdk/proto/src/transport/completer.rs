@@ -82,7 +82,8 @@ impl Requester {
                 Some(Syndrome::Nak(NakCode::PsnSequence)) => {
                     cx.stats.rcvd_seq_err.inc();
                     self.acknowledge(common, cx, psn)?;
-                    self.retry(cx, now, Retry::SequenceNak, false).map(|_| ())
+                    // Where the response to a READ before it has not come yet, the retry begins there.
+                    self.retry(cx, now, Retry::SequenceNak, psn, false).map(|_| ())
                 }
                 Some(Syndrome::Nak(code)) => self.refused(common, cx, psn, code),
                 Some(Syndrome::Reserved(_)) | None => {
@@ -171,7 +172,7 @@ impl Requester {
         }
         cx.drop(DropReason::ResponseGap);
         // [RC-REQ-IMPLIED-NAK]
-        self.retry(cx, now, Retry::Implied, false).map(|_| ())
+        self.retry(cx, now, Retry::Implied, self.una, false).map(|_| ())
     }
 
     /// Answers `psn` with a response to a READ or atomic: completes what is before it, and returns the work request it
@@ -189,8 +190,8 @@ impl Requester {
         let why = if psn < wqe.end() { Retry::ReadGap } else { Retry::Implied };
         // PSNs that we have seen beyond this gap begin again: this is the answer to the last retry, and its head was
         // lost, too. (Or packets overtook each other; then this costs a repetition.)
-        let again = self.retried == Some(self.una) && self.beyond_gap.is_some_and(|newest| psn <= newest);
-        if self.retry(cx, now, why, again)? {
+        let again = self.retried >= Some(self.una) && self.beyond_gap.is_some_and(|newest| psn <= newest);
+        if self.retry(cx, now, why, self.una, again)? {
             self.beyond_gap = Some(psn);
         } else {
             self.beyond_gap = self.beyond_gap.max(Some(psn));
@@ -322,10 +323,10 @@ impl Requester {
         Failure { wqe: Some((number, status)), cause }
     }
 
-    /// Goes back to the first PSN without an answer, unless that is under way already (then it returns false). `again`
-    /// says that what is under way has failed, too.
-    fn retry(&mut self, cx: &Context, now: Instant, why: Retry, again: bool) -> Result<bool, Failure> {
-        if self.rnr_wait.is_some() || self.retried == Some(self.una) && !again {
+    /// Goes back to the first PSN without an answer, as `missing` has to be sent again, unless that is under way already
+    /// (then it returns false). `again` says that what is under way has failed, too.
+    fn retry(&mut self, cx: &Context, now: Instant, why: Retry, missing: Seq, again: bool) -> Result<bool, Failure> {
+        if self.rnr_wait.is_some() || self.retried >= Some(missing) && !again {
             return Ok(false);
         }
         match why {
@@ -346,7 +347,7 @@ impl Requester {
             self.expect_progress(now);
         }
         cx.stats.completer_retry_err.inc();
-        self.retried = Some(self.una);
+        self.retried = Some(missing);
         self.rewind(cx, now, true);
         self.schedule(now);
         Ok(true)

@@ -119,6 +119,8 @@ drop_reasons! {
         UcMessageBroken = "uc_message_broken",
         /// UC: from before the expected PSN, a copy or overtaken by later packets.
         UcPsnStale = "uc_psn_stale",
+        /// UC: start of a message far from the expected PSN. The next message is taken if it follows without a gap.
+        UcPsnJump = "uc_psn_jump",
         /// Datagram longer than the receive work request.
         UdTooLong = "ud_too_long",
     }

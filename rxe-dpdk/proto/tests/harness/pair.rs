@@ -27,6 +27,15 @@ pub struct Link {
     pub mercy: Option<u8>,
     /// Frames that an end can write at once; then it has to wait a microsecond.
     pub burst: usize,
+    /// An end looks for frames after this time, and takes all that have arrived as one burst.
+    pub poll: Duration,
+    /// Bursts whose frames change places before they are received.
+    pub shuffle: u32,
+    /// The least time between two such bursts. With several round trips, what is repeated because of one comes in order.
+    pub shuffle_pause: Duration,
+    /// How often a port begins to refuse frames when it is offered some, and how long it may go on.
+    pub refuse: u32,
+    pub refuse_for: Duration,
 }
 
 impl Default for Link {
@@ -40,6 +49,11 @@ impl Default for Link {
             jitter: Duration::ZERO,
             mercy: None,
             burst: 64,
+            poll: Duration::ZERO,
+            shuffle: 0,
+            shuffle_pause: Duration::ZERO,
+            refuse: 0,
+            refuse_for: Duration::ZERO,
         }
     }
 }
@@ -52,6 +66,11 @@ impl Link {
 
     /// Whether everything arrives in the order in which it was sent.
     pub fn is_in_order(&self) -> bool {
+        self.arrives_in_order() && self.shuffle == 0
+    }
+
+    /// Whether frames overtake each other within a burst at most.
+    pub fn arrives_in_order(&self) -> bool {
         self.reorder == 0 && self.jitter == Duration::ZERO
     }
 }
@@ -116,8 +135,14 @@ pub struct Pair {
     pub frames: u64,
     /// Frames lost or corrupted.
     pub harmed: u64,
-    /// Frames that arrived after a later one.
+    /// Frames that arrived after a later one, but not in the same burst.
     pub overtaken: u64,
+    /// Bursts whose frames changed places.
+    pub shuffled: u64,
+    shuffled_at: Option<Instant>,
+    /// For how long ports have refused frames, and until when they do.
+    pub refused: Duration,
+    refuses_until: [Instant; 2],
     /// The latest frame that has arrived at each end, by number.
     latest: [u64; 2],
     /// How often a frame was harmed, by where it goes, queue pair, opcode and PSN.
@@ -130,6 +155,8 @@ pub struct Pair {
     number: u64,
     written: Vec<usize>,
     outbox: Vec<usize>,
+    /// Frames being received: where to, and in which buffer.
+    burst: Vec<(usize, usize)>,
 }
 
 impl Pair {
@@ -158,6 +185,10 @@ impl Pair {
             frames: 0,
             harmed: 0,
             overtaken: 0,
+            shuffled: 0,
+            shuffled_at: None,
+            refused: Duration::ZERO,
+            refuses_until: [Instant::ZERO; 2],
             latest: [0; 2],
             harms: HashMap::new(),
             answers_harmed: HashMap::new(),
@@ -167,6 +198,7 @@ impl Pair {
             number: 0,
             written: Vec::new(),
             outbox: Vec::new(),
+            burst: Vec::new(),
         }
     }
 
@@ -188,16 +220,15 @@ impl Pair {
 
     /// Both ends transmit what they can. When the next thing happens.
     fn transmit(&mut self) -> Option<Instant> {
-        let mut busy = false;
+        let mut busy = None;
         for end in 0..2 {
-            let mut tx = Outbox {
-                pool: &mut self.pool,
-                free: &mut self.free,
-                written: &mut self.written,
-                room: self.link.burst,
-            };
+            let room = if self.port_refuses(end) { 0 } else { self.link.burst };
+            let mut tx = Outbox { pool: &mut self.pool, free: &mut self.free, written: &mut self.written, room };
             self.nodes[end].engine.transmit(self.now, &mut tx);
-            busy |= self.nodes[end].engine.wants_transmit();
+            if self.nodes[end].engine.wants_transmit() {
+                let again = self.refuses_until[end].max(self.now + Duration::from_micros(1));
+                busy = Some(busy.map_or(again, |busy: Instant| busy.min(again)));
+            }
             std::mem::swap(&mut self.written, &mut self.outbox);
             for i in 0..self.outbox.len() {
                 let frame = self.outbox[i];
@@ -209,13 +240,26 @@ impl Pair {
         }
         let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
         let timers = self.nodes.iter().filter_map(|node| node.engine.next_timeout());
-        let next = timers.chain(arrival).chain(busy.then(|| self.now + Duration::from_micros(1))).min()?;
+        let next = timers.chain(arrival).chain(busy).min()?;
         Some(self.now.max(next))
     }
 
-    /// Time jumps to `at`; what happens then is handled.
+    /// Whether the port of an end that has something to write refuses it now.
+    fn port_refuses(&mut self, end: usize) -> bool {
+        if self.link.refuse == 0 || !self.nodes[end].engine.wants_transmit() {
+            return false;
+        }
+        if self.now >= self.refuses_until[end] && self.rng.chance(self.link.refuse) {
+            let time = Duration::from_nanos(1 + self.rng.below(self.link.refuse_for.as_nanos() as u64));
+            self.refuses_until[end] = self.now + time;
+            self.refused += time;
+        }
+        self.now < self.refuses_until[end]
+    }
+
+    /// Time jumps to `at`, or by a poll interval more; what happens until then is handled.
     fn happen(&mut self, at: Instant) {
-        self.now = at;
+        self.now = at + self.link.poll;
         while let Some(&Reverse((at, number, to, frame))) = self.flights.peek() {
             if at > self.now {
                 break;
@@ -223,6 +267,18 @@ impl Pair {
             self.flights.pop();
             self.overtaken += u64::from(number < self.latest[to]);
             self.latest[to] = self.latest[to].max(number);
+            self.burst.push((to, frame));
+        }
+        let rested = self.shuffled_at.is_none_or(|at| self.now > at + self.link.shuffle_pause);
+        if self.burst.len() > 1 && rested && self.rng.chance(self.link.shuffle) {
+            self.shuffled += 1;
+            self.shuffled_at = Some(self.now);
+            for _ in 0..=self.rng.below(self.burst.len() as u64) {
+                let [a, b] = [0, 0].map(|_| self.rng.below(self.burst.len() as u64) as usize);
+                self.burst.swap(a, b);
+            }
+        }
+        for (to, frame) in std::mem::take(&mut self.burst) {
             self.deliver(to, frame);
         }
         for node in &mut self.nodes {

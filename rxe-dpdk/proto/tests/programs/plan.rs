@@ -232,18 +232,43 @@ fn connection(qp_type: QpType) -> impl Strategy<Value = Connection> {
 fn link() -> impl Strategy<Value = Link> {
     let ppm = |most: u32| prop_oneof![Just(0), 0..most];
     let micros = |range: std::ops::Range<u64>| range.prop_map(Duration::from_micros);
-    let burst = prop_oneof![2 => Just(64usize), 1 => 1..64usize];
-    (ppm(150_000), ppm(100_000), ppm(100_000), ppm(30_000), micros(1..11), micros(0..20), any::<bool>(), burst)
-        .prop_map(|(loss, duplicate, reorder, corrupt, delay, jitter, jitters, burst)| Link {
+    let damage = (ppm(150_000), ppm(100_000), ppm(100_000), ppm(30_000));
+    (damage, micros(0..20), any::<bool>(), bursty()).prop_map(
+        |((loss, duplicate, reorder, corrupt), jitter, jitters, link)| Link {
             loss,
             duplicate,
             reorder,
             corrupt,
-            delay,
             jitter: if jitters { jitter } else { Duration::ZERO },
             mercy: Some(2),
+            ..link
+        },
+    )
+}
+
+/// Time between two bursts that are reordered in which everything has been repeated that the first one cost.
+pub const SETTLING: Duration = Duration::from_millis(1);
+
+/// Nothing is lost, but frames change places within bursts, some come twice, and ports refuse frames for a while.
+fn bursty() -> impl Strategy<Value = Link> {
+    let ppm = |most: u32| prop_oneof![Just(0), 0..most];
+    let micros = |range: std::ops::Range<u64>| range.prop_map(Duration::from_micros);
+    let burst = prop_oneof![2 => Just(64usize), 1 => 1..64usize];
+    let poll = prop_oneof![1 => Just(0u64), 1 => 0..10u64].prop_map(Duration::from_micros);
+    let shuffle_pause = prop_oneof![2 => Just(SETTLING), 1 => Just(Duration::ZERO)];
+    (ppm(50_000), micros(1..11), burst, poll, (ppm(700_000), shuffle_pause), ppm(300_000), micros(1..50)).prop_map(
+        |(duplicate, delay, burst, poll, (shuffle, shuffle_pause), refuse, refuse_for)| Link {
+            duplicate,
+            delay,
             burst,
-        })
+            poll,
+            shuffle,
+            shuffle_pause,
+            refuse,
+            refuse_for,
+            ..Link::default()
+        },
+    )
 }
 
 fn end() -> impl Strategy<Value = EndPlan> {
@@ -271,7 +296,7 @@ pub fn program(types: &'static [QpType]) -> impl Strategy<Value = Program> {
         },
     );
     let perfect = Link { delay: Duration::from_micros(2), ..Link::default() };
-    let link = prop_oneof![5 => link(), 1 => Just(perfect)];
+    let link = prop_oneof![5 => link(), 2 => bursty(), 1 => Just(perfect)];
     (any::<u64>(), prop::sample::select(&PathMtu::ALL[..]), link, supply, [end(), end()], connections)
         .prop_map(|(seed, mtu, link, supply, ends, connections)| Program { seed, mtu, link, supply, ends, connections })
 }

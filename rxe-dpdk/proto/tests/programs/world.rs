@@ -218,14 +218,14 @@ impl World {
                     supplied = self.pair.now + every;
                 }
             }
-            let before = self.steps_posted();
+            let before = (self.steps_posted(), self.pair.frames);
             let paused = self.pump();
             let due = paused.into_iter().chain((!self.is_supplied()).then_some(supplied)).min();
             match due {
                 Some(due) => self.pair.step_before(due),
                 None if self.pair.step() => {}
                 // What is unreliable and was sent in this step leaves room for more.
-                None if self.steps_posted() == before => return done.expect("stuck"),
+                None if (self.steps_posted(), self.pair.frames) == before => return done.expect("stuck"),
                 None => {}
             }
             assert!(self.pair.now <= end, "never comes to rest");

@@ -3,6 +3,10 @@
 //! Some programs tell each other the numbers of their queue pairs and nothing else: whether they talk RC, UC or UD, and
 //! with which path MTU, the other end knows from its own command line. We have none. So a queue pair can follow its
 //! peer: the first packet settles both, and is then handled as any packet is.
+//!
+//! Only a packet that shows knowledge of the connection is believed: a request with the expected PSN (on UC one that starts
+//! a message), a response to a request of ours, or a datagram with the right Q_Key. Others, such as late packets of an
+//! earlier queue pair with the same number, are handled as the type assumed has it, and settle nothing.
 
 use crate::transport::attr::QpError;
 use crate::transport::{QpState, QpType};
@@ -36,10 +40,11 @@ impl Qp {
         Ok(())
     }
 
-    /// The first packet for a queue pair that follows its peer: from here on it has a type and a path MTU.
+    /// A packet for a queue pair that follows its peer: if it is one to believe, the queue pair has a type and a path MTU
+    /// from here on.
     ///
     /// # Errors
-    /// Why the packet is not one to follow.
+    /// Why the packet is to be dropped.
     #[cold]
     pub(in crate::transport) fn settle(
         &mut self,
@@ -54,9 +59,12 @@ impl Qp {
             // Says nothing of the kind.
             Transport::Cnp => return Ok(()),
         };
-        let Some(link) = &mut self.link else { return Err(DropReason::QpWrongState) };
+        let Some(link) = &self.link else { return Err(DropReason::QpWrongState) };
         if !link.leads_here(port, packet) {
             return Err(DropReason::QpWrongAddress);
+        }
+        if !self.is_believed(packet, follow)? {
+            return Ok(());
         }
         // What is posted was cut into packets for the type and path MTU assumed.
         let busy = !self.requester.sq.is_empty();
@@ -67,6 +75,10 @@ impl Qp {
         if busy {
             return Ok(());
         }
+        if qp_type != QpType::Rc {
+            // A packet that was not believed may have been answered as one of a reliable connection.
+            self.responder.abandon_replies();
+        }
         self.common.qp_type = qp_type;
         if qp_type == QpType::Ud {
             self.common.port = Some(port);
@@ -75,10 +87,34 @@ impl Qp {
             self.link = None;
             return Ok(());
         }
+        let Some(link) = &mut self.link else { return Err(DropReason::QpWrongState) };
         let path_mtu = path_mtu_of(packet, link.path_mtu);
         link.settle(qp_type, path_mtu);
         self.common.mtu = path_mtu.bytes() as u32;
         Ok(())
+    }
+}
+
+impl Qp {
+    /// Whether a packet from the peer's address shows that the peer sent it on this connection.
+    ///
+    /// # Errors
+    /// Why it is to be dropped at once.
+    fn is_believed(&self, packet: &RocePacket<'_>, follow: Follow) -> Result<bool, DropReason> {
+        let expected = packet.psn() == self.responder.expected_psn();
+        Ok(match packet.transport() {
+            Transport::Rc if packet.info().response => self.requester.awaits(packet.psn()),
+            Transport::Rc => expected,
+            Transport::Uc => expected && packet.info().position.is_start(),
+            Transport::Ud => {
+                let deth = packet.deth().ok_or(DropReason::HeaderTruncated)?;
+                if deth.qkey() != follow.qkey {
+                    return Err(DropReason::QkeyMismatch);
+                }
+                true
+            }
+            Transport::Cnp => false,
+        })
     }
 }
 

@@ -83,8 +83,8 @@ pub(super) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// Whether a NAK or missing response has used up a retry since the last progress or whole ACK timeout. One may.
     pub(super) nak_counted: bool,
-    /// Where the last retry by NAK or missing response started: until `una` moves, another one from there would only
-    /// repeat what is under way. The timer does not ask.
+    /// The PSN that was missing at the last retry by NAK or missing response: another one for it, or for one before it,
+    /// would only repeat what is under way. The timer does not ask.
     pub(super) retried: Option<Seq>,
     /// The newest PSN of a READ response that came beyond a gap since the last retry.
     pub(super) beyond_gap: Option<Seq>,
@@ -182,6 +182,12 @@ impl Requester {
 
     pub(super) fn una_psn(&self) -> Psn {
         self.una.psn()
+    }
+
+    /// Whether `psn` has been sent and not answered.
+    pub(super) fn awaits(&self, psn: Psn) -> bool {
+        let psn = self.una.nearest(psn);
+        self.una <= psn && psn < self.sent
     }
 
     /// What queries tell of it besides what its consumer posted.

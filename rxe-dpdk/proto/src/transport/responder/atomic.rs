@@ -62,7 +62,8 @@ impl Responder {
             return false;
         }
         // [RC-RSP-DUP-ATOMIC]
-        self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay: true });
+        let replay = resource.is_answered();
+        self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay });
         cx.stats.atomic_replays.inc();
         true
     }

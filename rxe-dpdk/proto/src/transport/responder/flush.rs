@@ -102,7 +102,8 @@ impl Responder {
             return false;
         }
         // [RC-RSP-DUP-FLUSH]
-        self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay: true });
+        let replay = resource.is_answered();
+        self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay });
         cx.stats.flush_replays.inc();
         true
     }

@@ -11,6 +11,7 @@
 
 mod atomic;
 mod flush;
+mod gap;
 mod read;
 mod reply;
 mod resources;
@@ -47,8 +48,12 @@ pub(super) struct Responder {
     ack_owed: bool,
     /// A NAK is owed.
     nak: Option<Nak>,
-    /// What the peer has been told about the expected PSN.
+    /// What the peer has been told, or will be by `nak`, about the expected PSN. Nothing when all before it was executed
+    /// in order: then there is no NAK either.
     told: Told,
+    gap: Gap,
+    /// UC: the newest packet far from the expected PSN, if it is newer than the last one executed.
+    far: Option<uc::Far>,
     /// The message under way.
     message: Message,
     /// What the peer may do.
@@ -87,7 +92,17 @@ enum Told {
     NotReady,
 }
 
-/// A NAK that is owed.
+/// The packets from the expected PSN on that were dropped since `told` was set.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// The last PSN of them.
+    last: Seq,
+    /// Whether one came a second time after the NAK was sent: the retransmission reached us out of order, and the peer
+    /// does not know that we dropped a part of it.
+    again: bool,
+}
+
+/// A NAK that is owed. A sequence NAK gets its PSN and MSN when it is written; see [`Responder::update_nak`].
 #[derive(Clone, Copy, Debug)]
 struct Nak {
     psn: Psn,
@@ -99,6 +114,10 @@ impl Nak {
     /// Whether the connection ends with it.
     fn is_fatal(self) -> bool {
         matches!(self.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
+    }
+
+    fn is_sequence(self) -> bool {
+        self.syndrome == Syndrome::Nak(NakCode::PsnSequence)
     }
 }
 
@@ -142,6 +161,8 @@ impl Responder {
             ack_owed: false,
             nak: None,
             told: Told::Nothing,
+            gap: Gap { last: start.prev(), again: false },
+            far: None,
             message: Message::None,
             access: Access::empty(),
             min_rnr_timer: 0,
@@ -300,9 +321,9 @@ impl Responder {
     #[inline]
     fn execute(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         use Opcode::*;
-        // What the peer was told is settled by its coming; a NAK not sent yet is no longer needed.
-        self.told = Told::Nothing;
-        self.nak = None;
+        if self.told != Told::Nothing {
+            self.expected_came();
+        }
         match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
             | SendOnlyInvalidate => self.send(common, cx, packet),
@@ -345,24 +366,6 @@ impl Responder {
         }
     }
 
-    /// A request from beyond the expected PSN: something is missing.
-    fn out_of_sequence(&mut self, cx: &Context) {
-        match self.told {
-            Told::Nothing => {
-                // [RC-RSP-GAP-NAK]
-                self.told = Told::Sequence;
-                let syndrome = Syndrome::Nak(NakCode::PsnSequence);
-                self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
-                cx.stats.out_of_seq_request.inc();
-                cx.drop(DropReason::PsnOutOfSequence);
-            }
-            // [RC-RSP-GAP-NAK]
-            Told::Sequence => cx.drop(DropReason::PsnOutOfSequence),
-            // [RC-RSP-SILENT-AFTER-RNR]
-            Told::NotReady => cx.drop(DropReason::PsnAfterRnr),
-        }
-    }
-
     /// The rights check of a remote operation on the queue pair itself.
     #[inline]
     fn require(&self, access: Access) -> Result<(), Refusal> {
@@ -395,7 +398,7 @@ impl Responder {
         if psn < self.expected {
             self.duplicate(common, cx, packet, psn);
         } else {
-            self.out_of_sequence(cx);
+            self.out_of_sequence(cx, psn);
         }
         Ok(false)
     }
@@ -413,6 +416,8 @@ impl Responder {
             RequestRefusal::RemoteOperational => return self.break_on_purpose(cx, NakCode::RemoteOperational),
         };
         // What is in flight behind it is dropped without another word, as behind any gap.
+        self.dropped(self.expected);
+        self.gap.again = false;
         self.told = told;
         self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
         cx.drop(DropReason::Injected);
@@ -432,6 +437,7 @@ impl Responder {
         let (psn, msn) = (self.expected.psn(), self.msn);
         match refusal {
             Refusal::NotReady => {
+                self.dropped(self.expected);
                 self.told = Told::NotReady;
                 // [RC-RSP-RNR]
                 self.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: self.min_rnr_timer } });

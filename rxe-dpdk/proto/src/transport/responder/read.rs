@@ -61,12 +61,13 @@ impl Responder {
         if !inside || u64::from(packets_of(left, common.mtu)) > packets_left {
             return false;
         }
+        let replay = resource.is_answered();
         // [RC-RSP-DUP-READ-BOUNDS]
-        if check_remote(cx, common, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
-            // Not worth the connection: it may be a stray copy of a READ answered long ago.
+        if replay && check_remote(cx, common, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
+            // Not worth the connection: it may be a stray copy of a READ answered long ago. One that was never answered
+            // whole ends with a NAK when it is its turn.
             return false;
         }
-        let replay = resource.reply.is_none_or(|reply| reply.replay || reply.next > psn);
         self.resources.reply_again(index, Reply { from: psn, next: psn, va: reth.va(), left, replay });
         cx.stats.read_replays.inc();
         true

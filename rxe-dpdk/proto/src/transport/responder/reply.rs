@@ -32,19 +32,20 @@ impl Responder {
     ) -> (usize, Turn, Option<Broken>) {
         let quantum = cx.config.read_quantum as usize;
         let mut written = 0;
+        if self.nak.is_some() {
+            self.update_nak();
+        }
         while written < quantum {
             // [RC-RSP-ACK-ORDER]
             let due = self.resources.oldest_due_psn();
-            if self.ack_owed && due.is_none_or(|first| self.executed.0 < first) {
-                self.ack_owed = false;
-                // A NAK says the same and more.
-                if due.is_some() || self.nak.is_none() {
-                    if !acknowledge(self, common, link, cx, tx) {
-                        self.ack_owed = true;
-                        return (written, Turn::Refused, None);
-                    }
-                    written += 1;
+            // A NAK says the same and more; until it is written, the ACK is owed.
+            let nak_instead = due.is_none() && self.nak.is_some();
+            if self.ack_owed && !nak_instead && due.is_none_or(|first| self.executed.0 < first) {
+                if !acknowledge(self, common, link, cx, tx) {
+                    return (written, Turn::Refused, None);
                 }
+                self.ack_owed = false;
+                written += 1;
                 continue;
             }
             if due.is_some() {
@@ -64,6 +65,7 @@ impl Responder {
                 return (written, Turn::Refused, None);
             }
             self.nak = None;
+            self.ack_owed = false;
             written += 1;
         }
         (written, if self.owes() { Turn::More } else { Turn::Idle }, None)
@@ -80,8 +82,9 @@ impl Responder {
         }
         self.resources.abandon();
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+        // The READ is not complete, and the MSN leaves it out.
         // [RC-RSP-READ-GONE]
-        self.nak = Some(Nak { psn: reply.next.psn(), msn, syndrome });
+        self.nak = Some(Nak { psn: reply.next.psn(), msn: msn.wrapping_sub(1) & 0xFF_FFFF, syndrome });
         Some(Broken { cause: QpErrorCause::RemoteKey, receive: None })
     }
 }

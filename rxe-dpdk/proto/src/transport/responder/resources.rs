@@ -50,7 +50,7 @@ pub(in crate::transport) struct Reply {
     /// The bytes still to send.
     pub(in crate::transport) va: u64,
     pub(in crate::transport) left: u32,
-    /// Whether this repeats an answer given before.
+    /// Whether this repeats an answer that was given whole.
     pub(in crate::transport) replay: bool,
 }
 
@@ -59,6 +59,12 @@ impl Resource {
     #[inline]
     pub(in crate::transport) fn end(&self) -> Seq {
         self.first.add(self.packets)
+    }
+
+    /// Whether all of the answer has been sent once.
+    #[inline]
+    pub(in crate::transport) fn is_answered(&self) -> bool {
+        self.reply.is_none_or(|reply| reply.replay)
     }
 }
 
@@ -88,8 +94,7 @@ impl Resources {
     #[inline]
     pub(in crate::transport) fn has_room(&self) -> bool {
         // [RC-RSP-READ-DEPTH-COPY]
-        let answered = |resource: &Resource| resource.reply.is_none_or(|reply| reply.replay);
-        self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(answered))
+        self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(Resource::is_answered))
     }
 
     /// Remembers a new one, whose reply is due. Call only with room.

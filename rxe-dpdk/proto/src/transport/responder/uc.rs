@@ -16,6 +16,19 @@ use super::{Broken, Message, Refusal, Responder, drop_reason};
 /// must have gone on unheard. More packets than the network ever holds, far less than half the PSNs.
 const STALE_SPAN: u64 = 1 << 16;
 
+/// How far ahead of the expected PSN one packet that starts a message is believed: as many packets as may get lost at
+/// once without the message behind them being lost, too. It is also how many packets one forged or damaged packet costs,
+/// as they then seem stale.
+const NEAR_SPAN: u64 = 256;
+
+/// A packet far from the expected PSN, which was dropped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Far {
+    psn: Seq,
+    /// The PSN expected then.
+    expected: Seq,
+}
+
 impl Responder {
     /// A request whose source, partition and ICRC have been checked. Whether it was executed.
     ///
@@ -30,16 +43,15 @@ impl Responder {
     ) -> Result<bool, Broken> {
         use Opcode::*;
         let psn = self.expected.nearest(packet.psn());
-        // [UC-RSP-STALE]
-        if psn < self.expected && self.expected.since(psn) <= STALE_SPAN {
-            cx.drop(DropReason::UcPsnStale);
+        let starts = packet.info().position.is_start();
+        if psn != self.expected
+            && let Err(reason) = self.resynchronize(cx, psn, starts)
+        {
+            cx.drop(reason);
             return Ok(false);
         }
-        let starts = packet.info().position.is_start();
-        // [UC-RSP-RESYNC]
-        if psn != self.expected || starts {
+        if starts {
             self.break_message(cx);
-            self.expected = psn;
         }
         // [UC-RSP-WHOLE]
         let fits = match self.message {
@@ -49,7 +61,6 @@ impl Responder {
         };
         if !fits {
             self.break_message(cx);
-            self.skip(psn);
             cx.drop(DropReason::UcMessageBroken);
             return Ok(false);
         }
@@ -80,6 +91,33 @@ impl Responder {
         self.message = Message::None;
         cx.stats.uc_messages_lost.inc();
         Ok(false)
+    }
+
+    /// A packet with another PSN than the expected one: only one that starts a message moves that.
+    ///
+    /// # Errors
+    /// Why the packet is dropped.
+    #[cold]
+    #[inline(never)]
+    fn resynchronize(&mut self, cx: &Context, psn: Seq, starts: bool) -> Result<(), DropReason> {
+        // [UC-RSP-STALE]
+        if psn < self.expected && self.expected.since(psn) <= STALE_SPAN {
+            return Err(DropReason::UcPsnStale);
+        }
+        let near = psn > self.expected && psn.since(self.expected) <= NEAR_SPAN;
+        // [UC-RSP-RESYNC]
+        let second = self.far.is_some_and(|far| far.expected == self.expected && far.psn.add(1) == psn);
+        if starts && (near || second) {
+            self.expected = psn;
+            return Ok(());
+        }
+        if near {
+            // A packet of the message under way was lost.
+            self.break_message(cx);
+            return Err(DropReason::UcMessageBroken);
+        }
+        self.far = Some(Far { psn, expected: self.expected });
+        Err(if starts { DropReason::UcPsnJump } else { DropReason::UcMessageBroken })
     }
 
     /// What was received of the message under way is worth nothing.
