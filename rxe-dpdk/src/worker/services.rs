@@ -346,7 +346,7 @@ impl ServiceHost {
                         self.call(now, engine, service, |s, cx| {
                             s.disconnected(cx, conn, accept.qp, EndReason::Unacceptable);
                         });
-                        self.destroy(engine, service, accept.qp);
+                        self.destroy(now, engine, service, accept.qp);
                         self.tell(ToControl::Reject {
                             conn,
                             reason: match error {
@@ -428,13 +428,13 @@ impl ServiceHost {
         let _ = engine.modify_qp(now, qpn, QpTransition::ToError);
         self.deliver_completions(now, engine);
         self.call(now, engine, service, |s, cx| s.disconnected(cx, conn, qpn, reason));
-        self.destroy(engine, service, qpn);
+        self.destroy(now, engine, service, qpn);
     }
 
-    fn destroy(&mut self, engine: &mut Engine, service: usize, qpn: Qpn) {
+    fn destroy(&mut self, now: Instant, engine: &mut Engine, service: usize, qpn: Qpn) {
         self.objects.forget_qp(qpn, &mut self.cqs[service]);
         // It may be gone already, if the service destroyed it.
-        let _ = engine.destroy_qp(qpn);
+        let _ = engine.destroy_qp(now, qpn);
     }
 
     fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: AsyncEvent) {
