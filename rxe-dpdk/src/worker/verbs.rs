@@ -98,6 +98,11 @@ impl ServiceCq {
         ServiceCq { cq, depth: 1, retired: 0 }
     }
 
+    /// How many completions it holds at most.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
     /// The queue is empty: nothing of those who are gone is left in it.
     pub(crate) fn drained(&mut self) {
         self.depth -= std::mem::take(&mut self.retired);
