@@ -121,7 +121,7 @@ impl Initiator {
         let now = self.clock.now();
         let qpn = self
             .engine
-            .create_qp(&QpInit {
+            .create_qp(now, &QpInit {
                 qp_type: QpType::Rc,
                 pd: self.pd,
                 send_cq: self.cq,
@@ -274,6 +274,6 @@ impl Connection {
     pub fn await_disconnect(self, on: &mut Initiator) {
         let event = on.event();
         assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == self.conn), "{event:?}");
-        on.engine.destroy_qp(self.qpn).unwrap();
+        on.engine.destroy_qp(on.clock.now(), self.qpn).unwrap();
     }
 }

@@ -192,7 +192,7 @@ fn windows_end_with_their_queue_pair() {
         };
         assert_eq!(open(&solo), Ok(64));
         if destroyed {
-            solo.node.engine.destroy_qp(qpn).unwrap();
+            solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
         } else {
             solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToReset).unwrap();
         }

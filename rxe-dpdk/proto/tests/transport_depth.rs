@@ -25,7 +25,7 @@ fn deep(sges: u32) -> Solo {
         QpCaps { max_send_wr: 256, max_recv_wr: 256, max_send_sge: sges, max_recv_sge: sges, max_inline_data: 0 };
     let qp_type = QpType::Rc;
     let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, sq_sig_all: false };
-    let qpn = solo.node.engine.create_qp(&init).unwrap();
+    let qpn = solo.node.engine.create_qp(solo.now, &init).unwrap();
     let access = agreed.access;
     solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToInit { access }).unwrap();
     solo.node.qpn = qpn;

@@ -100,8 +100,11 @@ proptest! {
         }
         solo.advance(Duration::from_millis(100));
         let qpn = solo.node.qpn;
-        solo.node.engine.destroy_qp(qpn).unwrap();
+        solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
         prop_assert_eq!(solo.node.engine.next_timeout(), None);
+        // What it owes waits no longer than this.
+        solo.advance(Duration::from_secs(1));
+        solo.node.engine.transmit(solo.now, &mut TxFrames::default());
         prop_assert!(!solo.node.engine.wants_transmit());
     }
 

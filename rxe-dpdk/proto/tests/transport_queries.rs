@@ -175,7 +175,7 @@ fn a_queue_pair_can_be_ended_from_outside() {
     assert_eq!(completed(&mut solo).len(), 1, "what was posted is flushed");
     solo.node.engine.abort_qp(qpn).unwrap();
     assert_eq!(solo.node.take_events(), [], "once");
-    solo.node.engine.destroy_qp(qpn).unwrap();
+    solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
     assert!(solo.node.engine.abort_qp(qpn).is_err());
 }
 
@@ -183,7 +183,7 @@ fn a_queue_pair_can_be_ended_from_outside() {
 fn queue_pairs_and_keys_are_listed_in_parts() {
     let mut solo = Solo::new();
     let qpns: Vec<_> = std::iter::once(solo.node.qpn).chain((0..4).map(|n| solo.second_qp(0x100 + n))).collect();
-    solo.node.engine.destroy_qp(qpns[2]).unwrap();
+    solo.node.engine.destroy_qp(solo.now, qpns[2]).unwrap();
     let engine = &mut solo.node.engine;
     let slots = engine.qp_slots();
     let listed: Vec<_> = (0..slots + 3).flat_map(|at| engine.qps_in(at..at + 1).collect::<Vec<_>>()).collect();

@@ -178,7 +178,7 @@ fn limits_of_a_shared_queue() {
     let own = RecvWr { wr_id: 0, sges: &[] };
     assert_eq!(engine.post_recv(qpn, &own), Err(PostError::SharedReceiveQueue));
     assert_eq!(engine.destroy_srq(srq), Err(SrqError::InUse(1)));
-    engine.destroy_qp(qpn).unwrap();
+    engine.destroy_qp(solo.now, qpn).unwrap();
     assert_eq!(engine.destroy_srq(srq), Ok(()));
     assert_eq!(engine.destroy_srq(srq), Err(SrqError::Unknown));
     assert_eq!(engine.post_srq_recv(srq, &own), Err(PostError::UnknownSrq));

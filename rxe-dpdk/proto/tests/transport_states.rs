@@ -246,7 +246,7 @@ fn events() -> Vec<Event> {
         }),
         event("destroy", ALL, |solo| {
             let qpn = solo.node.qpn;
-            solo.node.engine.destroy_qp(qpn).unwrap();
+            solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
             String::new()
         }),
         event("post send", ALL, |solo| post(solo, 9, solo.node.sge(0, 5))),

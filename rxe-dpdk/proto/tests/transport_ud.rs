@@ -356,7 +356,7 @@ fn a_group_gets_a_copy_each() {
     multicast(&node, group(5)).inject(&mut node, b"x");
     assert_eq!(node.dropped("qpn_unknown"), 1);
     // One that is gone or in error gets nothing, and disturbs nobody.
-    node.engine.destroy_qp(members[0]).unwrap();
+    node.engine.destroy_qp(Instant::ZERO, members[0]).unwrap();
     node.engine.modify_qp(Instant::ZERO, members[2], QpTransition::ToError).unwrap();
     multicast(&node, group(3)).inject(&mut node, b"x");
     let to: Vec<_> = node.take_completions().iter().map(|wc| wc.qpn).collect();
@@ -410,13 +410,13 @@ fn who_can_be_in_a_group() {
     assert_eq!(engine.detach_multicast(second, group(1)), Err(MulticastError::NotAttached));
     // The last one to leave ends the group; a queue pair that is destroyed leaves its groups.
     assert_eq!(engine.detach_multicast(first, group(1)), Ok(()));
-    engine.destroy_qp(second).unwrap();
+    engine.destroy_qp(Instant::ZERO, second).unwrap();
     assert_eq!(engine.multicast_groups().count(), 0);
     // Before INIT it has no port.
     let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let (qp_type, pd, cq) = (QpType::Ud, node.pd, node.cq);
     let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, sq_sig_all: false };
-    let fresh = engine.create_qp(&init).unwrap();
+    let fresh = engine.create_qp(Instant::ZERO, &init).unwrap();
     assert_eq!(engine.attach_multicast(fresh, group(1)), Err(MulticastError::NoPort));
 }
 

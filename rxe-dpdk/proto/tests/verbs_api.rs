@@ -381,7 +381,7 @@ fn what_the_engine_made_has_handles_too() {
         caps: QpCaps::default(),
         sq_sig_all: false,
     };
-    let qpn = engine.create_qp(&init).unwrap();
+    let qpn = engine.create_qp(Instant::ZERO, &init).unwrap();
     let mut dev = Device::new(&mut engine, Instant::ZERO);
     assert_eq!(dev.find_qp::<Rc>(qpn), Err(QpError::WrongType(QpType::Uc)));
     let qp = dev.find_qp::<Uc>(qpn).unwrap();

@@ -23,6 +23,11 @@ use super::verbs::{Objects, ServiceCq};
 pub(crate) struct ServiceTimers(BinaryHeap<Reverse<(Instant, usize, u64)>>);
 
 impl ServiceTimers {
+    /// How many are set.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The next one that is due at `now`: its service and token.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(usize, u64)> {
         let Reverse((when, service, token)) = *self.0.peek()?;

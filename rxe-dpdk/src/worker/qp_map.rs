@@ -9,7 +9,7 @@ use rxe_proto::transport::Qpn;
 /// of peers may be chosen to collide.
 pub type QpMap<V> = HashMap<Qpn, V, BuildHasherDefault<QpnHasher>>;
 
-/// Spreads a queue pair number, whose slot counts up from 0, over the bits of a hash by one multiplication.
+/// Spreads a queue pair number, whose highest bits are the same on a worker, over the bits of a hash by one multiplication.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct QpnHasher(u64);
 

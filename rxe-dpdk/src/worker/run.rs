@@ -15,6 +15,7 @@ use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
 use super::injector::{FOREVER, Injector, Refusals};
 use super::lane::TxLane;
+use super::last::transmit_rest;
 use super::multicast::WorkerSet;
 use super::ports::{PortIdentity, PortsTx, RxPort, WorkerStats};
 use super::services::ServiceHost;
@@ -164,10 +165,11 @@ impl Worker {
         dispatcher.hand_over(now, outbound);
         self.await_all(|flags| &flags.received_all, |_| {});
 
-        while self.take_over(now) {}
+        let until = now + LAST_PATIENCE;
+        while self.take_over(now) && self.clock.now() < until {}
         let Dispatcher { engine, services, tx, .. } = &mut self.dispatcher;
         services.count_left(engine);
-        while engine.transmit(now, tx) > 0 {}
+        transmit_rest(engine, tx, LAST_PATIENCE, || self.clock.now());
         self.send_rest();
         self.await_all(
             |flags| &flags.sent_all,

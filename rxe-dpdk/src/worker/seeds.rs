@@ -24,3 +24,6 @@ impl Seeds {
         Psn::new(self.0.next_u32())
     }
 }
+
+#[cfg(test)]
+mod tests;

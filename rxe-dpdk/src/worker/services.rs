@@ -55,6 +55,8 @@ counters! {
         streams_closed,
         /// Work completions handed to services.
         completions,
+        /// Work completions thrown away, as their completion queue belongs to no service.
+        completions_unclaimed,
         /// Queue pairs that services had not given back when the adapter stopped.
         queue_pairs_left,
         /// Regions and windows that services still had when the adapter stopped, those kept for later peers included.
@@ -182,7 +184,9 @@ impl ServiceHost {
             self.handle_qp_event(now, engine, event);
         }
         busy |= self.deliver_completions(now, engine);
-        while let Some((service, token)) = self.timers.pop_due(now) {
+        // One that is set for now by a timer's call is for the next turn.
+        for _ in 0..self.timers.len() {
+            let Some((service, token)) = self.timers.pop_due(now) else { break };
             busy = true;
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
         }
@@ -220,15 +224,27 @@ impl ServiceHost {
 
     fn deliver_completions(&mut self, now: Instant, engine: &mut Engine) -> bool {
         let mut busy = false;
+        let mut most = None;
         while let Some(cq) = engine.poll_ready() {
-            let Some(service) = self.cqs.iter().position(|c| c.cq == cq) else { continue };
+            // No more than can have waited before: what is posted to a queue pair in error completes at once, so a service
+            // that answers each completion with another request would never come to an end. The rest is for the next turn.
+            let left = most.get_or_insert_with(|| self.cqs.iter().map(ServiceCq::depth).sum::<usize>());
+            if *left == 0 {
+                return true;
+            }
             let mut batch = std::mem::take(&mut self.completions);
             batch.clear();
-            engine.poll_cq(cq, &mut batch, COMPLETION_BATCH);
-            self.stats.completions.add(batch.len() as u64);
+            engine.poll_cq(cq, &mut batch, COMPLETION_BATCH.min(*left));
+            *left -= batch.len();
             busy |= !batch.is_empty();
-            if !batch.is_empty() {
-                self.call(now, engine, service, |s, cx| s.completions(cx, &batch));
+            match self.cqs.iter().position(|c| c.cq == cq) {
+                Some(service) => {
+                    self.stats.completions.add(batch.len() as u64);
+                    if !batch.is_empty() {
+                        self.call(now, engine, service, |s, cx| s.completions(cx, &batch));
+                    }
+                }
+                None => self.stats.completions_unclaimed.add(batch.len() as u64),
             }
             self.completions = batch;
         }
@@ -346,7 +362,7 @@ impl ServiceHost {
                         self.call(now, engine, service, |s, cx| {
                             s.disconnected(cx, conn, accept.qp, EndReason::Unacceptable);
                         });
-                        self.destroy(engine, service, accept.qp);
+                        self.destroy(now, engine, service, accept.qp);
                         self.tell(ToControl::Reject {
                             conn,
                             reason: match error {
@@ -428,13 +444,13 @@ impl ServiceHost {
         let _ = engine.modify_qp(now, qpn, QpTransition::ToError);
         self.deliver_completions(now, engine);
         self.call(now, engine, service, |s, cx| s.disconnected(cx, conn, qpn, reason));
-        self.destroy(engine, service, qpn);
+        self.destroy(now, engine, service, qpn);
     }
 
-    fn destroy(&mut self, engine: &mut Engine, service: usize, qpn: Qpn) {
+    fn destroy(&mut self, now: Instant, engine: &mut Engine, service: usize, qpn: Qpn) {
         self.objects.forget_qp(qpn, &mut self.cqs[service]);
         // It may be gone already, if the service destroyed it.
-        let _ = engine.destroy_qp(qpn);
+        let _ = engine.destroy_qp(now, qpn);
     }
 
     fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: AsyncEvent) {
@@ -495,3 +511,6 @@ impl ServiceHost {
         let _ = self.outbox.send(message);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,6 +98,11 @@ impl ServiceCq {
         ServiceCq { cq, depth: 1, retired: 0 }
     }
 
+    /// How many completions it holds at most.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
     /// The queue is empty: nothing of those who are gone is left in it.
     pub(crate) fn drained(&mut self) {
         self.depth -= std::mem::take(&mut self.retired);
@@ -177,10 +182,10 @@ impl Context<'_> {
         let cq = self.cq.cq;
         let QpSpec { pd, caps, srq, .. } = *spec;
         let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq, caps, sq_sig_all: false };
-        let qpn = self.engine.create_qp(&init)?;
+        let qpn = self.engine.create_qp(self.now, &init)?;
         if let Err(error) = self.engine.modify_qp(self.now, qpn, to_init) {
             // Made above, so it exists.
-            let _ = self.engine.destroy_qp(qpn);
+            let _ = self.engine.destroy_qp(self.now, qpn);
             return Err(error);
         }
         self.cq.depth += depth;
@@ -201,7 +206,7 @@ impl Context<'_> {
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         if self.objects.forget_qp(qpn, self.cq) {
             // Known above, so it exists.
-            let _ = self.engine.destroy_qp(qpn);
+            let _ = self.engine.destroy_qp(self.now, qpn);
             self.tell_groups();
         }
     }

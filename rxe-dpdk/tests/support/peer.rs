@@ -76,7 +76,7 @@ impl Peer {
         let caps = QpCaps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 512 };
         let init =
             QpInit { qp_type, pd: self.pd, send_cq: self.cq, recv_cq: self.cq, srq: None, caps, sq_sig_all: false };
-        self.engine.create_qp(&init).unwrap()
+        self.engine.create_qp(self.clock.now(), &init).unwrap()
     }
 
     /// `length` bytes of its memory.

@@ -41,15 +41,16 @@ pub(super) struct IdSource {
     rng: ChaCha12Rng,
     next_serial: u32,
     next_sidr: u64,
-    /// The upper half of our transaction ids; the lower counts up.
-    transaction: u64,
+    /// Where transaction ids come from.
+    transactions: ChaCha12Rng,
 }
 
 impl IdSource {
     pub fn new(seed: [u8; 32]) -> IdSource {
-        let mut rng = ChaCha12Rng::from_seed(seed);
-        let transaction = rng.next_u64() & !0xFFFF_FFFF;
-        IdSource { rng, next_serial: 0, next_sidr: 0, transaction }
+        let rng = ChaCha12Rng::from_seed(seed);
+        let mut transactions = rng.clone();
+        transactions.set_stream(1);
+        IdSource { rng, next_serial: 0, next_sidr: 0, transactions }
     }
 
     /// A fresh connection handle. `taken` tells which communication ids are in use, timewait included; far fewer than
@@ -79,11 +80,9 @@ impl IdSource {
         SidrId(self.next_sidr)
     }
 
-    /// The transaction id of an exchange that we start.
+    /// The transaction id of an exchange that we start: 64 bits at random are fresh.
     pub fn transaction(&mut self) -> u64 {
-        let low = (self.transaction as u32).wrapping_add(1);
-        self.transaction = self.transaction & !0xFFFF_FFFF | u64::from(low);
-        self.transaction
+        self.transactions.next_u64()
     }
 }
 
@@ -102,7 +101,7 @@ mod tests {
         let avoiding = IdSource::new([1; 32]).connection(|id| id == first.comm_id());
         assert_ne!(avoiding.comm_id(), first.comm_id());
         let (a, b) = (ids.transaction(), ids.transaction());
-        assert!(a != b && a >> 32 == b >> 32);
+        assert!(a != b && a >> 32 != b >> 32 && (a as u32).abs_diff(b as u32) > 1);
         assert_ne!(ids.sidr(), ids.sidr());
     }
 }

@@ -7,7 +7,7 @@ use crate::time::Duration;
 pub struct EngineConfig {
     /// Which worker this is, 0 to 14: bits 23..20 of its queue pair numbers.
     pub worker: u8,
-    /// Randomness for the keys of the engine's key table.
+    /// Randomness for the numbers of queue pairs and the keys of the engine's key table: secret, and fresh at every start.
     pub seed: [u8; 32],
     /// Most queue pairs, at most 65,534.
     pub max_qp: u32,

@@ -16,6 +16,7 @@ mod engine;
 mod event;
 mod link;
 mod multicast;
+mod numbers;
 mod qp;
 mod recv_queue;
 mod requester;

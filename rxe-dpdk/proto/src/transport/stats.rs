@@ -110,5 +110,13 @@ crate::counters! {
         multicast_rcvd,
         /// Limit events of shared receive queues.
         srq_limit_events,
+        /// Queue pairs destroyed while they owed their peers something: it is still sent.
+        qps_lingered,
+        /// Such ones that were given up, as the port did not take all of it in time.
+        lingering_expired,
+        /// Such ones that were given up, as too many others wait.
+        lingering_displaced,
+        /// Numbers of destroyed queue pairs that came back before they had rested as long as they should.
+        qpn_rests_cut,
     }
 }

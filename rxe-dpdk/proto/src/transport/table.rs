@@ -1,111 +1,115 @@
 //! From queue pair number to queue pair.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::time::Instant;
+
 use super::Qpn;
+use super::numbers::Numbers;
 use super::qp::Qp;
 
-/// A slab of queue pairs. The low 16 bits of a number are the slot, so a look-up is one load and a comparison of the
-/// whole number, which also refuses numbers of former users of the slot.
+/// Slots of a table.
+const SLOTS: usize = 1 << 16;
+
+/// The queue pairs by number. The low 16 bits of a number are the slot, so a look-up is one load and a comparison of the
+/// whole number, which also refuses numbers of former users of the slot. Slots are taken at random.
 #[derive(Debug)]
 pub(super) struct QpTable {
-    slots: Vec<Slot>,
-    /// Slots to use again, the longest unused first: so a generation lasts.
-    free: VecDeque<u16>,
-    worker: u8,
+    slots: Vec<Option<Box<Qp>>>,
+    numbers: Numbers,
+    /// The slots in use, for who goes through them all, a part at a time: each keeps its place in here.
+    list: Vec<Option<u16>>,
+    /// By slot: its place in the list.
+    places: Vec<u16>,
+    /// Places in the list to use again.
+    vacant: Vec<u16>,
     live: u32,
     max: u32,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    qp: Option<Box<Qp>>,
-    generation: u8,
-}
-
 impl QpTable {
-    pub(super) fn new(worker: u8, max: u32) -> QpTable {
-        // Numbers 0 and 1 are the management queue pairs.
-        // [QP-NUMBER-MANAGEMENT]
-        let first = if worker == 0 { 2 } else { 0 };
-        let slots = (0..first).map(|_| Slot::default()).collect();
-        QpTable { slots, free: VecDeque::new(), worker, live: 0, max }
+    /// A table for up to `max` queue pairs, which is less than [`SLOTS`]. `seed` is what their numbers come from.
+    pub(super) fn new(worker: u8, max: u32, seed: [u8; 32]) -> QpTable {
+        QpTable {
+            slots: std::iter::repeat_with(|| None).take(SLOTS).collect(),
+            numbers: Numbers::new(worker, seed),
+            list: Vec::new(),
+            places: vec![0; SLOTS],
+            vacant: Vec::new(),
+            live: 0,
+            max,
+        }
     }
 
-    /// The number of the next queue pair; `None` when the table is full.
-    pub(super) fn vacancy(&mut self) -> Option<Qpn> {
+    /// A number for the next queue pair; `None` when the table is full.
+    pub(super) fn vacancy(&mut self, now: Instant) -> Option<Qpn> {
         if self.live >= self.max {
             return None;
         }
-        let slot = match self.free.front() {
-            Some(&slot) => slot,
-            None => {
-                let slot = u16::try_from(self.slots.len()).ok()?;
-                self.slots.push(Slot::default());
-                self.free.push_back(slot);
-                slot
-            }
-        };
-        let generation = self.slots.get(usize::from(slot))?.generation;
-        Some(Qpn::from_parts(self.worker, generation, slot))
+        let slots = &self.slots;
+        self.numbers.draw(now, |slot| slots.get(usize::from(slot)).is_some_and(Option::is_none))
     }
 
     /// Puts a queue pair where [`vacancy`](Self::vacancy) said.
     pub(super) fn insert(&mut self, qp: Box<Qp>) {
-        let number = qp.common.qpn;
-        if self.free.front() == Some(&number.slot()) {
-            self.free.pop_front();
-        }
-        if let Some(slot) = self.slots.get_mut(usize::from(number.slot())) {
-            slot.qp = Some(qp);
-            self.live += 1;
-        }
+        let slot = qp.common.qpn.slot();
+        let place = self.vacant.pop().unwrap_or_else(|| {
+            self.list.push(None);
+            // There are fewer than slots.
+            (self.list.len() - 1) as u16
+        });
+        self.slots[usize::from(slot)] = Some(qp);
+        self.places[usize::from(slot)] = place;
+        self.list[usize::from(place)] = Some(slot);
+        self.live += 1;
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
+    /// Takes a queue pair out. Its number rests.
+    pub(super) fn remove(&mut self, now: Instant, qpn: Qpn) -> Option<Box<Qp>> {
         self.get_mut(qpn)?;
-        let slot = self.slots.get_mut(usize::from(qpn.slot()))?;
-        let qp = slot.qp.take();
+        let qp = self.slots.get_mut(usize::from(qpn.slot()))?.take();
+        let place = self.places[usize::from(qpn.slot())];
+        self.list[usize::from(place)] = None;
+        self.vacant.push(place);
         // [QP-NUMBER-REUSE]
-        slot.generation = slot.generation.wrapping_add(1) & 0xF;
-        self.free.push_back(qpn.slot());
+        self.numbers.rest(now, qpn);
         self.live -= 1;
         qp
     }
 
     #[inline]
     pub(super) fn get(&self, qpn: Qpn) -> Option<&Qp> {
-        let qp = self.slots.get(usize::from(qpn.slot()))?.qp.as_deref()?;
+        let qp = self.slots.get(usize::from(qpn.slot()))?.as_deref()?;
         (qp.common.qpn == qpn).then_some(qp)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut Qp> {
-        let qp = self.slots.get_mut(usize::from(qpn.slot()))?.qp.as_deref_mut()?;
+        let qp = self.slots.get_mut(usize::from(qpn.slot()))?.as_deref_mut()?;
         (qp.common.qpn == qpn).then_some(qp)
     }
 
     /// Whoever has the slot of a number, which may be another one. Nothing of it is read.
     #[inline]
     pub(super) fn get_slot(&self, qpn: Qpn) -> Option<&Qp> {
-        self.slots.get(usize::from(qpn.slot()))?.qp.as_deref()
+        self.slots.get(usize::from(qpn.slot()))?.as_deref()
     }
 
     /// Whoever is in the slot now.
     #[inline]
     pub(super) fn in_slot(&mut self, slot: u16) -> Option<&mut Qp> {
-        self.slots.get_mut(usize::from(slot))?.qp.as_deref_mut()
+        self.slots.get_mut(usize::from(slot))?.as_deref_mut()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
-        self.slots.iter().filter_map(|slot| slot.qp.as_deref())
+        self.iter_places(0..usize::MAX)
     }
 
-    /// Those in these slots.
-    pub(super) fn iter_slots(&self, slots: Range<usize>) -> impl Iterator<Item = &Qp> {
-        let slots = slots.start.min(self.slots.len())..slots.end.min(self.slots.len());
-        self.slots.get(slots).unwrap_or_default().iter().filter_map(|slot| slot.qp.as_deref())
+    /// Those at these places of the list.
+    pub(super) fn iter_places(&self, places: Range<usize>) -> impl Iterator<Item = &Qp> {
+        let places = places.start.min(self.list.len())..places.end.min(self.list.len());
+        let listed = self.list.get(places).unwrap_or_default().iter().flatten();
+        listed.filter_map(|&slot| self.slots.get(usize::from(slot))?.as_deref())
     }
 
     /// Queue pairs in the table.
@@ -113,8 +117,18 @@ impl QpTable {
         self.live as usize
     }
 
-    /// One past the highest slot ever used.
+    /// How many places the list has.
+    pub(super) fn places(&self) -> usize {
+        self.list.len()
+    }
+
+    /// One past the highest slot.
     pub(super) fn slots(&self) -> usize {
         self.slots.len()
+    }
+
+    /// How many numbers came back since the last call before they had rested as long as they should.
+    pub(super) fn take_rests_cut(&mut self) -> u64 {
+        std::mem::take(&mut self.numbers.cut_short)
     }
 }

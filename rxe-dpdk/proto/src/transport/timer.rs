@@ -17,12 +17,12 @@ pub(super) struct TimerHeap {
 }
 
 impl TimerHeap {
-    /// Makes room for slots below `slots`, so that later calls do not allocate.
-    pub(super) fn grow(&mut self, slots: usize) {
+    /// Makes room for `entries` entries of slots below `slots`, so that later calls do not allocate.
+    pub(super) fn grow(&mut self, slots: usize, entries: usize) {
         if self.place.len() < slots {
             self.place.resize(slots, ABSENT);
-            self.heap.reserve(slots - self.heap.len());
         }
+        self.heap.reserve(entries.saturating_sub(self.heap.len()));
     }
 
     /// The earliest entry.
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn agrees_with_a_sorted_list() {
         let mut heap = TimerHeap::default();
-        heap.grow(32);
+        heap.grow(32, 32);
         let mut model = [None; 32];
         let mut x = 0x9E37_79B9_7F4A_7C15_u64;
         for _ in 0..20_000 {

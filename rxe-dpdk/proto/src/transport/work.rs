@@ -28,8 +28,8 @@ impl Qpn {
         self.0
     }
 
-    /// The number of a queue pair of ours: bits 23..20 name the worker (0 to 14), 19..16 tell apart successive
-    /// users of a slot, 15..0 are the slot. Higher bits of the arguments are cut off.
+    /// The number of a queue pair of ours: bits 23..20 name the worker (0 to 14), 19..16 and the slot, 15..0, are
+    /// drawn at random. Higher bits of the arguments are cut off.
     #[inline]
     pub(crate) const fn from_parts(worker: u8, generation: u8, slot: u16) -> Qpn {
         Qpn((worker as u32 & 0xF) << 20 | (generation as u32 & 0xF) << 16 | slot as u32)

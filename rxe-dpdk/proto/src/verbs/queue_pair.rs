@@ -181,7 +181,7 @@ impl Device<'_> {
             caps,
             sq_sig_all,
         };
-        self.engine.create_qp(&init).map(QueuePair::of)
+        self.engine.create_qp(self.now, &init).map(QueuePair::of)
     }
 
     /// The handle of the queue pair with number `qpn`, which may have been made by the engine's own calls. To be used
@@ -226,7 +226,7 @@ impl Device<'_> {
     /// [`QpError::Unknown`].
     #[inline]
     pub fn destroy_qp<T: TransportService>(&mut self, qp: QueuePair<T>) -> Result<(), QpError> {
-        self.engine.destroy_qp(qp.qpn())
+        self.engine.destroy_qp(self.now, qp.qpn())
     }
 
     /// Attaches a datagram queue pair, in INIT or later, to a multicast group of its port (`ibv_attach_mcast`): it gets

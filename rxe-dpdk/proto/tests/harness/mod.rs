@@ -170,7 +170,7 @@ impl Node {
             },
             sq_sig_all: false,
         };
-        let qpn = self.engine.create_qp(&init).unwrap();
+        let qpn = self.engine.create_qp(Instant::ZERO, &init).unwrap();
         let transition = match qp_type {
             QpType::Ud => QpTransition::ToInitDatagram { port: PORT, qkey: QKEY },
             QpType::Rc | QpType::Uc => QpTransition::ToInit { access },

@@ -12,7 +12,7 @@ fn with_qp(agreed: Agreed, qp_type: QpType, max_inline_data: u32) -> Solo {
     let node = &mut solo.node;
     let caps = QpCaps { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 4, max_inline_data };
     let init = QpInit { pd: node.pd, qp_type, send_cq: node.cq, recv_cq: node.cq, srq: None, caps, sq_sig_all: false };
-    node.qpn = node.engine.create_qp(&init).unwrap();
+    node.qpn = node.engine.create_qp(Instant::ZERO, &init).unwrap();
     solo
 }
 

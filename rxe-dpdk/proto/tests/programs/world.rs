@@ -189,7 +189,7 @@ impl World {
                 },
                 sq_sig_all: conn.plan.sig_all,
             };
-            conn.qpns[end] = node.engine.create_qp(&init).unwrap();
+            conn.qpns[end] = node.engine.create_qp(Instant::ZERO, &init).unwrap();
         }
         for end in 0..2 {
             let node = &mut self.pair.nodes[end];

@@ -1,5 +1,6 @@
 //! The engine: all queue pairs of one lcore, driven from outside.
 
+mod departed;
 mod foresee;
 mod objects;
 mod post;
@@ -24,6 +25,7 @@ use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
 use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
+use departed::Lingering;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///
@@ -43,6 +45,8 @@ use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
 #[derive(Debug)]
 pub struct Engine {
     qps: QpTable,
+    /// Queue pairs that are destroyed and still owe something.
+    departed: Lingering,
     groups: MulticastTable,
     cx: Context,
 }
@@ -53,10 +57,11 @@ impl Engine {
         let config = config.bounded();
         let stats = Arc::<TransportStats>::default();
         let mut timers = TimerHeap::default();
-        let qps = QpTable::new(config.worker, config.max_qp);
-        timers.grow(qps.slots());
+        let qps = QpTable::new(config.worker, config.max_qp, config.seed);
+        timers.grow(qps.slots(), 0);
         Engine {
             qps,
+            departed: Lingering::default(),
             groups: MulticastTable::default(),
             cx: Context {
                 keys: KeyTable::new(config.seed, KeyDomain::Local),
@@ -159,9 +164,9 @@ impl Engine {
 
     /// Writes what is owed: replies, READ responses and requests, a quantum for each queue pair in turn, until nothing
     /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is written; all that for each
-    /// port. Returns how many packets were written; [`wants_transmit`](Engine::wants_transmit) says whether there is more.
+    /// port. Destroyed queue pairs that owe something have a turn before the others. Returns how many packets were written; [`wants_transmit`](Engine::wants_transmit) says whether there is more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
-        let mut written = 0;
+        let mut written = if self.departed.is_empty() { 0 } else { self.transmit_lingering(now, tx) };
         for port in 0..self.cx.active.ports() {
             written += self.transmit_by(port, now, tx);
         }
@@ -192,7 +197,7 @@ impl Engine {
 
     /// Whether [`transmit`](Engine::transmit) has something to write.
     pub fn wants_transmit(&self) -> bool {
-        !self.cx.active.is_empty()
+        !self.cx.active.is_empty() || !self.departed.is_empty()
     }
 
     /// When to call [`handle_timeout`](Engine::handle_timeout) at the latest. May be early, never late.

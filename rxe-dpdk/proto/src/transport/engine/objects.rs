@@ -56,13 +56,17 @@ impl Engine {
     /// # Errors
     /// [`QpError::TooMany`], [`QpError::Limit`], [`QpError::UnknownCq`], [`QpError::UnknownPd`],
     /// [`QpError::UnknownSrq`].
-    pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, QpError> {
+    pub fn create_qp(&mut self, now: Instant, init: &QpInit) -> Result<Qpn, QpError> {
         init.caps.check(&self.cx.config)?;
-        let qpn = self.qps.vacancy().ok_or(QpError::TooMany(self.cx.config.max_qp))?;
+        let qpn = self.qps.vacancy(now).ok_or(QpError::TooMany(self.cx.config.max_qp))?;
         let (recv_pd, srq_sges) = self.hold_parts(init)?;
+        if !self.departed.is_empty() {
+            self.departed.forget(qpn);
+        }
         self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges)));
+        self.cx.stats.qpn_rests_cut.add(self.qps.take_rests_cut());
         // Whatever the data path keeps per queue pair gets its room here.
-        self.cx.timers.grow(self.qps.slots());
+        self.cx.timers.grow(self.qps.slots(), self.qps.len());
         self.cx.active.grow(self.qps.len());
         Ok(qpn)
     }
@@ -96,12 +100,14 @@ impl Engine {
         Err(refused)
     }
 
-    /// Removes a queue pair. Its outstanding work is forgotten; completions already made stay.
+    /// Removes a queue pair. Its outstanding work is forgotten; completions already made stay. What it owes to its peer (ACKs,
+    /// READ responses, the NAK that ended the connection) is still sent in the next half second, as far as the memory of
+    /// READs is still registered. Its number rests for ten seconds, before another one can get it.
     ///
     /// # Errors
     /// [`QpError::Unknown`].
-    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), QpError> {
-        let qp = self.qps.remove(qpn).ok_or(QpError::Unknown(qpn))?;
+    pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), QpError> {
+        let qp = self.qps.remove(now, qpn).ok_or(QpError::Unknown(qpn))?;
         self.cx.cqs.detach(qp.common.send_cq);
         self.cx.cqs.detach(qp.common.recv_cq);
         self.cx.keys.release_pd(qp.common.pd);
@@ -115,6 +121,8 @@ impl Engine {
         }
         self.cx.timers.remove(u32::from(qpn.slot()));
         self.cx.active.forget(qpn.slot());
+        self.depart(now, qp);
+        self.cx.stats.qpn_rests_cut.add(self.qps.take_rests_cut());
         Ok(())
     }
 
@@ -168,15 +176,15 @@ impl Engine {
         self.qps.iter().map(|qp| qp.info(&self.cx))
     }
 
-    /// The queue pairs in these slots of the table, for who looks at many of them a part at a time; the table has
-    /// [`qp_slots`](Engine::qp_slots).
-    pub fn qps_in(&self, slots: Range<usize>) -> impl Iterator<Item = QpInfo> + '_ {
-        self.qps.iter_slots(slots).map(|qp| qp.info(&self.cx))
+    /// The queue pairs at these places of the list of all, for who looks at many of them a part at a time; the list has
+    /// [`qp_slots`](Engine::qp_slots) places, and a queue pair keeps its own.
+    pub fn qps_in(&self, places: Range<usize>) -> impl Iterator<Item = QpInfo> + '_ {
+        self.qps.iter_places(places).map(|qp| qp.info(&self.cx))
     }
 
-    /// How many slots the table of queue pairs has.
+    /// How many places the list of queue pairs has: as many as there ever were at once.
     pub fn qp_slots(&self) -> usize {
-        self.qps.slots()
+        self.qps.places()
     }
 
     /// How many completion queues there are.

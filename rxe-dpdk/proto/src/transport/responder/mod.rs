@@ -223,6 +223,11 @@ impl Responder {
         self.ack_owed || self.nak.is_some() || self.resources.is_due()
     }
 
+    /// Whether responses to READs or atomics are owed.
+    pub(super) fn owes_responses(&self) -> bool {
+        self.resources.is_due()
+    }
+
     /// Whether a NAK is owed that ends the connection.
     pub(super) fn has_last_word(&self) -> bool {
         self.nak.is_some_and(Nak::is_fatal)

@@ -23,6 +23,8 @@ impl Responder {
     ///
     /// The last part is why the queue pair must go to error: the region of a READ was deregistered before all of it was
     /// sent. The NAK that says so is noted.
+    // The hot path has it in line, as if departed queue pairs did not call it, too.
+    #[inline(always)]
     pub(in crate::transport) fn reply(
         &mut self,
         common: &Common,
