@@ -284,7 +284,7 @@ fn rnr_retries_exceeded_or_not() {
     for _ in 0..100 {
         assert_eq!(solo.transmit().len(), 1);
         solo.answer(0, Syndrome::Rnr { timer: 1 });
-        solo.advance(Duration::from_millis(1));
+        solo.advance(Duration::from_secs(1));
     }
     assert_eq!(solo.transmit().len(), 1);
     solo.ack(0);

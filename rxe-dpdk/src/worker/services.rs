@@ -409,7 +409,7 @@ impl ServiceHost {
                 sq_psn: request.starting_psn,
                 timeout: request.local_ack_timeout,
                 retry_cnt: request.retry_count,
-                rnr_retry: self.objects.rnr_retry(accept.qp).unwrap_or(request.rnr_retry_count),
+                rnr_retry: self.objects.rnr_retry(accept.qp),
                 max_rd_atomic: accept.initiator_depth,
             }),
         )

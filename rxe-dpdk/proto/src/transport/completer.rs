@@ -5,11 +5,11 @@
 //! READ or atomic therefore means that its response was lost.
 
 use crate::time::Instant;
-use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome, rnr_timer};
+use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome};
 
 use super::common::{Common, Failure};
 use super::context::Context;
-use super::requester::{Requester, RnrWait, SendWqe};
+use super::requester::{FOR_EVER, Requester, RnrWait, SendWqe};
 use super::seq::Seq;
 use super::work::OpTraits;
 use super::{QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
@@ -275,8 +275,6 @@ impl Requester {
         psn: Seq,
         timer: u8,
     ) -> Result<(), Failure> {
-        /// As retry count: never give up.
-        const FOR_EVER: u8 = 7;
         cx.stats.rcvd_rnr_err.inc();
         self.acknowledge(common, cx, psn)?;
         if self.rnr_wait.is_some() {
@@ -294,7 +292,7 @@ impl Requester {
             self.rnr_retries_left -= 1;
         }
         // [RC-REQ-RNR]
-        self.rnr_wait = Some(RnrWait { psn, until: now + rnr_timer(timer) });
+        self.rnr_wait = Some(RnrWait { psn, until: now + self.rnr_time(cx, psn, timer) });
         self.rewind(cx, now, true);
         self.schedule(now);
         Ok(())

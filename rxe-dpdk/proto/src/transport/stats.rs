@@ -85,6 +85,8 @@ crate::counters! {
         credit_probes,
         /// Turns that ended because a local invalidate waits for all work before it.
         local_stalls,
+        /// RNR NAKs for a message that had got one before, after which the wait was made longer.
+        rnr_backoffs,
         /// Round trips measured.
         rtt_samples,
         /// FLUSHes executed.

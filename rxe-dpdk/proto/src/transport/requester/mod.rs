@@ -17,6 +17,7 @@ mod credits;
 mod flush;
 mod local;
 mod packet;
+mod rnr;
 mod rtt;
 mod send_queue;
 mod unreliable;
@@ -34,6 +35,7 @@ use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, S
 
 use credits::Credits;
 use packet::Sent;
+pub(super) use rnr::FOR_EVER;
 use rtt::RoundTrip;
 pub(super) use send_queue::{SendQueue, SendWqe};
 
@@ -90,6 +92,8 @@ pub(super) struct Requester {
     pub(super) beyond_gap: Option<Seq>,
     /// The receiver is not ready: nothing is sent until then.
     pub(super) rnr_wait: Option<RnrWait>,
+    /// The message that was refused last for want of a receive, and how many times in a row after the first.
+    rnr_row: (Option<Seq>, u32),
     /// When to act if nothing happens before.
     pub(super) deadline: Option<Instant>,
     /// How often it went back to send again.
@@ -134,6 +138,7 @@ impl Requester {
             retried: None,
             beyond_gap: None,
             rnr_wait: None,
+            rnr_row: (None, 0),
             deadline: None,
             retries: 0,
         }
