@@ -20,7 +20,7 @@ fn wait(solo: &mut Solo, psn: i32) -> Duration {
     Duration::from_nanos(solo.now.saturating_since(began).as_nanos() as u64)
 }
 
-// [RC-REQ-RNR]
+// [RC-REQ-RNR-BACKOFF]
 #[test]
 fn the_wait_for_a_message_that_is_refused_again_and_again_doubles() {
     let mut solo = Solo::with(Agreed { rnr_retry: 7, timeout: 0, ..Agreed::default() });

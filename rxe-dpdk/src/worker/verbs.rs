@@ -200,6 +200,15 @@ impl Context<'_> {
         }
     }
 
+    /// From now on asks the peer of a reliable connection, which is up, whether it is still there when it has been silent
+    /// for the [configured time](rxe_proto::transport::EngineConfig::keep_alive). One that does not answer ends the
+    /// connection.
+    pub fn keep_alive(&mut self, qpn: Qpn) {
+        let settings = self.engine.config().keep_alive;
+        // One that is in error ends anyway.
+        let _ = self.engine.set_keep_alive(self.now, qpn, settings);
+    }
+
     /// Destroys a queue pair of this service that is not part of a connection; those of connections are destroyed by
     /// the runtime. What was posted and has not completed is forgotten, and what completed is not delivered any more.
     pub fn destroy_qp(&mut self, qpn: Qpn) {

@@ -49,7 +49,8 @@ impl Requester {
             // An ACK that repeats the last one may bring credits that the peer has had since ("unsolicited ACK").
             // [RC-REQ-STALE]
             let is_last = psn.add(1) == before && packet.opcode() == Opcode::Acknowledge;
-            if !(is_last && self.take_credits(packet.aeth())) {
+            let credited = is_last && self.take_credits(packet.aeth());
+            if !self.heard_again(now) && !credited {
                 cx.drop(DropReason::ResponseStale);
             }
         } else {

@@ -15,6 +15,7 @@
 mod clock;
 mod credits;
 mod flush;
+mod keep_alive;
 mod local;
 mod packet;
 mod rnr;
@@ -34,6 +35,7 @@ use super::work::OpTraits;
 use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
+pub use keep_alive::KeepAlive;
 use packet::Sent;
 pub(super) use rnr::FOR_EVER;
 use rtt::RoundTrip;
@@ -98,6 +100,8 @@ pub(super) struct Requester {
     pub(super) deadline: Option<Instant>,
     /// How often it went back to send again.
     retries: u64,
+    /// A peer that is to be asked whether it is there.
+    keep_alive: Option<Box<keep_alive::Watched>>,
 }
 
 /// A wait that the peer asked for.
@@ -141,6 +145,7 @@ impl Requester {
             rnr_row: (None, 0),
             deadline: None,
             retries: 0,
+            keep_alive: None,
         }
     }
 
@@ -369,6 +374,7 @@ impl Requester {
         self.rd_outstanding = 0;
         self.rnr_wait = None;
         self.deadline = None;
+        self.keep_alive = None;
     }
 }
 

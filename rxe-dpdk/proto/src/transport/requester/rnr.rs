@@ -28,7 +28,7 @@ impl Requester {
             _ => 0,
         };
         self.rnr_row = (Some(psn), again);
-        // [RC-REQ-RNR]
+        // [RC-REQ-RNR-BACKOFF]
         asked.saturating_mul(1 << again.min(16)).min(LONGEST).max(asked)
     }
 }
