@@ -309,7 +309,7 @@ pub fn mrs(mrs: &[Mr]) -> String {
             mr.pdn.to_string(),
             if count.is_some() { "-".to_owned() } else { format!("{:#x}", mr.iova) },
             mr.mrlen.to_string(),
-            mr.access.join(","),
+            if mr.lost { "lost".to_owned() } else { mr.access.join(",") },
         ])
     }));
     table.text()
@@ -439,15 +439,17 @@ mod tests {
             mrlen: 4096,
             pdn: 1,
             access: vec!["remote_read".to_owned()],
+            lost: key == 8,
         };
         let many = |n: u32| mr(n, Some(&format!("many{n}")), Some("many*"));
         let one = mr(0xAB, Some("scratch"), None);
-        let text = mrs(&[many(2), one, many(1), mr(7, None, None), many(3)]);
+        let text = mrs(&[many(2), one, many(1), mr(7, None, None), many(3), mr(8, None, None)]);
         let words: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(words[0], ["3", "keys", "region", "many*", "all", "1", "-", "4096", "remote_read"]);
         assert_eq!(words[1], ["0x000000ab", "region", "scratch", "all", "1", "0xab000", "4096", "remote_read"]);
         assert_eq!(words[2], ["0x00000007", "region", "-", "0", "1", "0x7000", "4096", "remote_read"]);
-        assert_eq!(words.len(), 3, "{text}");
+        assert_eq!(words[3], ["0x00000008", "region", "-", "0", "1", "0x8000", "4096", "lost"]);
+        assert_eq!(words.len(), 4, "{text}");
     }
 
     #[test]

@@ -138,6 +138,8 @@ impl Instance {
                     private_data,
                     initiator_depth: 200,
                     responder_resources: 1,
+                    // What the other end would better not go by.
+                    rnr_retry_count: 1,
                     ..Connect::new(remote.parse().unwrap(), qp)
                 });
             }
@@ -198,7 +200,9 @@ impl Service for Instance {
         self.book.client(format!("rejected: {}", text(&rej.private_data)));
     }
 
-    fn connected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        // Neither side has said what it wants of its own retries.
+        assert_eq!(cx.query_qp(qp).map(|info| info.sends.rnr_retry), Some(7));
         if self.client == Some(qp) { self.book.client("connected") } else { self.book.server("connected") }
     }
 

@@ -105,6 +105,22 @@ impl Initiator {
         self.tx.0.flush();
     }
 
+    /// Answers what comes, and does nothing else, until `done`.
+    pub fn turn_until(&mut self, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        let mut looked = began;
+        loop {
+            self.turn();
+            if looked.elapsed() > Duration::from_millis(200) {
+                if done() {
+                    return;
+                }
+                looked = Instant::now();
+            }
+            assert!(began.elapsed() < LIMIT, "it does not happen");
+        }
+    }
+
     /// The connection manager's next event.
     fn event(&mut self) -> CmEvent {
         let began = Instant::now();
@@ -248,6 +264,11 @@ impl Connection {
 
     pub fn read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> Vec<u8> {
         self.run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) })
+    }
+
+    /// A READ that the target does not answer.
+    pub fn refused_read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> WcStatus {
+        self.try_run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) }).0
     }
 
     pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {

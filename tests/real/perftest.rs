@@ -152,6 +152,13 @@ fn cm_clients(mtu: u32) -> Vec<Client> {
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
         clients.push(Client::perftest(&format!("{program} -n 5 -a {way}"), Rows::All(8 << 20, 5)));
     }
+    if mtu <= 1500 {
+        // What the client says of retries is for its own side: ours sends answers that this client has no receives for.
+        for count in [0, 1] {
+            let command = format!("ib_send_bw -D 3 -R --retry_count={count}");
+            clients.push(Client::perftest(&command, Rows::Timed(65536)));
+        }
+    }
     // The client refuses UC with -R itself.
     clients.push(Client::perftest("ib_send_lat -n 50 -c UC -z", Rows::One(2, 50)));
     clients.push(Client::perftest("ib_write_bw -n 50 -c UC -z", Rows::One(65536, 50)));

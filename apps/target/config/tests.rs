@@ -144,13 +144,17 @@ fn the_transport_offers_what_the_file_says() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
     let offers = |text: &str| {
         let engine = resolve(&format!("{PORT}{text}")).expect("a configuration").engine;
-        (engine.flush, engine.atomic_write, engine.credits, engine.cnp_interval.as_micros())
+        let keep_alive = engine.keep_alive.map(|keep| (keep.idle.as_secs(), keep.interval.as_millis(), keep.probes));
+        (engine.flush, engine.atomic_write, engine.credits, engine.cnp_interval.as_micros(), keep_alive)
     };
-    assert_eq!(offers(""), (false, false, true, 50));
+    assert_eq!(offers(""), (false, false, true, 50, Some((30, 5000, 6))));
     assert_eq!(
-        offers("[transport]\nflush = true\natomic-write = true\ncredits = false\ncnp-interval = \"1ms\"\n"),
-        (true, true, false, 1000)
+        offers(
+            "[transport]\nflush = true\natomic-write = true\ncredits = false\ncnp-interval = \"1ms\"\nkeep-alive = 3\n"
+        ),
+        (true, true, false, 1000, Some((3, 500, 6)))
     );
+    assert_eq!(offers("[transport]\nkeep-alive = 0\n").4, None);
     assert!(wrong(&format!("{PORT}[transport]\nflsh = true\n")).contains("flsh"));
 }
 

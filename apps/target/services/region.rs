@@ -204,6 +204,11 @@ impl Service for Region {
         }
     }
 
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        // A client may be silent for as long as it likes, but must be there: else its READs go on and its queue pair stays.
+        cx.keep_alive(qp);
+    }
+
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         if let Some(client) = self.clients.remove(&qp) {
             self.tally.gone(cx.now(), client, reason);

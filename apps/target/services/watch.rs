@@ -41,8 +41,11 @@ impl Watch {
         Watch { name: name.to_owned(), memory, first, changed: false }
     }
 
-    /// Has a look.
+    /// Has a look. Where a file was cut short there is nothing more to see.
     pub fn look(&mut self) -> Look {
+        if self.memory.is_lost() {
+            return Look::Nothing;
+        }
         let now = first(&self.memory);
         let settled = std::mem::replace(&mut self.changed, false);
         let before = std::mem::replace(&mut self.first, now);

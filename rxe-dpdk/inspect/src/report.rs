@@ -266,6 +266,9 @@ pub struct Mr {
     pub pdn: u32,
     /// What it lets in.
     pub access: Vec<String>,
+    /// Whether some of its bytes are gone, as when its file was cut short; then it lets nothing in.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// A number with a name.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use rxe_proto::mem::{
-    Access, AtomicError, DeallocPdError, DeregisterError, KeyDomain, KeyError, KeyTable, Memory, OutOfBounds,
+    Access, AccessError, AtomicError, DeallocPdError, DeregisterError, KeyDomain, KeyError, KeyTable, Memory,
     RegisterError,
 };
 
@@ -30,7 +30,7 @@ fn a_key_opens_its_region_and_nothing_else() {
     let span = keys.check_remote(region.rkey(), pd, QPN, 0x7000_1010, 16, Access::REMOTE_WRITE).unwrap();
     assert_eq!((span.offset(), span.len()), (16, 16));
     span.write(4, b"1234").unwrap();
-    assert_eq!(span.write(13, b"1234"), Err(OutOfBounds), "a span ends where it was checked to end");
+    assert_eq!(span.write(13, b"1234"), Err(AccessError::OutOfBounds), "a span ends where it was checked to end");
     assert_eq!(span.fetch_add(0, 1), Ok(u64::from_ne_bytes(*b"\0\0\0\x001234")));
     assert_eq!(span.load(16), Err(AtomicError::OutOfBounds));
     assert!(span.slice(8, 8).is_some() && span.slice(9, 8).is_none());

@@ -1,7 +1,7 @@
 //! Memory: copies, atomics and their bounds, seen from outside.
 
 use proptest::prelude::*;
-use rxe_proto::mem::{Allocator, AtomicError, HeapAllocator, Memory, OutOfBounds};
+use rxe_proto::mem::{AccessError, Allocator, AtomicError, HeapAllocator, Memory};
 
 #[test]
 fn heap_memory_is_zeroed_and_aligned() {
@@ -31,11 +31,11 @@ fn copies_stay_inside() {
     memory.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"\0\0\0\0hello!!!!!!!");
 
-    assert_eq!(memory.write(12, b"hello"), Err(OutOfBounds));
-    assert_eq!(memory.read(1, &mut bytes), Err(OutOfBounds));
-    assert_eq!(memory.fill(usize::MAX, 2, 0), Err(OutOfBounds));
-    assert_eq!(memory.fill(2, usize::MAX, 0), Err(OutOfBounds));
-    assert_eq!(memory.read(17, &mut []), Err(OutOfBounds));
+    assert_eq!(memory.write(12, b"hello"), Err(AccessError::OutOfBounds));
+    assert_eq!(memory.read(1, &mut bytes), Err(AccessError::OutOfBounds));
+    assert_eq!(memory.fill(usize::MAX, 2, 0), Err(AccessError::OutOfBounds));
+    assert_eq!(memory.fill(2, usize::MAX, 0), Err(AccessError::OutOfBounds));
+    assert_eq!(memory.read(17, &mut []), Err(AccessError::OutOfBounds));
     assert_eq!(memory.read(16, &mut []), Ok(()));
     memory.prefetch(0);
     memory.prefetch(usize::MAX);
@@ -118,7 +118,7 @@ proptest! {
         for (offset, bytes) in writes {
             let expect = match model.get_mut(offset..offset + bytes.len()) {
                 Some(place) => { place.copy_from_slice(&bytes); Ok(()) }
-                None => Err(OutOfBounds),
+                None => Err(AccessError::OutOfBounds),
             };
             prop_assert_eq!(memory.write(offset, &bytes), expect);
         }

@@ -284,7 +284,7 @@ fn rnr_retries_exceeded_or_not() {
     for _ in 0..100 {
         assert_eq!(solo.transmit().len(), 1);
         solo.answer(0, Syndrome::Rnr { timer: 1 });
-        solo.advance(Duration::from_millis(1));
+        solo.advance(Duration::from_secs(1));
     }
     assert_eq!(solo.transmit().len(), 1);
     solo.ack(0);
@@ -297,12 +297,12 @@ fn a_receiver_that_is_not_ready_is_there() {
     // Every other packet is lost; the answers to the rest show that the connection lives.
     let mut solo = Solo::with(Agreed { retry_cnt: 1, ..Agreed::default() });
     post(&mut solo, 1, SEND, 1);
-    for _ in 0..10 {
+    for round in 0..10 {
         assert_eq!(solo.transmit().len(), 1);
         solo.advance(TIMEOUT);
         assert_eq!(solo.transmit().len(), 1);
         solo.answer(0, Syndrome::Rnr { timer: 1 });
-        solo.advance(Duration::from_micros(10));
+        solo.advance(Duration::from_micros(10 << round));
     }
     assert_eq!(completed(&mut solo), []);
     assert_eq!(solo.node.stat("timeouts"), 10);

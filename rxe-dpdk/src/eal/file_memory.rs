@@ -1,30 +1,43 @@
 //! Memory in a file that other local processes may map.
 
-use std::fs::{File, OpenOptions};
+use std::fmt;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
 
 use rxe_proto::mem::Backing;
 
 use super::error::EalError;
+use super::fault_guard::FaultGuard;
 
 /// A shared mapping of a file, normally on hugetlbfs (`/dev/hugepages/name`) or tmpfs (`/dev/shm/name`).
 ///
-/// The file's space is reserved when it is opened, so a full file system is an error here and never a SIGBUS later.
-/// (Another process that may write the file can still cut it short under us: keep its permissions tight.)
+/// The file's space is reserved when it is opened, so a full file system is an error here and never a fault later. Another
+/// process that may write the file can still cut it short under us. Then the memory is lost, for ever: whoever accesses
+/// what has gone is told so by [`Memory`](rxe_proto::mem::Memory), and so is everybody after that.
 ///
 /// A file that did not exist is created with mode 0600, zeroed, and removed on drop. A file that did exist keeps its
 /// contents and its name, and grows if it is too short: data outlives the process only in files made by others.
-#[derive(Debug)]
 pub struct FileMemory {
     base: NonNull<u8>,
     len: usize,
     mapped: usize,
     path: PathBuf,
-    created: bool,
+    found: Option<Found>,
+    id: (u64, u64),
+    guard: Option<FaultGuard>,
+}
+
+/// A file that was there before us.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    owner: u32,
+    mode: u32,
+    len: u64,
 }
 
 // SAFETY: the value only says where bytes are; it accesses none. munmap may be called from any thread.
@@ -32,8 +45,8 @@ unsafe impl Send for FileMemory {}
 // SAFETY: as for Send.
 unsafe impl Sync for FileMemory {}
 
-// SAFETY: base and len never change, `len` bytes from base are mapped readable and writable until drop and lie in the
-// file (reserved in `open`), and no reference to them is made here.
+// SAFETY: base and len never change, `len` bytes from base are mapped readable and writable until drop: they lie in the
+// file (reserved in `open`), or are anonymous once the file was cut short. No reference to them is made here.
 unsafe impl Backing for FileMemory {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -41,6 +54,10 @@ unsafe impl Backing for FileMemory {
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn lost(&self) -> Option<&AtomicBool> {
+        self.guard.as_ref().map(FaultGuard::lost)
     }
 }
 
@@ -56,13 +73,40 @@ impl FileMemory {
         if len == 0 {
             return Err(failed("map it", io::Error::new(io::ErrorKind::InvalidInput, "a length of 0 was asked for")));
         }
-        let (file, created) = open_file(path).map_err(|error| failed("open or create it", error))?;
+        let (file, found, id) = open_file(path).map_err(|error| failed("open or create it", error))?;
         // From here on an error must not leave our file behind: the value's drop removes it.
-        let mut memory = FileMemory { base: NonNull::dangling(), len, mapped: 0, path: path.to_owned(), created };
+        let path = path.to_owned();
+        let mut memory = FileMemory { base: NonNull::dangling(), len, mapped: 0, path, found, id, guard: None };
         let size = reserve(&file, len).map_err(|error| failed("reserve its space", error))?;
         memory.base = map(&file, size).map_err(|error| failed("map it", error))?;
         memory.mapped = size;
+        // SAFETY: the mapping just made, which lives until drop, where the guard goes first; nobody has a reference to it
+        // (contract of Backing).
+        let guard = unsafe { FaultGuard::new(memory.base.as_ptr().expose_provenance(), size) };
+        memory.guard = Some(guard.map_err(|error| failed("guard its mapping", error))?);
         Ok(memory)
+    }
+
+    /// What is the same for all names of one file, and differs between files: device and inode.
+    pub fn id(&self) -> (u64, u64) {
+        self.id
+    }
+
+    /// How many bytes the file had, if it was there before and had fewer than were asked for.
+    pub fn grown_from(&self) -> Option<u64> {
+        self.found.map(|found| found.len).filter(|&len| len < self.len as u64)
+    }
+
+    /// Who else may change or shorten a file that was there before, in words: "its group". Nobody but root is `None`.
+    pub fn written_by_others(&self) -> Option<String> {
+        let Found { owner, mode, .. } = self.found?;
+        // SAFETY: no arguments, no errors.
+        let own = unsafe { libc::geteuid() };
+        let owner = (owner != own && owner != 0).then(|| format!("its owner (uid {owner})"));
+        let group = (mode & 0o020 != 0).then(|| "its group".to_owned());
+        let others = (mode & 0o002 != 0).then(|| "everybody".to_owned());
+        let all: Vec<String> = [owner, group, others].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
     }
 
     /// The file.
@@ -73,29 +117,42 @@ impl FileMemory {
 
 impl Drop for FileMemory {
     fn drop(&mut self) {
+        self.guard = None;
         if self.mapped > 0 {
             // SAFETY: exactly what `map` mapped; every Memory that points into it holds an Arc of this value.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
         }
-        if self.created {
+        if self.found.is_none() {
             // Somebody may have removed it before us, which is as good.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// The open file, and whether it is new.
-fn open_file(path: &Path) -> io::Result<(File, bool)> {
+impl fmt::Debug for FileMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileMemory").field("path", &self.path).field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+/// The open file, what it was if it is not new, and its device and inode.
+fn open_file(path: &Path) -> io::Result<(File, Option<Found>, (u64, u64))> {
+    let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
     match options.clone().create_new(true).mode(0o600).open(path) {
-        Ok(file) => Ok((file, true)),
+        Ok(file) => {
+            let id = id(&file.metadata()?);
+            Ok((file, None, id))
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = options.open(path)?;
-            if !file.metadata()?.is_file() {
+            let metadata = file.metadata()?;
+            if !metadata.is_file() {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
             }
-            Ok((file, false))
+            let found = Found { owner: metadata.uid(), mode: metadata.mode(), len: metadata.len() };
+            Ok((file, Some(found), id(&metadata)))
         }
         Err(error) => Err(error),
     }
@@ -144,9 +201,10 @@ fn map(file: &File, size: usize) -> io::Result<NonNull<u8>> {
 mod tests {
     use std::sync::Arc;
 
-    use rxe_proto::mem::Memory;
+    use rxe_proto::mem::{AccessError, AtomicError, Memory};
 
     use super::*;
+    use crate::eal::files_lost;
 
     fn path(name: &str) -> PathBuf {
         PathBuf::from(format!("/dev/shm/rxe-test-{}-{name}", std::process::id()))
@@ -190,5 +248,101 @@ mod tests {
         assert!(FileMemory::open("/dev/shm", 4096).is_err());
         assert!(FileMemory::open(&path, 0).is_err());
         assert!(FileMemory::open("/nonexistent/dir/file", 4096).is_err());
+    }
+
+    #[test]
+    fn who_else_may_write_a_file_is_said() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let path = path("mode");
+        let written_by = |mode| {
+            std::fs::write(&path, b"four").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let file = FileMemory::open(&path, 4096).unwrap();
+            assert_eq!(file.grown_from(), Some(4));
+            file.written_by_others()
+        };
+        assert_eq!(written_by(0o644), None);
+        assert_eq!(written_by(0o660).as_deref(), Some("its group"));
+        assert_eq!(written_by(0o666).as_deref(), Some("its group, everybody"));
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            let file = FileMemory::open(&path, 4096).unwrap();
+            assert_eq!(file.written_by_others().as_deref(), Some("its owner (uid 12345), its group, everybody"));
+            assert_eq!(file.grown_from(), None);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_has_one_identity_under_all_its_names() {
+        let (path, other) = (path("name"), path("other-name"));
+        let first = FileMemory::open(&path, 4096).unwrap();
+        std::fs::hard_link(&path, &other).unwrap();
+        let second = FileMemory::open(&other, 4096).unwrap();
+        assert_eq!(first.id(), second.id());
+        std::fs::remove_file(&other).unwrap();
+    }
+
+    /// Memory in a file of `pages` pages, which is then cut down to one.
+    fn cut_short(name: &str, pages: usize) -> Memory {
+        let path = path(name);
+        let memory = Memory::new(Arc::new(FileMemory::open(&path, pages * 4096).unwrap()));
+        memory.write(0, b"kept").unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert!(!memory.is_lost(), "nobody has been there yet");
+        memory
+    }
+
+    #[test]
+    fn an_access_to_what_was_cut_off_is_an_error_and_so_is_every_later_one() {
+        type Try = fn(&Memory) -> bool;
+        let tries: [(&str, Try); 7] = [
+            ("read", |memory| memory.read(3 * 4096 - 2, &mut [0; 4]) == Err(AccessError::Lost)),
+            ("write", |memory| memory.write(4094, b"four") == Err(AccessError::Lost)),
+            ("fill", |memory| memory.fill(0, 4 * 4096, 7) == Err(AccessError::Lost)),
+            ("load", |memory| memory.load(8192) == Err(AtomicError::Lost)),
+            ("store", |memory| memory.store(8192, 1) == Err(AtomicError::Lost)),
+            ("add", |memory| memory.fetch_add(8192, 1) == Err(AtomicError::Lost)),
+            ("swap", |memory| memory.compare_swap(8192, 0, 1) == Err(AtomicError::Lost)),
+        ];
+        for (name, is_lost) in tries {
+            let memory = cut_short(name, 4);
+            let before = files_lost();
+            let piece = memory.slice(0, 8).unwrap();
+            assert_eq!(piece.read(0, &mut [0; 4]), Ok(()), "what is left of the file is there");
+            assert!(is_lost(&memory), "{name}");
+            assert!(memory.is_lost() && files_lost() > before, "{name}");
+            for (name, is_lost) in tries {
+                assert!(is_lost(&memory), "{name} again");
+            }
+            assert_eq!(piece.read(0, &mut [0; 4]), Err(AccessError::Lost));
+        }
+    }
+
+    #[test]
+    fn threads_that_fault_together_all_go_on() {
+        for round in 0..20 {
+            let memory = cut_short(&format!("threads-{round}"), 64);
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let memory = &memory;
+                    scope.spawn(move || assert!(memory.fill((1 + thread) * 4096, 60 * 4096, 1).is_err()));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_file_of_huge_pages_may_be_cut_short_too() {
+        let path = PathBuf::from(format!("/dev/hugepages/rxe-test-{}-cut", std::process::id()));
+        // Where no huge pages are to be had there is nothing to try.
+        let Ok(file) = FileMemory::open(&path, 4 << 20) else { return };
+        let memory = Memory::new(Arc::new(file));
+        memory.write(3 << 20, b"here").unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+        assert_eq!(memory.write(3 << 20, b"gone"), Err(AccessError::Lost));
+        drop(memory);
+        assert!(!path.exists());
     }
 }

@@ -120,6 +120,7 @@ pub(super) fn mr(info: &KeyInfo, lcore: u32, name: Option<KeyName>) -> Mr {
         mrlen: info.len,
         pdn: info.pd.get(),
         access: access(info.access),
+        lost: info.lost,
     }
 }
 

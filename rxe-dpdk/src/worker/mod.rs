@@ -21,6 +21,7 @@ pub(crate) mod messages;
 mod multicast;
 mod ports;
 pub(crate) mod qp_map;
+mod region_files;
 pub(crate) mod regions;
 mod run;
 mod runtime;

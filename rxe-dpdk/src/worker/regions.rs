@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion, PdId};
 use rxe_proto::transport::Engine;
 
+use super::region_files::Files;
 use super::runtime::RuntimeError;
 use super::settings::RegionSettings;
 use crate::eal::{Eal, FileMemory, HugeMemory};
@@ -149,7 +150,8 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
     }
     let mut keys = KeyTable::new(seed, KeyDomain::Shared);
     let pd = keys.alloc_pd();
-    let make = |settings: &RegionSettings| {
+    let mut files = Files::default();
+    let mut make = |settings: &RegionSettings| {
         let fail = |problem: String| RuntimeError::Region { name: settings.name.clone(), problem };
         if settings.name.is_empty() || settings.names().longest().len() > MAX_REGION_NAME {
             return Err(fail(format!("a name has 1 to {MAX_REGION_NAME} bytes, its number included")));
@@ -163,10 +165,16 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
         };
         let bytes = bytes.ok_or_else(|| fail("no machine has so many bytes".to_owned()))?;
         let memory = match &settings.file {
-            Some(path) => FileMemory::open(path, bytes).map(|file| Memory::new(Arc::new(file))),
-            None => HugeMemory::new(eal, bytes).map(|huge| Memory::new(Arc::new(huge))),
-        }
-        .map_err(|error| fail(error.to_string()))?;
+            Some(path) => {
+                let file = FileMemory::open(path, bytes).map_err(|error| fail(error.to_string()))?;
+                files.check(&settings.name, &file).map_err(fail)?;
+                Memory::new(Arc::new(file))
+            }
+            None => {
+                let huge = HugeMemory::new(eal, bytes).map_err(|error| fail(error.to_string()))?;
+                Memory::new(Arc::new(huge))
+            }
+        };
         let stride = bytes / count;
         let register = |number: usize| {
             let outside = || fail("it lies outside of its memory".to_owned());
@@ -177,7 +185,7 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
         let mrs = (0..count).map(register).collect::<Result<_, _>>()?;
         Ok(SharedRegions { settings: settings.clone(), mrs })
     };
-    settings.iter().map(make).collect()
+    settings.iter().map(&mut make).collect()
 }
 
 /// From one numbered region to the next.

@@ -25,6 +25,7 @@ use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
 use super::qp_map::QpMap;
+use super::region_files::LostRegions;
 use super::regions::NamedRegion;
 use super::seeds::Seeds;
 use super::verbs::{Objects, ServiceCq};
@@ -61,6 +62,8 @@ counters! {
         queue_pairs_left,
         /// Regions and windows that services still had when the adapter stopped, those kept for later peers included.
         regions_left,
+        /// Named regions whose file was cut short by another process.
+        regions_lost,
     }
 }
 
@@ -107,6 +110,8 @@ pub(crate) struct ServiceHost {
     pub(crate) fault_change: Option<FaultChange>,
     /// Keys that there were when the services had started.
     first_keys: usize,
+    /// On worker 0, which speaks for all.
+    lost_regions: Option<LostRegions>,
 }
 
 impl ServiceHost {
@@ -148,6 +153,7 @@ impl ServiceHost {
             psns: Seeds::new(seed),
             fault_change: None,
             first_keys: 0,
+            lost_regions: (worker == 0).then(LostRegions::default),
         })
     }
 
@@ -171,6 +177,9 @@ impl ServiceHost {
         while let Ok(message) = self.inbox.try_recv() {
             busy = true;
             self.handle_message(now, engine, message);
+        }
+        if let Some(lost) = &mut self.lost_regions {
+            self.stats.regions_lost.add(lost.look(&self.regions));
         }
         busy
     }
@@ -416,7 +425,7 @@ impl ServiceHost {
                 sq_psn: request.starting_psn,
                 timeout: request.local_ack_timeout,
                 retry_cnt: request.retry_count,
-                rnr_retry: self.objects.rnr_retry(accept.qp).unwrap_or(request.rnr_retry_count),
+                rnr_retry: self.objects.rnr_retry(accept.qp),
                 max_rd_atomic: accept.initiator_depth,
             }),
         )

@@ -113,12 +113,15 @@ impl ServiceCq {
     }
 }
 
+/// Without end: programs post receives when they come to it.
+const RNR_RETRY: u8 = 7;
+
 #[derive(Clone, Copy, Debug)]
 struct Owned {
     service: usize,
     depth: usize,
-    /// How often a queue pair of a connection tries again when the peer is not ready, if not as the peer says.
-    rnr_retry: Option<u8>,
+    /// How often a queue pair of a connection tries again when the peer is not ready.
+    rnr_retry: u8,
 }
 
 /// What the services of one worker have made: so completions and events find their service.
@@ -141,9 +144,9 @@ impl Objects {
         self.srqs.get(&srq).map(|owned| owned.service)
     }
 
-    /// How often a queue pair tries again when its peer is not ready, if its service has said so.
-    pub(crate) fn rnr_retry(&self, qpn: Qpn) -> Option<u8> {
-        self.qps.get(&qpn)?.rnr_retry
+    /// How often a queue pair tries again when its peer is not ready.
+    pub(crate) fn rnr_retry(&self, qpn: Qpn) -> u8 {
+        self.qps.get(&qpn).map_or(RNR_RETRY, |owned| owned.rnr_retry)
     }
 
     /// Forgets a queue pair and gives back its part of the completion queue; `false` when it was not known.
@@ -189,16 +192,26 @@ impl Context<'_> {
             return Err(error);
         }
         self.cq.depth += depth;
-        self.objects.qps.insert(qpn, Owned { service: self.service, depth, rnr_retry: None });
+        self.objects.qps.insert(qpn, Owned { service: self.service, depth, rnr_retry: RNR_RETRY });
         Ok(qpn)
     }
 
-    /// Before a queue pair goes into a [`Decision`](crate::service::Decision): how often it is to try again when the
-    /// peer has no receive for a message, 0 to 7; 7 is without end. Else it does as the connection request says.
+    /// Before a queue pair goes into a [`Decision`](crate::service::Decision) or to [`connect`](Self::connect): how often
+    /// it is to try again when the peer has no receive for a message, 0 to 7; 7 is without end, as are all that are not
+    /// told. What the peer says in its REQ or REP is what it does itself.
     pub fn set_rnr_retry(&mut self, qpn: Qpn, rnr_retry: u8) {
         if let Some(owned) = self.objects.qps.get_mut(&qpn) {
-            owned.rnr_retry = Some(rnr_retry.min(7));
+            owned.rnr_retry = rnr_retry.min(RNR_RETRY);
         }
+    }
+
+    /// From now on asks the peer of a reliable connection, which is up, whether it is still there when it has been silent
+    /// for the [configured time](rxe_proto::transport::EngineConfig::keep_alive). One that does not answer ends the
+    /// connection.
+    pub fn keep_alive(&mut self, qpn: Qpn) {
+        let settings = self.engine.config().keep_alive;
+        // One that is in error ends anyway.
+        let _ = self.engine.set_keep_alive(self.now, qpn, settings);
     }
 
     /// Destroys a queue pair of this service that is not part of a connection; those of connections are destroyed by
@@ -314,7 +327,7 @@ impl Context<'_> {
         })?;
         let srq = self.engine.create_srq(init)?;
         self.cq.depth += depth;
-        self.objects.srqs.insert(srq, Owned { service: self.service, depth, rnr_retry: None });
+        self.objects.srqs.insert(srq, Owned { service: self.service, depth, rnr_retry: RNR_RETRY });
         Ok(srq)
     }
 

@@ -13,6 +13,12 @@
 //!
 //! Order between two copies is program order on the same lcore. Another lcore or process that learns through a
 //! [`Memory::store`] (or any other atomic) that data is there sees the data copied before it.
+//!
+//! # Bytes that go away
+//!
+//! The bytes of a file are gone when another process cuts it short. The backing then sees to it that an access ends all
+//! the same, and sets its [flag](Backing::lost). Every access looks at the flag when it is done: what it has read, or where
+//! it has written to, is worth nothing once the flag is set, so it ends in an error then.
 
 // Raw pointers to shared memory are the point of this file; each block says why its pointer is good.
 #![allow(unsafe_code)]
@@ -21,7 +27,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use crate::prefetch;
 
@@ -41,12 +47,34 @@ pub unsafe trait Backing: Send + Sync + 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// What is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes ends,
+    /// with any result, and finds it set. `None` where bytes cannot go.
+    fn lost(&self) -> Option<&AtomicBool> {
+        None
+    }
 }
 
 /// An access outside of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("access outside of the memory")]
 pub struct OutOfBounds;
+
+/// Why bytes were not copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AccessError {
+    /// They do not all lie inside; nothing was copied.
+    #[error("access outside of the memory")]
+    OutOfBounds,
+    /// Some of the memory has gone: what was read or written means nothing.
+    #[error("the memory is lost")]
+    Lost,
+}
+
+impl From<OutOfBounds> for AccessError {
+    fn from(OutOfBounds: OutOfBounds) -> AccessError {
+        AccessError::OutOfBounds
+    }
+}
 
 /// Why an atomic access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -57,6 +85,9 @@ pub enum AtomicError {
     /// The address is not a multiple of 8.
     #[error("atomic access that is not 8-byte aligned")]
     Misaligned,
+    /// Some of the memory has gone: what was read or written means nothing.
+    #[error("the memory is lost")]
+    Lost,
 }
 
 impl From<OutOfBounds> for AtomicError {
@@ -73,10 +104,18 @@ impl From<OutOfBounds> for AtomicError {
 pub struct Memory {
     base: NonNull<u8>,
     len: usize,
-    backing: Arc<dyn Backing>,
+    /// The backing's flag, at hand so that memory that cannot be lost costs one comparison.
+    lost: Option<NonNull<AtomicBool>>,
+    owner: Arc<Owner>,
 }
 
-// SAFETY: the pointer leads into `backing`, which is Send + Sync and outlives it; every access through it is a raw
+/// What keeps the bytes alive, behind one thin pointer: four words are what a key table has room for.
+struct Owner {
+    /// Held, not looked at.
+    _backing: Arc<dyn Backing>,
+}
+
+// SAFETY: the pointers lead into the backing, which is Send + Sync and outlives them; every access through them is a raw
 // copy or an atomic, for which concurrent use from several threads is the documented contract.
 unsafe impl Send for Memory {}
 // SAFETY: as for Send.
@@ -86,7 +125,8 @@ impl Memory {
     /// All bytes of `backing`.
     #[must_use]
     pub fn new(backing: Arc<dyn Backing>) -> Memory {
-        Memory { base: backing.base(), len: backing.len(), backing }
+        let (base, len, lost) = (backing.base(), backing.len(), backing.lost().map(NonNull::from));
+        Memory { base, len, lost, owner: Arc::new(Owner { _backing: backing }) }
     }
 
     /// `len` zeroed bytes of the heap, 64-byte aligned. Ends the process when there is no memory, as `Vec` does;
@@ -132,93 +172,106 @@ impl Memory {
     #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Option<Memory> {
         let start = self.at(offset, len).ok()?;
-        Some(Memory { base: NonNull::new(start)?, len, backing: Arc::clone(&self.backing) })
+        Some(Memory { base: NonNull::new(start)?, len, lost: self.lost, owner: Arc::clone(&self.owner) })
+    }
+
+    /// Whether some of the bytes have gone, for ever.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match self.lost {
+            None => false,
+            // SAFETY: the flag is part of what `owner` keeps alive, and an atomic.
+            Some(flag) => is_set(unsafe { flag.as_ref() }),
+        }
     }
 
     /// Copies `dst.len()` bytes from `offset` into `dst`.
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] when they do not lie inside; nothing is copied then.
-    #[inline]
-    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), OutOfBounds> {
+    /// [`AccessError`] when they do not lie inside, or are lost.
+    #[inline(always)]
+    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         let src = self.at(offset, dst.len())?;
         // SAFETY: `at` proved that the source lies inside live memory; `dst` is a unique reference, to which no
         // backing's bytes may belong (contract of Backing), so the two do not overlap.
         unsafe { src.copy_to_nonoverlapping(dst.as_mut_ptr(), dst.len()) };
         compiler_fence(Ordering::SeqCst);
-        Ok(())
+        self.done()
     }
 
     /// Copies `src` to `offset`.
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] when it does not fit; nothing is copied then.
-    #[inline]
-    pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), OutOfBounds> {
+    /// [`AccessError`] when it does not fit, or the memory is lost.
+    #[inline(always)]
+    pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
         let dst = self.at(offset, src.len())?;
         // SAFETY: `at` proved that the destination lies inside live, writable memory; `src` is a reference, to which
         // no backing's bytes may belong (contract of Backing), so the two do not overlap.
         unsafe { dst.copy_from_nonoverlapping(src.as_ptr(), src.len()) };
         compiler_fence(Ordering::SeqCst);
-        Ok(())
+        self.done()
     }
 
     /// Sets `len` bytes at `offset` to `byte`.
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] when they do not lie inside; nothing is written then.
+    /// [`AccessError`] when they do not lie inside, or are lost.
     #[inline]
-    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), AccessError> {
         let dst = self.at(offset, len)?;
         // SAFETY: `at` proved that the bytes lie inside live, writable memory.
         unsafe { dst.write_bytes(byte, len) };
         compiler_fence(Ordering::SeqCst);
-        Ok(())
+        self.done()
     }
 
     /// The 8 bytes at `offset` as a number of this host, atomically.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, AtomicError> {
-        Ok(self.atomic(offset)?.load(Ordering::SeqCst))
+        let value = self.atomic(offset)?.load(Ordering::SeqCst);
+        self.kept(value)
     }
 
     /// Replaces the 8 bytes at `offset` by a number of this host, atomically.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned; nothing changes then.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, and nothing changes then; or when the memory is lost.
     #[inline]
     pub fn store(&self, offset: usize, value: u64) -> Result<(), AtomicError> {
         self.atomic(offset)?.store(value, Ordering::SeqCst);
-        Ok(())
+        self.kept(())
     }
 
     /// Adds `add` modulo 2^64 to the number at `offset`, atomically, and returns what was there.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned; nothing changes then.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, and nothing changes then; or when the memory is lost.
     #[inline]
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, AtomicError> {
-        Ok(self.atomic(offset)?.fetch_add(add, Ordering::SeqCst))
+        let found = self.atomic(offset)?.fetch_add(add, Ordering::SeqCst);
+        self.kept(found)
     }
 
     /// Replaces the number at `offset` by `swap` if it equals `compare`, atomically, and returns what was there.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned; nothing changes then.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, and nothing changes then; or when the memory is lost.
     #[inline]
     pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, AtomicError> {
         let result = self.atomic(offset)?.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
-        Ok(result.unwrap_or_else(|found| found))
+        self.kept(result.unwrap_or_else(|found| found))
     }
 
     /// Asks the processor to load the cache line at `offset`. Does nothing out of bounds.
@@ -229,8 +282,21 @@ impl Memory {
         }
     }
 
+    /// How a copy ends that has been made.
+    #[inline(always)]
+    fn done(&self) -> Result<(), AccessError> {
+        if self.is_lost() { Err(AccessError::Lost) } else { Ok(()) }
+    }
+
+    /// How an atomic ends that has been made.
+    #[inline(always)]
+    fn kept<T>(&self, value: T) -> Result<T, AtomicError> {
+        compiler_fence(Ordering::SeqCst);
+        if self.is_lost() { Err(AtomicError::Lost) } else { Ok(value) }
+    }
+
     /// The address of `len` bytes at `offset`.
-    #[inline]
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         if offset <= self.len && len <= self.len - offset {
             // SAFETY: `offset <= self.len`, so the result is inside the allocation or one past its end.
@@ -247,11 +313,18 @@ impl Memory {
         if !pointer.is_aligned() {
             return Err(AtomicError::Misaligned);
         }
-        // SAFETY: in bounds of memory that `self.backing` keeps alive for the returned lifetime, aligned, and read
+        // SAFETY: in bounds of memory that `self.owner` keeps alive for the returned lifetime, aligned, and read
         // and written as an atomic only. A peer's plain copy that races with it is the documented race of this
         // file: the copy may be torn, the atomic is not.
         Ok(unsafe { AtomicU64::from_ptr(pointer) })
     }
+}
+
+/// Looks at the flag of memory that can be lost.
+#[cold]
+#[inline(never)]
+fn is_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::SeqCst)
 }
 
 impl fmt::Debug for Memory {

@@ -27,6 +27,6 @@ pub use keys::{
     BindError, DeallocPdError, DeregisterError, FastRegionError, InvalidateError, KeyDomain, KeyError, KeyInfo,
     KeyKind, KeyTable, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
-pub use memory::{AllocError, Allocator, AtomicError, Backing, HeapAllocator, Memory, OutOfBounds};
+pub use memory::{AccessError, AllocError, Allocator, AtomicError, Backing, HeapAllocator, Memory, OutOfBounds};
 pub use region::{MemoryRegion, PdId};
 pub use span::Span;

@@ -1,6 +1,6 @@
 //! A checked piece of a region.
 
-use super::{AtomicError, Memory, OutOfBounds};
+use super::{AccessError, AtomicError, Memory, OutOfBounds};
 
 /// Bytes that a key, a protection domain, rights and bounds were checked for. Offsets are relative to its start.
 ///
@@ -59,9 +59,9 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] when they do not lie inside; nothing is copied then.
-    #[inline]
-    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), OutOfBounds> {
+    /// See [`Memory::read`].
+    #[inline(always)]
+    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         self.memory.read(self.at(offset, dst.len())?, dst)
     }
 
@@ -69,9 +69,9 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] when it does not fit; nothing is copied then.
-    #[inline]
-    pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), OutOfBounds> {
+    /// See [`Memory::write`].
+    #[inline(always)]
+    pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
         self.memory.write(self.at(offset, src.len())?, src)
     }
 
@@ -79,9 +79,9 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`] when they do not lie inside; nothing is written then.
+    /// See [`Memory::fill`].
     #[inline]
-    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), AccessError> {
         self.memory.fill(self.at(offset, len)?, len, byte)
     }
 
@@ -89,7 +89,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, AtomicError> {
         self.memory.load(self.at(offset, 8)?)
@@ -99,7 +99,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
     #[inline]
     pub fn store(&self, offset: usize, value: u64) -> Result<(), AtomicError> {
         self.memory.store(self.at(offset, 8)?, value)
@@ -109,7 +109,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
     #[inline]
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, AtomicError> {
         self.memory.fetch_add(self.at(offset, 8)?, add)
@@ -119,7 +119,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
     #[inline]
     pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, AtomicError> {
         self.memory.compare_swap(self.at(offset, 8)?, compare, swap)
@@ -134,7 +134,7 @@ impl<'a> Span<'a> {
     }
 
     /// The offset in `memory` of `len` bytes at `offset`.
-    #[inline]
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Result<usize, OutOfBounds> {
         // `offset <= self.len` keeps the sum within the memory, so it cannot overflow.
         if offset <= self.len && len <= self.len - offset { Ok(self.offset + offset) } else { Err(OutOfBounds) }

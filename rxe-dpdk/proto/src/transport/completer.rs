@@ -5,11 +5,11 @@
 //! READ or atomic therefore means that its response was lost.
 
 use crate::time::Instant;
-use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome, rnr_timer};
+use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome};
 
 use super::common::{Common, Failure};
 use super::context::Context;
-use super::requester::{Requester, RnrWait, SendWqe};
+use super::requester::{FOR_EVER, Requester, RnrWait, SendWqe};
 use super::seq::Seq;
 use super::work::OpTraits;
 use super::{QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
@@ -49,7 +49,8 @@ impl Requester {
             // An ACK that repeats the last one may bring credits that the peer has had since ("unsolicited ACK").
             // [RC-REQ-STALE]
             let is_last = psn.add(1) == before && packet.opcode() == Opcode::Acknowledge;
-            if !(is_last && self.take_credits(packet.aeth())) {
+            let credited = is_last && self.take_credits(packet.aeth());
+            if !self.heard_again(now) && !credited {
                 cx.drop(DropReason::ResponseStale);
             }
         } else {
@@ -276,8 +277,6 @@ impl Requester {
         psn: Seq,
         timer: u8,
     ) -> Result<(), Failure> {
-        /// As retry count: never give up.
-        const FOR_EVER: u8 = 7;
         cx.stats.rcvd_rnr_err.inc();
         self.acknowledge(common, cx, psn)?;
         if self.rnr_wait.is_some() {
@@ -295,7 +294,7 @@ impl Requester {
             self.rnr_retries_left -= 1;
         }
         // [RC-REQ-RNR]
-        self.rnr_wait = Some(RnrWait { psn, until: now + rnr_timer(timer) });
+        self.rnr_wait = Some(RnrWait { psn, until: now + self.rnr_time(cx, psn, timer) });
         self.rewind(cx, now, true);
         self.schedule(now);
         Ok(())

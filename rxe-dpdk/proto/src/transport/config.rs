@@ -2,6 +2,8 @@
 
 use crate::time::Duration;
 
+use super::KeepAlive;
+
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
@@ -42,6 +44,8 @@ pub struct EngineConfig {
     pub credits: bool,
     /// The shortest time between two congestion notifications of one queue pair.
     pub cnp_interval: Duration,
+    /// When to ask silent peers whether they are still there, for who asks for it; the engine does not look at it. `None` is never.
+    pub keep_alive: Option<KeepAlive>,
     /// The shortest retransmission timeout, at least a microsecond. The measured round trip sets it between this and the
     /// connection's ACK timeout.
     pub min_timeout: Duration,
@@ -84,6 +88,7 @@ impl Default for EngineConfig {
             atomic_write: false,
             credits: true,
             cnp_interval: Duration::from_micros(50),
+            keep_alive: Some(KeepAlive::default()),
             min_timeout: Duration::from_millis(1),
             initial_timeout: Duration::from_millis(32),
             window: 128,

@@ -92,6 +92,8 @@ causes! {
     RetryExceeded => "retry_exceeded",
     /// As requester: the receiver was still not ready after all retries.
     RnrRetryExceeded => "rnr_retry_exceeded",
+    /// As requester: the peer said nothing for long, and answered none of the probes whether it is still there.
+    PeerSilent => "peer_silent",
     /// As requester: the peer said invalid request.
     PeerInvalidRequest => "peer_invalid_request",
     /// As requester: the peer said remote access error.

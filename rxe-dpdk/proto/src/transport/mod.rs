@@ -39,6 +39,7 @@ pub use cq::CqError;
 pub use engine::{Engine, RequestRefusal};
 pub use event::{AsyncEvent, QpErrorCause};
 pub use multicast::MulticastError;
+pub use requester::KeepAlive;
 pub use srq::{SrqError, SrqInit};
 pub use state::{QpState, QpTransition, RtrAttr, RtsAttr};
 pub use stats::TransportStats;

@@ -1,6 +1,7 @@
 //! Gathering from and scattering to the buffers of a work request.
 
-use crate::mem::{Access, KeyError, KeyTable, PdId, Span};
+use crate::mem::{Access, AccessError, KeyError, KeyTable, PdId, Span};
+use crate::wire::PacketBuilder;
 
 use super::Sge;
 
@@ -71,7 +72,7 @@ pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst
     for (addr, piece, lkey) in pieces(sges, offset, dst.len()) {
         let span = keys.check_local(lkey, pd, addr, piece as u64, Access::empty())?;
         let Some(to) = dst.get_mut(done..done + piece) else { break };
-        span.read(0, to).map_err(|_| KeyError::OutOfRange)?;
+        span.read(0, to).map_err(copy_error)?;
         done += piece;
     }
     Ok(())
@@ -107,9 +108,12 @@ impl<'a> Source<'a> {
         check_pieces(keys, pd, sges, offset, len, Access::empty()).map(|()| Source::Pieces(sges, offset))
     }
 
-    /// Fills `payload`, which is as long as was asked for.
+    /// Fills the payload of `packet`, which is as long as was asked for. False when the bytes have gone since they were
+    /// found: then the packet is void.
     #[inline(always)]
-    pub(super) fn fill(&self, keys: &KeyTable, pd: PdId, payload: &mut [u8]) {
+    #[must_use]
+    pub(super) fn fill(&self, keys: &KeyTable, pd: PdId, packet: &mut PacketBuilder<'_>) -> bool {
+        let payload = packet.payload_mut();
         let filled = match self {
             Source::Inline(data) => {
                 payload.copy_from_slice(data);
@@ -118,7 +122,10 @@ impl<'a> Source<'a> {
             Source::Piece(span) => span.read(0, payload).is_ok(),
             Source::Pieces(sges, offset) => gather(keys, pd, sges, *offset, payload).is_ok(),
         };
-        debug_assert!(filled, "it was checked");
+        if !filled {
+            packet.make_void();
+        }
+        filled
     }
 }
 
@@ -128,7 +135,7 @@ impl<'a> Source<'a> {
 pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
     if let Some((addr, lkey)) = only_piece(sges, offset, src.len()) {
         let span = keys.check_local(lkey, pd, addr, src.len() as u64, Access::LOCAL_WRITE)?;
-        return span.write(0, src).map_err(|_| KeyError::OutOfRange);
+        return span.write(0, src).map_err(copy_error);
     }
     scatter_pieces(keys, pd, sges, offset, src)
 }
@@ -139,10 +146,18 @@ fn scatter_pieces(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &
     for (addr, piece, lkey) in pieces(sges, offset, src.len()) {
         let span = keys.check_local(lkey, pd, addr, piece as u64, Access::LOCAL_WRITE)?;
         let Some(from) = src.get(done..done + piece) else { break };
-        span.write(0, from).map_err(|_| KeyError::OutOfRange)?;
+        span.write(0, from).map_err(copy_error)?;
         done += piece;
     }
     Ok(())
+}
+
+#[cold]
+fn copy_error(error: AccessError) -> KeyError {
+    match error {
+        AccessError::OutOfBounds => KeyError::OutOfRange,
+        AccessError::Lost => KeyError::Lost,
+    }
 }
 
 /// The bytes that the buffers hold together, or `None` beyond what a message can be (2^31).

@@ -85,6 +85,12 @@ crate::counters! {
         credit_probes,
         /// Turns that ended because a local invalidate waits for all work before it.
         local_stalls,
+        /// RNR NAKs for a message that had got one before, after which the wait was made longer.
+        rnr_backoffs,
+        /// Probes to silent peers whether they are still there.
+        keep_alive_probes,
+        /// Queue pairs lost because a silent peer answered no probe.
+        silent_peers,
         /// Round trips measured.
         rtt_samples,
         /// FLUSHes executed.

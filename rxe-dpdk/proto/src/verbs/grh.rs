@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::mem::{Memory, OutOfBounds};
+use crate::mem::{AccessError, Memory};
 use crate::wire::Gid;
 use crate::wire::net::{IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header};
 
@@ -33,14 +33,20 @@ pub enum GrhError {
     /// Fewer than [`Grh::LEN`] bytes from there on.
     #[error("no room for a global route header")]
     OutOfBounds,
+    /// The memory is lost.
+    #[error("the memory is lost")]
+    Lost,
     /// The bytes are neither an IPv6 nor an IPv4 header.
     #[error("no IP header where the global route header should be")]
     NoIpHeader,
 }
 
-impl From<OutOfBounds> for GrhError {
-    fn from(OutOfBounds: OutOfBounds) -> GrhError {
-        GrhError::OutOfBounds
+impl From<AccessError> for GrhError {
+    fn from(error: AccessError) -> GrhError {
+        match error {
+            AccessError::OutOfBounds => GrhError::OutOfBounds,
+            AccessError::Lost => GrhError::Lost,
+        }
     }
 }
 

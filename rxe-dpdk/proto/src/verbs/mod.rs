@@ -255,8 +255,8 @@ mod window;
 mod work_request;
 
 pub use crate::mem::{
-    Access, Allocator, DeallocPdError, DeregisterError, FastRegionError, HeapAllocator, KeyTable, Memory, MemoryRegion,
-    OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegionError, HeapAllocator, KeyTable, Memory,
+    MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{
     AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, MulticastError, PostError, QpCaps, QpError,

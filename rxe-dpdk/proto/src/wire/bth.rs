@@ -102,6 +102,11 @@ impl Bth {
         Psn::new(self.psn.get())
     }
 
+    /// Gives the header a version that does not exist: every receiver drops the packet without a word.
+    pub(super) fn set_void(&mut self) {
+        self.flags |= 0x0F;
+    }
+
     /// Sets the migration request bit.
     #[inline]
     pub fn set_migreq(&mut self, on: bool) {

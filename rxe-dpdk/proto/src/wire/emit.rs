@@ -330,6 +330,16 @@ impl PacketBuilder<'_> {
         self
     }
 
+    /// Makes every receiver drop the packet, since its payload turned out not to be there: room once taken in a
+    /// [`TxQueue`](super::TxQueue) is sent. The payload, of any content so far, becomes zeros.
+    #[cold]
+    pub fn make_void(&mut self) {
+        self.payload_mut().fill(0);
+        if let Some(bth) = self.bth_mut() {
+            bth.set_void();
+        }
+    }
+
     /// The payload, as long as was said to `build`.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {

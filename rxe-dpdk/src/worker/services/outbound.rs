@@ -39,7 +39,7 @@ impl ServiceHost {
             return;
         };
         let (service, qpn) = (connection.service, connection.qpn);
-        match finish(now, engine, qpn, reply, terms) {
+        match finish(now, engine, (qpn, self.objects.rnr_retry(qpn)), reply, terms) {
             Ok(()) => {
                 self.call(now, engine, service, |s, cx| s.connect_reply(cx, conn, qpn, reply));
                 self.tell(ToControl::Confirm { conn });
@@ -86,7 +86,13 @@ impl ServiceHost {
 }
 
 /// Takes the queue pair to RTS with what our REQ and the peer's REP agree on.
-fn finish(now: Instant, engine: &mut Engine, qpn: Qpn, reply: &ConnectReply, terms: &Terms) -> Result<(), QpError> {
+fn finish(
+    now: Instant,
+    engine: &mut Engine,
+    (qpn, rnr_retry): (Qpn, u8),
+    reply: &ConnectReply,
+    terms: &Terms,
+) -> Result<(), QpError> {
     let mut path = terms.path.clone();
     path.udp_src_port = udp_source_port(path.flow_label, qpn.get(), reply.remote_qpn);
     engine.modify_qp(
@@ -108,7 +114,7 @@ fn finish(now: Instant, engine: &mut Engine, qpn: Qpn, reply: &ConnectReply, ter
             sq_psn: reply.starting_psn,
             timeout: reply.local_ack_timeout,
             retry_cnt: terms.retry_count,
-            rnr_retry: reply.rnr_retry_count,
+            rnr_retry,
             max_rd_atomic: reply.responder_resources,
         }),
     )

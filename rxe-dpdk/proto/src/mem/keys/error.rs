@@ -21,6 +21,9 @@ pub enum KeyError {
     /// Not all bytes lie inside.
     #[error("outside of the region")]
     OutOfRange,
+    /// Some of the region's bytes have gone: see [`Backing::lost`](crate::mem::Backing::lost).
+    #[error("region lost")]
+    Lost,
 }
 
 /// Why a key could not be made or adopted.

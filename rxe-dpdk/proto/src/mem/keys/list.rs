@@ -49,6 +49,8 @@ pub struct KeyInfo {
     pub addr: u64,
     /// How many bytes it opens.
     pub len: u64,
+    /// Whether some of them have gone, which closes it.
+    pub lost: bool,
 }
 
 impl KeyTable {
@@ -76,5 +78,5 @@ fn info(slot: &Slot) -> KeyInfo {
     let open = !matches!(kind, KeyKind::FreeFastRegion | KeyKind::UnboundWindow);
     let len = slot.memory.as_ref().filter(|_| open).map_or(0, |memory| memory.len() as u64);
     let addr = if open { slot.iova } else { 0 };
-    KeyInfo { key: slot.key, kind, pd: PdId(slot.pd), access: slot.access(), addr, len }
+    KeyInfo { key: slot.key, kind, pd: PdId(slot.pd), access: slot.access(), addr, len, lost: slot.is_lost() }
 }

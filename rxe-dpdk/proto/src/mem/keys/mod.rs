@@ -148,7 +148,9 @@ impl KeyTable {
     ///
     /// [`KeyError`]: the first reason in its order.
     pub fn check_remote_key(&self, rkey: u32, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
-        self.slots.get(rkey).ok_or(KeyError::Unknown)?.admit_remote(pd, qpn, need)
+        let slot = self.slots.get(rkey).ok_or(KeyError::Unknown)?;
+        slot.admit_remote(pd, qpn, need)?;
+        if slot.is_lost() { Err(KeyError::Lost) } else { Ok(()) }
     }
 
     /// The plain region, or the fast region in state VALID, behind `key`, if there is one.

@@ -185,11 +185,19 @@ impl Slot {
         }
     }
 
+    /// Whether its bytes have gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_lost)
+    }
+
     /// The span of `len` bytes at address `va`.
     #[inline]
     pub(super) fn span(&self, va: u64, len: u64) -> Result<Span<'_>, KeyError> {
         let memory = self.memory.as_ref().ok_or(KeyError::Unknown)?;
         let offset = self.offset(memory, va, len).ok_or(KeyError::OutOfRange)?;
+        if memory.is_lost() {
+            return Err(KeyError::Lost);
+        }
         // Both are at most the memory's length, a usize.
         Ok(Span::new(memory, offset as usize, len as usize))
     }

@@ -2,6 +2,7 @@
 
 mod departed;
 mod foresee;
+mod keep_alive;
 mod objects;
 mod post;
 mod refuse;
@@ -212,12 +213,12 @@ impl Engine {
                 break;
             }
             let qp = u16::try_from(slot).ok().and_then(|slot| self.qps.in_slot(slot));
-            match qp.and_then(|qp| qp.requester.deadline.map(|deadline| (qp, deadline))) {
+            match qp.and_then(|qp| qp.deadline().map(|deadline| (qp, deadline))) {
                 Some((_, deadline)) if deadline > now => self.cx.timers.set(slot, deadline),
                 Some((qp, _)) => {
                     self.cx.timers.remove(slot);
                     qp.handle_timeout(&mut self.cx, now);
-                    qp.watch(&mut self.cx);
+                    qp.watch_all(&mut self.cx);
                 }
                 None => self.cx.timers.remove(slot),
             }

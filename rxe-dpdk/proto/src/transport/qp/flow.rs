@@ -120,9 +120,17 @@ impl Qp {
 
     /// The deadline has passed.
     pub(in crate::transport) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
-        match self.requester.handle_timeout(cx, now) {
-            Ok(()) => self.activate(cx),
-            Err(Failure { wqe, cause }) => self.fail(cx, cause, wqe, None),
+        if self.requester.deadline.is_some_and(|at| at <= now) {
+            match self.requester.handle_timeout(cx, now) {
+                Ok(()) => self.activate(cx),
+                Err(Failure { wqe, cause }) => self.fail(cx, cause, wqe, None),
+            }
+        }
+        if self.requester.keep_alive_at().is_some_and(|at| at <= now) {
+            match self.requester.look_at_peer(cx, now, self.responder.packets_served()) {
+                Ok(()) => self.activate(cx),
+                Err(Failure { wqe, cause }) => self.fail(cx, cause, wqe, None),
+            }
         }
     }
 
@@ -134,8 +142,17 @@ impl Qp {
         tx: &mut impl TxQueue,
     ) -> (usize, Turn) {
         let (mut written, mut turn) = (0, Turn::Idle);
+        if self.requester.owes_probe()
+            && let Some(link) = &self.link
+        {
+            if !self.requester.write_probe(link, cx, tx) {
+                return (0, Turn::Refused);
+            }
+            written = 1;
+        }
         if self.responder.owes() || self.congestion.owes() {
-            (written, turn) = self.reply(cx, tx);
+            let (replies, after) = self.reply(cx, tx);
+            (written, turn) = (written + replies, after);
         }
         if turn == Turn::Refused || !self.requester.has_unsent() || !self.state.sends() {
             return (written, turn);

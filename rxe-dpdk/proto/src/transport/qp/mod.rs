@@ -6,6 +6,7 @@ mod follow;
 use std::fmt;
 
 use crate::mem::PdId;
+use crate::time::Instant;
 use crate::wire::{Path, PathMtu, PortId};
 
 use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, check_limit};
@@ -152,6 +153,19 @@ impl Qp {
     #[inline]
     pub(super) fn watch(&self, cx: &mut Context) {
         if let Some(deadline) = self.requester.deadline {
+            cx.wake_at(self.common.qpn.slot(), deadline);
+        }
+    }
+
+    /// When to look at this queue pair at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.requester.deadline.into_iter().chain(self.requester.keep_alive_at()).min()
+    }
+
+    /// As [`watch`](Self::watch), its peer included.
+    #[cold]
+    pub(super) fn watch_all(&self, cx: &mut Context) {
+        if let Some(deadline) = self.deadline() {
             cx.wake_at(self.common.qpn.slot(), deadline);
         }
     }

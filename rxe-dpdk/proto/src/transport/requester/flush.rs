@@ -42,8 +42,11 @@ impl Requester {
             }
             _ => {}
         }
-        source.fill(&cx.keys, common.pd, packet.payload_mut());
+        let filled = source.fill(&cx.keys, common.pd, &mut packet);
         packet.finish();
+        if !filled {
+            return self.bad_key(wqe);
+        }
         self.asked(cx, now, 1);
         Sent::Written
     }

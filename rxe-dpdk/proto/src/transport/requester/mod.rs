@@ -15,8 +15,10 @@
 mod clock;
 mod credits;
 mod flush;
+mod keep_alive;
 mod local;
 mod packet;
+mod rnr;
 mod rtt;
 mod send_queue;
 mod unreliable;
@@ -33,7 +35,9 @@ use super::work::OpTraits;
 use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
+pub use keep_alive::KeepAlive;
 use packet::Sent;
+pub(super) use rnr::FOR_EVER;
 use rtt::RoundTrip;
 pub(super) use send_queue::{SendQueue, SendWqe};
 
@@ -90,10 +94,14 @@ pub(super) struct Requester {
     pub(super) beyond_gap: Option<Seq>,
     /// The receiver is not ready: nothing is sent until then.
     pub(super) rnr_wait: Option<RnrWait>,
+    /// The message that was refused last for want of a receive, and how many times in a row after the first.
+    rnr_row: (Option<Seq>, u32),
     /// When to act if nothing happens before.
     pub(super) deadline: Option<Instant>,
     /// How often it went back to send again.
     retries: u64,
+    /// A peer that is to be asked whether it is there.
+    keep_alive: Option<Box<keep_alive::Watched>>,
 }
 
 /// A wait that the peer asked for.
@@ -134,8 +142,10 @@ impl Requester {
             retried: None,
             beyond_gap: None,
             rnr_wait: None,
+            rnr_row: (None, 0),
             deadline: None,
             retries: 0,
+            keep_alive: None,
         }
     }
 
@@ -370,6 +380,7 @@ impl Requester {
         self.rd_outstanding = 0;
         self.rnr_wait = None;
         self.deadline = None;
+        self.keep_alive = None;
     }
 }
 

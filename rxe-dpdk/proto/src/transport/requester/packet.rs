@@ -147,8 +147,11 @@ impl Requester {
         {
             packet.imm(imm);
         }
-        source.fill(&cx.keys, common.pd, packet.payload_mut());
+        let filled = source.fill(&cx.keys, common.pd, &mut packet);
         packet.finish();
+        if !filled {
+            return self.bad_key(wqe);
+        }
         self.since_ack = if asks { 0 } else { self.since_ack + 1 };
         // [RC-REQ-CREDIT-PROBE]
         if probes {

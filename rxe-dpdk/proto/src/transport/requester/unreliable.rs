@@ -89,8 +89,11 @@ impl Requester {
         {
             packet.imm(imm);
         }
-        source.fill(&cx.keys, common.pd, packet.payload_mut());
+        let filled = source.fill(&cx.keys, common.pd, &mut packet);
         packet.finish();
+        if !filled {
+            return self.local_key_failure();
+        }
         Sent::Written
     }
 
@@ -118,8 +121,11 @@ impl Requester {
         if let Some(imm) = imm {
             packet.imm(imm);
         }
-        source.fill(&cx.keys, common.pd, packet.payload_mut());
+        let filled = source.fill(&cx.keys, common.pd, &mut packet);
         packet.finish();
+        if !filled {
+            return self.local_key_failure();
+        }
         cx.stats.datagrams_sent.inc();
         Sent::Written
     }

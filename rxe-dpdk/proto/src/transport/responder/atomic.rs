@@ -41,7 +41,7 @@ impl Responder {
             AtomicKind::CompareSwap => span.compare_swap(0, eth.compare(), eth.swap_or_add()),
             AtomicKind::FetchAdd => span.fetch_add(0, eth.swap_or_add()),
         }
-        .map_err(|_| Refusal::invalid(QpErrorCause::Misaligned))?;
+        .map_err(Refusal::atomic)?;
         self.message_done();
         let first = self.expected;
         self.resources.push(Resource {

@@ -79,9 +79,7 @@ impl Responder {
         let qpn = common.qpn.get();
         let span = cx.keys.check_remote(reth.rkey(), common.pd, qpn, reth.va(), 8, Access::REMOTE_WRITE);
         // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
-        span.map_err(|_| Refusal::access())?
-            .store(0, u64::from_ne_bytes(bytes))
-            .map_err(|_| Refusal::invalid(QpErrorCause::Misaligned))?;
+        span.map_err(|_| Refusal::access())?.store(0, u64::from_ne_bytes(bytes)).map_err(Refusal::atomic)?;
         cx.stats.atomic_writes.inc();
         self.answer_later();
         Ok(())

@@ -20,7 +20,7 @@ mod uc;
 mod ud;
 mod write;
 
-use crate::mem::Access;
+use crate::mem::{Access, AtomicError};
 use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome, credit_code};
 
 use super::common::Common;
@@ -147,6 +147,15 @@ impl Refusal {
             nak: Some(NakCode::RemoteAccess),
             cause: QpErrorCause::RemoteKey,
             receive: WcStatus::RemAccessErr,
+        }
+    }
+
+    /// An atomic access within the bounds that did not come about.
+    #[cold]
+    fn atomic(error: AtomicError) -> Refusal {
+        match error {
+            AtomicError::Lost => Refusal::access(),
+            AtomicError::OutOfBounds | AtomicError::Misaligned => Refusal::invalid(QpErrorCause::Misaligned),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{Broken, Nak, Responder};
 enum Response {
     Written,
     Refused,
-    /// The memory is no longer registered.
+    /// The memory is no longer registered, or lost.
     Unreadable,
 }
 
@@ -149,10 +149,13 @@ impl Responder {
                 if op != Opcode::ReadResponseMiddle {
                     packet.aeth(syndrome, resource.msn);
                 }
-                if let Some(span) = span {
-                    // The span has just been cut to this length.
-                    let read = span.read(0, packet.payload_mut());
-                    debug_assert!(read.is_ok());
+                // The span has just been cut to this length, but its bytes may go at any time.
+                if let Some(span) = span
+                    && span.read(0, packet.payload_mut()).is_err()
+                {
+                    packet.make_void();
+                    packet.finish();
+                    return Response::Unreadable;
                 }
                 packet.finish();
                 cx.stats.read_responses_sent.inc();

@@ -1,0 +1,155 @@
+//! Files that other processes cut short while they are mapped.
+//!
+//! Pages behind the new end leave every mapping, and who touches one gets SIGBUS, which ends a process. Here the signal is
+//! taken: the mapping that the address is in becomes anonymous memory, all of it, so that the access goes on and no other
+//! one faults; and the mapping is marked as lost, which [`Memory`](rxe_proto::mem::Memory) asks after every access. An
+//! access to memory that is in place costs nothing.
+//!
+//! A SIGBUS elsewhere is left to whoever had the signal before.
+
+use std::io;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// A guarded mapping. Entries are never changed but for their flags, and never freed: a handler may look at any of them at
+/// any time. There are as many as files were ever opened, which happens at start.
+struct Entry {
+    base: usize,
+    len: usize,
+    /// Whether it is mapped.
+    active: AtomicBool,
+    lost: AtomicBool,
+    next: *mut Entry,
+}
+
+/// The newest entry.
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+/// How many mappings have been lost.
+static LOST: AtomicUsize = AtomicUsize::new(0);
+/// Who had the signal before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// How many mappings of files have been lost in this process: who looks for lost regions need not before this changes.
+pub fn files_lost() -> usize {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// A mapping is guarded while this lives.
+pub(super) struct FaultGuard(&'static Entry);
+
+impl FaultGuard {
+    /// Guards the `len` bytes at `base`, which are mapped, and begin at a page.
+    ///
+    /// # Safety
+    ///
+    /// They are one mapping of the caller's, readable and writable, and nobody holds a reference to any of them; they stay
+    /// mapped until the guard is dropped. From a fault on they are other bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the signal cannot be taken.
+    pub(super) unsafe fn new(base: usize, len: usize) -> io::Result<FaultGuard> {
+        take_signal()?;
+        let (active, lost) = (AtomicBool::new(true), AtomicBool::new(false));
+        let entry = Box::leak(Box::new(Entry { base, len, active, lost, next: ptr::null_mut() }));
+        let mut next = ENTRIES.load(Ordering::Acquire);
+        let raw: *mut Entry = entry;
+        loop {
+            // SAFETY: the entry was leaked above, and nobody else knows it before the exchange below succeeds.
+            unsafe { (*raw).next = next };
+            match ENTRIES.compare_exchange(next, raw, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: leaked, and from here on never changed but for its atomics.
+                Ok(_) => return Ok(FaultGuard(unsafe { &*raw })),
+                Err(newer) => next = newer,
+            }
+        }
+    }
+
+    /// Set once the mapping is lost.
+    pub(super) fn lost(&self) -> &AtomicBool {
+        &self.0.lost
+    }
+}
+
+impl Drop for FaultGuard {
+    fn drop(&mut self) {
+        self.0.active.store(false, Ordering::Release);
+    }
+}
+
+/// Takes SIGBUS, once.
+fn take_signal() -> io::Result<()> {
+    if BEFORE.get().is_some() {
+        return Ok(());
+    }
+    // SAFETY: all zeros is a valid sigaction, and the call only writes it.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if BEFORE.set(before).is_err() {
+        // Another thread is about to.
+        return Ok(());
+    }
+    // SAFETY: all zeros is a valid sigaction: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+    action.sa_sigaction = handler as *const () as usize;
+    // On the other stack, as whoever had it before may look for overflows of this one.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for and calls nothing that is not async-signal-safe.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Calls only what may be called amid anything: atomics and system calls.
+extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: errno is the thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel hands out a valid siginfo.
+    let code = unsafe { (*info).si_code };
+    // SAFETY: of a SIGBUS with a positive code, which a fault has, the address is set.
+    let handled = code > 0 && replace(unsafe { (*info).si_addr() } as usize);
+    if !handled {
+        // SAFETY: a signal's action may be changed in its handler. The faulting instruction is carried out again after the
+        // return and meets the action of before; a signal that was sent is sent again.
+        unsafe {
+            match BEFORE.get() {
+                Some(before) => libc::sigaction(signal, before, ptr::null_mut()),
+                None => libc::sigaction(signal, &std::mem::zeroed(), ptr::null_mut()),
+            };
+            if code <= 0 {
+                libc::raise(signal);
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Puts anonymous memory in the place of the mapping that `address` is in; false if it is none of ours.
+fn replace(address: usize) -> bool {
+    let mut next = ENTRIES.load(Ordering::Acquire);
+    // SAFETY: entries live for ever.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        if address.wrapping_sub(entry.base) < entry.len && entry.active.load(Ordering::Acquire) {
+            // First the flag: whoever finds the new bytes finds it set.
+            if !entry.lost.swap(true, Ordering::SeqCst) {
+                LOST.fetch_add(1, Ordering::SeqCst);
+            }
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+            let base = ptr::with_exposed_provenance_mut(entry.base);
+            // SAFETY: exactly the mapping that the guard's maker owns, which agreed to that; only raw copies and atomics
+            // reach it. Threads that fault together do it one after the other, which changes bytes that mean nothing.
+            let mapped = unsafe { libc::mmap(base, entry.len, protection, flags, -1, 0) };
+            return mapped != libc::MAP_FAILED;
+        }
+        next = entry.next;
+    }
+    false
+}
