@@ -7,7 +7,11 @@
 mod bench;
 mod fault;
 mod initiator;
+#[path = "../../rxe-dpdk/tests/support/namespace.rs"]
+mod namespace;
 mod operate;
+mod output;
+mod veth;
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
