@@ -7,6 +7,7 @@
 mod bench;
 mod fault;
 mod initiator;
+mod link;
 #[path = "../../rxe-dpdk/tests/support/namespace.rs"]
 mod namespace;
 mod operate;

@@ -21,7 +21,7 @@ fn full_pipe() -> (PipeReader, Stdio) {
 }
 
 /// All lines that come, as they come.
-fn collect(reader: impl std::io::Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
+pub fn collect(reader: impl std::io::Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
     let lines = Arc::<Mutex<Vec<String>>>::default();
     let collected = Arc::clone(&lines);
     std::thread::spawn(move || {
@@ -32,12 +32,12 @@ fn collect(reader: impl std::io::Read + Send + 'static) -> Arc<Mutex<Vec<String>
     lines
 }
 
-fn has(lines: &Mutex<Vec<String>>, words: &str) -> bool {
+pub fn has(lines: &Mutex<Vec<String>>, words: &str) -> bool {
     lines.lock().unwrap().iter().any(|line| line.contains(words))
 }
 
 /// Runs `inside` in a namespace with a veth pair, where that is possible.
-fn with_pair(test: &str, inside: impl FnOnce()) {
+pub fn with_pair(test: &str, inside: impl FnOnce()) {
     if let Some(why) = lacking() {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
         eprintln!("SKIPPED: {why}");

@@ -10,6 +10,7 @@ use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{CounterGroup, Device, Port};
 
 use crate::namespace::ip;
+use crate::operate::rxe_ctl;
 
 /// How long a state may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -36,12 +37,18 @@ pub struct VethTarget {
 
 impl VethTarget {
     /// Starts one that writes to these; the caller waits until it is ready.
-    pub fn start(name: &str, (stdout, stderr): (Stdio, Stdio), options: &[&str]) -> VethTarget {
+    pub fn start(name: &str, outputs: (Stdio, Stdio), options: &[&str]) -> VethTarget {
+        let vdev = "net_af_packet0,iface=rxa,blocksz=65536,framesz=8192,framecnt=256";
+        VethTarget::start_on(name, vdev, outputs, options)
+    }
+
+    /// As [`start`](Self::start), with another port.
+    pub fn start_on(name: &str, vdev: &str, (stdout, stderr): (Stdio, Stdio), options: &[&str]) -> VethTarget {
         let prefix = format!("{}{name}", std::process::id());
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{prefix}"));
         let child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
             .args(["-l", "0", "--in-memory", "--no-pci", "--file-prefix", &prefix])
-            .arg("--vdev=net_af_packet0,iface=rxa,blocksz=65536,framesz=8192,framecnt=256")
+            .arg(format!("--vdev={vdev}"))
             .args(["--", "--address", "10.77.0.1/24", "--idle", "sleep", "--region"])
             .arg(format!("demo=64K,watch,file={}", region.display()))
             .args(options)
@@ -108,4 +115,11 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn is_reached() -> bool {
     let target = SocketAddr::from(([10, 77, 0, 1], 18515));
     TcpStream::connect_timeout(&target, Duration::from_millis(500)).is_ok()
+}
+
+/// Exit code, standard output and standard error of rxe-ctl.
+pub fn rxe_ctl_says(prefix: &str, words: &[&str]) -> (i32, String, String) {
+    let output = rxe_ctl().args(["--file-prefix", prefix]).args(words).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }

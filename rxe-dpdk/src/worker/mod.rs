@@ -16,6 +16,7 @@ mod idle;
 pub(crate) mod injector;
 pub(crate) mod inspect;
 mod lane;
+pub(crate) mod link_watch;
 pub(crate) mod messages;
 mod multicast;
 mod ports;
