@@ -28,7 +28,9 @@ pub fn start(level: LevelFilter, format: LogFormat) -> LogControl {
     output::print_panics();
     let (filter, control) = reload::Layer::new(level);
     let lines = match format {
-        LogFormat::Text => fmt::layer().compact().with_writer(output::stderr).with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => {
+            fmt::layer().compact().with_writer(output::stderr).with_ansi(io::stderr().is_terminal()).boxed()
+        }
         LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(output::stderr).boxed(),
     };
     // It fails only where a logger is set already, which then gets the messages.

@@ -138,13 +138,13 @@ fn a_vhost_port_is_up_while_a_peer_is_connected() {
         let log = collect(target.child.stderr.take().unwrap());
         eventually("the ready line", || has(&stdout, "ready "));
         for _ in 0..2 {
-            let why = "no peer is connected";
+            let why = "there is no peer";
             eventually(why, || target.port().reason.as_deref() == Some(why));
             assert_eq!(rxe_ctl_says(&target.prefix, &["link", "--check"]).0, 1);
             // A peer that waits for frames until it is told to end.
             let mut peer = Command::new(env!("CARGO_BIN_EXE_rxe-bench"))
                 .args(["-l", "1", "--in-memory", "--no-pci", "--no-telemetry", &format!("--file-prefix={id}p")])
-                .arg(format!("--vdev=net_virtio_user0,path={},queue_size=256", socket.display()))
+                .arg(format!("--vdev=net_virtio_user0,path={},queue_size=1024", socket.display()))
                 .args(["--", "reflect"])
                 .stdout(Stdio::piped())
                 .spawn()
@@ -156,7 +156,7 @@ fn a_vhost_port_is_up_while_a_peer_is_connected() {
             eventually("the log's line", || has(&log, "port 0 (net_vhost0) is ACTIVE"));
             peer.kill().unwrap();
             peer.wait().unwrap();
-            eventually("the log's line", || has(&log, "WARN") && has(&log, "port 0 (net_vhost0) is DOWN: no peer"));
+            eventually("the log's line", || has(&log, "WARN") && has(&log, "port 0 (net_vhost0) is DOWN: there is no peer"));
             log.lock().unwrap().clear();
         }
         assert_eq!(target.terminate().code(), Some(0));

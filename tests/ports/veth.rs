@@ -47,7 +47,7 @@ impl VethTarget {
         let prefix = format!("{}{name}", std::process::id());
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{prefix}"));
         let child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
-            .args(["-l", "0", "--in-memory", "--no-pci", "--file-prefix", &prefix])
+            .args(["-l", "0,1", "--in-memory", "--no-pci", "--file-prefix", &prefix])
             .arg(format!("--vdev={vdev}"))
             .args(["--", "--address", "10.77.0.1/24", "--idle", "sleep", "--region"])
             .arg(format!("demo=64K,watch,file={}", region.display()))

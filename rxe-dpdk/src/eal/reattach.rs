@@ -108,10 +108,14 @@ impl Reattach {
             return Ok(());
         }
         let id = self.port.id();
+        // DPDK gives a new device the lowest free number. Another port's number may be free because its device could not
+        // be made again; then this port waits for that one.
+        if (0..id).any(|lower| !PortInfo::ids().any(|known| known == lower)) {
+            return Err(EalError::PortInUse(id));
+        }
         // SAFETY: C strings; EAL is initialised. EAL copies them.
-        let ret = unsafe {
-            dpdk_sys::rte_eal_hotplug_add(c"vdev".as_ptr(), self.device.as_ptr(), self.arguments.as_ptr())
-        };
+        let ret =
+            unsafe { dpdk_sys::rte_eal_hotplug_add(c"vdev".as_ptr(), self.device.as_ptr(), self.arguments.as_ptr()) };
         check(id, "open its interface again", ret)?;
         self.set_up().inspect_err(|_| {
             // SAFETY: no queue is in use. A number that is not ours is refused by DPDK.
@@ -134,7 +138,6 @@ impl Reattach {
         let ret = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(self.device.as_ptr(), &raw mut found) };
         check(id, "find its device again", ret)?;
         if found != id {
-            // Another port's number is free because its device could not be made again: this one's turn comes later.
             return Err(EalError::PortInUse(id));
         }
         let set_up = SetUp::again(id, self.info.clone(), self.config.clone());

@@ -80,10 +80,10 @@ fn interface(body: &[u8]) -> Option<Interface> {
     if *body.first()? != libc::AF_UNSPEC as u8 {
         return None;
     }
-    let mut interface =
-        Interface { index: u32_at(body, 4)?, flags: u32_at(body, 8)?, name: String::new(), mtu: 0 };
+    let mut interface = Interface { index: u32_at(body, 4)?, flags: u32_at(body, 8)?, name: String::new(), mtu: 0 };
     let mut attributes = body.get(INFO..)?;
-    while let Some(len) = u16_at(attributes, 0).map(usize::from).filter(|len| (ATTRIBUTE..=attributes.len()).contains(len))
+    while let Some(len) =
+        u16_at(attributes, 0).map(usize::from).filter(|len| (ATTRIBUTE..=attributes.len()).contains(len))
     {
         let value = &attributes[ATTRIBUTE..len];
         match u16_at(attributes, 2) {

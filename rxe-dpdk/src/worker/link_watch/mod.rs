@@ -39,7 +39,7 @@ impl LinkStates {
             Some(state) => state.clone(),
             None if monitor.link().up => Ok(()),
             None => Err(match monitor.info().driver.as_str() {
-                "net_vhost" | "net_memif" | "net_virtio_user" => "no peer is connected",
+                "net_vhost" | "net_memif" | "net_virtio_user" => "there is no peer",
                 _ => "there is no link",
             }
             .to_owned()),
