@@ -156,7 +156,9 @@ fn a_vhost_port_is_up_while_a_peer_is_connected() {
             eventually("the log's line", || has(&log, "port 0 (net_vhost0) is ACTIVE"));
             peer.kill().unwrap();
             peer.wait().unwrap();
-            eventually("the log's line", || has(&log, "WARN") && has(&log, "port 0 (net_vhost0) is DOWN: there is no peer"));
+            eventually("the log's line", || {
+                has(&log, "WARN") && has(&log, "port 0 (net_vhost0) is DOWN: there is no peer")
+            });
             log.lock().unwrap().clear();
         }
         assert_eq!(target.terminate().code(), Some(0));
