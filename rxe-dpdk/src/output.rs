@@ -129,7 +129,7 @@ impl Output {
     pub fn enqueue(&self, text: &[u8]) {
         let Some(lines) = &self.lines else {
             let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
-            if !direct.as_mut().is_some_and(|file| file.write_all(text).is_ok()) {
+            if direct.as_mut().is_none_or(|file| file.write_all(text).is_err()) {
                 self.shared.failed.fetch_add(1, Ordering::Relaxed);
             }
             return;
