@@ -14,11 +14,13 @@ use std::process::Command;
 const LIBRARIES: [&str; 7] =
     ["rte_eal", "rte_ethdev", "rte_log", "rte_mbuf", "rte_mempool", "rte_ring", "rte_telemetry"];
 
-const FUNCTIONS: [&str; 64] = [
+const FUNCTIONS: [&str; 68] = [
     // EAL, log, lcores
     "rte_eal_init",
     "rte_eal_cleanup",
     "rte_eal_alarm_set",
+    "rte_eal_hotplug_add",
+    "rte_eal_hotplug_remove",
     "rte_eal_remote_launch",
     "rte_eal_wait_lcore",
     "rte_eal_get_lcore_state",
@@ -46,6 +48,8 @@ const FUNCTIONS: [&str; 64] = [
     "rte_eth_find_next_owned_by",
     "rte_eth_dev_info_get",
     "rte_eth_dev_get_name_by_port",
+    "rte_eth_dev_get_port_by_name",
+    "rte_eth_dev_default_mac_addr_set",
     "rte_eth_dev_socket_id",
     "rte_eth_dev_configure",
     "rte_eth_dev_adjust_nb_rx_tx_desc",

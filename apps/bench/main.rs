@@ -33,21 +33,23 @@ mod signals;
 mod verify;
 mod work;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use cli::Command;
 use mistake::Mistake;
+use rxe_dpdk::output;
 
 fn main() -> ExitCode {
-    match run() {
+    let code = match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(mistake) => {
-            // Where standard error is closed nobody can be told, and the exit code says it all the same.
-            let _ = writeln!(io::stderr(), "rxe-bench: {mistake}");
+            // Where standard error is closed or not read nobody can be told, and the exit code says it all the same.
+            output::stderr().enqueue(format!("rxe-bench: {mistake}\n").as_bytes());
             ExitCode::from(mistake.exit_code())
         }
-    }
+    };
+    output::finish();
+    code
 }
 
 fn run() -> Result<(), Mistake> {

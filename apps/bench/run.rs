@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rxe_dpdk::eal::Eal;
+use rxe_dpdk::output;
 use rxe_dpdk::service::ServiceFactory;
 use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig};
 use rxe_proto::transport::EngineConfig;
@@ -133,11 +134,14 @@ pub fn print(text: &str) -> Result<(), Mistake> {
     written.map_err(|error| Mistake::broken(format!("standard output does not take the results: {error}")))
 }
 
+/// To be called before EAL is started.
 fn log_to_stderr() {
+    output::start();
+    output::print_panics();
     let level = std::env::var("RXE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN);
     let logger = tracing_subscriber::fmt()
         .compact()
-        .with_writer(io::stderr)
+        .with_writer(output::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_max_level(level);
     // It fails only where a logger is set already, which then gets the messages.

@@ -10,7 +10,7 @@ use crate::fault::FaultVerb;
 
 const AFTER_HELP: &str = "\
 Queue pair numbers may be written decimal or as 0x11. With --json every verb prints JSON instead, times in nanoseconds \
-where the name ends in _ns. Exit codes: 0, 1 when the target breaks off, 2 when it cannot be asked or says no.";
+where the name ends in _ns. Exit codes: 0, 1 when the target breaks off or `link --check` finds a port DOWN, 2 when it cannot be asked or says no.";
 
 /// Look inside a running rxe-target
 #[derive(Parser, Debug)]
@@ -44,6 +44,10 @@ pub enum Verb {
         /// Addresses, MTU, driver and counters of the device too
         #[arg(short, long)]
         details: bool,
+
+        /// Exit with 1 when a port is not ACTIVE, and say why
+        #[arg(long)]
+        check: bool,
     },
     /// How many objects there are, as `rdma resource` prints it
     Resource {

@@ -34,6 +34,9 @@ pub enum Failure {
     /// The target did not answer as it should.
     #[error("{0}")]
     Target(#[from] AskError),
+    /// A port is not ACTIVE.
+    #[error("{0}")]
+    Down(String),
     /// The terminal does not do as it should.
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
@@ -43,7 +46,7 @@ impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Failure::Mistake(_) | Failure::Target(AskError::Refused(_)) => 2,
-            Failure::Target(AskError::Io(_)) | Failure::Terminal(_) => 1,
+            Failure::Target(AskError::Io(_)) | Failure::Down(_) | Failure::Terminal(_) => 1,
         }
     }
 }

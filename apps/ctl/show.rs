@@ -122,7 +122,9 @@ pub fn link(device: &Device, details: bool) -> String {
     for port in &device.ports {
         let (state, physical) = if port.up { ("ACTIVE", "LINK_UP") } else { ("DOWN", "DISABLED") };
         let Port { port: number, netdev, .. } = port;
-        let _ = writeln!(text, "link {}/{number} state {state} physical_state {physical} netdev {netdev}", device.name);
+        let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        let name = &device.name;
+        let _ = writeln!(text, "link {name}/{number} state {state} physical_state {physical} netdev {netdev}{reason}");
         if details {
             let speed = port.speed_mbps.map_or_else(String::new, |mbps| format!(" speed {mbps}Mb/s"));
             let vlan = port.vlan.map_or_else(String::new, |vlan| format!(" vlan {vlan}"));
@@ -140,6 +142,14 @@ pub fn link(device: &Device, details: bool) -> String {
         }
     }
     text
+}
+
+/// The ports that are not ACTIVE, in one sentence.
+pub fn down(device: &Device) -> String {
+    let down = device.ports.iter().filter(|port| !port.up).map(|port| {
+        format!("port {} is DOWN: {}", port.port, port.reason.as_deref().unwrap_or("the target does not know why"))
+    });
+    down.collect::<Vec<_>>().join("; ")
 }
 
 /// As `rdma resource`.

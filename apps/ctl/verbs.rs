@@ -19,7 +19,13 @@ pub fn run(cli: Cli) -> Result<String, Failure> {
     match cli.verb {
         Verb::Devices => device(target, json, show::devices),
         Verb::Devinfo { verbose } => device(target, json, |device| show::devinfo(device, verbose)),
-        Verb::Link { details } => device(target, json, |device| show::link(device, details)),
+        Verb::Link { details, check } => {
+            let device: Device = target.ask(&Request::Device)?;
+            if check && device.ports.iter().any(|port| !port.up) {
+                return Err(Failure::Down(show::down(&device)));
+            }
+            either(json, &device, |device| show::link(device, details))
+        }
         Verb::Resource { details } => {
             let lcores: Vec<LcoreResources> = target.ask(&Request::Resources)?;
             let name = target.ask::<Device>(&Request::Device)?.name;

@@ -1,7 +1,9 @@
 //! The log: on standard error, in lines for people or in JSON, from a level on that can be changed while the target runs.
+//! Lcores log too, so a thread of its own writes it ([`output`]).
 
 use std::io::{self, IsTerminal};
 
+use rxe_dpdk::output;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -20,12 +22,16 @@ impl LogControl {
     }
 }
 
-/// Starts the log.
+/// Starts the log. To be called before EAL is started.
 pub fn start(level: LevelFilter, format: LogFormat) -> LogControl {
+    output::start();
+    output::print_panics();
     let (filter, control) = reload::Layer::new(level);
     let lines = match format {
-        LogFormat::Text => fmt::layer().compact().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed(),
-        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        LogFormat::Text => {
+            fmt::layer().compact().with_writer(output::stderr).with_ansi(io::stderr().is_terminal()).boxed()
+        }
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(output::stderr).boxed(),
     };
     // It fails only where a logger is set already, which then gets the messages.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();

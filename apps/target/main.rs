@@ -26,16 +26,19 @@ use std::process::ExitCode;
 use cli::Command;
 use config::Config;
 use mistake::Mistake;
+use rxe_dpdk::output;
 
 fn main() -> ExitCode {
-    match run() {
+    let code = match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(mistake) => {
-            // Where standard error is closed nobody can be told, and the exit code says it all the same.
-            let _ = writeln!(io::stderr(), "rxe-target: {mistake}");
+            // Where standard error is closed or not read nobody can be told, and the exit code says it all the same.
+            output::stderr().enqueue(format!("rxe-target: {mistake}\n").as_bytes());
             ExitCode::from(mistake.exit_code())
         }
-    }
+    };
+    output::finish();
+    code
 }
 
 fn run() -> Result<(), Mistake> {
@@ -52,10 +55,9 @@ fn run() -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Writes to standard output at once. That it may be closed is no reason to stop serving.
+/// Writes to standard output at once, before there is anything that must not wait for its reader. It may be closed, as by
+/// `head`.
 fn print(text: &str) {
     let mut stdout = io::stdout().lock();
-    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        tracing::warn!("standard output does not take what is written to it: {error}");
-    }
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

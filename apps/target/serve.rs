@@ -1,13 +1,14 @@
 //! From a configuration to a running target and its end.
 
 use rxe_dpdk::eal::{Eal, file_prefix};
+use rxe_dpdk::output;
 use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
 
 use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management};
 use crate::mistake::Mistake;
 use crate::signals::Signals;
-use crate::{log, print, services};
+use crate::{log, services};
 
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
 pub fn serve(config: Config) -> Result<(), Mistake> {
@@ -31,13 +32,13 @@ pub fn serve(config: Config) -> Result<(), Mistake> {
     }
     let clients = management.stats();
     let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients });
-    print(&format!("{}\n", runtime.ready_line()));
+    output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd, where it has started us (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!("the service manager cannot be told that the target is ready: {error}");
     }
     let summary = runtime.run().map_err(|error| Mistake::broken(error.to_string()))?;
-    print(&format!("{summary}{book}"));
+    output::stdout().enqueue(format!("{summary}{book}").as_bytes());
     Ok(())
 }
 

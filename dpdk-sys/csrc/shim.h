@@ -14,6 +14,7 @@
 #include <rte_version.h>
 #include <rte_common.h>
 #include <rte_alarm.h>
+#include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>

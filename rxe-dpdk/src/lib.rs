@@ -6,11 +6,13 @@
 //! * [`host`]: what every IP host must answer on a port.
 //! * [`worker`]: the run-to-completion loop, the control side and the hand-off between lcores; [`worker::Runtime`] is
 //!   where a program starts.
+//! * [`output`]: standard output and error, which no lcore may wait for.
 //! * [`service`]: what runs on top, behind the [`service::Service`] trait.
 //! * [`telemetry`]: sums what all of them count.
 
 pub mod eal;
 pub mod host;
+pub mod output;
 pub mod service;
 pub mod telemetry;
 pub mod worker;

@@ -10,7 +10,12 @@ mod fault;
 mod files;
 mod initiator;
 mod mistakes;
+mod link;
+#[path = "../../rxe-dpdk/tests/support/namespace.rs"]
+mod namespace;
 mod operate;
+mod output;
+mod veth;
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

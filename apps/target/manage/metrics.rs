@@ -85,7 +85,7 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
             "tx_fault" => add(plain("fault"), help, &[("direction", "tx"), of]),
             // What all services of an lcore did together; each service's own counters have its name.
             "service" => add(plain("worker"), help, &[of]),
-            "control" | "cm" | MANAGEMENT => add(plain(&group.group), help, &[]),
+            "control" | "cm" | "output" | MANAGEMENT => add(plain(&group.group), help, &[]),
             other => add(plain(other), help, &[of]),
         }
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rxe_dpdk::output;
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
 use rxe_dpdk::worker::{NamedRegion, QpCaps, RegionNames, Which};
 use rxe_proto::cm::{ConnId, ConnectRequest};
@@ -19,7 +20,6 @@ use super::factory::Factory;
 use super::tally::{Book, Tally, caller};
 use super::watch::{LOOK, Look, Watch};
 use crate::config::{MAX_REGION_NAME, RegionSpec};
-use crate::print;
 
 /// The name that users select the service by.
 pub const NAME: &str = "region";
@@ -163,7 +163,7 @@ impl Service for Region {
                 Look::Last(line) => (line + ", which ends the watch", false),
             };
             self.tally.texts_shown.inc();
-            print(&format!("{line}\n"));
+            output::stdout().enqueue(format!("{line}\n").as_bytes());
             stays
         });
         if !self.watches.is_empty() {

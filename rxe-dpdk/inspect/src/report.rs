@@ -84,6 +84,9 @@ pub struct Port {
     pub driver: String,
     /// Whether the link is up.
     pub up: bool,
+    /// Why it is not.
+    #[serde(default)]
+    pub reason: Option<String>,
     /// Megabits per second, if the driver knows.
     pub speed_mbps: Option<u32>,
     /// The Ethernet address.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::affinity;
 use super::args::{EalArgs, Vdev};
 use super::error::{EalError, Errno};
 use super::info::PortInfo;
@@ -43,6 +44,7 @@ impl Eal {
         if *started {
             return Err(EalError::AlreadyInitialised);
         }
+        affinity::remember();
         let eal_args = EalArgs::new(args);
         if eal_args.asks_for_help() {
             let detail = "EAL's help is in `dpdk-testpmd --help`".to_owned();

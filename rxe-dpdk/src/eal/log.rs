@@ -1,9 +1,13 @@
-//! EAL's own chatter: kept while EAL starts, so that a failure becomes one sentence; on stderr afterwards.
+//! EAL's own chatter: kept while EAL starts, so that a failure becomes one sentence; on stderr afterwards, through the
+//! writer of [`output`] where that is started, as EAL logs on lcores too.
 
+use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+
+use crate::output;
 
 /// While this lives, what EAL logs and what its option parser prints on stdout and stderr goes to memory.
 ///
@@ -59,6 +63,9 @@ impl Drop for Capture {
             // SAFETY: both are open descriptors, and this is what stood at `fd` before.
             unsafe { libc::dup2(saved.as_raw_fd(), fd) };
         }
+        if output::started_stderr().is_some() && log_to_output() {
+            return;
+        }
         // SAFETY: duplicates stderr for the stream.
         let stderr = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3) };
         if stderr >= 0 {
@@ -110,6 +117,41 @@ fn log_to(fd: OwnedFd) {
     }
     // SAFETY: a valid stream that is never closed.
     unsafe { dpdk_sys::rte_openlog_stream(stream.cast()) };
+}
+
+/// What glibc calls for a stream of our own making.
+#[repr(C)]
+struct CookieFunctions {
+    read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize>,
+    write: Option<unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> isize>,
+    seek: Option<unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int>,
+    close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+}
+
+unsafe extern "C" {
+    /// Of glibc; the structure goes by value, as declared in stdio.h.
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> *mut libc::FILE;
+}
+
+/// Makes EAL log through the writer of standard error. False when the stream cannot be made.
+fn log_to_output() -> bool {
+    /// glibc's contract: `bytes` points to `len` bytes, which are read before this returns.
+    unsafe extern "C" fn write(_: *mut c_void, bytes: *const c_char, len: usize) -> isize {
+        if !bytes.is_null() {
+            // SAFETY: the contract.
+            output::stderr().enqueue(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) });
+        }
+        len as isize
+    }
+    let functions = CookieFunctions { read: None, write: Some(write), seek: None, close: None };
+    // SAFETY: the mode is a C string, the functions live as long as the process, and the cookie is not used.
+    let stream = unsafe { fopencookie(std::ptr::null_mut(), c"a".as_ptr(), functions) };
+    if stream.is_null() {
+        return false;
+    }
+    // SAFETY: a valid stream that is never closed.
+    unsafe { dpdk_sys::rte_openlog_stream(stream.cast()) };
+    true
 }
 
 /// Flushes every C stream, for text must not turn up behind a redirection that it was printed before.

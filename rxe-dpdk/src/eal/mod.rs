@@ -19,6 +19,7 @@
 // Calling a C library is what this module is for. Each block below says why it is sound.
 #![allow(unsafe_code)]
 
+mod affinity;
 mod args;
 mod burst;
 mod clock;
@@ -34,12 +35,15 @@ mod mbuf;
 mod mempool;
 mod monitor;
 mod mtu;
+mod netlink;
 mod port;
+mod reattach;
 mod ring;
 mod rx;
 mod telemetry;
 mod tx;
 
+pub use affinity::leave_lcore;
 pub use args::file_prefix;
 pub use burst::{BURST, RxBurst};
 pub use clock::Clock;
@@ -54,7 +58,9 @@ pub use mbuf::Mbuf;
 pub use mempool::Mempool;
 pub use monitor::PortMonitor;
 pub use mtu::Fallback;
+pub use netlink::{LinkEvents, Woken, wait_for_links};
 pub use port::{MulticastFilter, Port, PortConfig, PortQueues};
+pub use reattach::Reattach;
 pub use ring::{MbufReceiver, MbufRing, MbufSender};
 pub use rx::{RxQueue, RxStats};
 pub use telemetry::{Reading, Readings};

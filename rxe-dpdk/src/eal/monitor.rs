@@ -25,6 +25,11 @@ impl PortMonitor {
         &self.info
     }
 
+    /// The index of the kernel interface that the device stands for; `None` when it stands for none.
+    pub fn interface(&self) -> Option<u32> {
+        self.port.interface()
+    }
+
     /// The link's state now, without waiting for it.
     pub fn link(&self) -> Link {
         self.port.link()

@@ -14,6 +14,7 @@ use super::info::{DeviceLimits, Link, PortInfo, PortStats, check, raw_info, text
 use super::init::{Eal, EalGuard, drain_interrupts, lock};
 use super::mempool::Mempool;
 use super::mtu::{self, Fallback, L2};
+use super::reattach::QueuesInUse;
 use super::rx::RxQueue;
 use super::tx::{SPARES, STAGE, TxStage};
 
@@ -81,9 +82,17 @@ pub(super) struct PortInner {
     mtu: u16,
     started: AtomicBool,
     /// Ethdev's control calls are not thread-safe.
-    control: Mutex<()>,
+    control: Mutex<Control>,
+    queues: QueuesInUse,
     pool: Mempool,
     eal: Arc<EalGuard>,
+}
+
+/// What control calls share.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    /// What devices counted that this port had before; see [`Reattach`](super::Reattach).
+    pub(super) carried: PortStats,
 }
 
 impl Port {
@@ -181,6 +190,10 @@ impl Port {
         self.inner.stats()
     }
 
+    pub(super) fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
     pub(super) fn inner(&self) -> &Arc<PortInner> {
         &self.inner
     }
@@ -189,6 +202,9 @@ impl Port {
     pub fn xstats(&self) -> Vec<(String, u64)> {
         let _control = lock(&self.inner.control);
         let id = self.inner.id;
+        if self.inner.queues.is_gone() {
+            return Vec::new();
+        }
         // SAFETY: the port exists; a null pointer with size 0 asks for the count.
         let count = unsafe { dpdk_sys::rte_eth_xstats_get_names(id, ptr::null_mut(), 0) };
         let Ok(size) = u32::try_from(count) else {
@@ -266,6 +282,9 @@ impl MulticastFilter {
             return Ok(());
         }
         let _control = lock(&self.port.control);
+        if self.port.queues.is_gone() {
+            return Ok(());
+        }
         let mut raw: Vec<_> = macs.iter().map(|mac| dpdk_sys::rte_ether_addr { addr_bytes: mac.0 }).collect();
         // SAFETY: the port exists; as many addresses as told, which are copied.
         let ret = unsafe { dpdk_sys::rte_eth_dev_set_mc_addr_list(self.port.id, raw.as_mut_ptr(), raw.len() as u32) };
@@ -277,14 +296,33 @@ impl PortInner {
     pub(super) fn link(&self) -> Link {
         let _control = lock(&self.control);
         let mut link = dpdk_sys::rxe_eth_link::default();
-        // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
-        unsafe { dpdk_sys::rxe_eth_link_get(self.id, &raw mut link) };
+        if !self.queues.is_gone() {
+            // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
+            unsafe { dpdk_sys::rxe_eth_link_get(self.id, &raw mut link) };
+        }
         let known = link.speed_mbps != 0 && link.speed_mbps != dpdk_sys::RXE_ETH_SPEED_UNKNOWN;
         Link { up: link.up != 0, speed_mbps: known.then_some(link.speed_mbps), full_duplex: link.full_duplex != 0 }
     }
 
-    pub(super) fn stats(&self) -> Result<PortStats, EalError> {
+    /// The index of the kernel interface that the device stands for.
+    pub(super) fn interface(&self) -> Option<u32> {
         let _control = lock(&self.control);
+        if self.queues.is_gone() {
+            return None;
+        }
+        DeviceLimits::of(self.id).ok().map(|limits| limits.if_index).filter(|index| *index != 0)
+    }
+
+    pub(super) fn stats(&self) -> Result<PortStats, EalError> {
+        self.device_stats(&lock(&self.control))
+    }
+
+    /// The counters of all devices that the port has had.
+    pub(super) fn device_stats(&self, control: &Control) -> Result<PortStats, EalError> {
+        let carried = control.carried;
+        if self.queues.is_gone() {
+            return Ok(carried);
+        }
         let mut raw = MaybeUninit::<dpdk_sys::rte_eth_stats>::zeroed();
         // SAFETY: the port exists; the structure is numbers only and was zeroed.
         let (ret, raw) = unsafe {
@@ -293,19 +331,36 @@ impl PortInner {
         };
         check(self.id, "read its counters", ret)?;
         Ok(PortStats {
-            rx_frames: raw.ipackets,
-            tx_frames: raw.opackets,
-            rx_bytes: raw.ibytes,
-            tx_bytes: raw.obytes,
-            rx_missed: raw.imissed,
-            rx_errors: raw.ierrors,
-            tx_errors: raw.oerrors,
-            rx_no_mbuf: raw.rx_nombuf,
+            rx_frames: carried.rx_frames + raw.ipackets,
+            tx_frames: carried.tx_frames + raw.opackets,
+            rx_bytes: carried.rx_bytes + raw.ibytes,
+            tx_bytes: carried.tx_bytes + raw.obytes,
+            rx_missed: carried.rx_missed + raw.imissed,
+            rx_errors: carried.rx_errors + raw.ierrors,
+            tx_errors: carried.tx_errors + raw.oerrors,
+            rx_no_mbuf: carried.rx_no_mbuf + raw.rx_nombuf,
         })
     }
 
     pub(super) fn id(&self) -> u16 {
         self.id
+    }
+
+    pub(super) fn control(&self) -> &Mutex<Control> {
+        &self.control
+    }
+
+    pub(super) fn queues(&self) -> &QueuesInUse {
+        &self.queues
+    }
+
+    /// The arguments of the `--vdev` that made the device of this name, as EAL takes them.
+    pub(super) fn vdev_arguments(&self, name: &str) -> Option<String> {
+        let vdev = self.eal.vdev(name)?;
+        let argument = |(key, value): (&String, &String)| {
+            if value.is_empty() { key.clone() } else { format!("{key}={value}") }
+        };
+        Some(vdev.args.iter().map(argument).collect::<Vec<_>>().join(","))
     }
 
     pub(super) fn pool(&self) -> &Mempool {
@@ -319,15 +374,24 @@ impl PortInner {
 
 impl Drop for PortInner {
     fn drop(&mut self) {
-        // SAFETY: no queue and no Port refers to the device any more.
-        unsafe {
-            if self.started.load(Ordering::Acquire) {
-                dpdk_sys::rte_eth_dev_stop(self.id);
+        // A device that is gone is closed, and its number may be another's.
+        if !self.queues.is_gone() {
+            // SAFETY: no queue and no Port refers to the device any more.
+            unsafe {
+                if self.started.load(Ordering::Acquire) {
+                    dpdk_sys::rte_eth_dev_stop(self.id);
+                }
+                dpdk_sys::rte_eth_dev_close(self.id);
             }
-            dpdk_sys::rte_eth_dev_close(self.id);
         }
         drain_interrupts();
         self.eal.release_port(self.id);
+    }
+}
+
+impl fmt::Debug for PortInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortInner({})", self.id)
     }
 }
 
@@ -344,7 +408,7 @@ impl fmt::Debug for MulticastFilter {
 }
 
 /// Configuration on its way.
-struct SetUp {
+pub(super) struct SetUp {
     id: u16,
     info: PortInfo,
     config: PortConfig,
@@ -353,6 +417,11 @@ struct SetUp {
 }
 
 impl SetUp {
+    /// For a device that is made again as `config` says what came of it the first time.
+    pub(super) fn again(id: u16, info: PortInfo, config: PortConfig) -> SetUp {
+        SetUp { id, info, config, fallbacks: Vec::new(), rss: false }
+    }
+
     fn run(&mut self, guard: &Arc<EalGuard>) -> Result<PortInner, EalError> {
         let limits = DeviceLimits::of(self.id)?;
         let problem = |problem: String| EalError::PortLimits { port: PortId(self.id), problem };
@@ -383,6 +452,7 @@ impl SetUp {
             mtu,
             started: AtomicBool::new(false),
             control: Mutex::default(),
+            queues: QueuesInUse::default(),
             pool,
             eal: Arc::clone(guard),
         };
@@ -434,7 +504,7 @@ impl SetUp {
         last.map(|()| mtu)
     }
 
-    fn try_configure(&self, mtu: Option<u16>, rss_types: u64) -> Result<(), EalError> {
+    pub(super) fn try_configure(&self, mtu: Option<u16>, rss_types: u64) -> Result<(), EalError> {
         // Zeros mean "the default" in every field.
         let mut conf = MaybeUninit::<dpdk_sys::rte_eth_conf>::zeroed();
         // SAFETY: numbers, unions of numbers and pointers only, for which zeros are valid.
@@ -464,7 +534,7 @@ impl SetUp {
         Mempool::with_guard(guard, &guard.unique_name("port"), count, buffer, CACHE, self.info.socket)
     }
 
-    fn set_up_queues(&self, pool: &Mempool) -> Result<(), EalError> {
+    pub(super) fn set_up_queues(&self, pool: &Mempool) -> Result<(), EalError> {
         let id = self.id;
         let info = raw_info(id)?;
         // -1 (no node) is SOCKET_ID_ANY here, too.

@@ -30,12 +30,16 @@ pub struct RxQueue {
     port: u16,
     queue: u16,
     stats: Arc<RxStats>,
+    /// Not in use: the device may be gone.
+    parked: bool,
     started: Arc<PortInner>,
 }
 
 impl RxQueue {
     pub(super) fn new(port: Arc<PortInner>, queue: u16) -> RxQueue {
-        RxQueue { port: port.id(), queue, stats: Arc::default(), started: port }
+        // A port that has just been started has its device.
+        let parked = !port.queues().enter();
+        RxQueue { port: port.id(), queue, stats: Arc::default(), parked, started: port }
     }
 
     /// The queue's port.
@@ -58,12 +62,29 @@ impl RxQueue {
         &self.stats
     }
 
+    /// Receives nothing from now on, so that the device can be made again ([`Reattach`](super::Reattach)).
+    pub fn park(&mut self) {
+        if !std::mem::replace(&mut self.parked, true) {
+            self.started.queues().leave();
+        }
+    }
+
+    /// Ends [`park`](Self::park). False when the device is gone.
+    pub fn resume(&mut self) -> bool {
+        self.parked = self.parked && !self.started.queues().enter();
+        !self.parked
+    }
+
     /// Replaces what is in `out` by what has arrived, up to [`BURST`](super::BURST) frames; returns how many. Each
     /// lies in one buffer, whose first bytes are on their way into the cache.
     #[inline]
     pub fn burst(&mut self, out: &mut RxBurst) -> usize {
         let (port, queue, stats) = (self.port, self.queue, &self.stats);
-        // SAFETY: the port is started and stays so while we hold it, and this is the only RxQueue of that number. The
+        if self.parked {
+            out.clear();
+            return 0;
+        }
+        // SAFETY: the port is started and stays so while we hold it and are not parked, and this is the only RxQueue of that number. The
         // driver hands over live mbufs with one reference; those with several segments are sorted out below.
         unsafe {
             out.fill(|mbufs, room| {
@@ -110,6 +131,12 @@ unsafe fn linearise(raw: *mut rte_mbuf, stats: &RxStats) -> bool {
     }
     stats.scattered.inc();
     false
+}
+
+impl Drop for RxQueue {
+    fn drop(&mut self) {
+        self.park();
+    }
 }
 
 impl fmt::Debug for RxQueue {

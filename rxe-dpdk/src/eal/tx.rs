@@ -80,7 +80,9 @@ pub struct TxStage {
     frame_len: usize,
     stats: Arc<TxStats>,
     tap: Option<Tapped>,
-    _started: Arc<PortInner>,
+    /// Not in use: the device may be gone. It is told how many frames are dropped for that.
+    parked: Option<Box<dyn Fn(u64) + Send>>,
+    started: Arc<PortInner>,
 }
 
 /// A staged frame without its ICRC.
@@ -98,6 +100,8 @@ unsafe impl Send for TxStage {}
 impl TxStage {
     pub(super) fn new(port: Arc<PortInner>, queue: u16) -> TxStage {
         let pool = port.pool().clone();
+        // A port that has just been started has its device.
+        let parked: Option<Box<dyn Fn(u64) + Send>> = if port.queues().enter() { None } else { Some(Box::new(|_| {})) };
         TxStage {
             port: port.id(),
             queue,
@@ -114,7 +118,8 @@ impl TxStage {
             pool,
             stats: Arc::default(),
             tap: None,
-            _started: port,
+            parked,
+            started: port,
         }
     }
 
@@ -136,6 +141,35 @@ impl TxStage {
     /// Lets `tap` see every frame that the port is offered from now on, each once; `None` ends that.
     pub fn set_tap(&mut self, tap: Option<Box<dyn TxTap>>) {
         self.tap = tap.map(|tap| Tapped { tap, seen: 0 });
+    }
+
+    /// Drops every frame from now on instead of offering it, so that the device can be made again
+    /// ([`Reattach`](super::Reattach)). `dropped` is told how many.
+    pub fn park(&mut self, dropped: impl Fn(u64) + Send + 'static) {
+        if self.parked.is_none() {
+            self.started.queues().leave();
+        }
+        self.parked = Some(Box::new(dropped));
+        self.flush();
+    }
+
+    /// Ends [`park`](Self::park). False when the device is gone.
+    pub fn resume(&mut self) -> bool {
+        if self.parked.is_some() && self.started.queues().enter() {
+            self.parked = None;
+        }
+        self.parked.is_none()
+    }
+
+    /// Drops what is staged.
+    #[cold]
+    fn drop_staged(&mut self) {
+        if let Some(dropped) = &self.parked {
+            dropped(self.waiting() as u64);
+        }
+        // SAFETY: all owned, and forgotten from here on.
+        unsafe { Mempool::free(&mut self.staged[self.head..self.tail]) };
+        (self.head, self.tail, self.send_at) = (0, 0, BURST);
     }
 
     /// How many frames wait.
@@ -261,9 +295,13 @@ impl TxStage {
         /// that a port which takes few would cost a walk over the whole stage each time.
         const OFFER: usize = 2 * BURST;
         self.refused = false;
+        if self.parked.is_some() {
+            self.drop_staged();
+        }
         while self.head < self.tail && !self.refused {
             let offered = self.waiting().min(OFFER);
-            // SAFETY: the port is started and stays so while we hold it, and this is the only TxStage of that queue.
+            // SAFETY: the port is started and stays so while we hold it and are not parked, and this is the only TxStage
+            // of that queue. Where we are parked nothing is staged here.
             // The mbufs are ours; the driver takes over as many of the first as it reports.
             let sent = usize::from(unsafe {
                 dpdk_sys::rxe_eth_tx_burst(
@@ -322,6 +360,9 @@ impl Drop for TxStage {
         unsafe {
             Mempool::free(&mut self.staged[self.head..self.tail]);
             Mempool::free(&mut self.spares[..self.spare_count]);
+        }
+        if self.parked.is_none() {
+            self.started.queues().leave();
         }
     }
 }

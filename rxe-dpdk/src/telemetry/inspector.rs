@@ -15,6 +15,7 @@ use crate::eal::PortMonitor;
 use crate::service::{Listen, ServiceFactory};
 use crate::worker::injector::FaultList;
 use crate::worker::inspect::{Counts, PART, QpEntry, Question};
+use crate::worker::link_watch::LinkStates;
 use crate::worker::messages::ToWorker;
 use crate::worker::regions::KeyNames;
 use crate::worker::{LocalPort, MAX_FAULTS};
@@ -58,6 +59,7 @@ struct Inner {
     workers: Vec<Sender<ToWorker>>,
     local: Arc<[LocalPort]>,
     monitors: Monitors,
+    links: LinkStates,
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
     regions: KeyNames,
@@ -92,6 +94,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) workers: Vec<Sender<ToWorker>>,
     pub(crate) local: Arc<[LocalPort]>,
     pub(crate) monitors: Monitors,
+    pub(crate) links: LinkStates,
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
     pub(crate) regions: KeyNames,
@@ -107,6 +110,7 @@ impl Inspector {
             workers: parts.workers,
             local: parts.local,
             monitors: parts.monitors,
+            links: parts.links,
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
             regions: parts.regions,
@@ -148,7 +152,10 @@ impl Inspector {
     /// The ports.
     pub fn ports(&self) -> Vec<Port> {
         let monitors = self.0.monitors.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = |local: &LocalPort| reports::port(local, monitors.iter().find(|m| m.info().id == local.id));
+        let port = |local: &LocalPort| {
+            let monitor = monitors.iter().find(|m| m.info().id == local.id);
+            reports::port(local, monitor, monitor.map(|monitor| self.0.links.of(monitor)))
+        };
         self.0.local.iter().map(port).collect()
     }
 

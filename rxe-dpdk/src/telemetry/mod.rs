@@ -18,6 +18,7 @@ use rxe_proto::transport::TransportStats;
 use rxe_proto::wire::{DropCounters, DropReason};
 
 use crate::host::HostStats;
+use crate::output;
 use crate::worker::{CaptureStats, ControlStats, FaultStats, ServiceStats, WorkerStats};
 
 pub(crate) use commands::register;
@@ -77,6 +78,7 @@ pub fn describe(group: &str, name: &str) -> Option<&'static str> {
         "control" => find(ControlStats::DESCRIPTIONS),
         "cm" => find(CmStats::DESCRIPTIONS),
         "host" => find(HostStats::DESCRIPTIONS),
+        "output" => find(output::DESCRIPTIONS),
         "drop" => DropReason::ALL.iter().find(|reason| reason.name() == name).map(|reason| reason.describe()),
         "port" => find(&[
             ("rx_frames", "Frames received."),
@@ -113,6 +115,7 @@ impl Telemetry {
         add("control", "target", 0, self.control.iter().collect());
         add("cm", "target", 0, self.cm.iter().collect());
         add("drop", "target", 0, reasons(&self.control_drops));
+        add("output", "target", 0, output::counters());
         for (host, number) in self.hosts.iter().zip(1..) {
             add("host", "port", number, host.iter().collect());
         }
@@ -134,6 +137,7 @@ impl Telemetry {
                 ("control", self.control.iter().collect()),
                 ("cm", self.cm.iter().collect()),
                 ("host", sum(self.hosts.iter().map(|h| h.iter().collect()))),
+                ("output", output::counters()),
                 ("drop", sum(drops.map(|d| d.iter().map(|(reason, count)| (reason.name(), count)).collect()))),
             ],
         }

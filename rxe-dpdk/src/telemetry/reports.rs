@@ -24,14 +24,16 @@ pub(super) fn port_space(space: PortSpace) -> String {
     format!("{space:?}").to_lowercase()
 }
 
-pub(super) fn port(local: &LocalPort, monitor: Option<&PortMonitor>) -> Port {
+/// `state` is why the port is down, if it is.
+pub(super) fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(), String>>) -> Port {
     let link = monitor.map(PortMonitor::link);
     let stats = monitor.and_then(PortMonitor::stats).unwrap_or_default();
     Port {
         port: u32::from(local.id.0) + 1,
         netdev: monitor.map(|monitor| monitor.info().name.clone()).unwrap_or_default(),
         driver: monitor.map(|monitor| monitor.info().driver.clone()).unwrap_or_default(),
-        up: link.is_some_and(|link| link.up),
+        up: state == Some(Ok(())),
+        reason: state.and_then(Result::err),
         speed_mbps: link.and_then(|link| link.speed_mbps),
         mac: local.mac.to_string(),
         vlan: local.vlan.map(|tci| tci & 0x0FFF),

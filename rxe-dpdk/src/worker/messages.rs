@@ -14,6 +14,7 @@ use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
 use super::capture::CaptureOrder;
 use super::inspect::Question;
+use super::link_watch::PortOrder;
 use super::multicast::WorkerSet;
 
 /// A TCP stream of the side channels, unique while the process lives.
@@ -252,6 +253,8 @@ pub(crate) enum ToWorker {
     Inspect(Question),
     /// Begin to capture frames, or cease to.
     Capture(Box<CaptureOrder>),
+    /// Park the queues of a port whose device is gone, or resume them.
+    Port(PortOrder),
 }
 
 /// From a worker to the control side.

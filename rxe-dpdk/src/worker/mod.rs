@@ -17,6 +17,7 @@ pub(crate) mod injector;
 pub(crate) mod inspect;
 mod lane;
 mod last;
+pub(crate) mod link_watch;
 pub(crate) mod messages;
 mod multicast;
 mod ports;

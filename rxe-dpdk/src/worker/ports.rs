@@ -45,6 +45,8 @@ counters! {
         tx_forwarded,
         /// Turns that ended with frames which the port did not take yet.
         tx_stalls,
+        /// Frames not sent because the interface of their port is gone.
+        tx_port_gone,
     }
 }
 

@@ -256,7 +256,10 @@ impl Worker {
         if waiting {
             self.stats.tx_stalls.inc();
         }
-        if services.fault_change.is_some() {
+        if !services.port_orders.is_empty() {
+            self.follow_port_orders();
+        }
+        if self.dispatcher.services.fault_change.is_some() {
             self.change_faults(now);
         }
         busy

@@ -18,6 +18,7 @@ use super::handoff::{HandOff, TxRing, TxRingEnd};
 use super::idle::Idler;
 use super::injector::{FaultList, MAX_FAULTS, Room};
 use super::lane::TxLane;
+use super::link_watch::{LinkWatch, WatchedPort};
 use super::ports::{LocalPort, PortIdentity, PortsTx, RxPort};
 use super::regions::{self, KeyNames};
 use super::run::{Dispatcher, StopFlags, Worker};
@@ -125,6 +126,7 @@ pub struct Runtime {
     inspector: Inspector,
     capture: Capture,
     monitors: Monitors,
+    links: LinkWatch,
     ready: String,
 }
 
@@ -276,12 +278,19 @@ impl Runtime {
             workers.push((lcore, worker));
         }
         let monitors = Monitors::new(ports.iter().map(Port::monitor).collect::<Vec<_>>().into());
+        let watched = ports.iter().map(|port| WatchedPort {
+            monitor: port.monitor(),
+            reattach: port.reattach(),
+            mtu: port.mtu(),
+        });
+        let links = LinkWatch::start(watched.collect(), senders.clone());
         let inspector = Inspector::new(Parts {
             telemetry: telemetry.clone(),
             lcores,
             workers: senders.clone(),
             local: Arc::clone(&local),
             monitors: Arc::clone(&monitors),
+            links: links.states(),
             engine: config.engine,
             factories: &factories,
             regions: KeyNames::new(&regions),
@@ -301,7 +310,7 @@ impl Runtime {
             capture::Parts { inspector: inspector.clone(), workers: senders, counted: counted.collect(), clock },
             ports.iter().map(Port::info).zip(&*local),
         );
-        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, capture, monitors, ready })
+        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, capture, monitors, links, ready })
     }
 
     /// The line that says that we can serve: `ready`, then `key=value` pairs.
@@ -335,12 +344,13 @@ impl Runtime {
     ///
     /// [`EalError::WorkerPanicked`] and what else keeps lcores from running.
     pub fn run(self) -> Result<Summary, EalError> {
-        let Runtime { eal, ports, workers, telemetry, capture, monitors, .. } = self;
+        let Runtime { eal, ports, workers, telemetry, capture, monitors, links, .. } = self;
         let jobs: Vec<Job<'_>> =
             workers.into_iter().map(|(lcore, worker)| -> Job<'_> { (lcore, Box::new(move || worker.run())) }).collect();
         let ran = eal.run_workers(jobs);
         // With the workers their recorders have gone.
         capture.finish();
+        drop(links);
         ran?;
         let counted = ports
             .iter()

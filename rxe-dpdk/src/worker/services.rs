@@ -21,6 +21,7 @@ use super::capture::CaptureOrder;
 use super::context::{Context, ServiceTimers};
 use super::events::EventLog;
 use super::faults::FaultChange;
+use super::link_watch::PortOrder;
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
@@ -108,6 +109,8 @@ pub(crate) struct ServiceHost {
     psns: Seeds,
     /// Other rules for faults, which the worker is to go by at the end of this turn.
     pub(crate) fault_change: Option<FaultChange>,
+    /// Orders about ports, which the worker follows at the end of this turn.
+    pub(super) port_orders: Vec<PortOrder>,
     /// Keys that there were when the services had started.
     first_keys: usize,
     /// On worker 0, which speaks for all.
@@ -152,6 +155,7 @@ impl ServiceHost {
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
             fault_change: None,
+            port_orders: Vec::new(),
             first_keys: 0,
             lost_regions: (worker == 0).then(LostRegions::default),
         })
@@ -321,6 +325,7 @@ impl ServiceHost {
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
             ToWorker::Inspect(question) => self.inspect(now, engine, question),
             ToWorker::Capture(order) => self.capture_order = Some(order),
+            ToWorker::Port(order) => self.port_orders.push(order),
         }
     }
 

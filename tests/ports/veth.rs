@@ -1,0 +1,125 @@
+//! rxe-target on one end of a veth pair whose other end is the kernel's, in a network namespace of the test's own.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rxe_inspect::client::Client;
+use rxe_inspect::protocol::Request;
+use rxe_inspect::report::{CounterGroup, Device, Port};
+
+use crate::namespace::ip;
+use crate::operate::rxe_ctl;
+
+/// How long a state may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The target's end of the pair is `rxa`.
+pub fn make_pair() {
+    ip("link add rxa mtu 4200 type veth peer name rxb mtu 4200");
+    configure_pair();
+}
+
+/// Brings both ends up, and gives the kernel's its address.
+pub fn configure_pair() {
+    ip("link set rxa up");
+    ip("addr add 10.77.0.2/24 dev rxb");
+    ip("link set rxb up");
+}
+
+/// A target, killed when dropped.
+pub struct VethTarget {
+    pub child: Child,
+    pub prefix: String,
+    pub region: PathBuf,
+}
+
+impl VethTarget {
+    /// Starts one that writes to these; the caller waits until it is ready.
+    pub fn start(name: &str, outputs: (Stdio, Stdio), options: &[&str]) -> VethTarget {
+        let vdev = "net_af_packet0,iface=rxa,blocksz=65536,framesz=8192,framecnt=256";
+        VethTarget::start_on(name, vdev, outputs, options)
+    }
+
+    /// As [`start`](Self::start), with another port.
+    pub fn start_on(name: &str, vdev: &str, (stdout, stderr): (Stdio, Stdio), options: &[&str]) -> VethTarget {
+        let prefix = format!("{}{name}", std::process::id());
+        let region = PathBuf::from(format!("/dev/shm/rxe-ports-{prefix}"));
+        let child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
+            .args(["-l", "0,1", "--in-memory", "--no-pci", "--file-prefix", &prefix])
+            .arg(format!("--vdev={vdev}"))
+            .args(["--", "--address", "10.77.0.1/24", "--idle", "sleep", "--region"])
+            .arg(format!("demo=64K,watch,file={}", region.display()))
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        VethTarget { child, prefix, region }
+    }
+
+    pub fn client(&self) -> Client {
+        let path = rxe_inspect::socket::path(&self.prefix);
+        let mut client = None;
+        eventually("the management socket", || {
+            client = Client::connect(&path).ok();
+            client.is_some()
+        });
+        client.unwrap()
+    }
+
+    /// Its first port.
+    pub fn port(&self) -> Port {
+        self.client().ask::<Device>(&Request::Device).unwrap().ports.remove(0)
+    }
+
+    /// A counter of the whole target.
+    pub fn counter(&self, group: &str, name: &str) -> u64 {
+        let groups: Vec<CounterGroup> = self.client().ask(&Request::Counters).unwrap();
+        groups.iter().filter(|found| found.group == group).filter_map(|found| found.get(name)).sum()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+        let mut ended = None;
+        eventually("the end after SIGTERM", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended.unwrap()
+    }
+}
+
+impl Drop for VethTarget {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.region);
+    }
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {} s", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether the kernel reaches the target: ARP and a TCP connection to the service `perftest`.
+pub fn is_reached() -> bool {
+    let target = SocketAddr::from(([10, 77, 0, 1], 18515));
+    TcpStream::connect_timeout(&target, Duration::from_millis(500)).is_ok()
+}
+
+/// Exit code, standard output and standard error of rxe-ctl.
+pub fn rxe_ctl_says(prefix: &str, words: &[&str]) -> (i32, String, String) {
+    let output = rxe_ctl().args(["--file-prefix", prefix]).args(words).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
