@@ -9,10 +9,10 @@ mod clients;
 mod fault;
 mod files;
 mod initiator;
-mod mistakes;
 mod link;
 #[path = "../../rxe-dpdk/tests/support/namespace.rs"]
 mod namespace;
+mod mistakes;
 mod operate;
 mod output;
 mod veth;
