@@ -31,7 +31,6 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
         return Err(DropReason::QpWrongTransport);
     }
     // An answer would leave by the other IP version, or for more than one host.
-    // [CM-QP1-SOURCE]
     let (local, peer) = (packet.dst_gid(), packet.src_gid());
     if peer.is_ipv4() != packet.is_ipv4() || local.is_ipv4() != packet.is_ipv4() || !is_host(peer.ip()) {
         return Err(DropReason::GsiSource);

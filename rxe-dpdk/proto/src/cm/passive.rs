@@ -7,9 +7,9 @@ use super::{
     AcceptParams, Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectRequest, DisconnectReason,
     LocalAddresses, MadPath, RefusedRequest,
 };
-use crate::{Duration, Instant};
 use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Rep, Req, Rtu};
 use crate::wire::{DropReason, Gid, PathMtu};
+use crate::{Duration, Instant};
 
 /// What a REQ says, once it is known to be good.
 struct Checked {
@@ -354,7 +354,6 @@ impl Cm {
         }
         let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
         // The queue pair would send to this address, so it must be the one that asks.
-        // [CM-REQ-SOURCE]
         if theirs != path.peer || !local.is_peer(path, theirs) {
             stats.req_gid_foreign.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "its GID is not the address that the REQ came from");
@@ -389,14 +388,7 @@ impl Cm {
 
     /// A queue pair and a communication id of `peer` belong to the connection `new` now: the peer knows nothing any more
     /// of others that they belonged to.
-    pub(super) fn end_stale_of(
-        &mut self,
-        now: Instant,
-        peer: Peer,
-        remote_comm_id: u32,
-        remote_qpn: u32,
-        new: ConnId,
-    ) {
+    pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32, new: ConnId) {
         let rivals = self.connections.rivals(peer, remote_comm_id, remote_qpn);
         let old: Vec<u32> = rivals.map(|conn| conn.id).filter(|&id| id != new).map(ConnId::comm_id).collect();
         // [CM-STALE]

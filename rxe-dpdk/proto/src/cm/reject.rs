@@ -64,7 +64,8 @@ impl Cm {
             let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
             let peer = Peer { guid, gid: path.peer };
             // The peer's attempt, if it also has an older connection with this id.
-            let conn = self.connections.with_remote_comm_id(peer, rej.local_comm_id).max_by_key(|c| c.state.is_pending())?;
+            let conn =
+                self.connections.with_remote_comm_id(peer, rej.local_comm_id).max_by_key(|c| c.state.is_pending())?;
             (rej.reason == RejReason::Timeout && rej.remote_comm_id == 0).then_some(conn)
         });
         let Some(conn) = found else { return Err(self.unknown_id()) };
