@@ -207,7 +207,7 @@ impl RcExample {
             }
             // The queue pair would send there, and only the stream's other end has asked for that.
             Said::Hello(hello) if hello.gid.ip() != from.ip() => {
-                let why = format!("it names {}, which is not the address that it has connected from", hello.gid.ip());
+                let why = format!("its GID is not the address that it connects from but {}", hello.gid.ip());
                 self.refuse(cx, number, &why);
             }
             Said::Hello(hello) => {

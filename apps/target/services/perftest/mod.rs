@@ -186,8 +186,7 @@ impl Perftest {
         }
         // The queue pair would send there, and only the stream's other end has asked for that.
         if record.gid.ip() != client.from.ip() {
-            let why =
-                format!("its record names {}, which is not the address that it has connected from", record.gid.ip());
+            let why = format!("its GID is not the address that it connects from but {}", record.gid.ip());
             self.refuse(cx, number, &why);
             return;
         }

@@ -196,8 +196,7 @@ impl Pingpong {
             match used {
                 // The queue pairs would send there, and only the stream's other end has asked for that.
                 Some(line) if line.gid.ip() != client.from.ip() => {
-                    let why =
-                        format!("it names {}, which is not the address that it has connected from", line.gid.ip());
+                    let why = format!("its GID is not the address that it connects from but {}", line.gid.ip());
                     self.refuse(cx, number, &why);
                 }
                 Some(line) if !asked => cx.resolve_path(line.gid.ip(), self.tag | number),
