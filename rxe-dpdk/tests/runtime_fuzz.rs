@@ -206,7 +206,8 @@ fn a_million_bad_frames() {
     let address = |text: &str| text.parse().unwrap();
     let config = RuntimeConfig {
         ports: vec![PortSettings {
-            addresses: vec![address("192.168.77.1/24"), address("192.168.77.2/24"), address("fd00:77::1/64")],
+            // 192.168.77.2 is the peer: it asks for our MAC, so its requests are served.
+            addresses: vec![address("192.168.77.1/24"), address("fd00:77::1/64")],
             ..PortSettings::default()
         }],
         max_connections: 2000,
