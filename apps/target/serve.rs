@@ -65,6 +65,8 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
         max_connections: config.limits.connections as usize,
+        max_pending: config.limits.pending as usize,
+        max_pending_per_peer: config.limits.pending_per_address as usize,
         engine: config.engine.clone(),
         faults: config.faults.clone(),
         marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },

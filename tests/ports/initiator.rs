@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
+use rxe_dpdk::host::{Cidr, Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
     Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, read_mad, write_mad,
 };
@@ -11,10 +12,18 @@ use rxe_dpdk::rxe_proto::transport::{
     CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendFlags,
     SendOp, SendWr, Sge, WcStatus,
 };
+use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Req, ServiceId};
+use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
 use rxe_dpdk::rxe_proto::wire::{Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port};
 
 const OWN: [u8; 4] = [10, 77, 0, 2];
 const PEER: [u8; 4] = [10, 77, 0, 1];
+
+/// The address of another host, behind the same port.
+pub const OTHER: [u8; 4] = [10, 77, 0, 3];
+
+/// An address from which a flood comes; it answers ARP.
+pub const FLOODER: [u8; 4] = [10, 77, 0, 66];
 
 /// Nothing here takes longer than this.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -27,12 +36,12 @@ impl TxQueue for Tx {
     }
 }
 
-/// Our one address.
+/// Our addresses.
 struct Own;
 
 impl LocalAddresses for Own {
     fn is_local(&self, _port: PortId, gid: Gid) -> bool {
-        gid == std::net::Ipv4Addr::from(OWN).into()
+        [OWN, OTHER].map(|ip| std::net::Ipv4Addr::from(ip).into()).contains(&gid)
     }
 
     fn path_mtu(&self, _port: PortId) -> PathMtu {
@@ -51,6 +60,50 @@ pub struct Initiator {
     cm: Cm,
     path: MadPath,
     gsi_psn: Psn,
+    /// Answers ARP for all our addresses.
+    host: Host,
+    /// Forged requests that are sent in between.
+    pub flood: Option<Flood>,
+}
+
+/// Requests for connections that nobody means.
+pub struct Flood {
+    pub left: u32,
+    /// `None`: each from another address.
+    pub source: Option<[u8; 4]>,
+    pub port: u16,
+    pub number: u32,
+}
+
+impl Flood {
+    fn next(&mut self) -> (std::net::Ipv4Addr, [u8; MAD_LEN]) {
+        self.number = self.number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let number = self.number;
+        // Addresses of hosts that are not ours.
+        let random =
+            [1 + (number >> 24) as u8 % 200, (number >> 16) as u8, (number >> 8) as u8, 1 + number as u8 % 254];
+        let source = std::net::Ipv4Addr::from(self.source.unwrap_or(random));
+        let target = std::net::Ipv4Addr::from(PEER);
+        let mut req = Req {
+            local_comm_id: number,
+            service_id: ServiceId::new(PortSpace::Tcp, self.port),
+            local_ca_guid: 0xBAD,
+            local_qpn: number & 0xFF_FFFF,
+            remote_response_timeout: 31,
+            local_response_timeout: 31,
+            starting_psn: Psn::new(number),
+            pkey: 0xFFFF,
+            path_mtu: PathMtu::Mtu1024.code(),
+            max_cm_retries: 15,
+            ..Req::default()
+        };
+        (req.primary.local_gid, req.primary.remote_gid) = (source.into(), target.into());
+        let addressing = IpAddressing::new((source.into(), 40_000), target.into()).unwrap();
+        assert!(req.set_private_data(&addressing, b"demo"));
+        let mut mad = [0; MAD_LEN];
+        CmMessage::Req(req).emit(u64::from(number), &mut mad);
+        (source, mad)
+    }
 }
 
 pub struct Connection {
@@ -78,23 +131,36 @@ impl Initiator {
         let clock = Clock::new(eal);
         let (tx, burst) = (Tx(tx), RxBurst::new());
         let cm = Cm::new(CmConfig::new(0x0202, [9; 32]));
-        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn: Psn::default() }
+        let addresses = [OWN, OTHER, FLOODER].map(|ip| Cidr::new(std::net::Ipv4Addr::from(ip).into(), 24)).to_vec();
+        let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
+        let host = Host::new(&config).unwrap();
+        let gsi_psn = Psn::default();
+        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, host, flood: None }
     }
 
     fn turn(&mut self) {
         let now = self.clock.now();
         let count = self.rx.burst(&mut self.burst);
         for index in 0..count {
-            let Ok(Frame::Roce(packet)) = classify(self.burst.data(index)) else { continue };
+            let packet = match classify(self.burst.data(index)) {
+                Ok(Frame::Roce(packet)) => packet,
+                Ok(Frame::Host) => {
+                    let _dropped = self.host.handle_frame(now, self.burst.data(index), &mut self.tx);
+                    continue;
+                }
+                Err(_) => continue,
+            };
             if packet.dest_qp() != Qpn::GSI.get() {
                 self.engine.receive(now, self.path.port, &packet);
             } else if let Ok((path, mad)) = read_mad(self.path.port, &packet)
                 && packet.icrc_ok()
+                && Own.is_local(path.port, path.local)
             {
                 let _dropped = self.cm.handle_mad(now, &path, mad, &Own);
             }
         }
         self.burst.clear();
+        self.host.poll(now, &mut self.tx);
         self.engine.handle_timeout(now);
         self.cm.handle_timeout(now);
         self.engine.transmit(now, &mut self.tx);
@@ -102,6 +168,7 @@ impl Initiator {
             assert!(write_mad(&mut self.tx, &transmit.path, 1, self.gsi_psn, &transmit.mad));
             self.gsi_psn = self.gsi_psn.next();
         }
+        self.send_flood();
         self.tx.0.flush();
     }
 
@@ -121,6 +188,34 @@ impl Initiator {
         }
     }
 
+    /// Sends some more of the flood, as far as the port takes them.
+    fn send_flood(&mut self) {
+        let Some(flood) = &mut self.flood else { return };
+        for _ in 0..flood.left.min(32) {
+            let (source, mad) = flood.next();
+            let path = MadPath { local: source.into(), ..self.path.clone() };
+            if !write_mad(&mut self.tx, &path, 1, self.gsi_psn, &mad) {
+                return;
+            }
+            self.gsi_psn = self.gsi_psn.next();
+            flood.left -= 1;
+        }
+    }
+
+    /// Takes another address from now on, for new connections.
+    pub fn move_to(&mut self, address: [u8; 4]) {
+        self.path.local = std::net::Ipv4Addr::from(address).into();
+    }
+
+    /// Lets `what` go on until `done`.
+    pub fn run_until(&mut self, mut done: impl FnMut() -> bool) {
+        while !done() {
+            for _ in 0..100 {
+                self.turn();
+            }
+        }
+    }
+
     /// The connection manager's next event.
     fn event(&mut self) -> CmEvent {
         let began = Instant::now();
@@ -137,15 +232,24 @@ impl Initiator {
         let now = self.clock.now();
         let qpn = self
             .engine
-            .create_qp(now, &QpInit {
-                qp_type: QpType::Rc,
-                pd: self.pd,
-                send_cq: self.cq,
-                recv_cq: self.cq,
-                srq: None,
-                caps: QpCaps { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
-                sq_sig_all: false,
-            })
+            .create_qp(
+                now,
+                &QpInit {
+                    qp_type: QpType::Rc,
+                    pd: self.pd,
+                    send_cq: self.cq,
+                    recv_cq: self.cq,
+                    srq: None,
+                    caps: QpCaps {
+                        max_send_wr: 8,
+                        max_recv_wr: 1,
+                        max_send_sge: 1,
+                        max_recv_sge: 1,
+                        max_inline_data: 0,
+                    },
+                    sq_sig_all: false,
+                },
+            )
             .unwrap();
         self.engine.modify_qp(now, qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
         let params = ConnectParams {

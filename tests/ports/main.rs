@@ -8,11 +8,12 @@ mod bench;
 mod clients;
 mod fault;
 mod files;
+mod flood;
 mod initiator;
 mod link;
+mod mistakes;
 #[path = "../../rxe-dpdk/tests/support/namespace.rs"]
 mod namespace;
-mod mistakes;
 mod operate;
 mod output;
 mod veth;
@@ -234,6 +235,48 @@ fn vhost_and_memif_carry_path_mtu_4096_and_survive_faults() {
         let _ = std::fs::remove_file(path);
     }
 }
+
+#[test]
+fn floods_of_requests_neither_stop_nor_keep_others_out() {
+    if let Some(why) = lacking() {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    // One process has one EAL.
+    if std::env::var_os(FLOOD).is_none() {
+        let itself = std::env::current_exe().unwrap();
+        let name = "floods_of_requests_neither_stop_nor_keep_others_out";
+        let status = Command::new(itself).args(["--exact", name, "--nocapture"]).env(FLOOD, "1").status().unwrap();
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let id = std::process::id();
+    let memif = std::env::temp_dir().join(format!("rxe-ports-{id}-flood.sock")).display().to_string();
+    let memif_args = format!("id=0,bsize=8192,socket-abstract=no,socket={memif}");
+    let target = Target::start(&format!("{id}d"), &format!("net_memif0,role=server,{memif_args}"), "0", &[]);
+    let eal = Eal::init(&[
+        "-l".to_owned(),
+        "1".to_owned(),
+        "--in-memory".to_owned(),
+        "--no-pci".to_owned(),
+        "--no-telemetry".to_owned(),
+        format!("--file-prefix={id}j"),
+        format!("--vdev=net_memif0,role=client,mac=52:54:00:00:00:22,{memif_args}"),
+    ])
+    .unwrap();
+    let info = eal.ports().into_iter().find(|info| info.name == "net_memif0").unwrap();
+    let mut port = Port::configure(&eal, info.id, &PortConfig { mtu: MTU, ..PortConfig::default() }).unwrap();
+    let PortQueues { mut rx, mut tx } = port.start().unwrap();
+    let link = (rx.remove(0), tx.remove(0));
+    let mut initiator = Initiator::new(&eal, &port, link, target.mac.parse().unwrap());
+    flood::floods(&mut initiator, &target);
+    target.stop();
+    let _ = std::fs::remove_file(memif);
+}
+
+/// Set in the process that runs the test of floods.
+const FLOOD: &str = "RXE_PORTS_FLOOD";
 
 /// Both directions, with one transmit queue for two lcores: the second one's frames pass its own injector, then a ring.
 const FAULTS: [&str; 4] = [

@@ -18,12 +18,16 @@ const SYMPTOMS: [(&str, &str, &str); 7] = [
     ),
     ("rping -c -a 10.77.0.9 -C 1", "RDMA_CM_EVENT_ADDR_ERROR, error -110", ""),
     ("rping -c -a 10.77.0.1 -p 9999 -C 1", "RDMA_CM_EVENT_REJECTED, error 8", "no service listens there"),
-    ("ibv_rc_pingpong 10.77.0.1", "Couldn't read/write remote address", "there is no way to its address ::"),
+    (
+        "ibv_rc_pingpong 10.77.0.1",
+        "Couldn't read/write remote address",
+        "its GID is not the address that it connects from but ::",
+    ),
     (
         "ip addr add 10.99.0.5/24 dev eth0; sleep 1; ib_write_bw -n 5 -x \
          $(cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l ffff:0a63:0005 *) 10.77.0.1",
         "Couldn't read remote address",
-        "there is no way to its address 10.99.0.5",
+        "its GID is not the address that it connects from but 10.99.0.5",
     ),
     ("ib_read_bw -s 16M -n 5 10.77.0.1", "Failed status 10", ""),
     ("ib_send_bw -s 16M -n 5 10.77.0.1", "Failed status 9", ""),

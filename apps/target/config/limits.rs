@@ -27,13 +27,17 @@ impl<const MOST: u32> FromStr for Count<MOST> {
 pub struct Limits {
     /// Connections at once, of all lcores together.
     pub connections: u32,
+    /// Connections that are not established yet, of all lcores together.
+    pub pending: u32,
+    /// Those of them that one address has requested.
+    pub pending_per_address: u32,
     /// Queue pairs of one lcore.
     pub queue_pairs: u32,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections: 16_384, queue_pairs: 16_384 }
+        Limits { connections: 16_384, pending: 8192, pending_per_address: 4096, queue_pairs: 16_384 }
     }
 }
 
@@ -42,6 +46,8 @@ impl Default for Limits {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LimitsSection {
     connections: Option<Text<Count<65_536>>>,
+    pending: Option<Text<Count<65_536>>>,
+    pending_per_address: Option<Text<Count<65_536>>>,
     queue_pairs: Option<Text<Count<65_534>>>,
 }
 
@@ -51,6 +57,9 @@ impl LimitsSection {
         let default = Limits::default();
         Limits {
             connections: self.connections.as_ref().map_or(default.connections, |text| text.0.0),
+            pending: self.pending.as_ref().map_or(default.pending, |text| text.0.0),
+            pending_per_address: (self.pending_per_address.as_ref())
+                .map_or(default.pending_per_address, |text| text.0.0),
             queue_pairs: self.queue_pairs.as_ref().map_or(default.queue_pairs, |text| text.0.0),
         }
     }

@@ -230,8 +230,11 @@ fn the_documented_defaults_are_the_defaults() {
 #[test]
 fn limits_have_bounds() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
-    let config = resolve(&format!("{PORT}[limits]\nconnections = 10\nqueue-pairs = 20\n")).expect("a configuration");
+    let config =
+        resolve(&format!("{PORT}[limits]\nconnections = 10\nqueue-pairs = 20\npending = 4\npending-per-address = 2\n"))
+            .expect("a configuration");
     assert_eq!((config.limits.connections, config.engine.max_qp), (10, 20));
+    assert_eq!((config.limits.pending, config.limits.pending_per_address), (4, 2));
     for (line, sentence) in [
         ("connections = 0", "t.toml, line 4, key 'connections': '0' is not a limit: it goes from 1 to 65536"),
         ("queue-pairs = 65535", "t.toml, line 4, key 'queue-pairs': '65535' is not a limit: it goes from 1 to 65534"),

@@ -205,6 +205,11 @@ impl RcExample {
             Said::Hello(hello) if hello.gid == Gid::default() => {
                 self.refuse(cx, number, "it names no GID: give it the index of one with -g");
             }
+            // The queue pair would send there, and only the stream's other end has asked for that.
+            Said::Hello(hello) if hello.gid.ip() != from.ip() => {
+                let why = format!("its GID is not the address that it connects from but {}", hello.gid.ip());
+                self.refuse(cx, number, &why);
+            }
             Said::Hello(hello) => {
                 client.hello = Some(hello);
                 cx.resolve_path(hello.gid.ip(), number);

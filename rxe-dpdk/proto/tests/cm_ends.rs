@@ -42,8 +42,10 @@ struct End {
 
 impl End {
     fn new(guid: u64, seed: u8, local: Addresses) -> End {
+        // Nobody sends data, so RTUs alone say that the REP has come.
+        let config = CmConfig::new(guid, [seed; 32]);
         End {
-            cm: Cm::new(CmConfig::new(guid, [seed; 32])),
+            cm: Cm::new(CmConfig { max_rep_resends: 15, unconfirmed_timeout: ms(70_000), ..config }),
             local,
             seen: BTreeMap::new(),
             remote: BTreeMap::new(),

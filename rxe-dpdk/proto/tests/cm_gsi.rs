@@ -95,3 +95,31 @@ fn queue_pair_1_checks_what_matters_and_nothing_else() {
         assert_eq!(read(datagram(1, send, 0xFFFF, GSI_QKEY, len)), Err(DropReason::MadMalformed), "{len}");
     }
 }
+
+/// Answers go to the source: it must be one host's, and of the packet's own IP version.
+#[test]
+fn the_source_of_a_mad_is_one_host() {
+    let mad = mad_of(&rtu(1, 2), 3);
+    let read = |frame: &[u8]| {
+        let Ok(Frame::Roce(packet)) = classify(frame) else { panic!() };
+        read_mad(PortId(0), &packet).map(|(path, _)| path.peer)
+    };
+    let from = |source: Gid, dest: Gid| {
+        let mut tx = TxFrames::default();
+        assert!(write_mad(&mut tx, &MadPath { local: source, peer: dest, ..path() }, 1, Psn::new(0), &mad));
+        tx.frames.remove(0).1
+    };
+    let v4 = |ip: [u8; 4]| Gid::from(std::net::Ipv4Addr::from(ip));
+    let ours = v4([10, 0, 0, 1]);
+    for forged in [[255, 255, 255, 255], [224, 0, 0, 1], [0, 0, 0, 0], [127, 0, 0, 1]] {
+        assert_eq!(read(&from(v4(forged), ours)), Err(DropReason::GsiSource), "{forged:?}");
+    }
+    assert_eq!(read(&from(v4([127, 0, 0, 1]), v4([127, 0, 0, 2]))), Ok(v4([127, 0, 0, 1])));
+    // IPv4-mapped source and destination in an IPv6 packet.
+    for at in [14 + 8, 14 + 24] {
+        let mut frame = from(v6(2), v6(1));
+        assert_eq!(read(&frame), Ok(v6(2)));
+        frame[at..at + 16].copy_from_slice(&ours.0);
+        assert_eq!(read(&frame), Err(DropReason::GsiSource));
+    }
+}

@@ -62,7 +62,7 @@ fn ten_thousand_connections_in_a_row_leave_nothing() {
     for round in 0..10_000u32 {
         // A client with few ids and queue pairs uses each again and again.
         let client = round % 7 + 1;
-        let conn = target.established(numbered(client));
+        let conn = target.established(Req { starting_psn: Psn::new(round), ..numbered(client) });
         if round % 2 == 0 {
             target.feed(&dreq(client, conn.comm_id(), SERVER_QPN)).unwrap();
         } else {
@@ -99,8 +99,10 @@ struct Lossy {
 
 impl Lossy {
     fn new(seed: u8, loss: u32) -> Lossy {
+        // These clients send no data, so their RTUs alone say that they have the REP.
+        let config = CmConfig::new(SERVER_GUID, [seed; 32]);
         Lossy {
-            cm: Cm::new(CmConfig::new(SERVER_GUID, [seed; 32])),
+            cm: Cm::new(CmConfig { max_rep_resends: 15, unconfirmed_timeout: ms(70_000), ..config }),
             local: Addresses::default(),
             now: Instant::from_nanos(1_000_000_000),
             rng: ChaCha12Rng::from_seed([seed ^ 0x5A; 32]),

@@ -243,29 +243,44 @@ fn too_many_connections_are_rejected() {
         CmMessage::Rej(rej) => rej.reason,
         other => panic!("{other:?}"),
     };
+    let requests = |target: &mut Target| -> Vec<_> {
+        let events = target.events().into_iter();
+        events
+            .map(|event| if let CmEvent::ConnectRequest(request) = event { Ok(request.conn) } else { Err(event) })
+            .collect()
+    };
     connect(&mut target, 1);
     connect(&mut target, 2);
-    connect(&mut target, 3);
-    assert_eq!(refused(&mut target), RejReason::NoResources, "two pending");
-    let first = target.events().into_iter().find_map(|event| match event {
-        CmEvent::ConnectRequest(request) => Some(request.conn),
-        _ => None,
-    });
-    let first = first.unwrap();
+    let [Ok(first), Ok(second)] = requests(&mut target)[..] else { panic!() };
     target.accept(first);
     target.cm.established(target.now, first).unwrap();
-    let _rep = target.sent();
+    let (_rep, _established) = (target.sent(), target.events());
     connect(&mut target, 3);
-    assert_eq!(target.sent(), []);
+    assert_eq!((target.sent(), requests(&mut target).len()), (vec![], 1));
     connect(&mut target, 4);
     assert_eq!(refused(&mut target), RejReason::NoQp, "three in all");
     // A connection that is closing counts no more.
     target.cm.disconnect(target.now, first).unwrap();
     let _dreq = target.sent();
     connect(&mut target, 4);
-    assert_eq!(refused(&mut target), RejReason::NoResources, "pending again");
+    assert_eq!(target.sent(), []);
+    let events = requests(&mut target);
+    let [Err(CmEvent::ConnectFailed { conn, reason: ConnectFailure::Evicted, .. }), Ok(_)] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(*conn, second, "the oldest one gives way");
     assert_eq!(target.cm.stats().req_connection_limit.get(), 1);
-    assert_eq!(target.cm.stats().req_pending_limit.get(), 2);
+    assert_eq!(target.cm.stats().pending_evicted.get(), 1);
+
+    // Where none of the pending connections is a peer's.
+    let config = CmConfig { max_pending: 2, ..CmConfig::new(SERVER_GUID, [1; 32]) };
+    let mut target = Target::new(config);
+    for _ in 0..2 {
+        target.req_sent();
+    }
+    connect(&mut target, 1);
+    assert_eq!(refused(&mut target), RejReason::NoResources);
+    assert_eq!(target.cm.stats().req_pending_limit.get(), 1);
 }
 
 #[test]

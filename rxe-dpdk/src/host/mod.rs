@@ -220,6 +220,16 @@ impl Host {
         self.node.routing.is_on_link(ip)
     }
 
+    /// Whether there is a way to `ip`: it is in a network of ours, or there is a route.
+    pub fn has_route(&self, ip: IpAddr) -> bool {
+        self.node.routing.next_hop(ip).is_some()
+    }
+
+    /// Whether `ip` is a broadcast address, of a network of ours or of all.
+    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
+        matches!(ip, IpAddr::V4(v4) if self.node.routing.is_broadcast(v4))
+    }
+
     /// Our addresses, in the order of the configuration; the link-local one comes last.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.node.routing.addresses()

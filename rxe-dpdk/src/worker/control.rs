@@ -3,6 +3,8 @@
 //! It runs on worker 0, between bursts. It owns the CM, one [`Host`] per port and the listen table; it reaches
 //! workers (its own included) through their mailboxes only. What services ask of peers is in [`outbound`].
 
+mod gsi;
+mod inbound;
 mod outbound;
 
 use std::collections::{HashMap, VecDeque};
@@ -10,14 +12,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use rxe_proto::cm::{
-    Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, SidrRequest, read_mad,
-    write_mad,
+    Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, SidrRequest, write_mad,
 };
 use rxe_proto::counters;
 use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
-use rxe_proto::wire::{
-    DropCounters, DropReason, Gid, MacAddr, Path, PathMtu, PortId, Psn, RocePacket, TxQueue, udp_source_port,
-};
+use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId, Psn, TxQueue};
 use rxe_proto::{Duration, Instant};
 
 use super::events::EventLog;
@@ -27,6 +26,8 @@ use super::ports::LocalPort;
 use crate::eal::MulticastFilter;
 use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
 use crate::service::Listen;
+use gsi::GsiQueue;
+use inbound::{Arrival, Inbound};
 use outbound::Outbound;
 
 counters! {
@@ -36,8 +37,12 @@ counters! {
         connect_unclaimed,
         /// Connection requests handed to a service.
         connect_offered,
-        /// Connection requests refused because the peer's MAC could not be found.
+        /// Connection requests dropped because the peer's MAC could not be found.
         connect_unresolved,
+        /// Connection requests dropped because too many others wait for a MAC or for the look at an older connection.
+        connect_waiting_full,
+        /// Connection requests refused because they name a queue pair or id of a connection in use.
+        connect_stale_refused,
         /// Connections that services asked for.
         connect_asked,
         /// Questions for datagram queue pairs that services asked for.
@@ -95,6 +100,8 @@ pub(crate) struct Control {
     listens: Vec<(usize, Listen)>,
     connections: HashMap<ConnId, Placement>,
     outbound: Outbound,
+    inbound: Inbound,
+    gsi: GsiQueue,
     streams: HashMap<StreamId, StreamPlace>,
     by_host_stream: HashMap<(usize, TcpStreamId), StreamId>,
     groups: GroupMembers,
@@ -141,6 +148,10 @@ impl LocalAddresses for Locals<'_> {
     fn path_mtu(&self, port: PortId) -> PathMtu {
         self.0.get(usize::from(port.0)).map_or(PathMtu::Mtu256, |p| p.path_mtu)
     }
+
+    fn is_broadcast(&self, port: PortId, gid: Gid) -> bool {
+        self.0.get(usize::from(port.0)).is_some_and(|p| p.host.is_broadcast(gid.ip()))
+    }
 }
 
 impl Control {
@@ -163,6 +174,8 @@ impl Control {
             listens,
             connections: HashMap::new(),
             outbound: Outbound::default(),
+            inbound: Inbound::default(),
+            gsi: GsiQueue::default(),
             streams: HashMap::new(),
             by_host_stream: HashMap::new(),
             groups: GroupMembers::default(),
@@ -187,27 +200,6 @@ impl Control {
         &self.cm_stats
     }
 
-    /// A packet for queue pair 1.
-    pub(crate) fn handle_gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) {
-        if let Err(reason) = self.gsi(now, port, packet) {
-            tracing::debug!(peer = %packet.src_gid(), reason = reason.name(), "a message to queue pair 1 was dropped");
-            self.drops.count(reason);
-        }
-    }
-
-    fn gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Result<(), DropReason> {
-        let own = self.ports.get_mut(usize::from(port.0)).ok_or(DropReason::ForeignAddress)?;
-        if !own.host.owns(packet.dst_gid().ip()) {
-            return Err(DropReason::ForeignAddress);
-        }
-        let (path, mad) = read_mad(port, packet)?;
-        if !packet.icrc_ok() {
-            return Err(DropReason::IcrcMismatch);
-        }
-        own.host.learn(now, path.peer.ip(), path.peer_mac);
-        self.cm.handle_mad(now, &path, mad, &Locals(&self.ports))
-    }
-
     /// A frame that is not RoCE.
     pub(crate) fn handle_host_frame(&mut self, now: Instant, port: PortId, frame: &[u8], tx: &mut impl TxQueue) {
         let Some(own) = self.ports.get_mut(usize::from(port.0)) else { return };
@@ -221,7 +213,9 @@ impl Control {
         while let Ok(message) = self.inbox.try_recv() {
             self.handle_message(now, message);
         }
+        self.poll_gsi(now);
         self.poll_outbound(now);
+        self.poll_inbound(now);
         if self.cm.next_timeout().is_some_and(|t| t <= now) {
             self.cm.handle_timeout(now);
         }
@@ -241,6 +235,7 @@ impl Control {
         if self.stopping.is_none() {
             self.stopping = Some(now);
             self.stop_outbound();
+            self.stop_inbound();
             let conns: Vec<ConnId> = self.connections.keys().copied().collect();
             for conn in conns {
                 self.disconnect(now, conn);
@@ -294,6 +289,7 @@ impl Control {
             }
             ToControl::ResolvePath { asker, remote } => self.ask_path(now, asker, remote),
             ToControl::Disconnect { conn } => self.disconnect(now, conn),
+            ToControl::Watched { request, in_use } => self.checked(now, request, in_use),
             ToControl::StreamSend { stream, data } => {
                 if let Some(place) = self.streams.get_mut(&stream) {
                     place.unsent.push_back(data);
@@ -338,9 +334,13 @@ impl Control {
     fn handle_cm_event(&mut self, now: Instant, event: CmEvent) {
         match event {
             CmEvent::ConnectRequest(request) => self.offer(now, request),
-            CmEvent::Established { conn } => self.tell_owner(conn, ToWorker::Connected { conn }),
+            CmEvent::Established { conn } => {
+                self.learn_confirmed(now, conn);
+                self.tell_owner(conn, ToWorker::Connected { conn });
+            }
             CmEvent::Disconnected { conn, reason } => self.end_connection(conn, EndReason::Disconnected(reason)),
             CmEvent::ConnectFailed { conn, reason, rej } => {
+                self.forget_check(conn);
                 if let Some(rej) = rej {
                     self.tell_owner(conn, ToWorker::Rejected { conn, rej });
                 }
@@ -365,7 +365,7 @@ impl Control {
         }
     }
 
-    /// Finds the service that claims a request and asks it on the worker where the connection will live.
+    /// Finds the service that claims a request. It is asked when the request's source has proved to exist.
     fn offer(&mut self, now: Instant, request: Box<ConnectRequest>) {
         let conn = request.conn;
         let service = self.listens.iter().find_map(|(service, listen)| match listen {
@@ -386,20 +386,7 @@ impl Control {
             self.reject(now, conn, RejReason::InvalidServiceId, &[]);
             return;
         };
-        let Some(path) = self.path_to(now, &request) else {
-            self.stats.connect_unresolved.inc();
-            if self.events.admits(now) {
-                tracing::info!(peer = %request.peer_gid, "the peer's MAC address is not known yet: refused");
-            }
-            self.reject(now, conn, RejReason::ConsumerDefined, b"peer's MAC address unknown");
-            return;
-        };
-        let worker = self.next_worker();
-        self.stats.connect_offered.inc();
-        let port = usize::from(path.port.0);
-        let placement = Placement { worker, port, peer: request.peer_gid, mac: path.dst_mac, terms: None };
-        self.connections.insert(conn, placement);
-        self.send(worker, ToWorker::ConnectRequest { service, request, path });
+        self.arrive(now, Arrival { service, request });
     }
 
     /// Finds the service that answers questions for datagram queue pairs at a port, and asks it.
@@ -417,6 +404,12 @@ impl Control {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             return;
         };
+        // The service may ask for the way to the peer. Without a route, only this packet tells it.
+        if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0))
+            && !port.host.has_route(request.path.peer.ip())
+        {
+            port.host.learn(now, request.path.peer.ip(), request.path.peer_mac);
+        }
         let worker = self.next_worker();
         self.stats.datagram_offered.inc();
         self.send(worker, ToWorker::DatagramRequest { service, request });
@@ -427,34 +420,6 @@ impl Control {
         let worker = self.next_worker % self.workers.len();
         self.next_worker = worker + 1;
         worker
-    }
-
-    /// Where the queue pair of `request` will send: to the address the REQ names, by the MAC it came from when that
-    /// is the same address, else by our own lookup.
-    fn path_to(&mut self, now: Instant, request: &ConnectRequest) -> Option<Path> {
-        let port = self.ports.get_mut(usize::from(request.path.port.0))?;
-        let dst_mac = if request.peer_gid == request.path.peer {
-            request.path.peer_mac
-        } else {
-            match port.host.resolve(now, request.peer_gid.ip()) {
-                Resolution::Ready { mac, .. } => mac,
-                Resolution::Pending | Resolution::Unreachable => return None,
-            }
-        };
-        let vlan = request.path.vlan.map(|tci| (tci & 0x0FFF) | (u16::from(self.marking.pcp) << 13));
-        Some(Path {
-            port: request.path.port,
-            src_mac: port.mac,
-            dst_mac,
-            vlan,
-            src: request.local_gid,
-            dst: request.peer_gid,
-            // The queue pair number is not known before the service has made one: see `connect` in the worker.
-            udp_src_port: udp_source_port(request.flow_label, 0, request.remote_qpn),
-            traffic_class: self.marking.traffic_class.unwrap_or(request.traffic_class),
-            flow_label: request.flow_label,
-            hop_limit: 64,
-        })
     }
 
     fn end_connection(&mut self, conn: ConnId, reason: EndReason) {

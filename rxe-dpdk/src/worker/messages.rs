@@ -64,6 +64,9 @@ impl fmt::Display for EndReason {
             EndReason::NotEstablished(ConnectFailure::NotAnswered) => {
                 f.write_str("it never came up: the service did not answer in time")
             }
+            EndReason::NotEstablished(ConnectFailure::Evicted) => {
+                f.write_str("it never came up: the peer had not confirmed it when newer requests needed its place")
+            }
             EndReason::NotEstablished(ConnectFailure::Stale) => {
                 f.write_str("it never came up: the peer has asked anew")
             }
@@ -233,6 +236,9 @@ pub(crate) enum ToWorker {
     Disconnected { conn: ConnId, reason: EndReason },
     /// The peer, or the router to it, has another MAC address now.
     PeerMoved { conn: ConnId, mac: MacAddr },
+    /// Look whether the peer of `conn` still uses it, since `request` would replace it; the answer is
+    /// [`ToControl::Watched`].
+    WatchConnection { conn: ConnId, request: ConnId },
     /// Decide about this question for a datagram queue pair; the answer is [`ToControl::ReplyDatagram`].
     DatagramRequest { service: usize, request: Box<SidrRequest> },
     /// The answer to [`ToControl::ResolveDatagram`].
@@ -279,6 +285,8 @@ pub(crate) enum ToControl {
     ResolvePath { asker: Asker, remote: IpAddr },
     /// The service or a dead queue pair wants the connection gone.
     Disconnect { conn: ConnId },
+    /// Whether packets in sequence came for a connection that `request` would replace.
+    Watched { request: ConnId, in_use: bool },
     /// Bytes for the peer of a stream.
     StreamSend { stream: StreamId, data: Vec<u8> },
     /// Close after what was sent.

@@ -184,7 +184,12 @@ impl Runtime {
         let local: Arc<[LocalPort]> = hosts.iter().map(ControlPort::local).collect();
         let identities: Vec<PortIdentity> = local.iter().map(PortIdentity::from).collect();
         let guid = u64::from_be_bytes(hosts[0].mac.eui64(true));
-        let cm = Cm::new(CmConfig { max_connections: config.max_connections, ..CmConfig::new(guid, seeds.next()) });
+        let cm = Cm::new(CmConfig {
+            max_connections: config.max_connections,
+            max_pending: config.max_pending,
+            max_pending_per_peer: config.max_pending_per_peer,
+            ..CmConfig::new(guid, seeds.next())
+        });
         let listens = factories
             .iter()
             .enumerate()

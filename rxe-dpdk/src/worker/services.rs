@@ -2,6 +2,7 @@
 
 mod events;
 mod outbound;
+mod watch;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -103,6 +104,7 @@ pub(crate) struct ServiceHost {
     outbox: Sender<ToControl>,
     stats: Arc<ServiceStats>,
     events: EventLog,
+    watches: watch::Watches,
     capture_order: Option<Box<CaptureOrder>>,
     completions: Vec<WorkCompletion>,
     /// Where starting PSNs come from.
@@ -151,6 +153,7 @@ impl ServiceHost {
             outbox,
             stats,
             events: EventLog::new("events of connections"),
+            watches: watch::Watches::default(),
             capture_order: None,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
@@ -185,6 +188,7 @@ impl ServiceHost {
         if let Some(lost) = &mut self.lost_regions {
             self.stats.regions_lost.add(lost.look(&self.regions));
         }
+        self.poll_watches(now, engine);
         busy
     }
 
@@ -297,6 +301,7 @@ impl ServiceHost {
                 self.connected(now, engine, conn);
             }
             ToWorker::Disconnected { conn, reason } => self.disconnected(now, engine, conn, reason),
+            ToWorker::WatchConnection { conn, request } => self.watch(now, engine, conn, request),
             ToWorker::PeerMoved { conn, mac } => {
                 if let Some(connection) = self.connections.get(&conn) {
                     // A queue pair that is in error has no use for it.

@@ -60,6 +60,10 @@ pub struct RuntimeConfig {
     pub marking: Marking,
     /// Most connections at once.
     pub max_connections: usize,
+    /// Most connections that are not established yet.
+    pub max_pending: usize,
+    /// Most connections that are requested by one address and not established yet.
+    pub max_pending_per_peer: usize,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
     /// Faults to make on purpose, at most [`MAX_FAULTS`](super::MAX_FAULTS). None cost nothing.
@@ -77,6 +81,8 @@ impl Default for RuntimeConfig {
             idle: IdlePolicy::Spin,
             marking: Marking::default(),
             max_connections: 16_384,
+            max_pending: 8192,
+            max_pending_per_peer: 4096,
             engine: EngineConfig::default(),
             faults: Vec::new(),
             seed: system_seed(),

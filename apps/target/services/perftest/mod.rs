@@ -184,6 +184,12 @@ impl Perftest {
             }
             return;
         }
+        // The queue pair would send there, and only the stream's other end has asked for that.
+        if record.gid.ip() != client.from.ip() {
+            let why = format!("its GID is not the address that it connects from but {}", record.gid.ip());
+            self.refuse(cx, number, &why);
+            return;
+        }
         let known = client.path.as_ref().filter(|(gid, _)| *gid == record.gid).map(|(_, path)| path.clone());
         let Some(path) = known else {
             client.waiting = Some(record);

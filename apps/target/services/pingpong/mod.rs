@@ -194,6 +194,11 @@ impl Pingpong {
             let used = lines.iter().find(|line| line.is_used()).copied();
             client.waiting.extend(lines);
             match used {
+                // The queue pairs would send there, and only the stream's other end has asked for that.
+                Some(line) if line.gid.ip() != client.from.ip() => {
+                    let why = format!("its GID is not the address that it connects from but {}", line.gid.ip());
+                    self.refuse(cx, number, &why);
+                }
                 Some(line) if !asked => cx.resolve_path(line.gid.ip(), self.tag | number),
                 Some(_) => {}
                 None => self.refuse(cx, number, "it names no queue pair"),

@@ -119,6 +119,9 @@ impl Cm {
         self.stats.rx_rep.inc();
         let (ours, theirs) = (rep.remote_comm_id, rep.local_comm_id);
         if let Some(conn) = self.connections.by_ids(ours, theirs) {
+            if !conn.is_from_peer(path) {
+                return Err(self.foreign());
+            }
             let id = conn.id;
             return self.on_repeated_rep(id);
         }
@@ -130,13 +133,16 @@ impl Cm {
             let _fits = self.send_rej(path, transaction_id, (ours, theirs), Answered::Rep, reason, &[], &[]);
             return Ok(());
         };
+        if !conn.is_from_peer(path) {
+            return Err(self.foreign());
+        }
         if self.events_full() {
             self.stats.event_queue_full.inc();
             return Err(DropReason::CmLimit);
         }
-        let reply = connect_reply(conn, rep);
+        let (id, reply) = (conn.id, connect_reply(conn, rep));
         let peer = Peer { guid: rep.local_ca_guid, gid: conn.path.peer };
-        self.end_stale_of(now, peer, theirs, rep.local_qpn);
+        self.end_stale_of(now, peer, theirs, rep.local_qpn, id);
         self.connections.set_peer(ours, rep.local_ca_guid, theirs, rep.local_qpn);
         let deadline = now + self.config.answer_timeout;
         self.connections.transition(&mut self.timers, ours, State::RepReceived, Some(deadline));

@@ -13,9 +13,12 @@ pub struct CmConfig {
     /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP), or
     /// refused to the user who wants to connect.
     pub max_connections: usize,
-    /// Most connections that are not established yet. More are rejected with reason 3 (no resources), or refused to
-    /// the user who wants to connect.
+    /// Most connections that are not established yet. For a peer's further request the oldest one that a peer has
+    /// requested and not confirmed is given up; the user who wants to connect is refused.
     pub max_pending: usize,
+    /// Most connections that are requested by peers of one address and not established yet. More are rejected with
+    /// reason 3 (no resources).
+    pub max_pending_per_peer: usize,
     /// Most connections that are over but whose ids are still kept. Beyond that the oldest is forgotten, which only
     /// costs its retransmissions.
     pub max_closing: usize,
@@ -33,6 +36,13 @@ pub struct CmConfig {
     pub min_resend: Duration,
     /// The longest time between two REQs, REPs, DREQs or SIDR_REQs, whatever was asked for.
     pub max_resend: Duration,
+    /// How often a REP is sent again unless the REQ comes again, at most; each copy of a REQ yields one more than this.
+    pub max_rep_resends: u8,
+    /// The longest time between two REPs, whatever the peer asks for.
+    pub max_rep_resend: Duration,
+    /// How long a request that was accepted waits for the peer's confirmation, from the REQ's last copy on, or from the
+    /// end of what an MRA of the peer asks for.
+    pub unconfirmed_timeout: Duration,
     /// The longest time that an MRA of the peer may put off the next REQ or REP.
     pub max_service_timeout: Duration,
     /// What our MRAs ask for when a REP comes again before the user has confirmed: 4.096 us * 2^this. It is a promise:
@@ -57,6 +67,7 @@ impl CmConfig {
             seed,
             max_connections: 1 << 16,
             max_pending: 1 << 13,
+            max_pending_per_peer: 1 << 12,
             max_closing: 1 << 16,
             max_sidr: 1 << 12,
             max_transmits: 1 << 14,
@@ -65,6 +76,10 @@ impl CmConfig {
             answer_timeout: Duration::from_secs(90),
             min_resend: Duration::from_millis(50),
             max_resend: Duration::from_secs(20),
+            max_rep_resends: 2,
+            max_rep_resend: Duration::from_secs(2),
+            // Longer than a Linux initiator waits before its second REQ, 6.4 s.
+            unconfirmed_timeout: Duration::from_secs(8),
             // Linux sends service timeout 24 (68.7 s).
             max_service_timeout: Duration::from_secs(80),
             // 4.3 s, about the time after which a REP comes again anyway.

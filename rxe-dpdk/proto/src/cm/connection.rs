@@ -1,6 +1,6 @@
 //! One connection: what is remembered of it, and its states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::timers::{TimerKey, Timers, time_of};
 use super::{CmConfig, ConnId, MadPath};
@@ -39,6 +39,10 @@ pub(super) enum State {
     RepSent {
         rep: Mad,
         resends: u8,
+        /// When the request is given up if nothing comes from the peer.
+        expires: Instant,
+        /// The peer has asked for more time by an MRA, so it has the REP.
+        deferred: bool,
     },
     ReqSent {
         req: Mad,
@@ -70,7 +74,7 @@ impl State {
     }
 
     /// Not established yet.
-    fn is_pending(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         matches!(self, State::ReqReceived | State::RepSent { .. } | State::ReqSent { .. } | State::RepReceived)
     }
 
@@ -86,6 +90,9 @@ pub(super) struct Peer {
     pub guid: u64,
     pub gid: Gid,
 }
+
+/// Peer, communication id, queue pair, PSN, service and transaction of a REQ.
+type RequestKey = (Peer, u32, u32, u32, u64, u64);
 
 /// A connection.
 #[derive(Debug)]
@@ -118,6 +125,8 @@ pub(super) struct Connection {
     deadline: Option<Instant>,
     /// Place in the order of closing connections.
     closing: Option<u64>,
+    /// Place in the order of the peers' unconfirmed requests.
+    unconfirmed: Option<u64>,
 }
 
 impl Connection {
@@ -151,6 +160,7 @@ impl Connection {
             timewait: time_of(req.primary.ack_timeout).clamp(config.min_timewait, config.max_timewait),
             deadline: None,
             closing: None,
+            unconfirmed: None,
         }
     }
 
@@ -184,6 +194,7 @@ impl Connection {
             timewait: time_of(req.primary.ack_timeout).clamp(config.min_timewait, config.max_timewait),
             deadline: None,
             closing: None,
+            unconfirmed: None,
         }
     }
 
@@ -195,6 +206,17 @@ impl Connection {
     /// Whether we are the side that asked.
     pub fn is_active(&self) -> bool {
         self.req_psn.is_none()
+    }
+
+    /// Whether a message came along `path` from the peer of this connection.
+    pub fn is_from_peer(&self, path: &MadPath) -> bool {
+        self.path.port == path.port && self.peer.gid == path.peer
+    }
+
+    /// What its REQ is recognized by once it is over.
+    fn request_key(&self) -> Option<RequestKey> {
+        let psn = self.req_psn?.get();
+        Some((self.peer, self.remote_comm_id, self.remote_qpn, psn, self.service_id.0, self.transaction_id))
     }
 
     /// Whether `req`, which has the same communication id, is the one that made this connection.
@@ -214,16 +236,25 @@ impl Connection {
 
 /// All connections, found by our communication id, or by what their REQ said. Keeps the numbers of pending and open
 /// ones.
+///
+/// A peer's communication id or queue pair may have two owners for a while: an established connection, and a request
+/// that would replace it.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     by_comm_id: BTreeMap<u32, Connection>,
-    /// By the peer's communication id, until timewait.
-    by_remote_comm_id: BTreeMap<(Peer, u32), u32>,
-    /// By the peer's queue pair, until timewait.
-    by_remote_qpn: BTreeMap<(Peer, u32), u32>,
+    /// Peer, the peer's communication id, our communication id, until timewait.
+    by_remote_comm_id: BTreeSet<(Peer, u32, u32)>,
+    /// Peer, the peer's queue pair, our communication id, until timewait.
+    by_remote_qpn: BTreeSet<(Peer, u32, u32)>,
+    /// REQs of the connections in timewait.
+    finished: BTreeMap<RequestKey, u32>,
     /// The closing ones, the oldest first.
     closing: BTreeMap<u64, u32>,
-    next_closing: u64,
+    /// Requests of peers that are not confirmed, the oldest first.
+    unconfirmed: BTreeMap<u64, u32>,
+    /// How many of them each address has.
+    unconfirmed_of: BTreeMap<Gid, usize>,
+    next_place: u64,
     pending: usize,
 }
 
@@ -280,35 +311,67 @@ impl Connections {
         self.get(local).filter(|conn| matches!(conn.state, State::ReqSent { .. }))
     }
 
-    /// The connection with a communication id of a peer.
-    pub fn by_remote_comm_id(&self, peer: Peer, comm_id: u32) -> Option<&Connection> {
-        self.get(*self.by_remote_comm_id.get(&(peer, comm_id))?)
+    /// The connections with a communication id of a peer.
+    pub fn with_remote_comm_id(&self, peer: Peer, comm_id: u32) -> impl Iterator<Item = &Connection> {
+        let range = (peer, comm_id, 0)..=(peer, comm_id, u32::MAX);
+        self.by_remote_comm_id.range(range).filter_map(|&(_, _, own)| self.get(own))
     }
 
-    /// The connection with a queue pair of a peer.
-    pub fn by_remote_qpn(&self, peer: Peer, qpn: u32) -> Option<&Connection> {
-        self.get(*self.by_remote_qpn.get(&(peer, qpn))?)
+    /// The connections with a queue pair of a peer.
+    pub fn with_remote_qpn(&self, peer: Peer, qpn: u32) -> impl Iterator<Item = &Connection> {
+        let range = (peer, qpn, 0)..=(peer, qpn, u32::MAX);
+        self.by_remote_qpn.range(range).filter_map(|&(_, _, own)| self.get(own))
     }
 
-    /// Adds a connection in its first state. Its keys must be free; one that we have asked for has none yet.
-    pub fn insert(&mut self, conn: Connection) {
+    /// The connections that a new one with these numbers of the peer makes stale.
+    pub fn rivals(&self, peer: Peer, remote_comm_id: u32, remote_qpn: u32) -> impl Iterator<Item = &Connection> {
+        let same_id = self.with_remote_comm_id(peer, remote_comm_id);
+        let same_qpn = self.with_remote_qpn(peer, remote_qpn).filter(move |c| c.remote_comm_id != remote_comm_id);
+        same_id.chain(same_qpn)
+    }
+
+    /// Whether a REQ made a connection that is in timewait now.
+    pub fn is_finished(&self, peer: Peer, transaction_id: u64, req: &Req) -> bool {
+        let psn = req.starting_psn.get();
+        let key = (peer, req.local_comm_id, req.local_qpn, psn, req.service_id.0, transaction_id);
+        self.finished.contains_key(&key)
+    }
+
+    /// How many unconfirmed requests an address has.
+    pub fn unconfirmed_of(&self, peer: Gid) -> usize {
+        self.unconfirmed_of.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// The peers' request that has been unconfirmed for the longest time.
+    pub fn oldest_unconfirmed(&self) -> Option<u32> {
+        self.unconfirmed.first_key_value().map(|(_, &comm_id)| comm_id)
+    }
+
+    /// Adds a connection in its first state. One that we have asked for has no keys yet.
+    pub fn insert(&mut self, mut conn: Connection) {
         let comm_id = conn.id.comm_id();
         self.pending += usize::from(conn.state.is_pending());
         if !matches!(conn.state, State::ReqSent { .. }) {
-            self.by_remote_comm_id.insert((conn.peer, conn.remote_comm_id), comm_id);
-            self.by_remote_qpn.insert((conn.peer, conn.remote_qpn), comm_id);
+            self.by_remote_comm_id.insert((conn.peer, conn.remote_comm_id, comm_id));
+            self.by_remote_qpn.insert((conn.peer, conn.remote_qpn, comm_id));
+        }
+        if matches!(conn.state, State::ReqReceived) {
+            self.next_place += 1;
+            conn.unconfirmed = Some(self.next_place);
+            self.unconfirmed.insert(self.next_place, comm_id);
+            *self.unconfirmed_of.entry(conn.peer.gid).or_default() += 1;
         }
         self.by_comm_id.insert(comm_id, conn);
     }
 
-    /// Notes what the answer to our REQ tells of the peer. The keys must be free.
+    /// Notes what the answer to our REQ tells of the peer.
     pub fn set_peer(&mut self, comm_id: u32, guid: u64, remote_comm_id: u32, remote_qpn: u32) {
         let Some(conn) = self.by_comm_id.get_mut(&comm_id) else { return };
         conn.peer.guid = guid;
         conn.remote_comm_id = remote_comm_id;
         conn.remote_qpn = remote_qpn;
-        self.by_remote_comm_id.insert((conn.peer, remote_comm_id), comm_id);
-        self.by_remote_qpn.insert((conn.peer, remote_qpn), comm_id);
+        self.by_remote_comm_id.insert((conn.peer, remote_comm_id, comm_id));
+        self.by_remote_qpn.insert((conn.peer, remote_qpn, comm_id));
     }
 
     /// Moves a connection to another state with another deadline. In timewait its peer may use its numbers again.
@@ -319,14 +382,19 @@ impl Connections {
         self.pending += usize::from(conn.state.is_pending());
         timers.set(TimerKey::Connection(comm_id), &mut conn.deadline, deadline);
         if conn.state.is_closing() && conn.closing.is_none() {
-            conn.closing = Some(self.next_closing);
-            self.closing.insert(self.next_closing, comm_id);
-            self.next_closing += 1;
+            self.next_place += 1;
+            conn.closing = Some(self.next_place);
+            self.closing.insert(self.next_place, comm_id);
         }
+        let unconfirmed = if conn.state.is_pending() { None } else { conn.unconfirmed.take() };
+        let (peer, remote_comm_id, remote_qpn) = (conn.peer, conn.remote_comm_id, conn.remote_qpn);
         if matches!(conn.state, State::Timewait) {
-            let (peer, remote_comm_id, remote_qpn) = (conn.peer, conn.remote_comm_id, conn.remote_qpn);
+            if let Some(key) = conn.request_key() {
+                self.finished.insert(key, comm_id);
+            }
             self.release_keys(peer, remote_comm_id, remote_qpn, comm_id);
         }
+        self.release_unconfirmed(peer.gid, unconfirmed);
     }
 
     /// Sets the deadline alone.
@@ -344,16 +412,28 @@ impl Connections {
         if let Some(place) = conn.closing {
             self.closing.remove(&place);
         }
+        if let Some(key) = conn.request_key()
+            && self.finished.get(&key) == Some(&comm_id)
+        {
+            self.finished.remove(&key);
+        }
+        self.release_unconfirmed(conn.peer.gid, conn.unconfirmed);
         self.release_keys(conn.peer, conn.remote_comm_id, conn.remote_qpn, comm_id);
     }
 
     fn release_keys(&mut self, peer: Peer, remote_comm_id: u32, remote_qpn: u32, comm_id: u32) {
-        // In timewait a newer connection may own them already.
-        if self.by_remote_comm_id.get(&(peer, remote_comm_id)) == Some(&comm_id) {
-            self.by_remote_comm_id.remove(&(peer, remote_comm_id));
-        }
-        if self.by_remote_qpn.get(&(peer, remote_qpn)) == Some(&comm_id) {
-            self.by_remote_qpn.remove(&(peer, remote_qpn));
+        self.by_remote_comm_id.remove(&(peer, remote_comm_id, comm_id));
+        self.by_remote_qpn.remove(&(peer, remote_qpn, comm_id));
+    }
+
+    fn release_unconfirmed(&mut self, peer: Gid, place: Option<u64>) {
+        let Some(place) = place else { return };
+        self.unconfirmed.remove(&place);
+        if let Some(count) = self.unconfirmed_of.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.unconfirmed_of.remove(&peer);
+            }
         }
     }
 }

@@ -64,6 +64,9 @@ impl Cm {
             self.send_drep(path, transaction_id, dreq);
             return Ok(());
         };
+        if !conn.is_from_peer(path) {
+            return Err(self.foreign());
+        }
         // Ids without the queue pair are a guess or a mix-up. A connection not accepted has none yet.
         if !conn.has_qpn(dreq.remote_qpn) {
             // [CM-DREQ-ANSWER]
@@ -92,11 +95,14 @@ impl Cm {
     }
 
     /// A DREP: the peer agrees that it is over.
-    pub(super) fn on_drep(&mut self, now: Instant, drep: &Drep) -> Result<(), DropReason> {
+    pub(super) fn on_drep(&mut self, now: Instant, path: &MadPath, drep: &Drep) -> Result<(), DropReason> {
         self.stats.rx_drep.inc();
         let Some(conn) = self.connections.by_ids(drep.remote_comm_id, drep.local_comm_id) else {
             return Err(self.unknown_id());
         };
+        if !conn.is_from_peer(path) {
+            return Err(self.foreign());
+        }
         match conn.state.name() {
             ConnState::ReqReceived
             | ConnState::RepSent
@@ -151,7 +157,9 @@ impl Cm {
 
     fn start_disconnect(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
-        let (resends, deadline) = (conn.max_resends, now + conn.resend_after);
+        // A peer that has not confirmed may not be one that sent the REQ.
+        let most = if conn.state.is_pending() { self.config.max_rep_resends } else { u8::MAX };
+        let (resends, deadline) = (conn.max_resends.min(most), now + conn.resend_after);
         let Some(dreq) = self.send_dreq(comm_id) else { return };
         let state = State::DreqSent { dreq, resends };
         self.connections.transition(&mut self.timers, comm_id, state, Some(deadline));

@@ -10,7 +10,7 @@ use crate::wire::{Gid, PathMtu, Psn};
 /// Something that the user of a [`Cm`](super::Cm) must know.
 ///
 /// A connection starts with one `ConnectRequest`, or with the user's own [`connect`](super::Cm::connect), and ends with
-/// exactly one `ConnectFailed` or `Disconnected`, unless the user rejects it: then nothing more comes. `Disconnected`
+/// exactly one `ConnectFailed` or `Disconnected`, unless the user rejects or drops it: then nothing more comes. `Disconnected`
 /// follows `Established` or the user's own [`disconnect`](super::Cm::disconnect); `ConnectFailed` comes before either,
 /// perhaps before the user has answered.
 ///
@@ -94,6 +94,17 @@ pub enum ConnectFailure {
     NotAnswered,
     /// The same queue pair or communication id of the same peer came with a new REQ or REP.
     Stale,
+    /// The peer's request was unconfirmed and the oldest one when there were too many.
+    Evicted,
+}
+
+/// A request of a peer that the connection manager has rejected itself, for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedRequest {
+    /// The source of the packet.
+    pub peer: Gid,
+    /// What is wrong, as the end of a sentence.
+    pub why: &'static str,
 }
 
 /// Why a datagram queue pair is not to be had.

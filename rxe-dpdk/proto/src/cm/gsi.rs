@@ -1,6 +1,7 @@
 //! Queue pair 1: MADs out of packets, and frames around MADs.
 
 use super::MadPath;
+use super::passive::is_host;
 use crate::transport::Qpn;
 use crate::wire::mad::{GSI_QKEY, MAD_LEN};
 use crate::wire::{
@@ -29,6 +30,14 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
     if packet.transport() != Transport::Ud || packet.opcode() != Opcode::SendOnly {
         return Err(DropReason::QpWrongTransport);
     }
+    // An answer would leave by the other IP version, or for more than one host.
+    let (local, peer) = (packet.dst_gid(), packet.src_gid());
+    if peer.is_ipv4() != packet.is_ipv4() || local.is_ipv4() != packet.is_ipv4() || !is_host(peer.ip()) {
+        return Err(DropReason::GsiSource);
+    }
+    if peer.ip().is_loopback() && !local.ip().is_loopback() {
+        return Err(DropReason::GsiSource);
+    }
     // Full and limited members of the default partition.
     if packet.bth().pkey() & 0x7FFF != DEFAULT_PKEY & 0x7FFF {
         return Err(DropReason::PkeyMismatch);
@@ -45,8 +54,8 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
         local_mac: packet.dst_mac(),
         peer_mac: packet.src_mac(),
         vlan: packet.vlan(),
-        local: packet.dst_gid(),
-        peer: packet.src_gid(),
+        local,
+        peer,
         traffic_class: packet.traffic_class(),
     };
     Ok((path, packet.payload()))

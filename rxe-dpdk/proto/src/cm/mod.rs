@@ -48,9 +48,17 @@
 //! # Who is believed
 //!
 //! Messages are matched by communication ids, as every implementation does; transaction ids are echoed and never
-//! checked. A REQ is the same as an earlier one if GUID, source address, communication id, queue pair, PSN and service
+//! checked. A message for a connection counts only if it comes from the address of the connection's peer. A REQ must
+//! come from the address that it names as the peer's, since that is where our queue pair sends.
+//!
+//! A REQ is the same as an earlier one if GUID, source address, communication id, queue pair, PSN and service
 //! agree. If only the queue pair or only the communication id of a REQ or REP is known already, the peer has restarted:
-//! the old connection ends ([`DisconnectReason::Stale`]) and the new one is served.
+//! the old connection ends ([`DisconnectReason::Stale`]) when the new one is accepted. Before that, the user can find
+//! out by [`Cm::replaced_by`] and the old connection's queue pair whether that is so.
+//!
+//! Until a peer has confirmed a connection, its address may be forged. So one REQ yields few REPs, in short time
+//! ([`CmConfig::max_rep_resends`]), one address has a share of the pending connections, and when there are as many as
+//! allowed, the oldest unconfirmed one gives way.
 
 mod active;
 mod config;
@@ -76,7 +84,7 @@ pub use config::CmConfig;
 pub use connection::ConnState;
 pub use events::{
     AcceptParams, CmError, CmEvent, ConnectFailure, ConnectParams, ConnectReply, ConnectRequest, DatagramReply,
-    DisconnectReason, ResolveFailure, ResolveParams, SidrReply, SidrRequest,
+    DisconnectReason, RefusedRequest, ResolveFailure, ResolveParams, SidrReply, SidrRequest,
 };
 pub use gsi::{MAD_FRAME_LEN_MAX, read_mad, write_mad};
 pub use ids::{ConnId, SidrId};
@@ -137,6 +145,7 @@ pub struct Cm {
     timers: Timers,
     events: VecDeque<CmEvent>,
     transmits: VecDeque<MadTransmit>,
+    refusals: VecDeque<RefusedRequest>,
     stats: Arc<CmStats>,
 }
 
@@ -153,6 +162,7 @@ impl Cm {
             timers: Timers::default(),
             events: VecDeque::new(),
             transmits: VecDeque::new(),
+            refusals: VecDeque::new(),
             stats: Arc::new(CmStats::default()),
         }
     }
@@ -182,11 +192,11 @@ impl Cm {
         let transaction_id = header.transaction_id;
         match message {
             CmMessage::Req(req) => self.on_req(now, path, transaction_id, &req, local),
-            CmMessage::Mra(mra) => self.on_mra(now, &mra),
+            CmMessage::Mra(mra) => self.on_mra(now, path, &mra),
             CmMessage::Rej(rej) => self.on_rej(now, path, &rej),
-            CmMessage::Rtu(rtu) => self.on_rtu(&rtu),
+            CmMessage::Rtu(rtu) => self.on_rtu(path, &rtu),
             CmMessage::Dreq(dreq) => self.on_dreq(now, path, transaction_id, &dreq),
-            CmMessage::Drep(drep) => self.on_drep(now, &drep),
+            CmMessage::Drep(drep) => self.on_drep(now, path, &drep),
             CmMessage::SidrReq(req) => self.on_sidr_req(now, path, transaction_id, &req, local),
             CmMessage::Rep(rep) => self.on_rep(now, path, transaction_id, &rep),
             CmMessage::SidrRep(rep) => self.on_sidr_rep(&rep),
@@ -210,6 +220,11 @@ impl Cm {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()
+    }
+
+    /// The next request of a peer that was rejected without asking the user.
+    pub fn poll_refusal(&mut self) -> Option<RefusedRequest> {
+        self.refusals.pop_front()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
@@ -308,6 +323,12 @@ impl Cm {
     fn unknown_id(&self) -> DropReason {
         self.stats.rx_unknown_id.inc();
         DropReason::CmUnknownId
+    }
+
+    /// Counts a message for a connection that does not come from its peer.
+    fn foreign(&self) -> DropReason {
+        self.stats.rx_foreign.inc();
+        DropReason::CmForeign
     }
 
     /// Whether the user has so many events unread that no new request is taken in.

@@ -1,27 +1,44 @@
 //! MRA: somebody needs more time to answer.
 
-use super::connection::Connection;
+use super::connection::{Connection, State};
 use super::timers::time_of;
-use super::{Cm, ConnState};
+use super::{Cm, ConnState, MadPath};
 use crate::Instant;
 use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Mra};
 
 impl Cm {
     /// An MRA of our REQ or REP: the peer's application is slow, so the message need not go again that soon.
-    pub(super) fn on_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), DropReason> {
+    pub(super) fn on_mra(&mut self, now: Instant, path: &MadPath, mra: &Mra) -> Result<(), DropReason> {
         self.stats.rx_mra.inc();
         let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
         let Some(conn) = self.connections.by_ids(ours, theirs).or_else(|| self.connections.requested(ours)) else {
             return Err(self.unknown_id());
         };
+        if !conn.is_from_peer(path) {
+            return Err(self.foreign());
+        }
         if !is_waited_for(conn, mra.answered) {
             return Err(self.unexpected());
         }
         // On top of the time that the peer promises: the way of its answer to us, as generous as Linux is.
         // [CM-MRA]
         let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
-        self.connections.set_deadline(&mut self.timers, ours, now + wait);
+        let until = now + wait;
+        if let Some(conn) = self.connections.get_mut(ours)
+            && let State::RepSent { resends, expires, deferred, .. } = &mut conn.state
+        {
+            // Once: a peer must not hold a queue pair for as long as it likes.
+            if *deferred {
+                self.stats.rx_mra_again.inc();
+                return Err(DropReason::CmDuplicate);
+            }
+            *deferred = true;
+            // The peer has the REP; one more finds out whether its RTU was lost.
+            *resends = 1;
+            *expires = until + self.config.unconfirmed_timeout;
+        }
+        self.connections.set_deadline(&mut self.timers, ours, until);
         self.stats.mra_honoured.inc();
         Ok(())
     }

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use super::connection::{Connection, Mad, Peer, State};
 use super::{
     AcceptParams, Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectRequest, DisconnectReason,
-    LocalAddresses, MadPath,
+    LocalAddresses, MadPath, RefusedRequest,
 };
-use crate::Instant;
 use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Rep, Req, Rtu};
 use crate::wire::{DropReason, Gid, PathMtu};
+use crate::{Duration, Instant};
 
 /// What a REQ says, once it is known to be good.
 struct Checked {
@@ -22,7 +22,17 @@ struct Checked {
 struct Refusal {
     reason: RejReason,
     ari: Vec<u8>,
+    why: &'static str,
 }
+
+impl Refusal {
+    fn new(reason: RejReason, why: &'static str) -> Refusal {
+        Refusal { reason, ari: Vec::new(), why }
+    }
+}
+
+/// Most refusals that wait for [`Cm::poll_refusal`].
+const MAX_REFUSALS: usize = 64;
 
 impl Cm {
     /// Grants a connection: sends the REP, again and again until the peer confirms or its retries are used up.
@@ -54,15 +64,47 @@ impl Cm {
         });
         // [CM-TRANSACTION]
         let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
-        let (resends, deadline) = (connection.max_resends, now + connection.resend_after);
+        let (resends, resend_after) = self.rep_resends(connection);
+        let (peer, remote_comm_id, remote_qpn) = (connection.peer, connection.remote_comm_id, connection.remote_qpn);
+        // [CM-STALE-ACCEPT]
+        self.end_stale_of(now, peer, remote_comm_id, remote_qpn, conn);
         let rep = self.send(&path, transaction_id, &rep);
         if let Some(connection) = self.connections.get_mut(conn.comm_id()) {
             connection.local_qpn = Some(params.qpn);
         }
-        let state = State::RepSent { rep, resends };
+        let expires = now + self.config.unconfirmed_timeout;
+        let deadline = if resends > 0 { expires.min(now + resend_after) } else { expires };
+        let state = State::RepSent { rep, resends, expires, deferred: false };
         self.connections.transition(&mut self.timers, conn.comm_id(), state, Some(deadline));
         self.stats.accepted.inc();
         Ok(())
+    }
+
+    /// Forgets a request of a peer without an answer. The peer may send its REQ again, and that is then a new request.
+    ///
+    /// # Errors
+    ///
+    /// [`CmError`]: the connection is gone, or was answered.
+    pub fn discard(&mut self, conn: ConnId) -> Result<(), CmError> {
+        let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
+        if connection.state.name() != ConnState::ReqReceived {
+            return Err(CmError::WrongState);
+        }
+        self.stats.req_dropped.inc();
+        self.connections.remove(&mut self.timers, conn.comm_id());
+        Ok(())
+    }
+
+    /// The established connections that end when the request `conn` is accepted, because the peer names a queue pair or
+    /// communication id of theirs as its own.
+    ///
+    /// Anybody who knows these numbers can send such a REQ in the peer's name. As long as one of these connections
+    /// receives packets in sequence, the peer has not forgotten it: then [`reject`](Self::reject) the request.
+    #[must_use]
+    pub fn replaced_by(&self, conn: ConnId) -> Vec<ConnId> {
+        let Some(new) = self.connections.by_id(conn) else { return Vec::new() };
+        let rivals = self.connections.rivals(new.peer, new.remote_comm_id, new.remote_qpn);
+        rivals.filter(|old| old.state.name() == ConnState::Established).map(|old| old.id).collect()
     }
 
     /// The first valid packet came to the connection's queue pair: the peer has our REP, whatever became of its RTU.
@@ -100,12 +142,17 @@ impl Cm {
         self.stats.rx_req.inc();
         // [CM-CLONE]
         let peer = Peer { guid: req.local_ca_guid, gid: path.peer };
-        if let Some(conn) = self.connections.by_remote_comm_id(peer, req.local_comm_id)
-            && conn.is_repetition(req)
-        {
+        let mut same_id = self.connections.with_remote_comm_id(peer, req.local_comm_id);
+        let repeated = same_id.find(|conn| conn.is_repetition(req)).map(|conn| conn.id.comm_id());
+        drop(same_id);
+        if let Some(comm_id) = repeated {
             // [CM-REQ-DUP]
-            let comm_id = conn.id.comm_id();
-            return self.on_repeated_req(comm_id);
+            return self.on_repeated_req(now, comm_id);
+        }
+        // A copy that was late on its way: the peer is done with this connection.
+        if self.connections.is_finished(peer, transaction_id, req) {
+            self.stats.rx_req_duplicate_late.inc();
+            return Err(DropReason::CmDuplicate);
         }
         let checked = match self.check_req(path, req, local) {
             Ok(checked) => checked,
@@ -116,16 +163,32 @@ impl Cm {
             return Err(DropReason::CmLimit);
         }
         // [CM-STALE-ACCEPT]
-        self.end_stale_of(now, peer, req.local_comm_id, req.local_qpn);
+        // Attempts of the peer that this one replaces make room for it. An established connection is another matter: it
+        // goes when the new one is accepted, and not before.
+        let rivals = self.connections.rivals(peer, req.local_comm_id, req.local_qpn);
+        let (attempts, replaced): (Vec<_>, Vec<_>) =
+            rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);
+        let leaving = attempts.len() + replaced.len();
         // [CM-LIMITS]
-        if self.connections.open() >= self.config.max_connections {
+        if self.connections.open() >= self.config.max_connections + leaving {
             self.stats.req_connection_limit.inc();
-            return self.refuse_req(path, transaction_id, req, &Refusal { reason: RejReason::NoQp, ari: vec![] });
+            let refusal = Refusal::new(RejReason::NoQp, "there are as many connections as allowed");
+            return self.refuse_req(path, transaction_id, req, &refusal);
         }
         // [CM-LIMITS]
-        if self.connections.pending() >= self.config.max_pending {
+        if self.connections.unconfirmed_of(peer.gid) >= self.config.max_pending_per_peer + attempts.len() {
+            self.stats.req_peer_limit.inc();
+            let refusal =
+                Refusal::new(RejReason::NoResources, "this address has as many pending connections as it may have");
+            return self.refuse_req(path, transaction_id, req, &refusal);
+        }
+        for (comm_id, _) in attempts {
+            self.end_stale(now, comm_id);
+        }
+        // [CM-LIMITS]
+        if self.connections.pending() >= self.config.max_pending && !self.evict_unconfirmed() {
             self.stats.req_pending_limit.inc();
-            let refusal = Refusal { reason: RejReason::NoResources, ari: vec![] };
+            let refusal = Refusal::new(RejReason::NoResources, "there are as many pending connections as allowed");
             return self.refuse_req(path, transaction_id, req, &refusal);
         }
 
@@ -139,12 +202,25 @@ impl Cm {
         Ok(())
     }
 
+    /// Gives up the oldest request of a peer that is not confirmed, for a newer one. Its REQ may come again.
+    fn evict_unconfirmed(&mut self) -> bool {
+        let oldest = self.connections.oldest_unconfirmed().and_then(|comm_id| self.connections.get(comm_id));
+        let Some(id) = oldest.map(|conn| conn.id) else { return false };
+        self.stats.pending_evicted.inc();
+        self.events.push_back(CmEvent::failed(id, ConnectFailure::Evicted));
+        self.connections.remove(&mut self.timers, id.comm_id());
+        true
+    }
+
     /// An RTU: the peer is ready.
-    pub(super) fn on_rtu(&mut self, rtu: &Rtu) -> Result<(), DropReason> {
+    pub(super) fn on_rtu(&mut self, path: &MadPath, rtu: &Rtu) -> Result<(), DropReason> {
         self.stats.rx_rtu.inc();
         let Some(conn) = self.connections.by_ids(rtu.remote_comm_id, rtu.local_comm_id) else {
             return Err(self.unknown_id());
         };
+        if !conn.is_from_peer(path) {
+            return Err(self.foreign());
+        }
         match conn.state.name() {
             _ if conn.is_active() => Err(self.unexpected()),
             ConnState::ReqReceived | ConnState::ReqSent | ConnState::RepReceived => Err(self.unexpected()),
@@ -170,35 +246,60 @@ impl Cm {
         self.events.push_back(CmEvent::failed(id, ConnectFailure::NotAnswered));
     }
 
+    /// How often the REP of a connection is sent again, and how long after the one before: what the REQ asks for, within
+    /// our own bounds.
+    fn rep_resends(&self, conn: &Connection) -> (u8, Duration) {
+        (conn.max_resends.min(self.config.max_rep_resends), conn.resend_after.min(self.config.max_rep_resend))
+    }
+
     /// No RTU in time: sends the REP again, or gives up.
     pub(super) fn rep_timeout(&mut self, now: Instant, comm_id: u32) {
+        let Some(conn) = self.connections.get(comm_id) else { return };
+        let (_, resend_after) = self.rep_resends(conn);
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
         // [CM-REP-RETRY]
-        let State::RepSent { rep, resends } = &mut conn.state else { return };
+        let State::RepSent { rep, resends, expires, deferred } = &mut conn.state else { return };
         let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
-        if *resends > 0 {
-            *resends -= 1;
-            let (rep, deadline) = (rep.clone(), now + conn.resend_after);
-            self.stats.tx_rep_retry.inc();
-            self.queue(&path, rep);
-            self.connections.set_deadline(&mut self.timers, comm_id, deadline);
+        let (expires, deferred) = (*expires, *deferred);
+        if now < expires {
+            if *resends > 0 {
+                *resends -= 1;
+                let (rep, more) = (rep.clone(), *resends > 0);
+                let deadline = if more { expires.min(now + resend_after) } else { expires };
+                self.stats.tx_rep_retry.inc();
+                self.queue(&path, rep);
+                self.connections.set_deadline(&mut self.timers, comm_id, deadline);
+            } else {
+                self.connections.set_deadline(&mut self.timers, comm_id, expires);
+            }
             return;
         }
-        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id.
-        let ids = (id.comm_id(), conn.remote_comm_id);
-        let guid = self.config.ca_guid.to_be_bytes();
-        let _fits = self.send_rej(&path, transaction_id, ids, Answered::Other, RejReason::Timeout, &guid, &[]);
+        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get
+        // nothing: who sends REQs in the name of an address must not make us send more to it than the REPs.
+        if deferred {
+            let ids = (id.comm_id(), conn.remote_comm_id);
+            let guid = self.config.ca_guid.to_be_bytes();
+            let _fits = self.send_rej(&path, transaction_id, ids, Answered::Other, RejReason::Timeout, &guid, &[]);
+        }
         self.stats.rep_timeout.inc();
         self.events.push_back(CmEvent::failed(id, ConnectFailure::Timeout));
         self.connections.remove(&mut self.timers, comm_id);
     }
 
-    fn on_repeated_req(&mut self, comm_id: u32) -> Result<(), DropReason> {
+    fn on_repeated_req(&mut self, now: Instant, comm_id: u32) -> Result<(), DropReason> {
         let Some(conn) = self.connections.get(comm_id) else { return Err(DropReason::CmDuplicate) };
-        match &conn.state {
+        let (again, resend_after) = self.rep_resends(conn);
+        let Some(conn) = self.connections.get_mut(comm_id) else { return Err(DropReason::CmDuplicate) };
+        match &mut conn.state {
             // Our REP was lost, or is on its way.
-            State::RepSent { rep, .. } => {
+            State::RepSent { rep, resends, expires, deferred } => {
                 let (path, rep) = (conn.path.clone(), rep.clone());
+                if !*deferred {
+                    *resends = again;
+                    *expires = now + self.config.unconfirmed_timeout;
+                    let deadline = if again > 0 { (*expires).min(now + resend_after) } else { *expires };
+                    self.connections.set_deadline(&mut self.timers, comm_id, deadline);
+                }
                 // [CM-REP-AT-ONCE]
                 self.stats.rx_req_duplicate_answered.inc();
                 self.queue(&path, rep);
@@ -224,65 +325,75 @@ impl Cm {
     ) -> Result<(), DropReason> {
         let ids = (0, req.local_comm_id);
         let _fits = self.send_rej(path, transaction_id, ids, Answered::Req, refusal.reason, &refusal.ari, &[]);
+        if self.refusals.len() < MAX_REFUSALS {
+            self.refusals.push_back(RefusedRequest { peer: path.peer, why: refusal.why });
+        } else {
+            self.stats.refusals_untold.inc();
+        }
         Ok(())
     }
 
     /// Everything that can be said against a REQ without knowing the service.
     fn check_req(&self, path: &MadPath, req: &Req, local: &impl LocalAddresses) -> Result<Checked, Refusal> {
-        let refuse = |reason, ari: &[u8]| Err(Refusal { reason, ari: ari.to_vec() });
+        let refuse = |reason, ari: &[u8], why| Err(Refusal { reason, ari: ari.to_vec(), why });
         let stats = &self.stats;
         // [CM-REJ-REASON]
         if req.service_id.port_space() != Some(PortSpace::Tcp) {
             stats.req_service_id.inc();
-            return refuse(RejReason::InvalidServiceId, &[]);
+            return refuse(RejReason::InvalidServiceId, &[], "the service id is not of the TCP port space");
         }
         if !matches!(req.transport, CmTransport::Rc | CmTransport::Uc) {
             stats.req_transport.inc();
-            return refuse(RejReason::InvalidTransportType, &[]);
+            return refuse(RejReason::InvalidTransportType, &[], "the transport is neither RC nor UC");
         }
         // No reason exists for a wrong partition; Linux takes this one. Full and limited members are alike here.
         // [CM-LENIENT]
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
-            return refuse(RejReason::InvalidGid, &path.local.0);
+            return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is not the default one");
         }
         let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
-        if !local.is_local(path.port, ours) || !is_host(theirs.ip()) || ours.is_ipv4() != theirs.is_ipv4() {
+        // The queue pair would send to this address, so it must be the one that asks.
+        if theirs != path.peer || !local.is_peer(path, theirs) {
+            stats.req_gid_foreign.inc();
+            return refuse(RejReason::InvalidGid, &path.local.0, "its GID is not the address that the REQ came from");
+        }
+        if !local.is_local(path.port, ours) || ours.is_ipv4() != theirs.is_ipv4() {
             stats.req_gid.inc();
-            return refuse(RejReason::InvalidGid, &path.local.0);
+            return refuse(RejReason::InvalidGid, &path.local.0, "our GID in it is not an address of this port");
         }
         // [CM-NO-APM]
         if req.alternate.local_lid != 0 {
             stats.req_alternate_path.inc();
-            return refuse(RejReason::InvalidAlternateGid, &path.local.0);
+            return refuse(RejReason::InvalidAlternateGid, &path.local.0, "it has an alternate path");
         }
         // [CM-REJ-REASON]
         let largest = local.path_mtu(path.port);
         let Some(path_mtu) = PathMtu::from_code(req.path_mtu).filter(|&mtu| mtu <= largest) else {
             stats.req_path_mtu.inc();
-            return refuse(RejReason::InvalidMtu, &[largest.code()]);
+            return refuse(RejReason::InvalidMtu, &[largest.code()], "the path MTU is larger than this port carries");
         };
         let ip = req.ip_addressing();
         // [CM-IP-HEADER]
         let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else {
             stats.req_ip_header.inc();
-            return refuse(RejReason::ConsumerDefined, &[]);
+            return refuse(RejReason::ConsumerDefined, &[], "the IP addressing header is malformed");
         };
         if !is_host(source.0) || !local.is_local(path.port, Gid::from(dest)) {
             stats.req_ip_header.inc();
-            return refuse(RejReason::ConsumerDefined, &[]);
+            return refuse(RejReason::ConsumerDefined, &[], "the IP addressing header does not name this port");
         }
         Ok(Checked { source, dest: (dest, req.service_id.port()), path_mtu })
     }
 
-    /// A queue pair and a communication id of `peer` are in a new REQ or REP: the peer knows nothing any more of the
-    /// connections that they belonged to.
-    pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32) {
-        let same_id = self.connections.by_remote_comm_id(peer, remote_comm_id).map(|conn| conn.id.comm_id());
-        let same_qpn = self.connections.by_remote_qpn(peer, remote_qpn).map(|conn| conn.id.comm_id());
+    /// A queue pair and a communication id of `peer` belong to the connection `new` now: the peer knows nothing any more
+    /// of others that they belonged to.
+    pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32, new: ConnId) {
+        let rivals = self.connections.rivals(peer, remote_comm_id, remote_qpn);
+        let old: Vec<u32> = rivals.map(|conn| conn.id).filter(|&id| id != new).map(ConnId::comm_id).collect();
         // [CM-STALE]
-        for old in [same_id, same_qpn].into_iter().flatten() {
-            self.end_stale(now, old);
+        for comm_id in old {
+            self.end_stale(now, comm_id);
         }
     }
 

@@ -1,5 +1,6 @@
 //! How MADs travel, and what the connection manager asks about our own addresses.
 
+use super::passive::is_host;
 use crate::wire::{Gid, MacAddr, PathMtu, PortId};
 
 /// How a MAD came in; an answer goes back along it. "Local" is always our side.
@@ -27,4 +28,16 @@ pub trait LocalAddresses {
     fn is_local(&self, port: PortId, gid: Gid) -> bool;
     /// The largest path MTU that `port` carries.
     fn path_mtu(&self, port: PortId) -> PathMtu;
+    /// Whether `gid` is a broadcast address of a network of `port`.
+    fn is_broadcast(&self, port: PortId, gid: Gid) -> bool {
+        let _ = (port, gid);
+        false
+    }
+    /// Whether `gid` can be the address of one host that talks to us along `path`. A loopback address is one only where
+    /// our own is, too.
+    fn is_peer(&self, path: &MadPath, gid: Gid) -> bool {
+        is_host(gid.ip())
+            && !self.is_broadcast(path.port, gid)
+            && (!gid.ip().is_loopback() || path.local.ip().is_loopback())
+    }
 }

@@ -63,10 +63,15 @@ impl Cm {
         let found = by_ids.or_else(|| {
             let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
             let peer = Peer { guid, gid: path.peer };
-            let conn = self.connections.by_remote_comm_id(peer, rej.local_comm_id)?;
+            // The peer's attempt, if it also has an older connection with this id.
+            let conn =
+                self.connections.with_remote_comm_id(peer, rej.local_comm_id).max_by_key(|c| c.state.is_pending())?;
             (rej.reason == RejReason::Timeout && rej.remote_comm_id == 0).then_some(conn)
         });
         let Some(conn) = found else { return Err(self.unknown_id()) };
+        if !conn.is_from_peer(path) {
+            return Err(self.foreign());
+        }
         let (id, knows_our_id) = (conn.id, by_ids.is_some());
         match conn.state.name() {
             ConnState::ReqReceived | ConnState::RepSent | ConnState::ReqSent | ConnState::RepReceived => {

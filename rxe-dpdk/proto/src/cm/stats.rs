@@ -45,6 +45,10 @@ crate::counters! {
         rx_unknown_id,
         /// Messages that the state of their connection does not allow.
         rx_unexpected,
+        /// Messages for a connection that came from another address than its peer's; ignored.
+        rx_foreign,
+        /// MRAs of a REP that was put off before; ignored.
+        rx_mra_again,
         /// MADs that are malformed or of another base version, class version or length.
         rx_malformed,
         /// MADs of other classes, methods or attributes.
@@ -95,6 +99,8 @@ crate::counters! {
         req_pkey,
         /// REQs rejected: primary GID not ours or of another IP version.
         req_gid,
+        /// REQs rejected: primary local GID other than the source of the packet, or not that of one host.
+        req_gid_foreign,
         /// REQs rejected: alternate path.
         req_alternate_path,
         /// REQs rejected: path MTU.
@@ -103,6 +109,14 @@ crate::counters! {
         req_connection_limit,
         /// REQs rejected: as many pending connections as allowed.
         req_pending_limit,
+        /// REQs rejected: as many pending connections as one address may have.
+        req_peer_limit,
+        /// REQs dropped by the user, without an answer.
+        req_dropped,
+        /// Rejections that the log does not tell of: too many unread.
+        refusals_untold,
+        /// Pending connections of peers given up for newer ones, because there were as many as allowed.
+        pending_evicted,
         /// REQs and SIDR_REQs dropped: too many events unread.
         event_queue_full,
         /// Requests handed to the service.

@@ -145,6 +145,12 @@ drop_reasons! {
         CmDuplicate = "cm_duplicate",
         /// No room for another connection.
         CmLimit = "cm_limit",
+        /// Message for a connection from another address than its peer's.
+        CmForeign = "cm_foreign",
+        /// A MAD whose source is not the address of one host, or an IPv4-mapped address in an IPv6 packet.
+        GsiSource = "gsi_source",
+        /// More MADs than the lcore takes in beside its other work.
+        GsiBudget = "gsi_budget",
     }
     "host" {
         /// A protocol or message that the host stack does not serve.
