@@ -159,6 +159,28 @@ fn strangers_are_ignored_and_old_friends_followed() {
 }
 
 #[test]
+fn a_flood_of_forged_replies_changes_a_neighbour_once_per_second() {
+    let mut a = host(MAC_A, &[A4]);
+    poll(&mut a, ms(0));
+    poll(&mut a, ms(2000));
+    let to_us = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b c0a84d02 000000000000 c0a84d01");
+    assert_eq!(exchange(&mut a, ms(10_000), &to_us).0, Ok(()));
+    let mut forged = hex("52540000000a 52540000000c 0806 0001080006040002 525400000000 c0a84d02 52540000000a c0a84d01");
+    for n in 0..50_000_u32 {
+        forged[24..28].copy_from_slice(&(n + 0x100).to_be_bytes());
+        assert_eq!(exchange(&mut a, ms(10_000 + u64::from(n) / 50), &forged).0, Ok(()));
+    }
+    assert_eq!((a.stats().neighbours_changed.get(), a.stats().neighbours_locked.get()), (1, 49_999));
+    assert_eq!(std::iter::from_fn(|| a.poll_event()).count(), 1);
+    // The neighbour is asked after the lock time, and its own answer counts.
+    let asked = poll(&mut a, ms(11_000));
+    assert!(asked.iter().any(|frame| frame[12..14] == [8, 6] && frame[38..42] == [192, 168, 77, 2]), "{asked:?}");
+    let answer = hex("52540000000a 52540000000b 0806 0001080006040002 52540000000b c0a84d02 52540000000a c0a84d01");
+    assert_eq!(exchange(&mut a, ms(11_001), &answer).0, Ok(()));
+    assert_eq!(a.resolve(ms(11_001), ip("192.168.77.2")), Resolution::Ready { mac: MAC_B, source: ip("192.168.77.1") });
+}
+
+#[test]
 fn another_owner_of_our_address_is_noticed() {
     let mut a = host(MAC_A, &[A4, A6]);
     let claim = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b c0a84d01 000000000000 c0a84d01");

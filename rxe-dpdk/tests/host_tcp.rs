@@ -316,20 +316,20 @@ fn streams_are_bounded() {
     let b = config(MAC_B, &["10.0.0.2/8"]);
     let mut net = Net::new(&a, &b);
     net.hosts[0].listen(PORT);
-    let streams: Vec<_> = (0..8).map(|_| open(&mut net, "10.0.0.1")).collect();
-    assert_eq!(net.hosts[0].stream_count(), 8);
-    // The ninth is ignored until there is room; the client tries again by itself.
+    let streams: Vec<_> = (0..6).map(|_| open(&mut net, "10.0.0.1")).collect();
+    assert_eq!(net.hosts[0].stream_count(), 6);
+    // The seventh is more than one source's share. It is ignored until there is room; the client tries again by itself.
     let now = net.now;
-    let ninth = net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
+    let seventh = net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
     net.run(Duration::from_millis(100));
-    assert_eq!(net.hosts[0].stats().tcp_no_room.get(), 1);
-    assert_eq!(net.hosts[0].stream_count(), 8);
+    assert_eq!(net.hosts[0].stats().tcp_source_limited.get(), 1);
+    assert_eq!(net.hosts[0].stream_count(), 6);
     let (server, _) = streams[3];
     net.hosts[0].close(server);
     net.run(Duration::from_millis(1));
     // B's end saw the close and closed too; A's is in TIME-WAIT and makes room.
-    net.until(|net| net.opened(1).contains(&ninth));
-    assert_eq!(net.hosts[0].stream_count(), 8);
+    net.until(|net| net.opened(1).contains(&seventh));
+    assert_eq!(net.hosts[0].stream_count(), 7);
     // The id of the one before is dead although its place is used again.
     assert_eq!(net.hosts[0].send(server, b"x"), 0);
 }
@@ -345,25 +345,47 @@ fn syn(n: u32) -> Vec<u8> {
     frame
 }
 
-#[test]
-fn a_flood_of_syns_takes_half_the_places_for_a_while() {
+/// A host with a port that listens, places for 32 streams, and no check of TCP checksums.
+fn small_host() -> Host {
     let mut config = config(MAC_A, &["10.0.0.1/8"]);
     config.verify_tcp_checksums = false;
     config.max_streams = 32;
     let mut a = Host::new(&config).expect("a good configuration");
     a.listen(PORT);
+    a
+}
+
+#[test]
+fn a_flood_of_syns_takes_half_the_places_and_the_oldest_make_room() {
+    let mut a = small_host();
     for n in 2..2000 {
-        let (result, _) = exchange(&mut a, ms(0), &syn(n));
-        assert_eq!(result, if n < 18 { Ok(()) } else { Err(DropReason::HostUnsupported) }, "{n}");
+        assert_eq!(exchange(&mut a, ms(u64::from(n)), &syn(n)).0, Ok(()), "{n}");
+        assert!(a.stream_count() <= 16);
     }
-    assert_eq!(a.stream_count(), 16);
-    assert_eq!(a.stats().tcp_no_room.get(), 1982);
-    for second in 1..=11 {
+    assert_eq!(a.stats().tcp_half_open_evicted.get(), 1982);
+    // The latest ones are still there: a SYN sent again finds its stream.
+    assert_eq!(exchange(&mut a, ms(2000), &syn(1999)).0, Ok(()));
+    assert_eq!((a.stream_count(), a.stats().tcp_half_open_evicted.get()), (16, 1982));
+    for second in 3..=11 {
         host_net::poll(&mut a, ms(second * 1000));
     }
-    assert_eq!(a.stream_count(), 0);
+    assert_eq!(a.stream_count(), 0, "eight seconds are enough to answer");
     assert_eq!(a.stats().tcp_open_failed.get(), 16);
-    assert_eq!(a.poll_event(), None, "nobody hears of what never opened");
+    assert_eq!(a.poll_event(), None, "what never opened is no event");
+}
+
+#[test]
+fn one_source_has_a_share_of_the_half_open_streams() {
+    let mut a = small_host();
+    for n in 0..200_u16 {
+        let mut frame = syn(2);
+        frame[34..36].copy_from_slice(&(1024 + n).to_be_bytes());
+        let (result, _) = exchange(&mut a, ms(0), &frame);
+        assert_eq!(result, if n < 8 { Ok(()) } else { Err(DropReason::HostUnsupported) }, "{n}");
+    }
+    assert_eq!((a.stream_count(), a.stats().tcp_source_limited.get()), (8, 192));
+    assert_eq!(exchange(&mut a, ms(0), &syn(3)).0, Ok(()), "another source has its own share");
+    assert_eq!(a.stats().tcp_half_open_evicted.get(), 0);
 }
 
 #[test]

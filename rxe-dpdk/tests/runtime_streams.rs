@@ -3,6 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -82,10 +84,11 @@ fn inside() {
                 echo(address);
                 hung_up(address);
             }
+            unread("10.78.0.1");
             // Nobody listens there.
             assert!(TcpStream::connect(("10.78.0.1", 8)).is_err());
             let deadline = Instant::now() + Duration::from_secs(10);
-            while telemetry.snapshot().get("service", "streams_closed") < Some(4) && Instant::now() < deadline {
+            while telemetry.snapshot().get("service", "streams_closed") < Some(5) && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(5));
             }
         }));
@@ -95,8 +98,8 @@ fn inside() {
     let summary = runtime.run().unwrap();
     println!("{summary}");
     client.join().unwrap().unwrap();
-    assert_eq!(summary.counters.get("service", "streams_opened"), Some(4));
-    assert_eq!(summary.counters.get("service", "streams_closed"), Some(4));
+    assert_eq!(summary.counters.get("service", "streams_opened"), Some(5));
+    assert_eq!(summary.counters.get("service", "streams_closed"), Some(5));
     assert_eq!(summary.mbufs_leaked, 0);
 }
 
@@ -131,6 +134,32 @@ fn echo(address: &str) {
     assert!(back == long);
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the service's side closes as well");
+}
+
+/// A client that does not read is not read either: what it writes stays in its kernel. Nothing is lost by that.
+fn unread(address: &str) {
+    // More than the buffers of both kernels' directions take.
+    const TOTAL: usize = 16 << 20;
+    let mut stream = connect(address, ECHO);
+    let mut writer = stream.try_clone().unwrap();
+    let written = Arc::new(AtomicUsize::new(0));
+    let progress = Arc::clone(&written);
+    let writing = thread::spawn(move || {
+        for at in (0..TOTAL).step_by(4096) {
+            writer.write_all(&[(at >> 12) as u8; 4096]).unwrap();
+            progress.fetch_add(4096, Ordering::Relaxed);
+        }
+    });
+    let mut before = usize::MAX;
+    while before != written.load(Ordering::Relaxed) {
+        before = written.load(Ordering::Relaxed);
+        thread::sleep(Duration::from_secs(1));
+    }
+    assert!(before < TOTAL, "all was taken although nothing is read");
+    let mut back = vec![0; 2100 + TOTAL];
+    stream.read_exact(&mut back).unwrap();
+    writing.join().unwrap();
+    assert!(back[2100..].chunks(4096).zip(0..).all(|(chunk, n)| chunk.iter().all(|byte| *byte == n as u8)));
 }
 
 fn hung_up(address: &str) {

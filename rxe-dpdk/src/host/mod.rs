@@ -270,6 +270,12 @@ impl Host {
         self.node.resolve(now, dst)
     }
 
+    /// The neighbour through which packets to `dst` go: the router, or `dst` itself where it is on the link or there is no
+    /// route. It is the same for as long as the host lives, as routes are configured.
+    pub fn next_hop(&self, dst: IpAddr) -> IpAddr {
+        self.node.routing.next_hop(dst).unwrap_or(dst)
+    }
+
     /// Takes note that a packet from `ip` which the caller trusts (a connection manager's message) came from `mac`.
     /// It fills a gap in the neighbour table; where another MAC is known, the neighbour is asked which one is right.
     /// For a peer beyond our networks the MAC is used only when there is no route to it.

@@ -20,6 +20,8 @@ const REACHABLE: Duration = Duration::from_secs(30);
 const HOLD_DOWN: Duration = Duration::from_secs(5);
 /// An entry that was neither confirmed nor used for so long is forgotten.
 const MAX_AGE: Duration = Duration::from_secs(20 * 60);
+/// For how long after a change of MAC further changes are not believed, as Linux' `locktime`.
+const LOCK_TIME: Duration = Duration::from_secs(1);
 /// How often the old ones are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -50,6 +52,8 @@ struct Entry {
     state: State,
     /// When it last was confirmed or looked up.
     touched: Instant,
+    /// Until when another change of the MAC is not believed.
+    locked: Option<Instant>,
     /// Whether somebody of ours ever wanted it: such entries make room last.
     wanted: bool,
     /// Not on our link: it was told to us and cannot be asked.
@@ -92,6 +96,9 @@ pub(super) enum Update {
     Learned,
     /// Another MAC was known before.
     Changed,
+    /// Another MAC was known before, and has changed within [`LOCK_TIME`]: the change is not believed. The neighbour is
+    /// asked after the lock time.
+    Locked,
     /// There is no room in the table.
     Refused,
 }
@@ -130,7 +137,7 @@ impl Neighbours {
     pub(super) fn lookup(&mut self, now: Instant, ip: IpAddr) -> Lookup {
         let Some(entry) = self.entries.get_mut(&ip) else {
             let state = State::Incomplete { sent: 0, due: now };
-            let entry = Entry { mac: None, state, touched: now, wanted: true, remote: false };
+            let entry = Entry { mac: None, state, touched: now, locked: None, wanted: true, remote: false };
             if !self.insert(ip, entry) {
                 return Lookup::Failed;
             }
@@ -173,14 +180,23 @@ impl Neighbours {
             if !matches!(evidence, Evidence::Request | Evidence::Trusted | Evidence::TrustedRemote) {
                 return Update::Ignored;
             }
-            let entry = Entry { mac: Some(mac), state: reachable, touched: now, wanted: false, remote };
+            let entry = Entry { mac: Some(mac), state: reachable, touched: now, locked: None, wanted: false, remote };
             return if self.insert(ip, entry) { Update::Learned } else { Update::Refused };
         };
         entry.touched = now;
         let same = entry.mac == Some(mac);
+        if let (Some(until), false, false) = (entry.locked.filter(|until| now < *until), same, entry.mac.is_none()) {
+            // Which of the two is right shows when the neighbour is asked, at most once per lock time.
+            if matches!(entry.state, State::Reachable { .. } | State::Stale) && !entry.remote {
+                entry.state = State::Probe { sent: 0, due: until };
+                self.wake(until);
+            }
+            return Update::Locked;
+        }
         match (entry.state, evidence) {
             (State::Incomplete { .. } | State::Failed { .. }, _) => {
                 let update = if entry.mac.is_some() && !same { Update::Changed } else { Update::Learned };
+                entry.locked = (update == Update::Changed).then_some(now + LOCK_TIME);
                 entry.mac = Some(mac);
                 entry.remote = remote;
                 entry.state = if evidence == Evidence::Overheard { State::Stale } else { reachable };
@@ -200,6 +216,7 @@ impl Neighbours {
             (_, _) => {
                 entry.mac = Some(mac);
                 entry.state = reachable;
+                entry.locked = Some(now + LOCK_TIME);
                 Update::Changed
             }
         }
@@ -366,6 +383,23 @@ mod tests {
         assert_eq!(table.update(at(3), ip(1), B, Evidence::Hint), Update::Ignored);
         assert_eq!(table.update(at(3), ip(1), B, Evidence::Overheard), Update::Changed);
         assert_eq!(table.lookup(at(3), ip(1)), Lookup::Ready(B));
+    }
+
+    #[test]
+    fn a_neighbour_changes_its_mac_once_per_lock_time() {
+        let mut table = Neighbours::new(4);
+        table.update(at(0), ip(1), A, Evidence::Request);
+        assert_eq!(table.update(at(10), ip(1), B, Evidence::Reply), Update::Changed);
+        for (evidence, mac) in [Evidence::Reply, Evidence::Overheard, Evidence::Request].into_iter().zip([A, A, A]) {
+            assert_eq!(table.update(at(10), ip(1), mac, evidence), Update::Locked);
+        }
+        assert_eq!(table.update(at(10), ip(1), B, Evidence::Overheard), Update::Confirmed);
+        assert_eq!(table.lookup(at(10), ip(1)), Lookup::Ready(B));
+        // The neighbour is asked which MAC is right, and its answer is believed.
+        assert_eq!(ask(&mut table, at(10)), []);
+        assert_eq!(ask(&mut table, at(11)), [Some(B)]);
+        assert_eq!(table.update(at(11), ip(1), A, Evidence::Reply), Update::Changed);
+        assert_eq!(table.lookup(at(11), ip(1)), Lookup::Ready(A));
     }
 
     #[test]

@@ -291,8 +291,8 @@ impl Node {
                 self.stats.neighbours_changed.inc();
                 self.resolved = true;
                 self.tell(HostEvent::NeighbourChanged { ip, mac });
-                tracing::info!(%ip, %mac, "neighbour has another MAC now");
             }
+            Update::Locked => self.stats.neighbours_locked.inc(),
             Update::Refused => self.stats.neighbours_refused.inc(),
             Update::Ignored | Update::Confirmed => {}
         }

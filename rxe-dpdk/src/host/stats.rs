@@ -35,6 +35,8 @@ counters! {
         neighbours_learned,
         /// Neighbours whose MAC changed.
         neighbours_changed,
+        /// Changes of a neighbour's MAC ignored because its MAC had changed less than a second before.
+        neighbours_locked,
         /// Neighbours that did not answer.
         neighbours_failed,
         /// Neighbours forgotten to make room for others.
@@ -63,6 +65,10 @@ counters! {
         tcp_refused,
         /// TCP connection requests ignored because there are too many streams.
         tcp_no_room,
+        /// TCP connection requests ignored because their source has its share of half-open or of all streams.
+        tcp_source_limited,
+        /// Half-open TCP streams given up early to make room for another connection request.
+        tcp_half_open_evicted,
         /// TCP segments whose header makes no sense.
         tcp_malformed,
     }

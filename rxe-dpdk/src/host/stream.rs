@@ -16,8 +16,10 @@ pub(super) const BUFFER: usize = 64 * 1024;
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(15);
 /// A peer that does not answer for so long is gone.
 const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(60);
-/// For how long a stream may take to open.
+/// For how long a connection of ours may take to open.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
+/// For how long a peer's connection request may stay half open.
+const HALF_OPEN_WITHIN: Duration = Duration::from_secs(8);
 /// For how long a stream may take to close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -94,7 +96,7 @@ impl Stream {
             finish: false,
             readable_told: false,
             last_state: State::Closed,
-            limit: Some(now + OPEN_WITHIN),
+            limit: Some(now + if passive { HALF_OPEN_WITHIN } else { OPEN_WITHIN }),
             wake: None,
             dirty: false,
             unresolved: false,

@@ -182,12 +182,7 @@ impl Tcp {
                 index = None;
             }
             if index.is_none() && self.listening.contains(&segment.local_port) {
-                let new = self.accept(now, local, peer);
-                if new.is_none() {
-                    node.stats.tcp_no_room.inc();
-                    return Err(DropReason::HostUnsupported);
-                }
-                index = new;
+                index = Some(self.accept(now, node, local, peer).ok_or(DropReason::HostUnsupported)?);
             }
         }
         self.outlet.to = eth.src;
@@ -334,12 +329,47 @@ impl Tcp {
         self.wake = [self.wake, at].into_iter().flatten().min();
     }
 
-    /// A stream for a peer's SYN, unless too many are half open already.
-    fn accept(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Option<u32> {
-        if self.half_open >= self.max_streams.div_ceil(2) {
+    /// A stream for a peer's SYN. At most half of the places are for half-open streams, and when these are used the
+    /// oldest one makes room: a peer that is there answers within a round trip, so that SYNs from forged addresses
+    /// do not close a port. One source has at most half of these, and three quarters of all places; of several ports
+    /// no one has the last eighth.
+    fn accept(&mut self, now: Instant, node: &Node, local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+        let half_open_limit = self.max_streams.div_ceil(2);
+        let (mut from_source, mut half_open_from_source, mut to_port) = (0, 0, 0);
+        let mut oldest: Option<(Option<Instant>, u32)> = None;
+        for (index, stream) in (0..).zip(&self.slots).filter_map(|(n, slot)| Some((n, slot.stream.as_deref()?))) {
+            if stream.is_expendable() {
+                continue;
+            }
+            let half_open = stream.is_half_open();
+            let same_source = stream.peer.ip() == peer.ip();
+            from_source += usize::from(same_source);
+            half_open_from_source += usize::from(same_source && half_open);
+            to_port += usize::from(stream.local.port() == local.port());
+            // All half-open streams have the same time: the first to end is the oldest.
+            if half_open && oldest.is_none_or(|(limit, _)| stream.limit < limit) {
+                oldest = Some((stream.limit, index));
+            }
+        }
+        if half_open_from_source >= half_open_limit.div_ceil(2) || from_source >= (self.max_streams * 3).div_ceil(4) {
+            node.stats.tcp_source_limited.inc();
             return None;
         }
-        self.insert(now, local, peer, true)
+        if self.listening.len() > 1 && to_port >= (self.max_streams * 7).div_ceil(8) {
+            node.stats.tcp_no_room.inc();
+            return None;
+        }
+        if self.half_open >= half_open_limit
+            && let Some((_, oldest)) = oldest
+        {
+            node.stats.tcp_half_open_evicted.inc();
+            self.remove(oldest);
+        }
+        let new = self.insert(now, local, peer, true);
+        if new.is_none() {
+            node.stats.tcp_no_room.inc();
+        }
+        new
     }
 
     fn insert(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr, passive: bool) -> Option<u32> {

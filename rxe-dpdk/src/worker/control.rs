@@ -6,8 +6,10 @@
 mod gsi;
 mod inbound;
 mod outbound;
+mod peers;
+mod streams;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -20,15 +22,17 @@ use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId, Psn, TxQueue}
 use rxe_proto::{Duration, Instant};
 
 use super::events::EventLog;
-use super::messages::{EndReason, GroupListener, StreamId, Terms, ToControl, ToWorker};
+use super::messages::{EndReason, GroupListener, Terms, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
 use crate::eal::MulticastFilter;
-use crate::host::{Host, HostEvent, HostStats, Resolution, StreamEvent, TcpStreamId};
+use crate::host::{Host, HostEvent, HostStats};
 use crate::service::Listen;
 use gsi::GsiQueue;
 use inbound::{Arrival, Inbound};
 use outbound::Outbound;
+use peers::Peers;
+use streams::Streams;
 
 counters! {
     /// What the control side did.
@@ -53,6 +57,10 @@ counters! {
         path_unresolved,
         /// Multicast groups that a port's address filter did not take.
         group_filter_refused,
+        /// TCP streams reset because their client does not read what a service wrote.
+        streams_unread,
+        /// TCP streams reset at once because the workers have not taken what other streams brought.
+        streams_refused,
         /// Messages of the CM that waited because the port took no more frames.
         mad_tx_stalls,
     }
@@ -99,13 +107,12 @@ pub(crate) struct Control {
     cm_stats: Arc<CmStats>,
     listens: Vec<(usize, Listen)>,
     connections: HashMap<ConnId, Placement>,
+    peers: Peers,
     outbound: Outbound,
     inbound: Inbound,
     gsi: GsiQueue,
-    streams: HashMap<StreamId, StreamPlace>,
-    by_host_stream: HashMap<(usize, TcpStreamId), StreamId>,
+    streams: Streams,
     groups: GroupMembers,
-    next_stream: u64,
     next_worker: usize,
     workers: Vec<Sender<ToWorker>>,
     inbox: Receiver<ToControl>,
@@ -125,16 +132,6 @@ struct Placement {
     mac: MacAddr,
     /// Until the peer has granted a connection that we asked for.
     terms: Option<Box<Terms>>,
-}
-
-/// A service's stream: its port's stack, the id there, its worker, and what the stack has not taken yet.
-struct StreamPlace {
-    port: usize,
-    tcp: TcpStreamId,
-    worker: usize,
-    /// What the service wrote, a message per write: the stack keeps messages apart, and so must we.
-    unsent: VecDeque<Vec<u8>>,
-    closing: bool,
 }
 
 /// What the CM wants to know of us: which addresses are ours and how large a path MTU a port carries.
@@ -173,13 +170,12 @@ impl Control {
             cm_stats,
             listens,
             connections: HashMap::new(),
+            peers: Peers::default(),
             outbound: Outbound::default(),
             inbound: Inbound::default(),
             gsi: GsiQueue::default(),
-            streams: HashMap::new(),
-            by_host_stream: HashMap::new(),
+            streams: Streams::default(),
             groups: GroupMembers::default(),
-            next_stream: 1,
             next_worker: 0,
             workers,
             inbox,
@@ -226,7 +222,8 @@ impl Control {
             self.ports[index].host.poll(now, tx);
             self.poll_host_events(now, index);
         }
-        self.push_streams();
+        self.follow_peers(now);
+        self.push_streams(now);
         self.send_mads(tx);
     }
 
@@ -267,7 +264,7 @@ impl Control {
                 }
             }
             ToControl::Reject { conn, reason, private_data } => {
-                self.connections.remove(&conn);
+                self.remove_placement(conn);
                 self.reject(now, conn, reason, &private_data);
             }
             ToControl::CommunicationEstablished { conn } => {
@@ -290,16 +287,9 @@ impl Control {
             ToControl::ResolvePath { asker, remote } => self.ask_path(now, asker, remote),
             ToControl::Disconnect { conn } => self.disconnect(now, conn),
             ToControl::Watched { request, in_use } => self.checked(now, request, in_use),
-            ToControl::StreamSend { stream, data } => {
-                if let Some(place) = self.streams.get_mut(&stream) {
-                    place.unsent.push_back(data);
-                }
-            }
-            ToControl::StreamClose { stream } => {
-                if let Some(place) = self.streams.get_mut(&stream) {
-                    place.closing = true;
-                }
-            }
+            ToControl::StreamSend { stream, data } => self.send_on_stream(now, stream, data),
+            ToControl::StreamTaken { stream, len } => self.stream_taken(stream, len),
+            ToControl::StreamClose { stream } => self.streams.close(stream),
             ToControl::GroupMember { worker, port, group, joined } => {
                 let members = self.groups.get(port, group);
                 let members = if joined { members.with(worker) } else { members.without(worker) };
@@ -423,7 +413,7 @@ impl Control {
     }
 
     fn end_connection(&mut self, conn: ConnId, reason: EndReason) {
-        if let Some(placement) = self.connections.remove(&conn) {
+        if let Some(placement) = self.remove_placement(conn) {
             self.send(placement.worker, ToWorker::Disconnected { conn, reason });
         }
     }
@@ -456,12 +446,12 @@ impl Control {
     fn poll_host_events(&mut self, now: Instant, index: usize) {
         while let Some(event) = self.ports[index].host.poll_event() {
             match event {
-                HostEvent::NeighbourChanged { .. } => self.follow_peers(now, index),
+                HostEvent::NeighbourChanged { ip, mac } => self.neighbour_changed(now, index, ip, mac),
                 HostEvent::Listener { group, host, joined } => {
                     let port = self.ports[index].host.port();
                     self.tell_listener(GroupListener { port, group: group.into(), host: host.into(), joined });
                 }
-                HostEvent::Stream(event) => self.handle_stream_event(index, event),
+                HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
         }
     }
@@ -472,81 +462,6 @@ impl Control {
         for (service, listen) in &self.listens {
             if matches!(listen, Listen::GroupListeners) {
                 self.send(worker, ToWorker::GroupListener { service: *service, listener });
-            }
-        }
-    }
-
-    /// After a neighbour's MAC changed: the neighbour may be a peer or the router to many, so every path of the port
-    /// is looked up again.
-    fn follow_peers(&mut self, now: Instant, index: usize) {
-        for (&conn, placement) in self.connections.iter_mut().filter(|(_, p)| p.port == index) {
-            if let Resolution::Ready { mac, .. } = self.ports[index].host.resolve(now, placement.peer.ip())
-                && mac != placement.mac
-            {
-                placement.mac = mac;
-                // A connection that is placed is known, but may just have come to its end.
-                let _ = self.cm.set_peer_mac(conn, mac);
-                let _ = self.workers[placement.worker].send(ToWorker::PeerMoved { conn, mac });
-            }
-        }
-    }
-
-    fn handle_stream_event(&mut self, index: usize, event: StreamEvent) {
-        match event {
-            StreamEvent::Opened { stream: tcp, local, peer } => {
-                let service = self.listens.iter().find_map(|(service, listen)| match listen {
-                    Listen::Tcp { port } if *port == local.port() => Some(*service),
-                    _ => None,
-                });
-                let Some(service) = service else {
-                    self.ports[index].host.abort(tcp);
-                    return;
-                };
-                let stream = StreamId(self.next_stream);
-                self.next_stream += 1;
-                let worker = self.next_worker();
-                self.streams
-                    .insert(stream, StreamPlace { port: index, tcp, worker, unsent: VecDeque::new(), closing: false });
-                self.by_host_stream.insert((index, tcp), stream);
-                self.send(worker, ToWorker::StreamOpened { service, stream, local, peer });
-            }
-            StreamEvent::Readable { stream: tcp } => {
-                let Some(&stream) = self.by_host_stream.get(&(index, tcp)) else { return };
-                let worker = self.streams[&stream].worker;
-                let mut buffer = [0; 4096];
-                loop {
-                    let n = self.ports[index].host.recv(tcp, &mut buffer);
-                    if n == 0 {
-                        break;
-                    }
-                    self.send(worker, ToWorker::StreamData { stream, data: buffer[..n].to_vec() });
-                }
-            }
-            StreamEvent::Closed { stream: tcp, reset } => {
-                if let Some(stream) = self.by_host_stream.remove(&(index, tcp))
-                    && let Some(place) = self.streams.remove(&stream)
-                {
-                    self.send(place.worker, ToWorker::StreamClosed { stream, reset });
-                }
-            }
-        }
-    }
-
-    /// Gives the stacks what services have written and they have room for.
-    fn push_streams(&mut self) {
-        for place in self.streams.values_mut() {
-            let host = &mut self.ports[place.port].host;
-            while let Some(message) = place.unsent.front_mut() {
-                let taken = host.send(place.tcp, message);
-                if taken < message.len() {
-                    message.drain(..taken);
-                    break;
-                }
-                place.unsent.pop_front();
-            }
-            if place.closing && place.unsent.is_empty() {
-                host.close(place.tcp);
-                place.closing = false;
             }
         }
     }

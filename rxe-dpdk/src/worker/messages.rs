@@ -289,6 +289,8 @@ pub(crate) enum ToControl {
     Watched { request: ConnId, in_use: bool },
     /// Bytes for the peer of a stream.
     StreamSend { stream: StreamId, data: Vec<u8> },
+    /// The worker has taken a new stream (`len` is 0) or this many bytes of one, and may get more.
+    StreamTaken { stream: StreamId, len: usize },
     /// Close after what was sent.
     StreamClose { stream: StreamId },
     /// `worker` has its first member of a multicast group, or lost its last one.

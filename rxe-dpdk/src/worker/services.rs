@@ -312,11 +312,13 @@ impl ServiceHost {
                 self.stats.streams_opened.inc();
                 self.streams.insert(stream, service);
                 self.call(now, engine, service, |s, cx| s.stream_opened(cx, stream, local, peer));
+                self.tell(ToControl::StreamTaken { stream, len: 0 });
             }
             ToWorker::StreamData { stream, data } => {
                 if let Some(&service) = self.streams.get(&stream) {
                     self.call(now, engine, service, |s, cx| s.stream_data(cx, stream, &data));
                 }
+                self.tell(ToControl::StreamTaken { stream, len: data.len() });
             }
             ToWorker::StreamClosed { stream, reset } => {
                 if let Some(service) = self.streams.remove(&stream) {

@@ -108,7 +108,7 @@ impl Control {
         }
         let Some(Check { arrival, path, .. }) = self.inbound.checks.remove(&request) else { return };
         if !in_use {
-            self.place(arrival, path);
+            self.offer_to_service(arrival, path);
             return;
         }
         self.stats.connect_stale_refused.inc();
@@ -131,7 +131,7 @@ impl Control {
         let watched: Vec<_> =
             replaced.into_iter().filter_map(|old| Some((old, self.connections.get(&old)?.worker))).collect();
         if watched.is_empty() {
-            self.place(arrival, path);
+            self.offer_to_service(arrival, path);
             return;
         }
         if self.inbound.checks.len() >= MAX_CHECKS {
@@ -146,7 +146,7 @@ impl Control {
     }
 
     /// Hands a request to its service, on the worker where the connection will live.
-    fn place(&mut self, Arrival { service, request }: Arrival, path: Path) {
+    fn offer_to_service(&mut self, Arrival { service, request }: Arrival, path: Path) {
         let conn = request.conn;
         if self.cm.connection(conn).is_none() {
             return;
@@ -155,7 +155,7 @@ impl Control {
         self.stats.connect_offered.inc();
         let port = usize::from(path.port.0);
         let placement = Placement { worker, port, peer: request.peer_gid, mac: path.dst_mac, terms: None };
-        self.connections.insert(conn, placement);
+        self.place(conn, placement);
         self.send(worker, ToWorker::ConnectRequest { service, request, path });
     }
 

@@ -211,7 +211,7 @@ impl Control {
                     mac: path.dst_mac,
                     terms: Some(Box::new(Terms { path, path_mtu, rq_psn, retry_count: connect.retry_count })),
                 };
-                self.connections.insert(conn, placement);
+                self.place(conn, placement);
                 self.send(asker.worker, ToWorker::Asked { service, conn, qp });
             }
             Err(error) => self.not_asked(asker, qp, EndReason::NotAsked(error)),
