@@ -193,7 +193,7 @@ impl Cap {
 
     fn fallback(&self) -> Option<Fallback> {
         let reason = self.reasons.join("; ");
-        (self.mtu < self.asked).then(|| Fallback::Mtu { asked: self.asked, got: self.mtu, reason })
+        (self.mtu < self.asked).then_some(Fallback::Mtu { asked: self.asked, got: self.mtu, reason })
     }
 }
 
