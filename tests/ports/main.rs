@@ -167,7 +167,7 @@ fn vhost_and_memif_carry_path_mtu_4096_and_survive_faults() {
             &format!("{id}v"),
             &format!("net_vhost0,iface={vhost},queues=1"),
             "0,1",
-            &["--region", &fragile.option(), "--log-level", "info"],
+            &["--region", &fragile.option()],
         ),
         Target::start(
             &format!("{id}m"),
