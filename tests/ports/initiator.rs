@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::host::{Cidr, Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, read_mad, write_mad,
+    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, read_mad,
+    write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
@@ -60,6 +61,8 @@ pub struct Initiator {
     cm: Cm,
     path: MadPath,
     gsi_psn: Psn,
+    /// A MAD for which the port had no room.
+    unsent: Option<MadTransmit>,
     /// Answers ARP for all our addresses.
     host: Host,
     /// Forged requests that are sent in between.
@@ -135,7 +138,7 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
-        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, host, flood: None }
+        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent: None, host, flood: None }
     }
 
     fn turn(&mut self) {
@@ -164,8 +167,11 @@ impl Initiator {
         self.engine.handle_timeout(now);
         self.cm.handle_timeout(now);
         self.engine.transmit(now, &mut self.tx);
-        while let Some(transmit) = self.cm.poll_transmit() {
-            assert!(write_mad(&mut self.tx, &transmit.path, 1, self.gsi_psn, &transmit.mad));
+        while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
+            if !write_mad(&mut self.tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+                self.unsent = Some(transmit);
+                break;
+            }
             self.gsi_psn = self.gsi_psn.next();
         }
         self.send_flood();
