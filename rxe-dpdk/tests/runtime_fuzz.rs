@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
@@ -267,6 +267,9 @@ fn a_million_bad_frames() {
     for reached in ["icrc_mismatch", "frame_too_short", "unknown_opcode", "qpn_unknown", "udp_length_mismatch"] {
         assert!(get("drop", reached) > 0, "{reached} never happened: the weather is too good");
     }
-    assert!(get("service", "connections_accepted") > 0 && get("transport", "rcvd_pkts") > 0, "the seeds come in another order?");
+    assert!(
+        get("service", "connections_accepted") > 0 && get("transport", "rcvd_pkts") > 0,
+        "the seeds come in another order?"
+    );
     assert_eq!(summary.mbufs_leaked, 0);
 }
