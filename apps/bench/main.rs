@@ -16,6 +16,8 @@ mod frames;
 #[path = "../common/generate.rs"]
 mod generate;
 mod initiator;
+#[path = "../common/lcores.rs"]
+mod lcores;
 mod load;
 #[path = "../common/mistake.rs"]
 mod mistake;

@@ -13,6 +13,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::connect_rate::ConnectRateFactory;
 use crate::initiator::InitiatorFactory;
+use crate::lcores;
 use crate::mistake::Mistake;
 use crate::plan::{Json, Plan, Test};
 use crate::progress::Progress;
@@ -31,7 +32,7 @@ pub fn run(plan: &Plan) -> Result<(), Mistake> {
     log_to_stderr();
     let signals = Signals::install()?;
     let progress = Progress::start(plan);
-    let eal = Eal::init(&with_lcore(&plan.eal_args)).map_err(|error| Mistake::new(error.to_string()))?;
+    let eal = Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| Mistake::new(error.to_string()))?;
     let outcomes = match (plan.test, plan.test.verb()) {
         (Test::Reflect, _) => {
             // It has its own words.
@@ -148,28 +149,6 @@ fn log_to_stderr() {
     let _ = logger.try_init();
 }
 
-/// EAL's arguments, with one lcore where they choose none: the first CPU that the process may use.
-fn with_lcore(args: &[String]) -> Vec<String> {
-    let chooses = |arg: &String| {
-        let name = arg.split('=').next().unwrap_or(arg);
-        name.starts_with("-l") || name.starts_with("-c") || ["--lcores", "--corelist"].contains(&name)
-    };
-    let mut args = args.to_vec();
-    if !args.iter().any(chooses)
-        && let Some(cpu) = first_cpu(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
-    {
-        args.extend(["-l".to_owned(), cpu]);
-    }
-    args
-}
-
-/// The first CPU of a process that may use some, as the kernel tells its status.
-fn first_cpu(status: &str) -> Option<String> {
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let first: String = list.trim().chars().take_while(char::is_ascii_digit).collect();
-    (!first.is_empty()).then_some(first)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,23 +161,5 @@ mod tests {
         let failed = something_measured(&plan, &[outcome(2, 1), outcome(4, 0)]).expect_err("no message");
         assert_eq!(failed.exit_code(), 1);
         assert!(failed.to_string().starts_with("no message of 4 bytes was completed within 0.500 s"), "{failed}");
-    }
-
-    #[test]
-    fn the_first_cpu_is_found() {
-        let status =
-            |list: &str| format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");
-        assert_eq!(first_cpu(&status("0-1")).as_deref(), Some("0"));
-        assert_eq!(first_cpu(&status("12,14-15")).as_deref(), Some("12"));
-        assert_eq!(first_cpu("Name:\tx\n"), None);
-    }
-
-    #[test]
-    fn lcores_are_chosen_once() {
-        let args = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        for given in ["-l 1", "-l1", "--lcores=1@0", "-c 2"] {
-            assert_eq!(with_lcore(&args(given)), args(given));
-        }
-        assert_eq!(with_lcore(&args("--no-pci")).len(), 3);
     }
 }

@@ -14,6 +14,15 @@ pub fn find(prefix: Option<&str>) -> Result<Client, Failure> {
         None => only_one(socket::running()).map_err(Failure::Mistake)?,
     };
     let path = socket::path(&prefix);
+    if prefix.contains('/') || matches!(prefix.as_str(), "" | "." | "..") {
+        return Err(Failure::Mistake(format!("'{prefix}' is no --file-prefix: give the one of the target")));
+    }
+    // Whose folder it is says who answers there.
+    if let Err(error) = socket::check_folder(&socket::base())
+        && error.kind() == ErrorKind::PermissionDenied
+    {
+        return Err(Failure::Mistake(format!("{error}: have it removed, then start the target again")));
+    }
     Client::connect(&path).map_err(|error| {
         let path = path.display();
         Failure::Mistake(match error.kind() {

@@ -42,7 +42,7 @@ const USAGE: &str = "rxe-target [EAL OPTIONS] -- --address IP/PREFIX [OPTIONS]
 
 const AFTER_HELP: &str = "\
 What stands before the first `--` goes to DPDK's EAL; it may come from `[eal] args` of the configuration file instead, \
-and then the `--` may be left out too. Options of a port take `portN:` in front of the value (port1:10.0.0.1/24) where \
+and then the `--` may be left out too. Where it chooses no CPUs the target takes one; `-l 0-3` gives it four. Options of a port take `portN:` in front of the value (port1:10.0.0.1/24) where \
 there are several ports; without it they are for port 0. An option replaces what the configuration file says for it.
 
   rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping

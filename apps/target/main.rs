@@ -9,6 +9,8 @@ mod command_line;
 mod config;
 #[path = "../common/generate.rs"]
 mod generate;
+#[path = "../common/lcores.rs"]
+mod lcores;
 mod log;
 mod manage;
 #[path = "../common/mistake.rs"]

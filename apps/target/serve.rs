@@ -5,10 +5,10 @@ use rxe_dpdk::output;
 use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
 
 use crate::config::{Config, Idle, fault_text};
-use crate::manage::{Managed, Management};
+use crate::manage::{Managed, Management, RuntimeFolder};
 use crate::mistake::Mistake;
 use crate::signals::Signals;
-use crate::{log, services};
+use crate::{lcores, log, services};
 
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
 pub fn serve(config: Config) -> Result<(), Mistake> {
@@ -19,19 +19,20 @@ pub fn serve(config: Config) -> Result<(), Mistake> {
     let (factories, book) = services::factories(&config)?;
     let signals = Signals::install()?;
     let management = Management::prepare(config.metrics)?;
-    let eal = Eal::init(&config.eal_args).map_err(|error| Mistake::new(error.to_string()))?;
+    let prefix = file_prefix(&config.eal_args);
+    let folder = RuntimeFolder::take(&config.eal_args)?;
+    let eal = Eal::init(&lcores::or_one(&config.eal_args)).map_err(|error| Mistake::new(error.to_string()))?;
     let runtime =
         Runtime::new(eal, runtime_config(&config), factories).map_err(|error| Mistake::new(error.to_string()))?;
     let stop = runtime.stop_handle();
     signals.stop(move || stop.stop());
     let inspector = runtime.inspector();
-    let prefix = file_prefix(&config.eal_args);
     let capture = runtime.capture();
     if let Some(settings) = &config.capture {
         management.capture(capture.clone(), settings.clone())?;
     }
     let clients = management.stats();
-    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients });
+    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients }, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd, where it has started us (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

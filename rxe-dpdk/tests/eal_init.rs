@@ -39,6 +39,8 @@ fn arguments_that_eal_cannot_read() {
             ("-c", "requires an argument"),
             ("-l nowhere", "invalid core list"),
             ("--iova-mode=x", "iova-mode"),
+            ("--file-prefix ..", "`..` cannot be a --file-prefix"),
+            ("--file-pre=/tmp/rxe-no-such-folder", "cannot be a --file-prefix"),
         ];
         for (bad, hint) in cases {
             let (error, text) = sentence(&format!("{QUIET} {bad}"));

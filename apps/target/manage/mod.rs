@@ -10,6 +10,7 @@ mod exposition;
 mod faults;
 mod http;
 mod metrics;
+mod runtime_folder;
 mod socket;
 
 use std::io;
@@ -23,12 +24,12 @@ use rxe_dpdk::telemetry::Inspector;
 use rxe_dpdk::worker::{Capture, CaptureError};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
-use rxe_inspect::socket as place;
 
 use crate::log::LogControl;
 use crate::mistake::{Mistake, mistake};
 use crate::services::Book;
 use clients::{Clients, Deadlines};
+pub use runtime_folder::RuntimeFolder;
 use socket::Socket;
 
 pub use clients::ManagementStats;
@@ -83,7 +84,9 @@ type EarlyCapture = (Capture, CaptureSettings, Sender<Result<(), CaptureError>>)
 
 /// The target is being looked after. Dropping it removes the socket.
 pub struct Serving {
+    // In this order: the folder goes when it is empty.
     _socket: Option<Socket>,
+    _folder: Option<RuntimeFolder>,
 }
 
 impl Management {
@@ -130,23 +133,26 @@ impl Management {
     }
 
     /// From now on this is looked after. Where the socket cannot be made the target serves without it, and says so.
-    pub fn start(self, managed: Managed) -> Serving {
+    pub fn start(self, managed: Managed, folder: Option<RuntimeFolder>) -> Serving {
         if let Some(metrics) = self.to_metrics {
             // The thread waits for it, or is gone with the process.
             let _ = metrics.send(managed.clone());
         }
-        let path = place::path(&managed.prefix);
-        match Socket::bind(&path) {
+        // Without a folder of its own, which has been told, nothing is touched.
+        let Some(folder) = folder else { return Serving { _socket: None, _folder: None } };
+        let path = folder.socket();
+        let socket = match Socket::bind(&path) {
             Ok((socket, listener)) => {
                 let _ = self.to_socket.send((listener, managed));
-                Serving { _socket: Some(socket) }
+                Some(socket)
             }
             Err(error) => {
                 let path = path.display();
                 tracing::warn!("rxe-ctl cannot reach this target, its socket {path} cannot be made: {error}");
-                Serving { _socket: None }
+                None
             }
-        }
+        };
+        Serving { _socket: socket, _folder: Some(folder) }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Where the socket of a target is.
 //!
-//! One folder per `--file-prefix`, beside DPDK's own: `/var/run/rxe/PREFIX` for root, else below `$XDG_RUNTIME_DIR` or
-//! `/tmp`. Folder and socket are for their owner only.
+//! One folder per `--file-prefix`, beside DPDK's own: `/var/run/rxe/PREFIX` for root, else below `$XDG_RUNTIME_DIR/rxe`
+//! or `/tmp/rxe-UID`. Folder and socket are for their owner only.
 
 use std::env;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -13,21 +15,37 @@ pub const DEFAULT_PREFIX: &str = "rte";
 /// The folder with one folder per target.
 #[must_use]
 pub fn base() -> PathBuf {
-    base_of(is_root(), env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+    base_of(uid(), env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }
 
-fn base_of(root: bool, runtime_dir: Option<PathBuf>) -> PathBuf {
+fn base_of(uid: u32, runtime_dir: Option<PathBuf>) -> PathBuf {
     match runtime_dir {
-        _ if root => PathBuf::from("/var/run/rxe"),
+        _ if uid == 0 => PathBuf::from("/var/run/rxe"),
         Some(dir) if dir.is_absolute() => dir.join("rxe"),
-        _ => PathBuf::from("/tmp/rxe"),
+        // Everybody may write to /tmp: others have folders of their own there.
+        _ => PathBuf::from(format!("/tmp/rxe-{uid}")),
     }
 }
 
-/// Whether this process may do everything, which is whose folder `/proc/self` is.
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+/// The user whose process this is, which is whose folder `/proc/self` is.
+fn uid() -> u32 {
+    std::fs::metadata("/proc/self").map_or(u32::MAX, |meta| meta.uid())
+}
+
+/// Whether `folder` is a folder of this user's, no symbolic link, that nobody else may write to. What is in another may be
+/// anybody's.
+///
+/// # Errors
+/// What is wrong with it, or that it cannot be looked at.
+pub fn check_folder(folder: &Path) -> io::Result<()> {
+    let meta = folder.symlink_metadata()?;
+    let wrong = |what| Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {what}", folder.display())));
+    match meta {
+        _ if !meta.is_dir() => wrong("is no folder"),
+        _ if meta.uid() != uid() => wrong("is another user's"),
+        _ if meta.mode() & 0o022 != 0 => wrong("may be written to by others"),
+        _ => Ok(()),
+    }
 }
 
 /// The socket of the target with this `--file-prefix`.
@@ -43,6 +61,9 @@ pub fn running() -> Vec<String> {
 }
 
 fn running_below(base: &Path) -> Vec<String> {
+    if check_folder(base).is_err() {
+        return Vec::new();
+    }
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     let mut prefixes: Vec<String> = entries
         .filter(|entry| UnixStream::connect(entry.path().join("ctl.sock")).is_ok())
@@ -60,11 +81,11 @@ mod tests {
 
     #[test]
     fn the_folder_follows_dpdks_rules() {
-        let base = |root, dir: Option<&str>| base_of(root, dir.map(PathBuf::from));
-        assert_eq!(base(true, Some("/run/user/0")), Path::new("/var/run/rxe"));
-        assert_eq!(base(false, Some("/run/user/7")), Path::new("/run/user/7/rxe"));
-        assert_eq!(base(false, Some("relative")), Path::new("/tmp/rxe"));
-        assert_eq!(base(false, None), Path::new("/tmp/rxe"));
+        let base = |uid, dir: Option<&str>| base_of(uid, dir.map(PathBuf::from));
+        assert_eq!(base(0, Some("/run/user/0")), Path::new("/var/run/rxe"));
+        assert_eq!(base(7, Some("/run/user/7")), Path::new("/run/user/7/rxe"));
+        assert_eq!(base(7, Some("relative")), Path::new("/tmp/rxe-7"));
+        assert_eq!(base(7, None), Path::new("/tmp/rxe-7"));
     }
 
     #[test]

@@ -2,9 +2,35 @@
 
 use std::collections::HashMap;
 
+use super::error::EalError;
+
 /// The `--file-prefix` among EAL's arguments, which tells processes on one machine apart; `rte` when there is none.
 pub fn file_prefix(args: &[String]) -> String {
     EalArgs::new(args).values("--file-prefix").last().copied().unwrap_or("rte").to_owned()
+}
+
+/// Whether the `--file-prefix` among EAL's arguments, if there is one, is the name of a folder and nothing else.
+///
+/// # Errors
+///
+/// [`EalError::BadArguments`], as [`Eal::init`](super::Eal::init) would answer.
+pub fn check_file_prefix(args: &[String]) -> Result<(), EalError> {
+    EalArgs::new(args).bad_file_prefix().map_or(Ok(()), |detail| Err(EalError::BadArguments { detail }))
+}
+
+/// The longest file prefix: with it the path of a socket below `/var/run` still fits.
+const MAX_PREFIX: usize = 64;
+
+/// Whether a file prefix is the name of a folder and nothing else. EAL makes paths with it unseen, and cleans up there:
+/// `..` or a `/` would lead it, and us, to folders of others.
+fn is_file_prefix(prefix: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=MAX_PREFIX).contains(&prefix.len()) && prefix.bytes().all(plain) && !matches!(prefix, "." | "..")
+}
+
+/// Whether `key` is the option `name`. As getopt_long does, EAL takes the beginning of a long option's name for it.
+fn is_option(key: &str, name: &str) -> bool {
+    key == name || (key.len() > 2 && key.starts_with("--") && name.starts_with(key))
 }
 
 /// EAL arguments (without a program name), looked at but not owned by us: EAL is the one that judges them.
@@ -48,9 +74,17 @@ impl<'a> EalArgs<'a> {
         EalArgs(args)
     }
 
+    /// The arguments themselves.
+    pub(super) fn words(&self) -> &'a [String] {
+        self.0
+    }
+
     /// Whether the flag `name` (with its dashes) is given.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|arg| arg.split_once('=').map_or(arg.as_str(), |(key, _)| key) == name)
+        self.0
+            .iter()
+            .map(|arg| arg.split_once('=').map_or(arg.as_str(), |(key, _)| key))
+            .any(|key| is_option(key, name))
     }
 
     /// Every value of the option `name`, given as `name=value` or as two arguments.
@@ -58,8 +92,8 @@ impl<'a> EalArgs<'a> {
         let mut found = Vec::new();
         for (i, arg) in self.0.iter().enumerate() {
             match arg.split_once('=') {
-                Some((key, value)) if key == name => found.push(value),
-                None if arg == name => found.extend(self.0.get(i + 1).map(String::as_str)),
+                Some((key, value)) if is_option(key, name) => found.push(value),
+                None if is_option(arg, name) => found.extend(self.0.get(i + 1).map(String::as_str)),
                 _ => {}
             }
         }
@@ -73,6 +107,15 @@ impl<'a> EalArgs<'a> {
     /// Whether a request for help or the version would make EAL print it and end the process.
     pub(super) fn asks_for_help(&self) -> bool {
         self.0.iter().any(|arg| matches!(arg.as_str(), "-h" | "--help" | "-v" | "--version"))
+    }
+
+    /// What is wrong with a `--file-prefix`, if anything is.
+    pub(super) fn bad_file_prefix(&self) -> Option<String> {
+        let prefix = self.values("--file-prefix").into_iter().find(|prefix| !is_file_prefix(prefix))?;
+        Some(format!(
+            "`{prefix}` cannot be a --file-prefix: write 1 to {MAX_PREFIX} letters, digits, dots, dashes and underscores, \
+             and not `.` or `..`"
+        ))
     }
 
     /// What EAL should be given in addition.
@@ -125,6 +168,20 @@ mod tests {
         assert_eq!(file_prefix(&args("-l 0 --file-prefix=a --no-pci")), "a");
         assert_eq!(file_prefix(&args("--file-prefix a --file-prefix b")), "b");
         assert_eq!(file_prefix(&args("-l 0")), "rte");
+    }
+
+    #[test]
+    fn a_file_prefix_is_a_plain_name() {
+        let bad = |text: &str| EalArgs::new(&args(text)).bad_file_prefix();
+        for good in ["rte", "a.b-c_D9", "...", ".a", &"x".repeat(64)] {
+            assert_eq!(bad(&format!("--file-prefix {good}")), None, "{good}");
+        }
+        for wrong in ["..", ".", "/tmp/x", "a/b", "a*b", "\u{e4}", &"x".repeat(65)] {
+            assert!(bad(&format!("--file-prefix {wrong}")).is_some(), "{wrong}");
+            assert!(bad(&format!("--file-prefix good --file-pre={wrong}")).is_some(), "{wrong}, abbreviated");
+        }
+        assert!(bad("--file-prefix=").is_some());
+        assert_eq!(bad("-l 0 --no-pci"), None);
     }
 
     #[test]

@@ -30,8 +30,18 @@ pub enum EalError {
         detail: String,
     },
     /// Another process runs under the same file prefix.
-    #[error("another DPDK process runs under the same file prefix; give EAL --file-prefix NAME, or --in-memory")]
+    #[error("another DPDK process runs under the same file prefix; give EAL another --file-prefix NAME")]
     PrefixInUse,
+    /// The socket that a port is to make belongs to another process, or cannot be replaced.
+    #[error("the device {name} cannot make its socket {path}: {problem}")]
+    Socket {
+        /// The device.
+        name: String,
+        /// The socket.
+        path: String,
+        /// What is in the way, and what to do.
+        problem: String,
+    },
     /// EAL failed for another reason.
     #[error("DPDK did not start ({errno}): {detail}")]
     Init {

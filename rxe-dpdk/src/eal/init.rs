@@ -10,11 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::affinity;
-use super::args::{EalArgs, Vdev};
+use super::args::{EalArgs, Vdev, check_file_prefix};
 use super::error::{EalError, Errno};
+use super::huge_files::HugeFiles;
 use super::info::PortInfo;
 use super::log::{self, Capture};
 use super::mempool::PoolPtr;
+use super::sockets;
 
 /// Whether EAL was started in this process.
 static STARTED: Mutex<bool> = Mutex::new(false);
@@ -50,6 +52,9 @@ impl Eal {
             let detail = "EAL's help is in `dpdk-testpmd --help`".to_owned();
             return Err(EalError::BadArguments { detail });
         }
+        check_file_prefix(args)?;
+        // Before EAL: drivers remove the socket of a process that is alive.
+        eal_args.vdevs().iter().try_for_each(sockets::make_way)?;
         let needs = Hugepages::needed_by(&eal_args);
         needs.check()?;
 
@@ -63,7 +68,9 @@ impl Eal {
         }
 
         let (ret, errno, text) = start(&argv);
+        let files = HugeFiles::new(&eal_args);
         if ret < 0 {
+            files.mapped().remove();
             return Err(failure(errno, &text, &needs));
         }
         *started = true;
@@ -74,7 +81,7 @@ impl Eal {
             // SAFETY: EAL is initialised; sets a number.
             unsafe { dpdk_sys::rte_log_set_global_level(dpdk_sys::RTE_LOG_WARNING) };
         }
-        let eal = Eal { guard: Arc::new(EalGuard::new(eal_args.vdevs())) };
+        let eal = Eal { guard: Arc::new(EalGuard::new(eal_args.vdevs(), files)) };
         // EAL reorders what is no option to the end and leaves it to the program. It is a mistake here.
         if usize::try_from(ret).is_ok_and(|parsed| parsed + 1 < argv.len()) {
             let detail = format!("something among `{}` is neither an option nor the value of one", args.join(" "));
@@ -135,6 +142,7 @@ impl fmt::Debug for Eal {
 /// What every object of DPDK holds so that EAL lives.
 pub(super) struct EalGuard {
     vdevs: Vec<Vdev>,
+    files: HugeFiles,
     /// Ports that somebody has configured.
     ports: Mutex<BTreeSet<u16>>,
     /// Pools that nobody uses any more, but whose buffers were still out when their last user went.
@@ -143,8 +151,8 @@ pub(super) struct EalGuard {
 }
 
 impl EalGuard {
-    fn new(vdevs: Vec<Vdev>) -> EalGuard {
-        EalGuard { vdevs, ports: Mutex::default(), orphans: Mutex::default(), names: AtomicU32::new(0) }
+    fn new(vdevs: Vec<Vdev>, files: HugeFiles) -> EalGuard {
+        EalGuard { vdevs, files, ports: Mutex::default(), orphans: Mutex::default(), names: AtomicU32::new(0) }
     }
 
     /// The `--vdev` argument that made the device of this name.
@@ -178,14 +186,18 @@ impl EalGuard {
 
 impl Drop for EalGuard {
     fn drop(&mut self) {
+        // Looked for while their pages are mapped, by which they are told from those of others.
+        let files = self.files.mapped();
         let orphans = self.orphans.get_mut().unwrap_or_else(PoisonError::into_inner);
         if orphans.iter().any(|pool| pool.in_use() > 0) {
             tracing::debug!("packet buffers are still out: DPDK's memory stays until the process ends");
+            files.remove();
             return;
         }
         // SAFETY: every port, pool, ring and piece of memory held this guard, so all are gone; the pools left over
         // have no buffer out, so no Mbuf is either. Workers are joined in run_workers, which borrows an Eal.
         unsafe { dpdk_sys::rte_eal_cleanup() };
+        files.remove();
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use rxe_proto::wire::{MacAddr, PortId};
 
+use super::args::Vdev;
 use super::burst::BURST;
 use super::error::EalError;
 use super::info::{DeviceLimits, Link, PortInfo, PortStats, check, raw_info, text};
@@ -16,6 +17,7 @@ use super::mempool::Mempool;
 use super::mtu::{self, Fallback, L2};
 use super::reattach::QueuesInUse;
 use super::rx::RxQueue;
+use super::sockets;
 use super::tx::{SPARES, STAGE, TxStage};
 
 /// What a port should be.
@@ -428,6 +430,9 @@ impl SetUp {
         let kernel_mtu = if self.info.driver.starts_with("net_af_") { interface_mtu(limits.if_index) } else { None };
         let vdev = guard.vdev(&self.info.name);
         let plan = mtu::plan(&self.info.driver, vdev, &limits, kernel_mtu, self.config.mtu).map_err(problem)?;
+        // Again: net_vhost makes its socket now, and another process may have been faster since EAL was started. The other
+        // drivers have made theirs.
+        vdev.filter(|vdev| vdev.is("vhost")).map_or(Ok(()), sockets::make_way)?;
         self.queues()?;
         self.fallbacks.extend(plan.fallback);
         if limits.tx_offloads & dpdk_sys::RXE_TX_OFFLOAD_MULTI_SEGS == 0 {
@@ -456,7 +461,7 @@ impl SetUp {
             pool,
             eal: Arc::clone(guard),
         };
-        self.set_up_queues(&inner.pool)?;
+        self.set_up_queues(&inner.pool, vdev)?;
         Ok(inner)
     }
 
@@ -534,7 +539,7 @@ impl SetUp {
         Mempool::with_guard(guard, &guard.unique_name("port"), count, buffer, CACHE, self.info.socket)
     }
 
-    pub(super) fn set_up_queues(&self, pool: &Mempool) -> Result<(), EalError> {
+    pub(super) fn set_up_queues(&self, pool: &Mempool, vdev: Option<&Vdev>) -> Result<(), EalError> {
         let id = self.id;
         let info = raw_info(id)?;
         // -1 (no node) is SOCKET_ID_ANY here, too.
@@ -555,16 +560,26 @@ impl SetUp {
             check(id, "set up a receive queue", ret)?;
         }
         let mut tx_conf = info.default_txconf;
+        let own_threshold = tx_conf.tx_free_thresh;
         if VIRTIO_DRIVERS.contains(&self.info.driver.as_str()) {
             // Take buffers back as soon as the other end is through with them, not when the ring is nearly full: what
             // is written next then lies in the cache.
-            tx_conf.tx_free_thresh = self.config.tx_descriptors.saturating_sub(4 * BURST as u16);
+            let ring = self.config.tx_descriptors.min(virtio_ring(vdev));
+            tx_conf.tx_free_thresh = ring.saturating_sub(4 * BURST as u16);
         }
         for queue in 0..self.config.tx_queues {
+            let descriptors = self.config.tx_descriptors;
             // SAFETY: as above.
-            let ret = unsafe {
-                dpdk_sys::rte_eth_tx_queue_setup(id, queue, self.config.tx_descriptors, socket, &raw const tx_conf)
+            let set_up = |conf: &dpdk_sys::rte_eth_txconf| unsafe {
+                dpdk_sys::rte_eth_tx_queue_setup(id, queue, descriptors, socket, &raw const *conf)
             };
+            let mut ret = set_up(&tx_conf);
+            if ret < 0 && tx_conf.tx_free_thresh != own_threshold {
+                // A virtio device does not say how long its rings are. One that is shorter than what was asked for has
+                // no room for our threshold; the driver knows one that fits.
+                tx_conf.tx_free_thresh = own_threshold;
+                ret = set_up(&tx_conf);
+            }
             check(id, "set up a transmit queue", ret)?;
         }
         Ok(())
@@ -573,6 +588,13 @@ impl SetUp {
 
 /// Drivers with a threshold of free descriptors below which a transmit queue takes its buffers back.
 const VIRTIO_DRIVERS: [&str; 2] = ["net_virtio", "net_virtio_user"];
+
+/// How long the rings of a virtio port are, as far as that is known: those of virtio_user follow from its argument.
+fn virtio_ring(vdev: Option<&Vdev>) -> u16 {
+    const DEFAULT: u32 = 256;
+    let ring = vdev.filter(|vdev| vdev.is("virtio_user")).map(|vdev| vdev.number("queue_size").unwrap_or(DEFAULT));
+    ring.and_then(|ring| u16::try_from(ring).ok()).unwrap_or(u16::MAX)
+}
 
 /// The MTU of a kernel interface.
 fn interface_mtu(if_index: u32) -> Option<u16> {

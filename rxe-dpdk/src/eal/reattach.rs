@@ -143,7 +143,7 @@ impl Reattach {
         let set_up = SetUp::again(id, self.info.clone(), self.config.clone());
         // What net_af_packet carries depends on its ring, not on the MTU that it is told.
         set_up.try_configure(None, 0)?;
-        set_up.set_up_queues(self.port.pool())?;
+        set_up.set_up_queues(self.port.pool(), None)?;
         // SAFETY: configured, and its queues are set up.
         let ret = unsafe { dpdk_sys::rte_eth_dev_start(id) };
         check(id, "start", ret)?;

@@ -86,7 +86,7 @@ pub enum RuntimeError {
         error: HostConfigError,
     },
     /// More lcores than queue pair numbers can tell apart.
-    #[error("{0} lcores are too many: at most {MAX_WORKERS} can work")]
+    #[error("{0} lcores are too many: choose at most {MAX_WORKERS} with EAL's -l, as -l 0-{last}", last = MAX_WORKERS - 1)]
     TooManyWorkers(usize),
     /// More rules for faults than an injector can go by.
     #[error("{0} rules for faults are too many: at most {MAX_FAULTS} can be in force")]
