@@ -78,7 +78,8 @@ impl Perftest {
             return Ok(());
         }
         let pd = self.pds.pop().unwrap_or_else(|| cx.alloc_pd());
-        let sink = Sink::new(cx, pd, self.config.max_message).inspect_err(|_| self.pds.push(pd))?;
+        let sink = Sink::take(cx, &mut self.sinks, pd, client, self.config.max_message);
+        let sink = sink.inspect_err(|_| self.pds.push(pd))?;
         self.shared.insert(client, Shared { sink, users: 1 });
         Ok(())
     }
@@ -89,8 +90,7 @@ impl Perftest {
         if shared.users == 0
             && let Some(shared) = self.shared.remove(&client)
         {
-            cx.deregister(&shared.sink.region);
-            self.pds.push(shared.sink.region.pd());
+            self.give_back(cx, client, &shared.sink);
         }
     }
 

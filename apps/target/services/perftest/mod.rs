@@ -12,6 +12,7 @@ mod first_writer;
 mod record;
 mod rendezvous;
 mod report;
+mod sinks;
 mod talk;
 mod test_qp;
 mod write_lat;
@@ -33,8 +34,9 @@ use self::first_writer::FirstWriter;
 use self::record::Record;
 pub use self::rendezvous::Rendezvous;
 use self::report::Meter;
+use self::sinks::Sinks;
 use self::talk::{REPORT_FIELDS, Said};
-use self::test_qp::{RD_ATOMIC, Sink, TestQp};
+use self::test_qp::{PAGE, RD_ATOMIC, Sink, TestQp};
 use super::out_of_band::Peer;
 use super::tally::Tally;
 use crate::config::PerftestConfig;
@@ -45,6 +47,8 @@ pub const NAME: &str = "perftest";
 const MAX_QPS: usize = 256;
 /// Timers with this bit look into an ib_write_lat client's memory; those without wait for its silence.
 const POLL: u64 = 1 << 48;
+/// Timers with this bit zero memory that clients have left.
+const CLEAN: u64 = 1 << 51;
 /// The next turn of the loop.
 const NEXT_TURN: Duration = Duration::from_nanos(1);
 
@@ -55,6 +59,7 @@ pub struct Perftest {
     tag: u64,
     /// Protection domains that nobody uses.
     pds: Vec<PdId>,
+    sinks: Sinks,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     tests: QpMap<TestQp>,
@@ -71,6 +76,7 @@ impl Perftest {
     /// No client yet. `tag` is a bit above our numbers; all workers have one `rendezvous`.
     pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, tally: Tally) -> Perftest {
         Perftest {
+            sinks: Sinks::new(config.max_message + PAGE),
             config,
             tag,
             pds: Vec::new(),
@@ -233,7 +239,7 @@ impl Perftest {
             Some(sink) => sink,
             none => {
                 let pd = self.pds.pop().unwrap_or_else(|| cx.alloc_pd());
-                let made = Sink::new(cx, pd, self.config.max_message);
+                let made = Sink::take(cx, &mut self.sinks, pd, client.from.ip(), self.config.max_message);
                 none.insert(made.inspect_err(|_| self.pds.push(pd))?)
             }
         };
@@ -273,6 +279,12 @@ impl Perftest {
         if token & CONNECTION != 0 {
             // The low 24 bits are the queue pair.
             self.look_at_connection(cx, Qpn::new(token as u32));
+            return;
+        }
+        if token & CLEAN != 0 {
+            if self.sinks.clean() {
+                cx.set_timer(NEXT_TURN, self.tag | CLEAN);
+            }
             return;
         }
         let number = token & !POLL;
@@ -428,8 +440,16 @@ impl Perftest {
             writer.close(cx);
         }
         if let Some(sink) = client.sink {
-            cx.deregister(&sink.region);
-            self.pds.push(sink.region.pd());
+            self.give_back(cx, client.from.ip(), &sink);
+        }
+    }
+
+    /// Takes a sink back for later clients.
+    fn give_back(&mut self, cx: &mut Context<'_>, client: IpAddr, sink: &Sink) {
+        cx.deregister(&sink.region);
+        self.pds.push(sink.region.pd());
+        if self.sinks.put(client, sink.region.memory().clone()) {
+            cx.set_timer(NEXT_TURN, self.tag | CLEAN);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Queue pairs that clients test, and the memory behind them.
 
+use std::net::IpAddr;
+
 use rxe_dpdk::service::{Context, QpSpec};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::Instant;
@@ -9,12 +11,13 @@ use rxe_proto::wire::Psn;
 
 use super::echo::{Echo, WINDOW};
 use super::report::Meter;
+use super::sinks::Sinks;
 use crate::services::out_of_band::{DatagramTo, Peer, QKEY};
 
 /// Receives of a queue pair. Clients send up to 128 messages ahead, and what comes without a receive is lost on UC and UD.
 const RECEIVES: u32 = 512;
 /// A message of no bytes still covers a page: clients step through it.
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// What a datagram has in front in its receive.
 pub const GRH: u32 = 40;
 /// READs and atomics that a client may have outstanding.
@@ -43,12 +46,23 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A sink for messages of up to `max_message` bytes.
-    pub fn new(cx: &mut Context<'_>, pd: PdId, max_message: usize) -> Result<Sink, String> {
-        let memory = cx.alloc_memory(max_message + PAGE).map_err(|error| error.to_string())?;
+    /// A sink of `client` for messages of up to `max_message` bytes, of memory from the pool.
+    pub fn take(
+        cx: &mut Context<'_>,
+        pool: &mut Sinks,
+        pd: PdId,
+        client: IpAddr,
+        max_message: usize,
+    ) -> Result<Sink, String> {
+        let memory = pool.take(cx, client)?;
         let access = PEER_ACCESS | Access::LOCAL_WRITE;
-        let region = cx.register(pd, memory, access).map_err(|error| error.to_string())?;
-        Ok(Sink { region, max_message })
+        match cx.register(pd, memory.clone(), access) {
+            Ok(region) => Ok(Sink { region, max_message }),
+            Err(error) => {
+                pool.put(client, memory);
+                Err(error.to_string())
+            }
+        }
     }
 
     /// A piece from the start.

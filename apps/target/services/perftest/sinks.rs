@@ -1,0 +1,177 @@
+//! Memory of tests: a pool with a budget for the service and for each client address, per worker.
+//!
+//! Memory that a client has used serves the same address again as it is. For another one it is zeroed first, a piece in
+//! each turn of the loop, so that no packet waits for the zeroing of megabytes.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use rxe_dpdk::service::Context;
+use rxe_proto::mem::Memory;
+
+/// Bytes in use by the clients of one address.
+const PER_ADDRESS: usize = 128 << 20;
+/// Bytes in use by all clients of this worker.
+const PER_WORKER: usize = 512 << 20;
+/// Bytes kept for later clients.
+const KEPT: usize = 64 << 20;
+/// Bytes zeroed in one turn.
+const PIECE: usize = 64 << 10;
+
+/// Memory that nobody uses.
+struct Free {
+    memory: Memory,
+    /// Whose bytes are in it.
+    client: IpAddr,
+    /// How much of it is zeroed.
+    zeroed: usize,
+}
+
+impl Free {
+    fn is_clean(&self) -> bool {
+        self.zeroed >= self.memory.len()
+    }
+
+    fn zero(&mut self, len: usize) {
+        let len = len.min(self.memory.len() - self.zeroed);
+        // Inside of the memory.
+        let _ = self.memory.fill(self.zeroed, len, 0);
+        self.zeroed += len;
+    }
+}
+
+/// The pool of one worker; all its pieces have one length.
+pub struct Sinks {
+    len: usize,
+    free: Vec<Free>,
+    used: HashMap<IpAddr, usize>,
+}
+
+impl Sinks {
+    /// A pool of pieces of `len` bytes.
+    pub fn new(len: usize) -> Sinks {
+        Sinks { len, free: Vec::new(), used: HashMap::new() }
+    }
+
+    /// How many pieces `budget` bytes are; one in any case.
+    fn pieces(&self, budget: usize) -> usize {
+        (budget / self.len.max(1)).max(1)
+    }
+
+    /// Memory for a client, unless the budgets are used.
+    pub fn take(&mut self, cx: &mut Context<'_>, client: IpAddr) -> Result<Memory, String> {
+        self.take_from(client, |len| cx.alloc_memory(len).map_err(|error| error.to_string()))
+    }
+
+    fn take_from(
+        &mut self,
+        client: IpAddr,
+        allocate: impl FnOnce(usize) -> Result<Memory, String>,
+    ) -> Result<Memory, String> {
+        let (own, all) = (self.used.get(&client).copied().unwrap_or(0), self.used.values().sum::<usize>());
+        if own >= self.pieces(PER_ADDRESS) {
+            return Err(format!("{own} tests of its address run on this worker, and no more may"));
+        }
+        if all >= self.pieces(PER_WORKER) {
+            return Err(format!("{all} tests run on this worker, and no more may"));
+        }
+        let usable = self.free.iter().position(|free| free.client == client || free.is_clean());
+        let memory = match usable {
+            Some(at) => self.free.swap_remove(at).memory,
+            None => match (allocate(self.len), self.free.pop()) {
+                (Ok(memory), free) => {
+                    self.free.extend(free);
+                    memory
+                }
+                (Err(_), Some(mut free)) => {
+                    // The last resort, as no other memory is left.
+                    free.zero(usize::MAX);
+                    free.memory
+                }
+                (Err(error), None) => return Err(error),
+            },
+        };
+        *self.used.entry(client).or_default() += 1;
+        Ok(memory)
+    }
+
+    /// Takes memory back; no key may reach it any more. Returns whether [`Sinks::clean`] is to be called.
+    pub fn put(&mut self, client: IpAddr, memory: Memory) -> bool {
+        if let Some(used) = self.used.get_mut(&client) {
+            *used -= 1;
+            if *used == 0 {
+                self.used.remove(&client);
+            }
+        }
+        if self.free.len() >= self.pieces(KEPT) {
+            return false;
+        }
+        let cleaning = self.free.iter().any(|free| !free.is_clean());
+        self.free.push(Free { memory, client, zeroed: 0 });
+        !cleaning
+    }
+
+    /// Zeroes a piece of what is not zeroed. Returns whether there is more.
+    pub fn clean(&mut self) -> bool {
+        if let Some(free) = self.free.iter_mut().find(|free| !free.is_clean()) {
+            free.zero(PIECE);
+        }
+        self.free.iter().any(|free| !free.is_clean())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 4 << 20;
+
+    fn address(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    fn heap(len: usize) -> Result<Memory, String> {
+        Ok(Memory::heap(len))
+    }
+
+    #[test]
+    fn an_address_and_the_service_have_budgets() {
+        let mut sinks = Sinks::new(LEN);
+        // All of one small piece: only the number counts here.
+        let small = |_| heap(64);
+        let mut taken: Vec<_> = (0..32).map(|_| sinks.take_from(address(1), small).expect("room")).collect();
+        let refused = sinks.take_from(address(1), small).expect_err("the share is used");
+        assert!(refused.starts_with("32 tests of its address"), "{refused}");
+        for n in 2..5 {
+            (0..32).for_each(|_| drop(sinks.take_from(address(n), small).expect("room")));
+        }
+        let refused = sinks.take_from(address(9), small).expect_err("the budget is used");
+        assert!(refused.starts_with("128 tests"), "{refused}");
+        sinks.put(address(1), taken.pop().expect("memory"));
+        assert!(sinks.take_from(address(9), small).is_ok());
+    }
+
+    #[test]
+    fn no_client_finds_the_bytes_of_another() {
+        let mut sinks = Sinks::new(PIECE + 64);
+        let first = |memory: &Memory| {
+            let mut byte = [0];
+            memory.read(PIECE + 1, &mut byte).expect("inside");
+            byte[0]
+        };
+        let memory = sinks.take_from(address(1), heap).expect("room");
+        memory.fill(0, PIECE + 64, 7).expect("inside");
+        assert!(sinks.put(address(1), memory));
+        let own = sinks.take_from(address(1), |_| panic!("its own is there")).expect("memory");
+        assert_eq!(first(&own), 7);
+        assert!(sinks.put(address(1), own));
+        let other = sinks.take_from(address(2), |_| Err("none is left".to_owned())).expect("zeroed at once");
+        assert_eq!(first(&other), 0);
+        other.fill(0, PIECE + 64, 7).expect("inside");
+        assert!(sinks.put(address(2), other));
+        assert!(sinks.clean(), "one piece per turn");
+        assert!(!sinks.clean());
+        let clean = sinks.take_from(address(3), |_| panic!("a clean one is there")).expect("memory");
+        assert_eq!(first(&clean), 0);
+    }
+}
