@@ -159,7 +159,8 @@ fn a_sender_that_went_on_unheard_is_followed() {
 // [UC-RSP-RESYNC]
 #[test]
 fn one_stray_packet_costs_next_to_nothing() {
-    let strays: [(&str, fn(&mut Solo, i32)); 4] = [
+    type Stray = fn(&mut Solo, i32);
+    let strays: [(&str, Stray); 4] = [
         ("MIDDLE", |solo, psn| solo.request(SendMiddle, psn, Nothing, &[9; MTU])),
         ("LAST", |solo, psn| solo.request(WriteLast, psn, Nothing, b"stray")),
         ("ONLY", |solo, psn| solo.request(SendOnly, psn, Nothing, b"stray")),
