@@ -58,6 +58,19 @@ fn devices_that_need_nobody() {
     });
 }
 
+#[test]
+fn a_pair_of_memif() {
+    namespace::run("a_pair_of_memif", || {
+        let args = format!("id=0,socket=rings-memif-{}", std::process::id());
+        let eal = init(&[&format!("net_memif0,role=server,{args}"), &format!("net_memif1,role=client,{args}")]);
+        let (server, mut rx, _) = started(&eal, "net_memif0");
+        let (client, _, mut tx) = started(&eal, "net_memif1");
+        let mut burst = RxBurst::new();
+        send(&mut tx, || rx.burst(&mut burst) > 0);
+        drop((server, client));
+    });
+}
+
 /// A copy of this program that has the other end's port, until its standard input ends.
 struct Peer {
     child: Child,

@@ -23,8 +23,8 @@ static STARTED: Mutex<bool> = Mutex::new(false);
 
 /// DPDK's environment abstraction layer, running.
 ///
-/// Everything made from it keeps it alive. When the last such object is gone and no packet buffer is out, DPDK is
-/// shut down; it cannot be started again in the same process.
+/// Everything made from it keeps it alive. When the last such object is gone, DPDK is left to the end of the process:
+/// it cannot be started again in the same process.
 pub struct Eal {
     guard: Arc<EalGuard>,
 }
@@ -188,15 +188,13 @@ impl Drop for EalGuard {
     fn drop(&mut self) {
         // Looked for while their pages are mapped, by which they are told from those of others.
         let files = self.files.mapped();
+        // No rte_eal_cleanup: it unmaps DPDK's memory while its interrupt thread, which cannot be ended, still looks at
+        // handles there (net_memif's), which now and then ended the process by SIGSEGV. Every port is stopped and closed by
+        // now; the rest is memory and descriptors, which go with the process.
         let orphans = self.orphans.get_mut().unwrap_or_else(PoisonError::into_inner);
         if orphans.iter().any(|pool| pool.in_use() > 0) {
-            tracing::debug!("packet buffers are still out: DPDK's memory stays until the process ends");
-            files.remove();
-            return;
+            tracing::debug!("packet buffers are still out");
         }
-        // SAFETY: every port, pool, ring and piece of memory held this guard, so all are gone; the pools left over
-        // have no buffer out, so no Mbuf is either. Workers are joined in run_workers, which borrows an Eal.
-        unsafe { dpdk_sys::rte_eal_cleanup() };
         files.remove();
     }
 }
