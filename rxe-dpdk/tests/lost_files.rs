@@ -57,18 +57,14 @@ impl World {
 
 #[test]
 fn a_peers_request_that_meets_what_was_cut_off_gets_a_remote_access_nak() {
-    let operations: [(&str, fn(RemoteAddr) -> SendOp, usize); 5] = [
+    type Operation = (&'static str, fn(RemoteAddr) -> SendOp, usize);
+    let operations: [Operation; 4] = [
         ("write", |remote| SendOp::Write { remote, imm: None }, 3000),
         ("read", |remote| SendOp::Read { remote }, 3000),
         ("add", |remote| SendOp::FetchAdd { remote, add: 1 }, 8),
         ("swap", |remote| SendOp::CompareSwap { remote, compare: 0, swap: 1 }, 8),
-        ("atomic-write", |remote| SendOp::AtomicWrite { remote }, 8),
     ];
     for (name, op, len) in operations {
-        if name == "atomic-write" {
-            // Off by default, and then refused for that.
-            continue;
-        }
         let mut world = World::new(name);
         let remote = world.at(GONE);
         let try_it = |world: &mut World, remote| {

@@ -246,7 +246,7 @@ fn so_many_linger_and_no_more() {
         let next = solo.second_qp(PEER_QPN);
         destroy(&mut solo);
         solo.node.qpn = next;
-        solo.now = solo.now + Duration::from_nanos(1);
+        solo.now += Duration::from_nanos(1);
     }
     let lost = solo.node.stat("lingering_displaced");
     assert_eq!(lost, 5000 - 4096);

@@ -127,7 +127,7 @@ impl Emitter {
     }
 
     /// Writes an acknowledge packet; false when there is no room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn acknowledge(
         &mut self,
         tx: &mut impl TxQueue,

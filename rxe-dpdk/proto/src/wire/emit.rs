@@ -341,7 +341,7 @@ impl PacketBuilder<'_> {
     }
 
     /// The payload, as long as was said to `build`.
-    #[inline]
+    #[inline(always)]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let at = usize::from(self.bth_at) + usize::from(self.info.header_len);
         &mut self.frame[at..at + self.payload_len as usize]

@@ -38,7 +38,7 @@ pub struct Seal {
 
 impl Seal {
     /// Writes the ICRC into the last four bytes of `frame`.
-    #[inline]
+    #[inline(always)]
     pub fn apply(self, frame: &mut [u8]) {
         let ip_at = usize::from(self.ip_at);
         if let Some((before, stored)) = frame.split_last_chunk_mut::<ICRC_LEN>()

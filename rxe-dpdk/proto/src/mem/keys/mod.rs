@@ -112,7 +112,7 @@ impl KeyTable {
     /// # Errors
     ///
     /// [`KeyError`]: the first reason in its order.
-    #[inline]
+    #[inline(always)]
     pub fn check_local(&self, lkey: u32, pd: PdId, va: u64, len: u64, need: Access) -> Result<Span<'_>, KeyError> {
         let slot = self.slots.get(lkey).ok_or(KeyError::Unknown)?;
         slot.admit_local(pd, need)?;

@@ -191,7 +191,7 @@ impl Slot {
     }
 
     /// The span of `len` bytes at address `va`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn span(&self, va: u64, len: u64) -> Result<Span<'_>, KeyError> {
         let memory = self.memory.as_ref().ok_or(KeyError::Unknown)?;
         let offset = self.offset(memory, va, len).ok_or(KeyError::OutOfRange)?;

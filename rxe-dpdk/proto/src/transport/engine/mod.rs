@@ -165,7 +165,8 @@ impl Engine {
 
     /// Writes what is owed: replies, READ responses and requests, a quantum for each queue pair in turn, until nothing
     /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is written; all that for each
-    /// port. Destroyed queue pairs that owe something have a turn before the others. Returns how many packets were written; [`wants_transmit`](Engine::wants_transmit) says whether there is more.
+    /// port. Destroyed queue pairs that owe something have a turn before the others. Returns how many packets were written;
+    /// [`wants_transmit`](Engine::wants_transmit) says whether there is more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         let mut written = if self.departed.is_empty() { 0 } else { self.transmit_lingering(now, tx) };
         for port in 0..self.cx.active.ports() {

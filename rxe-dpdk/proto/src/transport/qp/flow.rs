@@ -135,6 +135,8 @@ impl Qp {
     }
 
     /// One turn: replies first, as the peer waits for them, then requests.
+    // Called per packet, from one place.
+    #[inline(always)]
     pub(in crate::transport) fn transmit(
         &mut self,
         cx: &mut Context,
@@ -142,10 +144,8 @@ impl Qp {
         tx: &mut impl TxQueue,
     ) -> (usize, Turn) {
         let (mut written, mut turn) = (0, Turn::Idle);
-        if self.requester.owes_probe()
-            && let Some(link) = &self.link
-        {
-            if !self.requester.write_probe(link, cx, tx) {
+        if self.requester.owes_probe() {
+            if !self.write_probe(cx, tx) {
                 return (0, Turn::Refused);
             }
             written = 1;
@@ -177,6 +177,12 @@ impl Qp {
             self.report_drained(cx);
         }
         (written, if after == Turn::Idle { turn } else { after })
+    }
+
+    /// Writes the keep-alive probe; false when there is no room.
+    #[cold]
+    fn write_probe(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
+        self.link.as_ref().is_none_or(|link| self.requester.write_probe(link, cx, tx))
     }
 
     /// What the peer waits for.

@@ -206,7 +206,7 @@ impl Requester {
     }
 
     /// Moves the cursor over what was written; `asked` is the time, when the peer is to answer at once.
-    #[inline]
+    #[inline(always)]
     fn written(&mut self, cx: &Context, asked: Option<Instant>, psns: u32, last: bool) {
         if self.cursor < self.sent {
             cx.stats.retransmitted_pkts.inc();

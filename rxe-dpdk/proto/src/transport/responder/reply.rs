@@ -93,7 +93,7 @@ impl Responder {
 
 impl Responder {
     /// Writes the next response to the oldest READ or atomic.
-    #[inline]
+    #[inline(always)]
     fn respond(&mut self, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> Response {
         let syndrome = self.credits(common, cx);
         let Some(resource) = self.resources.oldest_due() else { return Response::Unreadable };
@@ -172,6 +172,7 @@ impl Responder {
 }
 
 /// Writes the plain ACK; false when there is no room.
+#[inline(always)]
 fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
     let syndrome = responder.credits(common, cx);
     let (executed, msn) = responder.executed;

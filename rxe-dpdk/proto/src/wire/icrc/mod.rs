@@ -102,7 +102,7 @@ impl IcrcKernel {
     }
 
     /// As [`icrc`].
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)] // calls of kernels whose instructions were found to be there
     pub fn icrc(self, ip_and_up: &[u8], is_ipv4: bool) -> u32 {
         // The kernels rest on what every sound packet keeps, and cannot tell the others.
