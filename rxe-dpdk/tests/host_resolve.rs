@@ -165,3 +165,20 @@ fn events_do_not_pile_up() {
     }
     assert_eq!(std::iter::from_fn(|| a.poll_event()).count(), 256);
 }
+
+#[test]
+fn two_addresses_are_one_stations_if_they_are_neighbours_with_one_mac() {
+    let mut a = config(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
+    a.routes = vec![Route { to: "10.9.0.0/16".parse().expect("a CIDR"), via: ip("10.0.0.2") }];
+    let b = config(MAC_B, &["10.0.0.2/24", "fd00::2/64"]);
+    let mut net = Net::new(&a, &b);
+    for dst in ["10.0.0.2", "fd00::2", "10.0.0.3"] {
+        resolve(&mut net, 0, dst);
+    }
+    net.run(Duration::from_millis(10));
+    let now = net.now;
+    let mut same = |x: &str, y: &str| net.hosts[0].same_station(now, ip(x), ip(y));
+    assert!(same("10.0.0.2", "10.0.0.2") && same("10.0.0.2", "fd00::2") && same("fd00::2", "10.0.0.2"));
+    assert!(!same("10.0.0.2", "10.0.0.3"), "nobody has answered for it");
+    assert!(!same("10.9.0.1", "10.9.0.2") && !same("10.9.0.1", "10.0.0.2"), "the router has the same MAC");
+}

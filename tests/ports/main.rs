@@ -16,6 +16,7 @@ mod mistakes;
 mod namespace;
 mod operate;
 mod output;
+mod start;
 mod veth;
 
 use std::io::{BufRead, BufReader};
@@ -82,7 +83,7 @@ impl Target {
                 logged.lock().unwrap().push(line);
             }
         });
-        let ready = lines.recv_timeout(Duration::from_secs(30)).expect("a ready line");
+        let ready = lines.recv_timeout(Duration::from_secs(90)).expect("a ready line");
         assert!(ready.starts_with("ready ") && ready.contains(" path_mtu=4096 "), "{ready}");
         let mac = ready.split("mac=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
         Target { child, lines, prefix: name.to_owned(), mac, log, region, config }
@@ -111,7 +112,7 @@ impl Target {
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let began = Instant::now();
         let status = self.child.wait().unwrap();
-        assert!(status.success() && began.elapsed() < Duration::from_secs(3), "{status}, {:?}", began.elapsed());
+        assert!(status.success() && began.elapsed() < Duration::from_secs(20), "{status}, {:?}", began.elapsed());
         let mut summary = Vec::<String>::new();
         while !summary.iter().any(|line| line.starts_with("mbufs_leaked=")) {
             summary.push(self.lines.recv_timeout(Duration::from_secs(5)).expect("a summary"));

@@ -1,5 +1,7 @@
 //! Queue pairs whose peers say their numbers over a side channel, and neither type nor path MTU.
 
+use std::net::IpAddr;
+
 use rxe_dpdk::service::{Context, PeerPath};
 use rxe_proto::transport::{AhError, AhId, QpError, QpTransition, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendOp};
 use rxe_proto::wire::{PathMtu, Psn, udp_source_port, udp_source_port_ud};
@@ -13,6 +15,16 @@ const TIMEOUT: u8 = 18;
 const RETRY_CNT: u8 = 7;
 const RNR_RETRY: u8 = 7;
 const MIN_RNR_TIMER: u8 = 12;
+
+/// Why a client at `from` that names `named` as its address gets no queue pair, when no path was found.
+pub fn no_way(from: IpAddr, named: IpAddr) -> String {
+    if from == named {
+        format!("there is no way to its address {named}")
+    } else {
+        // The queue pair would send there, and only the stream's other end has asked for that.
+        format!("its GID is not the address that it connects from but {named}")
+    }
+}
 
 /// A peer's queue pair and the way to it.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ use rxe_proto::wire::{Gid, PathMtu, Psn};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
-use super::out_of_band::Peer;
+use super::out_of_band::{Peer, no_way};
 use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
@@ -205,14 +205,9 @@ impl RcExample {
             Said::Hello(hello) if hello.gid == Gid::default() => {
                 self.refuse(cx, number, "it names no GID: give it the index of one with -g");
             }
-            // The queue pair would send there, and only the stream's other end has asked for that.
-            Said::Hello(hello) if hello.gid.ip() != from.ip() => {
-                let why = format!("its GID is not the address that it connects from but {}", hello.gid.ip());
-                self.refuse(cx, number, &why);
-            }
             Said::Hello(hello) => {
                 client.hello = Some(hello);
-                cx.resolve_path(hello.gid.ip(), number);
+                cx.resolve_path_of(from.ip(), hello.gid.ip(), number);
             }
             Said::Ready => {
                 let Some((qp, _)) = client.qp else { return };
@@ -335,7 +330,7 @@ impl Service for RcExample {
         let stream = client.stream;
         let opened = match path {
             Some(path) => self.open(cx, number, hello, path),
-            None => Err(format!("there is no way to its address {}", hello.gid.ip())),
+            None => Err(no_way(client.from.ip(), hello.gid.ip())),
         };
         match opened {
             Ok(ours) => cx.stream_send(stream, &ours.write()),

@@ -17,7 +17,6 @@ struct Listening<'a> {
     path: &'a str,
     /// A name without a file.
     is_abstract: bool,
-    kind: i32,
 }
 
 /// Removes a socket at which nobody listens any more, where `vdev` is going to make one.
@@ -40,17 +39,17 @@ fn listening(vdev: &Vdev) -> Option<Listening<'_>> {
     if vdev.is("vhost") {
         let client = arg("client").is_some_and(|value| value != "0");
         let path = arg("iface").filter(|_| !client)?;
-        return Some(Listening { path, is_abstract: false, kind: libc::SOCK_STREAM });
+        return Some(Listening { path, is_abstract: false });
     }
     if vdev.is("virtio_user") {
         let server = arg("server").is_some_and(|value| value != "0");
         let path = arg("path").filter(|_| server)?;
-        return Some(Listening { path, is_abstract: false, kind: libc::SOCK_STREAM });
+        return Some(Listening { path, is_abstract: false });
     }
     if vdev.is("memif") && arg("role").is_some_and(|role| ["server", "master"].contains(&role)) {
         let path = arg("socket").unwrap_or("/run/memif.sock");
         let is_abstract = arg("socket-abstract") != Some("no");
-        return Some(Listening { path, is_abstract, kind: libc::SOCK_SEQPACKET });
+        return Some(Listening { path, is_abstract });
     }
     None
 }
@@ -78,25 +77,28 @@ fn clear(socket: &Listening<'_>) -> Result<(), String> {
     }
 }
 
-/// Whether somebody listens at `socket`. When in doubt, somebody does.
+/// Whether a process has `socket` open. It notices nothing: a connection that is closed again at once makes DPDK 22.11's
+/// net_memif end its process.
 fn is_heard(socket: &Listening<'_>) -> bool {
+    if socket.is_abstract {
+        return std::fs::read_to_string("/proc/net/unix").is_ok_and(|table| lists_abstract(&table, socket.path));
+    }
     // SAFETY: all zeros is a valid sockaddr_un: numbers only.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     // A path that does not fit is one that nobody can listen at. The last byte stays zero.
     let room = address.sun_path.len() - 1;
-    let start = usize::from(socket.is_abstract);
-    if start + socket.path.len() > room {
+    if socket.path.len() > room {
         return false;
     }
-    for (to, byte) in address.sun_path.iter_mut().skip(start).zip(socket.path.bytes()) {
+    for (to, byte) in address.sun_path.iter_mut().zip(socket.path.bytes()) {
         *to = byte as libc::c_char;
     }
-    // As long as the structure: net_memif's abstract names are filled up with zeros.
     let len = std::mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // Not waiting: a server that does not accept is alive, too.
+    // A datagram socket cannot be connected to one of another type: the kernel finds the socket of that path, or that
+    // there is none any more, and refuses.
     // SAFETY: makes a socket; the result is checked.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, socket.kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return true;
     }
@@ -106,7 +108,15 @@ fn is_heard(socket: &Listening<'_>) -> bool {
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
         return true;
     }
+    // When in doubt, somebody has it.
     !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT))
+}
+
+/// Whether the kernel's table of Unix sockets has the abstract `name`. net_memif fills its names up with zeros, which the
+/// table shows as `@`, as it does the first one.
+fn lists_abstract(table: &str, name: &str) -> bool {
+    let names = table.lines().filter_map(|line| line.split_once('@')).map(|(_, name)| name.trim_end_matches('@'));
+    names.into_iter().any(|listed| listed == name)
 }
 
 #[cfg(test)]
@@ -133,6 +143,15 @@ mod tests {
         assert_eq!(path("net_memif0,role=server,socket-abstract=no,socket=/tmp/a"), file("/tmp/a"));
         assert_eq!(path("net_memif0,role=master"), Some(("/run/memif.sock".to_owned(), true)));
         assert_eq!(path("net_af_packet0,iface=eth0"), None);
+    }
+
+    #[test]
+    fn abstract_names_are_found_in_the_kernels_table() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 12345 @/run/memif.sock@@@@@@\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 12346 /run/other.sock\n";
+        assert!(lists_abstract(table, "/run/memif.sock"));
+        assert!(!lists_abstract(table, "/run/memif") && !lists_abstract(table, "/run/other.sock"));
     }
 
     #[test]

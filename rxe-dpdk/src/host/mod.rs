@@ -276,6 +276,21 @@ impl Host {
         self.node.routing.next_hop(dst).unwrap_or(dst)
     }
 
+    /// Whether two addresses are those of one station: the same, or both on the link at one MAC. What is behind a router
+    /// has the router's, which says nothing.
+    pub fn same_station(&mut self, now: Instant, a: IpAddr, b: IpAddr) -> bool {
+        if a == b {
+            return true;
+        }
+        if !self.is_on_link(a) || !self.is_on_link(b) || self.next_hop(a) != a || self.next_hop(b) != b {
+            return false;
+        }
+        match (self.resolve(now, a), self.resolve(now, b)) {
+            (Resolution::Ready { mac: a, .. }, Resolution::Ready { mac: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+
     /// Takes note that a packet from `ip` which the caller trusts (a connection manager's message) came from `mac`.
     /// It fills a gap in the neighbour table; where another MAC is known, the neighbour is asked which one is right.
     /// For a peer beyond our networks the MAC is used only when there is no route to it.

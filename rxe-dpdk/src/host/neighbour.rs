@@ -282,9 +282,13 @@ impl Neighbours {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Adds an entry, at the cost of the least useful one when the table is full. Whoever is being asked for stays:
-    /// a flood of made-up neighbours must not push out the ones that we need.
+    /// Adds an entry, at the cost of the least useful one when the table is full. Entries that are being resolved stay, and
+    /// take half of the table at most: requests from made-up addresses must not push out the neighbours that are in use.
     fn insert(&mut self, ip: IpAddr, entry: Entry) -> bool {
+        let unresolved = |e: &Entry| matches!(e.state, State::Incomplete { .. });
+        if unresolved(&entry) && self.entries.values().filter(|e| unresolved(e)).count() >= self.capacity.div_ceil(2) {
+            return false;
+        }
         if self.entries.is_empty() {
             self.sweep = entry.touched + SWEEP;
         }
@@ -294,7 +298,7 @@ impl Neighbours {
                 .entries
                 .iter()
                 .filter(|(_, e)| !matches!(e.state, State::Incomplete { .. } | State::Probe { .. }))
-                .filter(|(_, e)| entry.wanted || !e.wanted)
+                .filter(|(_, e)| entry.wanted || !e.wanted || matches!(e.state, State::Failed { .. }))
                 .min_by_key(|(_, e)| usefulness(e))
                 .map(|(&ip, _)| ip);
             let Some(victim) = victim else { return false };
@@ -426,12 +430,22 @@ mod tests {
             assert_eq!(table.peek(ip(n)), Some(A));
         }
         assert!(table.evicted() > 9_000);
-        // Lookups push out what was only heard of, then the oldest wanted ones, but never one another.
-        for n in 0..8 {
+        // Lookups push out what was only heard of, but never one another, and take half of the table at most.
+        for n in 0..4 {
             assert_eq!(table.lookup(at(2), ip(20_000 + n)), Lookup::Pending);
         }
         assert_eq!(table.lookup(at(2), ip(30_000)), Lookup::Failed);
         assert_eq!(table.update(at(2), ip(30_001), A, Evidence::Request), Update::Refused);
+        for n in 0..4 {
+            assert_eq!(table.peek(ip(n)), Some(A));
+        }
+        assert_eq!(table.len(), 8);
+        // Those that do not answer make room for those that are heard.
+        for second in 2..=5 {
+            ask(&mut table, at(second));
+        }
+        assert_eq!(table.lookup(at(5), ip(20_000)), Lookup::Failed);
+        assert_eq!(table.update(at(5), ip(30_001), A, Evidence::Request), Update::Learned);
         assert_eq!(table.len(), 8);
     }
 

@@ -55,6 +55,8 @@ counters! {
         datagram_offered,
         /// Peers that no port has a path to.
         path_unresolved,
+        /// Addresses that clients named as their own and that are another station's, or behind a router.
+        path_foreign,
         /// Multicast groups that a port's address filter did not take.
         group_filter_refused,
         /// TCP streams reset because their client does not read what a service wrote.
@@ -284,7 +286,7 @@ impl Control {
                 // A question that timed out meanwhile needs no answer.
                 let _ = self.cm.reply_sidr(now, id, reply);
             }
-            ToControl::ResolvePath { asker, remote } => self.ask_path(now, asker, remote),
+            ToControl::ResolvePath { asker, remote, client } => self.ask_path(now, asker, remote, client),
             ToControl::Disconnect { conn } => self.disconnect(now, conn),
             ToControl::Watched { request, in_use } => self.checked(now, request, in_use),
             ToControl::StreamSend { stream, data } => self.send_on_stream(now, stream, data),

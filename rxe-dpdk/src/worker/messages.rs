@@ -281,8 +281,8 @@ pub(crate) enum ToControl {
     ResolveDatagram { asker: Asker, remote: SocketAddr, private_data: Vec<u8> },
     /// Answer a peer's question for a datagram queue pair.
     ReplyDatagram { id: SidrId, reply: SidrReply },
-    /// Find the way to a peer.
-    ResolvePath { asker: Asker, remote: IpAddr },
+    /// Find the way to a peer; for a client that names its address, only if it is the client's own.
+    ResolvePath { asker: Asker, remote: IpAddr, client: Option<IpAddr> },
     /// The service or a dead queue pair wants the connection gone.
     Disconnect { conn: ConnId },
     /// Whether packets in sequence came for a connection that `request` would replace.

@@ -37,7 +37,7 @@ use self::report::Meter;
 use self::sinks::Sinks;
 use self::talk::{REPORT_FIELDS, Said};
 use self::test_qp::{PAGE, RD_ATOMIC, Sink, TestQp};
-use super::out_of_band::Peer;
+use super::out_of_band::{Peer, no_way};
 use super::tally::Tally;
 use crate::config::PerftestConfig;
 
@@ -190,16 +190,10 @@ impl Perftest {
             }
             return;
         }
-        // The queue pair would send there, and only the stream's other end has asked for that.
-        if record.gid.ip() != client.from.ip() {
-            let why = format!("its GID is not the address that it connects from but {}", record.gid.ip());
-            self.refuse(cx, number, &why);
-            return;
-        }
         let known = client.path.as_ref().filter(|(gid, _)| *gid == record.gid).map(|(_, path)| path.clone());
         let Some(path) = known else {
             client.waiting = Some(record);
-            cx.resolve_path(record.gid.ip(), self.tag | number);
+            cx.resolve_path_of(client.from.ip(), record.gid.ip(), self.tag | number);
             return;
         };
         match self.open(cx, number, record, path) {
@@ -218,7 +212,8 @@ impl Perftest {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(record) = client.waiting.take() else { return };
         let Some(path) = path else {
-            self.refuse(cx, number, &format!("there is no way to its address {}", record.gid.ip()));
+            let why = no_way(client.from.ip(), record.gid.ip());
+            self.refuse(cx, number, &why);
             return;
         };
         client.path = Some((record.gid, path.clone()));

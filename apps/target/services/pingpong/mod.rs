@@ -24,7 +24,7 @@ use rxe_proto::{Duration, Instant};
 
 use self::line::Line;
 use self::talk::{Next, Talk};
-use super::out_of_band::{DatagramTo, Peer, QKEY};
+use super::out_of_band::{DatagramTo, Peer, QKEY, no_way};
 use super::tally::Tally;
 use crate::config::PingpongConfig;
 
@@ -181,7 +181,8 @@ impl Pingpong {
             }
             None => {
                 let gid = lines.iter().find(|line| line.is_used()).map_or(Gid::default(), |line| line.gid);
-                self.refuse(cx, number, &format!("there is no way to its address {}", gid.ip()));
+                let why = no_way(client.from.ip(), gid.ip());
+                self.refuse(cx, number, &why);
             }
         }
     }
@@ -194,12 +195,7 @@ impl Pingpong {
             let used = lines.iter().find(|line| line.is_used()).copied();
             client.waiting.extend(lines);
             match used {
-                // The queue pairs would send there, and only the stream's other end has asked for that.
-                Some(line) if line.gid.ip() != client.from.ip() => {
-                    let why = format!("its GID is not the address that it connects from but {}", line.gid.ip());
-                    self.refuse(cx, number, &why);
-                }
-                Some(line) if !asked => cx.resolve_path(line.gid.ip(), self.tag | number),
+                Some(line) if !asked => cx.resolve_path_of(client.from.ip(), line.gid.ip(), self.tag | number),
                 Some(_) => {}
                 None => self.refuse(cx, number, "it names no queue pair"),
             }

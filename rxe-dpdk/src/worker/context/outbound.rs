@@ -27,7 +27,14 @@ impl Context<'_> {
     /// Finds the way to a peer: port, MAC, our address. [`Service::path_resolved`](crate::service::Service::path_resolved)
     /// brings the answer under `token`, after some seconds if nobody has the address.
     pub fn resolve_path(&mut self, remote: IpAddr, token: u64) {
-        self.tell(ToControl::ResolvePath { asker: self.asker(token), remote });
+        self.tell(ToControl::ResolvePath { asker: self.asker(token), remote, client: None });
+    }
+
+    /// As [`resolve_path`](Context::resolve_path), for a client that has connected from `client` and names `remote` as its
+    /// own address: there is no path unless both are the same, or neighbours of ours with one MAC. So nobody can have
+    /// packets sent to others.
+    pub fn resolve_path_of(&mut self, client: IpAddr, remote: IpAddr, token: u64) {
+        self.tell(ToControl::ResolvePath { asker: self.asker(token), remote, client: Some(client) });
     }
 
     fn asker(&self, token: u64) -> Asker {

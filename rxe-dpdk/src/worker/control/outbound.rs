@@ -28,9 +28,18 @@ const FIRST_SOURCE_PORT: u16 = 49_152;
 
 /// What is wanted of a peer.
 enum Wish {
-    Connection { connect: Box<Connect>, rq_psn: Psn },
-    Datagram { dest_port: u16, private_data: Vec<u8> },
-    Path,
+    Connection {
+        connect: Box<Connect>,
+        rq_psn: Psn,
+    },
+    Datagram {
+        dest_port: u16,
+        private_data: Vec<u8>,
+    },
+    /// For a client that names the address as its own, if any.
+    Path {
+        client: Option<IpAddr>,
+    },
 }
 
 /// A wish whose path is not known yet.
@@ -79,8 +88,8 @@ impl Control {
     }
 
     /// See [`ToControl::ResolvePath`](crate::worker::messages::ToControl::ResolvePath).
-    pub(super) fn ask_path(&mut self, now: Instant, asker: Asker, remote: IpAddr) {
-        self.find_path(now, asker, remote, Wish::Path);
+    pub(super) fn ask_path(&mut self, now: Instant, asker: Asker, remote: IpAddr, client: Option<IpAddr>) {
+        self.find_path(now, asker, remote, Wish::Path { client });
     }
 
     /// Looks after what waits for a path.
@@ -122,6 +131,13 @@ impl Control {
         while let Some(&index) = waiting.ports.last() {
             match self.ports[index].host.resolve(now, waiting.remote) {
                 Resolution::Ready { mac, source } => {
+                    if let Wish::Path { client: Some(client) } = waiting.wish
+                        && !self.ports[index].host.same_station(now, waiting.remote, client)
+                    {
+                        self.stats.path_foreign.inc();
+                        self.answer_path(waiting.asker, None);
+                        return;
+                    }
                     let port = &self.ports[index];
                     let path = Path {
                         port: PortId(index as u16),
@@ -172,7 +188,7 @@ impl Control {
                     Err(error) => self.answer_datagram(asker, Err(ResolveError::NotAsked(error))),
                 }
             }
-            Wish::Path => self.answer_path(asker, Some(Box::new(path))),
+            Wish::Path { .. } => self.answer_path(asker, Some(Box::new(path))),
         }
     }
 
@@ -257,7 +273,7 @@ impl Control {
         match wish {
             Wish::Connection { connect, .. } => self.not_asked(asker, connect.qp, reason),
             Wish::Datagram { .. } => self.answer_datagram(asker, Err(error)),
-            Wish::Path => self.answer_path(asker, None),
+            Wish::Path { .. } => self.answer_path(asker, None),
         }
     }
 
