@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use rxe_dpdk::service::Context;
 use rxe_proto::mem::Memory;
 
-/// Bytes in use by the clients of one address.
-const PER_ADDRESS: usize = 128 << 20;
+/// Bytes in use by the clients of one address: 64 programs at once with the default limit of a message, 8 MiB.
+const PER_ADDRESS: usize = 512 << 20;
 /// Bytes in use by all clients of this worker.
-const PER_WORKER: usize = 512 << 20;
+const PER_WORKER: usize = 1 << 30;
 /// Bytes kept for later clients.
 const KEPT: usize = 64 << 20;
 /// Bytes zeroed in one turn.
@@ -139,14 +139,14 @@ mod tests {
         let mut sinks = Sinks::new(LEN);
         // All of one small piece: only the number counts here.
         let small = |_| heap(64);
-        let mut taken: Vec<_> = (0..32).map(|_| sinks.take_from(address(1), small).expect("room")).collect();
+        let mut taken: Vec<_> = (0..128).map(|_| sinks.take_from(address(1), small).expect("room")).collect();
         let refused = sinks.take_from(address(1), small).expect_err("the share is used");
-        assert!(refused.starts_with("32 tests of its address"), "{refused}");
-        for n in 2..5 {
-            (0..32).for_each(|_| drop(sinks.take_from(address(n), small).expect("room")));
+        assert!(refused.starts_with("128 tests of its address"), "{refused}");
+        for n in 2..3 {
+            (0..128).for_each(|_| drop(sinks.take_from(address(n), small).expect("room")));
         }
         let refused = sinks.take_from(address(9), small).expect_err("the budget is used");
-        assert!(refused.starts_with("128 tests"), "{refused}");
+        assert!(refused.starts_with("256 tests"), "{refused}");
         sinks.put(address(1), taken.pop().expect("memory"));
         assert!(sinks.take_from(address(9), small).is_ok());
     }
