@@ -31,5 +31,7 @@ pub use injector::{
 };
 pub use ports::WorkerStats;
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
-pub use rxe_service::{ControlStats, LocalPort, Marking, NamedRegion, QpCaps, RegionNames, ServiceStats, Which};
+pub use rxe_service::{
+    ControlStats, LocalPort, NamedRegion, QpCaps, RegionNames, ServiceStats, TrafficClassConfig, Which,
+};
 pub use settings::{PortSettings, RegionSettings, RuntimeConfig};

@@ -10,11 +10,12 @@ use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::mem::Allocator;
 use rxe_proto::transport::{CqError, Engine, EngineConfig};
 use rxe_proto::wire::{MacAddr, PathMtu, PortId};
-use rxe_service::control::{Control, IpHost};
-use rxe_service::host::ServiceHost;
+use rxe_service::control::Control;
+use rxe_service::control::ip_host::IpHost;
 use rxe_service::mailbox::mailboxes;
 use rxe_service::seeds::Seeds;
-use rxe_service::{Listen, LocalPort, ServiceFactory};
+use rxe_service::service_host::{ServiceHost, ServiceHostParts};
+use rxe_service::{LocalPort, ServiceFactory};
 
 use super::capture::{self, Capture, Counted};
 use super::faults::FaultPlaces;
@@ -175,8 +176,7 @@ impl Runtime {
         }
         let mut seeds = Seeds::new(config.seed);
         let (ports, mut queues) = start_ports(&eal, &config, lcores.len())?;
-        let hosts = make_hosts(&ports, &config, &factories, &mut seeds)?;
-        hosts.iter().try_for_each(PortHost::set_filter)?;
+        let hosts = make_hosts(&ports, &config, &mut seeds)?;
         let ready = ready_line(&hosts, lcores.len(), &factories);
         let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
         let allocator: Arc<dyn Allocator> = Arc::new(HugeAllocator::new(&eal));
@@ -199,23 +199,13 @@ impl Runtime {
             .enumerate()
             .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
             .collect();
-        let control_drops = Arc::default();
-        let control_stats = Arc::default();
-        let control = Control::new(
-            hosts,
-            cm,
-            listens,
-            control_mailbox,
-            config.marking,
-            Arc::clone(&control_drops),
-            Arc::clone(&control_stats),
-        );
+        let control = Control::new(hosts, cm, listens, control_mailbox, config.traffic_class)?;
         let mut telemetry = Telemetry {
             workers: Vec::new(),
-            control: control_stats,
-            cm: control.cm_stats().clone(),
+            control: Arc::clone(control.stats()),
+            cm: Arc::clone(control.cm_stats()),
             hosts: host_stats,
-            control_drops,
+            control_drops: Arc::clone(control.drops()),
         };
 
         let faults = FaultList::new(&config.faults);
@@ -230,26 +220,25 @@ impl Runtime {
             let mut engine =
                 Engine::new(EngineConfig { worker: index as u8, seed: seeds.next_seed(), ..config.engine.clone() });
             let regions = regions::adopt(&mut engine, &regions)?;
+            let parts = ServiceHostParts {
+                worker: index,
+                services: factories.iter().map(|factory| (factory.name(), factory.create(index))).collect(),
+                allocator: Arc::clone(&allocator),
+                regions,
+                ports: Arc::clone(&local),
+                mailbox,
+                seed: seeds.next_seed(),
+            };
+            let services = ServiceHost::new(parts, &mut engine)?;
             let counters = WorkerCounters {
                 worker: Arc::default(),
                 rx_faults: Arc::default(),
                 tx_faults: Arc::default(),
                 transport: engine.stats().clone(),
-                services: Arc::default(),
+                services: Arc::clone(services.stats()),
                 capture: Arc::default(),
                 drops: [Arc::default(), engine.drops().clone()],
             };
-            let services = ServiceHost::new(
-                index,
-                factories.iter().map(|factory| (factory.name(), factory.create(index))).unzip(),
-                &mut engine,
-                Arc::clone(&allocator),
-                regions,
-                Arc::clone(&local),
-                mailbox,
-                counters.services.clone(),
-                seeds.next_seed(),
-            )?;
             let mut own = std::mem::take(&mut queues[index]);
             let pools = ports.iter().map(|port| port.pool().clone()).collect();
             let (rx_faults, tx_faults) = (counters.rx_faults.clone(), counters.tx_faults.clone());
@@ -478,20 +467,15 @@ fn connect_workers(eal: &Eal, shares: &mut [Queues]) -> Result<(), EalError> {
     Ok(())
 }
 
-fn make_hosts(
-    ports: &[Port],
-    config: &RuntimeConfig,
-    factories: &[Box<dyn ServiceFactory>],
-    seeds: &mut Seeds,
-) -> Result<Vec<PortHost>, RuntimeError> {
+fn make_hosts(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) -> Result<Vec<PortHost>, RuntimeError> {
     let mut hosts = Vec::new();
     for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
         let mac = station_address(port.mac(), seeds);
-        let mut host = Host::new(&HostConfig {
+        let host = Host::new(&HostConfig {
             port: port.id(),
             mac,
             mtu: port.mtu(),
-            vlan: own.vlan.map(|id| id | u16::from(config.marking.pcp) << 13),
+            vlan: own.vlan.map(|id| id | u16::from(config.traffic_class.pcp) << 13),
             addresses: own.addresses.clone(),
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
@@ -500,16 +484,9 @@ fn make_hosts(
             ..HostConfig::default()
         })
         .map_err(|error| RuntimeError::Host { port: number, error })?;
-        for listen in factories.iter().flat_map(|factory| factory.listen()) {
-            match listen {
-                Listen::Tcp { port } => host.listen(port),
-                Listen::GroupListeners => host.watch_listeners(),
-                Listen::Cm { .. } => {}
-            }
-        }
         let seed = seeds.next_seed();
         let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
-        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id));
+        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id)?);
     }
     Ok(hosts)
 }
