@@ -23,6 +23,8 @@ mod outbound;
 mod peers;
 mod stats;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -18,14 +18,14 @@ use crate::messages::{StreamId, ToWorker};
 use crate::service::Listen;
 
 /// Most received bytes of one stream that its service has not taken.
-const MAX_IN_FLIGHT: usize = 64 * 1024;
+pub(super) const MAX_IN_FLIGHT: usize = 64 * 1024;
 /// Most messages about new streams and received bytes, of all streams, that workers have not taken. Beyond it new streams are
 /// refused.
-const MAX_UNTAKEN: usize = 8192;
+pub(super) const MAX_UNTAKEN: usize = 8192;
 /// Most bytes per stream that wait for room in the host.
-const MAX_UNSENT: usize = 256 * 1024;
+pub(super) const MAX_UNSENT: usize = 256 * 1024;
 /// How long a client may read nothing of what waits for it.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream of a service.
 struct Stream<S> {
