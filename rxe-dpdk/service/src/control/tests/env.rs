@@ -272,7 +272,7 @@ impl TestEnv {
 
     /// Lets time pass on both sides.
     pub fn advance(&mut self, by: Duration) {
-        self.now = self.now + by;
+        self.now += by;
         self.peer.handle_timeout(self.now);
         self.exchange();
     }
