@@ -199,14 +199,14 @@ impl World {
             }
             Step::Reject(index) => {
                 if let Some(conn) = picked(&self.conns, index)
-                    && self.target.cm.reject(now, conn, RejReason::InvalidServiceId, &[], b"x").is_ok()
+                    && self.target.cm.reject(conn, RejReason::InvalidServiceId, &[], b"x").is_ok()
                 {
                     prop_assert_eq!(self.seen.insert(conn, Seen::Over), Some(Seen::Requested));
                 }
             }
             Step::Established(index) => {
                 if let Some(conn) = picked(&self.conns, index) {
-                    let _refused = self.target.cm.established(now, conn);
+                    let _refused = self.target.cm.established(conn);
                 }
             }
             Step::Connect => {
@@ -219,7 +219,7 @@ impl World {
             }
             Step::Confirm(index) => {
                 if let Some(conn) = picked(&self.conns, index) {
-                    let _refused = self.target.cm.confirm(now, conn, b"x");
+                    let _refused = self.target.cm.confirm(conn, b"x");
                 }
             }
             Step::Resolve => {

@@ -194,7 +194,7 @@ fn windows_end_with_their_queue_pair() {
         if destroyed {
             solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
         } else {
-            solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToReset).unwrap();
+            solo.node.engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
         }
         assert_eq!(open(&solo), Err(KeyError::Unknown));
     }

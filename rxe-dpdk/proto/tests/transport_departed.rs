@@ -142,7 +142,7 @@ fn a_port_that_refuses_holds_up_no_other_port() {
         min_rnr_timer: 1,
     };
     let second = solo.node.qpn;
-    solo.node.engine.modify_qp(solo.now, second, QpTransition::ToRtr(attr)).unwrap();
+    solo.node.engine.modify_qp(second, QpTransition::ToRtr(attr)).unwrap();
     let frame = solo.frame(Opcode::WriteOnly, Psn::new(0), Ask::Ack, &[7; 8], |packet| {
         packet.reth(0, 1, 8);
     });
@@ -212,7 +212,7 @@ fn a_queue_pair_that_its_owner_took_to_error_owes_nothing() {
     let mut solo = solo();
     solo.rdma(Opcode::WriteOnly, 0, Ask::Ack, 0, 8, &[7; 8]);
     let qpn = solo.node.qpn;
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     destroy(&mut solo);
     assert!(!solo.node.engine.wants_transmit());
     assert_eq!((transmit_all(&mut solo), solo.node.stat("qps_lingered")), (vec![], 0));
@@ -295,7 +295,7 @@ fn the_peer_hears_what_is_wrong_from_a_queue_pair_that_is_gone() {
         target.engine.transmit(now, &mut tx);
         for event in target.take_events() {
             if let AsyncEvent::QpError { qpn, .. } = event {
-                target.engine.modify_qp(now, qpn, QpTransition::ToError).unwrap();
+                target.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
                 target.engine.destroy_qp(now, qpn).unwrap();
             }
         }

@@ -27,7 +27,7 @@ fn deep(sges: u32) -> Solo {
     let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, sq_sig_all: false };
     let qpn = solo.node.engine.create_qp(solo.now, &init).unwrap();
     let access = agreed.access;
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToInit { access }).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToInit { access }).unwrap();
     solo.node.qpn = qpn;
     solo.node.ready_to_receive(2, Qpn::new(PEER_QPN), &agreed);
     solo.node.ready_to_send(&agreed);
@@ -192,7 +192,7 @@ fn draining_waits_for_reads_and_goes_on_serving() {
     post(&mut solo, 2, WRITE, 8);
     assert_eq!(solo.transmit().len(), 2);
     post(&mut solo, 3, WRITE, 8);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToSqd).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     solo.expect([]);
     // Requests of the peer are served meanwhile, and lost packets repeated.
     solo.rdma(ReadRequest, 0, Ack, 0, 1, b"");
@@ -207,10 +207,10 @@ fn draining_waits_for_reads_and_goes_on_serving() {
     // Said once; and at once when there is nothing to wait for.
     solo.expect([]);
     assert_eq!(solo.node.take_events(), []);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     assert_eq!(solo.transmit().len(), 1);
     solo.ack(2);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToSqd).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
 }
 
@@ -223,12 +223,12 @@ fn draining_an_unreliable_queue_pair_finishes_the_message() {
         post(&mut solo, wr_id, SEND, 2000);
     }
     assert_eq!(solo.transmit_at_most(Some(1)), ["UC SEND_FIRST 0 1024 bytes"]);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToSqd).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     assert_eq!(solo.node.take_events(), []);
     solo.expect(["UC SEND_LAST 1 976 bytes"]);
     assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     solo.expect(["UC SEND_FIRST 2 1024 bytes", "UC SEND_LAST 3 976 bytes"]);
 }
 
@@ -291,7 +291,7 @@ fn a_marked_response_is_told_too_and_notifications_are_counted() {
     damaged[last] ^= 1;
     solo.inject(&damaged);
     let qpn = solo.node.qpn;
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     solo.notify_congestion();
     solo.expect([]);
     assert_eq!((solo.node.stat("ecn_marked"), solo.node.stat("cnps_rcvd")), (1, 2));

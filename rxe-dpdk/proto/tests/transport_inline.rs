@@ -5,7 +5,6 @@ mod harness;
 
 use harness::solo::Solo;
 use harness::{Agreed, Rng, variants};
-use rxe_proto::Instant;
 use rxe_proto::transport::{PostError, QpTransition, Qpn, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rxe_proto::wire::{Frame, NakCode, Opcode, PathMtu, Psn, classify};
 
@@ -20,7 +19,7 @@ fn agreed() -> Agreed {
 
 fn post_inline(solo: &mut Solo, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), PostError> {
     let wr = SendWr { wr_id, op, sges: &[], flags: SendFlags::SIGNALED };
-    solo.node.engine.post_send_inline(Instant::ZERO, solo.node.qpn, &wr, data)
+    solo.node.engine.post_send_inline(solo.node.qpn, &wr, data)
 }
 
 /// What the engine writes now: opcode and payload of each packet.
@@ -76,13 +75,13 @@ fn what_brings_no_bytes_or_names_buffers_cannot_be_inline() {
     }
     let sges = [Sge::default()];
     let wr = SendWr { wr_id: 1, op: SEND, sges: &sges, flags: SendFlags::SIGNALED };
-    assert_eq!(solo.node.engine.post_send_inline(Instant::ZERO, solo.node.qpn, &wr, &[1]), Err(PostError::TooManySges));
+    assert_eq!(solo.node.engine.post_send_inline(solo.node.qpn, &wr, &[1]), Err(PostError::TooManySges));
     for wr_id in 0..8 {
         post_inline(&mut solo, wr_id, SEND, &[1]).unwrap();
     }
     assert_eq!(post_inline(&mut solo, 8, SEND, &[1]), Err(PostError::QueueFull));
     assert_eq!(
-        solo.node.engine.post_send_inline(Instant::ZERO, Qpn::new(0xFFFF), &wr, &[1]),
+        solo.node.engine.post_send_inline(Qpn::new(0xFFFF), &wr, &[1]),
         Err(PostError::Unknown(Qpn::new(0xFFFF)))
     );
 }
@@ -179,7 +178,7 @@ fn in_datagrams() {
 fn in_error_it_is_flushed() {
     let mut solo = variants::rc(agreed(), 64);
     post_inline(&mut solo, 1, SEND, &[1; 64]).unwrap();
-    solo.node.engine.modify_qp(solo.now, solo.node.qpn, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(solo.node.qpn, QpTransition::ToError).unwrap();
     post_inline(&mut solo, 2, SEND, &[1; 64]).unwrap();
     assert_eq!(post_inline(&mut solo, 3, SEND, &[1; 65]), Err(PostError::InlineTooLong));
     assert_eq!(completed(&mut solo), [(1, WrFlushErr), (2, WrFlushErr)]);

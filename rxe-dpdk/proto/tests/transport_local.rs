@@ -242,7 +242,7 @@ fn draining_begins_none() {
     post_local(&mut solo, 2, register(one));
     assert_eq!(solo.transmit().len(), 1);
     post_local(&mut solo, 3, register(two));
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToSqd).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     solo.expect([]);
     assert_eq!(solo.node.take_events(), []);
     // Repeats what was begun, past what was carried out.
@@ -253,7 +253,7 @@ fn draining_begins_none() {
     assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     solo.expect([]);
     assert!(!is_valid(&solo, two));
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     solo.expect([]);
     assert_eq!(completed(&mut solo), [(3, Success)]);
 }
@@ -299,7 +299,7 @@ fn on_an_unreliable_connection() {
     assert_eq!(solo.transmit().len(), 1);
     assert_eq!(completed(&mut solo), [(7, Success), (8, LocQpOpErr), (9, WrFlushErr)]);
     assert_eq!(solo.node.engine.query_qp(solo.node.qpn).unwrap().state, QpState::Sqe);
-    solo.node.engine.modify_qp(solo.now, solo.node.qpn, QpTransition::Resume).unwrap();
+    solo.node.engine.modify_qp(solo.node.qpn, QpTransition::Resume).unwrap();
     post_local(&mut solo, 10, register(region));
     solo.expect([]);
     assert_eq!(completed(&mut solo), [(10, Success)]);

@@ -75,11 +75,11 @@ fn reads_fences_and_draining_are_waited_for() {
     solo.transmit();
     assert_eq!(waits(&solo), Wait::Nothing);
 
-    solo.node.engine.modify_qp(solo.now, solo.node.qpn, QpTransition::ToSqd).unwrap();
+    solo.node.engine.modify_qp(solo.node.qpn, QpTransition::ToSqd).unwrap();
     post(&mut solo, 4, WRITE, 8);
     solo.transmit();
     assert_eq!(waits(&solo), Wait::Drain);
-    solo.node.engine.modify_qp(solo.now, solo.node.qpn, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(solo.node.qpn, QpTransition::ToError).unwrap();
     assert_eq!(waits(&solo), Wait::State);
 }
 

@@ -5,13 +5,13 @@ mod harness;
 use harness::pair::{Link, Pair};
 use harness::solo::Solo;
 use harness::{ALL_ACCESS, Agreed};
+use rxe_proto::Duration;
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{
     AsyncEvent, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, RemoteAddr, SendFlags, SendOp, SendWr,
     Sge, WcOpcode, WcStatus,
 };
 use rxe_proto::wire::{NakCode, Opcode, PathMtu, Psn, Syndrome};
-use rxe_proto::{Duration, Instant};
 
 use Opcode::*;
 use harness::ops::*;
@@ -421,7 +421,7 @@ fn what_cannot_be_posted() {
     let huge = Sge { length: u32::MAX, ..sge };
     let mut post = |op, sges: &[Sge]| {
         let wr = SendWr { wr_id: 0, op, sges, flags: SendFlags::SIGNALED };
-        solo.node.engine.post_send(Instant::ZERO, qpn, &wr)
+        solo.node.engine.post_send(qpn, &wr)
     };
     assert_eq!(post(SEND, &[sge; 17]), Err(PostError::TooManySges));
     assert_eq!(post(SEND, &[huge]), Err(PostError::MessageTooLong));
@@ -442,14 +442,14 @@ fn draining_finishes_what_was_begun() {
     post(&mut solo, 1, SEND, 3000);
     post(&mut solo, 2, SEND, 1);
     assert_eq!(solo.transmit().len(), 2);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToSqd).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     solo.ack(1);
     assert_eq!(solo.node.take_events(), [], "amid a message");
     assert_eq!(solo.transmit().len(), 1);
     solo.ack(2);
     assert_eq!(solo.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     solo.expect([]);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     assert_eq!(solo.node.engine.query_qp(qpn).unwrap().state, QpState::Rts);
     assert_eq!(solo.transmit().len(), 1);
     solo.ack(3);

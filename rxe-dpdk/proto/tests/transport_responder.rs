@@ -477,7 +477,7 @@ fn to_error_and_to_reset_by_the_consumer() {
     let qpn = solo.node.qpn;
     solo.rdma(ReadRequest, 0, Ack, 0, 4000, b"");
     solo.node.take_events();
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     solo.expect([]);
     assert_eq!(solo.node.take_events(), [], "as wished, so no event");
     assert_eq!(statuses(&solo.node.take_completions()), [(0, WcStatus::WrFlushErr), (1, WcStatus::WrFlushErr)]);
@@ -485,8 +485,8 @@ fn to_error_and_to_reset_by_the_consumer() {
     post_receives(&mut solo, 1);
     assert_eq!(statuses(&solo.node.take_completions()), [(0, WcStatus::WrFlushErr)]);
     let engine = &mut solo.node.engine;
-    assert!(engine.modify_qp(solo.now, qpn, QpTransition::Resume).is_err());
-    engine.modify_qp(solo.now, qpn, QpTransition::ToReset).unwrap();
+    assert!(engine.modify_qp(qpn, QpTransition::Resume).is_err());
+    engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
     let info = engine.query_qp(qpn).unwrap();
     assert_eq!((info.state, info.path), (QpState::Reset, None));
     solo.advance(Duration::from_secs(1));

@@ -126,14 +126,14 @@ fn the_last_wqe_event_says_that_nothing_more_is_taken() {
     assert_eq!(completed(&mut solo), [(a, 0, WcStatus::RemInvReqErr)]);
     assert_eq!(solo.node.engine.srq_len(SRQ), Some(2));
     // By the consumer, once.
-    solo.node.engine.modify_qp(solo.now, b, QpTransition::ToError).unwrap();
-    solo.node.engine.modify_qp(solo.now, b, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(b, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(b, QpTransition::ToError).unwrap();
     assert_eq!(solo.node.take_events(), [AsyncEvent::LastWqeReached { qpn: b }]);
     assert_eq!((completed(&mut solo), solo.node.engine.srq_len(SRQ)), (vec![], Some(2)));
     // A queue pair with a queue of its own has no such event.
     let mut solo = Solo::new();
     let qpn = solo.node.qpn;
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::ToError).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     assert_eq!(solo.node.take_events(), []);
 }
 

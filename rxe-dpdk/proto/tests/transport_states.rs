@@ -60,7 +60,7 @@ fn refused(error: PostError) -> String {
 
 fn modify(solo: &mut Solo, transition: QpTransition) -> String {
     let qpn = solo.node.qpn;
-    match solo.node.engine.modify_qp(solo.now, qpn, transition) {
+    match solo.node.engine.modify_qp(qpn, transition) {
         Ok(()) => String::new(),
         Err(QpError::Transition { .. }) => "refused: no such way".to_owned(),
         Err(other) => format!("refused: {other}"),
@@ -152,7 +152,7 @@ fn post(solo: &mut Solo, wr_id: u64, sge: Sge) -> String {
     let op = operation(solo);
     let qpn = solo.node.qpn;
     let wr = SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED };
-    solo.node.engine.post_send(solo.now, qpn, &wr).err().map_or(String::new(), refused)
+    solo.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
 }
 
 /// What a queue pair of this type sends.
@@ -253,13 +253,13 @@ fn events() -> Vec<Event> {
         event("post send inline", ALL, |solo| {
             let qpn = solo.node.qpn;
             let wr = SendWr { wr_id: 9, op: operation(solo), sges: &[], flags: SendFlags::SIGNALED };
-            solo.node.engine.post_send_inline(solo.now, qpn, &wr, b"inline").err().map_or(String::new(), refused)
+            solo.node.engine.post_send_inline(qpn, &wr, b"inline").err().map_or(String::new(), refused)
         }),
         event("post READ", ALL, |solo| {
             let op = SendOp::Read { remote: RemoteAddr::default() };
             let (qpn, sges) = (solo.node.qpn, [solo.node.sge(0, 8)]);
             let wr = SendWr { wr_id: 9, op, sges: &sges, flags: SendFlags::SIGNALED };
-            solo.node.engine.post_send(solo.now, qpn, &wr).err().map_or(String::new(), refused)
+            solo.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
         }),
         event("post bad lkey", ALL, |solo| post(solo, 9, Sge { addr: 0, length: 1, lkey: 4711 })),
         event("post receive", ALL, |solo| {

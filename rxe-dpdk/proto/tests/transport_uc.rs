@@ -358,7 +358,7 @@ fn requests_are_taken_from_rtr_on_and_in_sqe() {
     assert_eq!(solo.node.state(), QpState::Sqe);
     solo.request(SendOnly, 0, Nothing, b"still heard");
     assert_eq!(solo.node.take_completions().len(), 1);
-    solo.node.engine.modify_qp(solo.now, qpn, QpTransition::Resume).unwrap();
+    solo.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     solo.node.post_send(3, SendOp::Send { imm: None }, &[solo.node.sge(0, 1)]);
     assert_eq!(solo.transmit().len(), 1);
 
@@ -410,7 +410,7 @@ fn what_unreliable_connections_do_not_have() {
         SendOp::Flush { remote, length: 0, whole_region: true, persistent: false },
     ] {
         let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        assert_eq!(solo.node.engine.post_send(solo.now, qpn, &wr), Err(PostError::Opcode(QpType::Uc)), "{op:?}");
+        assert_eq!(solo.node.engine.post_send(qpn, &wr), Err(PostError::Opcode(QpType::Uc)), "{op:?}");
     }
 }
 

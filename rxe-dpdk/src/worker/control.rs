@@ -267,15 +267,15 @@ impl Control {
             }
             ToControl::Reject { conn, reason, private_data } => {
                 self.remove_placement(conn);
-                self.reject(now, conn, reason, &private_data);
+                self.reject(conn, reason, &private_data);
             }
             ToControl::CommunicationEstablished { conn } => {
                 // A connection that ended meanwhile needs no RTU.
-                let _ = self.cm.established(now, conn);
+                let _ = self.cm.established(conn);
             }
             ToControl::Connect { asker, connect, rq_psn } => self.ask_connection(now, asker, connect, rq_psn),
             ToControl::Confirm { conn } => {
-                if let Err(error) = self.cm.confirm(now, conn, &[]) {
+                if let Err(error) = self.cm.confirm(conn, &[]) {
                     tracing::debug!(?conn, %error, "over before it was confirmed");
                 }
             }
@@ -338,15 +338,15 @@ impl Control {
                 }
                 self.end_connection(conn, EndReason::NotEstablished(reason));
             }
-            CmEvent::ConnectReply(reply) => self.granted(now, reply),
+            CmEvent::ConnectReply(reply) => self.granted(reply),
             CmEvent::SidrRequest(request) => self.offer_datagram(now, request),
             CmEvent::DatagramResolved(reply) => self.datagram_resolved(&reply),
             CmEvent::ResolveFailed { id, reason } => self.datagram_failed(id, reason),
         }
     }
 
-    fn reject(&mut self, now: Instant, conn: ConnId, reason: RejReason, private_data: &[u8]) {
-        if let Err(error) = self.cm.reject(now, conn, reason, &[], private_data) {
+    fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {
+        if let Err(error) = self.cm.reject(conn, reason, &[], private_data) {
             tracing::debug!(?conn, %error, "the peer is gone before its rejection");
         }
     }
@@ -375,7 +375,7 @@ impl Control {
             if self.events.admits(now) {
                 tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
             }
-            self.reject(now, conn, RejReason::InvalidServiceId, &[]);
+            self.reject(conn, RejReason::InvalidServiceId, &[]);
             return;
         };
         self.arrive(now, Arrival { service, request });

@@ -348,7 +348,7 @@ impl ServiceHost {
                 (accept.responder_resources, accept.initiator_depth) =
                     request.negotiate(accept.responder_resources, accept.initiator_depth);
                 let starting_psn = self.psns.psn();
-                match self.bring_up(now, engine, request, path, &accept, starting_psn) {
+                match self.bring_up(engine, request, path, &accept, starting_psn) {
                     Ok(()) => {
                         self.stats.connections_accepted.inc();
                         let connection = Connection {
@@ -402,7 +402,6 @@ impl ServiceHost {
     /// data may arrive before, or instead of, the RTU.
     fn bring_up(
         &mut self,
-        now: Instant,
         engine: &mut Engine,
         request: &ConnectRequest,
         mut path: Path,
@@ -419,7 +418,6 @@ impl ServiceHost {
         }
         path.udp_src_port = udp_source_port(request.flow_label, accept.qp.get(), request.remote_qpn);
         engine.modify_qp(
-            now,
             accept.qp,
             QpTransition::ToRtr(RtrAttr {
                 path,
@@ -431,7 +429,6 @@ impl ServiceHost {
             }),
         )?;
         engine.modify_qp(
-            now,
             accept.qp,
             QpTransition::ToRts(RtsAttr {
                 sq_psn: request.starting_psn,
@@ -462,7 +459,7 @@ impl ServiceHost {
         self.log_disconnected(now, engine, &connection, reason);
         self.stats.connections_ended.inc();
         // Outstanding work is flushed first, so that the service sees how each request ended.
-        let _ = engine.modify_qp(now, qpn, QpTransition::ToError);
+        let _ = engine.modify_qp(qpn, QpTransition::ToError);
         self.deliver_completions(now, engine);
         self.call(now, engine, service, |s, cx| s.disconnected(cx, conn, qpn, reason));
         self.destroy(now, engine, service, qpn);

@@ -208,7 +208,7 @@ impl Device<'_> {
         qp: QueuePair<T>,
         transition: Transition<T>,
     ) -> Result<(), QpError> {
-        self.engine.modify_qp(self.now, qp.qpn(), transition.transition)
+        self.engine.modify_qp(qp.qpn(), transition.transition)
     }
 
     /// What there is to know about a queue pair, its state first of all (`ibv_query_qp`).

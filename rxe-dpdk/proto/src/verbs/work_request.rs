@@ -306,8 +306,8 @@ impl Device<'_> {
         wr: WorkRequest<'_, T>,
     ) -> Result<(), PostError> {
         match wr.inline {
-            None => self.engine.post_send(self.now, qp.qpn(), &wr.wr),
-            Some(data) => self.engine.post_send_inline(self.now, qp.qpn(), &wr.wr, data),
+            None => self.engine.post_send(qp.qpn(), &wr.wr),
+            Some(data) => self.engine.post_send_inline(qp.qpn(), &wr.wr, data),
         }
     }
 

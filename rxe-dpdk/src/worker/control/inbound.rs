@@ -116,7 +116,7 @@ impl Control {
             let peer = arrival.request.peer_gid;
             tracing::warn!(%peer, "a connection request is refused: it names a queue pair or id of a connection in use");
         }
-        self.reject(now, request, RejReason::StaleConnection, &[]);
+        self.reject(request, RejReason::StaleConnection, &[]);
     }
 
     /// A request ended before a service has heard of it.

@@ -235,7 +235,7 @@ impl Control {
     }
 
     /// A peer grants what we asked for: the worker takes the queue pair to RTS.
-    pub(super) fn granted(&mut self, now: Instant, reply: Box<ConnectReply>) {
+    pub(super) fn granted(&mut self, reply: Box<ConnectReply>) {
         let conn = reply.conn;
         let Some((placement, mut terms)) = self
             .connections
@@ -243,7 +243,7 @@ impl Control {
             .and_then(|placement| placement.terms.take().map(|terms| (placement, terms)))
         else {
             // The worker has let go of it meanwhile.
-            self.reject(now, conn, RejReason::ConsumerDefined, &[]);
+            self.reject(conn, RejReason::ConsumerDefined, &[]);
             return;
         };
         // The peer may have moved since it was asked.

@@ -39,7 +39,7 @@ impl ServiceHost {
             return;
         };
         let (service, qpn) = (connection.service, connection.qpn);
-        match finish(now, engine, (qpn, self.objects.rnr_retry(qpn)), reply, terms) {
+        match finish(engine, (qpn, self.objects.rnr_retry(qpn)), reply, terms) {
             Ok(()) => {
                 self.call(now, engine, service, |s, cx| s.connect_reply(cx, conn, qpn, reply));
                 self.tell(ToControl::Confirm { conn });
@@ -87,7 +87,6 @@ impl ServiceHost {
 
 /// Takes the queue pair to RTS with what our REQ and the peer's REP agree on.
 fn finish(
-    now: Instant,
     engine: &mut Engine,
     (qpn, rnr_retry): (Qpn, u8),
     reply: &ConnectReply,
@@ -96,7 +95,6 @@ fn finish(
     let mut path = terms.path.clone();
     path.udp_src_port = udp_source_port(path.flow_label, qpn.get(), reply.remote_qpn);
     engine.modify_qp(
-        now,
         qpn,
         QpTransition::ToRtr(RtrAttr {
             path,
@@ -108,7 +106,6 @@ fn finish(
         }),
     )?;
     engine.modify_qp(
-        now,
         qpn,
         QpTransition::ToRts(RtsAttr {
             sq_psn: reply.starting_psn,
