@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use rxe_testkit::child::ip;
+
 use crate::output::{collect, has, with_pair};
 use crate::veth::{VethTarget, configure_pair, eventually, is_reached, rxe_ctl_says};
 
