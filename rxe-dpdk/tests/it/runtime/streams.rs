@@ -1,5 +1,5 @@
 //! TCP streams of a service, with the local kernel as the client over a veth pair: what a service writes arrives in order,
-//! a write of its own in one piece, and both sides may close. Wants root for a network namespace, as `eal_af_packet`.
+//! a write of its own in one piece, and both sides may close. Wants root for a network namespace, as `eal::af_packet`.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,10 +12,7 @@ use rxe_dpdk::eal::Eal;
 use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig};
 
-#[path = "support/namespace.rs"]
-mod namespace;
-
-use namespace::ip;
+use rxe_testkit::child::{self, ip};
 
 const ECHO: u16 = 7;
 const HANGS_UP: u16 = 9;
@@ -57,7 +54,7 @@ impl Service for Talker {
 
 #[test]
 fn a_kernel_client_talks_to_a_service() {
-    namespace::run("a_kernel_client_talks_to_a_service", inside);
+    child::in_namespace(inside);
 }
 
 fn inside() {

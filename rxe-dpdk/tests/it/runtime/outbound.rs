@@ -1,6 +1,6 @@
 //! Connecting out: one adapter with two ports on one veth pair, whose service asks itself over the wire for connections,
 //! datagram queue pairs and paths, and is granted, refused or not heard. Two lcores, so that the ends live apart. Wants
-//! root for a network namespace, as `eal_af_packet`.
+//! root for a network namespace, as `eal::af_packet`.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -18,10 +18,7 @@ use rxe_dpdk::service::{
 };
 use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig, StopHandle};
 
-#[path = "support/namespace.rs"]
-mod namespace;
-
-use namespace::ip;
+use rxe_testkit::child::{self, ip};
 
 /// Serves connections and datagrams.
 const SERVES: u16 = 7000;
@@ -278,7 +275,7 @@ impl Service for Instance {
 
 #[test]
 fn a_service_connects_out() {
-    namespace::run("a_service_connects_out", inside);
+    child::in_namespace(inside);
 }
 
 fn inside() {

@@ -13,18 +13,11 @@ use rxe_dpdk::telemetry::Snapshot;
 use rxe_dpdk::worker::{Capture, CaptureError, Direction, FaultAction, FaultMatch, FaultRule, FaultScope, IdlePolicy};
 use rxe_dpdk::worker::{PortSettings, Probability, Runtime, RuntimeConfig, Summary};
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
+use rxe_testkit::{child, pcap, pcapng};
 
-#[path = "support/alone.rs"]
-mod alone;
-#[allow(dead_code, reason = "a part of it is used here")]
-#[path = "../proto/tests/it/support/pcap.rs"]
-mod pcap;
-#[path = "support/pcapng.rs"]
-mod pcapng;
-#[path = "support/played.rs"]
-mod played;
+use crate::cpu;
 
-use played::{MAC, Temporary, cpu, ping, record};
+use super::pcap_port::{MAC, Temporary, ping};
 
 /// Who sends the pings.
 const PINGER: &str = "192.168.77.9";
@@ -41,7 +34,7 @@ fn to_qp(roce: &[u8], qpn: u32) -> Vec<u8> {
 /// Pings, packets to queue pairs of both workers that do not exist and to the connection manager, and what nobody
 /// understands: `rounds` times.
 fn frames(rounds: u32) -> Vec<Vec<u8>> {
-    let captured = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
+    let captured = pcap::recorded("cm-rping-ipv4.pcap");
     let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
     let round = |number| {
         let foreign = [&MAC.0[..], &[2, 0, 0, 0, 0, 9], &[0x88, 0xCC], &[0; 100]].concat();
@@ -58,7 +51,7 @@ fn run<T: Send + 'static>(
     meanwhile: impl FnOnce(&Capture, &dyn Fn() -> Snapshot) -> T + Send + 'static,
 ) -> (Summary, T) {
     // Two lcores on one processor, so that this runs anywhere.
-    let cpu = cpu();
+    let cpu = cpu::first_allowed();
     let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf"];
     let mut args: Vec<String> = args.map(str::to_owned).into();
     args.push(format!("--lcores=0@{cpu},1@{cpu}"));
@@ -102,10 +95,10 @@ fn unix_nanos() -> u64 {
 
 #[test]
 fn a_capture_has_every_frame_and_what_came_of_it() {
-    alone::run("a_capture_has_every_frame_and_what_came_of_it", || {
+    child::alone(|| {
         let [wire_in, wire_out, file] = ["in.pcap", "out.pcap", "all.pcapng"].map(Temporary::new);
         let frames = frames(2_000);
-        record(&frames, &wire_in.0);
+        pcap::write(&wire_in.0, frames.iter().cloned());
         let one_in_twenty = Probability::from_share(0.05).unwrap();
         let rule = |action, direction| FaultRule {
             matches: FaultMatch { scope: FaultScope::All, ..FaultMatch::default() },
@@ -185,9 +178,9 @@ fn numbered(file: &Path, number: u64) -> PathBuf {
 
 #[test]
 fn captures_come_and_go_while_the_adapter_runs() {
-    alone::run("captures_come_and_go_while_the_adapter_runs", || {
+    child::alone(|| {
         let [wire_in, file] = ["loop.pcap", "some.pcapng"].map(Temporary::new);
-        record(&frames(1), &wire_in.0);
+        pcap::write(&wire_in.0, frames(1));
         let path = file.0.clone();
         let (summary, lost) = run(
             &format!("rx_pcap={},infinite_rx=1", wire_in.0.display()),

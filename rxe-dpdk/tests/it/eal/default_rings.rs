@@ -2,13 +2,11 @@
 //! set up, starts, and sends a frame. Wants root, for interfaces in a network namespace; each test runs in a copy.
 
 use std::env;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::{Eal, Port, PortConfig, RxBurst, RxQueue, TxStage};
-
-#[path = "support/namespace.rs"]
-mod namespace;
+use rxe_testkit::child;
 
 /// The other end's device, in the copy that has it.
 const PEER: &str = "RXE_TEST_PEER_DEVICE";
@@ -46,10 +44,10 @@ fn send(tx: &mut TxStage, mut arrived: impl FnMut() -> bool) {
 
 #[test]
 fn devices_that_need_nobody() {
-    namespace::run("devices_that_need_nobody", || {
-        namespace::ip("link add rings0 type veth peer name rings1");
-        namespace::ip("link set rings0 up");
-        namespace::ip("link set rings1 up");
+    child::in_namespace(|| {
+        child::ip("link add rings0 type veth peer name rings1");
+        child::ip("link set rings0 up");
+        child::ip("link set rings1 up");
         let eal = init(&["net_ring0", "net_null0", "net_af_packet0,iface=rings0", "net_tap0,iface=ringstap"]);
         for name in ["net_ring0", "net_null0", "net_af_packet0", "net_tap0"] {
             let (port, _rx, mut tx) = started(&eal, name);
@@ -60,7 +58,7 @@ fn devices_that_need_nobody() {
 
 #[test]
 fn a_pair_of_memif() {
-    namespace::run("a_pair_of_memif", || {
+    child::in_namespace(|| {
         let args = format!("id=0,socket=rings-memif-{}", std::process::id());
         let eal = init(&[&format!("net_memif0,role=server,{args}"), &format!("net_memif1,role=client,{args}")]);
         let (server, mut rx, _) = started(&eal, "net_memif0");
@@ -78,13 +76,8 @@ struct Peer {
 }
 
 impl Peer {
-    fn start(test: &str, device: &str) -> Peer {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env(PEER, device)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
+    fn start(device: &str) -> Peer {
+        let mut child = child::this_test(None).env(PEER, device).stdin(Stdio::piped()).spawn().unwrap();
         Peer { stdin: child.stdin.take(), child }
     }
 
@@ -122,10 +115,10 @@ fn virtio_user_and_vhost() {
     if let Ok(device) = env::var(PEER) {
         return Peer::be(&device);
     }
-    namespace::run("virtio_user_and_vhost", || {
+    child::in_namespace(|| {
         let socket = env::temp_dir().join(format!("rxe-rings-{}.sock", std::process::id()));
         let path = socket.display().to_string();
-        let peer = Peer::start("virtio_user_and_vhost", &format!("net_vhost0,iface={path}"));
+        let peer = Peer::start(&format!("net_vhost0,iface={path}"));
         let deadline = Instant::now() + Duration::from_secs(30);
         while !socket.exists() {
             assert!(Instant::now() < deadline, "the other end made no socket");

@@ -1,11 +1,10 @@
 //! Multicast groups: what the host tells the network of them, held against a Linux host that was recorded, and how it
 //! answers the queriers of all versions.
 
-mod host_net;
-
-use host_net::{MAC_A, MAC_B, capture, config, exchange, hex, host, ip, ms, poll};
+use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ip, ms, poll};
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, MIN_MTU, Resolution, multicast_mac};
 use rxe_proto::wire::{DropReason, MacAddr, TxFrames};
+use rxe_testkit::pcap;
 
 const A4: &str = "192.168.77.1/24";
 const A6: &str = "fd00:77::1/64";
@@ -81,7 +80,7 @@ fn parse(frame: &[u8]) -> ([u8; 4], Vec<u8>) {
 // [HOST-IGMP]
 #[test]
 fn we_join_and_leave_as_linux_did() {
-    let recorded: Vec<Vec<u8>> = capture("cm-x-mckey-join-igmp.pcap").into_iter().map(without_id).collect();
+    let recorded: Vec<Vec<u8>> = pcap::recorded("cm-x-mckey-join-igmp.pcap").into_iter().map(without_id).collect();
     let mut a = quiet(&config(MacAddr([0x52, 0x54, 0, 0, 0, 2]), &["192.168.77.2/24"]));
     assert!(a.join_group(ms(10_000), ip(GROUP)));
     assert!(!a.join_group(ms(10_000), ip(GROUP)), "only once");
@@ -278,7 +277,7 @@ fn listeners(host: &mut Host) -> Vec<(String, String, bool)> {
 fn who_watches_hears_of_a_linux_listener() {
     // The four reports that Linux made when mckey joined and left, and a host on the same network.
     let mut a = quiet(&config(MAC_A, &["192.168.77.1/24"]));
-    let recorded = capture("cm-x-mckey-join-igmp.pcap");
+    let recorded = pcap::recorded("cm-x-mckey-join-igmp.pcap");
     assert_eq!(exchange(&mut a, ms(5000), &recorded[0]).0, Err(DropReason::ForeignMac), "nobody wants to know");
     a.watch_listeners();
     let joined = |yes| vec![(GROUP.to_owned(), "192.168.77.2".to_owned(), yes)];

@@ -18,21 +18,17 @@ use rxe_dpdk::rxe_proto::transport::{
 };
 use rxe_dpdk::rxe_proto::wire::{Gid, MacAddr, Path, Psn};
 use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig, Summary};
+use rxe_testkit::child;
 
-#[path = "support/alone.rs"]
-mod alone;
-#[path = "support/bench.rs"]
-mod bench;
-#[path = "support/peer.rs"]
-mod peer;
-
-use bench::{Bench, GRH, GROUP, GROUP6, MTU, OUR_MAC, OURS, PEER_MAC, PEERS, QKEY, SHARED, SLOT, Word, groups, wr};
-use peer::Peer;
+use super::peer::Peer;
+use super::test_service::{
+    GRH, GROUP, GROUP6, MTU, OUR_MAC, OURS, PEER_MAC, PEERS, QKEY, Report, SHARED, SLOT, TestService, groups, wr,
+};
 
 /// The other end of the link, with what it knows of the adapter.
 struct Script {
     peer: Peer,
-    words: Receiver<Word>,
+    reports: Receiver<Report>,
     workers: usize,
     uc: Vec<Qpn>,
     ud: Qpn,
@@ -42,12 +38,12 @@ struct Script {
 
 #[test]
 fn one_worker() {
-    alone::run("one_worker", || on_workers(1));
+    child::alone(|| on_workers(1));
 }
 
 #[test]
 fn two_workers() {
-    alone::run("two_workers", || on_workers(2));
+    child::alone(|| on_workers(2));
 }
 
 fn on_workers(workers: usize) {
@@ -66,7 +62,7 @@ fn on_workers(workers: usize) {
     let mut peer = Peer::new(&eal, "net_memif1", workers as u16);
     let uc: Vec<Qpn> = (0..workers).map(|_| peer.create_qp(QpType::Uc)).collect();
     let ud = peer.create_qp(QpType::Ud);
-    let (sender, words) = mpsc::channel();
+    let (sender, reports) = mpsc::channel();
     let config = RuntimeConfig {
         ports: vec![PortSettings {
             addresses: vec![format!("{OURS}/24").parse().unwrap()],
@@ -77,12 +73,12 @@ fn on_workers(workers: usize) {
         seed: [7; 32],
         ..RuntimeConfig::default()
     };
-    let bench = Bench { uc: uc.clone(), words: Mutex::new(sender) };
-    let runtime = Runtime::new(eal, config, vec![Box::new(bench)]).unwrap();
+    let service = TestService { uc: uc.clone(), reports: Mutex::new(sender) };
+    let runtime = Runtime::new(eal, config, vec![Box::new(service)]).unwrap();
     let stop = runtime.stop_handle();
     let driver = thread::spawn(move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let mut script = Script { peer, words, workers, uc, ud, known: Vec::new() };
+            let mut script = Script { peer, reports, workers, uc, ud, known: Vec::new() };
             script.play();
             script
         }));
@@ -132,9 +128,9 @@ impl Script {
         self.leave();
     }
 
-    fn word(&mut self, what: &str) -> Word {
-        let words = &self.words;
-        self.peer.until(what, |_| match words.try_recv() {
+    fn word(&mut self, what: &str) -> Report {
+        let reports = &self.reports;
+        self.peer.until(what, |_| match reports.try_recv() {
             Ok(word) => Some(word),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => panic!("the adapter is gone"),
@@ -145,8 +141,8 @@ impl Script {
     fn datagram(&mut self) -> (usize, Vec<u8>) {
         loop {
             match self.word("a datagram at the service") {
-                Word::Datagram { worker, bytes } => return (worker, bytes),
-                Word::Event { .. } => {}
+                Report::Datagram { worker, bytes } => return (worker, bytes),
+                Report::Event { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -155,11 +151,11 @@ impl Script {
     fn event(&mut self) -> (usize, AsyncEvent) {
         loop {
             match self.word("an event at the service") {
-                Word::Event {
+                Report::Event {
                     event: AsyncEvent::SrqLimitReached { .. } | AsyncEvent::CommunicationEstablished { .. },
                     ..
                 } => {}
-                Word::Event { worker, event } => return (worker, event),
+                Report::Event { worker, event } => return (worker, event),
                 other => panic!("{other:?}"),
             }
         }
@@ -186,7 +182,9 @@ impl Script {
         self.peer.wait_for_link();
         let mut ready = vec![None; self.workers];
         for _ in 0..self.workers {
-            let Word::Ready { worker, uc, sq_psn, ud, window } = self.word("a service that is ready") else { panic!() };
+            let Report::Ready { worker, uc, sq_psn, ud, window } = self.word("a service that is ready") else {
+                panic!()
+            };
             ready[worker] = Some((uc, sq_psn, ud, window));
         }
         for (worker, (uc, rq_psn, ud, window)) in ready.into_iter().map(Option::unwrap).enumerate() {
@@ -238,11 +236,11 @@ impl Script {
         self.peer.engine.post_send(qpn, &SendWr { sges: &sges, ..wr(op) }).unwrap();
         loop {
             match self.word("the WRITE at the service") {
-                Word::Written { worker: at, bytes: written } => {
+                Report::Written { worker: at, bytes: written } => {
                     assert!(at == worker && written == bytes);
                     break;
                 }
-                Word::Event { .. } => {}
+                Report::Event { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -1,10 +1,9 @@
 //! ARP and neighbour discovery: exchanges between real Linux hosts, with us in one of the places, and the odd cases.
 
-mod host_net;
-
-use host_net::{MAC_A, MAC_B, capture, config, exchange, hex, host, ip, ms, poll};
+use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ip, ms, poll};
 use rxe_dpdk::host::{Host, HostEvent, Resolution};
 use rxe_proto::wire::{DropReason, TxFrames};
+use rxe_testkit::pcap;
 
 const A4: &str = "192.168.77.1/24";
 const A6: &str = "fd00:77::1/64";
@@ -12,7 +11,7 @@ const A6: &str = "fd00:77::1/64";
 // [HOST-ARP]
 #[test]
 fn we_answer_a_captured_arp_request_as_linux_did() {
-    let frames = capture("cm-rping-ipv4.pcap");
+    let frames = pcap::recorded("cm-rping-ipv4.pcap");
     let mut a = host(MAC_A, &[A4, A6]);
     let (result, answers) = exchange(&mut a, ms(0), &frames[0]);
     assert_eq!(result, Ok(()));
@@ -36,7 +35,7 @@ fn we_answer_a_captured_arp_request_as_linux_did() {
 // [HOST-ND]
 #[test]
 fn we_answer_a_captured_solicitation_as_linux_did() {
-    let frames = capture("cm-rping-ipv6.pcap");
+    let frames = pcap::recorded("cm-rping-ipv6.pcap");
     let mut a = host(MAC_A, &[A4, A6]);
     let (result, answers) = exchange(&mut a, ms(0), &frames[0]);
     assert_eq!(result, Ok(()));
@@ -201,7 +200,7 @@ fn another_owner_of_our_address_is_noticed() {
 #[test]
 fn malformed_ones_are_named() {
     let mut a = host(MAC_A, &[A4, A6]);
-    let arp = capture("cm-rping-ipv4.pcap").remove(0);
+    let arp = pcap::recorded("cm-rping-ipv4.pcap").remove(0);
     let mut verdict = |base: &[u8], changes: &[(usize, u8)]| {
         let mut frame = base.to_vec();
         for &(at, value) in changes {
@@ -219,7 +218,7 @@ fn malformed_ones_are_named() {
     assert_eq!(verdict(&arp, &[(6, 1)]), DropReason::ForeignMac, "from a group");
     assert_eq!(verdict(&arp, &[(13, 7)]), DropReason::UnknownEthertype);
 
-    let nd = capture("cm-rping-ipv6.pcap").remove(0);
+    let nd = pcap::recorded("cm-rping-ipv6.pcap").remove(0);
     let sum = |frame: &[u8]| u16::from_be_bytes([frame[56], frame[57]]);
     // One byte changed, and the checksum made to fit: a word that grows makes the sum shrink as much.
     let verdict_nd = |at: usize, value: u8| {

@@ -1,8 +1,7 @@
 //! Frames that net_pcap plays from a file, for adapters with the address 192.168.77.1.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use rxe_dpdk::rxe_proto::wire::MacAddr;
 
@@ -28,18 +27,6 @@ pub fn ping(number: u32) -> Vec<u8> {
     [&MAC.0[..], &[2, 0, 0, 0, 0, 9], &[8, 0], &ip, &icmp].concat()
 }
 
-/// Writes a pcap file for net_pcap to play.
-pub fn record(frames: &[Vec<u8>], path: &Path) {
-    let mut file = BufWriter::new(File::create(path).unwrap());
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    file.write_all(&words(&[0xA1B2_C3D4, 0x0004_0002, 0, 0, 65535, 1])).unwrap();
-    for frame in frames {
-        file.write_all(&words(&[0, 0, frame.len() as u32, frame.len() as u32])).unwrap();
-        file.write_all(frame).unwrap();
-    }
-    file.flush().unwrap();
-}
-
 /// A file that goes with its name.
 pub struct Temporary(pub PathBuf);
 
@@ -53,11 +40,4 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
-}
-
-/// The first processor that this process may run on.
-pub fn cpu() -> String {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    list.split([',', '-']).next().unwrap().to_owned()
 }

@@ -1,21 +1,7 @@
 //! What a user sees when EAL does not start. A process has one EAL, so each test runs in a copy of this program.
 
-use std::env;
-use std::process::Command;
-
 use rxe_dpdk::eal::{Eal, EalError};
-
-const INSIDE: &str = "RXE_TEST_IN_COPY";
-
-/// Runs `test`, which is the test called `name`, in a process of its own.
-fn alone(name: &str, test: fn()) {
-    if env::var_os(INSIDE).is_some() {
-        return test();
-    }
-    let mut copy = Command::new(env::current_exe().unwrap());
-    let status = copy.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").status().unwrap();
-    assert!(status.success(), "{name} in its own process: {status}");
-}
+use rxe_testkit::child;
 
 fn init(args: &str) -> Result<Eal, EalError> {
     Eal::init(&args.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
@@ -33,7 +19,7 @@ const QUIET: &str = "--no-huge -m 64 --no-pci --no-telemetry --no-shconf";
 
 #[test]
 fn arguments_that_eal_cannot_read() {
-    alone("arguments_that_eal_cannot_read", || {
+    child::alone(|| {
         let cases = [
             ("--nonsense", "unrecognized option '--nonsense'"),
             ("-c", "requires an argument"),
@@ -62,7 +48,7 @@ fn arguments_that_eal_cannot_read() {
 
 #[test]
 fn a_stray_word() {
-    alone("a_stray_word", || {
+    child::alone(|| {
         let (error, text) = sentence(&format!("{QUIET} vdev=net_ring0"));
         assert!(matches!(error, EalError::BadArguments { .. }), "{error:?}");
         assert!(text.contains("vdev=net_ring0"), "{text}");
@@ -72,7 +58,7 @@ fn a_stray_word() {
 
 #[test]
 fn a_driver_that_does_not_exist() {
-    alone("a_driver_that_does_not_exist", || {
+    child::alone(|| {
         let (_, text) = sentence(&format!("{QUIET} --vdev=net_nonsense0"));
         assert!(text.contains("net_nonsense0"), "{text}");
     });
@@ -80,7 +66,7 @@ fn a_driver_that_does_not_exist() {
 
 #[test]
 fn a_device_that_does_not_start() {
-    alone("a_device_that_does_not_start", || {
+    child::alone(|| {
         let (error, text) = sentence(&format!("{QUIET} --vdev=net_ring0 --vdev=net_af_packet7,iface=nosuchif0"));
         assert!(matches!(error, EalError::Device { .. }), "{error:?}");
         assert!(text.starts_with("the device net_af_packet7 did not start: "), "{text}");
@@ -90,7 +76,7 @@ fn a_device_that_does_not_start() {
 
 #[test]
 fn more_memory_than_there_is() {
-    alone("more_memory_than_there_is", || {
+    child::alone(|| {
         // With hugepages or without, on any machine: an error that names the need or the lack of pages.
         let (error, text) = sentence("--in-memory -m 16000000 --no-pci --no-telemetry");
         assert!(matches!(error, EalError::Init { .. } | EalError::NoHugepages { .. }), "{error:?}");

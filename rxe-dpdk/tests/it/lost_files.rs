@@ -1,16 +1,12 @@
 //! What peers and our own work requests are told when the file behind a region is cut short: the fault comes amid the copy
 //! of a packet, or the region is known to be lost already.
 
-#[allow(dead_code, reason = "a part of it is used here")]
-#[path = "../proto/tests/it/harness/mod.rs"]
-mod harness;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::pair::{Link, Pair};
-use harness::{ALL_ACCESS, Agreed, Node};
+use crate::harness::pair::{Link, Pair};
+use crate::harness::{ALL_ACCESS, Agreed, Node};
 use rxe_dpdk::eal::FileMemory;
 use rxe_proto::mem::{Access, Memory, MemoryRegion};
 use rxe_proto::transport::{QpState, RemoteAddr, SendOp, WcStatus};

@@ -10,16 +10,11 @@ use rxe_dpdk::eal::Eal;
 use rxe_dpdk::rxe_proto::wire::{Frame, classify};
 use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, IdlePolicy, Probability};
 use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
+use rxe_testkit::{child, pcap};
 
-#[path = "support/alone.rs"]
-mod alone;
-#[allow(dead_code, reason = "a part of it is used here")]
-#[path = "../proto/tests/it/support/pcap.rs"]
-mod pcap;
-#[path = "support/played.rs"]
-mod played;
+use crate::cpu;
 
-use played::{MAC, Temporary, cpu, ping, record};
+use super::pcap_port::{MAC, Temporary, ping};
 
 const PINGS: u32 = 20_000;
 
@@ -36,7 +31,7 @@ fn for_worker_1(captured: &[u8]) -> Vec<u8> {
 
 /// Two lcores on one processor, so that this runs anywhere, and a port of net_pcap.
 fn start_eal(port: &str) -> Eal {
-    let cpu = cpu();
+    let cpu = cpu::first_allowed();
     let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf"];
     let mut args: Vec<String> = args.map(str::to_owned).into();
     args.push(format!("--lcores=0@{cpu},1@{cpu}"));
@@ -57,7 +52,7 @@ fn config(faults: Vec<FaultRule>) -> RuntimeConfig {
 
 /// Pings, and one RoCE packet for every three of them.
 fn frames() -> Vec<Vec<u8>> {
-    let captured = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
+    let captured = pcap::recorded("cm-rping-ipv4.pcap");
     let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
     let roce = |number: u32| number.is_multiple_of(3).then(|| for_worker_1(&roce));
     (0..PINGS).flat_map(|number| roce(number).into_iter().chain([ping(number)])).collect()
@@ -71,13 +66,13 @@ fn to_all(action: FaultAction, direction: Direction) -> FaultRule {
 
 #[test]
 fn every_frame_is_accounted_for() {
-    alone::run("every_frame_is_accounted_for", account_for_every_frame);
+    child::alone(account_for_every_frame);
 }
 
 fn account_for_every_frame() {
     let (wire_in, wire_out) = (Temporary::new("faults-in.pcap"), Temporary::new("faults-out.pcap"));
     let frames = frames();
-    record(&frames, &wire_in.0);
+    pcap::write(&wire_in.0, frames.iter().cloned());
 
     let eal = start_eal(&format!("rx_pcap={},tx_pcap={}", wire_in.0.display(), wire_out.0.display()));
     let share = |share| Probability::from_share(share).unwrap();
@@ -159,7 +154,7 @@ fn account_for_every_frame() {
 
 #[test]
 fn faults_come_and_go_while_it_runs() {
-    alone::run("faults_come_and_go_while_it_runs", let_faults_come_and_go);
+    child::alone(let_faults_come_and_go);
 }
 
 /// Stops the adapter, also when the test fails: it would run for ever.
@@ -182,7 +177,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 fn let_faults_come_and_go() {
     let wire_in = Temporary::new("faults-endless.pcap");
-    record(&frames()[..3000], &wire_in.0);
+    pcap::write(&wire_in.0, frames().into_iter().take(3000));
     // Over and over again.
     let eal = start_eal(&format!("rx_pcap={},tx_pcap=/dev/null,infinite_rx=1", wire_in.0.display()));
     let runtime = Runtime::new(eal, config(Vec::new()), Vec::new()).unwrap();

@@ -1,8 +1,6 @@
 //! TCP between two hosts: open, messages, close, loss, limits.
 
-mod host_net;
-
-use host_net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ms};
+use super::net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ms};
 use rxe_dpdk::host::{ConnectError, Host, StreamEvent, TcpStreamId};
 use rxe_proto::Duration;
 use rxe_proto::wire::{DropReason, TxFrames};
@@ -25,7 +23,7 @@ fn pair(vlan: Option<u16>) -> Net {
 }
 
 fn addr(ip: &str) -> SocketAddr {
-    SocketAddr::new(host_net::ip(ip), PORT)
+    SocketAddr::new(super::net::ip(ip), PORT)
 }
 
 /// Connects B to A and returns both ends.
@@ -287,7 +285,7 @@ fn a_syn_sent_again_finds_the_same_stream() {
     // The answer is lost, so the client asks again: two first SYNs, one stream. And answers come from one sequence.
     let mut net = pair(None);
     let now = net.now;
-    net.hosts[1].resolve(now, host_net::ip("10.0.0.1"));
+    net.hosts[1].resolve(now, super::net::ip("10.0.0.1"));
     net.run(Duration::from_millis(1));
     let now = net.now;
     net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
@@ -367,7 +365,7 @@ fn a_flood_of_syns_takes_half_the_places_and_the_oldest_make_room() {
     assert_eq!(exchange(&mut a, ms(2000), &syn(1999)).0, Ok(()));
     assert_eq!((a.stream_count(), a.stats().tcp_half_open_evicted.get()), (16, 1982));
     for second in 3..=11 {
-        host_net::poll(&mut a, ms(second * 1000));
+        super::net::poll(&mut a, ms(second * 1000));
     }
     assert_eq!(a.stream_count(), 0, "eight seconds are enough to answer");
     assert_eq!(a.stats().tcp_open_failed.get(), 16);
@@ -404,7 +402,7 @@ fn checksums_count_when_they_should() {
     assert_eq!(exchange(&mut lax, ms(0), &syn(2)), (Ok(()), vec![]));
     assert_eq!((strict.stats().tcp_checksum_unfinished.get(), lax.stats().tcp_checksum_unfinished.get()), (0, 1));
     // Its MAC is not known: it is asked for, and then the SYN|ACK follows.
-    let arp = host_net::poll(&mut lax, ms(0));
+    let arp = super::net::poll(&mut lax, ms(0));
     assert!(arp.iter().any(|f| f[12..14] == [8, 6] && f[38..42] == [10, 0, 0, 2]));
     let reply = hex("52540000000a 52540000000b 0806 0001080006040002 52540000000b 0a000002 52540000000a 0a000001");
     let (result, answers) = exchange(&mut lax, ms(1), &reply);

@@ -1,13 +1,12 @@
 //! Whatever comes in, the host stays up, its tables stay small, and it always goes idle again.
 
-mod host_net;
-
-use host_net::{MAC_A, MAC_B, capture, config, ip};
+use super::net::{MAC_A, MAC_B, config, ip};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rxe_dpdk::host::{Host, HostEvent, StreamEvent};
 use rxe_proto::wire::TxFrames;
 use rxe_proto::{Duration, Instant};
+use rxe_testkit::pcap;
 
 fn target() -> Host {
     let mut config = config(MAC_A, &["10.0.0.1/24", "fd00::1/64", "192.168.77.1/24", "fd00:77::1/64"]);
@@ -172,7 +171,7 @@ proptest! {
 
     #[test]
     fn captured_frames_with_a_byte_changed(changes in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..30)) {
-        let captured: Vec<Vec<u8>> = ["cm-rping-ipv4.pcap", "cm-rping-ipv6.pcap"].iter().flat_map(|name| capture(name)).collect();
+        let captured: Vec<Vec<u8>> = ["cm-rping-ipv4.pcap", "cm-rping-ipv6.pcap"].iter().flat_map(|name| pcap::recorded(name)).collect();
         let frames: Vec<Vec<u8>> = changes
             .into_iter()
             .map(|(frame, at, value)| {

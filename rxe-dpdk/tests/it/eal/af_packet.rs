@@ -6,14 +6,11 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Eal, EalError, Fallback, Port, PortConfig, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::rxe_proto::wire::PortId;
 
-#[path = "support/namespace.rs"]
-mod namespace;
-
-use namespace::ip;
+use rxe_testkit::child::{self, ip};
 
 #[test]
 fn jumbo_frames_pass_and_mtus_follow_what_the_interface_can() {
-    namespace::run("jumbo_frames_pass_and_mtus_follow_what_the_interface_can", inside);
+    child::in_namespace(inside);
 }
 
 fn inside() {

@@ -1,8 +1,6 @@
 //! Where packets go: neighbours, routers, what was learned, and what changes.
 
-mod host_net;
-
-use host_net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ip, ms, poll};
+use super::net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ip, ms, poll};
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, Resolution, Route};
 use rxe_proto::Duration;
 use rxe_proto::wire::MacAddr;

@@ -1,21 +1,20 @@
-//! Jobs on lcores. One test, because the thread that starts EAL is the main lcore.
+//! Jobs on lcores. The thread that starts EAL is the main lcore.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::{Eal, EalError, Job, MbufRing, Mempool, RxBurst};
+use rxe_testkit::child;
 
-/// The first processor that this process may run on.
-fn cpu() -> String {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    list.split([',', '-']).next().unwrap().to_owned()
-}
+use crate::cpu;
 
 #[test]
 fn workers_run_join_and_may_panic() {
-    let cpu = cpu();
+    child::alone(run_jobs);
+}
+
+fn run_jobs() {
+    let cpu = cpu::first_allowed();
     // Two lcores on one processor, so that this runs anywhere.
     let lcores = format!("--lcores=3@{cpu},5@{cpu}");
     let args = [&lcores, "--no-huge", "-m", "64", "--no-pci", "--no-telemetry", "--no-shconf"];

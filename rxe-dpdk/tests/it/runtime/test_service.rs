@@ -37,22 +37,22 @@ pub const GRH: usize = 40;
 
 /// What an instance of the service tells the test.
 #[derive(Debug)]
-pub enum Word {
+pub enum Report {
     Ready { worker: usize, uc: Qpn, sq_psn: Psn, ud: Qpn, window: RemoteAddr },
     Datagram { worker: usize, bytes: Vec<u8> },
     Written { worker: usize, bytes: Vec<u8> },
     Event { worker: usize, event: AsyncEvent },
 }
 
-pub struct Bench {
+pub struct TestService {
     /// The peer's UC queue pairs, by worker.
     pub uc: Vec<Qpn>,
-    pub words: Mutex<Sender<Word>>,
+    pub reports: Mutex<Sender<Report>>,
 }
 
-impl ServiceFactory for Bench {
+impl ServiceFactory for TestService {
     fn name(&self) -> &'static str {
-        "bench"
+        "test"
     }
 
     fn listen(&self) -> Vec<Listen> {
@@ -60,14 +60,14 @@ impl ServiceFactory for Bench {
     }
 
     fn create(&self, worker: usize) -> Box<dyn Service> {
-        Box::new(Instance { peer: self.uc[worker], words: self.words.lock().unwrap().clone(), made: None })
+        Box::new(Instance { peer: self.uc[worker], reports: self.reports.lock().unwrap().clone(), made: None })
     }
 }
 
 /// The service on one worker.
 struct Instance {
     peer: Qpn,
-    words: Sender<Word>,
+    reports: Sender<Report>,
     made: Option<Made>,
 }
 
@@ -168,7 +168,7 @@ impl Service for Instance {
         }
         let window = RemoteAddr { addr: made.region.addr() + WINDOW as u64, rkey: made.region.rkey() };
         self.made = Some(made);
-        self.say(Word::Ready { worker: cx.worker(), uc, sq_psn, ud, window });
+        self.report(Report::Ready { worker: cx.worker(), uc, sq_psn, ud, window });
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -186,14 +186,14 @@ impl Service for Instance {
             }
             WcOpcode::RecvRdmaWithImm => {
                 let bytes = made.bytes(WINDOW, wc.byte_len as usize);
-                self.say(Word::Written { worker, bytes });
+                self.report(Report::Written { worker, bytes });
             }
             WcOpcode::Recv => {
                 assert_eq!(wc.qpn, made.ud);
                 let bytes = made.bytes(offset + GRH, wc.byte_len as usize - GRH);
                 cx.post_recv(made.ud, &RecvWr { wr_id: wc.wr_id, sges: &[made.sge(wc.wr_id)] }).unwrap();
                 self.command(cx, wc, &bytes);
-                self.say(Word::Datagram { worker, bytes });
+                self.report(Report::Datagram { worker, bytes });
             }
             // Nothing was asked to be signalled.
             opcode => panic!("{opcode:?}"),
@@ -220,7 +220,7 @@ impl Service for Instance {
             AsyncEvent::QpError { .. } | AsyncEvent::CommunicationEstablished { .. } => {}
             AsyncEvent::SendQueueDrained { qpn } => cx.modify_qp(*qpn, QpTransition::Resume).unwrap(),
         }
-        self.say(Word::Event { worker: cx.worker(), event: *event });
+        self.report(Report::Event { worker: cx.worker(), event: *event });
     }
 }
 
@@ -248,8 +248,8 @@ impl Instance {
         }
     }
 
-    fn say(&self, word: Word) {
-        self.words.send(word).unwrap();
+    fn report(&self, report: Report) {
+        self.reports.send(report).unwrap();
     }
 }
 

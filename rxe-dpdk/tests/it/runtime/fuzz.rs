@@ -1,9 +1,6 @@
 //! A million random and damaged frames against a whole adapter: it must not panic, lose a buffer, or drop a frame
 //! without a named reason. Needs neither root nor hugepages: the frames come out of a capture file, which net_pcap plays.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,16 +16,12 @@ use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
 use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
+use rxe_testkit::{child, pcap};
 
-#[allow(dead_code, reason = "a part of it is used here")]
-#[path = "../proto/tests/it/support/pcap.rs"]
-mod pcap;
+use super::pcap_port::{MAC, Temporary};
 
 const FRAMES: usize = 1_000_000;
 const SEED: u64 = 0x5EED_0003;
-
-/// The address that net_pcap gives its first port.
-const MAC: MacAddr = MacAddr([0x02, 0x70, 0x63, 0x61, 0x70, 0x00]);
 
 /// What the adapter's random numbers come from.
 const ADAPTER_SEED: [u8; 32] = [7; 32];
@@ -193,36 +186,20 @@ fn mend_icrc(frame: &mut [u8]) {
     frame[end..end + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Writes the frames of the day into a capture file, which the adapter's port plays.
-fn record(weather: &mut Weather, path: &Path) {
-    let mut file = BufWriter::new(File::create(path).unwrap());
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    file.write_all(&words(&[0xA1B2_C3D4, 0x0004_0002, 0, 0, 65535, 1])).unwrap();
-    for _ in 0..FRAMES {
-        let frame = weather.frame();
-        file.write_all(&words(&[0, 0, frame.len() as u32, frame.len() as u32])).unwrap();
-        file.write_all(&frame).unwrap();
-    }
-    file.flush().unwrap();
-}
-
-/// A file that goes with its name.
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 #[test]
 fn a_million_bad_frames() {
-    let file = Temporary(std::env::temp_dir().join(format!("rxe-fuzz-{}.pcap", std::process::id())));
+    child::alone(serve_bad_frames);
+}
+
+fn serve_bad_frames() {
+    let file = Temporary::new("fuzz.pcap");
     let captured: Vec<Vec<u8>> = pcap::all().into_iter().flat_map(|(_, frames)| frames).collect();
     assert!(captured.len() > 1000);
     println!("seed {SEED:#x}");
     let rng = ChaCha8Rng::seed_from_u64(SEED);
-    record(&mut Weather { rng, captured, mac: MAC, qpns: first_qpns() }, &file.0);
+    let mut weather = Weather { rng, captured, mac: MAC, qpns: first_qpns() };
+    // The frames go into a capture file, which the adapter's port plays.
+    pcap::write(&file.0, (0..FRAMES).map(|_| weather.frame()));
 
     let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf", "-l", "0"];
     let mut args: Vec<String> = args.map(str::to_owned).into();

@@ -1,8 +1,6 @@
 //! Echo, "unreachable", and the reasons for which IP packets are dropped.
 
-mod host_net;
-
-use host_net::{MAC_A, MAC_B, config, exchange, hex, host, ms};
+use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ms};
 use rxe_dpdk::host::Host;
 use rxe_proto::wire::DropReason;
 

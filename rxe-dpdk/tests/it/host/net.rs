@@ -1,9 +1,7 @@
-//! Two hosts on a virtual link with a clock of its own, and a reader for captures.
-#![allow(dead_code, reason = "every test file uses its own part of this")]
+//! Two hosts on a virtual link with a clock of its own.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::path::Path;
 
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, StreamEvent, TcpStreamId};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, TxFrames};
@@ -57,21 +55,6 @@ pub fn hex(text: &str) -> Vec<u8> {
         .map(|b| char::from(b).to_digit(16).expect("hex") as u8)
         .collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
-}
-
-/// The frames of a capture, as far as they were kept.
-pub fn capture(name: &str) -> Vec<Vec<u8>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures").join(name);
-    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    assert_eq!(bytes[..4], [0xD4, 0xC3, 0xB2, 0xA1], "classic little-endian pcap");
-    let mut frames = Vec::new();
-    let mut rest = &bytes[24..];
-    while let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *rest {
-        let len = u32::from_le_bytes([a, b, c, d]) as usize;
-        frames.push(rest[16..16 + len].to_vec());
-        rest = &rest[16 + len..];
-    }
-    frames
 }
 
 /// A frame on its way.
