@@ -1,7 +1,8 @@
 //! What peers and our own work requests are told when the file behind a region is cut short: the fault comes amid the copy
 //! of a packet, or the region is known to be lost already.
 
-#[path = "../proto/tests/harness/mod.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../proto/tests/it/harness/mod.rs"]
 mod harness;
 
 use std::path::PathBuf;

@@ -16,7 +16,8 @@ use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
 
 #[path = "support/alone.rs"]
 mod alone;
-#[path = "../proto/tests/support/pcap.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../proto/tests/it/support/pcap.rs"]
 mod pcap;
 #[path = "support/pcapng.rs"]
 mod pcapng;

@@ -13,7 +13,8 @@ use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 
 #[path = "support/alone.rs"]
 mod alone;
-#[path = "../proto/tests/support/pcap.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../proto/tests/it/support/pcap.rs"]
 mod pcap;
 #[path = "support/played.rs"]
 mod played;

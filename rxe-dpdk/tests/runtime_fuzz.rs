@@ -20,7 +20,8 @@ use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
 
-#[path = "../proto/tests/support/pcap.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../proto/tests/it/support/pcap.rs"]
 mod pcap;
 
 const FRAMES: usize = 1_000_000;

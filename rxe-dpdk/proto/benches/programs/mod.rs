@@ -12,7 +12,8 @@ use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, Sen
 use rxe_proto::wire::{Frame, PathMtu, PortId, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 
-#[path = "../../tests/harness/mod.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../../tests/it/harness/mod.rs"]
 mod harness;
 
 /// Frames that come in together.
