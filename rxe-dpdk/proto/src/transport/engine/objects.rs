@@ -166,6 +166,12 @@ impl Engine {
         Ok(())
     }
 
+    /// The transport service of a queue pair.
+    #[inline]
+    pub fn qp_type(&self, qpn: Qpn) -> Option<QpType> {
+        self.qps.get(qpn).map(|qp| qp.common.qp_type)
+    }
+
     /// What there is to know about a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
         self.qps.get(qpn).map(|qp| qp.info(&self.cx))
