@@ -16,6 +16,7 @@ mod mistakes;
 mod namespace;
 mod operate;
 mod output;
+mod quick_start;
 mod start;
 mod veth;
 
