@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 
 use crate::mem::{
-    Access, DeregisterError, FastRegionError, Memory, MemoryRegion, OutOfBounds, RegisterError, RenewError, UnknownKey,
+    Access, DeregisterError, FastRegMrError, Memory, MemoryRegion, OutOfBounds, RegisterError, RenewError, UnknownKey,
     WindowBind, WindowKind,
 };
 use crate::transport::SendOp;
@@ -97,17 +97,17 @@ impl Device<'_> {
     /// [`RegisterError::UnknownPd`], [`RegisterError::TooMany`], [`RegisterError::TooLong`].
     #[inline]
     pub fn alloc_fast_region(&mut self, pd: ProtectionDomain, max_len: usize) -> Result<FastRegion, RegisterError> {
-        self.engine.keys_mut().alloc_fast_region(pd.0, max_len).map(|key| FastRegion { key })
+        self.engine.keys_mut().alloc_fast_reg_mr(pd.0, max_len).map(|key| FastRegion { key })
     }
 
     /// Names the bytes that the next [`WorkRequest::fast_register`] makes reachable (`ib_map_mr_sg`). Until it is
     /// executed nothing must be mapped again.
     ///
     /// # Errors
-    /// [`FastRegionError::NotFree`], [`FastRegionError::TooLong`], [`FastRegionError::Unknown`].
+    /// [`FastRegMrError::NotFree`], [`FastRegMrError::TooLong`], [`FastRegMrError::Unknown`].
     #[inline]
-    pub fn map_fast_region(&mut self, region: FastRegion, memory: Memory) -> Result<(), FastRegionError> {
-        self.engine.keys_mut().map_fast_region(region.key, memory)
+    pub fn map_fast_region(&mut self, region: FastRegion, memory: Memory) -> Result<(), FastRegMrError> {
+        self.engine.keys_mut().map_fast_reg_mr(region.key, memory)
     }
 
     /// The fast region as a region, to name parts of it; `None` unless it is VALID. This handle and the work requests
