@@ -2,7 +2,7 @@
 
 /// What a frame seems to be for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ahead {
+pub struct BthPeek {
     /// The number of a queue pair.
     pub dest_qp: u32,
     /// A response to what the queue pair has asked.
@@ -17,7 +17,7 @@ const BTH: usize = 12;
 
 /// What an untagged frame without IP options seems to be for. Nothing is checked: it serves for guesses that may be wrong.
 #[inline]
-pub fn ahead_of(frame: &[u8]) -> Option<Ahead> {
+pub fn peek_bth(frame: &[u8]) -> Option<BthPeek> {
     let ip = match frame.get(12..14)? {
         [0x08, 0x00] => 20,
         [0x86, 0xDD] => 40,
@@ -33,7 +33,7 @@ pub fn ahead_of(frame: &[u8]) -> Option<Ahead> {
         _ => None,
     };
     let dest_qp = u32::from_be_bytes([0, bth[5], bth[6], bth[7]]);
-    Some(Ahead { dest_qp, response: matches!(bth[0], 0x0D..=0x12), rkey })
+    Some(BthPeek { dest_qp, response: matches!(bth[0], 0x0D..=0x12), rkey })
 }
 
 #[cfg(test)]
@@ -54,19 +54,19 @@ mod tests {
         write[0] = 0x0A;
         write[5..8].copy_from_slice(&[0x12, 0x34, 0x56]);
         write[20..24].copy_from_slice(&[0xAA, 0xBB, 0xCC, 0xDD]);
-        let expected = Ahead { dest_qp: 0x12_3456, response: false, rkey: Some(0xAABB_CCDD) };
-        assert_eq!(ahead_of(&frame([0x08, 0x00], 20, &write)), Some(expected));
-        assert_eq!(ahead_of(&frame([0x86, 0xDD], 40, &write)), Some(expected));
+        let expected = BthPeek { dest_qp: 0x12_3456, response: false, rkey: Some(0xAABB_CCDD) };
+        assert_eq!(peek_bth(&frame([0x08, 0x00], 20, &write)), Some(expected));
+        assert_eq!(peek_bth(&frame([0x86, 0xDD], 40, &write)), Some(expected));
         write[0] = 0x11;
-        let ack = Ahead { dest_qp: 0x12_3456, response: true, rkey: None };
-        assert_eq!(ahead_of(&frame([0x08, 0x00], 20, &write[..BTH + 4])), Some(ack));
+        let ack = BthPeek { dest_qp: 0x12_3456, response: true, rkey: None };
+        assert_eq!(peek_bth(&frame([0x08, 0x00], 20, &write[..BTH + 4])), Some(ack));
     }
 
     #[test]
     fn other_frames_are_nothing() {
-        assert_eq!(ahead_of(&[]), None);
-        assert_eq!(ahead_of(&frame([0x81, 0x00], 20, &[0; 40])), None, "tagged");
-        assert_eq!(ahead_of(&frame([0x08, 0x00], 20, &[0; BTH - 1])), None, "too short");
-        assert_eq!(ahead_of(&frame([0x08, 0x00], 20, &[0x0A; BTH])), None, "a WRITE without a key");
+        assert_eq!(peek_bth(&[]), None);
+        assert_eq!(peek_bth(&frame([0x81, 0x00], 20, &[0; 40])), None, "tagged");
+        assert_eq!(peek_bth(&frame([0x08, 0x00], 20, &[0; BTH - 1])), None, "too short");
+        assert_eq!(peek_bth(&frame([0x08, 0x00], 20, &[0x0A; BTH])), None, "a WRITE without a key");
     }
 }

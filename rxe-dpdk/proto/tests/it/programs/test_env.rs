@@ -8,7 +8,7 @@ use rxe_proto::transport::{
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
 
-use super::plan::{CELLS, Connection, Op, PLACES, Program, Size, Step, Supply};
+use super::plan::{CELLS, Connection, Op, PLACES, Program, RecvTiming, Size, Step};
 use crate::harness::pair::Pair;
 use crate::harness::{Node, PORT, Rng, path};
 
@@ -60,7 +60,7 @@ pub struct Receive {
     pub own: Option<usize>,
 }
 
-pub struct World {
+pub struct TestEnv {
     pub pair: Pair,
     pub connections: Vec<Conn>,
     pub receives: [Vec<Receive>; 2],
@@ -74,8 +74,8 @@ pub struct World {
     ahs: [AhId; 2],
 }
 
-impl World {
-    pub fn new(program: &Program) -> World {
+impl TestEnv {
+    pub fn new(program: &Program) -> TestEnv {
         let mut rng = Rng(program.seed);
         // Until the size of the regions is known.
         let mut used = [64; 2];
@@ -132,22 +132,22 @@ impl World {
         });
         let pair = Pair::of(rng.next(), nodes, program.link);
         let posted = [0; 2];
-        let mut world = World { pair, connections, receives, posted, srqs, initial, counter, ahs };
-        world.foresee();
-        for c in 0..world.connections.len() {
-            world.connect(program, c);
+        let mut env = TestEnv { pair, connections, receives, posted, srqs, initial, counter, ahs };
+        env.compute_expected_words();
+        for c in 0..env.connections.len() {
+            env.connect(program, c);
             for end in 0..2 {
-                let to_invalidate = world.connections[c].steps[end].iter_mut();
+                let to_invalidate = env.connections[c].steps[end].iter_mut();
                 for placed in to_invalidate.filter(|placed| placed.step.op == Op::SendInvalidate) {
-                    placed.invalidates = Some(world.pair.nodes[1 - end].fast_region(8));
+                    placed.invalidates = Some(env.pair.nodes[1 - end].fast_region(8));
                 }
             }
         }
-        world
+        env
     }
 
-    /// What the words will hold when it is each step's turn.
-    fn foresee(&mut self) {
+    /// Computes what each word holds before each atomic, in posting order.
+    fn compute_expected_words(&mut self) {
         for conn in &mut self.connections {
             for end in 0..2 {
                 let mut words = std::collections::HashMap::new();
@@ -203,24 +203,24 @@ impl World {
     pub fn run(&mut self, program: &Program) -> Duration {
         let start = self.pair.now;
         let end = start + Duration::from_secs(20);
-        let mut supplied = match program.supply {
-            Supply::Early => start,
-            Supply::Late(after) | Supply::Trickle(after) => start + after,
+        let mut receives_at = match program.recv_timing {
+            RecvTiming::Early => start,
+            RecvTiming::Late(after) | RecvTiming::Trickle(after) => start + after,
         };
         let mut done = None;
         loop {
             if done.is_none() && self.is_done() {
                 done = Some(self.pair.now - start);
             }
-            if self.pair.now >= supplied && !self.is_supplied() {
-                self.supply(program.supply);
-                if let Supply::Trickle(every) = program.supply {
-                    supplied = self.pair.now + every;
+            if self.pair.now >= receives_at && !self.has_all_receives() {
+                self.supply_receives(program.recv_timing);
+                if let RecvTiming::Trickle(every) = program.recv_timing {
+                    receives_at = self.pair.now + every;
                 }
             }
             let before = (self.steps_posted(), self.pair.frames);
             let paused = self.pump();
-            let due = paused.into_iter().chain((!self.is_supplied()).then_some(supplied)).min();
+            let due = paused.into_iter().chain((!self.has_all_receives()).then_some(receives_at)).min();
             match due {
                 Some(due) => self.pair.step_before(due),
                 None if self.pair.step() => {}
@@ -245,11 +245,11 @@ impl World {
         })
     }
 
-    fn is_supplied(&self) -> bool {
+    fn has_all_receives(&self) -> bool {
         (0..2).all(|end| self.posted[end] == self.receives[end].len())
     }
 
-    fn supply(&mut self, supply: Supply) {
+    fn supply_receives(&mut self, recv_timing: RecvTiming) {
         for end in 0..2 {
             loop {
                 let index = self.posted[end];
@@ -264,7 +264,7 @@ impl World {
                 }
                 .unwrap();
                 self.posted[end] += 1;
-                if matches!(supply, Supply::Trickle(_)) {
+                if matches!(recv_timing, RecvTiming::Trickle(_)) {
                     break;
                 }
             }

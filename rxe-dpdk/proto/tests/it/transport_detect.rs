@@ -18,7 +18,7 @@ fn follower() -> Node {
     let mut node = Node::new(1, EngineConfig::default(), 16, 1 << 16, agreed.access);
     node.ready_to_receive(2, PEER, &agreed);
     node.ready_to_send(&agreed);
-    node.engine.follow_peer(node.qpn, QKEY, PathMtu::Mtu4096).unwrap();
+    node.engine.detect_peer_type(node.qpn, QKEY, PathMtu::Mtu4096).unwrap();
     for wr_id in 0..2 {
         let sge = node.sge(0x2000 * wr_id as usize, 0x2000);
         node.post_recv(wr_id, &[sge]);
@@ -238,8 +238,8 @@ fn outstanding_work_keeps_the_type_until_reset() {
 #[test]
 fn only_a_queue_pair_with_a_path_follows() {
     let mut node = Node::new(1, EngineConfig::default(), 4, 4096, Agreed::default().access);
-    assert_eq!(node.engine.follow_peer(node.qpn, 0, PathMtu::Mtu1024), Err(QpError::NoPath));
+    assert_eq!(node.engine.detect_peer_type(node.qpn, 0, PathMtu::Mtu1024), Err(QpError::NoPath));
     let nobody = Qpn::new(0x77);
-    assert_eq!(node.engine.follow_peer(nobody, 0, PathMtu::Mtu1024), Err(QpError::Unknown(nobody)));
+    assert_eq!(node.engine.detect_peer_type(nobody, 0, PathMtu::Mtu1024), Err(QpError::Unknown(nobody)));
     assert_eq!(node.engine.set_qp_type(nobody, QpType::Ud), Err(QpError::Unknown(nobody)));
 }

@@ -1,12 +1,12 @@
-//! A queue pair that learns from its peer what it is.
+//! Detecting a peer's transport service and path MTU from its first packet.
 //!
-//! Some programs tell each other the numbers of their queue pairs and nothing else: whether they talk RC, UC or UD, and
-//! with which path MTU, the other end knows from its own command line. We have none. So a queue pair can follow its
-//! peer: the first packet settles both, and is then handled as any packet is.
+//! Some programs exchange the numbers of their queue pairs and nothing else: whether they use RC, UC or UD, and which path
+//! MTU, each end takes from its own command line. A target has no such command line. So a queue pair can be told to detect
+//! both: the first packet determines them, and is then handled like any other packet.
 //!
-//! Only a packet that shows knowledge of the connection is believed: a request with the expected PSN (on UC one that starts
-//! a message), a response to a request of ours, or a datagram with the right Q_Key. Others, such as late packets of an
-//! earlier queue pair with the same number, are handled as the type assumed has it, and settle nothing.
+//! Only a packet that shows knowledge of the connection counts: a request with the expected PSN (on UC one that starts a
+//! message), a response to a request of ours, or a datagram with the right Q_Key. Other packets, such as late ones of an earlier
+//! queue pair with the same number, are handled according to the assumed type and determine nothing.
 
 use crate::transport::attr::QpError;
 use crate::transport::{QpState, QpType};
@@ -14,20 +14,20 @@ use crate::wire::{DropReason, PathMtu, PortId, RocePacket, Transport};
 
 use super::Qp;
 
-/// What a queue pair that follows its peer must know in case that the peer sends datagrams.
+/// What a queue pair that detects its peer's type needs in case that the peer sends datagrams.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::transport) struct Follow {
+pub(in crate::transport) struct PeerDetection {
     qkey: u32,
     path_mtu: PathMtu,
 }
 
 impl Qp {
-    /// See [`Engine::follow_peer`](crate::transport::Engine::follow_peer).
-    pub(in crate::transport) fn follow_peer(&mut self, qkey: u32, path_mtu: PathMtu) -> Result<(), QpError> {
+    /// See [`Engine::detect_peer_type`](crate::transport::Engine::detect_peer_type).
+    pub(in crate::transport) fn detect_peer_type(&mut self, qkey: u32, path_mtu: PathMtu) -> Result<(), QpError> {
         if self.link.is_none() || !self.state.receives() {
             return Err(QpError::NoPath);
         }
-        self.follow = Some(Follow { qkey, path_mtu });
+        self.detection = Some(PeerDetection { qkey, path_mtu });
         Ok(())
     }
 
@@ -40,56 +40,55 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for a queue pair that follows its peer: if it is one to believe, the queue pair has a type and a path MTU
-    /// from here on.
+    /// Sets type and path MTU from a packet, if it shows knowledge of the connection.
     ///
     /// # Errors
     /// Why the packet is to be dropped.
     #[cold]
-    pub(in crate::transport) fn settle(
+    pub(in crate::transport) fn detect_from(
         &mut self,
         port: PortId,
         packet: &RocePacket<'_>,
-        follow: Follow,
+        detection: PeerDetection,
     ) -> Result<(), DropReason> {
         let qp_type = match packet.transport() {
             Transport::Rc => QpType::Rc,
             Transport::Uc => QpType::Uc,
             Transport::Ud => QpType::Ud,
-            // Says nothing of the kind.
+            // A congestion notification does not tell the transport service.
             Transport::Cnp => return Ok(()),
         };
         let Some(link) = &self.link else { return Err(DropReason::QpWrongState) };
         if !link.leads_here(port, packet) {
             return Err(DropReason::QpWrongAddress);
         }
-        if !self.is_believed(packet, follow)? {
+        if !self.knows_connection(packet, detection)? {
             return Ok(());
         }
-        // What is posted was cut into packets for the type and path MTU assumed.
+        // Posted work was cut into packets for the assumed type and path MTU.
         let busy = !self.requester.sq.is_empty();
         if busy && qp_type != self.common.qp_type {
             return Err(DropReason::QpWrongTransport);
         }
-        self.follow = None;
+        self.detection = None;
         if busy {
             return Ok(());
         }
         if qp_type != QpType::Rc {
-            // A packet that was not believed may have been answered as one of a reliable connection.
+            // An earlier packet without knowledge of the connection may have been answered as one of a reliable connection.
             self.responder.abandon_replies();
         }
         self.common.qp_type = qp_type;
         if qp_type == QpType::Ud {
             self.common.port = Some(port);
-            self.common.qkey = follow.qkey;
-            self.common.mtu = follow.path_mtu.bytes() as u32;
+            self.common.qkey = detection.qkey;
+            self.common.mtu = detection.path_mtu.bytes() as u32;
             self.link = None;
             return Ok(());
         }
         let Some(link) = &mut self.link else { return Err(DropReason::QpWrongState) };
         let path_mtu = path_mtu_of(packet, link.path_mtu);
-        link.settle(qp_type, path_mtu);
+        link.set_type_and_mtu(qp_type, path_mtu);
         self.common.mtu = path_mtu.bytes() as u32;
         Ok(())
     }
@@ -100,7 +99,7 @@ impl Qp {
     ///
     /// # Errors
     /// Why it is to be dropped at once.
-    fn is_believed(&self, packet: &RocePacket<'_>, follow: Follow) -> Result<bool, DropReason> {
+    fn knows_connection(&self, packet: &RocePacket<'_>, detection: PeerDetection) -> Result<bool, DropReason> {
         let expected = packet.psn() == self.responder.expected_psn();
         Ok(match packet.transport() {
             Transport::Rc if packet.info().response => self.requester.awaits(packet.psn()),
@@ -108,7 +107,7 @@ impl Qp {
             Transport::Uc => expected && packet.info().position.is_start(),
             Transport::Ud => {
                 let deth = packet.deth().ok_or(DropReason::HeaderTruncated)?;
-                if deth.qkey() != follow.qkey {
+                if deth.qkey() != detection.qkey {
                     return Err(DropReason::QkeyMismatch);
                 }
                 true
@@ -118,8 +117,8 @@ impl Qp {
     }
 }
 
-/// The path MTU of a peer that sent `packet`: all packets of a message but the last are as long as that. A last one says
-/// only that the path MTU is not smaller, and `assumed` stands if that is so.
+/// The path MTU of a peer that sent `packet`. Every packet of a message but the last has exactly that payload length. A last
+/// packet is a lower bound only: `assumed` is kept if it is large enough.
 fn path_mtu_of(packet: &RocePacket<'_>, assumed: PathMtu) -> PathMtu {
     let len = packet.payload().len();
     let exact = |mtu: &PathMtu| mtu.bytes() == len;

@@ -14,39 +14,39 @@ use super::{Agreed, Node, PORT, path};
 /// The peer's queue pair number.
 pub const PEER_QPN: u32 = 0x11;
 
-pub struct Solo {
+pub struct ScriptedPeer {
     pub node: Node,
     pub now: Instant,
     pub agreed: Agreed,
     /// Of the queue pair, and of every packet that the peer sends.
     pub qp_type: QpType,
     template: HeaderTemplate,
-    /// The frames of the last [`Solo::transmit`].
+    /// The frames of the last [`ScriptedPeer::transmit`].
     pub frames: Vec<Vec<u8>>,
 }
 
-/// Whether a packet asks for an ACK.
+/// The AckReq bit of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum AckReq {
     Ack,
-    Nothing,
+    NoAck,
 }
 
-impl Solo {
-    pub fn new() -> Solo {
-        Solo::with(Agreed { sq_psn: Psn::new(0xFF_FFFE), rq_psn: Psn::new(0xFF_FFFD), ..Agreed::default() })
+impl ScriptedPeer {
+    pub fn new() -> ScriptedPeer {
+        ScriptedPeer::with(Agreed { sq_psn: Psn::new(0xFF_FFFE), rq_psn: Psn::new(0xFF_FFFD), ..Agreed::default() })
     }
 
-    pub fn with(agreed: Agreed) -> Solo {
-        Solo::with_config(agreed, EngineConfig::default())
+    pub fn with(agreed: Agreed) -> ScriptedPeer {
+        ScriptedPeer::with_config(agreed, EngineConfig::default())
     }
 
-    pub fn with_config(agreed: Agreed, config: EngineConfig) -> Solo {
-        Solo::of(QpType::Rc, false, agreed, config)
+    pub fn with_config(agreed: Agreed, config: EngineConfig) -> ScriptedPeer {
+        ScriptedPeer::of(QpType::Rc, false, agreed, config)
     }
 
     /// A queue pair of type `qp_type` in RTS, if `shared` with a shared receive queue of 64 receives (number 0).
-    pub fn of(qp_type: QpType, shared: bool, agreed: Agreed, config: EngineConfig) -> Solo {
+    pub fn of(qp_type: QpType, shared: bool, agreed: Agreed, config: EngineConfig) -> ScriptedPeer {
         let mut node = Node::bare(1, config, 256, 1 << 16);
         let srq = shared.then(|| node.create_srq(64, 0));
         node.qpn = node.create_typed_qp(qp_type, srq, 64, agreed.access);
@@ -58,7 +58,7 @@ impl Solo {
             }
         }
         let template = HeaderTemplate::new(&path(2, 1));
-        Solo { node, now: Instant::from_nanos(1_000), agreed, qp_type, template, frames: Vec::new() }
+        ScriptedPeer { node, now: Instant::from_nanos(1_000), agreed, qp_type, template, frames: Vec::new() }
     }
 
     /// Another queue pair like the first one, whose peer is `peer_qpn`.
@@ -79,7 +79,7 @@ impl Solo {
         &self,
         op: Opcode,
         psn: Psn,
-        ask: Ask,
+        ack_req: AckReq,
         payload: &[u8],
         headers: impl FnOnce(&mut PacketBuilder<'_>),
     ) -> Vec<u8> {
@@ -88,7 +88,7 @@ impl Solo {
             dest_qp: self.node.qpn.get(),
             psn,
             solicited: false,
-            ack_req: ask == Ask::Ack,
+            ack_req: ack_req == AckReq::Ack,
             pkey: DEFAULT_PKEY,
         };
         let mut frame = vec![0; self.template.frame_len(fields.opcode, payload.len())];
@@ -136,20 +136,20 @@ impl Solo {
     }
 
     /// The peer sends a request without extension headers.
-    pub fn request(&mut self, op: Opcode, psn: i32, ask: Ask, payload: &[u8]) {
-        let frame = self.frame(op, self.request_psn(psn), ask, payload, |_| {});
+    pub fn request(&mut self, op: Opcode, psn: i32, ack_req: AckReq, payload: &[u8]) {
+        let frame = self.frame(op, self.request_psn(psn), ack_req, payload, |_| {});
         self.inject(&frame);
     }
 
     /// The peer sends a WRITE packet with RETH, or a READ request; `offset` counts from the start of the region.
-    pub fn rdma(&mut self, op: Opcode, psn: i32, ask: Ask, offset: usize, len: usize, payload: &[u8]) {
+    pub fn rdma(&mut self, op: Opcode, psn: i32, ack_req: AckReq, offset: usize, len: usize, payload: &[u8]) {
         let (va, rkey) = (self.node.region.addr() + offset as u64, self.node.region.rkey());
-        self.rdma_raw(op, psn, ask, va, rkey, len as u32, payload);
+        self.rdma_raw(op, psn, ack_req, va, rkey, len as u32, payload);
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub fn rdma_raw(&mut self, op: Opcode, psn: i32, ask: Ask, va: u64, rkey: u32, len: u32, payload: &[u8]) {
-        let frame = self.frame(op, self.request_psn(psn), ask, payload, |packet| {
+    pub fn rdma_raw(&mut self, op: Opcode, psn: i32, ack_req: AckReq, va: u64, rkey: u32, len: u32, payload: &[u8]) {
+        let frame = self.frame(op, self.request_psn(psn), ack_req, payload, |packet| {
             packet.reth(va, rkey, len);
         });
         self.inject(&frame);
@@ -158,7 +158,7 @@ impl Solo {
     /// The peer asks for an atomic on the 8 bytes at `offset` of the region.
     pub fn atomic(&mut self, op: Opcode, psn: i32, offset: usize, swap_or_add: u64, compare: u64) {
         let (va, rkey) = (self.node.region.addr() + offset as u64, self.node.region.rkey());
-        let frame = self.frame(op, self.request_psn(psn), Ask::Ack, &[], |packet| {
+        let frame = self.frame(op, self.request_psn(psn), AckReq::Ack, &[], |packet| {
             packet.atomic_eth(va, rkey, swap_or_add, compare);
         });
         self.inject(&frame);
@@ -166,7 +166,7 @@ impl Solo {
 
     /// The peer answers with an ACK or NAK.
     pub fn answer(&mut self, psn: i32, syndrome: Syndrome) {
-        let frame = self.frame(Opcode::Acknowledge, self.response_psn(psn), Ask::Nothing, &[], |packet| {
+        let frame = self.frame(Opcode::Acknowledge, self.response_psn(psn), AckReq::NoAck, &[], |packet| {
             packet.aeth(syndrome, 0);
         });
         self.inject(&frame);
@@ -182,7 +182,7 @@ impl Solo {
 
     /// The peer sends a READ response.
     pub fn read_response(&mut self, op: Opcode, psn: i32, payload: &[u8]) {
-        let frame = self.frame(op, self.response_psn(psn), Ask::Nothing, payload, |packet| {
+        let frame = self.frame(op, self.response_psn(psn), AckReq::NoAck, payload, |packet| {
             if op != Opcode::ReadResponseMiddle {
                 packet.aeth(Syndrome::ACK, 0);
             }
@@ -191,7 +191,7 @@ impl Solo {
     }
 
     pub fn atomic_response(&mut self, psn: i32, original: u64) {
-        let frame = self.frame(Opcode::AtomicAcknowledge, self.response_psn(psn), Ask::Nothing, &[], |packet| {
+        let frame = self.frame(Opcode::AtomicAcknowledge, self.response_psn(psn), AckReq::NoAck, &[], |packet| {
             packet.aeth(Syndrome::ACK, 0).atomic_ack(original);
         });
         self.inject(&frame);
@@ -272,7 +272,7 @@ pub fn describe(packet: &RocePacket<'_>, agreed: &Agreed) -> String {
         line += " solicited";
     }
     if packet.ack_req() {
-        line += " ask";
+        line += " ack_req";
     }
     line
 }
