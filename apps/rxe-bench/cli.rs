@@ -7,25 +7,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, ValueEnum};
+use rxe::command_line::CommandLine;
+use rxe::{CliError, cli_error};
 use rxe_dpdk::host::Cidr;
 use rxe_proto::wire::PathMtu;
 
-use crate::command_line::{self, Asked, CommandLine};
-use crate::mistake::{Mistake, mistake};
 use crate::perftest;
 use crate::plan::{Beside, Json, Length, Plan, Protocol, Test, Verb};
-
-/// Version of the bench and of DPDK as the build script found them.
-const VERSION: &str = match option_env!("RXE_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
 
 /// What the command line asks for.
 #[derive(Debug)]
 pub enum Command {
-    /// Print this text and be done.
-    Print(String),
     /// Write the manual page and completions into this folder.
     Generate(PathBuf),
     /// Measure.
@@ -45,7 +37,7 @@ Exit codes: 0 when all was measured, 1 when something broke down on the way, 2 w
 
 /// Measures a RoCEv2 target: rate, bandwidth and latency of RDMA operations.
 #[derive(Parser, Debug)]
-#[command(name = "rxe-bench", version = VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
+#[command(name = "rxe-bench", version = rxe::VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Args {
     /// What to measure
     #[arg(value_enum)]
@@ -154,13 +146,13 @@ enum BulkVerb {
 struct OwnAddress(Cidr);
 
 impl FromStr for OwnAddress {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<OwnAddress, Mistake> {
+    fn from_str(text: &str) -> Result<OwnAddress, CliError> {
         match text.parse() {
             Ok(cidr) if text.contains('/') => Ok(OwnAddress(cidr)),
-            Ok(_) => mistake!("'{text}' lacks its prefix length: write {text}/24, or what your network uses"),
-            Err(error) => mistake!("{error}"),
+            Ok(_) => cli_error!("'{text}' lacks its prefix length: write {text}/24, or what your network uses"),
+            Err(error) => cli_error!("{error}"),
         }
     }
 }
@@ -173,9 +165,9 @@ struct Peer {
 }
 
 impl FromStr for Peer {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Peer, Mistake> {
+    fn from_str(text: &str) -> Result<Peer, CliError> {
         let whole: Result<IpAddr, _> = text.parse();
         let found = match (whole, text.parse::<SocketAddr>()) {
             (Ok(ip), _) => Some(Peer { ip, port: None }),
@@ -188,10 +180,12 @@ impl FromStr for Peer {
                     || ip.is_multicast()
                     || matches!(ip, IpAddr::V4(ip) if ip.octets()[0] >= 240) =>
             {
-                mistake!("'{text}' is no address of one machine: name the target's")
+                cli_error!("'{text}' is no address of one machine: name the target's")
             }
             Some(peer) => Ok(peer),
-            None => mistake!("'{text}' is not an IP address with an optional port, as 10.0.0.1:4792 or [fd00::1]:4792"),
+            None => {
+                cli_error!("'{text}' is not an IP address with an optional port, as 10.0.0.1:4792 or [fd00::1]:4792")
+            }
         }
     }
 }
@@ -204,9 +198,9 @@ struct Size(u32);
 const MAX_SIZE: u64 = 1 << 31;
 
 impl FromStr for Size {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Size, Mistake> {
+    fn from_str(text: &str) -> Result<Size, CliError> {
         let (digits, shift) = match text.as_bytes().last() {
             Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
             Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
@@ -215,7 +209,7 @@ impl FromStr for Size {
         let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
         match bytes.filter(|bytes| (1..MAX_SIZE).contains(bytes)).and_then(|bytes| u32::try_from(bytes).ok()) {
             Some(bytes) => Ok(Size(bytes)),
-            None => mistake!("'{text}' is no size of a message: it is 1 to 2147483647 bytes, as 64, 64K or 1M"),
+            None => cli_error!("'{text}' is no size of a message: it is 1 to 2147483647 bytes, as 64, 64K or 1M"),
         }
     }
 }
@@ -228,12 +222,12 @@ struct Seconds(Duration);
 const MAX_SECONDS: f64 = 86_400.0;
 
 impl FromStr for Seconds {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Seconds, Mistake> {
+    fn from_str(text: &str) -> Result<Seconds, CliError> {
         match text.parse::<f64>() {
             Ok(seconds) if (0.0..=MAX_SECONDS).contains(&seconds) => Ok(Seconds(Duration::from_secs_f64(seconds))),
-            _ => mistake!("'{text}' is no time: it is 0 to {MAX_SECONDS} seconds, as 2 or 0.5"),
+            _ => cli_error!("'{text}' is no time: it is 0 to {MAX_SECONDS} seconds, as 2 or 0.5"),
         }
     }
 }
@@ -243,18 +237,18 @@ impl FromStr for Seconds {
 struct Mtu(PathMtu);
 
 impl FromStr for Mtu {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Mtu, Mistake> {
+    fn from_str(text: &str) -> Result<Mtu, CliError> {
         let found = PathMtu::ALL.into_iter().find(|mtu| mtu.bytes().to_string() == text);
         found
             .map(Mtu)
-            .ok_or_else(|| Mistake::new(format!("'{text}' is no path MTU: it is 256, 512, 1024, 2048 or 4096")))
+            .ok_or_else(|| CliError::new(format!("'{text}' is no path MTU: it is 256, 512, 1024, 2048 or 4096")))
     }
 }
 
 /// Understands the command line, without the program's name.
-pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistake> {
+pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
     let CommandLine { before, behind } = CommandLine::split(argv)?;
     if let ([option, folder], None) = (&before[..], &behind)
         && option == "--generate"
@@ -266,16 +260,13 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistak
         Some(ours) => (before, ours),
         None if before.iter().any(asks) => (Vec::new(), before),
         None => {
-            return mistake!(
+            return cli_error!(
                 "there is no `--` on the command line: it separates the options of DPDK's EAL from the bench's (see \
                  rxe-bench --help)"
             );
         }
     };
-    match command_line::understand::<Args>("rxe-bench", &ours)? {
-        Asked::Print(text) => Ok(Command::Print(text)),
-        Asked::Args(args) => Ok(Command::Run(Box::new(args.into_plan(eal_args)?))),
-    }
+    Ok(Command::Run(Box::new(Args::try_parse_from(ours)?.into_plan(eal_args)?)))
 }
 
 /// The definition of the command line, for manual pages and completions.
@@ -297,7 +288,7 @@ const TIME: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_millis(250);
 
 impl Args {
-    fn into_plan(self, eal_args: Vec<String>) -> Result<Plan, Mistake> {
+    fn into_plan(self, eal_args: Vec<String>) -> Result<Plan, CliError> {
         let (address, peer) = self.ends()?;
         let protocol = self.protocol()?;
         let perftest = protocol == Protocol::Perftest;
@@ -307,7 +298,7 @@ impl Args {
         let length = match (self.messages, self.duration) {
             (Some(messages), _) => Length::Messages(messages),
             (None, Some(Seconds(Duration::ZERO))) => {
-                return mistake!("--duration 0: nothing can be measured in no time: give more than 0 seconds");
+                return cli_error!("--duration 0: nothing can be measured in no time: give more than 0 seconds");
             }
             (None, Some(Seconds(time))) => Length::Time(time),
             (None, None) => Length::Time(TIME),
@@ -339,7 +330,7 @@ impl Args {
     }
 
     /// Both ends' addresses.
-    fn ends(&self) -> Result<(Cidr, Peer), Mistake> {
+    fn ends(&self) -> Result<(Cidr, Peer), CliError> {
         let (address, peer) = match (self.address, self.peer) {
             (Some(OwnAddress(address)), Some(peer)) => (address, peer),
             // It answers whoever asks.
@@ -347,39 +338,39 @@ impl Args {
                 let nobody = Ipv4Addr::UNSPECIFIED.into();
                 return Ok((Cidr::new(nobody, 0), Peer { ip: nobody, port: None }));
             }
-            (None, _) => return mistake!("our own address is missing: give --address IP/PREFIX"),
-            (_, None) => return mistake!("the target's address is missing: give --peer IP"),
+            (None, _) => return cli_error!("our own address is missing: give --address IP/PREFIX"),
+            (_, None) => return cli_error!("the target's address is missing: give --peer IP"),
         };
         if address.ip == peer.ip {
-            return mistake!("--peer {}: that is our own address: name the target's", peer.ip);
+            return cli_error!("--peer {}: that is our own address: name the target's", peer.ip);
         }
         if address.ip.is_ipv4() != peer.ip.is_ipv4() {
-            return mistake!("--address and --peer are of different kinds: make both IPv4 or both IPv6");
+            return cli_error!("--address and --peer are of different kinds: make both IPv4 or both IPv6");
         }
         Ok((address, peer))
     }
 
-    fn protocol(&self) -> Result<Protocol, Mistake> {
+    fn protocol(&self) -> Result<Protocol, CliError> {
         let verb = self.test.verb();
         if self.bidirectional && (self.verify || self.test.is_latency() || matches!(verb, None | Some(Verb::Atomic))) {
-            return mistake!("--bidirectional is for write-bw, read-bw and send-bw, without --verify: leave it out");
+            return cli_error!("--bidirectional is for write-bw, read-bw and send-bw, without --verify: leave it out");
         }
         if self.verify && verb.is_none() {
-            return mistake!("there is nothing to --verify without messages: leave it out");
+            return cli_error!("there is nothing to --verify without messages: leave it out");
         }
         match (verb, self.protocol) {
             (Some(Verb::Send), Some(Protocol::Region)) => {
-                mistake!("the region service takes no SENDs: leave --protocol out, and the perftest service is used")
+                cli_error!("the region service takes no SENDs: leave --protocol out, and the perftest service is used")
             }
             (Some(Verb::Send), _) => Ok(Protocol::Perftest),
             (_, given) => Ok(given.unwrap_or(Protocol::Region)),
         }
     }
 
-    fn bulk(&self, protocol: Protocol) -> Result<Option<Beside>, Mistake> {
+    fn bulk(&self, protocol: Protocol) -> Result<Option<Beside>, CliError> {
         let Some(verb) = self.bulk else { return Ok(None) };
         if self.test.verb().is_none() || protocol == Protocol::Perftest || self.verify {
-            return mistake!(
+            return cli_error!(
                 "--bulk goes beside tests of WRITEs, READs and atomics with the region service, without --verify: leave it \
                  out"
             );
@@ -389,27 +380,32 @@ impl Args {
         Ok(Some(Beside { test, qps: self.bulk_qps.unwrap_or(BULK_QPS), size }))
     }
 
-    fn check_regions(&self, protocol: Protocol) -> Result<(), Mistake> {
+    fn check_regions(&self, protocol: Protocol) -> Result<(), CliError> {
         match self.regions {
-            Some(_) if self.test.verb().is_none() || protocol == Protocol::Perftest || self.bulk.is_some() => mistake!(
-                "--regions is for WRITEs, READs and atomics with the region service, without --bulk: leave it out"
-            ),
+            Some(_) if self.test.verb().is_none() || protocol == Protocol::Perftest || self.bulk.is_some() => {
+                cli_error!(
+                    "--regions is for WRITEs, READs and atomics with the region service, without --bulk: leave it out"
+                )
+            }
             Some(_) if self.region.is_empty() => {
-                mistake!("--regions needs the name that is in front of the numbers: add --region NAME")
+                cli_error!("--regions needs the name that is in front of the numbers: add --region NAME")
             }
             _ => Ok(()),
         }
     }
 
-    fn sizes(&self) -> Result<Vec<u32>, Mistake> {
+    fn sizes(&self) -> Result<Vec<u32>, CliError> {
         let given = self.size.map(|Size(bytes)| bytes);
         Ok(match self.test.verb() {
             Some(Verb::Atomic) if self.all || given.is_some_and(|bytes| bytes != ATOMIC) => {
-                return mistake!("atomics are always of 8 bytes: leave --size and --all out");
+                return cli_error!("atomics are always of 8 bytes: leave --size and --all out");
             }
             Some(Verb::Atomic) => vec![ATOMIC],
             None if self.test != Test::Echo && (self.all || given.is_some()) => {
-                return mistake!("{} sends no messages that have a size: leave --size and --all out", self.test.name());
+                return cli_error!(
+                    "{} sends no messages that have a size: leave --size and --all out",
+                    self.test.name()
+                );
             }
             _ if self.all => ALL.map(|power| 1 << power).collect(),
             None => vec![given.unwrap_or(ECHO)],
@@ -429,7 +425,7 @@ mod tests {
     use super::*;
 
     fn command(line: &str) -> Result<Command, String> {
-        parse(line.split_whitespace().map(OsString::from)).map_err(|mistake| mistake.to_string())
+        parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
     }
 
     fn plan(line: &str) -> Plan {
@@ -440,7 +436,7 @@ mod tests {
     }
 
     fn wrong(line: &str) -> String {
-        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|mistake| mistake)
+        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|error| error)
     }
 
     const ENDS: &str = "--address 10.0.0.2/24 --peer 10.0.0.1";
@@ -478,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_a_sentence_each() {
+    fn errors_name_the_option() {
         for (line, words) in [
             ("write-bw --address 10.0.0.2/24 --peer 10.0.0.1".to_owned(), "there is no `--`"),
             ("-- write-bw --peer 10.0.0.1".to_owned(), "--address IP/PREFIX"),
@@ -508,10 +504,10 @@ mod tests {
             (format!("-- connect-rate {ENDS} --regions 5 --region a"), "--regions is for"),
             (format!("-- write-bw {ENDS} --regions 5 --region a --bulk read"), "--regions is for"),
         ] {
-            let mistake = wrong(&line);
-            assert!(mistake.contains(words) && mistake.lines().count() == 1, "{line}: {mistake}");
+            let error = wrong(&line);
+            assert!(error.contains(words), "{line}: {error}");
+            assert!(error.lines().count() == 1 || error.starts_with("error: "), "{line}: {error}");
         }
-        assert!(matches!(command("--help"), Ok(Command::Print(text)) if text.contains("connect-rate")));
-        assert!(matches!(command("--version"), Ok(Command::Print(text)) if text.starts_with("rxe-bench ")));
+        assert!(wrong("--help").contains("connect-rate") && wrong("--version").starts_with("rxe-bench "));
     }
 }
