@@ -1,9 +1,10 @@
-//! What the programs in `apps/` share: command lines, their errors, signals, manual pages and the choice of an lcore.
+//! What the programs in `apps/` share: command lines, their errors, signals, manual pages, digests and the choice of an lcore.
 //!
 //! Without the feature `dpdk`, for which no libdpdk is needed, only `lcores` is missing.
 
 mod cli_error;
 pub mod command_line;
+pub mod digest;
 #[cfg(feature = "dpdk")]
 pub mod lcores;
 pub mod manual_pages;

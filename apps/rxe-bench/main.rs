@@ -13,6 +13,7 @@ mod echo;
 mod frames;
 mod initiator;
 mod load;
+mod payload;
 mod perftest;
 mod plan;
 mod progress;
@@ -20,6 +21,7 @@ mod region;
 mod report;
 mod run;
 mod session;
+mod values;
 mod verify;
 mod work;
 
