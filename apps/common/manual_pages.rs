@@ -1,14 +1,16 @@
-//! Manual pages and shell completions, from the same definition as the command line.
+//! Manual pages and shell completions, generated from the definition of a command line.
 
 use std::path::Path;
 
 use clap_complete::Shell;
 
+use crate::cli_error::CliError;
+
 /// Writes the manual pages (section 1, one for each subcommand) and the completions for bash, zsh and fish into `folder`.
 ///
 /// # Errors
-/// A sentence that says what cannot be written.
-pub fn generate(mut command: clap::Command, folder: &Path) -> Result<(), String> {
+/// A file cannot be written.
+pub fn generate(mut command: clap::Command, folder: &Path) -> Result<(), CliError> {
     let name = command.get_name().to_owned();
     let write = |command: &mut clap::Command| {
         std::fs::create_dir_all(folder)?;
@@ -18,6 +20,9 @@ pub fn generate(mut command: clap::Command, folder: &Path) -> Result<(), String>
         clap_mangen::generate_to(command.clone(), folder)
     };
     write(&mut command).map_err(|error| {
-        format!("manual pages and completions cannot be written to {} ({error}): check its rights", folder.display())
+        let folder = folder.display();
+        CliError::new(format!(
+            "manual pages and completions cannot be written to {folder} ({error}): check its permissions"
+        ))
     })
 }
