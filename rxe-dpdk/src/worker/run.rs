@@ -340,12 +340,12 @@ impl Dispatcher {
         dispatch: impl Fn(&mut Dispatcher, Instant, PortId, &[u8]) -> Owner,
     ) -> u64 {
         let mut bytes = 0;
-        let foresees = self.engine.is_large();
+        let prefetches = self.engine.wants_prefetch();
         for index in 0..burst.len() {
-            if foresees {
+            if prefetches {
                 // Beyond the last one there are none.
                 let first = if index == 0 { 0 } else { AHEAD };
-                (first..=AHEAD).for_each(|ahead| self.engine.foresee(burst.data(index + ahead)));
+                (first..=AHEAD).for_each(|ahead| self.engine.prefetch(burst.data(index + ahead)));
             }
             let frame = burst.data(index);
             bytes += frame.len() as u64;

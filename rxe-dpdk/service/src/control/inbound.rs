@@ -71,7 +71,7 @@ impl<H: IpHost> Control<H> {
             if self.events.admits(now) {
                 tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
             }
-            self.reject(now, conn, RejReason::InvalidServiceId, &[]);
+            self.reject(conn, RejReason::InvalidServiceId, &[]);
             return;
         };
         self.arrive(now, Arrival { service, request });
@@ -171,7 +171,7 @@ impl<H: IpHost> Control<H> {
             let peer = arrival.request.peer_gid;
             tracing::warn!(%peer, "a connection request is refused: it names a queue pair or id of a connection in use");
         }
-        self.reject(now, request, RejReason::StaleConnection, &[]);
+        self.reject(request, RejReason::StaleConnection, &[]);
     }
 
     /// A request ended before a service has seen it.

@@ -249,15 +249,15 @@ impl<H: IpHost> Control<H> {
             }
             ToControl::SendRej { conn, reason, private_data } => {
                 self.remove_placement(conn);
-                self.reject(now, conn, reason, &private_data);
+                self.reject(conn, reason, &private_data);
             }
             ToControl::CommunicationEstablished { conn } => {
                 // A connection that ended meanwhile needs no RTU.
-                let _ = self.cm.established(now, conn);
+                let _ = self.cm.established(conn);
             }
             ToControl::Connect { reply_to, connect, rq_psn } => self.request_connection(now, reply_to, connect, rq_psn),
             ToControl::SendRtu { conn } => {
-                if let Err(error) = self.cm.confirm(now, conn, &[]) {
+                if let Err(error) = self.cm.confirm(conn, &[]) {
                     tracing::debug!(?conn, %error, "over before the RTU");
                 }
             }
@@ -295,7 +295,7 @@ impl<H: IpHost> Control<H> {
                 }
                 self.end_connection(conn, EndReason::NotEstablished(reason));
             }
-            CmEvent::ConnectReply(reply) => self.rep_received(now, reply),
+            CmEvent::ConnectReply(reply) => self.rep_received(reply),
             CmEvent::SidrRequest(request) => self.offer_datagram(now, request),
             CmEvent::DatagramResolved(reply) => self.datagram_resolved(&reply),
             CmEvent::ResolveFailed { id, reason } => self.datagram_failed(id, reason),
@@ -315,8 +315,8 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    fn reject(&mut self, now: Instant, conn: ConnId, reason: RejReason, private_data: &[u8]) {
-        if let Err(error) = self.cm.reject(now, conn, reason, &[], private_data) {
+    fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {
+        if let Err(error) = self.cm.reject(conn, reason, &[], private_data) {
             tracing::debug!(?conn, %error, "over before the REJ");
         }
     }

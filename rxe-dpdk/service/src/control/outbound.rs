@@ -241,13 +241,13 @@ impl<H: IpHost> Control<H> {
     }
 
     /// The peer accepts a connection that a service requested: the worker takes the queue pair to RTS.
-    pub(super) fn rep_received(&mut self, now: Instant, reply: Box<ConnectReply>) {
+    pub(super) fn rep_received(&mut self, reply: Box<ConnectReply>) {
         let conn = reply.conn;
         let Some((placement, mut rts)) =
             self.connections.get_mut(&conn).and_then(|placement| placement.rts.take().map(|rts| (placement, rts)))
         else {
             // The worker has dropped the connection meanwhile.
-            self.reject(now, conn, RejReason::ConsumerDefined, &[]);
+            self.reject(conn, RejReason::ConsumerDefined, &[]);
             return;
         };
         // The peer's MAC may have changed since the REQ.

@@ -43,7 +43,7 @@ impl ServiceHost {
         self.log_disconnected(now, engine, &connection, reason);
         self.stats.connections_ended.inc();
         // Outstanding work requests are flushed first, so that the service sees the completion of each.
-        let _ = engine.modify_qp(now, qpn, QpTransition::ToError);
+        let _ = engine.modify_qp(qpn, QpTransition::ToError);
         self.deliver_completions(now, engine);
         self.call(now, engine, service, |s, cx| s.disconnected(cx, conn, qpn, reason));
         self.destroy(now, engine, service, qpn);

@@ -32,7 +32,7 @@ impl ServiceHost {
                 (accept.responder_resources, accept.initiator_depth) =
                     request.negotiate(accept.responder_resources, accept.initiator_depth);
                 let starting_psn = self.psns.psn();
-                match self.bring_up(now, engine, request, path, &accept, starting_psn) {
+                match self.bring_up(engine, request, path, &accept, starting_psn) {
                     Ok(()) => {
                         self.stats.connections_accepted.inc();
                         let connection = Connection {
@@ -86,7 +86,6 @@ impl ServiceHost {
     /// REP is sent, because data may arrive before, or instead of, the RTU.
     fn bring_up(
         &mut self,
-        now: Instant,
         engine: &mut Engine,
         request: &ConnectRequest,
         mut path: Path,
@@ -103,7 +102,6 @@ impl ServiceHost {
         }
         path.udp_src_port = udp_source_port(request.flow_label, accept.qp.get(), request.remote_qpn);
         engine.modify_qp(
-            now,
             accept.qp,
             QpTransition::ToRtr(RtrAttr {
                 path,
@@ -115,7 +113,6 @@ impl ServiceHost {
             }),
         )?;
         engine.modify_qp(
-            now,
             accept.qp,
             QpTransition::ToRts(RtsAttr {
                 sq_psn: request.starting_psn,

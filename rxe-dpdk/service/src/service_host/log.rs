@@ -66,7 +66,7 @@ impl ServiceHost {
     #[cold]
     pub(super) fn log_qp_error(&mut self, now: Instant, engine: &mut Engine, qpn: Qpn, cause: QpErrorCause) {
         // Taken even when no line is written: a later error of the same queue pair must not show it.
-        let packet = engine.take_offender(qpn).unwrap_or_else(|| "none".to_owned());
+        let packet = engine.take_error_packet(qpn).unwrap_or_else(|| "none".to_owned());
         if self.events.admits(now) {
             let connection = self.connection_of(qpn).map(|(_, connection)| connection);
             let peer = Peer::of(engine, qpn, connection);

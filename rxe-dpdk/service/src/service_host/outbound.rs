@@ -39,7 +39,7 @@ impl ServiceHost {
             return;
         };
         let (service, qpn) = (connection.service, connection.qpn);
-        match bring_up(now, engine, (qpn, self.objects.rnr_retry(qpn)), reply, rts) {
+        match bring_up(engine, (qpn, self.objects.rnr_retry(qpn)), reply, rts) {
             Ok(()) => {
                 self.call(now, engine, service, |s, cx| s.connect_reply(cx, conn, qpn, reply));
                 self.send(ToControl::SendRtu { conn });
@@ -65,7 +65,6 @@ impl ServiceHost {
 
 /// Takes the queue pair to RTS with the parameters of our REQ and the peer's REP.
 fn bring_up(
-    now: Instant,
     engine: &mut Engine,
     (qpn, rnr_retry): (Qpn, u8),
     reply: &ConnectReply,
@@ -74,7 +73,6 @@ fn bring_up(
     let mut path = rts.path.clone();
     path.udp_src_port = udp_source_port(path.flow_label, qpn.get(), reply.remote_qpn);
     engine.modify_qp(
-        now,
         qpn,
         QpTransition::ToRtr(RtrAttr {
             path,
@@ -86,7 +84,6 @@ fn bring_up(
         }),
     )?;
     engine.modify_qp(
-        now,
         qpn,
         QpTransition::ToRts(RtsAttr {
             sq_psn: reply.starting_psn,

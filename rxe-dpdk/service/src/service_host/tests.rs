@@ -61,7 +61,7 @@ fn a_service_that_posts_to_a_queue_pair_in_error_does_not_hold_up_the_worker() {
     let now = Instant::ZERO;
     host.start(now, &mut engine);
     let qpn = engine.qps().next().unwrap().qpn;
-    engine.modify_qp(now, qpn, QpTransition::ToError).unwrap();
+    engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     assert!(host.poll(now, &mut engine));
     let calls = called.try_iter().count();
     // The depth of its completion queue.
@@ -93,11 +93,11 @@ fn completions_of_a_queue_without_a_service_are_thrown_away() {
     let (send_cq, recv_cq) = (cq, cq);
     let init = QpInit { qp_type: QpType::Rc, pd, send_cq, recv_cq, srq: None, caps: CAPS, sq_sig_all: false };
     let qpn = engine.create_qp(now, &init).unwrap();
-    engine.modify_qp(now, qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
+    engine.modify_qp(qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
     for wr_id in 0..8 {
         engine.post_recv(qpn, &RecvWr { wr_id, sges: &[] }).unwrap();
     }
-    engine.modify_qp(now, qpn, QpTransition::ToError).unwrap();
+    engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     for _ in 0..9 {
         host.poll(now, &mut engine);
     }

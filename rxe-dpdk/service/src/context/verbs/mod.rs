@@ -186,7 +186,7 @@ impl Context<'_> {
         let QpSpec { pd, caps, srq, .. } = *spec;
         let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq, caps, sq_sig_all: false };
         let qpn = self.engine.create_qp(self.now, &init)?;
-        if let Err(error) = self.engine.modify_qp(self.now, qpn, to_init) {
+        if let Err(error) = self.engine.modify_qp(qpn, to_init) {
             // Made above, so it exists.
             let _ = self.engine.destroy_qp(self.now, qpn);
             return Err(error);
@@ -236,7 +236,7 @@ impl Context<'_> {
             QpTransition::ToInitDatagram { port, .. } => self.check_port(*port)?,
             _ => {}
         }
-        self.engine.modify_qp(self.now, qpn, transition)
+        self.engine.modify_qp(qpn, transition)
     }
 
     /// Takes a datagram queue pair from Init to RTS. `path_mtu` is the most that one datagram may carry, at most
@@ -251,7 +251,7 @@ impl Context<'_> {
     }
 
     /// Lets a connected queue pair in RTR or RTS learn from its peer's first packet whether it is RC, UC or UD, and the
-    /// peer's path MTU; see [`Engine::follow_peer`](rxe_proto::transport::Engine::follow_peer). For peers that tell the
+    /// peer's path MTU; see [`Engine::detect_peer_type`](rxe_proto::transport::Engine::detect_peer_type). For peers that tell the
     /// numbers of their queue pairs over a TCP stream and nothing else. Datagrams must bear `qkey`.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl Context<'_> {
         let info = self.query_qp(qpn).ok_or(QpError::Unknown(qpn))?;
         let port = info.path.ok_or(QpError::NoPath)?.port;
         let path_mtu = self.port(port).ok_or(QpError::NoPath)?.path_mtu;
-        self.engine.follow_peer(qpn, qkey, path_mtu)
+        self.engine.detect_peer_type(qpn, qkey, path_mtu)
     }
 
     /// Makes a queue pair in RESET one of another type.
@@ -293,7 +293,7 @@ impl Context<'_> {
     /// # Errors
     /// See [`PostError`]; nothing is posted then.
     pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.engine.post_send(self.now, qpn, wr)
+        self.engine.post_send(qpn, wr)
     }
 
     /// Posts to the send queue a request that brings its bytes along (inline): `data` is copied now and needs no key.
@@ -302,7 +302,7 @@ impl Context<'_> {
     /// # Errors
     /// [`PostError::InlineTooLong`], and as for [`post_send`](Self::post_send).
     pub fn post_send_inline(&mut self, qpn: Qpn, wr: &SendWr<'_>, data: &[u8]) -> Result<(), PostError> {
-        self.engine.post_send_inline(self.now, qpn, wr, data)
+        self.engine.post_send_inline(qpn, wr, data)
     }
 
     /// Posts to the receive queue.

@@ -49,7 +49,7 @@ fn established(env: &mut TestEnv, peer_qpn: u32, qpn: u32) -> (ConnId, ConnId) {
     let request = offered(env.message());
     accept(env, &request, qpn);
     assert!(matches!(env.peer_event(), CmEvent::ConnectReply(_)));
-    env.peer.confirm(env.now, peer_conn, &[]).unwrap();
+    env.peer.confirm(peer_conn, &[]).unwrap();
     env.exchange();
     assert!(matches!(env.peer_event(), CmEvent::Established { .. }));
     assert!(matches!(env.message(), ToWorker::Connected { conn } if conn == request.conn));
@@ -80,7 +80,7 @@ fn a_request_becomes_a_connection_and_ends() {
     accept(&mut env, &request, 0x22);
     let CmEvent::ConnectReply(reply) = env.peer_event() else { panic!() };
     assert_eq!(reply.remote_qpn, 0x22);
-    env.peer.confirm(env.now, peer_conn, &[]).unwrap();
+    env.peer.confirm(peer_conn, &[]).unwrap();
     env.exchange();
     assert!(matches!(env.message(), ToWorker::Connected { conn } if conn == request.conn));
     env.peer.disconnect(env.now, peer_conn).unwrap();
@@ -151,7 +151,7 @@ fn the_mac_of_a_peer_without_a_route_is_learned_when_it_has_confirmed() {
     let request = offered(env.message());
     accept(&mut env, &request, 0x22);
     assert!(env.host().learned.is_empty(), "the packet's source may be forged");
-    env.peer.confirm(env.now, peer_conn, &[]).unwrap();
+    env.peer.confirm(peer_conn, &[]).unwrap();
     env.exchange();
     assert_eq!(env.host().learned, [(IpAddr::from(PEER_IP), PEER_MAC)]);
 }
@@ -234,7 +234,7 @@ fn a_rej_reaches_the_service_before_the_end() {
     connect(&mut env, PEER_IP);
     env.mail(0);
     let CmEvent::ConnectRequest(request) = env.peer_event() else { panic!() };
-    env.peer.reject(env.now, request.conn, RejReason::ConsumerDefined, &[], b"full").unwrap();
+    env.peer.reject(request.conn, RejReason::ConsumerDefined, &[], b"full").unwrap();
     env.exchange();
     let mail = env.mail(0);
     let rejected = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::ConsumerDefined));
