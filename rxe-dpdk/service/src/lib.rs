@@ -17,6 +17,8 @@ pub mod regions;
 pub mod seeds;
 pub mod service;
 pub mod service_host;
+#[cfg(test)]
+mod test_env;
 
 pub use context::Context;
 pub use context::verbs::{QpKind, QpSpec};
