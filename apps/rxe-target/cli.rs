@@ -4,18 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
+use rxe::command_line::CommandLine;
+use rxe::{CliError, cli_error};
 
-use crate::command_line::{self, Asked, CommandLine};
 use crate::config::{
     self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
     Pcp, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
-};
-use crate::mistake::{Mistake, mistake};
-
-/// Version of the target and of DPDK as the build script found them.
-const VERSION: &str = match option_env!("RXE_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
 };
 
 /// The command line, for manual page and completions.
@@ -26,8 +20,6 @@ pub fn command() -> clap::Command {
 /// What the command line asks for.
 #[derive(Debug)]
 pub enum Command {
-    /// Print this text and be done.
-    Print(String),
     /// Say whether this configuration file is right.
     Check(PathBuf, Box<Settings>),
     /// Serve.
@@ -53,7 +45,7 @@ broke down, 2 when it cannot start.";
 
 /// A RoCEv2 target in userspace on DPDK: RDMA clients connect to it as to any RoCE adapter.
 #[derive(Parser, Debug)]
-#[command(name = "rxe-target", version = VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
+#[command(name = "rxe-target", version = rxe::VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Args {
     /// Read this configuration file; options given here replace what it says
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
@@ -142,15 +134,12 @@ struct Args {
 }
 
 /// Understands the command line (without the program's name) and reads the configuration file it names.
-pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistake> {
+pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
     let (eal_args, ours) = match CommandLine::split(argv)? {
         CommandLine { before, behind: Some(ours) } => (before, ours),
         CommandLine { before, behind: None } => (Vec::new(), without_separator(before)?),
     };
-    let args = match command_line::understand::<Args>("rxe-target", &ours)? {
-        Asked::Print(text) => return Ok(Command::Print(text)),
-        Asked::Args(args) => args,
-    };
+    let args = Args::try_parse_from(ours)?;
     if let Some(folder) = args.generate {
         return Ok(Command::Generate(folder));
     }
@@ -166,7 +155,7 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, Mistak
     }
 }
 
-fn over_file(settings: Settings, path: &Path) -> Result<Settings, Mistake> {
+fn over_file(settings: Settings, path: &Path) -> Result<Settings, CliError> {
     Ok(settings.over(config::load(path)?))
 }
 
@@ -180,14 +169,14 @@ fn is_ours(arg: &str) -> bool {
 
 /// A command line without `--`: right when nothing on it is for EAL and EAL's part comes from elsewhere or is not
 /// needed.
-fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Mistake> {
+fn without_separator(argv: Vec<String>) -> Result<Vec<String>, CliError> {
     let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
     let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
     if has(&["--check-config", "--generate"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
         return Ok(argv);
     }
     if argv.is_empty() {
-        return mistake!("nothing to do: give the target a port and an address, or see rxe-target --help");
+        return cli_error!("nothing to do: give the target a port and an address, or see rxe-target --help");
     }
     // Where it was probably meant to be.
     let at = argv.iter().position(|arg| is_ours(arg)).unwrap_or(argv.len());
@@ -196,7 +185,7 @@ fn without_separator(argv: Vec<String>) -> Result<Vec<String>, Mistake> {
     if at == argv.len() {
         words.push("--address IP/PREFIX".to_owned());
     }
-    mistake!(
+    cli_error!(
         "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target {}",
         words.join(" ")
     )
@@ -217,7 +206,7 @@ fn list<T>(flag: &'static str, values: Vec<T>) -> Option<Vec<Sourced<T>>> {
 }
 
 impl Args {
-    fn into_settings(self) -> Result<Settings, Mistake> {
+    fn into_settings(self) -> Result<Settings, CliError> {
         let mut settings = Settings {
             services: list("--service", self.service),
             regions: list("--region", self.region),
@@ -252,9 +241,9 @@ impl Args {
 }
 
 /// Sets what a port can have only one of.
-fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), Mistake> {
+fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), CliError> {
     if slot.replace(sourced(flag, value)).is_some() {
-        return mistake!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
+        return cli_error!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
     }
     Ok(())
 }
@@ -264,11 +253,11 @@ mod tests {
     use super::*;
 
     fn command(line: &str) -> Result<Command, String> {
-        parse(line.split_whitespace().map(OsString::from)).map_err(|mistake| mistake.to_string())
+        parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
     }
 
     fn wrong(line: &str) -> String {
-        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|mistake| mistake)
+        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|error| error)
     }
 
     fn serve(line: &str) -> Settings {
@@ -310,11 +299,11 @@ mod tests {
 
     #[test]
     fn help_version_and_check_need_no_separator() {
-        let Ok(Command::Print(help)) = command("--help") else { panic!("no help") };
+        let help = wrong("--help");
         for word in ["--address", "--check-config", "--idle", "--fault", "EAL", "ready", "Exit codes"] {
             assert!(help.contains(word), "{word} is missing in {help}");
         }
-        let Ok(Command::Print(version)) = command("--version") else { panic!("no version") };
+        let version = wrong("--version");
         assert!(version.starts_with("rxe-target ") && version.contains(env!("CARGO_PKG_VERSION")), "{version}");
         let conf = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/target.toml");
         assert!(matches!(command(&format!("--check-config {conf}")), Ok(Command::Check(..))));
@@ -349,29 +338,34 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_one_sentence() {
-        for (line, sentence) in [
+    fn errors_of_the_command_line_are_claps() {
+        for (line, text) in [
             (
                 "-- --address 10.0.0.1",
-                "invalid value '10.0.0.1' for '--address <[portN:]IP/PREFIX>': '10.0.0.1' lacks its prefix length: write 10.0.0.1/24, or what your network uses (see rxe-target --help)",
+                "error: invalid value '10.0.0.1' for '--address <[portN:]IP/PREFIX>': '10.0.0.1' lacks its prefix length: write 10.0.0.1/24, or what your network uses",
             ),
-            (
-                "-- --adress 10.0.0.1/24",
-                "unexpected argument '--adress' found; a similar argument exists: '--address' (see rxe-target --help)",
-            ),
-            (
-                "-- --address",
-                "a value is required for '--address <[portN:]IP/PREFIX>' but none was supplied (see rxe-target --help)",
-            ),
-            ("-- stray", "unexpected argument 'stray' found (see rxe-target --help)"),
+            ("-- --adress 10.0.0.1/24", "error: unexpected argument '--adress' found"),
+            ("-- --address", "error: a value is required for '--address <[portN:]IP/PREFIX>' but none was supplied"),
+            ("-- stray", "error: unexpected argument 'stray' found"),
             (
                 "-- --config a --check-config b",
-                "the argument '--config <FILE>' cannot be used with '--check-config <FILE>' (see rxe-target --help)",
+                "error: the argument '--config <FILE>' cannot be used with '--check-config <FILE>'",
             ),
             (
                 "-- --fault rx.drop=2",
-                "invalid value 'rx.drop=2' for '--fault <KEY=VALUE[,KEY=VALUE]...>': '2' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred (see rxe-target --help)",
+                "error: invalid value 'rx.drop=2' for '--fault <KEY=VALUE[,KEY=VALUE]...>': '2' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred",
             ),
+        ] {
+            let error = wrong(line);
+            assert_eq!(error.lines().next(), Some(text));
+            assert!(error.contains("try '--help'"), "{error}");
+        }
+        assert!(wrong("-- --adress 10.0.0.1/24").contains("a similar argument exists: '--address'"));
+    }
+
+    #[test]
+    fn other_errors_are_one_sentence() {
+        for (line, sentence) in [
             (
                 "-- --mtu 1500 --mtu 4200",
                 "--mtu is given twice for port 0: keep one of them, or name the port as port1:VALUE",

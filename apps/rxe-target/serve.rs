@@ -1,17 +1,17 @@
 //! From a configuration to a running target and its end.
 
+use rxe::CliError;
+use rxe::signals::Signals;
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::output;
 use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
 
 use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management, RuntimeFolder};
-use crate::mistake::Mistake;
-use crate::signals::Signals;
-use crate::{lcores, log, services};
+use crate::{log, services};
 
 /// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
-pub fn serve(config: Config) -> Result<(), Mistake> {
+pub fn serve(config: Config) -> Result<(), CliError> {
     let log = log::start(config.log, config.log_format);
     if let Some(faults) = fault_text(&config.faults) {
         tracing::warn!("faults are made on purpose: {faults}");
@@ -21,9 +21,9 @@ pub fn serve(config: Config) -> Result<(), Mistake> {
     let management = Management::prepare(config.metrics)?;
     let prefix = file_prefix(&config.eal_args);
     let folder = RuntimeFolder::take(&config.eal_args)?;
-    let eal = Eal::init(&lcores::or_one(&config.eal_args)).map_err(|error| Mistake::new(error.to_string()))?;
+    let eal = Eal::init(&rxe::lcores::or_one(&config.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
     let runtime =
-        Runtime::new(eal, runtime_config(&config), factories).map_err(|error| Mistake::new(error.to_string()))?;
+        Runtime::new(eal, runtime_config(&config), factories).map_err(|error| CliError::new(error.to_string()))?;
     let stop = runtime.stop_handle();
     signals.stop(move || stop.stop());
     let inspector = runtime.inspector();
@@ -38,7 +38,7 @@ pub fn serve(config: Config) -> Result<(), Mistake> {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!("the service manager cannot be told that the target is ready: {error}");
     }
-    let summary = runtime.run().map_err(|error| Mistake::broken(error.to_string()))?;
+    let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
     output::stdout().enqueue(format!("{summary}{book}").as_bytes());
     Ok(())
 }

@@ -4,84 +4,13 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
 use serde::Deserialize;
 
 use super::fault_rule::RuleSpec;
+use super::fault_values::{Frames, Seed, Share, Span};
 use super::values::Text;
-use crate::mistake::{Mistake, mistake};
-
-/// The longest delay: beyond it, every connection would be given up.
-const MAX_DELAY: Duration = Duration::from_secs(10);
-
-/// Whole-number seed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Seed(pub(super) u64);
-
-impl FromStr for Seed {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Seed, Mistake> {
-        match text.parse() {
-            Ok(seed) => Ok(Seed(seed)),
-            Err(_) => mistake!("'{text}' is not a seed: it is a whole number from 0 to {}", u64::MAX),
-        }
-    }
-}
-
-/// The frames that faults happen to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Frames(pub(super) FaultScope);
-
-impl FromStr for Frames {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Frames, Mistake> {
-        match text {
-            "roce" => Ok(Frames(FaultScope::Roce)),
-            "all" => Ok(Frames(FaultScope::All)),
-            _ => mistake!("'{text}' is not a kind of frames: it is 'roce' or 'all'"),
-        }
-    }
-}
-
-/// How often.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share(pub(super) Probability);
-
-impl FromStr for Share {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Share, Mistake> {
-        match text.parse().ok().and_then(Probability::from_share) {
-            Some(probability) => Ok(Share(probability)),
-            None => mistake!(
-                "'{text}' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one \
-                 frame in a hundred"
-            ),
-        }
-    }
-}
-
-/// A length of time, with its unit.
-#[derive(Clone, Copy, Debug)]
-pub struct Span(pub Duration);
-
-impl FromStr for Span {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Span, Mistake> {
-        // "s" last: the others end in it.
-        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-        let split = units.iter().find_map(|(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
-        let nanos = split.and_then(|(digits, nanos)| digits.trim_end().parse::<u64>().ok()?.checked_mul(*nanos));
-        match nanos.map(Duration::from_nanos) {
-            Some(span) if span <= MAX_DELAY => Ok(Span(span)),
-            Some(_) => mistake!("'{text}' is too long: the most is {} s", MAX_DELAY.as_secs()),
-            None => mistake!("'{text}' is not a time: write a whole number with ns, us, ms or s, as 500us"),
-        }
-    }
-}
 
 /// One direction, as it was given.
 #[derive(Clone, Default, Debug, Deserialize)]
@@ -112,12 +41,12 @@ pub struct FaultSpec {
 
 impl Rates {
     /// Its rules. Those that never hit are left out.
-    fn resolve(&self, direction: Direction, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, Mistake> {
+    fn resolve(&self, direction: Direction, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, CliError> {
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
         let (delay, jitter) = (span(&self.delay), span(&self.jitter));
         let delays = delay + jitter > Duration::ZERO;
         if self.delayed.is_some() && !delays {
-            return mistake!(
+            return cli_error!(
                 "'delayed' of {direction} says how many frames are late, but not by how much: add 'delay' or 'jitter'"
             );
         }
@@ -148,7 +77,7 @@ impl Rates {
 
 impl FaultSpec {
     /// The rules, with the defaults filled in; none when nothing would ever happen.
-    pub fn resolve(&self) -> Result<Vec<FaultRule>, Mistake> {
+    pub fn resolve(&self) -> Result<Vec<FaultRule>, CliError> {
         let seed = self.seed.as_ref().map_or(0, |text| text.0.0);
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
         let mut rules = self.rx.resolve(Direction::Rx, scope, seed)?;
@@ -157,16 +86,20 @@ impl FaultSpec {
             rules.push(rule.resolve(seed)?);
         }
         if rules.len() > MAX_FAULTS {
-            return mistake!("{} faults are too many: at most {MAX_FAULTS} can be in force", rules.len());
+            return cli_error!("{} faults are too many: at most {MAX_FAULTS} can be in force", rules.len());
         }
         Ok(rules)
     }
 
     /// Sets one `KEY=VALUE` of the option.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Mistake> {
-        fn once<T: FromStr<Err = Mistake>>(slot: &mut Option<Text<T>>, key: &str, value: &str) -> Result<(), Mistake> {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), CliError> {
+        fn once<T: FromStr<Err = CliError>>(
+            slot: &mut Option<Text<T>>,
+            key: &str,
+            value: &str,
+        ) -> Result<(), CliError> {
             if slot.replace(Text(value.parse()?)).is_some() {
-                return mistake!("'{key}' is given twice: keep one of them");
+                return cli_error!("'{key}' is given twice: keep one of them");
             }
             Ok(())
         }
@@ -190,8 +123,8 @@ impl FaultSpec {
     }
 }
 
-fn unknown(key: &str) -> Result<(), Mistake> {
-    mistake!(
+fn unknown(key: &str) -> Result<(), CliError> {
+    cli_error!(
         "'{key}' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or \
          tx. in front, besides seed and frames"
     )
@@ -199,13 +132,13 @@ fn unknown(key: &str) -> Result<(), Mistake> {
 
 /// `KEY=VALUE[,KEY=VALUE]...`
 impl FromStr for FaultSpec {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<FaultSpec, Mistake> {
+    fn from_str(text: &str) -> Result<FaultSpec, CliError> {
         let mut spec = FaultSpec::default();
         for item in text.split(',') {
             let Some((key, value)) = item.split_once('=') else {
-                return mistake!("'{item}' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7");
+                return cli_error!("'{item}' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7");
             };
             spec.set(key, value)?;
         }
@@ -219,7 +152,7 @@ mod tests {
 
     /// The rules, one line each.
     fn read(text: &str) -> Result<Vec<String>, String> {
-        let rules = text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|mistake| mistake.to_string());
+        let rules = text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|error| error.to_string());
         Ok(rules?.iter().map(ToString::to_string).collect())
     }
 

@@ -2,22 +2,22 @@
 
 use std::str::FromStr;
 
+use rxe::{CliError, cli_error};
 use serde::Deserialize;
 
 use super::values::Text;
-use crate::mistake::{Mistake, mistake};
 
 /// A count from 1 to `MOST`.
 #[derive(Clone, Copy, Debug)]
 struct Count<const MOST: u32>(u32);
 
 impl<const MOST: u32> FromStr for Count<MOST> {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Count<MOST>, Mistake> {
+    fn from_str(text: &str) -> Result<Count<MOST>, CliError> {
         match text.parse() {
             Ok(count) if (1..=MOST).contains(&count) => Ok(Count(count)),
-            _ => mistake!("'{text}' is not a limit: it goes from 1 to {MOST}"),
+            _ => cli_error!("'{text}' is not a limit: it goes from 1 to {MOST}"),
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use rxe::{CliError, cli_error};
 use serde::Deserialize;
 
 use super::values::{Size, Text};
-use crate::mistake::{Mistake, mistake};
 
 /// What a client may use at least: the receives of 256 queue pairs.
 const MIN_PINGPONG_MEMORY: usize = 1 << 20;
@@ -18,13 +18,13 @@ const MAX_MEMORY: usize = 1 << 30;
 pub struct Patience(Duration);
 
 impl FromStr for Patience {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Patience, Mistake> {
+    fn from_str(text: &str) -> Result<Patience, CliError> {
         let seconds = text.strip_suffix('s').map(str::trim_end).and_then(|digits| digits.parse().ok());
         match seconds {
             Some(seconds) if (1..=86_400).contains(&seconds) => Ok(Patience(Duration::from_secs(seconds))),
-            _ => mistake!("'{text}' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s"),
+            _ => cli_error!("'{text}' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s"),
         }
     }
 }
@@ -34,14 +34,14 @@ impl FromStr for Patience {
 struct ClientMemory(usize);
 
 impl FromStr for ClientMemory {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<ClientMemory, Mistake> {
+    fn from_str(text: &str) -> Result<ClientMemory, CliError> {
         let Size(bytes) = text.parse()?;
         if (MIN_PINGPONG_MEMORY..=MAX_MEMORY).contains(&bytes) {
             Ok(ClientMemory(bytes))
         } else {
-            mistake!("'{text}' is not a client's memory: it goes from 1M to 1G")
+            cli_error!("'{text}' is not a client's memory: it goes from 1M to 1G")
         }
     }
 }
@@ -51,16 +51,16 @@ impl FromStr for ClientMemory {
 struct Pause(u64);
 
 impl FromStr for Pause {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Pause, Mistake> {
+    fn from_str(text: &str) -> Result<Pause, CliError> {
         let (digits, unit) = match text.strip_suffix("ms") {
             Some(digits) => (digits, 1),
             None => (text.strip_suffix('s').unwrap_or_default(), 1000),
         };
         match digits.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
             Some(millis) if (1..=60_000).contains(&millis) => Ok(Pause(millis)),
-            _ => mistake!("'{text}' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
+            _ => cli_error!("'{text}' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
         }
     }
 }
@@ -70,14 +70,14 @@ impl FromStr for Pause {
 struct MessageLength(usize);
 
 impl FromStr for MessageLength {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<MessageLength, Mistake> {
+    fn from_str(text: &str) -> Result<MessageLength, CliError> {
         let Size(bytes) = text.parse()?;
         if (1..=MAX_MEMORY).contains(&bytes) {
             Ok(MessageLength(bytes))
         } else {
-            mistake!("'{text}' is not the length of a message: it goes from 1 to 1G")
+            cli_error!("'{text}' is not the length of a message: it goes from 1 to 1G")
         }
     }
 }
@@ -87,12 +87,12 @@ impl FromStr for MessageLength {
 struct DatagramCount(u32);
 
 impl FromStr for DatagramCount {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<DatagramCount, Mistake> {
+    fn from_str(text: &str) -> Result<DatagramCount, CliError> {
         match text.parse() {
             Ok(count) if (1..=1000).contains(&count) => Ok(DatagramCount(count)),
-            _ => mistake!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
+            _ => cli_error!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
         }
     }
 }
@@ -102,12 +102,12 @@ impl FromStr for DatagramCount {
 struct DatagramLength(usize);
 
 impl FromStr for DatagramLength {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<DatagramLength, Mistake> {
+    fn from_str(text: &str) -> Result<DatagramLength, CliError> {
         match text.parse() {
             Ok(Size(bytes)) if bytes <= 4096 => Ok(DatagramLength(bytes)),
-            _ => mistake!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
+            _ => cli_error!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
         }
     }
 }
@@ -295,7 +295,7 @@ impl ServiceSections {
     }
 
     /// What `perftest` is told.
-    pub fn perftest(&self) -> Result<PerftestConfig, Mistake> {
+    pub fn perftest(&self) -> Result<PerftestConfig, CliError> {
         let default = PerftestConfig::default();
         let length = |given: &Option<Text<MessageLength>>, default| given.as_ref().map_or(default, |text| text.0.0);
         let after = self.perftest.write_lat_after.as_ref();
@@ -307,7 +307,7 @@ impl ServiceSections {
                 .map_or(default.write_lat_after, |Text(Pause(millis))| rxe_proto::Duration::from_millis(*millis)),
         };
         if self.perftest.write_lat_size.is_some() && config.write_lat_size > config.max_message {
-            return mistake!(
+            return cli_error!(
                 "[service.perftest] write-lat-size is {} bytes and max-message {}: make max-message as large",
                 config.write_lat_size,
                 config.max_message
@@ -340,12 +340,12 @@ mod tests {
         let given = read("[pingpong]\nidle-timeout = \"90s\"\nmemory = \"16M\"\n").map(|s| s.pingpong());
         let idle_timeout = rxe_proto::Duration::from_secs(90);
         assert_eq!(given, Ok(PingpongConfig { idle_timeout, memory: 16 << 20 }));
-        assert_eq!(read("").map(|s| s.perftest()), Ok(Ok(PerftestConfig::default())));
+        assert_eq!(read("").map(|s| s.perftest().ok()), Ok(Some(PerftestConfig::default())));
         let text = "[perftest]\nidle-timeout = \"90s\"\nmax-message = \"64K\"\nwrite-lat-size = 8192\nwrite-lat-after = \"5s\"\n";
         let (max_message, write_lat_size) = (65536, 8192);
         let write_lat_after = rxe_proto::Duration::from_secs(5);
         let given = PerftestConfig { idle_timeout, max_message, write_lat_size, write_lat_after };
-        assert_eq!(read(text).map(|s| s.perftest()), Ok(Ok(given)));
+        assert_eq!(read(text).map(|s| s.perftest().ok()), Ok(Some(given)));
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
         ] {
             assert_eq!(read(text).map(|_| ()), Err(sentence.to_owned()), "{text}");
         }
-        let together = |text: &str| read(text).map(|s| s.perftest().map_err(|mistake| mistake.to_string()));
+        let together = |text: &str| read(text).map(|s| s.perftest().map_err(|error| error.to_string()));
         let wrong = "[service.perftest] write-lat-size is 8192 bytes and max-message 4096: make max-message as large";
         let text = "[perftest]\nwrite-lat-size = \"8K\"\nmax-message = \"4K\"\n";
         assert_eq!(together(text), Ok(Err(wrong.to_owned())));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rxe_dpdk::rxe_proto::transport::{EngineConfig, KeepAlive};
 use serde::Deserialize;
 
-use super::fault::Span;
+use super::fault_values::Span;
 use super::values::Text;
 
 /// What the file says of the transport; what it does not say is left as it is.

@@ -7,7 +7,7 @@ use crate::config::fault_rule;
 
 /// Makes one; returns its number.
 pub fn add(managed: &Managed, keys: &BTreeMap<String, String>) -> Result<u32, String> {
-    let rule = fault_rule(keys).map_err(|mistake| mistake.to_string())?;
+    let rule = fault_rule(keys).map_err(|error| error.to_string())?;
     let text = rule.to_string();
     let id = managed.inspector.add_fault(rule).map_err(|error| error.to_string())?;
     tracing::warn!("a fault is made on purpose, by rxe-ctl: {id}: {text}");

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::telemetry::Inspector;
 use rxe_dpdk::worker::{Capture, CaptureError};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
 
 use crate::log::LogControl;
-use crate::mistake::{Mistake, mistake};
 use crate::services::Book;
 use clients::{Clients, Deadlines};
 pub use runtime_folder::RuntimeFolder;
@@ -91,7 +91,7 @@ pub struct Serving {
 
 impl Management {
     /// Starts the threads, and listens for Prometheus at `metrics` if it is to.
-    pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, Mistake> {
+    pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, CliError> {
         let stats = ManagementStats::default();
         let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
         let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.socket));
@@ -117,13 +117,13 @@ impl Management {
     }
 
     /// Captures from the first frame on; to be called before the target runs.
-    pub fn capture(&self, capture: Capture, settings: CaptureSettings) -> Result<(), Mistake> {
+    pub fn capture(&self, capture: Capture, settings: CaptureSettings) -> Result<(), CliError> {
         let (begun, answer) = channel();
         let _ = self.to_capture.send((capture, settings, begun));
         match answer.recv() {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => mistake!("{error}"),
-            Err(_) => mistake!("the thread that was to start the capture is gone"),
+            Ok(Err(error)) => cli_error!("{error}"),
+            Err(_) => cli_error!("the thread that was to start the capture is gone"),
         }
     }
 
@@ -156,11 +156,11 @@ impl Management {
     }
 }
 
-fn serve_metrics(address: SocketAddr, stats: &ManagementStats) -> Result<Sender<Managed>, Mistake> {
+fn serve_metrics(address: SocketAddr, stats: &ManagementStats) -> Result<Sender<Managed>, CliError> {
     let listener = match TcpListener::bind(address) {
         Ok(listener) => listener,
         Err(error) => {
-            return mistake!(
+            return cli_error!(
                 "the metrics cannot be served at {address} ({}): choose another address with --metrics",
                 sentence(&error)
             );
@@ -186,9 +186,9 @@ fn sentence(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Mistake> {
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
     match thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Ok(()),
-        Err(error) => mistake!("the system gives no thread for {name} ({}): allow more threads", sentence(&error)),
+        Err(error) => cli_error!("the system gives no thread for {name} ({}): allow more threads", sentence(&error)),
     }
 }

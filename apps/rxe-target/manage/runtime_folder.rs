@@ -5,10 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::eal::{check_file_prefix, file_prefix};
 use rxe_inspect::socket as place;
-
-use crate::mistake::{Mistake, mistake};
 
 /// The folder, locked. When this is dropped the folder goes, if nothing of others is in it; what a killed target left is
 /// taken over by the next with its prefix.
@@ -28,12 +27,12 @@ enum Refused {
 impl RuntimeFolder {
     /// Takes the folder that belongs to the `--file-prefix` of EAL's arguments. `None` where none can be made, which is
     /// told: the target can serve without.
-    pub fn take(eal_args: &[String]) -> Result<Option<RuntimeFolder>, Mistake> {
-        check_file_prefix(eal_args).map_err(|error| Mistake::new(error.to_string()))?;
+    pub fn take(eal_args: &[String]) -> Result<Option<RuntimeFolder>, CliError> {
+        check_file_prefix(eal_args).map_err(|error| CliError::new(error.to_string()))?;
         let prefix = file_prefix(eal_args);
         match RuntimeFolder::below(&place::base(), &prefix) {
             Ok(folder) => Ok(Some(folder)),
-            Err(Refused::Taken) => mistake!(
+            Err(Refused::Taken) => cli_error!(
                 "another target with --file-prefix {prefix} is running: give this one another, as --file-prefix {prefix}2"
             ),
             Err(Refused::Io(error)) => {
