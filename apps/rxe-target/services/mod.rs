@@ -1,23 +1,9 @@
-//! What clients of the target find.
+//! The services of rxe-target; `docs/services.md` lists them with their ports and clients.
 //!
-//! | name           | port | client                          | what it does                                            |
-//! |----------------|------|---------------------------------|---------------------------------------------------------|
-//! | `rping`        | 7174 | `rping -c`                      | READs the client's data, WRITEs it back                 |
-//! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
-//! | `ucmatose`     | 7471 | `ucmatose -s`                   | sends and takes messages, disconnects                   |
-//! | `cmtime`       | 7471 | `cmtime -s`                     | accepts connections without data                        |
-//! | `udaddy`       | 7174 | `udaddy -s` (UDP port space)    | sends every datagram back                               |
-//! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
-//! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
-//! | `rsocket`      | 7471 | `rstream`, `riostream`          | sends every byte of stream and mapped buffers back      |
-//! | `rc-example`   | 19875| `RDMA_RC_example`               | SENDs, lends a buffer to READ from and WRITE to         |
-//! | `mckey`        |      | `mckey`                         | sends to IPv4 multicast groups that hosts join          |
-//! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
-//! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
-//!
-//! Where several services listen on one port, the first in this order that claims a request gets it. The last two share
-//! their port, and one [service](port18515) tells their clients apart. Every service is one file or folder: a state
-//! machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service) around it.
+//! Where several services listen on one port, the first in the order of the list below that recognizes a request accepts
+//! it. `pingpong` and `perftest` share their port, and one [service](port18515) tells their clients apart. Every service is one
+//! file or folder: a state machine that needs no DPDK and is tested alone, and a thin
+//! [`Service`](rxe_dpdk::service::Service) around it.
 
 mod cmtime;
 mod endpoint;
