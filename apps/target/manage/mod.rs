@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use rxe_dpdk::telemetry::Inspector;
-use rxe_dpdk::worker::{Capture, CaptureError};
+use rxe_dpdk::manage::Inspector;
+use rxe_dpdk::manage::{Capture, CaptureError};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
 

@@ -12,8 +12,6 @@ use rxe_proto::mem::KeyInfo;
 use rxe_proto::transport::{Engine, QpInfo, Qpn};
 use rxe_proto::{Duration, Instant};
 
-use super::faults::FaultChange;
-use super::injector::Faults;
 use super::messages::ToControl;
 use super::services::ServiceHost;
 
@@ -31,8 +29,6 @@ pub(crate) enum Question {
     Keys { from: usize, reply: SyncSender<Part<KeyInfo>> },
     /// How many objects there are.
     Counts { reply: SyncSender<Counts> },
-    /// Goes by these rules for faults; the answer comes when that is so.
-    Faults { rules: Faults, reply: SyncSender<()> },
     /// Ends this queue pair, and its connection if it has one; the answer is whether there is such a queue pair.
     Disconnect { qpn: Qpn, reply: SyncSender<bool> },
 }
@@ -106,8 +102,6 @@ impl ServiceHost {
                     ah: engine.ah_count(),
                 });
             }
-            // The worker answers, at the end of this turn.
-            Question::Faults { rules, reply } => self.fault_change = Some(FaultChange { rules, reply: Some(reply) }),
             Question::Disconnect { qpn, reply } => {
                 let known = match self.connection_of(qpn) {
                     Some((conn, _)) => {

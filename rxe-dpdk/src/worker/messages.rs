@@ -12,9 +12,7 @@ use rxe_proto::transport::{QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
-use super::capture::CaptureOrder;
 use super::inspect::Question;
-use super::link_watch::PortOrder;
 use super::multicast::WorkerSet;
 
 /// A TCP stream of the side channels, unique while the process lives.
@@ -257,10 +255,6 @@ pub(crate) enum ToWorker {
     GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
     /// Somebody who looks after the adapter asks.
     Inspect(Question),
-    /// Begin to capture frames, or cease to.
-    Capture(Box<CaptureOrder>),
-    /// Park the queues of a port whose device is gone, or resume them.
-    Port(PortOrder),
 }
 
 /// From a worker to the control side.

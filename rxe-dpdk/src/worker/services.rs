@@ -18,16 +18,13 @@ use rxe_proto::wire::cm::{CmTransport, RejReason};
 use rxe_proto::wire::{Gid, Path, PortId, Psn, udp_source_port};
 use rxe_proto::{Instant, counters};
 
-use super::capture::CaptureOrder;
 use super::context::{Context, ServiceTimers};
 use super::events::EventLog;
-use super::faults::FaultChange;
-use super::link_watch::PortOrder;
+use super::lost_regions::LostRegions;
 use super::messages::{EndReason, StreamId, ToControl, ToWorker};
 use super::multicast::{GroupMembers, WorkerSet};
 use super::ports::LocalPort;
 use super::qp_map::QpMap;
-use super::region_files::LostRegions;
 use super::regions::NamedRegion;
 use super::seeds::Seeds;
 use super::verbs::{Objects, ServiceCq};
@@ -105,14 +102,9 @@ pub(crate) struct ServiceHost {
     stats: Arc<ServiceStats>,
     events: EventLog,
     watches: watch::Watches,
-    capture_order: Option<Box<CaptureOrder>>,
     completions: Vec<WorkCompletion>,
     /// Where starting PSNs come from.
     psns: Seeds,
-    /// Other rules for faults, which the worker is to go by at the end of this turn.
-    pub(crate) fault_change: Option<FaultChange>,
-    /// Orders about ports, which the worker follows at the end of this turn.
-    pub(super) port_orders: Vec<PortOrder>,
     /// Keys that there were when the services had started.
     first_keys: usize,
     /// On worker 0, which speaks for all.
@@ -154,11 +146,8 @@ impl ServiceHost {
             stats,
             events: EventLog::new("events of connections"),
             watches: watch::Watches::default(),
-            capture_order: None,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(seed),
-            fault_change: None,
-            port_orders: Vec::new(),
             first_keys: 0,
             lost_regions: (worker == 0).then(LostRegions::default),
         })
@@ -269,12 +258,6 @@ impl ServiceHost {
         busy
     }
 
-    /// What the worker is to do about captures, which services know nothing of.
-    #[inline]
-    pub(crate) fn take_capture_order(&mut self) -> Option<Box<CaptureOrder>> {
-        self.capture_order.take()
-    }
-
     fn handle_message(&mut self, now: Instant, engine: &mut Engine, message: ToWorker) {
         match message {
             ToWorker::ConnectRequest { service, request, path } => {
@@ -331,8 +314,6 @@ impl ServiceHost {
             }
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
             ToWorker::Inspect(question) => self.inspect(now, engine, question),
-            ToWorker::Capture(order) => self.capture_order = Some(order),
-            ToWorker::Port(order) => self.port_orders.push(order),
         }
     }
 

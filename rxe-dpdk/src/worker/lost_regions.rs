@@ -1,38 +1,7 @@
-//! Files behind regions: what is said of them at start, and when one is lost.
-
-use std::collections::HashMap;
+//! Finds regions whose files were cut short while clients used them.
 
 use super::regions::NamedRegion;
-use crate::eal::{FileMemory, files_lost};
-
-/// The files of the regions made so far, by device and inode: the name of the region.
-#[derive(Default)]
-pub(super) struct Files(HashMap<(u64, u64), String>);
-
-impl Files {
-    /// Says what is worth knowing of the file of a region.
-    ///
-    /// # Errors
-    ///
-    /// Why the region cannot have it, in words.
-    pub(super) fn check(&mut self, region: &str, file: &FileMemory) -> Result<(), String> {
-        let path = file.path().display();
-        if let Some(first) = self.0.insert(file.id(), region.to_owned()) {
-            return Err(format!("{path} is the file of the region {first} under another name: give each its own"));
-        }
-        if let Some(len) = file.grown_from() {
-            tracing::info!(region, "the file {path} had {len} bytes and has been made longer");
-        }
-        if let Some(others) = file.written_by_others() {
-            tracing::warn!(
-                region,
-                "the file {path} may be changed by {others}: who cuts it short takes the region from its clients; \
-                 leave it to one user (chown, chmod 600)"
-            );
-        }
-        Ok(())
-    }
-}
+use crate::eal::files_lost;
 
 /// Finds regions whose files were cut short, for the one worker that says so.
 #[derive(Default)]

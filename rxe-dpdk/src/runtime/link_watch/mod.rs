@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use rxe_proto::wire::PortId;
 
-use super::messages::ToWorker;
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
+use crate::worker::orders::Order;
 use message::{Interface, Message};
-pub(crate) use order::PortOrder;
 
 /// How often drivers are asked, and what did not succeed is tried again.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -70,7 +69,7 @@ pub(crate) struct LinkWatch {
 
 impl LinkWatch {
     /// Watches `ports`, whose queues `workers` have.
-    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<ToWorker>>) -> LinkWatch {
+    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<Order>>) -> LinkWatch {
         let states = LinkStates::default();
         let watch = |states: LinkStates| -> io::Result<(PipeWriter, JoinHandle<()>)> {
             let (stopped, stop) = io::pipe()?;
@@ -141,7 +140,7 @@ impl Watched {
 
 struct Watcher {
     ports: Vec<Watched>,
-    workers: Vec<Sender<ToWorker>>,
+    workers: Vec<Sender<Order>>,
     states: LinkStates,
     /// All interfaces of the network namespace, by index.
     interfaces: HashMap<u32, Interface>,
@@ -224,7 +223,7 @@ impl Watched {
     fn look(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
-        workers: &[Sender<ToWorker>],
+        workers: &[Sender<Order>],
         states: &LinkStates,
         stopped: &PipeReader,
     ) {
@@ -250,7 +249,7 @@ impl Watched {
     fn interface_state(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
-        workers: &[Sender<ToWorker>],
+        workers: &[Sender<Order>],
         stopped: &PipeReader,
     ) -> Result<(), String> {
         let Some((index, name)) = &mut self.interface else { return Ok(()) };
