@@ -10,10 +10,11 @@ use rxe_inspect::report::{Counter, CounterGroup};
 use rxe_proto::cm::CmStats;
 use rxe_proto::transport::TransportStats;
 use rxe_proto::wire::{DropCounters, DropReason};
+use rxe_service::{ControlStats, ServiceStats};
 
 use crate::host::HostStats;
 use crate::output;
-use crate::worker::{CaptureStats, ControlStats, FaultStats, ServiceStats, WorkerStats};
+use crate::worker::{CaptureStats, FaultStats, WorkerStats};
 
 /// The counters of one worker.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ pub mod host;
 pub mod manage;
 pub mod output;
 pub mod runtime;
-pub mod service;
 pub mod worker;
 
 pub use rxe_proto;
+pub use rxe_service as service;

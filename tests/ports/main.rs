@@ -12,8 +12,6 @@ mod flood;
 mod initiator;
 mod link;
 mod mistakes;
-#[path = "../../rxe-dpdk/tests/support/namespace.rs"]
-mod namespace;
 mod operate;
 mod output;
 mod start;

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
 use rxe_proto::mem::KeyTable;
 use rxe_proto::transport::{EngineConfig, Qpn};
+use rxe_service::inspect::{Counts, PART, QpEntry, Question};
+use rxe_service::mailbox::WorkerInspector;
+use rxe_service::{Listen, LocalPort, ServiceFactory};
 
 use super::faults::FaultList;
 use super::key_names::{KeyNames, RegionKeys};
 use super::reports;
 use crate::counters::Telemetry;
-use crate::service::{Listen, ServiceFactory};
-use crate::worker::inspect::{Counts, PART, QpEntry, Question};
-use crate::worker::messages::ToWorker;
+use crate::worker::MAX_FAULTS;
 use crate::worker::orders::Order;
-use crate::worker::{LocalPort, MAX_FAULTS};
 
 /// How long a worker may take to answer: it looks at its mail in every turn.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ struct Inner {
     started: Instant,
     telemetry: Telemetry,
     lcores: Vec<u32>,
-    workers: Vec<Sender<ToWorker>>,
+    workers: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
     local: Arc<[LocalPort]>,
     ports: PortReports,
@@ -95,7 +95,7 @@ impl ServiceInfo {
 pub(crate) struct Parts<'a> {
     pub(crate) telemetry: Telemetry,
     pub(crate) lcores: Vec<u32>,
-    pub(crate) workers: Vec<Sender<ToWorker>>,
+    pub(crate) workers: Vec<WorkerInspector>,
     pub(crate) orders: Vec<Sender<Order>>,
     pub(crate) local: Arc<[LocalPort]>,
     pub(crate) ports: PortReports,
@@ -281,7 +281,7 @@ impl Inspector {
 
     fn tell(&self, worker: usize, question: Question) -> Result<(), InspectError> {
         let worker = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
-        worker.send(ToWorker::Inspect(question)).map_err(|_| InspectError::Stopped)
+        worker.ask(question).map_err(|_| InspectError::Stopped)
     }
 
     /// Sends an order to a worker.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::worker::RegionNames;
+use rxe_service::RegionNames;
 
 /// The keys that one region setting stands for.
 #[derive(Debug)]

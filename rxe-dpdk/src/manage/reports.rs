@@ -6,8 +6,9 @@ use rxe_inspect::report::{Connection, Mr, Qp};
 use rxe_proto::mem::{Access, KeyInfo};
 use rxe_proto::wire::cm::PortSpace;
 
+use rxe_service::inspect::QpEntry;
+
 use super::key_names::KeyName;
-use crate::worker::inspect::QpEntry;
 
 /// A GUID as libibverbs' tools print it.
 pub(super) fn guid(bytes: [u8; 8]) -> String {

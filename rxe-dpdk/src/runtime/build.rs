@@ -1,12 +1,17 @@
 //! Builds an adapter, step by step.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 
 use rxe_proto::Instant;
 use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::mem::Allocator;
 use rxe_proto::transport::{Engine, EngineConfig};
+use rxe_service::control::{Control, IpHost};
+use rxe_service::host::ServiceHost;
+use rxe_service::mailbox::{ControlMailbox, WorkerInspector, WorkerMailbox, mailboxes};
+use rxe_service::seeds::Seeds;
+use rxe_service::{LocalPort, ServiceFactory};
 
 use super::error::RuntimeError;
 use super::link_watch::{LinkWatch, WatchedPort};
@@ -20,19 +25,16 @@ use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
 use crate::manage::capture::{self, Interface};
 use crate::manage::faults::FaultList;
 use crate::manage::{Capture, Inspector, Parts};
-use crate::service::ServiceFactory;
+use crate::worker::MAX_FAULTS;
 use crate::worker::capture::Recorded;
-use crate::worker::control::{Control, ControlPort};
 use crate::worker::dispatch::Dispatcher;
 use crate::worker::faults::FaultPlaces;
 use crate::worker::idle::Idler;
-use crate::worker::messages::{ToControl, ToWorker};
+use crate::worker::lost_regions::LostRegions;
 use crate::worker::orders::{Order, Orders};
+use crate::worker::port_host::PortHost;
 use crate::worker::ports::{PortIdentity, PortsTx};
 use crate::worker::run::{StopFlags, Worker};
-use crate::worker::seeds::Seeds;
-use crate::worker::services::ServiceHost;
-use crate::worker::{LocalPort, MAX_FAULTS};
 
 impl Runtime {
     /// Starts the ports, allocates memory and queues, and makes one instance of each service per lcore.
@@ -51,15 +53,15 @@ impl Runtime {
 
         let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
         let hosts = hosts::make(&ports, &config, &factories, &mut seeds)?;
-        for own in &hosts {
-            own.filter.set(own.host.multicast_macs())?;
-        }
+        hosts.iter().try_for_each(PortHost::set_filter)?;
         let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
-        let regions = regions::make(&eal, &config.regions, seeds.next())?;
-        let local: Arc<[LocalPort]> = hosts.iter().map(ControlPort::local).collect();
+        let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
+        let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
 
-        let (mailboxes, worker_ends, control_inbox) = Mailboxes::new(lcores.len());
-        let (control, telemetry) = make_control(hosts, &config, &factories, &mailboxes, control_inbox, &mut seeds);
+        let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
+        let inspectors = control_mailbox.inspectors();
+        let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
+        let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds);
         let faults = Arc::new(FaultList::new(&config.faults));
         let mut build = Build {
             eal,
@@ -68,7 +70,8 @@ impl Runtime {
             ports,
             regions,
             local,
-            mailboxes,
+            inspectors,
+            orders: order_senders,
             faults,
             telemetry,
             seeds,
@@ -76,7 +79,8 @@ impl Runtime {
         };
         let mut control = Some(control);
         let mut workers = Vec::new();
-        for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(worker_ends.into_iter().zip(queues)) {
+        let ends = worker_mailboxes.into_iter().zip(orders.into_iter().map(Orders::new));
+        for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
             // The control side is on worker 0.
             workers.push((lcore, build.make_worker(index, queues, ends, control.take())?));
         }
@@ -101,51 +105,21 @@ fn check_limits(lcores: usize, config: &RuntimeConfig) -> Result<(), RuntimeErro
     Ok(())
 }
 
-/// The sending ends of all mailboxes.
-struct Mailboxes {
-    control: Sender<ToControl>,
-    /// By worker number.
-    workers: Vec<Sender<ToWorker>>,
-    orders: Vec<Sender<Order>>,
-}
-
-/// The receiving ends of one worker.
-struct WorkerEnds {
-    inbox: Receiver<ToWorker>,
-    orders: Orders,
-}
-
-impl Mailboxes {
-    fn new(workers: usize) -> (Mailboxes, Vec<WorkerEnds>, Receiver<ToControl>) {
-        let (control, control_inbox) = mpsc::channel();
-        let mut mailboxes = Mailboxes { control, workers: Vec::new(), orders: Vec::new() };
-        let ends = (0..workers).map(|_| {
-            let (sender, inbox) = mpsc::channel();
-            mailboxes.workers.push(sender);
-            let (sender, orders) = mpsc::channel();
-            mailboxes.orders.push(sender);
-            WorkerEnds { inbox, orders: Orders::new(orders) }
-        });
-        let ends = ends.collect();
-        (mailboxes, ends, control_inbox)
-    }
-}
-
 /// The control side, and telemetry with its counters only.
 fn make_control(
-    hosts: Vec<ControlPort>,
+    hosts: Vec<PortHost>,
     config: &RuntimeConfig,
     factories: &[Box<dyn ServiceFactory>],
-    mailboxes: &Mailboxes,
-    inbox: Receiver<ToControl>,
+    mailbox: ControlMailbox,
     seeds: &mut Seeds,
-) -> (Control, Telemetry) {
-    let guid = u64::from_be_bytes(hosts[0].mac.eui64(true));
+) -> (Control<PortHost>, Telemetry) {
+    let guid = u64::from_be_bytes(hosts[0].local_port().mac.eui64(true));
+    let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
     let cm = Cm::new(CmConfig {
         max_connections: config.max_connections,
         max_pending: config.max_pending,
         max_pending_per_peer: config.max_pending_per_peer,
-        ..CmConfig::new(guid, seeds.next())
+        ..CmConfig::new(guid, seeds.next_seed())
     });
     let listens = factories
         .iter()
@@ -153,14 +127,12 @@ fn make_control(
         .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
         .collect();
     let (drops, stats) = (Arc::default(), Arc::default());
-    let workers = mailboxes.workers.clone();
-    let control =
-        Control::new(hosts, cm, listens, workers, inbox, config.marking, Arc::clone(&drops), Arc::clone(&stats));
+    let control = Control::new(hosts, cm, listens, mailbox, config.marking, Arc::clone(&drops), Arc::clone(&stats));
     let telemetry = Telemetry {
         workers: Vec::new(),
         control: stats,
         cm: control.cm_stats().clone(),
-        hosts: control.host_stats(),
+        hosts: host_stats,
         control_drops: drops,
     };
     (control, telemetry)
@@ -174,7 +146,9 @@ struct Build {
     ports: Vec<Port>,
     regions: Vec<SharedRegions>,
     local: Arc<[LocalPort]>,
-    mailboxes: Mailboxes,
+    /// By worker number.
+    inspectors: Vec<WorkerInspector>,
+    orders: Vec<Sender<Order>>,
     faults: Arc<FaultList>,
     telemetry: Telemetry,
     seeds: Seeds,
@@ -186,10 +160,10 @@ impl Build {
         &mut self,
         index: usize,
         mut queues: Queues,
-        ends: WorkerEnds,
-        control: Option<Control>,
+        (mailbox, orders): (WorkerMailbox, Orders),
+        control: Option<Control<PortHost>>,
     ) -> Result<Worker, RuntimeError> {
-        let config = EngineConfig { worker: index as u8, seed: self.seeds.next(), ..self.config.engine.clone() };
+        let config = EngineConfig { worker: index as u8, seed: self.seeds.next_seed(), ..self.config.engine.clone() };
         let mut engine = Engine::new(config);
         let regions = regions::adopt(&mut engine, &self.regions)?;
         let counters = WorkerCounters {
@@ -209,10 +183,9 @@ impl Build {
             allocator,
             regions,
             Arc::clone(&self.local),
-            ends.inbox,
-            self.mailboxes.control.clone(),
+            mailbox,
             counters.services.clone(),
-            self.seeds.next(),
+            self.seeds.next_seed(),
         )?;
         let rules = self.faults.lock().rules().clone();
         let pools = self.ports.iter().map(|port| port.pool().clone()).collect();
@@ -229,7 +202,7 @@ impl Build {
             tx_rings: queues.tx_rings,
             dispatcher: Dispatcher {
                 index,
-                workers: self.mailboxes.workers.len(),
+                workers: self.inspectors.len(),
                 identities: self.local.iter().map(PortIdentity::from).collect(),
                 engine,
                 refusals: faults.refusals(&rules, None),
@@ -240,7 +213,8 @@ impl Build {
                 drops: counters.drops[0].clone(),
                 stats: counters.worker.clone(),
             },
-            orders: ends.orders,
+            orders,
+            lost_regions: (index == 0).then(LostRegions::default),
             faults,
             clock: Clock::new(&self.eal),
             idler: Idler::new(self.config.idle),
@@ -258,7 +232,7 @@ impl Build {
             reattach: port.reattach(),
             mtu: port.mtu(),
         });
-        LinkWatch::start(watched.collect(), self.mailboxes.orders.clone())
+        LinkWatch::start(watched.collect(), self.orders.clone())
     }
 
     fn make_inspector(&self, lcores: Vec<u32>, monitors: &Monitors, links: &LinkWatch) -> Inspector {
@@ -266,8 +240,8 @@ impl Build {
         Inspector::new(Parts {
             telemetry: self.telemetry.clone(),
             lcores,
-            workers: self.mailboxes.workers.clone(),
-            orders: self.mailboxes.orders.clone(),
+            workers: self.inspectors.clone(),
+            orders: self.orders.clone(),
             local: Arc::clone(&self.local),
             ports: Box::new(move || port_reports::ports(&local, &monitors, &links)),
             engine: self.config.engine.clone(),
@@ -296,7 +270,7 @@ impl Build {
         });
         Capture::new(capture::Parts {
             inspector: inspector.clone(),
-            workers: self.mailboxes.orders.clone(),
+            workers: self.orders.clone(),
             recorded: recorded.collect(),
             interfaces: interfaces.collect(),
             clock: Arc::new(move || clock.now()),

@@ -1,14 +1,15 @@
 //! The IP hosts of the ports.
 
-use rxe_proto::wire::{MacAddr, PathMtu, Psn};
+use rxe_proto::wire::{MacAddr, PathMtu};
+use rxe_service::control::IpHost;
+use rxe_service::seeds::Seeds;
+use rxe_service::{Listen, ServiceFactory};
 
 use super::error::RuntimeError;
 use super::settings::RuntimeConfig;
 use crate::eal::Port;
 use crate::host::{Host, HostConfig};
-use crate::service::{Listen, ServiceFactory};
-use crate::worker::control::ControlPort;
-use crate::worker::seeds::Seeds;
+use crate::worker::port_host::PortHost;
 
 /// Drivers of ports whose peer may be the kernel of this machine or of its guest. Such a kernel leaves the checksums of
 /// TCP segments to a device that does not exist here.
@@ -24,7 +25,7 @@ pub(super) fn make(
     config: &RuntimeConfig,
     factories: &[Box<dyn ServiceFactory>],
     seeds: &mut Seeds,
-) -> Result<Vec<ControlPort>, RuntimeError> {
+) -> Result<Vec<PortHost>, RuntimeError> {
     let mut hosts = Vec::new();
     for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
         let mac = station_address(port.mac(), seeds);
@@ -37,7 +38,7 @@ pub(super) fn make(
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
             verify_tcp_checksums: !UNFINISHED_CHECKSUMS.contains(&port.info().driver.as_str()),
-            seed: seeds.next(),
+            seed: seeds.next_seed(),
             ..HostConfig::default()
         })
         .map_err(|error| RuntimeError::Host { port: number, error })?;
@@ -48,15 +49,9 @@ pub(super) fn make(
                 Listen::Cm { .. } => {}
             }
         }
-        let seed = seeds.next();
-        hosts.push(ControlPort {
-            mac,
-            path_mtu: path_mtu(port.mtu()),
-            filter: port.multicast_filter(),
-            host,
-            gsi_psn: Psn::default(),
-            ip_id: u16::from_le_bytes([seed[0], seed[1]]) | 1,
-        });
+        let seed = seeds.next_seed();
+        let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
+        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id));
     }
     Ok(hosts)
 }
@@ -66,7 +61,7 @@ fn station_address(own: MacAddr, seeds: &mut Seeds) -> MacAddr {
     if own != MacAddr::default() {
         return own;
     }
-    let [a, b, c, d, e, ..] = seeds.next();
+    let [a, b, c, d, e, ..] = seeds.next_seed();
     // 02: locally administered, one station.
     MacAddr([0x02, a, b, c, d, e])
 }
@@ -77,16 +72,17 @@ fn path_mtu(ip_mtu: u16) -> PathMtu {
 }
 
 /// The line that says that the adapter can serve: `ready`, then `key=value` pairs.
-pub(super) fn ready_line(hosts: &[ControlPort], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
+pub(super) fn ready_line(hosts: &[PortHost], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
     let mut line = String::from("ready");
     for (number, port) in hosts.iter().enumerate() {
-        let addresses: Vec<String> = port.host.addresses().map(|ip| ip.to_string()).collect();
+        let port = port.local_port();
+        let addresses: Vec<String> = port.addresses.iter().map(|ip| ip.to_string()).collect();
         let prefix = if hosts.len() == 1 { String::new() } else { format!("port{number}.") };
         line += &format!(
             " {prefix}mac={} {prefix}addresses={} {prefix}mtu={} {prefix}path_mtu={}",
             port.mac,
             addresses.join(","),
-            port.host.mtu(),
+            port.mtu,
             port.path_mtu.bytes(),
         );
     }

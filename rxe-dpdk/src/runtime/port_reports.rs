@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rxe_inspect::report::Port;
+use rxe_service::LocalPort;
 
 use super::link_watch::LinkStates;
 use crate::counters;
 use crate::eal::PortMonitor;
-use crate::worker::LocalPort;
 
 /// The ports that can be looked at while they run. The runtime empties it before it closes them.
 pub(super) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;

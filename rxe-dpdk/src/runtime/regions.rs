@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
 use rxe_proto::transport::Engine;
+use rxe_service::{NamedRegion, RegionNames};
 
 use super::error::RuntimeError;
 use super::settings::RegionSettings;
 use crate::eal::{Eal, FileMemory, HugeMemory};
 use crate::manage::RegionKeys;
-use crate::worker::{NamedRegion, RegionNames};
 
 /// Longest region name in bytes, as the region service sends it.
 const MAX_REGION_NAME: usize = 32;

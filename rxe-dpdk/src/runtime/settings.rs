@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
+use rxe_service::{Marking, RegionNames};
 
 use crate::host::{Cidr, Route};
-use crate::worker::{FaultRule, IdlePolicy, Marking, RegionNames};
+use crate::worker::{FaultRule, IdlePolicy};
 
 /// One port: its addresses and how to leave its networks.
 #[derive(Clone, Debug, Default)]

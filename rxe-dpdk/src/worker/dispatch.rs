@@ -27,14 +27,15 @@ use std::sync::Arc;
 use rxe_proto::Instant;
 use rxe_proto::transport::{Engine, Qpn};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
+use rxe_service::control::Control;
+use rxe_service::host::ServiceHost;
+use rxe_service::multicast::WorkerSet;
 
 use super::capture::RxRecorder;
-use super::control::Control;
 use super::handoff::HandOff;
 use super::injector::{Injector, Refusals};
-use super::multicast::WorkerSet;
+use super::port_host::PortHost;
 use super::ports::{PortIdentity, PortsTx, WorkerStats};
-use super::services::ServiceHost;
 use crate::eal::{Mbuf, Mempool, RxBurst};
 use crate::host::group_macs;
 
@@ -54,7 +55,7 @@ pub(crate) struct Dispatcher {
     pub(crate) refusals: Option<Box<Refusals>>,
     pub(crate) services: ServiceHost,
     /// `Some` on worker 0 only.
-    pub(crate) control: Option<Control>,
+    pub(crate) control: Option<Control<PortHost>>,
     pub(crate) tx: PortsTx,
     /// `Some` while a capture runs.
     pub(crate) recorder: Option<Box<RxRecorder>>,
@@ -252,7 +253,11 @@ impl Dispatcher {
             Ok(Frame::Host) => {
                 let Some(control) = &mut self.control else { return Ok(Route::Worker(0)) };
                 self.stats.host_frames.inc();
-                control.handle_host_frame(now, port, frame, &mut self.tx);
+                if let Some(own) = control.host_mut(port)
+                    && let Err(reason) = own.host.handle_frame(now, frame, &mut self.tx)
+                {
+                    control.drops().count(reason);
+                }
                 Ok(Route::Delivered)
             }
             Err(reason) => Err(reason),

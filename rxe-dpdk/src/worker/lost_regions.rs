@@ -1,11 +1,12 @@
 //! Finds regions whose files were cut short while clients used them.
 
-use super::regions::NamedRegion;
+use rxe_service::NamedRegion;
+
 use crate::eal::files_lost;
 
 /// Finds regions whose files were cut short, for the one worker that says so.
 #[derive(Default)]
-pub(super) struct LostRegions {
+pub(crate) struct LostRegions {
     /// How many files had been lost in the process at the last look.
     files: usize,
     /// The positions of regions that are known to be lost.
@@ -15,7 +16,7 @@ pub(super) struct LostRegions {
 impl LostRegions {
     /// Says which regions have been lost since the last look. Returns how many.
     #[inline]
-    pub(super) fn look(&mut self, regions: &[NamedRegion]) -> u64 {
+    pub(crate) fn look(&mut self, regions: &[NamedRegion]) -> u64 {
         let files = files_lost();
         if files == self.files {
             return 0;

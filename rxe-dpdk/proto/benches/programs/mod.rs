@@ -12,7 +12,8 @@ use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, Sen
 use rxe_proto::wire::{Frame, PathMtu, PortId, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 
-#[path = "../../tests/harness/mod.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../../tests/it/harness/mod.rs"]
 mod harness;
 
 /// Frames that come in together.
@@ -189,7 +190,7 @@ impl World {
             let sge = self.initiator.sge(offset, self.program.size);
             let wr = SendWr { wr_id: message as u64, op, sges: &[sge], flags: SendFlags::SIGNALED };
             let (qpn, _) = self.qpns[message % self.program.qps];
-            self.initiator.engine.post_send(self.now, qpn, &wr).unwrap();
+            self.initiator.engine.post_send(qpn, &wr).unwrap();
             self.posted += 1;
             if message % BURST == BURST - 1 {
                 self.initiator.engine.transmit(self.now, &mut self.there);

@@ -12,6 +12,7 @@ mod ahead;
 mod atomic;
 mod bth;
 mod bytes;
+mod checksum;
 pub mod cm;
 mod deth;
 mod display;
@@ -38,6 +39,7 @@ pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_code, credit_count, rnr
 pub use ahead::{Ahead, ahead_of};
 pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
 pub use bth::{BTH_LEN, Bth, BthFields, DEFAULT_PKEY};
+pub use checksum::Checksum;
 pub use deth::{DETH_LEN, Deth};
 pub use drop::{DropCounters, DropReason};
 pub use ecn::mark_congestion;

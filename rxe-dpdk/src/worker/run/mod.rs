@@ -16,6 +16,7 @@ use super::dispatch::{Dispatcher, FromPort, FromWorkers};
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
+use super::lost_regions::LostRegions;
 use super::orders::Orders;
 use super::ports::{RxPort, WorkerStats};
 use super::tx_path::TxPath;
@@ -53,6 +54,8 @@ pub(crate) struct Worker {
     pub(crate) tx_rings: Vec<TxRingEnd>,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) orders: Orders,
+    /// `Some` on worker 0, which logs for all.
+    pub(crate) lost_regions: Option<LostRegions>,
     pub(crate) faults: FaultPlaces,
     pub(crate) clock: Clock,
     pub(crate) idler: Idler,
@@ -78,8 +81,7 @@ impl Worker {
         let now = self.clock.now();
         self.dispatcher.services.start(now, &mut self.dispatcher.engine);
         // A capture ordered before the start records from the first frame on.
-        self.orders.read();
-        self.dispatcher.services.read_mail(now, &mut self.dispatcher.engine);
+        self.read_mail(now);
         self.apply_capture_order();
         while !self.flags.halt.load(Ordering::Relaxed) {
             let now = self.clock.now();
@@ -111,7 +113,7 @@ impl Worker {
         let mut busy = self.receive(now);
         busy |= self.receive_handed_over(now);
         busy |= self.forward();
-        let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
+        let Dispatcher { engine, tx, .. } = &mut self.dispatcher;
         if engine.next_timeout().is_some_and(|t| t <= now) {
             engine.handle_timeout(now);
         }
@@ -121,9 +123,9 @@ impl Worker {
             tx.flush(now);
         }
         if housekeeping {
-            busy |= self.orders.read();
-            busy |= services.read_mail(now, engine);
+            busy |= self.read_mail(now);
         }
+        let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
         busy |= services.poll(now, engine);
         if engine.wants_transmit() {
             engine.transmit(now, tx);
@@ -146,6 +148,17 @@ impl Worker {
         }
         if self.orders.faults.is_some() {
             self.apply_fault_change(now);
+        }
+        busy
+    }
+
+    /// Reads messages of the control side and orders of other threads. Returns whether there were any.
+    fn read_mail(&mut self, now: Instant) -> bool {
+        let Dispatcher { engine, services, .. } = &mut self.dispatcher;
+        let mut busy = services.read_mail(now, engine);
+        busy |= self.orders.read();
+        if let Some(lost) = &mut self.lost_regions {
+            services.stats().regions_lost.add(lost.look(services.regions()));
         }
         busy
     }
