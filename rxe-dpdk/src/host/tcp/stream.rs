@@ -7,7 +7,7 @@ use rxe_proto::{Duration, Instant};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
-use super::event::{StreamEvent, TcpStreamId};
+use crate::host::event::{StreamEvent, TcpStreamId};
 
 /// Bytes of the receive buffer, of the send buffer, and of what may wait for the send buffer.
 pub(super) const BUFFER: usize = 64 * 1024;
