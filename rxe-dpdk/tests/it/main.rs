@@ -5,7 +5,8 @@
 mod cpu;
 mod eal;
 // The test bed of two engines that rxe-proto's own tests use.
-#[path = "../../proto/tests/harness/mod.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../../proto/tests/it/harness/mod.rs"]
 mod harness;
 mod host;
 mod lost_files;

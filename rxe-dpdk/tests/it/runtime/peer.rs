@@ -142,9 +142,4 @@ impl Peer {
     pub fn wait_for_link(&mut self) {
         self.until("the link", |peer| peer.port.link().up.then_some(()));
     }
-
-    /// The time on its clock.
-    pub fn now(&self) -> rxe_dpdk::rxe_proto::Instant {
-        self.clock.now()
-    }
 }

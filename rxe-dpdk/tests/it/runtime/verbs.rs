@@ -187,7 +187,6 @@ impl Script {
             };
             ready[worker] = Some((uc, sq_psn, ud, window));
         }
-        let now = self.peer.now();
         for (worker, (uc, rq_psn, ud, window)) in ready.into_iter().map(Option::unwrap).enumerate() {
             assert_eq!((usize::from(uc.worker()), usize::from(ud.worker())), (worker, worker));
             self.known.push((ud, window));
@@ -196,7 +195,7 @@ impl Script {
             let rts = RtsAttr { sq_psn: Psn::default(), timeout: 0, retry_cnt: 0, rnr_retry: 0, max_rd_atomic: 0 };
             let access = Access::empty();
             for step in [QpTransition::ToInit { access }, QpTransition::ToRtr(rtr), QpTransition::ToRts(rts)] {
-                self.peer.engine.modify_qp(now, self.uc[worker], step).unwrap();
+                self.peer.engine.modify_qp(self.uc[worker], step).unwrap();
             }
         }
         let (port, qkey, sq_psn) = (self.peer.port(), QKEY, Psn::default());
@@ -205,7 +204,7 @@ impl Script {
             QpTransition::ToRtrDatagram { path_mtu: MTU },
             QpTransition::ToRtsDatagram { sq_psn },
         ] {
-            self.peer.engine.modify_qp(now, self.ud, step).unwrap();
+            self.peer.engine.modify_qp(self.ud, step).unwrap();
         }
         // The port reported both groups before anybody sends to them.
         for (kind, mac) in [("IGMP", [1, 0, 0x5E, 0, 0, 0x16]), ("MLD", [0x33, 0x33, 0, 0, 0, 0x16])] {
@@ -223,9 +222,8 @@ impl Script {
         for n in 0..3 * SHARED {
             self.peer.post_recv(qpn, 1024);
             let message: Vec<u8> = (0..200).map(|i| (i * 7 + n) as u8).collect();
-            let now = self.peer.now();
             let op = SendOp::Send { imm: Some(n) };
-            self.peer.engine.post_send_inline(now, qpn, &wr(op), &message).unwrap();
+            self.peer.engine.post_send_inline(qpn, &wr(op), &message).unwrap();
             let wc = self.peer.completion();
             assert_eq!((wc.status, wc.opcode, wc.imm), (WcStatus::Success, WcOpcode::Recv, Some(n + 1)));
             assert_eq!(self.peer.bytes(1024, wc.byte_len as usize), message);
@@ -234,9 +232,8 @@ impl Script {
         let bytes: Vec<u8> = (0..3000_u32).map(|i| (i % 251) as u8 ^ worker as u8).collect();
         self.peer.memory.write(2048, &bytes).unwrap();
         let sges = [self.peer.sge(2048, bytes.len() as u32)];
-        let now = self.peer.now();
         let op = SendOp::Write { remote, imm: Some(1) };
-        self.peer.engine.post_send(now, qpn, &SendWr { sges: &sges, ..wr(op) }).unwrap();
+        self.peer.engine.post_send(qpn, &SendWr { sges: &sges, ..wr(op) }).unwrap();
         loop {
             match self.word("the WRITE at the service") {
                 Report::Written { worker: at, bytes: written } => {
@@ -251,9 +248,8 @@ impl Script {
 
     fn send_datagram(&mut self, ah: AhId, qpn: Qpn, bytes: &[u8]) {
         let op = SendOp::Datagram { ah, qpn, qkey: QKEY, imm: Some(77) };
-        let now = self.peer.now();
         let ud = self.ud;
-        self.peer.until("room for a datagram", |peer| match peer.engine.post_send_inline(now, ud, &wr(op), bytes) {
+        self.peer.until("room for a datagram", |peer| match peer.engine.post_send_inline(ud, &wr(op), bytes) {
             Ok(()) => Some(()),
             Err(PostError::QueueFull) => None,
             Err(error) => panic!("{error}"),
@@ -342,17 +338,17 @@ impl Script {
 
     /// A message that is too long for its receive: the service's queue pair fails, and the service lets go of it.
     fn overrun(&mut self, worker: usize) {
-        let (now, qpn) = (self.peer.now(), self.uc[worker]);
+        let qpn = self.uc[worker];
         let sges = [self.peer.sge(0, SLOT as u32 + 1)];
         let op = SendOp::Send { imm: None };
-        self.peer.engine.post_send(now, qpn, &SendWr { sges: &sges, ..wr(op) }).unwrap();
+        self.peer.engine.post_send(qpn, &SendWr { sges: &sges, ..wr(op) }).unwrap();
         let (at, event) = self.event();
         let is_error = matches!(event, AsyncEvent::QpError { cause: QpErrorCause::ReceiveTooSmall, .. });
         assert!(at == worker && is_error, "{event:?}");
         let (at, event) = self.event();
         assert!(at == worker && matches!(event, AsyncEvent::LastWqeReached { .. }), "{event:?}");
         // Nobody is there any more.
-        self.peer.engine.post_send(now, qpn, &wr(op)).unwrap();
+        self.peer.engine.post_send(qpn, &wr(op)).unwrap();
         self.settle(worker);
     }
 
