@@ -7,8 +7,6 @@ mod post;
 mod prefetch;
 mod refuse;
 
-pub use refuse::RequestRefusal;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 
