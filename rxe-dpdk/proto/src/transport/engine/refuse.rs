@@ -4,7 +4,8 @@ use crate::time::Instant;
 use crate::transport::{Qpn, RequestRefusal};
 use crate::wire::{PortId, RocePacket, Transport};
 
-use super::{Engine, addressed};
+use super::Engine;
+use super::receive::check;
 
 impl Engine {
     /// Refuses a request on purpose: to be called in place of [`receive`](Engine::receive), and before it when it returns
@@ -26,7 +27,7 @@ impl Engine {
             return false;
         }
         // What is wrong with it, `receive` finds too.
-        let Ok(qp) = addressed(&mut self.qps, qpn, port, packet) else { return false };
+        let Ok(qp) = check(&mut self.qps, qpn, port, packet) else { return false };
         if packet.psn() != qp.responder.expected_psn() {
             return false;
         }
