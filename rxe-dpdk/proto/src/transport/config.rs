@@ -2,8 +2,6 @@
 
 use crate::time::Duration;
 
-use super::KeepAlive;
-
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
@@ -121,5 +119,23 @@ impl EngineConfig {
         self.send_quantum = self.send_quantum.max(1);
         self.transmit_quantum = self.transmit_quantum.max(1);
         self
+    }
+}
+
+/// When to ask a peer whether it is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeepAlive {
+    /// Nothing has come from the peer, or only what it had sent before, for this long at least and twice as long at most.
+    pub idle: Duration,
+    /// From one probe to the next, and from the last one to giving up.
+    pub interval: Duration,
+    /// Probes without an answer before the peer is given up.
+    pub probes: u8,
+}
+
+impl Default for KeepAlive {
+    /// After half a minute, every five seconds, six times: a peer that is gone is given up within a minute and a half.
+    fn default() -> KeepAlive {
+        KeepAlive { idle: Duration::from_secs(30), interval: Duration::from_secs(5), probes: 6 }
     }
 }

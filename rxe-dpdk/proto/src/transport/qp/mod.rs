@@ -9,7 +9,7 @@ use crate::mem::PdId;
 use crate::time::Instant;
 use crate::wire::{Path, PathMtu, PortId};
 
-use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, check_limit};
+use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, check_limit};
 use super::common::{Common, Failure};
 use super::congestion::Congestion;
 use super::context::Context;
@@ -18,7 +18,7 @@ use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
 use super::state::{QpState, QpTransition};
-use super::{AsyncEvent, QpErrorCause, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
+use super::{AsyncEvent, QpErrorCause, QpType, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
 
 impl QpCaps {
     /// Bytes of memory that a queue pair with these queues and `rd_atomic` READ and atomic resources takes.

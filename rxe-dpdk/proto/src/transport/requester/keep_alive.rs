@@ -4,32 +4,14 @@
 //! pair stays. The probe is a SEND without bytes, one PSN before the first unused one. The peer takes it for a repetition:
 //! it acknowledges again and executes nothing, and no receive is used up.
 
-use crate::time::{Duration, Instant};
-use crate::transport::QpErrorCause;
+use crate::time::Instant;
 use crate::transport::common::Failure;
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
+use crate::transport::{KeepAlive, QpErrorCause};
 use crate::wire::{Opcode, TxQueue};
 
 use super::Requester;
-
-/// When to ask a peer whether it is still there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeepAlive {
-    /// Nothing has come from the peer, or only what it had sent before, for this long at least and twice as long at most.
-    pub idle: Duration,
-    /// From one probe to the next, and from the last one to giving up.
-    pub interval: Duration,
-    /// Probes without an answer before the peer is given up.
-    pub probes: u8,
-}
-
-impl Default for KeepAlive {
-    /// After half a minute, every five seconds, six times: a peer that is gone is given up within a minute and a half.
-    fn default() -> KeepAlive {
-        KeepAlive { idle: Duration::from_secs(30), interval: Duration::from_secs(5), probes: 6 }
-    }
-}
 
 /// A peer that is looked after.
 #[derive(Debug)]

@@ -35,7 +35,6 @@ use super::work::OpTraits;
 use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
-pub use keep_alive::KeepAlive;
 use packet::Sent;
 pub(super) use rnr::RNR_RETRY_INFINITE;
 use rtt::RoundTrip;
