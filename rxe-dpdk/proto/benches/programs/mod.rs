@@ -190,7 +190,7 @@ impl TestEnv {
             let sge = self.initiator.sge(offset, self.program.size);
             let wr = SendWr { wr_id: message as u64, op, sges: &[sge], flags: SendFlags::SIGNALED };
             let (qpn, _) = self.qpns[message % self.program.qps];
-            self.initiator.engine.post_send(self.now, qpn, &wr).unwrap();
+            self.initiator.engine.post_send(qpn, &wr).unwrap();
             self.posted += 1;
             if message % BURST == BURST - 1 {
                 self.initiator.engine.transmit(self.now, &mut self.there);

@@ -149,8 +149,8 @@ fn a_grant_carries_everything() {
     let info = target.cm.connection(conn).unwrap();
     assert_eq!((info.state, info.remote_comm_id, info.remote_qpn), (ConnState::RepReceived, PEER, CLIENT_QPN));
     assert_eq!(target.sent(), [], "the queue pair comes first");
-    assert_eq!(target.cm.confirm(target.now, conn, &[0; 225]), Err(CmError::TooLong));
-    target.cm.confirm(target.now, conn, b"thanks").unwrap();
+    assert_eq!(target.cm.confirm(conn, &[0; 225]), Err(CmError::TooLong));
+    target.cm.confirm(conn, b"thanks").unwrap();
     let sent = target.transmits();
     let [rtu] = sent.as_slice() else { panic!("{sent:?}") };
     let (header, message) = CmMessage::parse(&*rtu.mad).unwrap();
@@ -163,7 +163,7 @@ fn a_grant_carries_everything() {
     );
     assert_eq!(target.events(), [CmEvent::Established { conn }]);
     assert_eq!(target.cm.next_timeout(), None);
-    assert_eq!(target.cm.confirm(target.now, conn, &[]), Err(CmError::WrongState));
+    assert_eq!(target.cm.confirm(conn, &[]), Err(CmError::WrongState));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_lost_rtu_is_sent_again() {
     let answer = CmMessage::Rep(rep(PEER, conn.comm_id()));
     target.feed(&answer).unwrap();
     let _reply = target.events();
-    target.cm.confirm(target.now, conn, b"once").unwrap();
+    target.cm.confirm(conn, b"once").unwrap();
     let first = target.transmits();
     for _ in 0..3 {
         target.feed(&answer).unwrap();
@@ -260,7 +260,7 @@ fn a_slow_user_asks_for_time() {
     assert_eq!((mra.local_comm_id, mra.remote_comm_id), (conn.comm_id(), PEER));
     assert_eq!((mra.answered, mra.service_timeout), (Answered::Rep, 20));
     assert_eq!(target.events(), [], "told once");
-    target.cm.confirm(target.now, conn, &[]).unwrap();
+    target.cm.confirm(conn, &[]).unwrap();
     assert!(matches!(target.sent_one(), CmMessage::Rtu(_)));
 
     // Too slow.
@@ -271,7 +271,7 @@ fn a_slow_user_asks_for_time() {
     let CmMessage::Rej(rej) = target.sent_one() else { panic!() };
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (conn.comm_id(), PEER));
     assert_eq!((rej.answered, rej.reason), (Answered::Rep, RejReason::NoResources));
-    assert_eq!(target.cm.confirm(target.now, conn, &[]), Err(CmError::Unknown));
+    assert_eq!(target.cm.confirm(conn, &[]), Err(CmError::Unknown));
     assert!(target.cm.is_empty());
 }
 
@@ -372,14 +372,14 @@ fn a_grant_that_nobody_waits_for_is_rejected() {
 fn the_user_may_reject_a_grant() {
     let mut target = Target::default();
     let conn = target.rep_received(PEER);
-    target.cm.reject(target.now, conn, RejReason::ConsumerDefined, &[1], b"no").unwrap();
+    target.cm.reject(conn, RejReason::ConsumerDefined, &[1], b"no").unwrap();
     let CmMessage::Rej(rej) = target.sent_one() else { panic!() };
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (conn.comm_id(), PEER));
     assert_eq!((rej.answered, rej.reason, rej.ari()), (Answered::Rep, RejReason::ConsumerDefined, &[1][..]));
     assert_eq!((target.events(), target.cm.len(), target.cm.next_timeout()), (vec![], 0, None));
     // A REQ that is not answered yet is given up, not rejected.
     let conn = target.req_sent();
-    assert_eq!(target.cm.reject(target.now, conn, RejReason::NoQp, &[], &[]), Err(CmError::WrongState));
+    assert_eq!(target.cm.reject(conn, RejReason::NoQp, &[], &[]), Err(CmError::WrongState));
 }
 
 // [CM-ACTIVE-RETRY]
@@ -442,7 +442,7 @@ fn the_peer_may_disconnect_at_any_time() {
     target.feed(&bye(conn)).unwrap();
     answered(&mut target, conn);
     assert_eq!(failed_by(&mut target), (conn, ConnectFailure::PeerDisconnected, None));
-    assert_eq!(target.cm.confirm(target.now, conn, &[]), Err(CmError::WrongState));
+    assert_eq!(target.cm.confirm(conn, &[]), Err(CmError::WrongState));
 
     let mut target = Target::default();
     let conn = target.confirmed(PEER);
@@ -492,7 +492,7 @@ fn a_restarted_peer_replaces_its_old_connections() {
         assert_eq!((*conn, reply.conn), (old, new));
         let CmMessage::Dreq(told) = target.sent_one() else { panic!() };
         assert_eq!((told.local_comm_id, told.remote_comm_id), (old.comm_id(), PEER));
-        target.cm.confirm(target.now, new, &[]).unwrap();
+        target.cm.confirm(new, &[]).unwrap();
         assert_eq!(target.events(), [CmEvent::Established { conn: new }]);
     }
     let mut target = Target::default();
@@ -534,11 +534,11 @@ fn the_sides_do_not_mix() {
     let conn = target.confirmed(PEER);
     assert_eq!(target.feed(&rtu(PEER, conn.comm_id())), Err(DropReason::CmUnexpected));
     assert_eq!(target.cm.accept(target.now, conn, crate::cm_support::accept_params()), Err(CmError::WrongState));
-    assert_eq!(target.cm.established(target.now, conn), Ok(()), "it is");
+    assert_eq!(target.cm.established(conn), Ok(()), "it is");
     let mut target = Target::default();
     let conn = target.rep_sent(req(PEER));
     assert_eq!(target.feed(&CmMessage::Rep(rep(PEER, conn.comm_id()))), Err(DropReason::CmUnexpected));
-    assert_eq!(target.cm.confirm(target.now, conn, &[]), Err(CmError::WrongState));
+    assert_eq!(target.cm.confirm(conn, &[]), Err(CmError::WrongState));
 }
 
 #[test]

@@ -127,9 +127,9 @@ fn a_repeated_request_makes_no_second_connection() {
 fn data_stands_for_a_lost_rtu() {
     let mut target = Target::default();
     let conn = target.rep_sent(req(CLIENT));
-    target.cm.established(target.now, conn).unwrap();
+    target.cm.established(conn).unwrap();
     assert_eq!(target.events(), [CmEvent::Established { conn }]);
-    target.cm.established(target.now, conn).unwrap();
+    target.cm.established(conn).unwrap();
     assert_eq!(target.feed(&rtu(CLIENT, conn.comm_id())), Err(DropReason::CmDuplicate), "the late RTU");
     assert_eq!((target.events(), target.cm.next_timeout()), (vec![], None));
     let stats = target.cm.stats();
@@ -175,7 +175,7 @@ fn the_peer_may_reject_our_reply() {
     assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
     // Even after its data has come.
     let conn = target.rep_sent(req(CLIENT));
-    target.cm.established(target.now, conn).unwrap();
+    target.cm.established(conn).unwrap();
     let _established = target.events();
     target.feed(&rej(CLIENT, conn.comm_id(), Answered::Rep, RejReason::StaleConnection, &[])).unwrap();
     assert_eq!(target.events(), disconnected(conn, DisconnectReason::PeerRejected(RejReason::StaleConnection)));

@@ -75,16 +75,16 @@ impl End {
                         let params = AcceptParams::for_request(&request, Qpn::new(self.next_qpn), Psn::new(1), 16, 16);
                         self.cm.accept(now, conn, params).unwrap();
                     } else {
-                        self.cm.reject(now, conn, RejReason::ConsumerDefined, &[], b"no").unwrap();
+                        self.cm.reject(conn, RejReason::ConsumerDefined, &[], b"no").unwrap();
                         self.turn_to(conn, &[Seen::Asked], Seen::Rejected);
                     }
                 }
                 CmEvent::ConnectReply(reply) => {
                     self.remote.insert(reply.conn, reply.remote_comm_id);
                     if whim() < 90 {
-                        self.cm.confirm(now, reply.conn, &[]).unwrap();
+                        self.cm.confirm(reply.conn, &[]).unwrap();
                     } else {
-                        self.cm.reject(now, reply.conn, RejReason::ConsumerDefined, &[], b"no").unwrap();
+                        self.cm.reject(reply.conn, RejReason::ConsumerDefined, &[], b"no").unwrap();
                         self.turn_to(reply.conn, &[Seen::Asked], Seen::Rejected);
                     }
                 }
@@ -351,7 +351,7 @@ fn the_ends_agree_on_what_they_have() {
         assert_eq!((reply.conn, reply.remote_qpn, reply.starting_psn), (conn, 0x99, Psn::new(77)));
         // What one may have outstanding is what the other holds.
         assert_eq!((reply.responder_resources, reply.initiator_depth), (4, 2));
-        net.asker.cm.confirm(net.now, conn, &[]).unwrap();
+        net.asker.cm.confirm(conn, &[]).unwrap();
         pass(&mut net.asker.cm, &mut net.asked, &back, net.now);
         assert_eq!(net.asker.cm.poll_event(), Some(CmEvent::Established { conn }));
         assert_eq!(net.asked.cm.poll_event(), Some(CmEvent::Established { conn: request.conn }));

@@ -98,7 +98,7 @@ fn an_established_connection_survives_a_forged_req_that_is_not_accepted() {
         target.feed(&CmMessage::Req(forged)).unwrap();
         let request = target.request();
         assert_eq!(target.cm.replaced_by(request.conn), [conn]);
-        target.cm.reject(target.now, request.conn, RejReason::StaleConnection, &[], &[]).unwrap();
+        target.cm.reject(request.conn, RejReason::StaleConnection, &[], &[]).unwrap();
         assert_eq!(refusal(&mut target), RejReason::StaleConnection);
         assert!(established(&target));
     }

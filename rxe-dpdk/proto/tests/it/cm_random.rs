@@ -201,14 +201,14 @@ impl TestEnv {
             }
             Step::Reject(index) => {
                 if let Some(conn) = picked(&self.conns, index)
-                    && self.target.cm.reject(now, conn, RejReason::InvalidServiceId, &[], b"x").is_ok()
+                    && self.target.cm.reject(conn, RejReason::InvalidServiceId, &[], b"x").is_ok()
                 {
                     prop_assert_eq!(self.seen.insert(conn, Seen::Over), Some(Seen::Requested));
                 }
             }
             Step::Established(index) => {
                 if let Some(conn) = picked(&self.conns, index) {
-                    let _refused = self.target.cm.established(now, conn);
+                    let _refused = self.target.cm.established(conn);
                 }
             }
             Step::Connect => {
@@ -221,7 +221,7 @@ impl TestEnv {
             }
             Step::Confirm(index) => {
                 if let Some(conn) = picked(&self.conns, index) {
-                    let _refused = self.target.cm.confirm(now, conn, b"x");
+                    let _refused = self.target.cm.confirm(conn, b"x");
                 }
             }
             Step::Resolve => {

@@ -196,18 +196,18 @@ fn the_service_may_refuse() {
     let mut target = Target::default();
     target.feed_from(&path(), 0x5EED, &CmMessage::Req(req(0x77))).unwrap();
     let conn = target.request().conn;
-    let too_long = target.cm.reject(target.now, conn, RejReason::ConsumerDefined, &[], &[0; 149]);
+    let too_long = target.cm.reject(conn, RejReason::ConsumerDefined, &[], &[0; 149]);
     assert_eq!(too_long, Err(CmError::TooLong));
-    assert_eq!(target.cm.reject(target.now, conn, RejReason::InvalidGid, &[0; 73], &[]), Err(CmError::TooLong));
+    assert_eq!(target.cm.reject(conn, RejReason::InvalidGid, &[0; 73], &[]), Err(CmError::TooLong));
     assert_eq!(target.transmits(), []);
-    target.cm.reject(target.now, conn, RejReason::ConsumerDefined, &[1, 2], b"no").unwrap();
+    target.cm.reject(conn, RejReason::ConsumerDefined, &[1, 2], b"no").unwrap();
     let CmMessage::Rej(rej) = target.sent_one() else { panic!() };
     assert_eq!((rej.local_comm_id, rej.remote_comm_id, rej.answered), (0, 0x77, Answered::Req));
     assert_eq!(
         (rej.reason, rej.ari(), &rej.private_data[..3]),
         (RejReason::ConsumerDefined, &[1, 2][..], &b"no\0"[..])
     );
-    assert_eq!(target.cm.reject(target.now, conn, RejReason::NoQp, &[], &[]), Err(CmError::Unknown));
+    assert_eq!(target.cm.reject(conn, RejReason::NoQp, &[], &[]), Err(CmError::Unknown));
     assert_eq!(target.cm.accept(target.now, conn, accept_params()), Err(CmError::Unknown));
     assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
 }
@@ -219,13 +219,13 @@ fn commands_know_their_states() {
     let conn = target.request().conn;
     let long = AcceptParams { private_data: vec![0; 197], ..accept_params() };
     assert_eq!(target.cm.accept(target.now, conn, long), Err(CmError::TooLong));
-    assert_eq!(target.cm.established(target.now, conn), Err(CmError::WrongState));
+    assert_eq!(target.cm.established(conn), Err(CmError::WrongState));
     assert_eq!(target.cm.disconnect(target.now, conn), Err(CmError::WrongState));
     target.accept(conn);
     assert_eq!(target.cm.accept(target.now, conn, accept_params()), Err(CmError::WrongState));
-    assert_eq!(target.cm.reject(target.now, conn, RejReason::NoQp, &[], &[]), Err(CmError::WrongState));
+    assert_eq!(target.cm.reject(conn, RejReason::NoQp, &[], &[]), Err(CmError::WrongState));
     target.cm.disconnect(target.now, conn).unwrap();
-    assert_eq!(target.cm.established(target.now, conn), Err(CmError::WrongState));
+    assert_eq!(target.cm.established(conn), Err(CmError::WrongState));
     assert_eq!(target.cm.disconnect(target.now, conn), Ok(()), "goes on");
 }
 
@@ -251,7 +251,7 @@ fn too_many_connections_are_rejected() {
     connect(&mut target, 2);
     let [Ok(first), Ok(second)] = requests(&mut target)[..] else { panic!() };
     target.accept(first);
-    target.cm.established(target.now, first).unwrap();
+    target.cm.established(first).unwrap();
     let (_rep, _established) = (target.sent(), target.events());
     connect(&mut target, 3);
     assert_eq!((target.sent(), requests(&mut target).len()), (vec![], 1));

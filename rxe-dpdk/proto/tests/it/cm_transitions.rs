@@ -122,9 +122,9 @@ fn happenings() -> Vec<Happening> {
             fed(target, &CmMessage::SidrRep(SidrRep { request_id: conn.comm_id(), ..SidrRep::default() }))
         }),
         ("accept", |target, conn| done(target.cm.accept(target.now, conn, accept_params()))),
-        ("reject", |target, conn| done(target.cm.reject(target.now, conn, RejReason::InvalidServiceId, &[], &[]))),
-        ("established", |target, conn| done(target.cm.established(target.now, conn))),
-        ("confirm", |target, conn| done(target.cm.confirm(target.now, conn, &[]))),
+        ("reject", |target, conn| done(target.cm.reject(conn, RejReason::InvalidServiceId, &[], &[]))),
+        ("established", |target, conn| done(target.cm.established(conn))),
+        ("confirm", |target, conn| done(target.cm.confirm(conn, &[]))),
         ("connect", |target, _| done(target.cm.connect(target.now, connect_params()).map(drop))),
         ("resolve", |target, _| {
             done(target.cm.resolve_datagram(target.now, ResolveParams::new(path(), (1, 2))).map(drop))

@@ -56,6 +56,7 @@ mod transport_ud;
 mod verbs_api;
 mod verbs_datagrams;
 mod verbs_examples;
+mod verbs_hooks;
 mod verbs_queues;
 mod verbs_support;
 mod verbs_windows;

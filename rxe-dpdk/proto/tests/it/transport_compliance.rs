@@ -192,7 +192,7 @@ fn windows_end_with_their_queue_pair() {
         if destroyed {
             peer.node.engine.destroy_qp(peer.now, qpn).unwrap();
         } else {
-            peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToReset).unwrap();
+            peer.node.engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
         }
         assert_eq!(open(&peer), Err(KeyError::Unknown));
     }

@@ -25,7 +25,7 @@ fn deep(sges: u32) -> ScriptedPeer {
     let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, caps, sq_sig_all: false };
     let qpn = peer.node.engine.create_qp(peer.now, &init).unwrap();
     let access = agreed.access;
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToInit { access }).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToInit { access }).unwrap();
     peer.node.qpn = qpn;
     peer.node.ready_to_receive(2, Qpn::new(PEER_QPN), &agreed);
     peer.node.ready_to_send(&agreed);
@@ -190,7 +190,7 @@ fn draining_waits_for_reads_and_goes_on_serving() {
     post(&mut peer, 2, WRITE, 8);
     assert_eq!(peer.transmit().len(), 2);
     post(&mut peer, 3, WRITE, 8);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToSqd).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     peer.expect([]);
     // Requests of the peer are served meanwhile, and lost packets repeated.
     peer.rdma(ReadRequest, 0, Ack, 0, 1, b"");
@@ -205,10 +205,10 @@ fn draining_waits_for_reads_and_goes_on_serving() {
     // Said once; and at once when there is nothing to wait for.
     peer.expect([]);
     assert_eq!(peer.node.take_events(), []);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::Resume).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     assert_eq!(peer.transmit().len(), 1);
     peer.ack(2);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToSqd).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
 }
 
@@ -221,12 +221,12 @@ fn draining_an_unreliable_queue_pair_finishes_the_message() {
         post(&mut peer, wr_id, SEND, 2000);
     }
     assert_eq!(peer.transmit_at_most(Some(1)), ["UC SEND_FIRST 0 1024 bytes"]);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToSqd).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     assert_eq!(peer.node.take_events(), []);
     peer.expect(["UC SEND_LAST 1 976 bytes"]);
     assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::Resume).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     peer.expect(["UC SEND_FIRST 2 1024 bytes", "UC SEND_LAST 3 976 bytes"]);
 }
 
@@ -289,7 +289,7 @@ fn a_marked_response_is_told_too_and_notifications_are_counted() {
     damaged[last] ^= 1;
     peer.inject(&damaged);
     let qpn = peer.node.qpn;
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     peer.notify_congestion();
     peer.expect([]);
     assert_eq!((peer.node.stat("ecn_marked"), peer.node.stat("cnps_rcvd")), (1, 2));

@@ -140,7 +140,7 @@ fn a_port_that_refuses_holds_up_no_other_port() {
         min_rnr_timer: 1,
     };
     let second = peer.node.qpn;
-    peer.node.engine.modify_qp(peer.now, second, QpTransition::ToRtr(attr)).unwrap();
+    peer.node.engine.modify_qp(second, QpTransition::ToRtr(attr)).unwrap();
     let frame = peer.frame(Opcode::WriteOnly, Psn::new(0), AckReq::Ack, &[7; 8], |packet| {
         packet.reth(0, 1, 8);
     });
@@ -210,7 +210,7 @@ fn a_queue_pair_that_its_owner_took_to_error_owes_nothing() {
     let mut peer = peer();
     peer.rdma(Opcode::WriteOnly, 0, AckReq::Ack, 0, 8, &[7; 8]);
     let qpn = peer.node.qpn;
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     destroy(&mut peer);
     assert!(!peer.node.engine.wants_transmit());
     assert_eq!((transmit_all(&mut peer), peer.node.stat("qps_lingered")), (vec![], 0));
@@ -293,7 +293,7 @@ fn the_peer_hears_what_is_wrong_from_a_queue_pair_that_is_gone() {
         target.engine.transmit(now, &mut tx);
         for event in target.take_events() {
             if let AsyncEvent::QpError { qpn, .. } = event {
-                target.engine.modify_qp(now, qpn, QpTransition::ToError).unwrap();
+                target.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
                 target.engine.destroy_qp(now, qpn).unwrap();
             }
         }

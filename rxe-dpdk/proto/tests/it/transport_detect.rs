@@ -223,10 +223,10 @@ fn outstanding_work_keeps_the_type_until_reset() {
     let qpn = node.qpn;
     assert!(matches!(node.engine.set_qp_type(qpn, QpType::Uc), Err(QpError::Transition { from: QpState::Rts, .. })));
     // The way to another type without a word from the peer.
-    node.engine.modify_qp(Instant::ZERO, qpn, QpTransition::ToReset).unwrap();
+    node.engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
     node.engine.set_qp_type(qpn, QpType::Uc).unwrap();
     let agreed = Agreed { rq_psn: Psn::new(FIRST_PSN), ..Agreed::default() };
-    node.engine.modify_qp(Instant::ZERO, qpn, QpTransition::ToInit { access: agreed.access }).unwrap();
+    node.engine.modify_qp(qpn, QpTransition::ToInit { access: agreed.access }).unwrap();
     node.ready_to_receive(2, PEER, &agreed);
     node.ready_to_send(&agreed);
     assert_eq!(node.take_completions(), []);

@@ -3,12 +3,12 @@
 use crate::harness::rated::{LinkParams, RatedPair};
 use crate::harness::scripted_peer::ScriptedPeer;
 use crate::harness::{ALL_ACCESS, Agreed, Node, Rng};
+use rxe_proto::Duration;
 use rxe_proto::mem::{Access, Memory};
 use rxe_proto::transport::{
     EngineConfig, PostError, QpErrorCause, QpType, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
 use rxe_proto::wire::{Feth, Frame, NakCode, Opcode, Psn, classify};
-use rxe_proto::{Duration, Instant};
 
 use crate::harness::ops::*;
 use Opcode::*;
@@ -41,7 +41,7 @@ fn post_flush(peer: &mut ScriptedPeer, wr_id: u64, whole_region: bool, persisten
 /// Posts the 8 bytes inline.
 fn post_atomic_write(node: &mut Node, wr_id: u64, remote: RemoteAddr, bytes: &[u8]) -> Result<(), PostError> {
     let wr = SendWr { wr_id, op: SendOp::AtomicWrite { remote }, sges: &[], flags: SendFlags::SIGNALED };
-    node.engine.post_send_inline(Instant::ZERO, node.qpn, &wr, bytes)
+    node.engine.post_send_inline(node.qpn, &wr, bytes)
 }
 
 // [RC-REQ-FLUSH]
@@ -105,22 +105,22 @@ fn what_cannot_be_posted() {
     let (qpn, sge) = (peer.node.qpn, peer.node.sge(0, 7));
     let mut post = |op, sges: &[Sge]| {
         let wr = SendWr { wr_id: 0, op, sges, flags: SendFlags::SIGNALED };
-        peer.node.engine.post_send(Instant::ZERO, qpn, &wr)
+        peer.node.engine.post_send(qpn, &wr)
     };
     assert_eq!(post(ATOMIC_WRITE, &[sge]), Err(PostError::AtomicLength));
     assert_eq!(post(ATOMIC_WRITE, &[]), Err(PostError::AtomicLength));
     assert_eq!(post(FLUSH, &[sge]), Err(PostError::TooManySges));
     assert_eq!(post_atomic_write(&mut peer.node, 0, REMOTE, &[0; 9]), Err(PostError::AtomicLength));
     let wr = SendWr { wr_id: 0, op: FLUSH, sges: &[], flags: SendFlags::SIGNALED };
-    assert_eq!(peer.node.engine.post_send_inline(Instant::ZERO, qpn, &wr, &[1]), Err(PostError::InlineTooLong));
+    assert_eq!(peer.node.engine.post_send_inline(qpn, &wr, &[1]), Err(PostError::InlineTooLong));
 
     let mut peer = ScriptedPeer::with(Agreed { rd_atomic: 0, ..Agreed::default() });
     let wr = SendWr { wr_id: 0, op: FLUSH, sges: &[], flags: SendFlags::SIGNALED };
-    assert_eq!(peer.node.engine.post_send(Instant::ZERO, peer.node.qpn, &wr), Err(PostError::NoReadResources));
+    assert_eq!(peer.node.engine.post_send(peer.node.qpn, &wr), Err(PostError::NoReadResources));
     assert_eq!(post_atomic_write(&mut peer.node, 0, REMOTE, &[0; 8]), Err(PostError::NoReadResources));
 
     let mut peer = crate::harness::variants::uc(Agreed::default(), 0);
-    assert_eq!(peer.node.engine.post_send(Instant::ZERO, peer.node.qpn, &wr), Err(PostError::Opcode(QpType::Uc)));
+    assert_eq!(peer.node.engine.post_send(peer.node.qpn, &wr), Err(PostError::Opcode(QpType::Uc)));
 }
 
 // [RC-REQ-RD-ATOMIC]

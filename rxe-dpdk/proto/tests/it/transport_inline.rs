@@ -3,7 +3,6 @@
 
 use crate::harness::scripted_peer::ScriptedPeer;
 use crate::harness::{Agreed, Rng, variants};
-use rxe_proto::Instant;
 use rxe_proto::transport::{PostError, QpTransition, Qpn, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rxe_proto::wire::{Frame, NakCode, Opcode, PathMtu, Psn, classify};
 
@@ -18,7 +17,7 @@ fn agreed() -> Agreed {
 
 fn post_inline(peer: &mut ScriptedPeer, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), PostError> {
     let wr = SendWr { wr_id, op, sges: &[], flags: SendFlags::SIGNALED };
-    peer.node.engine.post_send_inline(Instant::ZERO, peer.node.qpn, &wr, data)
+    peer.node.engine.post_send_inline(peer.node.qpn, &wr, data)
 }
 
 /// What the engine writes now: opcode and payload of each packet.
@@ -74,13 +73,13 @@ fn what_brings_no_bytes_or_names_buffers_cannot_be_inline() {
     }
     let sges = [Sge::default()];
     let wr = SendWr { wr_id: 1, op: SEND, sges: &sges, flags: SendFlags::SIGNALED };
-    assert_eq!(peer.node.engine.post_send_inline(Instant::ZERO, peer.node.qpn, &wr, &[1]), Err(PostError::TooManySges));
+    assert_eq!(peer.node.engine.post_send_inline(peer.node.qpn, &wr, &[1]), Err(PostError::TooManySges));
     for wr_id in 0..8 {
         post_inline(&mut peer, wr_id, SEND, &[1]).unwrap();
     }
     assert_eq!(post_inline(&mut peer, 8, SEND, &[1]), Err(PostError::QueueFull));
     assert_eq!(
-        peer.node.engine.post_send_inline(Instant::ZERO, Qpn::new(0xFFFF), &wr, &[1]),
+        peer.node.engine.post_send_inline(Qpn::new(0xFFFF), &wr, &[1]),
         Err(PostError::Unknown(Qpn::new(0xFFFF)))
     );
 }
@@ -177,7 +176,7 @@ fn in_datagrams() {
 fn in_error_it_is_flushed() {
     let mut peer = variants::rc(agreed(), 64);
     post_inline(&mut peer, 1, SEND, &[1; 64]).unwrap();
-    peer.node.engine.modify_qp(peer.now, peer.node.qpn, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(peer.node.qpn, QpTransition::ToError).unwrap();
     post_inline(&mut peer, 2, SEND, &[1; 64]).unwrap();
     assert_eq!(post_inline(&mut peer, 3, SEND, &[1; 65]), Err(PostError::InlineTooLong));
     assert_eq!(completed(&mut peer), [(1, WrFlushErr), (2, WrFlushErr)]);

@@ -240,7 +240,7 @@ fn draining_begins_none() {
     post_local(&mut peer, 2, register(one));
     assert_eq!(peer.transmit().len(), 1);
     post_local(&mut peer, 3, register(two));
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToSqd).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     peer.expect([]);
     assert_eq!(peer.node.take_events(), []);
     // Repeats what was begun, past what was carried out.
@@ -251,7 +251,7 @@ fn draining_begins_none() {
     assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     peer.expect([]);
     assert!(!is_valid(&peer, two));
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::Resume).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     peer.expect([]);
     assert_eq!(completed(&mut peer), [(3, Success)]);
 }
@@ -297,7 +297,7 @@ fn on_an_unreliable_connection() {
     assert_eq!(peer.transmit().len(), 1);
     assert_eq!(completed(&mut peer), [(7, Success), (8, LocQpOpErr), (9, WrFlushErr)]);
     assert_eq!(peer.node.engine.query_qp(peer.node.qpn).unwrap().state, QpState::Sqe);
-    peer.node.engine.modify_qp(peer.now, peer.node.qpn, QpTransition::Resume).unwrap();
+    peer.node.engine.modify_qp(peer.node.qpn, QpTransition::Resume).unwrap();
     post_local(&mut peer, 10, register(region));
     peer.expect([]);
     assert_eq!(completed(&mut peer), [(10, Success)]);

@@ -73,11 +73,11 @@ fn reads_fences_and_draining_are_waited_for() {
     peer.transmit();
     assert_eq!(waits(&peer), Wait::Nothing);
 
-    peer.node.engine.modify_qp(peer.now, peer.node.qpn, QpTransition::ToSqd).unwrap();
+    peer.node.engine.modify_qp(peer.node.qpn, QpTransition::ToSqd).unwrap();
     post(&mut peer, 4, WRITE, 8);
     peer.transmit();
     assert_eq!(waits(&peer), Wait::Drain);
-    peer.node.engine.modify_qp(peer.now, peer.node.qpn, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(peer.node.qpn, QpTransition::ToError).unwrap();
     assert_eq!(waits(&peer), Wait::State);
 }
 

@@ -3,13 +3,13 @@
 use crate::harness::pair::{Link, Pair};
 use crate::harness::scripted_peer::ScriptedPeer;
 use crate::harness::{ALL_ACCESS, Agreed};
+use rxe_proto::Duration;
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{
     AsyncEvent, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, RemoteAddr, SendFlags, SendOp, SendWr,
     Sge, WcOpcode, WcStatus,
 };
 use rxe_proto::wire::{NakCode, Opcode, PathMtu, Psn, Syndrome};
-use rxe_proto::{Duration, Instant};
 
 use crate::harness::ops::*;
 use Opcode::*;
@@ -419,7 +419,7 @@ fn what_cannot_be_posted() {
     let huge = Sge { length: u32::MAX, ..sge };
     let mut post = |op, sges: &[Sge]| {
         let wr = SendWr { wr_id: 0, op, sges, flags: SendFlags::SIGNALED };
-        peer.node.engine.post_send(Instant::ZERO, qpn, &wr)
+        peer.node.engine.post_send(qpn, &wr)
     };
     assert_eq!(post(SEND, &[sge; 17]), Err(PostError::TooManySges));
     assert_eq!(post(SEND, &[huge]), Err(PostError::MessageTooLong));
@@ -440,14 +440,14 @@ fn draining_finishes_what_was_begun() {
     post(&mut peer, 1, SEND, 3000);
     post(&mut peer, 2, SEND, 1);
     assert_eq!(peer.transmit().len(), 2);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToSqd).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     peer.ack(1);
     assert_eq!(peer.node.take_events(), [], "amid a message");
     assert_eq!(peer.transmit().len(), 1);
     peer.ack(2);
     assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     peer.expect([]);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::Resume).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     assert_eq!(peer.node.engine.query_qp(qpn).unwrap().state, QpState::Rts);
     assert_eq!(peer.transmit().len(), 1);
     peer.ack(3);

@@ -476,7 +476,7 @@ fn to_error_and_to_reset_by_the_consumer() {
     let qpn = peer.node.qpn;
     peer.rdma(ReadRequest, 0, Ack, 0, 4000, b"");
     peer.node.take_events();
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     peer.expect([]);
     assert_eq!(peer.node.take_events(), [], "as wished, so no event");
     assert_eq!(statuses(&peer.node.take_completions()), [(0, WcStatus::WrFlushErr), (1, WcStatus::WrFlushErr)]);
@@ -484,8 +484,8 @@ fn to_error_and_to_reset_by_the_consumer() {
     post_receives(&mut peer, 1);
     assert_eq!(statuses(&peer.node.take_completions()), [(0, WcStatus::WrFlushErr)]);
     let engine = &mut peer.node.engine;
-    assert!(engine.modify_qp(peer.now, qpn, QpTransition::Resume).is_err());
-    engine.modify_qp(peer.now, qpn, QpTransition::ToReset).unwrap();
+    assert!(engine.modify_qp(qpn, QpTransition::Resume).is_err());
+    engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
     let info = engine.query_qp(qpn).unwrap();
     assert_eq!((info.state, info.path), (QpState::Reset, None));
     peer.advance(Duration::from_secs(1));

@@ -124,14 +124,14 @@ fn the_last_wqe_event_says_that_nothing_more_is_taken() {
     assert_eq!(completed(&mut peer), [(a, 0, WcStatus::RemInvReqErr)]);
     assert_eq!(peer.node.engine.srq_len(SRQ), Some(2));
     // By the consumer, once.
-    peer.node.engine.modify_qp(peer.now, b, QpTransition::ToError).unwrap();
-    peer.node.engine.modify_qp(peer.now, b, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(b, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(b, QpTransition::ToError).unwrap();
     assert_eq!(peer.node.take_events(), [AsyncEvent::LastWqeReached { qpn: b }]);
     assert_eq!((completed(&mut peer), peer.node.engine.srq_len(SRQ)), (vec![], Some(2)));
     // A queue pair with a queue of its own has no such event.
     let mut peer = ScriptedPeer::new();
     let qpn = peer.node.qpn;
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::ToError).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::ToError).unwrap();
     assert_eq!(peer.node.take_events(), []);
 }
 

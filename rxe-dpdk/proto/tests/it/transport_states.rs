@@ -58,7 +58,7 @@ fn refused(error: PostError) -> String {
 
 fn modify(peer: &mut ScriptedPeer, transition: QpTransition) -> String {
     let qpn = peer.node.qpn;
-    match peer.node.engine.modify_qp(peer.now, qpn, transition) {
+    match peer.node.engine.modify_qp(qpn, transition) {
         Ok(()) => String::new(),
         Err(QpError::Transition { .. }) => "refused: no such way".to_owned(),
         Err(other) => format!("refused: {other}"),
@@ -150,7 +150,7 @@ fn post(peer: &mut ScriptedPeer, wr_id: u64, sge: Sge) -> String {
     let op = operation(peer);
     let qpn = peer.node.qpn;
     let wr = SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED };
-    peer.node.engine.post_send(peer.now, qpn, &wr).err().map_or(String::new(), refused)
+    peer.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
 }
 
 /// What a queue pair of this type sends.
@@ -251,13 +251,13 @@ fn events() -> Vec<Event> {
         event("post send inline", ALL, |peer| {
             let qpn = peer.node.qpn;
             let wr = SendWr { wr_id: 9, op: operation(peer), sges: &[], flags: SendFlags::SIGNALED };
-            peer.node.engine.post_send_inline(peer.now, qpn, &wr, b"inline").err().map_or(String::new(), refused)
+            peer.node.engine.post_send_inline(qpn, &wr, b"inline").err().map_or(String::new(), refused)
         }),
         event("post READ", ALL, |peer| {
             let op = SendOp::Read { remote: RemoteAddr::default() };
             let (qpn, sges) = (peer.node.qpn, [peer.node.sge(0, 8)]);
             let wr = SendWr { wr_id: 9, op, sges: &sges, flags: SendFlags::SIGNALED };
-            peer.node.engine.post_send(peer.now, qpn, &wr).err().map_or(String::new(), refused)
+            peer.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
         }),
         event("post bad lkey", ALL, |peer| post(peer, 9, Sge { addr: 0, length: 1, lkey: 4711 })),
         event("post receive", ALL, |peer| {

@@ -356,7 +356,7 @@ fn requests_are_taken_from_rtr_on_and_in_sqe() {
     assert_eq!(peer.node.state(), QpState::Sqe);
     peer.request(SendOnly, 0, NoAck, b"still heard");
     assert_eq!(peer.node.take_completions().len(), 1);
-    peer.node.engine.modify_qp(peer.now, qpn, QpTransition::Resume).unwrap();
+    peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
     peer.node.post_send(3, SendOp::Send { imm: None }, &[peer.node.sge(0, 1)]);
     assert_eq!(peer.transmit().len(), 1);
 
@@ -408,7 +408,7 @@ fn what_unreliable_connections_do_not_have() {
         SendOp::Flush { remote, length: 0, whole_region: true, persistent: false },
     ] {
         let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        assert_eq!(peer.node.engine.post_send(peer.now, qpn, &wr), Err(PostError::Opcode(QpType::Uc)), "{op:?}");
+        assert_eq!(peer.node.engine.post_send(qpn, &wr), Err(PostError::Opcode(QpType::Uc)), "{op:?}");
     }
 }
 

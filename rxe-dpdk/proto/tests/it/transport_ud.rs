@@ -233,7 +233,7 @@ fn states() {
     datagram.inject(&mut node, b"in INIT");
     assert_eq!((received(&mut node), node.dropped("qp_wrong_state")), (vec![], 1));
     let qpn = node.qpn;
-    let modify = |node: &mut Node, transition| node.engine.modify_qp(Instant::ZERO, qpn, transition).unwrap();
+    let modify = |node: &mut Node, transition| node.engine.modify_qp(qpn, transition).unwrap();
     modify(&mut node, QpTransition::ToRtrDatagram { path_mtu: PathMtu::Mtu256 });
     datagram.inject(&mut node, b"in RTR");
     assert_eq!(received(&mut node), [(0, GRH + 6)]);
@@ -301,7 +301,7 @@ fn what_cannot_be_sent() {
     let op = |ah| SendOp::Datagram { ah, qpn: Qpn::new(2), qkey: QKEY, imm: None };
     let post = |node: &mut Node, op, sge| {
         let wr = SendWr { wr_id: 1, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        node.engine.post_send(Instant::ZERO, qpn, &wr)
+        node.engine.post_send(qpn, &wr)
     };
     assert_eq!(post(&mut node, op(ah), sge), Err(PostError::MessageTooLong), "one packet is all there is");
     let small = Sge { length: 256, ..sge };
@@ -355,7 +355,7 @@ fn a_group_gets_a_copy_each() {
     assert_eq!(node.dropped("qpn_unknown"), 1);
     // One that is gone or in error gets nothing, and disturbs nobody.
     node.engine.destroy_qp(Instant::ZERO, members[0]).unwrap();
-    node.engine.modify_qp(Instant::ZERO, members[2], QpTransition::ToError).unwrap();
+    node.engine.modify_qp(members[2], QpTransition::ToError).unwrap();
     multicast(&node, group(3)).inject(&mut node, b"x");
     let to: Vec<_> = node.take_completions().iter().map(|wc| wc.qpn).collect();
     assert_eq!(to, [members[1]]);
@@ -425,7 +425,7 @@ fn reset_leaves_port_and_groups() {
     let qpn = node.qpn;
     node.engine.attach_multicast(qpn, group).unwrap();
     assert_eq!(node.engine.multicast_groups().count(), 1);
-    node.engine.modify_qp(Instant::ZERO, qpn, QpTransition::ToReset).unwrap();
+    node.engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
     assert_eq!(node.engine.multicast_groups().count(), 0);
     assert_eq!(node.engine.attach_multicast(qpn, group), Err(MulticastError::NoPort));
 }

@@ -2,10 +2,11 @@
 
 use crate::verbs_support::{End, Link, REMOTE, connect, pair, settle};
 use rxe_proto::verbs::{
-    Access, AddressHandle, AhError, AsyncEvent, CompletionQueue, CqError, DeallocPdError, Device, Engine, EngineConfig,
-    FlushLevel, FlushType, Memory, OutOfBounds, Payload, PostError, ProtectionDomain, QpCaps, QpError, QpErrorCause,
-    QpInit, QpInitAttr, QpState, QpType, Qpn, QueuePair, Rc, RecvWr, RegisterError, RemoteAddr, RtrAttr, RtsAttr, Sge,
-    SharedReceiveQueue, SrqError, SrqInitAttr, Transition, Uc, Ud, WcOpcode, WcStatus, WorkRequest,
+    Access, Adapter, AddressHandle, AhError, AnyQueuePair, AsyncEvent, CompletionQueue, CqError, DeallocPdError,
+    Device, DeviceHooks, Engine, EngineConfig, FlushLevel, FlushType, Memory, OutOfBounds, Payload, PostError,
+    ProtectionDomain, QpCaps, QpError, QpErrorCause, QpInit, QpInitAttr, QpState, QpType, Qpn, QueuePair, Rc, RecvWr,
+    RegisterError, RemoteAddr, RtrAttr, RtsAttr, Sge, SharedReceiveQueue, SrqError, SrqInitAttr, Transition, Uc, Ud,
+    WcOpcode, WcStatus, WorkRequest,
 };
 use rxe_proto::{Duration, Instant};
 
@@ -16,7 +17,8 @@ fn handles_cost_no_more_than_their_numbers() {
     assert_eq!(size_of::<QueuePair<Rc>>(), size_of::<Qpn>());
     assert_eq!(size_of::<CompletionQueue>(), 4);
     assert_eq!(size_of::<AddressHandle>(), 4);
-    assert_eq!(size_of::<Device<'_>>(), size_of::<(&mut Engine, Instant)>());
+    assert_eq!(size_of::<AnyQueuePair>(), size_of::<Qpn>());
+    assert_eq!(size_of::<Adapter<'_>>(), size_of::<(&mut Engine, Instant, &mut dyn DeviceHooks)>());
 }
 
 #[test]
@@ -380,7 +382,7 @@ fn what_the_engine_made_has_handles_too() {
         sq_sig_all: false,
     };
     let qpn = engine.create_qp(Instant::ZERO, &init).unwrap();
-    let mut dev = Device::new(&mut engine, Instant::ZERO);
+    let mut dev = Adapter::new(&mut engine, Instant::ZERO);
     assert_eq!(dev.find_qp::<Rc>(qpn), Err(QpError::WrongType(QpType::Uc)));
     let qp = dev.find_qp::<Uc>(qpn).unwrap();
     assert_eq!((qp.qpn(), qp.qp_type()), (qpn, QpType::Uc));

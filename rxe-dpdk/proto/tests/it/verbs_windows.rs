@@ -38,18 +38,18 @@ fn fast_regions_come_and_go() {
     let mut link = Link::new(None);
     let mut dev = link.device(0);
     let pd = dev.alloc_pd();
-    let region = dev.alloc_fast_region(pd, 64).unwrap();
+    let region = dev.alloc_fast_reg_mr(pd, 64).unwrap();
     assert_eq!(region.lkey(), region.rkey());
-    assert_eq!(dev.map_fast_region(region, Memory::heap(65)), Err(FastRegMrError::TooLong));
-    dev.map_fast_region(region, Memory::heap(64)).unwrap();
-    assert!(dev.query_fast_region(region).is_none(), "FREE");
-    let renewed = dev.renew_fast_region(region).unwrap();
-    assert_eq!(dev.map_fast_region(region, Memory::heap(64)), Err(FastRegMrError::Unknown), "the old handle");
-    assert_eq!(dev.renew_fast_region(region), Err(RenewError::Unknown));
-    dev.dereg_fast_region(renewed).unwrap();
-    assert_eq!(dev.dereg_fast_region(renewed), Err(DeregisterError::Unknown));
+    assert_eq!(dev.map_fast_reg_mr(region, Memory::heap(65)), Err(FastRegMrError::TooLong));
+    dev.map_fast_reg_mr(region, Memory::heap(64)).unwrap();
+    assert!(dev.query_fast_reg_mr(region).is_none(), "FREE");
+    let renewed = dev.renew_fast_reg_mr(region).unwrap();
+    assert_eq!(dev.map_fast_reg_mr(region, Memory::heap(64)), Err(FastRegMrError::Unknown), "the old handle");
+    assert_eq!(dev.renew_fast_reg_mr(region), Err(RenewError::Unknown));
+    dev.dereg_fast_reg_mr(renewed).unwrap();
+    assert_eq!(dev.dereg_fast_reg_mr(renewed), Err(DeregisterError::Unknown));
     dev.dealloc_pd(pd).unwrap();
-    assert_eq!(dev.alloc_fast_region(pd, 64), Err(RegisterError::UnknownPd));
+    assert_eq!(dev.alloc_fast_reg_mr(pd, 64), Err(RegisterError::UnknownPd));
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn local_work_requests_take_no_buffers_and_are_flushed_like_others() {
     let qp: QueuePair<Uc> = a.qp(&mut link);
     let mut dev = link.device(0);
     let mw = dev.alloc_mw(a.pd, WindowKind::Type2).unwrap();
-    let region = dev.alloc_fast_region(a.pd, 64).unwrap();
+    let region = dev.alloc_fast_reg_mr(a.pd, 64).unwrap();
     let bind = a.mr.window(.., Access::REMOTE_READ).unwrap();
     let wrs = [
         (WorkRequest::bind_mw(mw, bind), WcOpcode::BindMw),
-        (WorkRequest::fast_register(region, 0, REMOTE), WcOpcode::RegMr),
+        (WorkRequest::fast_reg_mr(region, 0, REMOTE), WcOpcode::RegMr),
         (WorkRequest::local_inv(mw.rkey()), WcOpcode::LocalInv),
     ];
     dev.modify_qp(qp, Transition::to_init(Access::empty())).unwrap();
@@ -174,15 +174,15 @@ fn a_fast_region_lives_from_registration_to_the_peers_invalidation() {
     let [a, b] = &ends;
     let memory = Memory::heap(64);
     let mut dev = link.device(1);
-    let region = dev.alloc_fast_region(b.pd, 64).unwrap();
-    dev.map_fast_region(region, memory.clone()).unwrap();
+    let region = dev.alloc_fast_reg_mr(b.pd, 64).unwrap();
+    dev.map_fast_reg_mr(region, memory.clone()).unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    dev.post_send(peer, WorkRequest::fast_register(region, 0x5000, access).wr_id(1).signaled()).unwrap();
+    dev.post_send(peer, WorkRequest::fast_reg_mr(region, 0x5000, access).wr_id(1).signaled()).unwrap();
     settle(&mut link);
     assert_eq!(b.outcomes(&mut link), [(1, WcOpcode::RegMr, OK)]);
-    let mr = link.device(1).query_fast_region(region).unwrap();
+    let mr = link.device(1).query_fast_reg_mr(region).unwrap();
     assert_eq!((mr.addr(), mr.len(), mr.rkey()), (0x5000, 64, region.rkey()));
-    assert_eq!(link.device(1).map_fast_region(region, Memory::heap(1)), Err(FastRegMrError::NotFree));
+    assert_eq!(link.device(1).map_fast_reg_mr(region, Memory::heap(1)), Err(FastRegMrError::NotFree));
     assert_eq!(write(&mut link, a, qp, mr.remote(8).unwrap()), OK);
     let mut bytes = [0; 4];
     memory.read(8, &mut bytes).unwrap();
@@ -194,6 +194,6 @@ fn a_fast_region_lives_from_registration_to_the_peers_invalidation() {
     let wc = link.completion(1, b.cq).unwrap();
     assert_eq!((wc.wr_id, wc.byte_len, wc.invalidated_rkey), (2, 4, Some(region.rkey())));
     link.completion(0, a.cq).unwrap();
-    assert!(link.device(1).query_fast_region(region).is_none());
+    assert!(link.device(1).query_fast_reg_mr(region).is_none());
     assert_eq!(write(&mut link, a, qp, mr.remote(8).unwrap()), WcStatus::RemAccessErr);
 }

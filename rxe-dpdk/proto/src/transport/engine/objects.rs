@@ -131,7 +131,7 @@ impl Engine {
     /// # Errors
     /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out of
     /// range, [`QpError::Unknown`]. The queue pair is unchanged then.
-    pub fn modify_qp(&mut self, _now: Instant, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
+    pub fn modify_qp(&mut self, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
         let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
         // A datagram queue pair's groups are those of its port, which it may leave by way of RESET.
         let leaves = matches!(transition, QpTransition::ToReset) && qp.common.qp_type == QpType::Ud;
@@ -164,6 +164,12 @@ impl Engine {
         // Only datagram queue pairs are in groups.
         self.groups.remove(qpn);
         Ok(())
+    }
+
+    /// The transport service of a queue pair.
+    #[inline]
+    pub fn qp_type(&self, qpn: Qpn) -> Option<QpType> {
+        self.qps.get(qpn).map(|qp| qp.common.qp_type)
     }
 
     /// Attributes and progress of a queue pair.

@@ -276,7 +276,7 @@ impl Target {
     /// Asks for a connection and brings it up.
     pub fn confirmed(&mut self, theirs: u32) -> ConnId {
         let conn = self.rep_received(theirs);
-        self.cm.confirm(self.now, conn, b"").unwrap();
+        self.cm.confirm(conn, b"").unwrap();
         assert!(matches!(self.sent_one(), CmMessage::Rtu(_)));
         assert_eq!(self.events(), [CmEvent::Established { conn }]);
         conn

@@ -199,7 +199,7 @@ impl Replay {
             }
             CmMessage::Rej(rej) => {
                 if let Some(&conn) = self.ours_by_client.get(&client) {
-                    let _gone = self.cm.reject(r.at, conn, rej.reason, rej.ari(), &rej.private_data);
+                    let _gone = self.cm.reject(conn, rej.reason, rej.ari(), &rej.private_data);
                 }
             }
             CmMessage::Dreq(_) => {

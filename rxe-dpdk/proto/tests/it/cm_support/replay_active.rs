@@ -112,10 +112,10 @@ impl Replay {
                 self.questions.insert(req.request_id, id);
             }
             (CmMessage::Rtu(rtu), Some(conn)) if state == Some(ConnState::RepReceived) => {
-                self.cm.confirm(r.at, conn, &rtu.private_data).unwrap();
+                self.cm.confirm(conn, &rtu.private_data).unwrap();
             }
             (CmMessage::Rej(rej), Some(conn)) if rej.answered == Answered::Rep => {
-                self.cm.reject(r.at, conn, rej.reason, rej.ari(), &rej.private_data).unwrap();
+                self.cm.reject(conn, rej.reason, rej.ari(), &rej.private_data).unwrap();
             }
             // Killed while it waited.
             (CmMessage::Rej(_), Some(conn)) => self.cm.disconnect(r.at, conn).unwrap(),

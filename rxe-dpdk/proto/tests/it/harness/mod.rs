@@ -172,7 +172,7 @@ impl Node {
             QpType::Ud => QpTransition::ToInitDatagram { port: PORT, qkey: QKEY },
             QpType::Rc | QpType::Uc => QpTransition::ToInit { access },
         };
-        self.engine.modify_qp(Instant::ZERO, qpn, transition).unwrap();
+        self.engine.modify_qp(qpn, transition).unwrap();
         qpn
     }
 
@@ -187,7 +187,7 @@ impl Node {
             QpTransition::ToRtrDatagram { path_mtu: agreed.mtu },
             QpTransition::ToRtsDatagram { sq_psn: agreed.sq_psn },
         ] {
-            self.engine.modify_qp(Instant::ZERO, self.qpn, transition).unwrap();
+            self.engine.modify_qp(self.qpn, transition).unwrap();
         }
     }
 
@@ -200,7 +200,7 @@ impl Node {
             max_dest_rd_atomic: agreed.rd_atomic,
             min_rnr_timer: agreed.min_rnr_timer,
         };
-        self.engine.modify_qp(Instant::ZERO, self.qpn, QpTransition::ToRtr(attr)).unwrap();
+        self.engine.modify_qp(self.qpn, QpTransition::ToRtr(attr)).unwrap();
     }
 
     pub fn ready_to_send(&mut self, agreed: &Agreed) {
@@ -211,7 +211,7 @@ impl Node {
             rnr_retry: agreed.rnr_retry,
             max_rd_atomic: agreed.rd_atomic,
         };
-        self.engine.modify_qp(Instant::ZERO, self.qpn, QpTransition::ToRts(attr)).unwrap();
+        self.engine.modify_qp(self.qpn, QpTransition::ToRts(attr)).unwrap();
     }
 
     /// The key of a valid fast region of `len` bytes at address 0, which peers may invalidate.
@@ -243,7 +243,7 @@ impl Node {
     }
 
     pub fn post_flags(&mut self, wr_id: u64, op: SendOp, sges: &[Sge], flags: SendFlags) {
-        self.engine.post_send(Instant::ZERO, self.qpn, &SendWr { wr_id, op, sges, flags }).unwrap();
+        self.engine.post_send(self.qpn, &SendWr { wr_id, op, sges, flags }).unwrap();
     }
 
     pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {

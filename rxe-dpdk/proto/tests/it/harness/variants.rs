@@ -19,7 +19,7 @@ fn with_qp(agreed: Agreed, qp_type: QpType, max_inline_data: u32) -> ScriptedPee
 fn connected(agreed: Agreed, qp_type: QpType, max_inline_data: u32) -> ScriptedPeer {
     let mut peer = with_qp(agreed, qp_type, max_inline_data);
     let node = &mut peer.node;
-    node.engine.modify_qp(Instant::ZERO, node.qpn, QpTransition::ToInit { access: agreed.access }).unwrap();
+    node.engine.modify_qp(node.qpn, QpTransition::ToInit { access: agreed.access }).unwrap();
     node.ready_to_receive(2, Qpn::new(PEER_QPN), &agreed);
     node.ready_to_send(&agreed);
     peer
@@ -44,7 +44,7 @@ pub fn ud(agreed: Agreed, max_inline_data: u32) -> (ScriptedPeer, AhId) {
         QpTransition::ToRtrDatagram { path_mtu: agreed.mtu },
         QpTransition::ToRtsDatagram { sq_psn: agreed.sq_psn },
     ] {
-        node.engine.modify_qp(Instant::ZERO, node.qpn, transition).unwrap();
+        node.engine.modify_qp(node.qpn, transition).unwrap();
     }
     let ah = node.engine.create_ah(node.pd, &path(1, 2)).unwrap();
     (peer, ah)

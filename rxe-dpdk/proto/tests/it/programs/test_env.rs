@@ -194,7 +194,7 @@ impl TestEnv {
         for end in 0..2 {
             let node = &mut self.pair.nodes[end];
             for transition in transitions(program, conn, end) {
-                node.engine.modify_qp(Instant::ZERO, conn.qpns[end], transition).unwrap();
+                node.engine.modify_qp(conn.qpns[end], transition).unwrap();
             }
         }
     }
@@ -320,15 +320,15 @@ impl TestEnv {
                 SendOp::Datagram { ah: self.ahs[end], qpn, qkey, imm: imm(with) }
             }
         };
-        let (now, qpn, wr_id) = (self.pair.now, conn.qpns[end], number(c, index));
+        let (qpn, wr_id) = (conn.qpns[end], number(c, index));
         let node = &mut self.pair.nodes[end];
         if placed.step.inline && placed.step.op.sends_data() && placed.len <= MAX_INLINE {
             let data = gathered(node, &placed.local);
             let wr = SendWr { wr_id, op, sges: &[], flags: placed.step.flags };
-            node.engine.post_send_inline(now, qpn, &wr, &data)
+            node.engine.post_send_inline(qpn, &wr, &data)
         } else {
             let sges = sges(node, &placed.local);
-            node.engine.post_send(now, qpn, &SendWr { wr_id, op, sges: &sges, flags: placed.step.flags })
+            node.engine.post_send(qpn, &SendWr { wr_id, op, sges: &sges, flags: placed.step.flags })
         }
     }
 

@@ -1,0 +1,29 @@
+//! Faults that `rxe-ctl` adds and removes while the target runs.
+
+use std::collections::BTreeMap;
+
+use super::Managed;
+use crate::config::fault_rule;
+
+/// Adds a fault; returns its number.
+pub fn add(managed: &Managed, keys: &BTreeMap<String, String>) -> Result<u32, String> {
+    let rule = fault_rule(keys).map_err(|error| error.to_string())?;
+    let text = rule.to_string();
+    let id = managed.inspector.add_fault(rule).map_err(|error| error.to_string())?;
+    tracing::warn!("rxe-ctl added the fault {id}: {text}");
+    Ok(id)
+}
+
+/// Removes a fault.
+pub fn remove(managed: &Managed, id: u32) -> Result<(), String> {
+    managed.inspector.remove_fault(id).map_err(|error| error.to_string())?;
+    tracing::info!("rxe-ctl removed the fault {id}");
+    Ok(())
+}
+
+/// Removes all faults.
+pub fn clear(managed: &Managed) -> Result<(), String> {
+    managed.inspector.clear_faults().map_err(|error| error.to_string())?;
+    tracing::info!("rxe-ctl removed all faults");
+    Ok(())
+}
