@@ -1,27 +1,27 @@
-//! Requests refused for fault injection: what the peer gets.
+//! Fault injection: how a request is refused.
 
 use crate::wire::NakCode;
 
-/// How a request is refused without a reason of its own.
+/// How a request is refused (fault injection).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RequestRefusal {
-    /// As if no receive were posted: the peer is to come again.
+    /// RNR NAK, as if no receive were posted: the peer retries after the timer.
     NotReady {
         /// The RNR timer code, 0 to 31; see [`rnr_timer`](crate::wire::rnr_timer).
         timer: u8,
     },
-    /// As if the request before it were lost: the peer is to send it again.
+    /// Sequence NAK, as if the request before it were lost: the peer retransmits at once.
     PsnSequence,
-    /// As an invalid request. The queue pair goes to error, as it does in the following.
+    /// NAK invalid request. The queue pair goes to error, as it does for the following ones.
     InvalidRequest,
-    /// As one that may not reach the memory it names.
+    /// NAK remote access error.
     RemoteAccess,
-    /// As one that cannot be carried out for a reason of our own.
+    /// NAK remote operational error.
     RemoteOperational,
 }
 
 impl RequestRefusal {
-    /// What the peer is told by a NAK; `None` where it is told by an RNR NAK.
+    /// The NAK code; `None` for an RNR NAK.
     pub const fn nak_code(self) -> Option<NakCode> {
         match self {
             RequestRefusal::NotReady { .. } => None,

@@ -1,4 +1,4 @@
-//! The engine: all queue pairs of one lcore, driven from outside.
+//! The engine: all queue pairs of one lcore, driven by its caller.
 
 mod destroyed;
 mod keep_alive;
@@ -36,15 +36,14 @@ use destroyed::DestroyedQps;
 /// * commands: [`post_send`](Engine::post_send), [`post_recv`](Engine::post_recv);
 /// * output: [`transmit`](Engine::transmit), [`poll_cq`](Engine::poll_cq), [`poll_event`](Engine::poll_event).
 ///
-/// Input and commands write no packets; they note what is owed, and `transmit` writes it. So all packets of a received
-/// burst are answered together: call `transmit` after each burst and after posting. `now` must not go back.
+/// Input and commands write no packets; they record pending replies and requests, and `transmit` writes them. So all packets of
+/// a received burst are answered together: call `transmit` after each burst and after posting. `now` must not go back.
 ///
-/// Packets, completions and timers of a queue pair are handled here only: an engine has one owner. Others may read its
-/// counters.
+/// An engine has one owner, which makes all calls. Other threads may read its counters.
 #[derive(Debug)]
 pub struct Engine {
     qps: QpTable,
-    /// Queue pairs that are destroyed and still owe something.
+    /// Destroyed queue pairs with pending replies.
     destroyed: DestroyedQps,
     groups: MulticastTable,
     cx: Context,
@@ -79,25 +78,25 @@ impl Engine {
         }
     }
 
-    /// The settings, as brought into range.
+    /// The settings, clamped to their valid ranges.
     pub fn config(&self) -> &EngineConfig {
         &self.cx.config
     }
 
-    /// What the engine counts; to be read from anywhere.
+    /// Counters, readable from any thread.
     pub fn stats(&self) -> &Arc<TransportStats> {
         &self.cx.stats
     }
 
-    /// Packets dropped, by reason; to be read from anywhere.
+    /// Packets dropped, by reason; readable from any thread.
     pub fn drops(&self) -> &Arc<DropCounters> {
         &self.cx.drops
     }
 
-    /// Writes what is owed: replies, READ responses and requests, a quantum for each queue pair in turn, until nothing
-    /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is written; all that for each
-    /// port. Destroyed queue pairs that owe something have a turn before the others. Returns how many packets were written;
-    /// [`wants_transmit`](Engine::wants_transmit) says whether there is more.
+    /// Writes pending replies, READ responses and requests, for each port: one quantum per queue pair, round robin, until none
+    /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is used up. Replies of destroyed
+    /// queue pairs come first. Returns the number of packets written; [`wants_transmit`](Engine::wants_transmit) tells whether
+    /// there are more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
         for port in 0..self.cx.scheduler.ports() {
@@ -133,12 +132,12 @@ impl Engine {
         !self.cx.scheduler.is_empty() || !self.destroyed.is_empty()
     }
 
-    /// When to call [`handle_timeout`](Engine::handle_timeout) at the latest. May be early, never late.
+    /// The deadline for the next call of [`handle_timeout`](Engine::handle_timeout). May be early, never late.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.cx.timers.peek().map(|(at, _)| at)
     }
 
-    /// Acts upon every deadline up to `now`. Call `transmit` afterwards.
+    /// Handles every deadline up to `now`. Call `transmit` afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, slot)) = self.cx.timers.peek() {
             if at > now {
@@ -157,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Takes the oldest event.
+    /// Dequeues the oldest event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.cx.events.pop_front()
     }

@@ -1,4 +1,4 @@
-//! Requests refused on purpose, for tests of initiators.
+//! Fault injection: refused requests.
 
 use crate::time::Instant;
 use crate::transport::{Qpn, RequestRefusal};
@@ -8,12 +8,11 @@ use super::Engine;
 use super::receive::check;
 
 impl Engine {
-    /// Refuses a request on purpose: to be called in place of [`receive`](Engine::receive), and before it when it returns
-    /// false, as it then has done nothing.
+    /// Refuses a request (fault injection). Call it before [`receive`](Engine::receive); if it returns true, the packet has been
+    /// handled, otherwise it had no effect.
     ///
-    /// `choose` is asked only where a refusal makes sense: for an intact request on a reliable connection, with the PSN
-    /// that is expected next. What was refused is not executed. It counts as received, and as dropped for the reason
-    /// `injected`.
+    /// `choose` is called only where a refusal makes sense: for an intact request on a reliable connection, with the
+    /// expected PSN. A refused request is not executed. It counts as received, and as dropped for the reason `injected`.
     #[cold]
     pub fn refuse_request(
         &mut self,
@@ -26,7 +25,7 @@ impl Engine {
         if packet.transport() != Transport::Rc || packet.info().response || qpn == Qpn::MULTICAST {
             return false;
         }
-        // What is wrong with it, `receive` finds too.
+        // `receive` repeats these checks and counts the reason.
         let Ok(qp) = check(&mut self.qps, qpn, port, packet) else { return false };
         if packet.psn() != qp.responder.expected_psn() {
             return false;
