@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hdrhistogram::Histogram;
+use rxe::CliError;
 use rxe_dpdk::service::{Context, EndReason, Listen, QpSpec, Service, ServiceFactory};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::cm::{ConnId, DisconnectReason};
@@ -14,7 +15,6 @@ use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
 
 use crate::load::LONGEST;
-use crate::mistake::Mistake;
 use crate::plan::Length;
 use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, path_mtu, why_not, words_of};
@@ -69,7 +69,7 @@ struct ConnectRate {
 }
 
 impl ConnectRate {
-    fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(pd) = self.pd else { return Ok(()) };
         let plan = &self.session.plan;
         let qp = cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).map_err(broken)?;
@@ -100,7 +100,7 @@ impl ConnectRate {
         }
     }
 
-    fn fail(&mut self, failure: Mistake) {
+    fn fail(&mut self, failure: CliError) {
         self.over = true;
         self.session.end(Err(failure));
     }

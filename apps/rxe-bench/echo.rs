@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use rxe::{CliError, cli_error};
 use rxe_dpdk::eal::{Clock, Eal, Port, PortConfig, PortQueues, RxBurst, RxQueue, TxStage};
 use rxe_proto::Instant;
 use rxe_proto::wire::{MacAddr, PathMtu};
 
 use crate::frames::{self, Stamp, Template};
 use crate::load::LONGEST;
-use crate::mistake::{Mistake, mistake};
 use crate::plan::{Length, Plan};
 use crate::progress::Progress;
 use crate::report::{Latency, Outcome};
@@ -41,16 +41,18 @@ struct Link {
 }
 
 impl Link {
-    fn open(eal: &Eal, stop: &Arc<AtomicBool>) -> Result<(Port, Link), Mistake> {
-        let cannot = |error: rxe_dpdk::eal::EalError| Mistake::new(error.to_string());
+    fn open(eal: &Eal, stop: &Arc<AtomicBool>) -> Result<(Port, Link), CliError> {
+        let cannot = |error: rxe_dpdk::eal::EalError| CliError::new(error.to_string());
         let Some(info) = eal.ports().into_iter().next() else {
-            return mistake!("DPDK found no port: name one before `--`, for example --vdev=net_vhost0,iface=/tmp/sock");
+            return cli_error!(
+                "DPDK found no port: name one before `--`, for example --vdev=net_vhost0,iface=/tmp/sock"
+            );
         };
         let config = PortConfig { promiscuous: true, ..PortConfig::default() };
         let mut port = Port::configure(eal, info.id, &config).map_err(cannot)?;
         let PortQueues { rx, tx } = port.start().map_err(cannot)?;
         let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
-            return mistake!("port {} has no queues", info.name);
+            return cli_error!("port {} has no queues", info.name);
         };
         let (clock, stop) = (Clock::new(eal), Arc::clone(stop));
         let link = Link { clock, mac: port.mac(), mtu: port.mtu(), rx, tx, burst: RxBurst::new(), stop };
@@ -66,8 +68,8 @@ impl Link {
 pub fn reflect(
     eal: &Eal,
     stop: &Arc<AtomicBool>,
-    ready: impl FnOnce(&str) -> Result<(), Mistake>,
-) -> Result<String, Mistake> {
+    ready: impl FnOnce(&str) -> Result<(), CliError>,
+) -> Result<String, CliError> {
     let (_port, mut link) = Link::open(eal, stop)?;
     ready(&format!("ready mac={} mtu={}\n", link.mac, link.mtu))?;
     let (mut reflected, mut refused) = (0u64, 0u64);
@@ -98,7 +100,7 @@ pub fn reflect(
 }
 
 /// Sends frames to a reflector and takes them back.
-pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Vec<Outcome>, Mistake> {
+pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Vec<Outcome>, CliError> {
     let (_port, mut link) = Link::open(eal, stop)?;
     let carried = PathMtu::at_most(usize::from(link.mtu).saturating_sub(OVERHEAD)).unwrap_or(PathMtu::Mtu256);
     let path_mtu = path_mtu(plan, carried)?.bytes();
@@ -107,7 +109,7 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
     let mut run = 0;
     for &size in plan.sizes.iter().filter(|size| plan.sizes.len() == 1 || **size as usize <= path_mtu) {
         if size as usize > path_mtu {
-            return mistake!("a frame holds at most {path_mtu} bytes of a message here: choose a smaller --size");
+            return cli_error!("a frame holds at most {path_mtu} bytes of a message here: choose a smaller --size");
         }
         let mut template = Template::new(link.mac, plan.address.ip, plan.peer.ip(), size as usize);
         let mac = match reflector {
@@ -133,13 +135,13 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
 }
 
 /// Sends single frames to everybody until one comes back. Returns who sent it.
-fn find(link: &mut Link, template: &Template) -> Result<MacAddr, Mistake> {
+fn find(link: &mut Link, template: &Template) -> Result<MacAddr, CliError> {
     let began = link.clock.now();
     let mut next = began;
     loop {
         let now = link.clock.now();
         if link.stopped() || now.saturating_since(began) >= PATIENCE {
-            return mistake!(
+            return cli_error!(
                 "nobody sends frames back: run `rxe-bench reflect` on the other end of the port, with a port of its own"
             );
         }

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use rxe::CliError;
 use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, QpSpec, Service, ServiceFactory};
 use rxe_dpdk::worker::QpCaps;
 use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
@@ -20,7 +21,6 @@ use rxe_proto::{Duration, Instant};
 use crate::bulk::Bulk;
 use crate::control::Control;
 use crate::load::{self, RemoteMemory};
-use crate::mistake::Mistake;
 use crate::perftest::{Exchange, Next};
 use crate::plan::{Length, Protocol, Verb};
 use crate::region::{Directory, place_of};
@@ -152,13 +152,13 @@ struct Initiator {
     /// What the peer said when it refused.
     refusal: Option<String>,
     /// Why it all ends before its time.
-    failure: Option<Mistake>,
+    failure: Option<CliError>,
     /// When something had come back last, and how much by then.
     heard: (Instant, u64),
 }
 
 impl Initiator {
-    fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let plan = &self.session.plan;
         let pd = cx.alloc_pd();
         let memory = cx.alloc_memory(load::local_memory(plan)).map_err(broken)?;
@@ -180,7 +180,7 @@ impl Initiator {
     }
 
     /// Asks for further connections, as far as they may be asked for at once.
-    fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         while self.asked < self.session.plan.connections() as usize && self.asked - self.up < AT_ONCE {
             self.ask_one(cx, self.asked)?;
             self.asked += 1;
@@ -189,7 +189,7 @@ impl Initiator {
     }
 
     /// Asks for the connection at position `index`, with a queue pair of its own.
-    fn ask_one(&mut self, cx: &mut Context<'_>, index: usize) -> Result<(), Mistake> {
+    fn ask_one(&mut self, cx: &mut Context<'_>, index: usize) -> Result<(), CliError> {
         let Some(pd) = self.memory.as_ref().map(MemoryRegion::pd) else { return Ok(()) };
         let plan = &self.session.plan;
         let answers = plan.wants_answers() || plan.verify;
@@ -241,7 +241,7 @@ impl Initiator {
     }
 
     /// Asks again for what was refused for now.
-    fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         for index in std::mem::take(&mut self.again) {
             if index < self.session.plan.connections() as usize {
                 self.ask_one(cx, index)?;
@@ -254,7 +254,7 @@ impl Initiator {
     }
 
     /// Goes on with perftest's exchange.
-    fn talk(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn talk(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(Talk { exchange, control }) = &mut self.talk else { return Ok(()) };
         match exchange.next() {
             Next::Say(message) => control.say(cx, &message).map_err(broken),
@@ -276,7 +276,7 @@ impl Initiator {
     }
 
     /// Something completed on the control connection.
-    fn hear(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), Mistake> {
+    fn hear(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
         let peer = self.session.plan.peer;
         let Some(Talk { exchange, control }) = &mut self.talk else { return Ok(()) };
         if !succeeded(wc).map_err(|why| broken(format!("{peer} is no server of perftest with -R: {why}")))? {
@@ -290,7 +290,7 @@ impl Initiator {
     }
 
     /// All connections are up.
-    fn all_up(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn all_up(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(Talk { exchange, .. }) = &mut self.talk else {
             return if self.session.plan.regions.is_some() { self.list(cx) } else { self.next(cx) };
         };
@@ -300,18 +300,18 @@ impl Initiator {
     }
 
     /// Reads where the numbered regions are, on the first queue pair: the directories that the others were told say the same.
-    fn list(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn list(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let told = self.connections.first().and_then(|first| Some((first.qp, first.remote?)));
         let (Some(count), Some(memory), Some(told)) = (self.session.plan.regions, &self.memory, told) else {
             return Ok(());
         };
         self.stage = Stage::Listing;
-        self.directory = Some(Directory::read(cx, memory.pd(), told, count).map_err(Mistake::new)?);
+        self.directory = Some(Directory::read(cx, memory.pd(), told, count).map_err(CliError::new)?);
         Ok(())
     }
 
     /// The directory has been read.
-    fn listed(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), Mistake> {
+    fn listed(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
         let Some(directory) = self.directory.take() else { return Ok(()) };
         if succeeded(wc).map_err(broken)? {
             self.regions = directory.regions(cx).map_err(broken)?;
@@ -321,7 +321,7 @@ impl Initiator {
     }
 
     /// Begins with the next size, or ends.
-    fn next(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn next(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         if let Some(work) = self.work.take() {
             work.close(cx);
         }
@@ -331,12 +331,12 @@ impl Initiator {
         let mut qps: Vec<_> = self.connections.iter().filter_map(told).collect();
         let others = qps.split_off(qps.len().min(plan.qps as usize));
         if let Some(beside) = plan.beside().filter(|_| self.bulk.is_none()) {
-            self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(Mistake::new)?);
+            self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(CliError::new)?);
         }
         let size = plan.sizes.get(self.next_size).copied();
         let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, &self.regions, local)) {
             Some(Ok(work)) => work,
-            Some(Err(why)) if self.outcomes.is_empty() => return Err(Mistake::new(why)),
+            Some(Err(why)) if self.outcomes.is_empty() => return Err(CliError::new(why)),
             // With `--all`, as far as the memory goes.
             Some(Err(_)) | None => return self.part(cx),
         };
@@ -375,7 +375,7 @@ impl Initiator {
     }
 
     /// From now on it does not count any more.
-    fn measured(&mut self, cx: &mut Context<'_>, since: Instant, before: u64) -> Result<(), Mistake> {
+    fn measured(&mut self, cx: &mut Context<'_>, since: Instant, before: u64) -> Result<(), CliError> {
         let plan = &self.session.plan;
         let Some(work) = &mut self.work else { return Ok(()) };
         let seconds = cx.now().saturating_since(since).as_secs_f64();
@@ -393,7 +393,7 @@ impl Initiator {
     }
 
     /// Goes on when nothing is under way any more.
-    fn drained(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn drained(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         match &self.work {
             // Of SENDs perftest's ends agree on each size anew.
             Some(work) if work.in_flight() == 0 && self.verb == Verb::Send => self.part(cx),
@@ -403,7 +403,7 @@ impl Initiator {
     }
 
     /// All is measured, or all of one size of SENDs.
-    fn part(&mut self, cx: &mut Context<'_>) -> Result<(), Mistake> {
+    fn part(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(Talk { exchange, .. }) = &mut self.talk else {
             self.disconnect(cx);
             return Ok(());
@@ -440,7 +440,7 @@ impl Initiator {
     }
 
     /// Ends it all before its time.
-    fn fail(&mut self, cx: &mut Context<'_>, failure: Mistake) {
+    fn fail(&mut self, cx: &mut Context<'_>, failure: CliError) {
         self.failure.get_or_insert(failure);
         if let Some(work) = &mut self.work {
             work.stop();
@@ -448,7 +448,7 @@ impl Initiator {
         self.disconnect(cx);
     }
 
-    fn check(&mut self, cx: &mut Context<'_>, done: Result<(), Mistake>) {
+    fn check(&mut self, cx: &mut Context<'_>, done: Result<(), CliError>) {
         if let Err(failure) = done {
             self.fail(cx, failure);
         }
@@ -498,7 +498,7 @@ impl Service for Initiator {
         let tells = self.talk.is_some() || self.connection(qp).is_some_and(|connection| connection.remote.is_some());
         let done = if !tells {
             let peer = self.session.plan.peer;
-            Err(Mistake::new(format!("{peer} does not say where its memory is: that is no region service")))
+            Err(CliError::new(format!("{peer} does not say where its memory is: that is no region service")))
         } else if self.up == self.session.plan.connections() as usize {
             self.all_up(cx)
         } else {

@@ -7,57 +7,43 @@
 
 mod bulk;
 mod cli;
-#[path = "../common/command_line.rs"]
-mod command_line;
 mod connect_rate;
 mod control;
 mod echo;
 mod frames;
-#[path = "../common/generate.rs"]
-mod generate;
 mod initiator;
-#[path = "../common/lcores.rs"]
-mod lcores;
 mod load;
-#[path = "../common/mistake.rs"]
-mod mistake;
+mod payload;
 mod perftest;
 mod plan;
 mod progress;
 mod region;
 mod report;
 mod run;
-#[path = "../common/sentence.rs"]
-mod sentence;
 mod session;
-#[path = "../common/signals.rs"]
-mod signals;
+mod values;
 mod verify;
 mod work;
 
 use std::process::ExitCode;
 
-use cli::Command;
-use mistake::Mistake;
+use rxe::{CliError, manual_pages};
 use rxe_dpdk::output;
+
+use cli::Command;
 
 fn main() -> ExitCode {
     let code = match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(mistake) => {
-            // Where standard error is closed or not read nobody can be told, and the exit code says it all the same.
-            output::stderr().enqueue(format!("rxe-bench: {mistake}\n").as_bytes());
-            ExitCode::from(mistake.exit_code())
-        }
+        Err(error) => error.report("rxe-bench", output::stderr()),
     };
     output::finish();
     code
 }
 
-fn run() -> Result<(), Mistake> {
+fn run() -> Result<(), CliError> {
     match cli::parse(std::env::args_os().skip(1))? {
-        Command::Print(text) => run::print(&text),
-        Command::Generate(folder) => generate::generate(cli::command(), &folder).map_err(Mistake::new),
+        Command::Generate(folder) => manual_pages::generate(cli::command(), &folder),
         Command::Run(plan) => run::run(&plan),
     }
 }

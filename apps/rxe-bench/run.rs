@@ -4,6 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rxe::CliError;
+use rxe::lcores;
+use rxe::signals::Signals;
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::output;
 use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
@@ -14,13 +17,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::connect_rate::ConnectRateFactory;
 use crate::initiator::InitiatorFactory;
-use crate::lcores;
-use crate::mistake::Mistake;
 use crate::plan::{Json, Plan, Test};
 use crate::progress::Progress;
 use crate::report::Outcome;
 use crate::session::Session;
-use crate::signals::Signals;
 use crate::{echo, report};
 
 /// PSNs that a queue pair may be ahead: more than a target needs, so that the far end of the link never runs dry.
@@ -29,11 +29,11 @@ const WINDOW: u32 = 256;
 const MAX_CQE: u32 = 1 << 24;
 
 /// Measures, and says what came out.
-pub fn run(plan: &Plan) -> Result<(), Mistake> {
+pub fn run(plan: &Plan) -> Result<(), CliError> {
     log_to_stderr();
     let signals = Signals::install()?;
     let progress = Progress::start(plan);
-    let eal = Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| Mistake::new(error.to_string()))?;
+    let eal = Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
     let outcomes = match (plan.test, plan.test.verb()) {
         (Test::Reflect, _) => {
             // It has its own words.
@@ -62,7 +62,7 @@ pub fn run(plan: &Plan) -> Result<(), Mistake> {
         Some(Json::File(path)) => {
             print(&table)?;
             std::fs::write(path, json)
-                .map_err(|error| Mistake::broken(format!("{} cannot be written: {error}", path.display())))?;
+                .map_err(|error| CliError::failed(format!("{} cannot be written: {error}", path.display())))?;
         }
         None => print(&table)?,
     }
@@ -70,10 +70,10 @@ pub fn run(plan: &Plan) -> Result<(), Mistake> {
 }
 
 /// Figures of no message at all are none: the run has failed, also where others of several sizes have not.
-fn something_measured(plan: &Plan, outcomes: &[Outcome]) -> Result<(), Mistake> {
+fn something_measured(plan: &Plan, outcomes: &[Outcome]) -> Result<(), CliError> {
     let Some(empty) = outcomes.iter().find(|outcome| outcome.messages == 0) else { return Ok(()) };
     let (seconds, size) = (empty.seconds, empty.size);
-    Err(Mistake::broken(match plan.test {
+    Err(CliError::failed(match plan.test {
         Test::ConnectRate => {
             format!("no connection was made and ended within {seconds:.3} s: measure longer with --duration")
         }
@@ -91,7 +91,7 @@ fn serve(
     session: &Session,
     signals: &Signals,
     factory: Box<dyn ServiceFactory>,
-) -> Result<(), Mistake> {
+) -> Result<(), CliError> {
     // What a round through all that is outstanding takes, at a microsecond for each message: with thousands of queue pairs
     // longer than the timeouts, which would send all of it again.
     let round = rxe_proto::Duration::from_micros(u64::from(plan.qps) * u64::from(plan.depth()));
@@ -112,11 +112,11 @@ fn serve(
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
     };
-    let runtime = Runtime::new(eal, config, vec![factory]).map_err(|error| Mistake::new(error.to_string()))?;
+    let runtime = Runtime::new(eal, config, vec![factory]).map_err(|error| CliError::new(error.to_string()))?;
     session.set_stop(runtime.stop_handle());
     let stop = runtime.stop_handle();
     signals.stop(move || stop.stop());
-    let summary = runtime.run().map_err(|error| Mistake::broken(error.to_string()))?;
+    let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
     tracing::debug!("counters:\n{summary}");
     Ok(())
 }
@@ -130,10 +130,10 @@ fn flag(signals: &Signals) -> Arc<AtomicBool> {
 }
 
 /// Writes to standard output at once.
-pub fn print(text: &str) -> Result<(), Mistake> {
+pub fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| Mistake::broken(format!("standard output does not take the results: {error}")))
+    written.map_err(|error| CliError::failed(format!("standard output does not take the results: {error}")))
 }
 
 /// To be called before EAL is started.
@@ -158,7 +158,7 @@ mod tests {
     fn a_run_without_any_message_has_failed() {
         let plan = crate::plan::tests::plan();
         let outcome = |size, messages| Outcome::new(&plan, size, 1024, messages, 0.5);
-        assert_eq!(something_measured(&plan, &[outcome(2, 1), outcome(4, 7)]), Ok(()));
+        assert!(something_measured(&plan, &[outcome(2, 1), outcome(4, 7)]).is_ok());
         let failed = something_measured(&plan, &[outcome(2, 1), outcome(4, 0)]).expect_err("no message");
         assert_eq!(failed.exit_code(), 1);
         assert!(failed.to_string().starts_with("no message of 4 bytes was completed within 0.500 s"), "{failed}");

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::runtime::StopHandle;
 use rxe_dpdk::service::{Connect, EndReason};
 use rxe_proto::cm::ConnectFailure;
@@ -9,7 +10,6 @@ use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 
-use crate::mistake::{Mistake, mistake};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::report::Outcome;
@@ -21,7 +21,7 @@ pub struct Session {
     pub plan: Plan,
     pub progress: Progress,
     stop: OnceLock<StopHandle>,
-    result: Mutex<Option<Result<Vec<Outcome>, Mistake>>>,
+    result: Mutex<Option<Result<Vec<Outcome>, CliError>>>,
 }
 
 impl Session {
@@ -37,13 +37,13 @@ impl Session {
     }
 
     /// The results, when the adapter has ended.
-    pub fn take(&self) -> Result<Vec<Outcome>, Mistake> {
+    pub fn take(&self) -> Result<Vec<Outcome>, CliError> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.unwrap_or_else(|| Err(Mistake::broken("stopped by a signal before all was measured")))
+        result.unwrap_or_else(|| Err(CliError::failed("stopped by a signal before all was measured")))
     }
 
     /// It is over, and the adapter stops. The first result counts.
-    pub fn end(&self, result: Result<Vec<Outcome>, Mistake>) {
+    pub fn end(&self, result: Result<Vec<Outcome>, CliError>) {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result);
         if let Some(stop) = self.stop.get() {
             stop.stop();
@@ -52,8 +52,8 @@ impl Session {
 }
 
 /// Why it cannot be done, when something of ours does not work.
-pub fn broken(why: impl std::fmt::Display) -> Mistake {
-    Mistake::broken(why.to_string())
+pub fn broken(why: impl std::fmt::Display) -> CliError {
+    CliError::failed(why.to_string())
 }
 
 /// A connection from `qp` to the peer.
@@ -74,11 +74,11 @@ pub const OVERHEAD: usize = 84;
 ///
 /// # Errors
 /// The port does not carry what was asked for.
-pub fn path_mtu(plan: &Plan, carried: PathMtu) -> Result<PathMtu, Mistake> {
+pub fn path_mtu(plan: &Plan, carried: PathMtu) -> Result<PathMtu, CliError> {
     match plan.path_mtu {
         Some(asked) if asked > carried => {
             let (asked, carried) = (asked.bytes(), carried.bytes());
-            mistake!(
+            cli_error!(
                 "--mtu {asked}: our port carries a path MTU of {carried} at most: ask for that, or give the port's device \
                  an IP MTU of {} or more",
                 asked + OVERHEAD
@@ -121,24 +121,24 @@ pub fn words_of(rej: &Rej) -> Option<String> {
 }
 
 /// Why there is no connection (any more), in a sentence.
-pub fn why_not(plan: &Plan, reason: EndReason, refusal: Option<&str>) -> Mistake {
+pub fn why_not(plan: &Plan, reason: EndReason, refusal: Option<&str>) -> CliError {
     let peer = plan.peer;
     match (reason, refusal) {
-        (_, Some(text)) => Mistake::new(format!("{peer} refuses: {text}")),
-        (EndReason::NoPath, _) => Mistake::new(format!(
+        (_, Some(text)) => CliError::new(format!("{peer} refuses: {text}")),
+        (EndReason::NoPath, _) => CliError::new(format!(
             "nobody at {} answers: check --peer, --address and that the target runs on the other end of the port",
             peer.ip()
         )),
         (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidServiceId)), _) => {
-            Mistake::new(format!("nobody listens at {peer}: check the port, and which services the target runs"))
+            CliError::new(format!("nobody listens at {peer}: check the port, and which services the target runs"))
         }
-        (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu)), _) => Mistake::new(format!(
+        (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu)), _) => CliError::new(format!(
             "{peer} does not carry our path MTU: choose a smaller one with --mtu, or raise the MTU of the target's port"
         )),
         (EndReason::NotEstablished(ConnectFailure::Timeout), _) => {
-            Mistake::new(format!("{peer} does not answer connection requests: does a RoCE target run there?"))
+            CliError::new(format!("{peer} does not answer connection requests: does a RoCE target run there?"))
         }
-        (reason, _) => Mistake::broken(format!("the connection to {peer} is over: {reason}")),
+        (reason, _) => CliError::failed(format!("the connection to {peer} is over: {reason}")),
     }
 }
 
@@ -152,8 +152,9 @@ mod tests {
     #[test]
     fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
         let asked = |mtu| Plan { path_mtu: mtu, ..plan() };
-        assert_eq!(path_mtu(&asked(None), PathMtu::Mtu2048), Ok(PathMtu::Mtu2048));
-        assert_eq!(path_mtu(&asked(Some(PathMtu::Mtu1024)), PathMtu::Mtu2048), Ok(PathMtu::Mtu1024));
+        let chosen = |asked: &Plan| path_mtu(asked, PathMtu::Mtu2048).ok();
+        assert_eq!(chosen(&asked(None)), Some(PathMtu::Mtu2048));
+        assert_eq!(chosen(&asked(Some(PathMtu::Mtu1024))), Some(PathMtu::Mtu1024));
         let refused = path_mtu(&asked(Some(PathMtu::Mtu4096)), PathMtu::Mtu1024).expect_err("too large");
         assert_eq!(
             refused.to_string(),
@@ -173,7 +174,7 @@ mod tests {
         );
         assert_eq!(
             said(EndReason::Stopping),
-            "the connection to 10.0.0.1:4792 is over: it was never asked for: the adapter stops"
+            "the connection to 10.0.0.1:4792 is over: no request was sent: the adapter stops"
         );
         assert_eq!(
             said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),
@@ -189,8 +190,8 @@ mod tests {
         rej.private_data[..15].copy_from_slice(b"unknown region!");
         let words = words_of(&rej);
         let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::ConsumerDefined));
-        let mistake = why_not(&plan(), reason, words.as_deref());
-        assert_eq!((mistake.to_string().as_str(), mistake.exit_code()), ("10.0.0.1:4792 refuses: unknown region!", 2));
+        let error = why_not(&plan(), reason, words.as_deref());
+        assert_eq!((error.to_string().as_str(), error.exit_code()), ("10.0.0.1:4792 refuses: unknown region!", 2));
         assert_eq!(why_not(&plan(), EndReason::Unacceptable, None).exit_code(), 1);
     }
 }

@@ -19,6 +19,7 @@ use rxe_proto::mem::{Access, MemoryRegion, PdId};
 use rxe_proto::transport::{Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion};
 
 use crate::load::RemoteMemory;
+use crate::payload::{Message, Payload};
 use crate::plan::{Plan, Verb};
 use crate::session::succeeded;
 
@@ -44,6 +45,8 @@ struct Place {
     since: Instant,
     /// Messages so far.
     turn: u64,
+    /// CRC-32C of the present message, where it is checked by digest.
+    digest: u32,
 }
 
 /// All messages under way.
@@ -70,22 +73,7 @@ pub struct Verify {
     refills: bool,
     /// What each message took, while it is measured; without what looks at it.
     pub latency: Option<Histogram<u64>>,
-    wanted: Vec<u8>,
-    found: Vec<u8>,
-}
-
-/// Fills `bytes` with what only the message number `turn` of place number `place` has.
-fn pattern(place: u64, turn: u64, bytes: &mut [u8]) {
-    let mut state = place << 40 ^ turn;
-    for chunk in bytes.chunks_mut(8) {
-        // SplitMix64: every seed has its own sequence.
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut value = state;
-        value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let value = (value ^ value >> 31).to_le_bytes();
-        chunk.copy_from_slice(&value[..chunk.len()]);
-    }
+    payload: Payload,
 }
 
 /// What the FETCH_ADD of a turn adds.
@@ -160,7 +148,7 @@ impl Verify {
         }
         let memory = cx.alloc_memory(2 * (count * u64::from(stride)) as usize).map_err(|error| error.to_string())?;
         let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let place = Place { waits: Waits::Answered, since: Instant::ZERO, turn: 0 };
+        let place = Place { waits: Waits::Answered, since: Instant::ZERO, turn: 0, digest: 0 };
         let cells = Cells::new(count as usize, regions.len());
         Ok(Verify {
             verb,
@@ -178,8 +166,7 @@ impl Verify {
             in_flight: 0,
             refills: true,
             latency: None,
-            wanted: vec![0; size as usize],
-            found: vec![0; size as usize],
+            payload: Payload::new(size),
         })
     }
 
@@ -225,10 +212,9 @@ impl Verify {
         }
         self.left -= 1;
         self.in_flight += 1;
-        let turn = self.places[index].turn;
         let (out, back) = self.offsets(index);
-        pattern(index as u64, turn, &mut self.wanted);
-        self.memory.memory().write(out, &self.wanted).map_err(|error| error.to_string())?;
+        let written = self.payload.write(self.message(index), self.memory.memory(), out);
+        self.places[index].digest = written.map_err(|error| error.to_string())?;
         let waits = match self.verb {
             Verb::Write | Verb::Read => Waits::Written,
             Verb::Atomic => Waits::Added,
@@ -319,23 +305,24 @@ impl Verify {
         Ok(())
     }
 
-    /// Compares what came back to a place with what went out.
+    /// The present message of a place.
+    fn message(&self, index: usize) -> Message {
+        Message { place: index as u64, turn: self.places[index].turn }
+    }
+
+    /// Checks the bytes that came back to a place.
     fn compare(&mut self, index: usize) -> Result<(), String> {
-        let turn = self.places[index].turn;
-        pattern(index as u64, turn, &mut self.wanted);
         let (_, back) = self.offsets(index);
-        let memory = self.memory.memory();
-        memory.read(back, &mut self.found).map_err(|error| error.to_string())?;
-        if let Some(at) = self.wanted.iter().zip(&self.found).position(|(wanted, found)| wanted != found) {
-            return Err(format!(
-                "wrong bytes: byte {at} of message {turn} in place {index} (queue pair {}) is {:#04x}, not {:#04x}",
-                self.lanes[self.lane(index)].0,
-                self.found[at],
-                self.wanted[at]
-            ));
+        let (message, digest) = (self.message(index), self.places[index].digest);
+        let checked = self.payload.check(message, self.memory.memory(), back, digest);
+        match checked.map_err(|error| error.to_string())? {
+            None => Ok(()),
+            Some(difference) => Err(format!(
+                "wrong bytes in message {} of place {index} (queue pair {}): {difference}",
+                message.turn,
+                self.lanes[self.lane(index)].0
+            )),
         }
-        // So that bytes that are never written next time cannot look right.
-        memory.fill(back, self.size as usize, 0).map_err(|error| error.to_string())
     }
 
     /// Compares what a FETCH_ADD returned with what the one before left.
@@ -361,20 +348,6 @@ impl Verify {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_message_has_its_own_bytes() {
-        let bytes = |place, turn| {
-            let mut bytes = [0; 21];
-            pattern(place, turn, &mut bytes);
-            bytes
-        };
-        assert_eq!(bytes(1, 1), bytes(1, 1));
-        let all = [bytes(0, 0), bytes(0, 1), bytes(1, 0), bytes(1, 1)];
-        for (n, one) in all.iter().enumerate() {
-            assert!(one.iter().any(|byte| *byte != 0) && all[n + 1..].iter().all(|other| other != one));
-        }
-    }
 
     #[test]
     fn places_come_by_every_region_and_share_no_cell() {

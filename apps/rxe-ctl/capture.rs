@@ -4,58 +4,59 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use rxe::CliError;
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus, DEFAULT_SNAPLEN};
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 
-use crate::Failure;
-use crate::cli::number;
+use crate::values::qpn;
 
-/// What to do about captures.
+/// The verbs of `capture`.
 #[derive(Subcommand, Debug)]
 pub enum CaptureVerb {
-    /// Write frames to a pcapng file until `capture stop`, or the target's end
+    /// Write frames to a pcapng file until `capture stop`, or until the target ends
     Start {
-        /// The file, which the target writes; what is there is replaced
+        /// The file, written by the target; an existing file is replaced
         #[arg(value_name = "FILE")]
         file: PathBuf,
 
-        /// Only packets of this queue pair of the target, in both directions; 1 has the messages of the connection manager;
-        /// may repeat
-        #[arg(long, value_name = "QPN", value_parser = number)]
+        /// Only packets of this queue pair of the target, in both directions; queue pair 1 has the messages of the connection
+        /// manager; may repeat
+        #[arg(long, value_name = "QPN", value_parser = qpn)]
         qpn: Vec<u32>,
 
         /// Only frames from and to this address; may repeat
         #[arg(long, value_name = "IP")]
         peer: Vec<IpAddr>,
 
-        /// Keep this many bytes of a frame
+        /// Bytes to keep of each frame
         #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_SNAPLEN)]
         snaplen: u32,
 
-        /// End when the file has this size; with --files go on in the next one
+        /// Maximum size of the file: the capture ends there, or with --files continues in the next file
         #[arg(long, value_name = "MIB")]
         size: Option<u32>,
 
-        /// Write FILE_00001, FILE_00002 and so on, and keep this many of them
+        /// Write FILE_00001, FILE_00002 and so on, and keep the latest N
         #[arg(long, value_name = "N", requires = "size")]
         files: Option<u32>,
     },
-    /// End the capture; its file is complete then
+    /// End the capture and complete its file
     Stop,
-    /// The capture that is running, or was the last one
+    /// Show the running capture, or the last one
     Status,
 }
 
-/// Asks for it; returns how the capture is then.
-pub fn run(target: &mut Client, verb: CaptureVerb) -> Result<CaptureStatus, Failure> {
+/// Sends the request; returns the status of the capture.
+pub fn run(target: &mut Client, verb: CaptureVerb) -> Result<CaptureStatus, CliError> {
     let request = match verb {
         CaptureVerb::Start { file, qpn: qpns, peer: peers, snaplen, size, files } => {
-            // The target may be in another folder than we are.
-            let file = std::path::absolute(&file)
-                .map_err(|error| Failure::Mistake(format!("{} is no file ({error}): name one", file.display())))?;
+            // The target's working directory may be another one.
+            let file = std::path::absolute(&file).map_err(|error| {
+                CliError::new(format!("'{}' cannot be a file ({error}): name a file to write", file.display()))
+            })?;
             let settings = CaptureSettings { file, qpns, peers, snaplen, size, files };
-            settings.check().map_err(Failure::Mistake)?;
+            settings.check().map_err(CliError::new)?;
             Request::CaptureStart { settings }
         }
         CaptureVerb::Stop => Request::CaptureStop,
@@ -64,7 +65,7 @@ pub fn run(target: &mut Client, verb: CaptureVerb) -> Result<CaptureStatus, Fail
     Ok(target.ask(&request)?)
 }
 
-/// One line on what it does, and one on what came of it.
+/// One line with file and filters, one with the counts, and one with the reason if the capture has ended.
 pub fn show(status: &CaptureStatus) -> String {
     let CaptureStatus { running, settings, file, seconds, frames, bytes, lost, ended } = status;
     let mut text = if *running { format!("capturing to {}", file.display()) } else { format!("{}", file.display()) };

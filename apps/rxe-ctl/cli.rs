@@ -3,20 +3,23 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use crate::capture::CaptureVerb;
 use crate::fault::FaultVerb;
+use crate::top::SortBy;
+use crate::values::{qpn, seconds};
 
 const AFTER_HELP: &str = "\
-Queue pair numbers may be written decimal or as 0x11. With --json every verb prints JSON instead, times in nanoseconds \
-where the name ends in _ns. Exit codes: 0, 1 when the target breaks off or `link --check` finds a port DOWN, 2 when it cannot be asked or says no.";
+Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb prints JSON; names that end in _ns are times \
+in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or `link --check` finds a port DOWN; 2 if \
+the command line is wrong, no target can be reached, or the target refuses the request.";
 
-/// Look inside a running rxe-target
+/// Inspect and control a running rxe-target
 #[derive(Parser, Debug)]
 #[command(name = "rxe-ctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 pub struct Cli {
-    /// The target with this --file-prefix [default: the only one that is running]
+    /// Use the target with this --file-prefix [default: the only target that is running]
     #[arg(long, global = true, value_name = "PREFIX")]
     pub file_prefix: Option<String>,
 
@@ -28,91 +31,91 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// What to do.
+/// The verbs.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// The device, as ibv_devices lists it
     Devices,
     /// The device and its ports, as ibv_devinfo prints them
     Devinfo {
-        /// Limits and addresses too
+        /// Show limits and addresses
         #[arg(short, long)]
         verbose: bool,
     },
     /// The state of the ports, as `rdma link` prints it
     Link {
-        /// Addresses, MTU, driver and counters of the device too
+        /// Show addresses, MTU, driver and the device's counters
         #[arg(short, long)]
         details: bool,
 
-        /// Exit with 1 when a port is not ACTIVE, and say why
+        /// Exit with code 1 if a port is not ACTIVE, and say why
         #[arg(long)]
         check: bool,
     },
-    /// How many objects there are, as `rdma resource` prints it
+    /// Number of objects, as `rdma resource` prints it
     Resource {
-        /// Lcore by lcore
+        /// Show each lcore
         #[arg(short, long)]
         details: bool,
     },
-    /// Queue pairs, or all about one: state, peer, PSNs, what is outstanding, retries, what it waits for
+    /// List queue pairs, or show one in detail: state, peer, PSNs, outstanding packets, retries, what it waits for
     Qp {
-        /// Its number
-        #[arg(value_name = "QPN", value_parser = number)]
+        /// Queue pair number
+        #[arg(value_name = "QPN", value_parser = qpn)]
         qpn: Option<u32>,
     },
-    /// Memory regions and windows. Keys are secrets: who knows one may reach the memory
+    /// Memory regions and windows. Keep the keys secret: a peer that knows a key may access the memory
     ///
     /// Numbered regions, of which a target may have very many, share a row; with --json each has its own entry.
     Mr,
     /// Connections of the connection manager
     Connections,
-    /// Counters: those of Linux' soft-RoCE (rdma_rxe) under their names, then ours
+    /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters
     Stat {
-        /// Those that are zero too
+        /// Include counters that are zero
         #[arg(short, long)]
         all: bool,
     },
     /// Dropped packets by reason
     Drops {
-        /// Reasons that never were too
+        /// Include reasons with a zero count
         #[arg(short, long)]
         all: bool,
     },
-    /// The services, where they listen and what they have done
+    /// The services, their listeners and counters
     Services,
-    /// Rates per lcore, service and queue pair, again and again; q quits
+    /// Rates per lcore, service and queue pair, updated at an interval; q quits
     ///
-    /// BUSY% is the part of an lcore's turns that found work. Packets of a queue pair are those of requests, READ responses
-    /// included, that are done with: RX of the peer's requests, TX of ours.
+    /// BUSY% is the share of an lcore's poll loop iterations that found work. A queue pair's packets are those of completed
+    /// requests, READ responses included: RX for requests of the peer, TX for requests of the target.
     Top {
-        /// Print one interval as text, and exit
+        /// Print the rates of one interval as text, and exit
         #[arg(long)]
         once: bool,
 
-        /// How long an interval is, in seconds
+        /// Interval in seconds
         #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         interval: Duration,
 
-        /// What queue pairs are sorted by
+        /// Order of the queue pairs, largest first
         #[arg(long, value_enum, default_value_t = SortBy::Packets)]
         sort: SortBy,
     },
-    /// End the connection of a queue pair; one without a connection goes to the error state
+    /// Disconnect a queue pair; one without a connection goes to the error state
     Disconnect {
-        /// Its number
-        #[arg(value_name = "QPN", value_parser = number)]
+        /// Queue pair number
+        #[arg(value_name = "QPN", value_parser = qpn)]
         qpn: u32,
     },
-    /// Write frames to a file, with what came of each, for Wireshark or tshark
+    /// Capture frames and their outcome in a file for Wireshark or tshark
     ///
-    /// The target writes it: give it a place that the target may write to. Frames that were dropped say why in their
-    /// packet comment.
+    /// The target writes the file, so its user needs write access there. The packet comment of a dropped frame names the
+    /// reason.
     Capture {
         #[command(subcommand)]
         what: CaptureVerb,
     },
-    /// Faults made on purpose, to see how an initiator takes them
+    /// Inject faults, to test how an initiator handles them
     Fault {
         #[command(subcommand)]
         what: FaultVerb,
@@ -122,7 +125,7 @@ pub enum Verb {
         #[command(subcommand)]
         what: Setting,
     },
-    /// Write manual pages and shell completions into a folder
+    /// Write manual pages and shell completions to a folder
     #[command(hide = true)]
     Generate {
         /// The folder
@@ -130,44 +133,14 @@ pub enum Verb {
     },
 }
 
-/// What can be changed.
+/// The settings that can be changed.
 #[derive(Subcommand, Debug)]
 pub enum Setting {
-    /// What is logged from now on
+    /// Log level
     Log {
-        /// The least important messages: error, warn, info, debug or trace
+        /// Minimum severity: error, warn, info, debug or trace
         level: String,
     },
-}
-
-/// What queue pairs are sorted by, the most first.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SortBy {
-    /// Packets in both directions
-    Packets,
-    /// Retries
-    Retries,
-    /// Packets without an answer
-    Outstanding,
-}
-
-/// A queue pair number.
-pub fn number(text: &str) -> Result<u32, String> {
-    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u32::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    match number {
-        Ok(number) if number < 1 << 24 => Ok(number),
-        _ => Err("queue pair numbers go from 0 to 0xffffff".to_owned()),
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("it goes from 0.1 to 3600".to_owned()),
-    }
 }
 
 #[cfg(test)]
@@ -179,13 +152,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn numbers_come_in_both_spellings() {
-        assert_eq!((number("17"), number("0x11")), (Ok(17), Ok(17)));
-        assert!(number("0x1000000").is_err() && number("x").is_err());
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        assert!(seconds("0").is_err() && seconds("NaN").is_err());
     }
 }

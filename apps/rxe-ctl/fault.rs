@@ -1,108 +1,108 @@
-//! Faults made on purpose: what `rxe-ctl fault` is told, asks for, and shows.
+//! The verb `fault`.
 
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand, ValueEnum};
+use rxe::CliError;
 use rxe_inspect::client::Client;
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::Request;
 
-use crate::Failure;
+use crate::output::{done, json_or_text};
 use crate::table::{Align, Table};
-use crate::verbs::{done, either};
 
-/// What to do about faults.
+/// The verbs of `fault`.
 #[derive(Subcommand, Debug)]
 pub enum FaultVerb {
-    /// Make a fault from now on; prints its number
+    /// Add a fault and print its number
     Add(Box<AddFault>),
-    /// The faults in force: what each says, how many frames it was for, and to how many of these it happened
+    /// List the active faults: rule, frames matched, and frames hit
     List,
-    /// End a fault
+    /// Remove a fault
     Remove {
-        /// Its number
+        /// Number of the fault
         id: u32,
     },
-    /// End all faults, those of the configuration file and of --fault too
+    /// Remove all faults, those of the configuration file and of --fault included
     Clear,
 }
 
-/// What happens.
+/// The fault.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// The frame is lost
+    /// Drop the frame
     Drop,
-    /// It comes twice
+    /// Deliver the frame twice
     Duplicate,
-    /// It is held back until one to four later ones have come, or a millisecond is over
+    /// Hold the frame back until one to four later frames have passed, or for a millisecond
     Reorder,
-    /// It is late by VALUE, as 500us
+    /// Delay the frame by VALUE, for example 500us
     Delay,
-    /// One bit behind the Ethernet header is flipped
+    /// Flip one bit after the Ethernet header
     Corrupt,
-    /// One bit of its payload is flipped
+    /// Flip one bit of the payload
     CorruptPayload,
-    /// One bit of its ICRC is flipped
+    /// Flip one bit of the ICRC
     CorruptIcrc,
-    /// It is marked as having met congestion
+    /// Mark the frame as Congestion Experienced
     Ecn,
-    /// The request is refused: VALUE is psn-sequence, invalid-request, remote-access or remote-operational
+    /// Refuse the request with a NAK: VALUE is psn-sequence, invalid-request, remote-access or remote-operational
     Nak,
-    /// The request is refused for now: VALUE is how long, as a time or the code of the timer [default: 640us]
+    /// Refuse the request with an RNR NAK: VALUE is its timer, a time or a timer code [default: 640us]
     Rnr,
 }
 
-/// A fault to make.
+/// A fault to add.
 #[derive(Args, Debug)]
 pub struct AddFault {
-    /// What happens
+    /// The fault
     #[arg(value_enum)]
     action: Action,
 
-    /// What there is to say of delay, nak and rnr
+    /// Parameter of delay, nak and rnr
     value: Option<String>,
 
-    /// To frames from the wire (rx) or to it (tx) [default: rx]
+    /// Match frames from the wire (rx) or to the wire (tx) [default: rx]
     #[arg(long, value_name = "rx|tx")]
     direction: Option<String>,
 
-    /// To frames with this opcode, as "RC SEND_ONLY"; without the transport to all of that name, and to several by how
-    /// their names begin, as READ_RESPONSE. More than one separated by commas
+    /// Match frames with this opcode, for example "RC SEND_ONLY". Without the transport: the opcode of every transport. The
+    /// start of a name matches all opcodes that begin with it, for example READ_RESPONSE. Separate several with commas
     #[arg(long, value_name = "NAME[,NAME]...")]
     opcode: Option<String>,
 
-    /// To frames for this queue pair: from the wire it is ours, to the wire the peer's
+    /// Match frames with this destination queue pair: the target's for rx, the peer's for tx
     #[arg(long)]
     qpn: Option<String>,
 
-    /// To frames with these PSNs, across the wrap if the first is the larger one
+    /// Match frames with a PSN in this range, which wraps if FIRST is larger than LAST
     #[arg(long, value_name = "FIRST-LAST")]
     psn: Option<String>,
 
-    /// How often, from 0 to 1 [default: 1]
+    /// Probability for each matched frame, from 0 to 1 [default: 1]
     #[arg(long, value_name = "SHARE")]
     probability: Option<String>,
 
-    /// How many times at most [default: without end]
+    /// Maximum number of hits [default: unlimited]
     #[arg(long)]
     count: Option<String>,
 
-    /// What the choices follow from: the same frames meet the same fault again [default: 0]
+    /// Seed of the random choices: the same seed and frames give the same faults [default: 0]
     #[arg(long)]
     seed: Option<String>,
 
-    /// Of delay: and late by up to this much more
+    /// Random additional delay, up to this time (delay only)
     #[arg(long, value_name = "TIME")]
     jitter: Option<String>,
 
-    /// To RoCE frames only, or to all [default: roce]
+    /// Match RoCE frames only, or all frames [default: roce]
     #[arg(long, value_name = "roce|all")]
     frames: Option<String>,
 }
 
 impl AddFault {
     /// The keys of the rule and their values.
-    fn keys(&self) -> Result<BTreeMap<String, String>, Failure> {
+    fn keys(&self) -> Result<BTreeMap<String, String>, CliError> {
         let name = self.action.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let value_key = match self.action {
             Action::Delay => Some("delay"),
@@ -111,7 +111,7 @@ impl AddFault {
             _ => None,
         };
         if let (None, Some(value)) = (value_key, &self.value) {
-            return Err(Failure::Mistake(format!("there is nothing to say of '{name}': leave '{value}' out")));
+            return Err(CliError::new(format!("the fault '{name}' takes no value: leave '{value}' out")));
         }
         let given = [
             ("action", Some(&name)),
@@ -130,16 +130,16 @@ impl AddFault {
     }
 }
 
-/// Does what the command line says; returns what is to be printed.
-pub fn run(target: &mut Client, verb: &FaultVerb, json: bool) -> Result<String, Failure> {
+/// Carries out the verb; returns the text to print.
+pub fn run(target: &mut Client, verb: &FaultVerb, json: bool) -> Result<String, CliError> {
     match verb {
         FaultVerb::Add(fault) => {
             let id: u32 = target.ask(&Request::AddFault { rule: fault.keys()? })?;
-            either(json, &id, |id| format!("{id}\n"))
+            Ok(json_or_text(json, &id, |id| format!("{id}\n")))
         }
         FaultVerb::List => {
             let faults: Vec<Fault> = target.ask(&Request::Faults)?;
-            either(json, &faults, |faults| show(faults))
+            Ok(json_or_text(json, &faults, |faults| show(faults)))
         }
         FaultVerb::Remove { id } => {
             target.tell(&Request::RemoveFault { id: *id })?;
@@ -176,19 +176,21 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Verb};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        fault: AddFault,
+    }
 
     fn keys(line: &str) -> Result<String, String> {
-        let cli = Cli::try_parse_from(["rxe-ctl", "fault", "add"].into_iter().chain(line.split(' ')));
-        let Verb::Fault { what: FaultVerb::Add(fault) } = cli.map_err(|error| error.to_string())?.verb else {
-            panic!("{line}");
-        };
-        let keys = fault.keys().map_err(|failure| failure.to_string())?;
+        let line = Line::try_parse_from(["add"].into_iter().chain(line.split(' ')));
+        let keys = line.map_err(|error| error.to_string())?.fault.keys().map_err(|error| error.to_string())?;
         Ok(keys.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" "))
     }
 
     #[test]
-    fn what_is_given_is_asked_for() {
+    fn options_become_the_keys_of_a_rule() {
         for (line, asked) in [
             ("drop", "action=drop"),
             ("corrupt-icrc --direction tx --count 3", "action=corrupt-icrc count=3 direction=tx"),
@@ -202,7 +204,7 @@ mod tests {
         ] {
             assert_eq!(keys(line), Ok(asked.to_owned()));
         }
-        assert_eq!(keys("drop it"), Err("there is nothing to say of 'drop': leave 'it' out".to_owned()));
+        assert_eq!(keys("drop it"), Err("the fault 'drop' takes no value: leave 'it' out".to_owned()));
         assert!(keys("lose").is_err_and(|said| said.contains("corrupt-payload")));
     }
 

@@ -1,18 +1,18 @@
 //! Plain text tables.
 
-/// Which way a column is lined up.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
     Left,
     Right,
 }
 
-/// Rows under a heading, as text.
+/// A table of text cells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
-    /// Title of the whole, shown where there are several.
+    /// Title, shown where there are several tables.
     pub title: String,
-    /// The columns.
+    /// Headings and alignments.
     pub columns: Vec<(&'static str, Align)>,
     /// The cells.
     pub rows: Vec<Vec<String>>,
@@ -23,7 +23,7 @@ impl Table {
         Table { title: title.to_owned(), columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// How wide each column is.
+    /// Width of each column in characters.
     pub fn widths(&self) -> Vec<usize> {
         let width = |(column, (heading, _)): (usize, &(&str, Align))| {
             let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

@@ -2,37 +2,38 @@
 
 use std::io::ErrorKind;
 
+use rxe::CliError;
 use rxe_inspect::client::Client;
 use rxe_inspect::socket;
 
-use crate::Failure;
-
-/// Calls the target with this `--file-prefix`, or the only one that is running.
-pub fn find(prefix: Option<&str>) -> Result<Client, Failure> {
+/// Connects to the target with this `--file-prefix`, or the only one that is running.
+pub fn find(prefix: Option<&str>) -> Result<Client, CliError> {
     let prefix = match prefix {
         Some(prefix) => prefix.to_owned(),
-        None => only_one(socket::running()).map_err(Failure::Mistake)?,
+        None => only_one(socket::running()).map_err(CliError::new)?,
     };
     let path = socket::path(&prefix);
     if prefix.contains('/') || matches!(prefix.as_str(), "" | "." | "..") {
-        return Err(Failure::Mistake(format!("'{prefix}' is no --file-prefix: give the one of the target")));
+        return Err(CliError::new(format!(
+            "--file-prefix '{prefix}' is not valid: use the one that the target was started with"
+        )));
     }
-    // Whose folder it is says who answers there.
+    // In another user's folder anyone could answer.
     if let Err(error) = socket::check_folder(&socket::base())
         && error.kind() == ErrorKind::PermissionDenied
     {
-        return Err(Failure::Mistake(format!("{error}: have it removed, then start the target again")));
+        return Err(CliError::new(format!("{error}: remove it, then start the target again")));
     }
     Client::connect(&path).map_err(|error| {
         let path = path.display();
-        Failure::Mistake(match error.kind() {
+        CliError::new(match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                format!("no target with --file-prefix {prefix} is running: there is nobody behind {path}")
+                format!("no target with --file-prefix {prefix} is running: nothing listens on {path}")
             }
             ErrorKind::PermissionDenied => {
-                format!("{path} is another user's: run rxe-ctl as the user that runs the target")
+                format!("{path} belongs to another user: run rxe-ctl as the user of the target")
             }
-            _ => format!("the target cannot be reached by {path} ({error})"),
+            _ => format!("the target cannot be reached on {path} ({error})"),
         })
     })
 }
@@ -45,7 +46,7 @@ fn only_one(mut running: Vec<String>) -> Result<String, String> {
             Err(format!("several targets are running ({all}): choose one with --file-prefix"))
         }
         (None, _) => {
-            Err("no target is running that can be asked: start rxe-target, as the same user as rxe-ctl".to_owned())
+            Err("no target of this user is running: start rxe-target as the user that runs rxe-ctl".to_owned())
         }
     }
 }
@@ -55,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_taken_and_anything_else_is_a_sentence() {
+    fn only_a_single_running_target_is_chosen() {
         let only = |names: &[&str]| only_one(names.iter().map(|name| (*name).to_owned()).collect());
         assert_eq!(only(&["rte"]), Ok("rte".to_owned()));
         assert_eq!(
             only(&["a", "b", "c"]),
             Err("several targets are running (a, b, c): choose one with --file-prefix".to_owned())
         );
-        assert!(only(&[]).unwrap_err().starts_with("no target is running"));
+        assert!(only(&[]).unwrap_err().starts_with("no target of this user is running"));
     }
 }

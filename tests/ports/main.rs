@@ -14,6 +14,7 @@ mod link;
 mod mistakes;
 mod operate;
 mod output;
+mod quick_start;
 mod start;
 mod veth;
 

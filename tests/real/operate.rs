@@ -70,7 +70,7 @@ pub fn run(report: &mut Report, world: &World) {
     let Some(()) = report.fixture("a configuration", || configure(world, &config)) else { return };
     report.case("--check-config", String::new, || {
         let done = process::run(Command::new(target_binary()).arg("--check-config").arg(&config), LIMIT)?;
-        expect(done, "--check-config", "is right")
+        expect(done, "--check-config", "configuration OK")
     });
     let Some(mut target) = report.fixture("the unit's ExecStart", || start(&unit, world, &config)) else { return };
     report.case(

@@ -1,19 +1,19 @@
-//! Two looks at a target, and what happened between them.
+//! Rates between two snapshots.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use rxe::CliError;
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{CounterGroup, Device, Qp, Service};
 use serde::Serialize;
 
-use crate::Failure;
-use crate::cli::SortBy;
+use super::SortBy;
 
-/// What a target says at one moment.
-pub struct Look {
+/// The state and counters of a target at one time.
+pub struct Snapshot {
     at: Instant,
     device: Device,
     counters: Vec<CounterGroup>,
@@ -21,10 +21,10 @@ pub struct Look {
     qps: Vec<Qp>,
 }
 
-impl Look {
-    /// Asks for all of it.
-    pub fn take(target: &mut Client) -> Result<Look, Failure> {
-        Ok(Look {
+impl Snapshot {
+    /// Requests all of it from the target.
+    pub fn take(target: &mut Client) -> Result<Snapshot, CliError> {
+        Ok(Snapshot {
             at: Instant::now(),
             device: target.ask(&Request::Device)?,
             counters: target.ask(&Request::Counters)?,
@@ -44,18 +44,18 @@ impl Look {
     }
 }
 
-/// What happened between two looks, per second.
+/// Changes between two snapshots, per second.
 #[derive(Debug, Serialize)]
 pub struct Rates {
     /// The device.
     pub device: String,
-    /// Seconds that it has been up.
+    /// Uptime of the target in seconds.
     pub uptime: u64,
-    /// How long the looks are apart.
+    /// Time between the snapshots.
     pub seconds: f64,
-    /// Lcore by lcore.
+    /// Rates of each lcore.
     pub lcores: Vec<LcoreRate>,
-    /// Services that have queue pairs or counted something, the busiest first.
+    /// Services with queue pairs or a counter above zero, busiest first.
     pub services: Vec<ServiceRate>,
     /// Queue pairs, sorted.
     pub qps: Vec<QpRate>,
@@ -65,7 +65,7 @@ pub struct Rates {
 #[derive(Debug, Serialize)]
 pub struct LcoreRate {
     pub lcore: u32,
-    /// The part of its turns that found work, in percent.
+    /// Share of poll loop iterations that found work, in percent.
     pub busy: f64,
     pub rx_pps: f64,
     pub tx_pps: f64,
@@ -100,7 +100,7 @@ pub struct QpRate {
     pub lcore: u32,
     /// Packets of the peer's requests, READ responses included.
     pub rx_pps: f64,
-    /// Packets of our requests that have their answer, READ responses included.
+    /// Packets of our acknowledged requests, READ responses included.
     pub tx_pps: f64,
     pub sends: f64,
     pub recvs: f64,
@@ -110,8 +110,8 @@ pub struct QpRate {
 }
 
 impl Rates {
-    /// What happened from `before` to `after`.
-    pub fn between(before: &Look, after: &Look, sort: SortBy) -> Rates {
+    /// The rates from `before` to `after`.
+    pub fn between(before: &Snapshot, after: &Snapshot, sort: SortBy) -> Rates {
         let seconds = (after.at - before.at).max(Duration::from_millis(1)).as_secs_f64();
         let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
         let lcores = after.device.lcores.iter().map(|&lcore| {
@@ -132,7 +132,7 @@ impl Rates {
         });
         let old: HashMap<u32, &Qp> = before.qps.iter().map(|qp| (qp.lqpn, qp)).collect();
         let qps = after.qps.iter().map(|qp| {
-            // A queue pair that is new, or stands for another peer now, has not been seen at work yet.
+            // A queue pair that is new, or reused for another peer, starts at zero.
             let was = old.get(&qp.lqpn).filter(|was| was.rqpn == qp.rqpn && was.peer == qp.peer).copied().unwrap_or(qp);
             QpRate {
                 lqpn: qp.lqpn,
@@ -163,9 +163,9 @@ impl Rates {
         rates
     }
 
-    /// Sorts the queue pairs, the most first.
+    /// Sorts the queue pairs, largest first.
     pub fn sort(&mut self, by: SortBy) {
-        // Rates are never NaN, and thousandths tell enough apart.
+        // Rates are never NaN, and a resolution of 0.001 is enough.
         let thousandths = |rate: f64| (1000.0 * rate) as u64;
         self.qps.sort_by_key(|qp| {
             let key = match by {
@@ -178,12 +178,12 @@ impl Rates {
     }
 }
 
-/// The sum; 0 of none. `Iterator::sum` of no numbers is -0, which would be printed so.
+/// The sum. `Iterator::sum` of no numbers is -0.0, which would be printed with its sign.
 fn total(rates: impl Iterator<Item = f64>) -> f64 {
     rates.fold(0.0, |sum, rate| sum + rate)
 }
 
-fn services(before: &Look, after: &Look, qps: &[QpRate], seconds: f64) -> Vec<ServiceRate> {
+fn services(before: &Snapshot, after: &Snapshot, qps: &[QpRate], seconds: f64) -> Vec<ServiceRate> {
     let counter = |services: &[Service], service: &str, name: &str| {
         let service = services.iter().find(|s| s.name == service)?;
         service.counters.iter().find(|c| c.name == name).map(|c| c.value)
@@ -221,9 +221,9 @@ mod tests {
 
     use super::*;
 
-    fn look() -> Look {
+    fn snapshot() -> Snapshot {
         let counter = Counter { name: "connections".to_owned(), value: 1 };
-        Look {
+        Snapshot {
             at: Instant::now(),
             device: Device { lcores: vec![0], ..Device::default() },
             counters: Vec::new(),
@@ -234,9 +234,9 @@ mod tests {
 
     #[test]
     fn no_rate_of_an_idle_target_is_negative() {
-        let (before, after) = (look(), look());
+        let (before, after) = (snapshot(), snapshot());
         let rates = Rates::between(&before, &after, SortBy::Packets);
-        assert_eq!(rates.services.len(), 1, "a service that counted something");
+        assert_eq!(rates.services.len(), 1, "a service with a counter above zero");
         let json = serde_json::to_string(&rates).expect("JSON");
         let text = super::super::view::text(&rates);
         assert!(!json.contains("-0") && !text.contains("-0"), "{json}\n{text}");

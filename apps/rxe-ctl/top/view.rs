@@ -1,4 +1,4 @@
-//! Rates as text and on a terminal: the same tables.
+//! Rates as text and on a terminal, in the same tables.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout};
@@ -6,11 +6,11 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table as Widget};
 
+use super::SortBy;
 use super::rates::Rates;
-use crate::cli::SortBy;
 use crate::table::{Align, Table};
 
-/// How many queue pairs text shows.
+/// Maximum number of queue pairs in text output.
 const TEXT_QPS: usize = 40;
 
 /// A rate in at most five characters: 999, 1.23k, 45.6M.
@@ -122,7 +122,7 @@ pub fn draw(frame: &mut Frame<'_>, rates: &Rates, sort: SortBy) {
     let tables = tables(rates);
     let [head, lcores, services, qps, foot] = Layout::vertical([
         Constraint::Length(1),
-        // Border and heading around the rows; the queue pairs get what is left.
+        // Rows with border and heading; the queue pairs use the remaining lines.
         Constraint::Length(3 + tables[0].rows.len().min(16) as u16),
         Constraint::Length(3 + tables[1].rows.len().min(16) as u16),
         Constraint::Min(4),

@@ -4,24 +4,24 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rxe::{CliError, cli_error};
 use rxe_inspect::capture::{CaptureSettings, DEFAULT_SNAPLEN};
 use serde::Deserialize;
 
-use super::settings::Sourced;
+use super::sourced::Sourced;
 use super::values::Text;
-use crate::mistake::{Mistake, mistake};
 
-/// What `--capture` names: a file, whose place is from now on the same wherever the target is.
+/// File of `--capture`, as an absolute path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CaptureFile(pub PathBuf);
 
 impl FromStr for CaptureFile {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<CaptureFile, Mistake> {
+    fn from_str(text: &str) -> Result<CaptureFile, CliError> {
         match std::path::absolute(text) {
             Ok(path) => Ok(CaptureFile(path)),
-            Err(error) => mistake!("'{text}' is no file ({error}): name one to write to, as /tmp/rxe.pcapng"),
+            Err(error) => cli_error!("'{text}' cannot be a file ({error}): name a file to write, as /tmp/rxe.pcapng"),
         }
     }
 }
@@ -31,12 +31,12 @@ impl FromStr for CaptureFile {
 struct Number(u32);
 
 impl FromStr for Number {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Number, Mistake> {
+    fn from_str(text: &str) -> Result<Number, CliError> {
         match text.parse() {
             Ok(number) => Ok(Number(number)),
-            Err(_) => mistake!("'{text}' is not a whole number from 0 to {}", u32::MAX),
+            Err(_) => cli_error!("'{text}' is not a whole number from 0 to {}", u32::MAX),
         }
     }
 }
@@ -46,21 +46,21 @@ impl FromStr for Number {
 struct Peer(IpAddr);
 
 impl FromStr for Peer {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Peer, Mistake> {
+    fn from_str(text: &str) -> Result<Peer, CliError> {
         match text.parse() {
             Ok(ip) => Ok(Peer(ip)),
-            Err(_) => mistake!("'{text}' is not an IP address"),
+            Err(_) => cli_error!("'{text}' is not an IP address"),
         }
     }
 }
 
-/// What the file says of the capture.
+/// The section as the file has it.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureSection {
-    /// Without it there is none, unless `--capture` names one.
+    /// Required, unless `--capture` gives the file.
     file: Option<PathBuf>,
     peers: Option<Vec<Text<Peer>>>,
     snaplen: Option<Text<Number>>,
@@ -80,11 +80,11 @@ impl CaptureSection {
     }
 }
 
-/// The capture that the section and `--capture` ask for, if they do. The option replaces the section's file.
+/// The capture of the section and `--capture`, if there is one. The option replaces the section's file.
 pub fn resolve(
     section: Option<Sourced<CaptureSection>>,
     flag: Option<Sourced<CaptureFile>>,
-) -> Result<Option<CaptureSettings>, Mistake> {
+) -> Result<Option<CaptureSettings>, CliError> {
     let (section, mut origin) = section.map(|section| (section.value, section.origin)).unzip();
     let section = section.unwrap_or_default();
     let mut file = section.file.clone();
@@ -94,8 +94,8 @@ pub fn resolve(
     }
     let Some(settings) = file.map(|file| section.over(file)) else { return Ok(None) };
     match (settings.check(), origin) {
-        (Err(problem), Some(origin)) => mistake!("{origin}: {problem}"),
-        (Err(problem), None) => mistake!("{problem}"),
+        (Err(problem), Some(origin)) => cli_error!("{origin}: {problem}"),
+        (Err(problem), None) => cli_error!("{problem}"),
         (Ok(()), _) => Ok(Some(settings)),
     }
 }

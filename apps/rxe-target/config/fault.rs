@@ -1,89 +1,18 @@
-//! Fault injection: section `[fault]` of the configuration file and the option `--fault`, which say the same in two
-//! spellings, and come to rules of which [`rule`](super::fault_rule) has the general form.
+//! Fault injection: section `[fault]` of the configuration file and the option `--fault`, two spellings of the same rules.
+//! [`fault_rule`](super::fault_rule) has the general form of a rule.
 
 use std::str::FromStr;
 use std::time::Duration;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
 use serde::Deserialize;
 
 use super::fault_rule::RuleSpec;
+use super::fault_values::{Frames, Seed, Share, Span};
 use super::values::Text;
-use crate::mistake::{Mistake, mistake};
 
-/// The longest delay: beyond it, every connection would be given up.
-const MAX_DELAY: Duration = Duration::from_secs(10);
-
-/// Whole-number seed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Seed(pub(super) u64);
-
-impl FromStr for Seed {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Seed, Mistake> {
-        match text.parse() {
-            Ok(seed) => Ok(Seed(seed)),
-            Err(_) => mistake!("'{text}' is not a seed: it is a whole number from 0 to {}", u64::MAX),
-        }
-    }
-}
-
-/// The frames that faults happen to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Frames(pub(super) FaultScope);
-
-impl FromStr for Frames {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Frames, Mistake> {
-        match text {
-            "roce" => Ok(Frames(FaultScope::Roce)),
-            "all" => Ok(Frames(FaultScope::All)),
-            _ => mistake!("'{text}' is not a kind of frames: it is 'roce' or 'all'"),
-        }
-    }
-}
-
-/// How often.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share(pub(super) Probability);
-
-impl FromStr for Share {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Share, Mistake> {
-        match text.parse().ok().and_then(Probability::from_share) {
-            Some(probability) => Ok(Share(probability)),
-            None => mistake!(
-                "'{text}' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one \
-                 frame in a hundred"
-            ),
-        }
-    }
-}
-
-/// A length of time, with its unit.
-#[derive(Clone, Copy, Debug)]
-pub struct Span(pub Duration);
-
-impl FromStr for Span {
-    type Err = Mistake;
-
-    fn from_str(text: &str) -> Result<Span, Mistake> {
-        // "s" last: the others end in it.
-        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-        let split = units.iter().find_map(|(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
-        let nanos = split.and_then(|(digits, nanos)| digits.trim_end().parse::<u64>().ok()?.checked_mul(*nanos));
-        match nanos.map(Duration::from_nanos) {
-            Some(span) if span <= MAX_DELAY => Ok(Span(span)),
-            Some(_) => mistake!("'{text}' is too long: the most is {} s", MAX_DELAY.as_secs()),
-            None => mistake!("'{text}' is not a time: write a whole number with ns, us, ms or s, as 500us"),
-        }
-    }
-}
-
-/// One direction, as it was given.
+/// Probabilities and delays of one direction.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rates {
@@ -96,7 +25,7 @@ pub(super) struct Rates {
     delayed: Option<Text<Share>>,
 }
 
-/// What the section or the option says.
+/// The section or the option.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSpec {
@@ -111,15 +40,13 @@ pub struct FaultSpec {
 }
 
 impl Rates {
-    /// Its rules. Those that never hit are left out.
-    fn resolve(&self, direction: Direction, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, Mistake> {
+    /// The rules, without those that never hit.
+    fn resolve(&self, direction: Direction, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, CliError> {
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
         let (delay, jitter) = (span(&self.delay), span(&self.jitter));
         let delays = delay + jitter > Duration::ZERO;
         if self.delayed.is_some() && !delays {
-            return mistake!(
-                "'delayed' of {direction} says how many frames are late, but not by how much: add 'delay' or 'jitter'"
-            );
+            return cli_error!("'delayed' of {direction} needs a time: add 'delay' or 'jitter'");
         }
         let rate = |given: &Option<Text<Share>>, default| given.as_ref().map_or(default, |text| text.0.0);
         let never = Probability::NEVER;
@@ -147,8 +74,8 @@ impl Rates {
 }
 
 impl FaultSpec {
-    /// The rules, with the defaults filled in; none when nothing would ever happen.
-    pub fn resolve(&self) -> Result<Vec<FaultRule>, Mistake> {
+    /// The rules with the defaults filled in, without those that never hit.
+    pub fn resolve(&self) -> Result<Vec<FaultRule>, CliError> {
         let seed = self.seed.as_ref().map_or(0, |text| text.0.0);
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
         let mut rules = self.rx.resolve(Direction::Rx, scope, seed)?;
@@ -157,16 +84,20 @@ impl FaultSpec {
             rules.push(rule.resolve(seed)?);
         }
         if rules.len() > MAX_FAULTS {
-            return mistake!("{} faults are too many: at most {MAX_FAULTS} can be in force", rules.len());
+            return cli_error!("{} faults are too many: at most {MAX_FAULTS} can be in force", rules.len());
         }
         Ok(rules)
     }
 
     /// Sets one `KEY=VALUE` of the option.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Mistake> {
-        fn once<T: FromStr<Err = Mistake>>(slot: &mut Option<Text<T>>, key: &str, value: &str) -> Result<(), Mistake> {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), CliError> {
+        fn once<T: FromStr<Err = CliError>>(
+            slot: &mut Option<Text<T>>,
+            key: &str,
+            value: &str,
+        ) -> Result<(), CliError> {
             if slot.replace(Text(value.parse()?)).is_some() {
-                return mistake!("'{key}' is given twice: keep one of them");
+                return cli_error!("'{key}' is given twice: keep one of them");
             }
             Ok(())
         }
@@ -190,22 +121,22 @@ impl FaultSpec {
     }
 }
 
-fn unknown(key: &str) -> Result<(), Mistake> {
-    mistake!(
-        "'{key}' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or \
+fn unknown(key: &str) -> Result<(), CliError> {
+    cli_error!(
+        "'{key}' is not a fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or \
          tx. in front, besides seed and frames"
     )
 }
 
 /// `KEY=VALUE[,KEY=VALUE]...`
 impl FromStr for FaultSpec {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<FaultSpec, Mistake> {
+    fn from_str(text: &str) -> Result<FaultSpec, CliError> {
         let mut spec = FaultSpec::default();
         for item in text.split(',') {
             let Some((key, value)) = item.split_once('=') else {
-                return mistake!("'{item}' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7");
+                return cli_error!("'{item}' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7");
             };
             spec.set(key, value)?;
         }
@@ -219,7 +150,7 @@ mod tests {
 
     /// The rules, one line each.
     fn read(text: &str) -> Result<Vec<String>, String> {
-        let rules = text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|mistake| mistake.to_string());
+        let rules = text.parse::<FaultSpec>().and_then(|spec| spec.resolve()).map_err(|error| error.to_string());
         Ok(rules?.iter().map(ToString::to_string).collect())
     }
 
@@ -239,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_sentences() {
+    fn errors_name_the_value() {
         for (text, sentence) in [
             ("rx.drop", "'rx.drop' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7"),
             ("", "'' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7"),
@@ -254,12 +185,9 @@ mod tests {
             ("frames=arp", "'arp' is not a kind of frames: it is 'roce' or 'all'"),
             (
                 "drop=0.1",
-                "'drop' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or tx. in front, besides seed and frames",
+                "'drop' is not a fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or tx. in front, besides seed and frames",
             ),
-            (
-                "rx.delayed=0.1",
-                "'delayed' of rx says how many frames are late, but not by how much: add 'delay' or 'jitter'",
-            ),
+            ("rx.delayed=0.1", "'delayed' of rx needs a time: add 'delay' or 'jitter'"),
         ] {
             assert_eq!(read(text), Err(sentence.to_owned()));
         }
@@ -267,7 +195,7 @@ mod tests {
             assert!(read(text).is_err_and(|sentence| sentence.contains("is not a probability")), "{text}");
         }
         for text in ["tx.x=1", "zx.drop=1", "rx=1", "rx..drop=1"] {
-            assert!(read(text).is_err_and(|sentence| sentence.contains("is no fault")), "{text}");
+            assert!(read(text).is_err_and(|sentence| sentence.contains("is not a fault")), "{text}");
         }
         assert!(read("tx.delay=99999999999999999999s").is_err_and(|sentence| sentence.contains("is not a time")));
     }

@@ -1,22 +1,22 @@
-//! One rule for faults: a `[[fault.rule]]` of the configuration file, or what `rxe-ctl fault add` asks for.
+//! Fault rules: `[[fault.rule]]` of the configuration file, and `rxe-ctl fault add`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::rxe_proto::transport::{Qpn, RequestRefusal};
 use rxe_dpdk::rxe_proto::wire::{OpcodeSet, Psn, rnr_timer};
 use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
 use serde::Deserialize;
 
-use super::fault::{Frames, Seed, Share, Span};
+use super::fault_values::{Frames, Seed, Share, Span};
 use super::values::Text;
-use crate::mistake::{Mistake, mistake};
 
-/// The RNR timer of a rule that names none: 0.64 ms.
+/// Default RNR timer: 0.64 ms.
 const DEFAULT_TIMER: u8 = 12;
 
-/// What happens.
+/// The fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Action {
     Drop,
@@ -32,9 +32,9 @@ enum Action {
 }
 
 impl FromStr for Action {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Action, Mistake> {
+    fn from_str(text: &str) -> Result<Action, CliError> {
         Ok(match text {
             "drop" => Action::Drop,
             "duplicate" => Action::Duplicate,
@@ -47,8 +47,8 @@ impl FromStr for Action {
             "nak" => Action::Nak,
             "rnr" => Action::Rnr,
             _ => {
-                return mistake!(
-                    "'{text}' is no fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, \
+                return cli_error!(
+                    "'{text}' is not a fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, \
                      corrupt-icrc, ecn, nak and rnr"
                 );
             }
@@ -56,18 +56,18 @@ impl FromStr for Action {
     }
 }
 
-/// From the wire or to it.
+/// Direction of the frames.
 #[derive(Clone, Copy, Debug)]
 struct DirectionKey(Direction);
 
 impl FromStr for DirectionKey {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<DirectionKey, Mistake> {
+    fn from_str(text: &str) -> Result<DirectionKey, CliError> {
         match text {
             "rx" => Ok(DirectionKey(Direction::Rx)),
             "tx" => Ok(DirectionKey(Direction::Tx)),
-            _ => mistake!("'{text}' is no direction: it is 'rx' (from the wire) or 'tx' (to it)"),
+            _ => cli_error!("'{text}' is not a direction: it is 'rx' (from the wire) or 'tx' (to the wire)"),
         }
     }
 }
@@ -77,12 +77,12 @@ impl FromStr for DirectionKey {
 struct Opcodes(OpcodeSet);
 
 impl FromStr for Opcodes {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Opcodes, Mistake> {
+    fn from_str(text: &str) -> Result<Opcodes, CliError> {
         text.parse()
             .map(Opcodes)
-            .map_err(|error: rxe_dpdk::rxe_proto::wire::UnknownOpcodeName| Mistake::new(error.to_string()))
+            .map_err(|error: rxe_dpdk::rxe_proto::wire::UnknownOpcodeName| CliError::new(error.to_string()))
     }
 }
 
@@ -100,12 +100,12 @@ fn number_of_24_bits(text: &str) -> Option<u32> {
 struct QpNumber(Qpn);
 
 impl FromStr for QpNumber {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<QpNumber, Mistake> {
+    fn from_str(text: &str) -> Result<QpNumber, CliError> {
         match number_of_24_bits(text) {
             Some(number) => Ok(QpNumber(Qpn::new(number))),
-            None => mistake!("'{text}' is not a queue pair number: it goes from 0 to 0xffffff"),
+            None => cli_error!("'{text}' is not a queue pair number: it goes from 0 to 0xffffff"),
         }
     }
 }
@@ -115,47 +115,47 @@ impl FromStr for QpNumber {
 struct Psns(PsnRange);
 
 impl FromStr for Psns {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Psns, Mistake> {
+    fn from_str(text: &str) -> Result<Psns, CliError> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (number_of_24_bits(first), number_of_24_bits(last)) {
             (Some(first), Some(last)) => Ok(Psns(PsnRange { first: Psn::new(first), last: Psn::new(last) })),
-            _ => mistake!("'{text}' is no range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
+            _ => cli_error!("'{text}' is not a range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
         }
     }
 }
 
-/// How many times.
+/// Maximum number of hits.
 #[derive(Clone, Copy, Debug)]
 struct Count(u64);
 
 impl FromStr for Count {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Count, Mistake> {
+    fn from_str(text: &str) -> Result<Count, CliError> {
         match text.parse() {
             Ok(count) if count > 0 => Ok(Count(count)),
-            _ => mistake!("'{text}' is not a count: it is a whole number from 1"),
+            _ => cli_error!("'{text}' is not a count: it is a whole number from 1"),
         }
     }
 }
 
-/// What a NAK says.
+/// NAK code.
 #[derive(Clone, Copy, Debug)]
 struct NakText(RequestRefusal);
 
 impl FromStr for NakText {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<NakText, Mistake> {
+    fn from_str(text: &str) -> Result<NakText, CliError> {
         Ok(NakText(match text {
             "psn-sequence" => RequestRefusal::PsnSequence,
             "invalid-request" => RequestRefusal::InvalidRequest,
             "remote-access" => RequestRefusal::RemoteAccess,
             "remote-operational" => RequestRefusal::RemoteOperational,
             _ => {
-                return mistake!(
+                return cli_error!(
                     "'{text}' is no NAK: it is psn-sequence, invalid-request, remote-access or remote-operational"
                 );
             }
@@ -168,10 +168,10 @@ impl FromStr for NakText {
 struct Timer(u8);
 
 impl FromStr for Timer {
-    type Err = Mistake;
+    type Err = CliError;
 
-    /// A code, or a time: then the shortest timer that is not shorter.
-    fn from_str(text: &str) -> Result<Timer, Mistake> {
+    /// A code, or a time, which is rounded up to the next timer.
+    fn from_str(text: &str) -> Result<Timer, CliError> {
         let code = match (text.parse(), text.parse::<Span>()) {
             (Ok(code), _) => Some(code).filter(|code| *code < 32),
             (_, Ok(Span(time))) => (0..32).filter(|code| rnr_timer(*code) >= time).min_by_key(|code| rnr_timer(*code)),
@@ -180,13 +180,15 @@ impl FromStr for Timer {
         match code {
             Some(code) => Ok(Timer(code)),
             None => {
-                mistake!("'{text}' is no RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms")
+                cli_error!(
+                    "'{text}' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms"
+                )
             }
         }
     }
 }
 
-/// What the table says.
+/// A rule as the file has it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
@@ -206,8 +208,8 @@ pub struct RuleSpec {
 }
 
 impl RuleSpec {
-    /// The rule, with the defaults filled in; `seed` is that of a rule without one.
-    pub fn resolve(&self, seed: u64) -> Result<FaultRule, Mistake> {
+    /// The rule with the defaults filled in; `seed` is the default seed.
+    pub fn resolve(&self, seed: u64) -> Result<FaultRule, CliError> {
         let action = self.action()?;
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
         let roce_only = [
@@ -217,15 +219,15 @@ impl RuleSpec {
             (action.name(), action.needs_roce()),
         ];
         if let (FaultScope::All, Some((what, _))) = (scope, roce_only.iter().find(|(_, given)| *given)) {
-            return mistake!("'{what}' is for RoCE frames only: leave frames = \"all\" out");
+            return cli_error!("'{what}' is for RoCE frames only: leave frames = \"all\" out");
         }
         let direction = self.direction.as_ref().map_or(Direction::Rx, |text| text.0.0);
         if matches!(action, FaultAction::Refuse(_)) && direction == Direction::Tx {
-            return mistake!("'{}' answers requests from the wire: leave direction = \"tx\" out", action.name());
+            return cli_error!("'{}' answers requests from the wire: leave direction = \"tx\" out", action.name());
         }
         let probability = self.probability.as_ref().map_or(Probability::ALWAYS, |text| text.0.0);
         if probability == Probability::NEVER {
-            return mistake!("a fault with the probability 0 never happens: leave it out");
+            return cli_error!("a fault with the probability 0 never happens: leave it out");
         }
         Ok(FaultRule {
             action,
@@ -242,7 +244,7 @@ impl RuleSpec {
         })
     }
 
-    fn action(&self) -> Result<FaultAction, Mistake> {
+    fn action(&self) -> Result<FaultAction, CliError> {
         let action = self.action.0;
         for (key, given, owner, name) in [
             ("delay", self.delay.is_some(), Action::Delay, "delay"),
@@ -251,7 +253,7 @@ impl RuleSpec {
             ("timer", self.timer.is_some(), Action::Rnr, "rnr"),
         ] {
             if given && action != owner {
-                return mistake!("'{key}' belongs to the action '{name}': leave it out");
+                return cli_error!("'{key}' belongs to the action '{name}': leave it out");
             }
         }
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
@@ -266,14 +268,14 @@ impl RuleSpec {
             Action::Delay => {
                 let (delay, jitter) = (span(&self.delay), span(&self.jitter));
                 if delay + jitter == Duration::ZERO {
-                    return mistake!("the action 'delay' needs to know by how much: add 'delay' or 'jitter', as 2ms");
+                    return cli_error!("the action 'delay' needs a time: add 'delay' or 'jitter', as 2ms");
                 }
                 FaultAction::Delay { delay, jitter }
             }
             Action::Nak => match &self.code {
                 Some(text) => FaultAction::Refuse(text.0.0),
                 None => {
-                    return mistake!(
+                    return cli_error!(
                         "the action 'nak' needs a code: it is psn-sequence, invalid-request, remote-access or \
                          remote-operational"
                     );
@@ -287,12 +289,12 @@ impl RuleSpec {
     }
 }
 
-/// The rule that somebody asks for while the target runs, by the same keys.
-pub fn fault_rule(keys: &BTreeMap<String, String>) -> Result<FaultRule, Mistake> {
+/// The rule of a request to the running target, by the same keys.
+pub fn fault_rule(keys: &BTreeMap<String, String>) -> Result<FaultRule, CliError> {
     let text = keys.iter().map(|(key, value)| (key.clone(), serde_json::Value::from(value.as_str()))).collect();
     match serde_json::from_value::<RuleSpec>(serde_json::Value::Object(text)) {
         Ok(spec) => spec.resolve(0),
-        Err(error) => mistake!("{}", error.to_string().replace('`', "'")),
+        Err(error) => cli_error!("{}", error.to_string().replace('`', "'")),
     }
 }
 
@@ -305,7 +307,7 @@ mod tests {
             let (key, value) = item.split_once('=').expect("KEY=VALUE");
             (key.to_owned(), value.replace('+', " "))
         });
-        fault_rule(&keys.collect()).map(|rule| rule.to_string()).map_err(|mistake| mistake.to_string())
+        fault_rule(&keys.collect()).map(|rule| rule.to_string()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -342,15 +344,15 @@ mod tests {
         for (text, sentence) in [
             (
                 "action=lose",
-                "'lose' is no fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, corrupt-icrc, ecn, nak and rnr",
+                "'lose' is not a fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, corrupt-icrc, ecn, nak and rnr",
             ),
-            ("action=drop direction=up", "'up' is no direction: it is 'rx' (from the wire) or 'tx' (to it)"),
+            ("action=drop direction=up", "'up' is not a direction: it is 'rx' (from the wire) or 'tx' (to the wire)"),
             (
                 "action=drop opcode=SEND_SOME",
                 "'SEND_SOME' is no opcode: write it as RC SEND_ONLY, SEND_ONLY or READ_RESPONSE",
             ),
             ("action=drop qpn=0x1000000", "'0x1000000' is not a queue pair number: it goes from 0 to 0xffffff"),
-            ("action=drop psn=3-", "'3-' is no range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
+            ("action=drop psn=3-", "'3-' is not a range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
             ("action=drop count=0", "'0' is not a count: it is a whole number from 1"),
             ("action=drop probability=0", "a fault with the probability 0 never happens: leave it out"),
             ("action=drop delay=1ms", "'delay' belongs to the action 'delay': leave it out"),
@@ -358,13 +360,13 @@ mod tests {
             ("action=rnr code=remote-access", "'code' belongs to the action 'nak': leave it out"),
             (
                 "action=rnr timer=32",
-                "'32' is no RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
+                "'32' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
             ),
             (
                 "action=rnr timer=700ms",
-                "'700ms' is no RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
+                "'700ms' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
             ),
-            ("action=delay", "the action 'delay' needs to know by how much: add 'delay' or 'jitter', as 2ms"),
+            ("action=delay", "the action 'delay' needs a time: add 'delay' or 'jitter', as 2ms"),
             (
                 "action=nak",
                 "the action 'nak' needs a code: it is psn-sequence, invalid-request, remote-access or remote-operational",

@@ -1,12 +1,13 @@
 //! The configuration file: TOML to [`Settings`].
 //!
-//! Every value keeps the line it stands on, so that a complaint about it, however late, can name the place.
+//! Every value keeps its line, so that a later error can name the place.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use rxe::{CliError, cli_error};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -15,15 +16,15 @@ use super::fault::FaultSpec;
 use super::limits::LimitsSection;
 use super::region::{RegionCount, RegionName, RegionSpec};
 use super::service::ServiceSections;
-use super::settings::{Origin, PortSettings, Settings, Sourced};
+use super::settings::{PortSettings, Settings};
+use super::sourced::{Origin, Sourced};
 use super::transport::TransportSection;
 use super::values::{
     Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Network, Pcp, RouteSpec, ServicePort, Size,
     Text, TrafficClass, Vlan,
 };
-use crate::mistake::{Mistake, mistake};
 
-/// Most bytes of a file: far more than ports and regions there can be.
+/// Maximum size of a configuration file in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
 type Value<T> = Spanned<Text<T>>;
@@ -95,18 +96,18 @@ struct Region {
 }
 
 /// Reads `path`.
-pub fn load(path: &Path) -> Result<Settings, Mistake> {
+pub fn load(path: &Path) -> Result<Settings, CliError> {
     match read(path) {
         Ok(Some(text)) => parse(path, &text),
-        Ok(None) => mistake!(
+        Ok(None) => cli_error!(
             "the configuration file {} is longer than {} MiB: it is another file, check its name",
             path.display(),
             MAX_FILE >> 20
         ),
-        Err(error) => mistake!(
+        Err(error) => cli_error!(
             "the configuration file {} cannot be read ({}): check its name and rights",
             path.display(),
-            // The number of the error says nothing to a user.
+            // Users do not need errno's number.
             error.to_string().split(" (os error").next().unwrap_or_default()
         ),
     }
@@ -114,7 +115,7 @@ pub fn load(path: &Path) -> Result<Settings, Mistake> {
 
 /// The whole file; `None` when it is longer than any configuration.
 fn read(path: &Path) -> io::Result<Option<String>> {
-    // Opening a pipe may wait for ever, and a device may have no end.
+    // Opening a pipe may block, and reading a device may never end.
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() {
         return Err(io::Error::new(
@@ -128,7 +129,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Reads the text of a configuration file; `path` is for messages.
-pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
+pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
     let place = Place { path, text };
     let file: Document = toml::from_str(text).map_err(|error| place.describe(&error))?;
     let mut settings = Settings {
@@ -165,7 +166,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
             let Route { to: Text(Network(to)), via: Text(Gateway(via)) } = route.into_inner();
             match RouteSpec::new(to, via) {
                 Ok(value) => routes.push(Sourced { value, origin }),
-                Err(mistake) => return mistake!("{origin}: {mistake}"),
+                Err(error) => return cli_error!("{origin}: {error}"),
             }
         }
         settings.ports.insert(
@@ -182,7 +183,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistake> {
     Ok(settings)
 }
 
-/// Turns byte ranges of the text into places that a user finds.
+/// Maps byte ranges of the text to lines.
 struct Place<'a> {
     path: &'a Path,
     text: &'a str,
@@ -211,12 +212,12 @@ impl Place<'_> {
         values.into_iter().map(|value| self.source(key, value, |text| text.0)).collect()
     }
 
-    /// One sentence for what the TOML reader found.
-    fn describe(&self, error: &toml::de::Error) -> Mistake {
-        // Messages may run over several lines and quote names in backticks; one line with quotes reads better here.
+    /// One sentence for an error of the TOML parser.
+    fn describe(&self, error: &toml::de::Error) -> CliError {
+        // The messages may have several lines, and quote names in backticks.
         let message = error.message().replace('`', "'").split_whitespace().collect::<Vec<_>>().join(" ");
         let path = self.path.display();
-        let Some(span) = error.span() else { return Mistake::new(format!("{path}: {message}")) };
+        let Some(span) = error.span() else { return CliError::new(format!("{path}: {message}")) };
         let line = self.line(span.start);
         let hint = match self.text.get(span.clone()) {
             Some(key) if message.starts_with("unknown field") && GLOBAL_KEYS.contains(&key) => {
@@ -226,9 +227,9 @@ impl Place<'_> {
         };
         match self.key_before(span.end) {
             Some(key) if !message.starts_with("unknown field") && !message.starts_with("missing field") => {
-                Mistake::new(format!("{path}, line {line}, key '{key}': {message}"))
+                CliError::new(format!("{path}, line {line}, key '{key}': {message}"))
             }
-            _ => Mistake::new(format!("{path}, line {line}: {message}{hint}")),
+            _ => CliError::new(format!("{path}, line {line}: {message}{hint}")),
         }
     }
 
@@ -252,7 +253,7 @@ mod tests {
     fn wrong(text: &str) -> String {
         match parse(Path::new("t.toml"), text) {
             Ok(_) => panic!("{text} was accepted"),
-            Err(mistake) => mistake.to_string(),
+            Err(error) => error.to_string(),
         }
     }
 
@@ -311,7 +312,7 @@ mod tests {
             psn = "5-9"
             count = 1
         "#;
-        let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let settings = parse(Path::new("t.toml"), text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(settings.eal_args.as_deref(), Some(&["-l".to_owned(), "0".to_owned()][..]));
         let port = &settings.ports[&0];
         assert_eq!(port.addresses.len(), 2);
@@ -405,9 +406,9 @@ mod tests {
 
     #[test]
     fn an_unreadable_file_is_a_sentence() {
-        let mistake = load(Path::new("/nonexistent/t.toml")).map(|_| ()).expect_err("no such file");
+        let error = load(Path::new("/nonexistent/t.toml")).map(|_| ()).expect_err("no such file");
         assert_eq!(
-            mistake.to_string(),
+            error.to_string(),
             "the configuration file /nonexistent/t.toml cannot be read (No such file or directory): check its name and rights"
         );
     }

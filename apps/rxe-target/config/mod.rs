@@ -1,16 +1,18 @@
-//! From what was asked for to what the target does.
+//! The configuration of the target.
 //!
-//! [`cli`](crate::cli) and [`file`] each give [`Settings`]; the command line's win. [`Config::resolve`] fills in the
-//! defaults and refuses what cannot work, in sentences that name the option or the line to change.
+//! [`cli`](crate::cli) and [`file`] each give [`Settings`]; those of the command line take precedence. [`Config::resolve`] fills
+//! in the defaults and checks the whole. Its errors name the option or the line to change.
 
 mod capture;
 mod fault;
 mod fault_rule;
+mod fault_values;
 mod file;
 mod limits;
 mod region;
 mod service;
 mod settings;
+mod sourced;
 mod transport;
 mod values;
 
@@ -18,13 +20,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::host::{Cidr, Route};
 use rxe_dpdk::rxe_proto::transport::EngineConfig;
 use rxe_dpdk::worker::FaultRule;
 use rxe_inspect::capture::CaptureSettings;
 use tracing::level_filters::LevelFilter;
-
-use crate::mistake::{Mistake, mistake};
 
 pub use capture::CaptureFile;
 pub use fault::FaultSpec;
@@ -36,23 +37,24 @@ pub use limits::Limits;
 pub use region::{MAX_REGION_NAME, RegionSpec};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;
-pub use settings::{Origin, Settings, Sourced};
+pub use settings::Settings;
+pub use sourced::{Origin, Sourced};
 pub use values::{
     Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Pcp, RouteSpec, ServicePort,
     TrafficClass, Vlan,
 };
 
-/// The port that the `region` service listens on when nothing else is said.
+/// Default port of the `region` service.
 const DEFAULT_REGION_PORT: u16 = 4792;
-/// What the `region` service exports when nothing else is said.
+/// The region that the `region` service exports by default.
 const DEFAULT_REGION: (&str, usize) = ("default", 1 << 20);
 /// The service that exports regions.
 const REGION_SERVICE: &str = "region";
 
-/// One port, checked.
+/// Checked configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Port {
-    /// Our addresses with their on-link prefixes.
+    /// The target's addresses with their on-link prefixes.
     pub addresses: Vec<Cidr>,
     /// Default routers, at most one per address family.
     pub gateways: Vec<IpAddr>,
@@ -60,11 +62,11 @@ pub struct Port {
     pub routes: Vec<Route>,
     /// VLAN id.
     pub vlan: Option<u16>,
-    /// IP MTU; `None` takes what the device carries.
+    /// IP MTU; `None` for the largest that the device supports, up to 4200.
     pub mtu: Option<u16>,
 }
 
-/// All that the target needs to know, checked.
+/// Checked configuration of the target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Arguments for EAL.
@@ -75,51 +77,51 @@ pub struct Config {
     pub services: Vec<String>,
     /// The regions to export.
     pub regions: Vec<RegionSpec>,
-    /// Where the `region` service listens.
+    /// Port of the `region` service.
     pub region_port: u16,
-    /// How long services keep silent clients.
+    /// How long services keep idle clients.
     pub idle_timeouts: IdleTimeouts,
-    /// What the service `mckey` is told.
+    /// Settings of the service `mckey`.
     pub mckey: MckeyConfig,
-    /// What the service `perftest` is told.
+    /// Settings of the service `perftest`.
     pub perftest: PerftestConfig,
-    /// What the service `pingpong` is told.
+    /// Settings of the service `pingpong`.
     pub pingpong: PingpongConfig,
-    /// What idle workers do.
+    /// Idle policy of the workers.
     pub idle: Idle,
-    /// What is logged.
+    /// Minimum severity of the log.
     pub log: LevelFilter,
-    /// How the log is written.
+    /// Format of the log.
     pub log_format: LogFormat,
-    /// Where Prometheus finds the metrics.
+    /// Address of the metrics for Prometheus.
     pub metrics: Option<SocketAddr>,
-    /// DSCP and ECN bits of what we send; `None` mirrors the peer's.
+    /// DSCP and ECN bits of transmitted packets; `None` mirrors the peer's.
     pub traffic_class: Option<u8>,
-    /// VLAN priority of what we send.
+    /// VLAN priority of transmitted frames.
     pub pcp: u8,
-    /// What the queue pairs offer and do.
+    /// Limits and timers of the queue pairs.
     pub engine: EngineConfig,
-    /// How much peers can take.
+    /// Limits on what peers may use.
     pub limits: Limits,
-    /// Faults to make on purpose.
+    /// Faults to inject.
     pub faults: Vec<FaultRule>,
-    /// What to capture from the start on.
+    /// Capture that runs from the start on.
     pub capture: Option<CaptureSettings>,
 }
 
 impl Config {
-    /// Checks `settings` and fills in the defaults. `known_services` are all services there are.
-    pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, Mistake> {
+    /// Checks `settings` and fills in the defaults. `known_services` are the names of all services.
+    pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, CliError> {
         let eal_args = settings.eal_args.unwrap_or_default();
         if eal_args.iter().any(|arg| arg == "--") {
-            return mistake!(
+            return cli_error!(
                 "'--' is among the EAL arguments: leave it out of [eal] args, it belongs on command lines only"
             );
         }
         let ports = resolve_ports(&settings.ports)?;
         let pcp = match settings.pcp {
             Some(pcp) if pcp.value.0 > 0 && ports.iter().all(|port| port.vlan.is_none()) => {
-                return mistake!(
+                return cli_error!(
                     "{}: a VLAN priority needs a VLAN: add --vlan ID, or leave the priority out",
                     pcp.origin
                 );
@@ -137,7 +139,7 @@ impl Config {
         let faults = match settings.fault {
             Some(Sourced { value, origin }) => match value.resolve() {
                 Ok(faults) => faults,
-                Err(mistake) => return mistake!("{origin}: {mistake}"),
+                Err(error) => return cli_error!("{origin}: {error}"),
             },
             None => Vec::new(),
         };
@@ -167,7 +169,7 @@ impl Config {
     }
 }
 
-/// One line that says what was understood.
+/// A summary in one line.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, port) in self.ports.iter().enumerate() {
@@ -188,29 +190,29 @@ impl fmt::Display for Config {
     }
 }
 
-/// The rules in a line; `None` when there are none.
+/// The fault rules in one line; `None` if there are none.
 pub fn fault_text(faults: &[FaultRule]) -> Option<String> {
     let rules: Vec<String> = faults.iter().map(ToString::to_string).collect();
     (!rules.is_empty()).then(|| rules.join(", "))
 }
 
-fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Mistake> {
+fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, CliError> {
     let Some(&last) = settings.keys().next_back() else {
-        return mistake!("the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24");
+        return cli_error!("the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24");
     };
     let mut taken: HashMap<IpAddr, &Origin> = HashMap::new();
     let mut ports = Vec::new();
     for number in 0..=last {
         let given = settings.get(&number).filter(|port| !port.addresses.is_empty());
         let Some(given) = given else {
-            return mistake!("port {number} has no address: give it one with --address port{number}:IP/PREFIX");
+            return cli_error!("port {number} has no address: give it one with --address port{number}:IP/PREFIX");
         };
         for address in &given.addresses {
             let ip = address.value.0.ip;
             if let Some(first) = taken.insert(ip, &address.origin) {
                 let second = &address.origin;
                 let places = if first == second { format!("{first}") } else { format!("{first} and {second}") };
-                return mistake!("the address {ip} is given twice, by {places}: leave one of them out");
+                return cli_error!("the address {ip} is given twice, by {places}: leave one of them out");
             }
         }
         ports.push(resolve_port(number, given)?);
@@ -218,15 +220,15 @@ fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Mi
     Ok(ports)
 }
 
-fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Mistake> {
+fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, CliError> {
     let addresses: Vec<Cidr> = given.addresses.iter().map(|a| a.value.0).collect();
     let check_router = |via: IpAddr, origin: &Origin| {
         if addresses.iter().any(|a| a.ip == via) {
-            return mistake!("{origin}: the router {via} is the target's own address: name another machine");
+            return cli_error!("{origin}: the router {via} is the target's own address: name another machine");
         }
         let link_local = matches!(via, IpAddr::V6(ip) if ip.is_unicast_link_local());
         if via.is_multicast() || !(link_local || addresses.iter().any(|a| a.contains(via))) {
-            return mistake!(
+            return cli_error!(
                 "{origin}: the router {via} is in no network of port {number}: check it against the prefixes of the addresses"
             );
         }
@@ -235,7 +237,7 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Mistake> {
     let mut gateways: Vec<IpAddr> = Vec::new();
     for Sourced { value: Gateway(ip), origin } in &given.gateways {
         if let Some(first) = gateways.iter().find(|other| other.is_ipv4() == ip.is_ipv4()) {
-            return mistake!(
+            return cli_error!(
                 "{origin}: port {number} has the gateway {first} already: use routes to name more routers"
             );
         }
@@ -255,20 +257,20 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, Mistake> {
     })
 }
 
-fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Result<Vec<String>, Mistake> {
+fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Result<Vec<String>, CliError> {
     let Some(given) = given else {
         return Ok(known.iter().map(|name| (*name).to_owned()).collect());
     };
     for Sourced { value, origin } in &given {
         if !known.contains(&value.as_str()) {
-            return mistake!("{origin}: there is no service '{value}': the services are {}", known.join(", "));
+            return cli_error!("{origin}: there is no service '{value}': the services are {}", known.join(", "));
         }
     }
-    // In the order in which they are asked for connections, each once.
+    // In the order in which services may claim a connection request, each once.
     let chosen: Vec<String> =
         known.iter().filter(|name| given.iter().any(|g| g.value == **name)).map(|name| (*name).to_owned()).collect();
     if chosen.is_empty() {
-        return mistake!("the list of services is empty: leave 'services' out for all of {}", known.join(", "));
+        return cli_error!("the list of services is empty: leave 'services' out for all of {}", known.join(", "));
     }
     Ok(chosen)
 }

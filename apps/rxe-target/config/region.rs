@@ -1,19 +1,19 @@
-//! The memory to export: single regions, and numbered ones by the thousand.
+//! Memory regions to export: single ones, and numbered ones, of which there may be very many.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::worker::RegionNames;
 
-use super::settings::Sourced;
+use super::sourced::Sourced;
 use super::values::{MAX_BYTES, Size};
-use crate::mistake::{Mistake, mistake};
 
-/// Longest region name: what the REP's private data has room for.
+/// Longest region name that fits the REP's private data.
 pub const MAX_REGION_NAME: usize = 32;
-/// Most regions of all names together: each costs some hundred bytes on every lcore, besides its own.
+/// Maximum number of regions in total: each takes some hundred bytes per lcore besides its own.
 const MAX_REGIONS: u32 = 1_000_000;
 
 /// The name of a region: printable ASCII without `=`, `,` and blanks, which command lines use otherwise.
@@ -21,31 +21,31 @@ const MAX_REGIONS: u32 = 1_000_000;
 pub struct RegionName(pub String);
 
 impl FromStr for RegionName {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<RegionName, Mistake> {
+    fn from_str(text: &str) -> Result<RegionName, CliError> {
         let legal = text.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',');
         if legal && (1..=MAX_REGION_NAME).contains(&text.len()) {
             return Ok(RegionName(text.to_owned()));
         }
-        mistake!(
+        cli_error!(
             "'{}' is not a region name: up to {MAX_REGION_NAME} letters, digits and signs without blanks, '=' and ','",
             text.escape_default()
         )
     }
 }
 
-/// How many numbered regions there are.
+/// Number of numbered regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionCount(pub u32);
 
 impl FromStr for RegionCount {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<RegionCount, Mistake> {
+    fn from_str(text: &str) -> Result<RegionCount, CliError> {
         match text.parse() {
             Ok(count @ 1..=MAX_REGIONS) => Ok(RegionCount(count)),
-            _ => mistake!("'{text}' is not a number of regions: it goes from 1 to {MAX_REGIONS}"),
+            _ => cli_error!("'{text}' is not a number of regions: it goes from 1 to {MAX_REGIONS}"),
         }
     }
 }
@@ -57,20 +57,20 @@ pub struct RegionSpec {
     pub name: String,
     /// Length in bytes.
     pub size: usize,
-    /// With a count, that many regions, whose names are this name with the numbers from 0 on.
+    /// Number of numbered regions, whose names are this name with a number from 0 on; `None` for a single region.
     pub count: Option<u32>,
-    /// Its text is printed whenever its first byte changes.
+    /// Print its text whenever its first byte changes.
     pub watch: bool,
     /// The file that other local processes may map.
     pub file: Option<PathBuf>,
 }
 
 impl FromStr for RegionSpec {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<RegionSpec, Mistake> {
+    fn from_str(text: &str) -> Result<RegionSpec, CliError> {
         let Some((name, rest)) = text.split_once('=') else {
-            return mistake!("'{text}' is not a region: write NAME=SIZE[*COUNT][,watch][,file=PATH], as scratch=64M");
+            return cli_error!("'{text}' is not a region: write NAME=SIZE[*COUNT][,watch][,file=PATH], as scratch=64M");
         };
         let (size, options) = rest.split_once(',').map_or((rest, None), |(size, options)| (size, Some(options)));
         let (size, count) = size.split_once('*').map_or((size, None), |(size, count)| (size, Some(count)));
@@ -82,12 +82,12 @@ impl FromStr for RegionSpec {
             },
             None => (false, None),
         };
-        // A path may hold commas, so it takes all that follows.
+        // A path may contain commas, so it is the last option.
         let file = match option.map(|option| (option, option.strip_prefix("file="))) {
             None => None,
             Some((_, Some(path))) if !path.is_empty() => Some(PathBuf::from(path)),
             Some((option, _)) => {
-                return mistake!("'{option}' is not an option of a region: they are watch, and file=PATH behind it");
+                return cli_error!("'{option}' is not an option of a region: they are watch, and file=PATH behind it");
             }
         };
         let count = count.map(str::parse).transpose()?.map(|RegionCount(count)| count);
@@ -96,7 +96,7 @@ impl FromStr for RegionSpec {
 }
 
 impl RegionSpec {
-    /// A region with nothing but a name and a length.
+    /// A region with a name and a length only.
     pub fn plain(name: &str, size: usize) -> RegionSpec {
         RegionSpec { name: name.to_owned(), size, count: None, watch: false, file: None }
     }
@@ -106,7 +106,7 @@ impl RegionSpec {
         RegionNames { name: &self.name, count: self.count }
     }
 
-    /// What does not go together, in words.
+    /// A conflict between the options of the region, if there is one.
     fn conflict(&self) -> Option<String> {
         let RegionSpec { name, size, count, watch, .. } = self;
         let count = (*count)?;
@@ -127,7 +127,7 @@ impl RegionSpec {
     }
 }
 
-/// In a line that says what was understood.
+/// As the summary of the configuration shows it.
 impl fmt::Display for RegionSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (names, size) = (self.names(), self.size);
@@ -138,35 +138,37 @@ impl fmt::Display for RegionSpec {
     }
 }
 
-/// Checks what is to be exported. The work grows with what was given, not with the counts in it.
-pub fn resolve(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, Mistake> {
+/// Checks the regions as a whole. The work depends on the number of settings, not on their counts.
+pub fn resolve(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, CliError> {
     let mut files: HashMap<&Path, &str> = HashMap::new();
     let mut total = 0;
     for Sourced { value, origin } in &given {
         if let Some(conflict) = value.conflict() {
-            return mistake!("{origin}: {conflict}");
+            return cli_error!("{origin}: {conflict}");
         }
         total += u64::from(value.count.unwrap_or(1));
         if total > MAX_REGIONS.into() {
-            return mistake!("{origin}: there are {total} regions now, and {MAX_REGIONS} is the most: leave some out");
+            return cli_error!(
+                "{origin}: there are {total} regions now, and {MAX_REGIONS} is the most: leave some out"
+            );
         }
         if let Some(file) = &value.file
             && let Some(first) = files.insert(file, &value.name)
         {
             let name = &value.name;
-            return mistake!("{origin}: the regions '{first}' and '{name}' have the same file: give each its own");
+            return cli_error!("{origin}: the regions '{first}' and '{name}' have the same file: give each its own");
         }
     }
     if let Some((at, name)) = RegionNames::given_twice(given.iter().map(|given| given.value.names())) {
         let origin = &given[at].origin;
-        return mistake!("{origin}: the region '{name}' is given twice: give each region its own name");
+        return cli_error!("{origin}: the region '{name}' is given twice: give each region its own name");
     }
     Ok(given.into_iter().map(|given| given.value).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Origin;
+    use super::super::sourced::Origin;
     use super::*;
 
     fn wrong(text: &str) -> String {
@@ -215,7 +217,7 @@ mod tests {
     fn regions_that_cannot_be_together_are_refused() {
         let resolve = |texts: &[&str]| {
             let sourced = |text: &&str| Sourced { value: text.parse().expect(text), origin: Origin::Flag("--region") };
-            resolve(texts.iter().map(sourced).collect()).map(|all| all.len()).map_err(|mistake| mistake.to_string())
+            resolve(texts.iter().map(sourced).collect()).map(|all| all.len()).map_err(|error| error.to_string())
         };
         assert_eq!(resolve(&["a=1M", "b=4K*1000", "c=1M"]), Ok(3));
         let long = "x".repeat(31);

@@ -1,98 +1,98 @@
-//! Sections `[service.NAME]` of the configuration file: what single services can be told.
+//! Sections `[service.NAME]` of the configuration file: settings of single services.
 
 use std::str::FromStr;
 use std::time::Duration;
 
+use rxe::{CliError, cli_error};
 use serde::Deserialize;
 
 use super::values::{Size, Text};
-use crate::mistake::{Mistake, mistake};
 
 /// What a client may use at least: the receives of 256 queue pairs.
 const MIN_PINGPONG_MEMORY: usize = 1 << 20;
-/// What one queue pair's buffers can be at most: the length of a message is 31 bits.
+/// Maximum size of a queue pair's buffers: the length of a message has 31 bits.
 const MAX_MEMORY: usize = 1 << 30;
 
-/// How long a silent client is kept.
+/// How long an idle client is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience(Duration);
 
 impl FromStr for Patience {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Patience, Mistake> {
+    fn from_str(text: &str) -> Result<Patience, CliError> {
         let seconds = text.strip_suffix('s').map(str::trim_end).and_then(|digits| digits.parse().ok());
         match seconds {
             Some(seconds) if (1..=86_400).contains(&seconds) => Ok(Patience(Duration::from_secs(seconds))),
-            _ => mistake!("'{text}' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s"),
+            _ => cli_error!("'{text}' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s"),
         }
     }
 }
 
-/// Memory for one client of the pingpongs.
+/// Memory for one client of the service `pingpong`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ClientMemory(usize);
 
 impl FromStr for ClientMemory {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<ClientMemory, Mistake> {
+    fn from_str(text: &str) -> Result<ClientMemory, CliError> {
         let Size(bytes) = text.parse()?;
         if (MIN_PINGPONG_MEMORY..=MAX_MEMORY).contains(&bytes) {
             Ok(ClientMemory(bytes))
         } else {
-            mistake!("'{text}' is not a client's memory: it goes from 1M to 1G")
+            cli_error!("'{text}' is not a client's memory: it goes from 1M to 1G")
         }
     }
 }
 
-/// A short wait.
+/// A delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pause(u64);
 
 impl FromStr for Pause {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Pause, Mistake> {
+    fn from_str(text: &str) -> Result<Pause, CliError> {
         let (digits, unit) = match text.strip_suffix("ms") {
             Some(digits) => (digits, 1),
             None => (text.strip_suffix('s').unwrap_or_default(), 1000),
         };
         match digits.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
             Some(millis) if (1..=60_000).contains(&millis) => Ok(Pause(millis)),
-            _ => mistake!("'{text}' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
+            _ => cli_error!("'{text}' is not a delay: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
         }
     }
 }
 
-/// The longest message that a service takes.
+/// Maximum length of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MessageLength(usize);
 
 impl FromStr for MessageLength {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<MessageLength, Mistake> {
+    fn from_str(text: &str) -> Result<MessageLength, CliError> {
         let Size(bytes) = text.parse()?;
         if (1..=MAX_MEMORY).contains(&bytes) {
             Ok(MessageLength(bytes))
         } else {
-            mistake!("'{text}' is not the length of a message: it goes from 1 to 1G")
+            cli_error!("'{text}' is not the length of a message: it goes from 1 to 1G")
         }
     }
 }
 
-/// How many datagrams one listener gets.
+/// Number of datagrams for one listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct DatagramCount(u32);
 
 impl FromStr for DatagramCount {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<DatagramCount, Mistake> {
+    fn from_str(text: &str) -> Result<DatagramCount, CliError> {
         match text.parse() {
             Ok(count) if (1..=1000).contains(&count) => Ok(DatagramCount(count)),
-            _ => mistake!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
+            _ => cli_error!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
         }
     }
 }
@@ -102,17 +102,17 @@ impl FromStr for DatagramCount {
 struct DatagramLength(usize);
 
 impl FromStr for DatagramLength {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<DatagramLength, Mistake> {
+    fn from_str(text: &str) -> Result<DatagramLength, CliError> {
         match text.parse() {
             Ok(Size(bytes)) if bytes <= 4096 => Ok(DatagramLength(bytes)),
-            _ => mistake!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
+            _ => cli_error!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
         }
     }
 }
 
-/// How long services keep clients that say nothing, where that is all that they can be told.
+/// Idle times of the services that have no other setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdleTimeouts {
     pub rping: rxe_proto::Duration,
@@ -131,9 +131,9 @@ impl Default for IdleTimeouts {
         IdleTimeouts {
             rping: seconds(60),
             rdma_server: seconds(60),
-            // Its client waits for no more than our messages, and its connection is ended by us.
+            // Its client only receives, and the service ends the connection.
             ucmatose: seconds(15),
-            // A connection lasts until the client has made all of its own.
+            // A connection lasts until the client has made all of its connections.
             cmtime: seconds(60),
             udaddy: seconds(30),
             rdma_example: seconds(60),
@@ -150,16 +150,16 @@ struct IdleSection {
     idle_timeout: Option<Text<Patience>>,
 }
 
-/// What the service `mckey` can be told.
+/// Settings of the service `mckey`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MckeyConfig {
     /// Datagrams for each host that joins a group.
     pub count: u32,
-    /// Bytes of each.
+    /// Length of each in bytes.
     pub size: usize,
-    /// How long after a host has joined they follow.
+    /// Delay between the join of a host and the datagrams.
     pub send_after: rxe_proto::Duration,
-    /// How long we stay in a group from which nothing comes.
+    /// How long the service stays in a group without traffic.
     pub idle_timeout: rxe_proto::Duration,
 }
 
@@ -184,17 +184,17 @@ struct MckeySection {
     idle_timeout: Option<Text<Patience>>,
 }
 
-/// What the service `perftest` can be told.
+/// Settings of the service `perftest`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PerftestConfig {
-    /// How long a client is kept that sends nothing.
+    /// How long an idle client is kept.
     pub idle_timeout: rxe_proto::Duration,
-    /// The longest message, in bytes. Each client takes as much memory.
+    /// Maximum length of a message in bytes. Each client takes that much memory.
     pub max_message: usize,
     /// Bytes of the first WRITE to an ib_write_lat client: at least the size of its messages, at most its memory, which
     /// holds 4096 bytes or one message.
     pub write_lat_size: usize,
-    /// After such a silence a client is taken for ib_write_lat, whose server begins.
+    /// A client that is silent for this long is ib_write_lat, whose server sends first.
     pub write_lat_after: rxe_proto::Duration,
 }
 
@@ -219,10 +219,10 @@ pub struct PerftestSection {
     write_lat_after: Option<Text<Pause>>,
 }
 
-/// What the service `pingpong` can be told.
+/// Settings of the service `pingpong`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PingpongConfig {
-    /// How long a client is kept that sends nothing.
+    /// How long an idle client is kept.
     pub idle_timeout: rxe_proto::Duration,
     /// Bytes of one client's receives. A message may be as long as its share: half of it, or with ibv_srq_pingpong half
     /// of what there is for each queue pair; less 40 bytes for datagrams.
@@ -265,7 +265,7 @@ fn patience(given: Option<&Text<Patience>>, default: rxe_proto::Duration) -> rxe
 }
 
 impl ServiceSections {
-    /// How long the services without other settings keep silent clients.
+    /// Idle times of the services that have no other setting.
     pub fn idle_timeouts(&self) -> IdleTimeouts {
         let default = IdleTimeouts::default();
         let given = |section: &IdleSection, default| patience(section.idle_timeout.as_ref(), default);
@@ -281,7 +281,7 @@ impl ServiceSections {
         }
     }
 
-    /// What `mckey` is told.
+    /// Settings of `mckey`.
     pub fn mckey(&self) -> MckeyConfig {
         let (given, default) = (&self.mckey, MckeyConfig::default());
         let after = given.send_after.as_ref();
@@ -294,8 +294,8 @@ impl ServiceSections {
         }
     }
 
-    /// What `perftest` is told.
-    pub fn perftest(&self) -> Result<PerftestConfig, Mistake> {
+    /// Settings of `perftest`.
+    pub fn perftest(&self) -> Result<PerftestConfig, CliError> {
         let default = PerftestConfig::default();
         let length = |given: &Option<Text<MessageLength>>, default| given.as_ref().map_or(default, |text| text.0.0);
         let after = self.perftest.write_lat_after.as_ref();
@@ -307,7 +307,7 @@ impl ServiceSections {
                 .map_or(default.write_lat_after, |Text(Pause(millis))| rxe_proto::Duration::from_millis(*millis)),
         };
         if self.perftest.write_lat_size.is_some() && config.write_lat_size > config.max_message {
-            return mistake!(
+            return cli_error!(
                 "[service.perftest] write-lat-size is {} bytes and max-message {}: make max-message as large",
                 config.write_lat_size,
                 config.max_message
@@ -316,7 +316,7 @@ impl ServiceSections {
         Ok(config)
     }
 
-    /// What `pingpong` is told.
+    /// Settings of `pingpong`.
     pub fn pingpong(&self) -> PingpongConfig {
         let default = PingpongConfig::default();
         PingpongConfig {
@@ -340,12 +340,12 @@ mod tests {
         let given = read("[pingpong]\nidle-timeout = \"90s\"\nmemory = \"16M\"\n").map(|s| s.pingpong());
         let idle_timeout = rxe_proto::Duration::from_secs(90);
         assert_eq!(given, Ok(PingpongConfig { idle_timeout, memory: 16 << 20 }));
-        assert_eq!(read("").map(|s| s.perftest()), Ok(Ok(PerftestConfig::default())));
+        assert_eq!(read("").map(|s| s.perftest().ok()), Ok(Some(PerftestConfig::default())));
         let text = "[perftest]\nidle-timeout = \"90s\"\nmax-message = \"64K\"\nwrite-lat-size = 8192\nwrite-lat-after = \"5s\"\n";
         let (max_message, write_lat_size) = (65536, 8192);
         let write_lat_after = rxe_proto::Duration::from_secs(5);
         let given = PerftestConfig { idle_timeout, max_message, write_lat_size, write_lat_after };
-        assert_eq!(read(text).map(|s| s.perftest()), Ok(Ok(given)));
+        assert_eq!(read(text).map(|s| s.perftest().ok()), Ok(Some(given)));
     }
 
     #[test]
@@ -368,16 +368,16 @@ mod tests {
         for (text, sentence) in [
             (
                 "[pingpong]\nidle-timeout = 10\n",
-                "'10' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s",
+                "'10' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s",
             ),
             (
                 "[pingpong]\nidle-timeout = \"0s\"\n",
-                "'0s' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s",
+                "'0s' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s",
             ),
             ("[pingpong]\nmemory = \"64K\"\n", "'64K' is not a client's memory: it goes from 1M to 1G"),
             (
                 "[perftest]\nwrite-lat-after = \"2m\"\n",
-                "'2m' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms",
+                "'2m' is not a delay: it goes from 1ms to 60s in whole ms or s, as 2500ms",
             ),
             ("[perftest]\nmax-message = \"2G\"\n", "'2G' is not the length of a message: it goes from 1 to 1G"),
             ("[mckey]\ncount = 0\n", "'0' is not a number of datagrams: it goes from 1 to 1000"),
@@ -387,7 +387,7 @@ mod tests {
         ] {
             assert_eq!(read(text).map(|_| ()), Err(sentence.to_owned()), "{text}");
         }
-        let together = |text: &str| read(text).map(|s| s.perftest().map_err(|mistake| mistake.to_string()));
+        let together = |text: &str| read(text).map(|s| s.perftest().map_err(|error| error.to_string()));
         let wrong = "[service.perftest] write-lat-size is 8192 bytes and max-message 4096: make max-message as large";
         let text = "[perftest]\nwrite-lat-size = \"8K\"\nmax-message = \"4K\"\n";
         assert_eq!(together(text), Ok(Err(wrong.to_owned())));

@@ -1,55 +1,20 @@
-//! What was asked for, before it is known to make sense: values with the place they came from.
+//! What the command line or the configuration file says, before it is checked as a whole.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::PathBuf;
 
 use super::capture::{CaptureFile, CaptureSection};
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
 use super::region::RegionSpec;
 use super::service::ServiceSections;
+use super::sourced::Sourced;
 use super::transport::TransportSection;
 use super::values::{
     Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass,
     Vlan,
 };
 
-/// Where a value came from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Origin {
-    /// An option of the command line.
-    Flag(&'static str),
-    /// A line of the configuration file.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The key.
-        key: &'static str,
-    },
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Flag(flag) => f.write_str(flag),
-            Origin::File { path, line, key } => write!(f, "{}, line {line}, key '{key}'", path.display()),
-        }
-    }
-}
-
-/// A value and where it came from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sourced<T> {
-    /// The value.
-    pub value: T,
-    /// Where it came from.
-    pub origin: Origin,
-}
-
-/// What one port was given.
+/// Settings of one port.
 #[derive(Clone, Default, Debug)]
 pub struct PortSettings {
     pub addresses: Vec<Sourced<HostAddress>>,
@@ -59,7 +24,7 @@ pub struct PortSettings {
     pub mtu: Option<Sourced<Mtu>>,
 }
 
-/// All that the command line or the file said; what it did not say is `None` or empty.
+/// Settings of the command line or the file; those that are absent are `None` or empty.
 #[derive(Clone, Default, Debug)]
 pub struct Settings {
     pub eal_args: Option<Vec<String>>,
@@ -82,13 +47,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What port `number` was given so far.
+    /// Settings of port `number` so far.
     pub fn port(&mut self, number: u16) -> &mut PortSettings {
         self.ports.entry(number).or_default()
     }
 
-    /// `self` where it says something, `below` elsewhere. A list replaces the whole list below it; lists of ports do
-    /// so port by port.
+    /// `self`, completed by `below`. A list replaces the whole list below it; lists of ports do so port by port.
     pub fn over(self, below: Settings) -> Settings {
         let mut ports = below.ports;
         for (number, port) in self.ports {

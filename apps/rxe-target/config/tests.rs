@@ -19,8 +19,8 @@ const KNOWN: [&str; 12] = [
 ];
 
 fn resolve(text: &str) -> Result<Config, String> {
-    let settings = file::parse(Path::new("t.toml"), text).map_err(|mistake| mistake.to_string())?;
-    Config::resolve(settings, &KNOWN).map_err(|mistake| mistake.to_string())
+    let settings = file::parse(Path::new("t.toml"), text).map_err(|error| error.to_string())?;
+    Config::resolve(settings, &KNOWN).map_err(|error| error.to_string())
 }
 
 fn wrong(text: &str) -> String {
@@ -107,7 +107,7 @@ fn what_cannot_work_is_refused_with_its_place() {
         ),
         (
             &format!("{PORT}[fault]\nrx = {{ delayed = 0.5 }}\n"),
-            "t.toml, line 3, key 'fault': 'delayed' of rx says how many frames are late, but not by how much: add 'delay' or 'jitter'",
+            "t.toml, line 3, key 'fault': 'delayed' of rx needs a time: add 'delay' or 'jitter'",
         ),
         (
             &format!("{PORT}[eal]\nargs = [\"-l\", \"0\", \"--\"]\n"),
@@ -133,8 +133,8 @@ fn the_files_in_conf_are_right() {
         ("virtio-user.toml", include_str!("../../../conf/examples/virtio-user.toml")),
         ("pci.toml", include_str!("../../../conf/examples/pci.toml")),
     ] {
-        if let Err(mistake) = resolve(text) {
-            panic!("{name}: {mistake}");
+        if let Err(error) = resolve(text) {
+            panic!("{name}: {error}");
         }
     }
 }
@@ -250,7 +250,7 @@ fn the_option_names_the_file_and_the_section_the_rest() {
         let mut settings = file::parse(Path::new("t.toml"), &format!("{text}{PORT}")).expect("settings");
         let value = "/a/flag.pcapng".parse::<CaptureFile>().expect("a file");
         settings.capture_file = Some(Sourced { value, origin: Origin::Flag("--capture") });
-        Config::resolve(settings, &KNOWN).map(|config| config.capture).map_err(|mistake| mistake.to_string())
+        Config::resolve(settings, &KNOWN).map(|config| config.capture).map_err(|error| error.to_string())
     };
     let both = with_flag("[capture]\nfile = \"/a/file.pcapng\"\nsnaplen = 128\n").expect("right").expect("one");
     assert_eq!((both.file, both.snaplen), ("/a/flag.pcapng".into(), 128));

@@ -1,25 +1,24 @@
-//! The single values of command line and configuration file: how they are written, and what is wrong with one.
+//! Single values of command line and configuration file.
 //!
-//! Each type reads itself from text, so both sources accept the same and complain in the same words.
+//! Each type parses itself, so both sources accept the same texts and report the same errors.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::host::{Cidr, Route};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 
-use crate::mistake::{Mistake, mistake};
-
-/// Most ports that DPDK knows, as Debian builds it.
+/// Maximum number of ports of DPDK (RTE_MAX_ETHPORTS), as Debian builds it.
 const MAX_PORTS: u16 = 32;
-/// How long an idle worker sleeps when `sleep` is asked for without a time.
+/// Sleep time of `sleep` without a time.
 const DEFAULT_SLEEP: Duration = Duration::from_micros(50);
-/// Longest nap: beyond it, the timers of the protocol would come late.
+/// Longest sleep: with a longer one the protocol's timers would be late.
 const MAX_SLEEP_MICROS: u64 = 10_000;
-/// Most bytes: what no machine has is a slip of the finger, and would overflow further on.
+/// Maximum size in bytes: more than any machine has, and small enough for later arithmetic.
 pub const MAX_BYTES: usize = 1 << 46;
 
 /// A value that belongs to one port, written `VALUE` for port 0 or `portN:VALUE`.
@@ -31,36 +30,36 @@ pub struct OnPort<T> {
     pub value: T,
 }
 
-impl<T: FromStr<Err = Mistake>> FromStr for OnPort<T> {
-    type Err = Mistake;
+impl<T: FromStr<Err = CliError>> FromStr for OnPort<T> {
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<OnPort<T>, Mistake> {
+    fn from_str(text: &str) -> Result<OnPort<T>, CliError> {
         // No value starts with these letters, so nothing is ambiguous.
         let Some((number, rest)) = text.strip_prefix("port").and_then(|t| t.split_once(':')) else {
             return Ok(OnPort { port: 0, value: text.parse()? });
         };
         match number.parse() {
             Ok(port) if port < MAX_PORTS => Ok(OnPort { port, value: rest.parse()? }),
-            _ => mistake!("'port{number}:' names no port: they are port0: to port{}:", MAX_PORTS - 1),
+            _ => cli_error!("'port{number}:' names no port: they are port0: to port{}:", MAX_PORTS - 1),
         }
     }
 }
 
-fn parse_ip(text: &str) -> Result<IpAddr, Mistake> {
-    text.parse().map_err(|_| Mistake::new(format!("'{text}' is not an IP address")))
+fn parse_ip(text: &str) -> Result<IpAddr, CliError> {
+    text.parse().map_err(|_| CliError::new(format!("'{text}' is not an IP address")))
 }
 
-fn parse_cidr(text: &str) -> Result<Cidr, Mistake> {
+fn parse_cidr(text: &str) -> Result<Cidr, CliError> {
     let Some((ip, prefix)) = text.split_once('/') else {
         let ip = parse_ip(text)?;
         let usual = if ip.is_ipv4() { 24 } else { 64 };
-        return mistake!("'{text}' lacks its prefix length: write {ip}/{usual}, or what your network uses");
+        return cli_error!("'{text}' lacks its prefix length: write {ip}/{usual}, or what your network uses");
     };
     let ip = parse_ip(ip)?;
     let bits = if ip.is_ipv4() { 32 } else { 128 };
     match prefix.parse() {
         Ok(prefix) if prefix <= bits => Ok(Cidr { ip, prefix }),
-        _ => mistake!("'/{prefix}' is not a prefix length: {ip} takes /0 to /{bits}"),
+        _ => cli_error!("'/{prefix}' is not a prefix length: {ip} takes /0 to /{bits}"),
     }
 }
 
@@ -69,9 +68,9 @@ fn parse_cidr(text: &str) -> Result<Cidr, Mistake> {
 pub struct HostAddress(pub Cidr);
 
 impl FromStr for HostAddress {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<HostAddress, Mistake> {
+    fn from_str(text: &str) -> Result<HostAddress, CliError> {
         let cidr = parse_cidr(text)?;
         let ip = cidr.ip;
         let kind = if ip.is_unspecified() {
@@ -99,7 +98,7 @@ impl FromStr for HostAddress {
                 _ => return Ok(HostAddress(cidr)),
             }
         };
-        mistake!("{cidr} cannot be the target's, it is {kind}")
+        cli_error!("{cidr} cannot be the target's, it is {kind}")
     }
 }
 
@@ -108,9 +107,9 @@ impl FromStr for HostAddress {
 pub struct Gateway(pub IpAddr);
 
 impl FromStr for Gateway {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Gateway, Mistake> {
+    fn from_str(text: &str) -> Result<Gateway, CliError> {
         parse_ip(text).map(Gateway)
     }
 }
@@ -120,20 +119,20 @@ impl FromStr for Gateway {
 pub struct RouteSpec(pub Route);
 
 impl RouteSpec {
-    pub fn new(to: Cidr, via: IpAddr) -> Result<RouteSpec, Mistake> {
+    pub fn new(to: Cidr, via: IpAddr) -> Result<RouteSpec, CliError> {
         if to.ip.is_ipv4() != via.is_ipv4() {
-            return mistake!("the route to {to} cannot go via {via}: one is IPv4, the other IPv6");
+            return cli_error!("the route to {to} cannot go via {via}: one is IPv4, the other IPv6");
         }
         Ok(RouteSpec(Route { to, via }))
     }
 }
 
 impl FromStr for RouteSpec {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<RouteSpec, Mistake> {
+    fn from_str(text: &str) -> Result<RouteSpec, CliError> {
         let Some((to, via)) = text.split_once('=') else {
-            return mistake!("'{text}' is not a route: write NETWORK/PREFIX=ROUTER, as 10.1.0.0/16=10.0.0.254");
+            return cli_error!("'{text}' is not a route: write NETWORK/PREFIX=ROUTER, as 10.1.0.0/16=10.0.0.254");
         };
         RouteSpec::new(parse_cidr(to)?, parse_ip(via)?)
     }
@@ -144,17 +143,17 @@ impl FromStr for RouteSpec {
 pub struct Network(pub Cidr);
 
 impl FromStr for Network {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Network, Mistake> {
+    fn from_str(text: &str) -> Result<Network, CliError> {
         parse_cidr(text).map(Network)
     }
 }
 
-fn parse_number(text: &str, what: &str, range: std::ops::RangeInclusive<u16>) -> Result<u16, Mistake> {
+fn parse_number(text: &str, what: &str, range: std::ops::RangeInclusive<u16>) -> Result<u16, CliError> {
     match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
-        _ => mistake!("'{text}' is not {what}: it goes from {} to {}", range.start(), range.end()),
+        _ => cli_error!("'{text}' is not {what}: it goes from {} to {}", range.start(), range.end()),
     }
 }
 
@@ -165,9 +164,9 @@ macro_rules! number {
         pub struct $name(pub u16);
 
         impl FromStr for $name {
-            type Err = Mistake;
+            type Err = CliError;
 
-            fn from_str(text: &str) -> Result<$name, Mistake> {
+            fn from_str(text: &str) -> Result<$name, CliError> {
                 parse_number(text, $what, $range).map($name)
             }
         }
@@ -187,7 +186,7 @@ number!(
     1280..=9216
 );
 number!(
-    /// The VLAN priority of what we send.
+    /// VLAN priority of transmitted frames.
     Pcp,
     "a VLAN priority",
     0..=7
@@ -199,14 +198,14 @@ number!(
     1..=65535
 );
 
-/// DSCP and ECN bits of what we send: a number, or `mirror` for those of the peer.
+/// DSCP and ECN bits of transmitted packets: a number, or `mirror` for the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrafficClass(pub Option<u8>);
 
 impl FromStr for TrafficClass {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<TrafficClass, Mistake> {
+    fn from_str(text: &str) -> Result<TrafficClass, CliError> {
         let number = match text.strip_prefix("0x") {
             _ if text == "mirror" => return Ok(TrafficClass(None)),
             Some(hex) => u8::from_str_radix(hex, 16),
@@ -214,15 +213,15 @@ impl FromStr for TrafficClass {
         };
         match number {
             Ok(number) => Ok(TrafficClass(Some(number))),
-            Err(_) => mistake!("'{text}' is not a traffic class: it is 'mirror' or 0 to 255 (0x0 to 0xff)"),
+            Err(_) => cli_error!("'{text}' is not a traffic class: it is 'mirror' or 0 to 255 (0x0 to 0xff)"),
         }
     }
 }
 
-/// What idle workers do.
+/// Idle policy of the workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
-    /// Poll without a break.
+    /// Poll continuously.
     Spin,
     /// Poll with CPU pause hints.
     Pause,
@@ -231,9 +230,9 @@ pub enum Idle {
 }
 
 impl FromStr for Idle {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Idle, Mistake> {
+    fn from_str(text: &str) -> Result<Idle, CliError> {
         match text {
             "spin" => return Ok(Idle::Spin),
             "pause" => return Ok(Idle::Pause),
@@ -242,33 +241,33 @@ impl FromStr for Idle {
         }
         match text.strip_prefix("sleep:").and_then(|t| t.parse().ok()) {
             Some(micros @ 1..=MAX_SLEEP_MICROS) => Ok(Idle::Sleep(Duration::from_micros(micros))),
-            _ => mistake!(
+            _ => cli_error!(
                 "'{text}' is not an idle policy: it is spin, pause, sleep or sleep:MICROSECONDS (1 to {MAX_SLEEP_MICROS})"
             ),
         }
     }
 }
 
-/// The least important messages that are logged.
+/// Minimum severity of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogLevel(pub LevelFilter);
 
 impl FromStr for LogLevel {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<LogLevel, Mistake> {
+    fn from_str(text: &str) -> Result<LogLevel, CliError> {
         Ok(LogLevel(match text {
             "error" => LevelFilter::ERROR,
             "warn" => LevelFilter::WARN,
             "info" => LevelFilter::INFO,
             "debug" => LevelFilter::DEBUG,
             "trace" => LevelFilter::TRACE,
-            _ => return mistake!("'{text}' is not a log level: they are error, warn, info, debug and trace"),
+            _ => return cli_error!("'{text}' is not a log level: they are error, warn, info, debug and trace"),
         }))
     }
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
     /// Lines for people.
@@ -279,34 +278,34 @@ pub enum LogFormat {
 }
 
 impl FromStr for LogFormat {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<LogFormat, Mistake> {
+    fn from_str(text: &str) -> Result<LogFormat, CliError> {
         match text {
             "text" => Ok(LogFormat::Text),
             "json" => Ok(LogFormat::Json),
-            _ => mistake!("'{text}' is not a log format: they are text and json"),
+            _ => cli_error!("'{text}' is not a log format: they are text and json"),
         }
     }
 }
 
-/// Where Prometheus finds the metrics.
+/// Address of the metrics for Prometheus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MetricsAddress(pub SocketAddr);
 
 impl FromStr for MetricsAddress {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<MetricsAddress, Mistake> {
+    fn from_str(text: &str) -> Result<MetricsAddress, CliError> {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() == 0 => {
-                mistake!(
+                cli_error!(
                     "'{text}' has no port number: write one from 1 to 65535, as {}",
                     SocketAddr::new(address.ip(), 9479)
                 )
             }
             Ok(address) => Ok(MetricsAddress(address)),
-            Err(_) => mistake!(
+            Err(_) => cli_error!(
                 "'{text}' is not an address of this machine with a port: write ADDR:PORT, as 127.0.0.1:9479 or [::]:9479"
             ),
         }
@@ -318,9 +317,9 @@ impl FromStr for MetricsAddress {
 pub struct Size(pub usize);
 
 impl FromStr for Size {
-    type Err = Mistake;
+    type Err = CliError;
 
-    fn from_str(text: &str) -> Result<Size, Mistake> {
+    fn from_str(text: &str) -> Result<Size, CliError> {
         let (digits, shift) = match text.char_indices().next_back() {
             Some((at, 'k' | 'K')) => (&text[..at], 10),
             Some((at, 'm' | 'M')) => (&text[..at], 20),
@@ -330,20 +329,20 @@ impl FromStr for Size {
         let bytes = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
         match bytes {
             Some(bytes) if (1..=MAX_BYTES).contains(&bytes) => Ok(Size(bytes)),
-            _ => mistake!("'{text}' is not a size: write bytes, or a number with K, M or G, as 64M"),
+            _ => cli_error!("'{text}' is not a size: write bytes, or a number with K, M or G, as 64M"),
         }
     }
 }
 
-/// A value of the configuration file that is read from text; plain numbers are welcome too.
+/// A value of the configuration file that is parsed from text, or from a plain number.
 #[derive(Clone, Debug)]
 pub struct Text<T>(pub T);
 
-impl<'de, T: FromStr<Err = Mistake>> Deserialize<'de> for Text<T> {
+impl<'de, T: FromStr<Err = CliError>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<T>, D::Error> {
         struct TextVisitor<T>(std::marker::PhantomData<T>);
 
-        impl<T: FromStr<Err = Mistake>> Visitor<'_> for TextVisitor<T> {
+        impl<T: FromStr<Err = CliError>> Visitor<'_> for TextVisitor<T> {
             type Value = Text<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -371,7 +370,7 @@ impl<'de, T: FromStr<Err = Mistake>> Deserialize<'de> for Text<T> {
 mod tests {
     use super::*;
 
-    fn wrong<T: FromStr<Err = Mistake> + fmt::Debug>(text: &str) -> String {
+    fn wrong<T: FromStr<Err = CliError> + fmt::Debug>(text: &str) -> String {
         text.parse::<T>().expect_err(text).to_string()
     }
 

@@ -1,23 +1,9 @@
-//! What clients of the target find.
+//! The services of rxe-target; `docs/services.md` lists them with their ports and clients.
 //!
-//! | name           | port | client                          | what it does                                            |
-//! |----------------|------|---------------------------------|---------------------------------------------------------|
-//! | `rping`        | 7174 | `rping -c`                      | READs the client's data, WRITEs it back                 |
-//! | `rdma-server`  | 7471 | `rdma_client`, `rdma_xclient`   | answers one 16-byte SEND                                |
-//! | `ucmatose`     | 7471 | `ucmatose -s`                   | sends and takes messages, disconnects                   |
-//! | `cmtime`       | 7471 | `cmtime -s`                     | accepts connections without data                        |
-//! | `udaddy`       | 7174 | `udaddy -s` (UDP port space)    | sends every datagram back                               |
-//! | `rdma-example` | 20886| rdma-example's `rdma_client`    | lends a buffer to WRITE to and READ from                |
-//! | `region`       | 4792 | any RC client                   | exports named memory: READ, WRITE, atomics              |
-//! | `rsocket`      | 7471 | `rstream`, `riostream`          | sends every byte of stream and mapped buffers back      |
-//! | `rc-example`   | 19875| `RDMA_RC_example`               | SENDs, lends a buffer to READ from and WRITE to         |
-//! | `mckey`        |      | `mckey`                         | sends to IPv4 multicast groups that hosts join          |
-//! | `pingpong`     | 18515| `ibv_{rc,uc,ud,srq}_pingpong`   | sends every message back                                |
-//! | `perftest`     | 18515| `ib_{send,write,read,atomic}_{bw,lat}` | lends memory, sends every message back           |
-//!
-//! Where several services listen on one port, the first in this order that claims a request gets it. The last two share
-//! their port, and one [service](port18515) tells their clients apart. Every service is one file or folder: a state
-//! machine that knows no DPDK and is tested alone, and a thin [`Service`](rxe_dpdk::service::Service) around it.
+//! Where several services listen on one port, the first in the order of the list below that recognizes a request accepts
+//! it. `pingpong` and `perftest` share their port, and one [service](port18515) tells their clients apart. Every service is one
+//! file or folder: a state machine that needs no DPDK and is tested alone, and a thin
+//! [`Service`](rxe_dpdk::service::Service) around it.
 
 mod cmtime;
 mod endpoint;
@@ -40,11 +26,11 @@ mod ucmatose;
 mod udaddy;
 mod watch;
 
+use rxe::{CliError, cli_error};
 use rxe_dpdk::service::{Listen, ServiceFactory};
 use rxe_proto::wire::cm::PortSpace;
 
 use crate::config::Config;
-use crate::mistake::{Mistake, mistake};
 
 pub use tally::{Book, describe as describe_tally};
 
@@ -74,7 +60,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The factories of the services that `config` chooses, and the book in which the services will count.
-pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), Mistake> {
+pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), CliError> {
     let book = Book::default();
     let chosen: Vec<Box<dyn ServiceFactory>> = ALL
         .iter()
@@ -88,7 +74,7 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book)
         let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
         if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
             let names = other.names().join(", ");
-            return mistake!(
+            return cli_error!(
                 "the services {names} and region want the same port {port}: choose another with --region-port"
             );
         }
@@ -105,8 +91,8 @@ mod tests {
 
     fn config(region_port: u16, services: &[&str]) -> Config {
         let text = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
-        let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let mut config = Config::resolve(settings, &names()).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|error| panic!("{error}"));
+        let mut config = Config::resolve(settings, &names()).unwrap_or_else(|error| panic!("{error}"));
         config.region_port = region_port;
         config.services = services.iter().map(|name| (*name).to_owned()).collect();
         config
@@ -114,12 +100,12 @@ mod tests {
 
     #[test]
     fn every_name_makes_its_service() {
-        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|error| panic!("{error}"));
         // One factory has both names of those that share a port.
         assert_eq!(all.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), names());
         assert_eq!(all.len(), names().len() - 1);
         for name in names() {
-            let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|mistake| panic!("{mistake}"));
+            let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(one.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), [name]);
         }
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
@@ -127,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_port_taken_twice_is_a_sentence() {
-        let mistake = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
+        let error = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
         assert_eq!(
-            mistake.to_string(),
+            error.to_string(),
             "the services rping and region want the same port 7174: choose another with --region-port"
         );
         // The same number in the UDP port space is another port.

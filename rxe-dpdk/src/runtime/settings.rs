@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
-use rxe_service::{Marking, RegionNames};
+use rxe_service::{RegionNames, TrafficClassConfig};
 
 use crate::host::{Cidr, Route};
 use crate::worker::{FaultRule, IdlePolicy};
@@ -55,7 +55,7 @@ pub struct RuntimeConfig {
     /// How idle workers wait.
     pub idle: IdlePolicy,
     /// Traffic class and priority of sent packets.
-    pub marking: Marking,
+    pub traffic_class: TrafficClassConfig,
     /// Maximum number of connections.
     pub max_connections: usize,
     /// Maximum number of connections that are not established yet.
@@ -77,7 +77,7 @@ impl Default for RuntimeConfig {
             ports: Vec::new(),
             regions: Vec::new(),
             idle: IdlePolicy::Spin,
-            marking: Marking::default(),
+            traffic_class: TrafficClassConfig::default(),
             max_connections: 16_384,
             max_pending: 8192,
             max_pending_per_peer: 4096,

@@ -28,8 +28,8 @@ use rxe_proto::Instant;
 use rxe_proto::transport::{Engine, Qpn};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
 use rxe_service::control::Control;
-use rxe_service::host::ServiceHost;
 use rxe_service::multicast::WorkerSet;
+use rxe_service::service_host::ServiceHost;
 
 use super::capture::RxRecorder;
 use super::handoff::HandOff;
@@ -214,12 +214,12 @@ impl Dispatcher {
     fn dispatch_burst<H: FrameHook, O: Origin>(&mut self, now: Instant, origin: &mut O, burst: &mut RxBurst) -> u64 {
         H::before_burst(self);
         let mut bytes = 0;
-        let prefetches = self.engine.is_large();
+        let prefetches = self.engine.wants_prefetch();
         for index in 0..burst.len() {
             if prefetches {
                 // An index past the end yields an empty frame, for which nothing is fetched.
                 let nearest = if index == 0 { 0 } else { PREFETCH_DISTANCE };
-                (nearest..=PREFETCH_DISTANCE).for_each(|ahead| self.engine.foresee(burst.data(index + ahead)));
+                (nearest..=PREFETCH_DISTANCE).for_each(|ahead| self.engine.prefetch(burst.data(index + ahead)));
             }
             let (port, frame) = (origin.port(burst, index), burst.data(index));
             bytes += frame.len() as u64;

@@ -265,7 +265,7 @@ mod window;
 mod work_request;
 
 pub use crate::mem::{
-    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegionError, HeapAllocator, KeyTable, Memory,
+    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, HeapAllocator, KeyTable, Memory,
     MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{

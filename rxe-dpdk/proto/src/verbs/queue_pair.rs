@@ -296,7 +296,7 @@ impl Device<'_> {
         qkey: u32,
         path_mtu: PathMtu,
     ) -> Result<AnyQueuePair, QpError> {
-        self.engine.follow_peer(qp.qpn(), qkey, path_mtu)?;
+        self.engine.detect_peer_type(qp.qpn(), qkey, path_mtu)?;
         Ok(qp.into())
     }
 

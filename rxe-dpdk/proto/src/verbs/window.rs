@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 
 use crate::mem::{
-    Access, DeregisterError, FastRegionError, Memory, MemoryRegion, OutOfBounds, RegisterError, RenewError, UnknownKey,
+    Access, DeregisterError, FastRegMrError, Memory, MemoryRegion, OutOfBounds, RegisterError, RenewError, UnknownKey,
     WindowBind, WindowKind,
 };
 use crate::transport::SendOp;
@@ -97,17 +97,17 @@ impl Device<'_> {
     /// [`RegisterError::UnknownPd`], [`RegisterError::TooMany`], [`RegisterError::TooLong`].
     #[inline]
     pub fn alloc_fast_reg_mr(&mut self, pd: ProtectionDomain, max_len: usize) -> Result<FastRegMr, RegisterError> {
-        self.engine.keys_mut().alloc_fast_region(pd.0, max_len).map(|key| FastRegMr { key })
+        self.engine.keys_mut().alloc_fast_reg_mr(pd.0, max_len).map(|key| FastRegMr { key })
     }
 
     /// Names the bytes that the next [`WorkRequest::fast_reg_mr`] makes reachable (`ib_map_mr_sg`). Do not map others
     /// before it is executed.
     ///
     /// # Errors
-    /// [`FastRegionError::NotFree`], [`FastRegionError::TooLong`], [`FastRegionError::Unknown`].
+    /// [`FastRegMrError::NotFree`], [`FastRegMrError::TooLong`], [`FastRegMrError::Unknown`].
     #[inline]
-    pub fn map_fast_reg_mr(&mut self, mr: FastRegMr, memory: Memory) -> Result<(), FastRegionError> {
-        self.engine.keys_mut().map_fast_region(mr.key, memory)
+    pub fn map_fast_reg_mr(&mut self, mr: FastRegMr, memory: Memory) -> Result<(), FastRegMrError> {
+        self.engine.keys_mut().map_fast_reg_mr(mr.key, memory)
     }
 
     /// The same as a [`MemoryRegion`], to name parts of it; `None` unless it is VALID. That handle and the work requests

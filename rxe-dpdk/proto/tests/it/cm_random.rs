@@ -73,7 +73,7 @@ enum Seen {
     Over,
 }
 
-struct World {
+struct TestEnv {
     target: Target,
     conns: Vec<(ConnId, u32)>,
     seen: BTreeMap<ConnId, Seen>,
@@ -84,7 +84,7 @@ struct World {
     answers: usize,
 }
 
-impl World {
+impl TestEnv {
     fn message(&self, kind: u8, client: u8, qpn: u8, psn: u8, conn: &prop::sample::Index, hit: bool) -> CmMessage {
         let mut client = u32::from(client) + 1;
         let mut server = 0x55;
@@ -267,7 +267,7 @@ proptest! {
             ..CmConfig::new(1, seed)
         };
         let target = Target::new(config);
-        let mut world = World {
+        let mut env = TestEnv {
             target,
             conns: Vec::new(),
             seen: BTreeMap::new(),
@@ -277,23 +277,23 @@ proptest! {
             answers: 0,
         };
         for step in steps {
-            world.step(step)?;
-            prop_assert!(world.target.cm.len() <= CONNECTIONS + CLOSING);
-            prop_assert!(world.target.cm.sidr_len() <= SIDR && world.target.cm.resolving() <= SIDR);
+            env.step(step)?;
+            prop_assert!(env.target.cm.len() <= CONNECTIONS + CLOSING);
+            prop_assert!(env.target.cm.sidr_len() <= SIDR && env.target.cm.resolving() <= SIDR);
         }
         // The user ends what it has, and time does the rest.
-        world.read()?;
-        for (conn, _) in world.conns.clone() {
-            let _gone = world.target.cm.disconnect(world.target.now, conn);
+        env.read()?;
+        for (conn, _) in env.conns.clone() {
+            let _gone = env.target.cm.disconnect(env.target.now, conn);
         }
-        world.target.advance(ms(3_000_000));
-        prop_assert!(world.target.transmits().len() <= TRANSMITS);
-        world.read()?;
-        let cm = &world.target.cm;
+        env.target.advance(ms(3_000_000));
+        prop_assert!(env.target.transmits().len() <= TRANSMITS);
+        env.read()?;
+        let cm = &env.target.cm;
         prop_assert_eq!((cm.len(), cm.sidr_len(), cm.resolving()), (0, 0, 0));
-        prop_assert_eq!(world.asked, world.answers);
-        prop_assert_eq!(world.target.cm.next_timeout(), None);
-        prop_assert!(world.seen.values().all(|&seen| seen == Seen::Over), "{:?}", world.seen);
+        prop_assert_eq!(env.asked, env.answers);
+        prop_assert_eq!(env.target.cm.next_timeout(), None);
+        prop_assert!(env.seen.values().all(|&seen| seen == Seen::Over), "{:?}", env.seen);
     }
 
     /// Whatever comes out for whatever comes in is no larger than it.

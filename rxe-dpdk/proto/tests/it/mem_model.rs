@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use rxe_proto::mem::{
-    Access, BindError, DeregisterError, FastRegionError, InvalidateError, KeyDomain, KeyError, KeyTable, Memory, PdId,
+    Access, BindError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyTable, Memory, PdId,
     RenewError, Span, UnknownKey, WindowBind, WindowKind,
 };
 
@@ -90,27 +90,27 @@ impl Model {
         }
     }
 
-    fn map(&mut self, key: u32, len: u64, max: u64, pointer: usize) -> Result<(), FastRegionError> {
+    fn map(&mut self, key: u32, len: u64, max: u64, pointer: usize) -> Result<(), FastRegMrError> {
         match self.objects.get_mut(&key) {
-            Some((_, Kind::Fast { valid: Some(_), .. })) => Err(FastRegionError::NotFree),
-            Some((_, Kind::Fast { .. })) if len > max => Err(FastRegionError::TooLong),
+            Some((_, Kind::Fast { valid: Some(_), .. })) => Err(FastRegMrError::NotFree),
+            Some((_, Kind::Fast { .. })) if len > max => Err(FastRegMrError::TooLong),
             Some((_, Kind::Fast { staged, .. })) => {
                 *staged = Some((len, pointer));
                 Ok(())
             }
-            _ => Err(FastRegionError::Unknown),
+            _ => Err(FastRegMrError::Unknown),
         }
     }
 
-    fn fast_register(&mut self, key: u32, pd: PdId, iova: u64, access: Access) -> Result<(), FastRegionError> {
+    fn fast_register(&mut self, key: u32, pd: PdId, iova: u64, access: Access) -> Result<(), FastRegMrError> {
         let Some((of, Kind::Fast { staged, valid })) = self.objects.get_mut(&key) else {
-            return Err(FastRegionError::Unknown);
+            return Err(FastRegMrError::Unknown);
         };
         match *staged {
-            _ if *of != pd => Err(FastRegionError::WrongPd),
-            _ if valid.is_some() => Err(FastRegionError::NotFree),
-            None => Err(FastRegionError::NotMapped),
-            Some(_) if access == REMOTE => Err(FastRegionError::IllegalAccess),
+            _ if *of != pd => Err(FastRegMrError::WrongPd),
+            _ if valid.is_some() => Err(FastRegMrError::NotFree),
+            None => Err(FastRegMrError::NotMapped),
+            Some(_) if access == REMOTE => Err(FastRegMrError::IllegalAccess),
             Some((len, pointer)) => {
                 let addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
                 *valid = Some(Bytes { addr, len, access, pointer });
@@ -334,7 +334,7 @@ impl Both {
             }
             Step::AllocFast { pd } => {
                 let pd = pd_of(pd);
-                let key = self.keys.alloc_fast_region(pd, LEN as usize).unwrap();
+                let key = self.keys.alloc_fast_reg_mr(pd, LEN as usize).unwrap();
                 self.made(key, pd, Kind::Fast { staged: None, valid: None });
             }
             Step::AllocWindow { pd, two } => {
@@ -347,8 +347,8 @@ impl Both {
                 let key = self.pick(key, |kind| matches!(kind, Kind::Fast { .. }));
                 let memory = Memory::heap(*len as usize);
                 let expected = self.model.map(key, *len, LEN, memory.as_ptr() as usize);
-                let found = self.keys.map_fast_region(key, memory);
-                self.agree("map_fast_region", found, expected);
+                let found = self.keys.map_fast_reg_mr(key, memory);
+                self.agree("map_fast_reg_mr", found, expected);
             }
             Step::FastRegister { key, pd, access, iova } => {
                 let (pd, access) = (pd_of(pd), *access.get(&RIGHTS));

@@ -55,13 +55,13 @@ fn in_state(state: &str) -> Setup {
             let shared_pd = shared.alloc_pd();
             keys.adopt(pd, &shared.register(shared_pd, Memory::heap(64), BASE, ALL).unwrap()).unwrap().rkey()
         }
-        "fast" => keys.alloc_fast_region(pd, 64).unwrap(),
+        "fast" => keys.alloc_fast_reg_mr(pd, 64).unwrap(),
         "type" if state.contains('1') => keys.alloc_window(pd, WindowKind::Type1).unwrap(),
         "type" => keys.alloc_window(pd, WindowKind::Type2).unwrap(),
         _ => region ^ window,
     };
     if state.contains(", mapped") || state.contains("VALID") {
-        keys.map_fast_region(key, Memory::heap(64)).unwrap();
+        keys.map_fast_reg_mr(key, Memory::heap(64)).unwrap();
     }
     if state.contains("VALID") {
         keys.fast_register(key, pd, BASE, ALL).unwrap();
@@ -113,8 +113,8 @@ const CALLS: [Call; 24] = [
     ("check_remote on B", |on| told(on.keys.check_remote(on.key, on.pd, B, BASE, 8, Access::REMOTE_READ))),
     ("check_remote on B, other pd", |on| told(on.keys.check_remote(on.key, on.other, B, BASE, 8, Access::REMOTE_READ))),
     ("region", |on| on.keys.region(on.key).map_or("none", |_| "some").to_owned()),
-    ("map_fast_region", |on| told(on.keys.map_fast_region(on.key, Memory::heap(64)))),
-    ("map_fast_region, too long", |on| told(on.keys.map_fast_region(on.key, Memory::heap(65)))),
+    ("map_fast_reg_mr", |on| told(on.keys.map_fast_reg_mr(on.key, Memory::heap(64)))),
+    ("map_fast_reg_mr, too long", |on| told(on.keys.map_fast_reg_mr(on.key, Memory::heap(65)))),
     ("fast_register", |on| told(on.keys.fast_register(on.key, on.pd, BASE, ALL))),
     ("fast_register, other pd", |on| told(on.keys.fast_register(on.key, on.other, BASE, ALL))),
     ("bind_window on A", |on| told(on.keys.bind_window(on.key, on.pd, A, &bind(on.region, 64)))),

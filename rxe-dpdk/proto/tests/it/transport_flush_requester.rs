@@ -1,7 +1,7 @@
 //! FLUSH and ATOMIC WRITE as requester, and against our own responder.
 
-use crate::harness::rated::{Line, Rated};
-use crate::harness::solo::Solo;
+use crate::harness::rated::{LinkParams, RatedPair};
+use crate::harness::scripted_peer::ScriptedPeer;
 use crate::harness::{ALL_ACCESS, Agreed, Node, Rng};
 use rxe_proto::Duration;
 use rxe_proto::mem::{Access, Memory};
@@ -20,22 +20,22 @@ const FLUSH: SendOp = SendOp::Flush { remote: REMOTE, length: 77, whole_region: 
 /// The last transmission: name, PSN, address, length, key, FETH and payload of each packet.
 type Request = (Opcode, i32, u64, u32, u32, Option<(u8, u8)>, Vec<u8>);
 
-fn requests(solo: &mut Solo) -> Vec<Request> {
-    solo.transmit();
+fn requests(peer: &mut ScriptedPeer) -> Vec<Request> {
+    peer.transmit();
     let parse = |frame: &Vec<u8>| {
         let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
         assert!(packet.ack_req());
         let reth = packet.reth().unwrap();
         let feth = packet.feth().map(|feth| (feth.level(), feth.placement()));
-        let psn = packet.psn().diff(solo.agreed.sq_psn);
+        let psn = packet.psn().diff(peer.agreed.sq_psn);
         (packet.opcode(), psn, reth.va(), reth.dma_len(), reth.rkey(), feth, packet.payload().to_vec())
     };
-    solo.frames.iter().map(parse).collect()
+    peer.frames.iter().map(parse).collect()
 }
 
-fn post_flush(solo: &mut Solo, wr_id: u64, whole_region: bool, persistent: bool) {
+fn post_flush(peer: &mut ScriptedPeer, wr_id: u64, whole_region: bool, persistent: bool) {
     let op = SendOp::Flush { remote: REMOTE, length: 77, whole_region, persistent };
-    solo.node.post_send(wr_id, op, &[]);
+    peer.node.post_send(wr_id, op, &[]);
 }
 
 /// Posts the 8 bytes inline.
@@ -47,9 +47,9 @@ fn post_atomic_write(node: &mut Node, wr_id: u64, remote: RemoteAddr, bytes: &[u
 // [RC-REQ-FLUSH]
 #[test]
 fn flush_requests() {
-    let mut solo = Solo::new();
+    let mut peer = ScriptedPeer::new();
     for (wr_id, (whole_region, persistent)) in (1..).zip([(false, false), (true, false), (false, true), (true, true)]) {
-        post_flush(&mut solo, wr_id, whole_region, persistent);
+        post_flush(&mut peer, wr_id, whole_region, persistent);
     }
     let feths = [
         (Feth::LEVEL_RANGE, Feth::GLOBAL_VISIBILITY),
@@ -59,14 +59,14 @@ fn flush_requests() {
     ];
     let expected: Vec<Request> =
         (0..).zip(feths).map(|(psn, feth)| (Flush, psn, 0x10_000, 77, 0x77, Some(feth), vec![])).collect();
-    assert_eq!(requests(&mut solo), expected);
+    assert_eq!(requests(&mut peer), expected);
     // Lost, all of them.
-    solo.advance(TIMEOUT);
-    assert_eq!(requests(&mut solo), expected);
+    peer.advance(TIMEOUT);
+    assert_eq!(requests(&mut peer), expected);
     for psn in 0..4 {
-        solo.read_response(ReadResponseOnly, psn, &[]);
+        peer.read_response(ReadResponseOnly, psn, &[]);
     }
-    let wcs = solo.node.take_completions();
+    let wcs = peer.node.take_completions();
     assert_eq!(wcs.len(), 4);
     assert!(wcs.iter().all(|wc| (wc.status, wc.opcode, wc.byte_len) == (Success, WcOpcode::Flush, 0)), "{wcs:?}");
 }
@@ -74,74 +74,74 @@ fn flush_requests() {
 // [RC-REQ-ATOMIC-WRITE]
 #[test]
 fn atomic_write_requests() {
-    let mut solo = Solo::new();
-    solo.node.write(0, &[1, 2, 3, 4]);
-    solo.node.write(100, &[5, 6, 7, 8]);
-    let sges = [solo.node.sge(0, 4), solo.node.sge(100, 4)];
-    solo.node.post_send(1, ATOMIC_WRITE, &sges);
+    let mut peer = ScriptedPeer::new();
+    peer.node.write(0, &[1, 2, 3, 4]);
+    peer.node.write(100, &[5, 6, 7, 8]);
+    let sges = [peer.node.sge(0, 4), peer.node.sge(100, 4)];
+    peer.node.post_send(1, ATOMIC_WRITE, &sges);
     let mut inline = *b"inlined!";
-    post_atomic_write(&mut solo.node, 2, REMOTE, &inline).unwrap();
+    post_atomic_write(&mut peer.node, 2, REMOTE, &inline).unwrap();
     inline.fill(0);
     let expected = vec![
         (AtomicWrite, 0, 0x10_000, 8, 0x77, None, vec![1, 2, 3, 4, 5, 6, 7, 8]),
         (AtomicWrite, 1, 0x10_000, 8, 0x77, None, b"inlined!".to_vec()),
     ];
-    assert_eq!(requests(&mut solo), expected);
-    solo.advance(TIMEOUT);
-    assert_eq!(requests(&mut solo), expected);
-    solo.read_response(ReadResponseOnly, 0, &[]);
-    solo.read_response(ReadResponseOnly, 1, &[]);
-    let wcs = solo.node.take_completions();
+    assert_eq!(requests(&mut peer), expected);
+    peer.advance(TIMEOUT);
+    assert_eq!(requests(&mut peer), expected);
+    peer.read_response(ReadResponseOnly, 0, &[]);
+    peer.read_response(ReadResponseOnly, 1, &[]);
+    let wcs = peer.node.take_completions();
     assert_eq!(wcs.len(), 2);
     let expected = (Success, WcOpcode::AtomicWrite, 0);
     assert!(wcs.iter().all(|wc| (wc.status, wc.opcode, wc.byte_len) == expected), "{wcs:?}");
-    assert_eq!(solo.node.read(0, 4), [1, 2, 3, 4], "nothing comes back");
+    assert_eq!(peer.node.read(0, 4), [1, 2, 3, 4], "nothing comes back");
 }
 
 // [RC-REQ-ATOMIC-WRITE]
 #[test]
 fn what_cannot_be_posted() {
-    let mut solo = Solo::new();
-    let (qpn, sge) = (solo.node.qpn, solo.node.sge(0, 7));
+    let mut peer = ScriptedPeer::new();
+    let (qpn, sge) = (peer.node.qpn, peer.node.sge(0, 7));
     let mut post = |op, sges: &[Sge]| {
         let wr = SendWr { wr_id: 0, op, sges, flags: SendFlags::SIGNALED };
-        solo.node.engine.post_send(qpn, &wr)
+        peer.node.engine.post_send(qpn, &wr)
     };
     assert_eq!(post(ATOMIC_WRITE, &[sge]), Err(PostError::AtomicLength));
     assert_eq!(post(ATOMIC_WRITE, &[]), Err(PostError::AtomicLength));
     assert_eq!(post(FLUSH, &[sge]), Err(PostError::TooManySges));
-    assert_eq!(post_atomic_write(&mut solo.node, 0, REMOTE, &[0; 9]), Err(PostError::AtomicLength));
+    assert_eq!(post_atomic_write(&mut peer.node, 0, REMOTE, &[0; 9]), Err(PostError::AtomicLength));
     let wr = SendWr { wr_id: 0, op: FLUSH, sges: &[], flags: SendFlags::SIGNALED };
-    assert_eq!(solo.node.engine.post_send_inline(qpn, &wr, &[1]), Err(PostError::InlineTooLong));
+    assert_eq!(peer.node.engine.post_send_inline(qpn, &wr, &[1]), Err(PostError::InlineTooLong));
 
-    let mut solo = Solo::with(Agreed { rd_atomic: 0, ..Agreed::default() });
+    let mut peer = ScriptedPeer::with(Agreed { rd_atomic: 0, ..Agreed::default() });
     let wr = SendWr { wr_id: 0, op: FLUSH, sges: &[], flags: SendFlags::SIGNALED };
-    assert_eq!(solo.node.engine.post_send(solo.node.qpn, &wr), Err(PostError::NoReadResources));
-    assert_eq!(post_atomic_write(&mut solo.node, 0, REMOTE, &[0; 8]), Err(PostError::NoReadResources));
+    assert_eq!(peer.node.engine.post_send(peer.node.qpn, &wr), Err(PostError::NoReadResources));
+    assert_eq!(post_atomic_write(&mut peer.node, 0, REMOTE, &[0; 8]), Err(PostError::NoReadResources));
 
-    let mut solo = crate::harness::variants::uc(Agreed::default(), 0);
-    assert_eq!(solo.node.engine.post_send(solo.node.qpn, &wr), Err(PostError::Opcode(QpType::Uc)));
+    let mut peer = crate::harness::variants::uc(Agreed::default(), 0);
+    assert_eq!(peer.node.engine.post_send(peer.node.qpn, &wr), Err(PostError::Opcode(QpType::Uc)));
 }
 
 // [RC-REQ-RD-ATOMIC]
 #[test]
 fn they_count_as_outstanding_reads() {
-    let mut solo = Solo::with(Agreed { rd_atomic: 2, ..Agreed::default() });
-    post_flush(&mut solo, 1, false, false);
-    post_atomic_write(&mut solo.node, 2, REMOTE, &[0; 8]).unwrap();
-    post_flush(&mut solo, 3, false, false);
-    let sge = solo.node.sge(0, 1);
-    solo.node.post_flags(4, SEND, &[sge], SendFlags::SIGNALED | SendFlags::FENCE);
-    assert_eq!(solo.transmit().len(), 2);
-    assert!(solo.node.stat("rd_atomic_stalls") > 0);
-    solo.read_response(ReadResponseOnly, 0, &[]);
-    assert_eq!(solo.transmit().len(), 1);
-    solo.read_response(ReadResponseOnly, 1, &[]);
-    solo.expect([]);
-    assert!(solo.node.stat("fence_stalls") > 0);
-    solo.read_response(ReadResponseOnly, 2, &[]);
-    solo.expect(["SEND_ONLY 3 1 bytes ask"]);
-    assert_eq!(completed(&mut solo), [1, 2, 3].map(|id| (id, Success)));
+    let mut peer = ScriptedPeer::with(Agreed { rd_atomic: 2, ..Agreed::default() });
+    post_flush(&mut peer, 1, false, false);
+    post_atomic_write(&mut peer.node, 2, REMOTE, &[0; 8]).unwrap();
+    post_flush(&mut peer, 3, false, false);
+    let sge = peer.node.sge(0, 1);
+    peer.node.post_flags(4, SEND, &[sge], SendFlags::SIGNALED | SendFlags::FENCE);
+    assert_eq!(peer.transmit().len(), 2);
+    assert!(peer.node.stat("rd_atomic_stalls") > 0);
+    peer.read_response(ReadResponseOnly, 0, &[]);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.read_response(ReadResponseOnly, 1, &[]);
+    peer.expect([]);
+    assert!(peer.node.stat("fence_stalls") > 0);
+    peer.read_response(ReadResponseOnly, 2, &[]);
+    peer.expect(["SEND_ONLY 3 1 bytes ack_req"]);
+    assert_eq!(completed(&mut peer), [1, 2, 3].map(|id| (id, Success)));
 }
 
 // [RC-REQ-BARE-ACK]
@@ -149,14 +149,14 @@ fn they_count_as_outstanding_reads() {
 fn responses_that_do_not_fit() {
     for flush in [true, false] {
         let posted = || {
-            let mut solo = Solo::new();
+            let mut peer = ScriptedPeer::new();
             if flush {
-                post_flush(&mut solo, 1, false, false);
+                post_flush(&mut peer, 1, false, false);
             } else {
-                post_atomic_write(&mut solo.node, 1, REMOTE, &[0; 8]).unwrap();
+                post_atomic_write(&mut peer.node, 1, REMOTE, &[0; 8]).unwrap();
             }
-            assert_eq!(solo.transmit().len(), 1);
-            solo
+            assert_eq!(peer.transmit().len(), 1);
+            peer
         };
         for (op, payload) in [
             (ReadResponseOnly, &[0; 8][..]),
@@ -165,69 +165,69 @@ fn responses_that_do_not_fit() {
             (ReadResponseLast, &[]),
             (ReadResponseLast, &[1]),
         ] {
-            let mut solo = posted();
-            solo.read_response(op, 0, payload);
-            assert_eq!(completed(&mut solo), [(1, WcStatus::BadRespErr)], "{op:?}");
-            assert_eq!(errors(&mut solo), [QpErrorCause::BadResponse]);
+            let mut peer = posted();
+            peer.read_response(op, 0, payload);
+            assert_eq!(completed(&mut peer), [(1, WcStatus::BadRespErr)], "{op:?}");
+            assert_eq!(errors(&mut peer), [QpErrorCause::BadResponse]);
         }
         // Neither an ACK nor the answer to another kind of atomic is one.
-        let mut solo = posted();
-        solo.ack(0);
-        solo.atomic_response(0, 1);
-        assert_eq!((completed(&mut solo), solo.node.stat("bare_acks")), (vec![], 1));
-        assert_eq!(solo.node.dropped("response_unexpected"), 2);
-        solo.read_response(ReadResponseOnly, 0, &[]);
-        assert_eq!(completed(&mut solo), [(1, Success)]);
+        let mut peer = posted();
+        peer.ack(0);
+        peer.atomic_response(0, 1);
+        assert_eq!((completed(&mut peer), peer.node.stat("bare_acks")), (vec![], 1));
+        assert_eq!(peer.node.dropped("response_unexpected"), 2);
+        peer.read_response(ReadResponseOnly, 0, &[]);
+        assert_eq!(completed(&mut peer), [(1, Success)]);
         // And it is no answer to a READ.
-        let mut solo = Solo::new();
-        post(&mut solo, 1, READ, 8);
-        assert_eq!(solo.transmit().len(), 1);
-        solo.read_response(ReadResponseOnly, 0, &[]);
-        assert_eq!(completed(&mut solo), [(1, WcStatus::BadRespErr)]);
+        let mut peer = ScriptedPeer::new();
+        post(&mut peer, 1, READ, 8);
+        assert_eq!(peer.transmit().len(), 1);
+        peer.read_response(ReadResponseOnly, 0, &[]);
+        assert_eq!(completed(&mut peer), [(1, WcStatus::BadRespErr)]);
     }
 }
 
 // [RC-REQ-IMPLIED-NAK]
 #[test]
 fn an_answer_past_one_means_that_its_own_was_lost() {
-    let mut solo = Solo::new();
-    post(&mut solo, 1, WRITE, 1);
-    post_flush(&mut solo, 2, true, false);
-    post(&mut solo, 3, SEND, 1);
-    assert_eq!(solo.transmit().len(), 3);
-    solo.ack(2);
-    assert_eq!(completed(&mut solo), [(1, Success)]);
-    let lines = solo.transmit();
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, WRITE, 1);
+    post_flush(&mut peer, 2, true, false);
+    post(&mut peer, 3, SEND, 1);
+    assert_eq!(peer.transmit().len(), 3);
+    peer.ack(2);
+    assert_eq!(completed(&mut peer), [(1, Success)]);
+    let lines = peer.transmit();
     assert_eq!(lines.len(), 2);
     assert!(lines[0].starts_with("FLUSH 1 "), "{lines:?}");
-    solo.read_response(ReadResponseOnly, 1, &[]);
-    solo.ack(2);
-    assert_eq!(completed(&mut solo), [(2, Success), (3, Success)]);
-    assert_eq!((solo.node.stat("implied_naks"), solo.node.stat("timeouts")), (1, 0));
+    peer.read_response(ReadResponseOnly, 1, &[]);
+    peer.ack(2);
+    assert_eq!(completed(&mut peer), [(2, Success), (3, Success)]);
+    assert_eq!((peer.node.stat("implied_naks"), peer.node.stat("timeouts")), (1, 0));
 }
 
 #[test]
 fn naks_and_bad_keys() {
-    let mut solo = Solo::new();
-    post_flush(&mut solo, 1, false, true);
-    assert_eq!(solo.transmit().len(), 1);
-    solo.nak(0, NakCode::RemoteAccess);
-    assert_eq!(completed(&mut solo), [(1, WcStatus::RemAccessErr)]);
+    let mut peer = ScriptedPeer::new();
+    post_flush(&mut peer, 1, false, true);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.nak(0, NakCode::RemoteAccess);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::RemAccessErr)]);
 
-    let mut solo = Solo::new();
-    post(&mut solo, 1, SEND, 1);
-    solo.node.post_send(2, ATOMIC_WRITE, &[Sge { addr: 0, length: 8, lkey: 4711 }]);
-    solo.expect(["SEND_ONLY 0 1 bytes ask"]);
-    solo.ack(0);
-    solo.expect([]);
-    assert_eq!(completed(&mut solo), [(1, Success), (2, WcStatus::LocProtErr)]);
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, SEND, 1);
+    peer.node.post_send(2, ATOMIC_WRITE, &[Sge { addr: 0, length: 8, lkey: 4711 }]);
+    peer.expect(["SEND_ONLY 0 1 bytes ack_req"]);
+    peer.ack(0);
+    peer.expect([]);
+    assert_eq!(completed(&mut peer), [(1, Success), (2, WcStatus::LocProtErr)]);
 }
 
 /// Two engines, and a region of the second one with every right.
-fn pair(seed: u64, config: &EngineConfig, loss: u32) -> (Rated, RemoteAddr) {
+fn pair(seed: u64, config: &EngineConfig, loss: u32) -> (RatedPair, RemoteAddr) {
     let flush = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
     let agreed = Agreed { sq_psn: Psn::new(0xFF_FFF8), access: Agreed::default().access | flush, ..Agreed::default() };
-    let mut pair = Rated::new(seed, &agreed, config, 64, 1 << 14, Line { loss, ..Line::default() });
+    let mut pair = RatedPair::new(seed, &agreed, config, 64, 1 << 14, LinkParams { loss, ..LinkParams::default() });
     let b = &mut pair.nodes[1];
     b.region = b.engine.keys_mut().register(b.pd, Memory::heap(4096), 0, ALL_ACCESS | flush).unwrap();
     let remote = RemoteAddr { addr: b.region.addr(), rkey: b.region.rkey() };

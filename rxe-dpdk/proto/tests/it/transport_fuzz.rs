@@ -1,7 +1,7 @@
 //! Whatever arrives, an engine does not panic, and goes on serving its other connections.
 
 use crate::harness::pair::{Link, Pair};
-use crate::harness::solo::{Ask, Solo};
+use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
 use crate::harness::{Agreed, PORT, Rng};
 use proptest::prelude::*;
 use rxe_proto::Duration;
@@ -32,29 +32,29 @@ fn wild() -> impl Strategy<Value = Wild> {
 }
 
 /// Something of every kind in flight.
-fn busy() -> Solo {
-    let mut solo = Solo::with(Agreed { sq_psn: Psn::new(3), rq_psn: Psn::new(0xFF_FFFF), ..Agreed::default() });
+fn busy() -> ScriptedPeer {
+    let mut peer = ScriptedPeer::with(Agreed { sq_psn: Psn::new(3), rq_psn: Psn::new(0xFF_FFFF), ..Agreed::default() });
     for wr_id in 0..8 {
-        let sge = solo.node.sge(0x4000, 4096);
-        solo.node.post_recv(wr_id, &[sge]);
+        let sge = peer.node.sge(0x4000, 4096);
+        peer.node.post_recv(wr_id, &[sge]);
     }
     let remote = RemoteAddr { addr: 0x1_0000, rkey: 1 };
-    let (small, large) = (solo.node.sge(0, 8), solo.node.sge(0, 3000));
-    solo.node.post_send(1, SendOp::Send { imm: None }, &[large]);
-    solo.node.post_send(2, SendOp::Read { remote }, &[large]);
-    solo.node.post_send(3, SendOp::FetchAdd { remote, add: 1 }, &[small]);
-    solo.node.post_send(4, SendOp::Write { remote, imm: None }, &[large]);
-    solo.transmit();
-    solo
+    let (small, large) = (peer.node.sge(0, 8), peer.node.sge(0, 3000));
+    peer.node.post_send(1, SendOp::Send { imm: None }, &[large]);
+    peer.node.post_send(2, SendOp::Read { remote }, &[large]);
+    peer.node.post_send(3, SendOp::FetchAdd { remote, add: 1 }, &[small]);
+    peer.node.post_send(4, SendOp::Write { remote, imm: None }, &[large]);
+    peer.transmit();
+    peer
 }
 
-fn inject(solo: &mut Solo, wild: &Wild) {
+fn inject(peer: &mut ScriptedPeer, wild: &Wild) {
     let Some(info) = &OPCODES[usize::from(wild.byte)] else { return };
-    let start = if info.response { solo.agreed.sq_psn } else { solo.agreed.rq_psn };
+    let start = if info.response { peer.agreed.sq_psn } else { peer.agreed.rq_psn };
     let psn = Psn::new(start.get().wrapping_add_signed(wild.psn));
-    let rkey = if wild.key { solo.node.region.rkey() } else { wild.len };
-    let ask = if wild.ask { Ask::Ack } else { Ask::Nothing };
-    let frame = solo.frame(info.opcode.op, psn, ask, &vec![7; wild.payload], |packet| {
+    let rkey = if wild.key { peer.node.region.rkey() } else { wild.len };
+    let ask = if wild.ask { AckReq::Ack } else { AckReq::NoAck };
+    let frame = peer.frame(info.opcode.op, psn, ask, &vec![7; wild.payload], |packet| {
         use rxe_proto::wire::{Headers, Syndrome};
         if info.headers.contains(Headers::RETH) {
             packet.reth(wild.va, rkey, wild.len);
@@ -78,7 +78,7 @@ fn inject(solo: &mut Solo, wild: &Wild) {
             packet.feth(1, 1);
         }
     });
-    solo.inject(&frame);
+    peer.inject(&frame);
 }
 
 proptest! {
@@ -87,38 +87,38 @@ proptest! {
     /// Well-formed packets with any contents, in any order.
     #[test]
     fn wild_packets(packets in prop::collection::vec(wild(), 1..40), room in 0..30usize) {
-        let mut solo = busy();
+        let mut peer = busy();
         for packet in &packets {
-            inject(&mut solo, packet);
+            inject(&mut peer, packet);
             // A READ of gigabytes is legal but long: the port decides how much goes out.
             let mut tx = TxFrames { room: Some(room), ..TxFrames::default() };
-            solo.node.engine.transmit(solo.now, &mut tx);
-            solo.node.collect();
-            solo.advance(Duration::from_micros(100));
+            peer.node.engine.transmit(peer.now, &mut tx);
+            peer.node.collect();
+            peer.advance(Duration::from_micros(100));
         }
-        solo.advance(Duration::from_millis(100));
-        let qpn = solo.node.qpn;
-        solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
-        prop_assert_eq!(solo.node.engine.next_timeout(), None);
+        peer.advance(Duration::from_millis(100));
+        let qpn = peer.node.qpn;
+        peer.node.engine.destroy_qp(peer.now, qpn).unwrap();
+        prop_assert_eq!(peer.node.engine.next_timeout(), None);
         // What it owes waits no longer than this.
-        solo.advance(Duration::from_secs(1));
-        solo.node.engine.transmit(solo.now, &mut TxFrames::default());
-        prop_assert!(!solo.node.engine.wants_transmit());
+        peer.advance(Duration::from_secs(1));
+        peer.node.engine.transmit(peer.now, &mut TxFrames::default());
+        prop_assert!(!peer.node.engine.wants_transmit());
     }
 
     /// Frames of a living connection with bytes changed, but the ICRC made right again where that is possible.
     #[test]
     fn mutated_frames(seed in any::<u64>(), mutations in 1..6u64) {
         let mut rng = Rng(seed);
-        let mut solo = busy();
-        let templates: Vec<Vec<u8>> = solo.frames.clone();
+        let mut peer = busy();
+        let templates: Vec<Vec<u8>> = peer.frames.clone();
         for _ in 0..40 {
             let mut frame = templates[rng.below(templates.len() as u64) as usize].clone();
             // Turned round, so that the addresses fit.
             for i in 0..4 {
                 frame.swap(14 + 12 + i, 14 + 16 + i);
             }
-            frame[46..50].copy_from_slice(&solo.node.qpn.get().to_be_bytes());
+            frame[46..50].copy_from_slice(&peer.node.qpn.get().to_be_bytes());
             frame[46] = 0;
             for _ in 0..rng.below(mutations) {
                 let at = 42 + rng.below(frame.len() as u64 - 42) as usize;
@@ -132,14 +132,14 @@ proptest! {
                 fixed[end..].copy_from_slice(&icrc.to_le_bytes());
                 for frame in [&frame, &fixed] {
                     if let Ok(Frame::Roce(packet)) = classify(frame) {
-                        solo.node.engine.receive(solo.now, PORT, &packet);
+                        peer.node.engine.receive(peer.now, PORT, &packet);
                     }
                 }
             }
             let mut tx = TxFrames { room: Some(16), ..TxFrames::default() };
-            solo.node.engine.transmit(solo.now, &mut tx);
-            solo.node.collect();
-            solo.advance(Duration::from_micros(300));
+            peer.node.engine.transmit(peer.now, &mut tx);
+            peer.node.collect();
+            peer.advance(Duration::from_micros(300));
         }
     }
 }
@@ -155,8 +155,8 @@ fn one_connection_does_not_disturb_another() {
     b.ready_to_receive(1, Qpn::new(0x99), &Agreed::default());
     b.qpn = own;
     let mut rng = Rng(1);
-    let mut solo = busy();
-    solo.node.qpn = victim;
+    let mut peer = busy();
+    peer.node.qpn = victim;
     for round in 0..200 {
         let wild = Wild {
             byte: rng.below(0x1E) as u8,
@@ -171,7 +171,8 @@ fn one_connection_does_not_disturb_another() {
         if let Some(info) = &OPCODES[usize::from(wild.byte)]
             && info.headers.is_empty()
         {
-            let frame = solo.frame(info.opcode.op, Psn::new(wild.psn as u32), Ask::Ack, &vec![0; wild.payload], |_| {});
+            let frame =
+                peer.frame(info.opcode.op, Psn::new(wild.psn as u32), AckReq::Ack, &vec![0; wild.payload], |_| {});
             if let Ok(Frame::Roce(packet)) = classify(&frame) {
                 pair.nodes[1].engine.receive(pair.now, PORT, &packet);
             }

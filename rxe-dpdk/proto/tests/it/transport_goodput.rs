@@ -6,12 +6,12 @@
 use std::fmt::Write;
 
 use crate::harness::Agreed;
-use crate::harness::rated::{Line, Rated};
+use crate::harness::rated::{LinkParams, RatedPair};
 use rxe_proto::Duration;
 use rxe_proto::transport::{EngineConfig, RemoteAddr, SendOp, WcStatus};
 use rxe_proto::wire::{Opcode, PathMtu, Psn};
 
-const LINE: Line = Line { rate: 100_000, delay: Duration::from_micros(10), loss: 0 };
+const LINE: LinkParams = LinkParams { rate: 100_000, delay: Duration::from_micros(10), loss: 0 };
 const LARGEST: usize = 1 << 20;
 
 /// As rdma_cm has it: ACK timeout code 19 is 2.15 s.
@@ -19,8 +19,8 @@ fn agreed(mtu: PathMtu) -> Agreed {
     Agreed { mtu, timeout: 19, rd_atomic: 16, sq_psn: Psn::new(0xFF_FF00), ..Agreed::default() }
 }
 
-fn pair(seed: u64, mtu: PathMtu, loss: u32) -> Rated {
-    Rated::new(seed, &agreed(mtu), &EngineConfig::default(), 128, LARGEST, Line { loss, ..LINE })
+fn pair(seed: u64, mtu: PathMtu, loss: u32) -> RatedPair {
+    RatedPair::new(seed, &agreed(mtu), &EngineConfig::default(), 128, LARGEST, LinkParams { loss, ..LINE })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ enum Op {
     Send,
 }
 
-fn post(pair: &mut Rated, op: Op, len: usize) {
+fn post(pair: &mut RatedPair, op: Op, len: usize) {
     let [a, b] = &mut pair.nodes;
     let remote = RemoteAddr { addr: b.region.addr(), rkey: b.region.rkey() };
     let op = match op {
@@ -41,13 +41,13 @@ fn post(pair: &mut Rated, op: Op, len: usize) {
     a.post_send(0, op, &[a.sge(0, len)]);
 }
 
-fn post_receive(pair: &mut Rated, len: usize) {
+fn post_receive(pair: &mut RatedPair, len: usize) {
     let b = &mut pair.nodes[1];
     b.post_recv(0, &[b.sge(0, len)]);
 }
 
 /// Does `count` operations of `len` bytes, as many at once as the queues hold. Returns how long they took.
-fn run(pair: &mut Rated, op: Op, len: usize, count: usize) -> Duration {
+fn run(pair: &mut RatedPair, op: Op, len: usize, count: usize) -> Duration {
     let start = pair.now;
     let (mut posted, mut done) = (0, 0);
     if op == Op::Send {
@@ -83,7 +83,7 @@ fn with_loss(op: Op, len: usize, from: usize, mut lost: impl FnMut(Opcode, Psn) 
     let mut pair = pair(1, PathMtu::Mtu1024, 0);
     run(&mut pair, Op::Read, 1, 10);
     let mut gone = false;
-    pair.thief = Box::new(move |end, packet| {
+    pair.drop_filter = Box::new(move |end, packet| {
         let this = !gone && end == from && lost(packet.opcode(), packet.psn());
         gone |= this;
         this

@@ -1,7 +1,7 @@
 //! Inline data: the bytes are taken when the work request is posted, need no key, and are the same whenever they are
 //! sent.
 
-use crate::harness::solo::Solo;
+use crate::harness::scripted_peer::ScriptedPeer;
 use crate::harness::{Agreed, Rng, variants};
 use rxe_proto::transport::{PostError, QpTransition, Qpn, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rxe_proto::wire::{Frame, NakCode, Opcode, PathMtu, Psn, classify};
@@ -15,19 +15,19 @@ fn agreed() -> Agreed {
     Agreed { mtu: PathMtu::Mtu256, sq_psn: Psn::new(0xFF_FFFE), ..Agreed::default() }
 }
 
-fn post_inline(solo: &mut Solo, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), PostError> {
+fn post_inline(peer: &mut ScriptedPeer, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), PostError> {
     let wr = SendWr { wr_id, op, sges: &[], flags: SendFlags::SIGNALED };
-    solo.node.engine.post_send_inline(solo.node.qpn, &wr, data)
+    peer.node.engine.post_send_inline(peer.node.qpn, &wr, data)
 }
 
 /// What the engine writes now: opcode and payload of each packet.
-fn payloads(solo: &mut Solo) -> Vec<(Opcode, Vec<u8>)> {
-    solo.transmit_at_most(None);
+fn payloads(peer: &mut ScriptedPeer) -> Vec<(Opcode, Vec<u8>)> {
+    peer.transmit_at_most(None);
     let parse = |frame: &Vec<u8>| {
         let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
         (packet.opcode(), packet.payload().to_vec())
     };
-    solo.frames.iter().map(parse).collect()
+    peer.frames.iter().map(parse).collect()
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -40,11 +40,11 @@ fn pattern(len: usize) -> Vec<u8> {
 #[test]
 fn every_length_up_to_the_limit_and_none_beyond() {
     for max in [0, 1, 64, 512] {
-        let mut solo = variants::rc(agreed(), max);
+        let mut peer = variants::rc(agreed(), max);
         for op in [SEND, WRITE, SendOp::SendInvalidate { rkey: 7 }, SendOp::Write { remote: REMOTE, imm: Some(1) }] {
             for len in [0, 1, 63, 64, 65, 255, 256, 257, 512, 513] {
                 let mut data = pattern(len);
-                let posted = post_inline(&mut solo, len as u64, op, &data);
+                let posted = post_inline(&mut peer, len as u64, op, &data);
                 if len > max as usize {
                     assert_eq!(posted, Err(PostError::InlineTooLong), "{op:?} {len}");
                     continue;
@@ -53,33 +53,33 @@ fn every_length_up_to_the_limit_and_none_beyond() {
                 let sent = data.clone();
                 // The caller's buffer is its own again at once.
                 data.fill(0xFF);
-                let packets = payloads(&mut solo);
+                let packets = payloads(&mut peer);
                 assert_eq!(packets.len(), len.div_ceil(256).max(1));
                 assert_eq!(packets.into_iter().flat_map(|(_, payload)| payload).collect::<Vec<_>>(), sent);
-                let qp = solo.node.engine.query_qp(solo.node.qpn).unwrap();
-                solo.ack(qp.next_psn.diff(solo.agreed.sq_psn) - 1);
-                assert_eq!(completed(&mut solo), [(len as u64, Success)]);
+                let qp = peer.node.engine.query_qp(peer.node.qpn).unwrap();
+                peer.ack(qp.next_psn.diff(peer.agreed.sq_psn) - 1);
+                assert_eq!(completed(&mut peer), [(len as u64, Success)]);
             }
         }
-        solo.expect([]);
+        peer.expect([]);
     }
 }
 
 #[test]
 fn what_brings_no_bytes_or_names_buffers_cannot_be_inline() {
-    let mut solo = variants::rc(agreed(), 64);
+    let mut peer = variants::rc(agreed(), 64);
     for op in [READ, FADD, SendOp::LocalInvalidate { key: 2 }] {
-        assert_eq!(post_inline(&mut solo, 1, op, &[0; 8]), Err(PostError::InlineTooLong), "{op:?}");
+        assert_eq!(post_inline(&mut peer, 1, op, &[0; 8]), Err(PostError::InlineTooLong), "{op:?}");
     }
     let sges = [Sge::default()];
     let wr = SendWr { wr_id: 1, op: SEND, sges: &sges, flags: SendFlags::SIGNALED };
-    assert_eq!(solo.node.engine.post_send_inline(solo.node.qpn, &wr, &[1]), Err(PostError::TooManySges));
+    assert_eq!(peer.node.engine.post_send_inline(peer.node.qpn, &wr, &[1]), Err(PostError::TooManySges));
     for wr_id in 0..8 {
-        post_inline(&mut solo, wr_id, SEND, &[1]).unwrap();
+        post_inline(&mut peer, wr_id, SEND, &[1]).unwrap();
     }
-    assert_eq!(post_inline(&mut solo, 8, SEND, &[1]), Err(PostError::QueueFull));
+    assert_eq!(post_inline(&mut peer, 8, SEND, &[1]), Err(PostError::QueueFull));
     assert_eq!(
-        solo.node.engine.post_send_inline(Qpn::new(0xFFFF), &wr, &[1]),
+        peer.node.engine.post_send_inline(Qpn::new(0xFFFF), &wr, &[1]),
         Err(PostError::Unknown(Qpn::new(0xFFFF)))
     );
 }
@@ -87,11 +87,11 @@ fn what_brings_no_bytes_or_names_buffers_cannot_be_inline() {
 // [RC-REQ-INLINE]
 #[test]
 fn a_retry_sends_the_same_bytes() {
-    let mut solo = variants::rc(agreed(), 512);
+    let mut peer = variants::rc(agreed(), 512);
     let (one, two) = (pattern(500), pattern(300));
-    post_inline(&mut solo, 1, WRITE, &one).unwrap();
-    post_inline(&mut solo, 2, SEND, &two).unwrap();
-    let first = payloads(&mut solo);
+    post_inline(&mut peer, 1, WRITE, &one).unwrap();
+    post_inline(&mut peer, 2, SEND, &two).unwrap();
+    let first = payloads(&mut peer);
     assert_eq!(
         first,
         [
@@ -101,20 +101,20 @@ fn a_retry_sends_the_same_bytes() {
             (SendLast, two[256..].to_vec()),
         ]
     );
-    solo.advance(TIMEOUT);
-    assert_eq!(payloads(&mut solo), first);
+    peer.advance(TIMEOUT);
+    assert_eq!(payloads(&mut peer), first);
     // From amid a message.
-    solo.nak(1, NakCode::PsnSequence);
-    assert_eq!(payloads(&mut solo), first[1..]);
-    solo.nak(3, NakCode::PsnSequence);
-    assert_eq!(payloads(&mut solo), first[3..]);
-    solo.ack(3);
-    assert_eq!(completed(&mut solo), [(1, Success), (2, Success)]);
+    peer.nak(1, NakCode::PsnSequence);
+    assert_eq!(payloads(&mut peer), first[1..]);
+    peer.nak(3, NakCode::PsnSequence);
+    assert_eq!(payloads(&mut peer), first[3..]);
+    peer.ack(3);
+    assert_eq!(completed(&mut peer), [(1, Success), (2, Success)]);
 }
 
 #[test]
 fn places_in_the_queue_are_used_again_beside_those_with_buffers() {
-    let mut solo = variants::rc(agreed(), 64);
+    let mut peer = variants::rc(agreed(), 64);
     let length = |round: u8, i: u8| (usize::from(round) * 7 + usize::from(i) * 9) % 65;
     let mut psn = 0;
     for round in 0..50u8 {
@@ -122,63 +122,63 @@ fn places_in_the_queue_are_used_again_beside_those_with_buffers() {
         for i in 0..8u8 {
             let len = length(round, i);
             if i % 3 == 1 {
-                solo.node.write(64 * usize::from(i), &vec![round ^ i; len]);
-                let sge = solo.node.sge(64 * usize::from(i), len);
-                solo.node.post_send(u64::from(i), SEND, &[sge]);
+                peer.node.write(64 * usize::from(i), &vec![round ^ i; len]);
+                let sge = peer.node.sge(64 * usize::from(i), len);
+                peer.node.post_send(u64::from(i), SEND, &[sge]);
             } else {
-                post_inline(&mut solo, u64::from(i), SEND, &vec![round ^ i; len]).unwrap();
+                post_inline(&mut peer, u64::from(i), SEND, &vec![round ^ i; len]).unwrap();
             }
         }
-        for (i, (_, payload)) in (0..).zip(payloads(&mut solo)) {
+        for (i, (_, payload)) in (0..).zip(payloads(&mut peer)) {
             assert_eq!(payload, vec![round ^ i; length(round, i)]);
         }
         psn += 8;
-        solo.ack(psn - 1);
-        assert_eq!(completed(&mut solo).len(), 8);
+        peer.ack(psn - 1);
+        assert_eq!(completed(&mut peer).len(), 8);
     }
 }
 
 #[test]
 fn on_an_unreliable_connection() {
-    let mut solo = variants::uc(agreed(), 512);
+    let mut peer = variants::uc(agreed(), 512);
     let mut data = pattern(400);
-    post_inline(&mut solo, 1, WRITE, &data).unwrap();
-    post_inline(&mut solo, 2, SEND, &data[..10]).unwrap();
+    post_inline(&mut peer, 1, WRITE, &data).unwrap();
+    post_inline(&mut peer, 2, SEND, &data[..10]).unwrap();
     let sent = data.clone();
     data.fill(0);
-    let packets = payloads(&mut solo);
+    let packets = payloads(&mut peer);
     assert_eq!(
         packets,
         [(WriteFirst, sent[..256].to_vec()), (WriteLast, sent[256..].to_vec()), (SendOnly, sent[..10].to_vec())]
     );
-    assert_eq!(completed(&mut solo), [(1, Success), (2, Success)]);
-    assert_eq!(post_inline(&mut solo, 3, SEND, &[0; 513]), Err(PostError::InlineTooLong));
+    assert_eq!(completed(&mut peer), [(1, Success), (2, Success)]);
+    assert_eq!(post_inline(&mut peer, 3, SEND, &[0; 513]), Err(PostError::InlineTooLong));
 }
 
 // [UD-REQ-LENGTH]
 #[test]
 fn in_datagrams() {
-    let (mut solo, ah) = variants::ud(agreed(), 512);
+    let (mut peer, ah) = variants::ud(agreed(), 512);
     let op = SendOp::Datagram { ah, qpn: Qpn::new(0x11), qkey: 0x2222, imm: Some(5) };
     let mut data = pattern(256);
-    post_inline(&mut solo, 1, op, &data).unwrap();
+    post_inline(&mut peer, 1, op, &data).unwrap();
     let sent = data.clone();
     data.fill(0);
-    assert_eq!(payloads(&mut solo), [(SendOnlyImm, sent)]);
-    assert_eq!(completed(&mut solo), [(1, Success)]);
+    assert_eq!(payloads(&mut peer), [(SendOnlyImm, sent)]);
+    assert_eq!(completed(&mut peer), [(1, Success)]);
     // Inline or not, a datagram is one packet.
-    assert_eq!(post_inline(&mut solo, 2, op, &[0; 257]), Err(PostError::MessageTooLong));
-    assert_eq!(post_inline(&mut solo, 2, op, &[0; 513]), Err(PostError::InlineTooLong));
+    assert_eq!(post_inline(&mut peer, 2, op, &[0; 257]), Err(PostError::MessageTooLong));
+    assert_eq!(post_inline(&mut peer, 2, op, &[0; 513]), Err(PostError::InlineTooLong));
 }
 
 // [REQ-ERROR-POST]
 #[test]
 fn in_error_it_is_flushed() {
-    let mut solo = variants::rc(agreed(), 64);
-    post_inline(&mut solo, 1, SEND, &[1; 64]).unwrap();
-    solo.node.engine.modify_qp(solo.node.qpn, QpTransition::ToError).unwrap();
-    post_inline(&mut solo, 2, SEND, &[1; 64]).unwrap();
-    assert_eq!(post_inline(&mut solo, 3, SEND, &[1; 65]), Err(PostError::InlineTooLong));
-    assert_eq!(completed(&mut solo), [(1, WrFlushErr), (2, WrFlushErr)]);
-    solo.expect([]);
+    let mut peer = variants::rc(agreed(), 64);
+    post_inline(&mut peer, 1, SEND, &[1; 64]).unwrap();
+    peer.node.engine.modify_qp(peer.node.qpn, QpTransition::ToError).unwrap();
+    post_inline(&mut peer, 2, SEND, &[1; 64]).unwrap();
+    assert_eq!(post_inline(&mut peer, 3, SEND, &[1; 65]), Err(PostError::InlineTooLong));
+    assert_eq!(completed(&mut peer), [(1, WrFlushErr), (2, WrFlushErr)]);
+    peer.expect([]);
 }

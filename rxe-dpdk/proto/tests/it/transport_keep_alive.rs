@@ -5,82 +5,82 @@ use std::time::Duration;
 use crate::harness::Agreed;
 use crate::harness::ops::*;
 use crate::harness::pair::{Link, Pair};
-use crate::harness::solo::Solo;
+use crate::harness::scripted_peer::ScriptedPeer;
 use rxe_proto::Instant;
 use rxe_proto::transport::{KeepAlive, QpError, QpErrorCause, QpState, RemoteAddr, SendOp, WcStatus};
 
 const KEEP: KeepAlive = KeepAlive { idle: Duration::from_secs(30), interval: Duration::from_secs(5), probes: 3 };
 
-fn watched(agreed: Agreed) -> Solo {
-    let mut solo = Solo::with(agreed);
-    solo.node.engine.set_keep_alive(solo.now, solo.node.qpn, Some(KEEP)).unwrap();
-    solo
+fn watched(agreed: Agreed) -> ScriptedPeer {
+    let mut peer = ScriptedPeer::with(agreed);
+    peer.node.engine.set_keep_alive(peer.now, peer.node.qpn, Some(KEEP)).unwrap();
+    peer
 }
 
 // [RC-REQ-KEEP-ALIVE]
 #[test]
 fn a_silent_peer_is_asked_by_a_send_that_it_has_had_already() {
-    let mut solo = watched(Agreed::default());
-    solo.expect([]);
-    solo.advance(KEEP.idle - Duration::from_nanos(1));
-    solo.expect([]);
-    solo.advance(Duration::from_nanos(1));
-    solo.expect(["SEND_ONLY -1 ask"]);
+    let mut peer = watched(Agreed::default());
+    peer.expect([]);
+    peer.advance(KEEP.idle - Duration::from_nanos(1));
+    peer.expect([]);
+    peer.advance(Duration::from_nanos(1));
+    peer.expect(["SEND_ONLY -1 ack_req"]);
     // The answer is that to what it has had before; then it is left alone as long as at first.
-    solo.ack(-1);
-    assert_eq!((solo.node.dropped("response_stale"), solo.node.stat("keep_alive_probes")), (0, 1));
-    solo.advance(KEEP.idle - Duration::from_nanos(1));
-    solo.expect([]);
+    peer.ack(-1);
+    assert_eq!((peer.node.dropped("response_stale"), peer.node.stat("keep_alive_probes")), (0, 1));
+    peer.advance(KEEP.idle - Duration::from_nanos(1));
+    peer.expect([]);
     // The next message has the PSN that it would have had, and is answered as ever.
-    post(&mut solo, 1, SEND, 1);
-    solo.expect(["SEND_ONLY 0 1 bytes ask"]);
-    solo.ack(0);
-    assert_eq!(completed(&mut solo), [(1, WcStatus::Success)]);
-    solo.advance(Duration::from_nanos(1));
-    solo.expect([]);
-    solo.advance(KEEP.idle);
-    solo.expect(["SEND_ONLY 0 ask"]);
+    post(&mut peer, 1, SEND, 1);
+    peer.expect(["SEND_ONLY 0 1 bytes ack_req"]);
+    peer.ack(0);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+    peer.advance(Duration::from_nanos(1));
+    peer.expect([]);
+    peer.advance(KEEP.idle);
+    peer.expect(["SEND_ONLY 0 ack_req"]);
 }
 
 #[test]
 fn a_peer_that_answers_no_probe_is_given_up() {
-    let mut solo = watched(Agreed::default());
-    solo.node.post_recv(5, &[]);
-    solo.advance(KEEP.idle);
+    let mut peer = watched(Agreed::default());
+    peer.node.post_recv(5, &[]);
+    peer.advance(KEEP.idle);
     for _ in 0..KEEP.probes {
-        assert_eq!(solo.node.state(), QpState::Rts);
-        solo.expect(["SEND_ONLY -1 ask"]);
-        solo.advance(KEEP.interval);
+        assert_eq!(peer.node.state(), QpState::Rts);
+        peer.expect(["SEND_ONLY -1 ack_req"]);
+        peer.advance(KEEP.interval);
     }
-    assert_eq!((errors(&mut solo), solo.node.state()), (vec![QpErrorCause::PeerSilent], QpState::Error));
-    assert_eq!(completed(&mut solo), [(5, WcStatus::WrFlushErr)]);
-    assert_eq!((solo.node.stat("silent_peers"), solo.node.engine.next_timeout()), (1, None));
-    solo.expect([]);
+    assert_eq!((errors(&mut peer), peer.node.state()), (vec![QpErrorCause::PeerSilent], QpState::Error));
+    assert_eq!(completed(&mut peer), [(5, WcStatus::WrFlushErr)]);
+    assert_eq!((peer.node.stat("silent_peers"), peer.node.engine.next_timeout()), (1, None));
+    peer.expect([]);
 }
 
 #[test]
 fn what_waits_for_an_answer_has_its_own_timeout() {
     // With one, the connection ends by it. Without, the peer is asked.
     for (timeout, probes) in [(14, 0), (0, 1)] {
-        let mut solo = watched(Agreed { timeout, retry_cnt: 7, ..Agreed::default() });
-        post(&mut solo, 1, SEND, 1);
-        assert_eq!(solo.transmit().len(), 1);
-        solo.advance(KEEP.idle);
-        let sent = solo.transmit();
-        assert_eq!(sent.iter().filter(|line| line.starts_with("SEND_ONLY -1 ask")).count(), probes, "{sent:?}");
+        let mut peer = watched(Agreed { timeout, retry_cnt: 7, ..Agreed::default() });
+        post(&mut peer, 1, SEND, 1);
+        assert_eq!(peer.transmit().len(), 1);
+        peer.advance(KEEP.idle);
+        let sent = peer.transmit();
+        assert_eq!(sent.iter().filter(|line| line.starts_with("SEND_ONLY -1 ack_req")).count(), probes, "{sent:?}");
     }
 }
 
 #[test]
 fn only_a_reliable_connection_that_is_ready_is_looked_after() {
-    let mut solo = watched(Agreed::default());
-    let qpn = solo.node.qpn;
-    solo.node.engine.set_keep_alive(solo.now, qpn, None).unwrap();
-    solo.advance(KEEP.idle * 2);
-    solo.expect([]);
-    assert_eq!(solo.node.engine.next_timeout(), None);
-    let other = solo.node.create_qp(4, crate::harness::ALL_ACCESS);
-    let refused = solo.node.engine.set_keep_alive(Instant::ZERO, other, Some(KEEP));
+    let mut peer = watched(Agreed::default());
+    let qpn = peer.node.qpn;
+    peer.node.engine.set_keep_alive(peer.now, qpn, None).unwrap();
+    peer.advance(KEEP.idle * 2);
+    peer.expect([]);
+    assert_eq!(peer.node.engine.next_timeout(), None);
+    let other = peer.node.create_qp(4, crate::harness::ALL_ACCESS);
+    let refused = peer.node.engine.set_keep_alive(Instant::ZERO, other, Some(KEEP));
     assert!(matches!(refused, Err(QpError::Transition { .. })), "{refused:?}");
 }
 

@@ -2,32 +2,32 @@
 
 use crate::harness::pair::{Link, Pair};
 use crate::harness::receives::{errors, statuses, with_receives};
-use crate::harness::solo::{Ask, Solo};
+use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
 use crate::harness::{ALL_ACCESS, Agreed, PORT};
 use rxe_proto::Duration;
 use rxe_proto::transport::{QpErrorCause, QpState, RemoteAddr, RequestRefusal, SendOp, WcStatus};
 use rxe_proto::wire::{Frame, Opcode, PathMtu, Psn, classify};
 
-use Ask::{Ack, Nothing};
+use AckReq::{Ack, NoAck};
 use Opcode::*;
 use RequestRefusal::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Gives the engine a frame of the peer's, to be refused so. Whether it was asked, and whether it refused.
-fn refuse(solo: &mut Solo, frame: &[u8], refusal: RequestRefusal) -> (bool, bool) {
+fn refuse(peer: &mut ScriptedPeer, frame: &[u8], refusal: RequestRefusal) -> (bool, bool) {
     let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
     let mut asked = false;
-    let refused = solo.node.engine.refuse_request(solo.now, PORT, &packet, |_| {
+    let refused = peer.node.engine.refuse_request(peer.now, PORT, &packet, |_| {
         asked = true;
         Some(refusal)
     });
     (asked, refused)
 }
 
-fn send(solo: &Solo, psn: i32) -> Vec<u8> {
-    let psn = Psn::new((solo.agreed.rq_psn.get() as i32 + psn) as u32);
-    solo.frame(SendOnly, psn, Ack, b"data", |_| {})
+fn send(peer: &ScriptedPeer, psn: i32) -> Vec<u8> {
+    let psn = Psn::new((peer.agreed.rq_psn.get() as i32 + psn) as u32);
+    peer.frame(SendOnly, psn, Ack, b"data", |_| {})
 }
 
 #[test]
@@ -36,25 +36,25 @@ fn not_ready_and_out_of_sequence_leave_the_queue_pair_as_it_was() {
         (NotReady { timer: 14 }, "RNR_NAK 1 timer 14 msn 1", "send_rnr_err"),
         (PsnSequence, "NAK 1 PsnSequence msn 1", "sequence_naks_sent"),
     ] {
-        let mut solo = with_receives(4);
-        solo.request(SendOnly, 0, Ack, b"before");
-        let frame = send(&solo, 1);
-        assert_eq!(refuse(&mut solo, &frame, refusal), (true, true));
+        let mut peer = with_receives(4);
+        peer.request(SendOnly, 0, Ack, b"before");
+        let frame = send(&peer, 1);
+        assert_eq!(refuse(&mut peer, &frame, refusal), (true, true));
         // What was in flight behind it is dropped, and nothing more is said.
-        solo.request(SendOnly, 2, Ack, b"in flight");
-        solo.expect([told]);
-        assert_eq!((solo.node.state(), solo.node.stat(counter)), (QpState::Rts, 1));
-        assert_eq!((solo.node.dropped("injected"), solo.node.stat("out_of_seq_request")), (1, 0));
-        assert_eq!(solo.node.stat("rcvd_pkts"), 3, "the refused one was received, too");
-        assert_eq!(solo.node.take_completions().len(), 1, "it was not executed");
+        peer.request(SendOnly, 2, Ack, b"in flight");
+        peer.expect([told]);
+        assert_eq!((peer.node.state(), peer.node.stat(counter)), (QpState::Rts, 1));
+        assert_eq!((peer.node.dropped("injected"), peer.node.stat("out_of_seq_request")), (1, 0));
+        assert_eq!(peer.node.stat("rcvd_pkts"), 3, "the refused one was received, too");
+        assert_eq!(peer.node.take_completions().len(), 1, "it was not executed");
         // It comes again, and is refused again, as often as somebody likes.
-        assert_eq!(refuse(&mut solo, &frame, refusal), (true, true));
-        solo.expect([told]);
-        solo.inject(&frame);
-        solo.request(SendOnly, 2, Ack, b"again");
-        solo.expect(["ACK 2 msn 3"]);
-        assert_eq!(solo.node.take_completions().len(), 2);
-        assert_eq!(errors(&solo.node.take_events()), []);
+        assert_eq!(refuse(&mut peer, &frame, refusal), (true, true));
+        peer.expect([told]);
+        peer.inject(&frame);
+        peer.request(SendOnly, 2, Ack, b"again");
+        peer.expect(["ACK 2 msn 3"]);
+        assert_eq!(peer.node.take_completions().len(), 2);
+        assert_eq!(errors(&peer.node.take_events()), []);
     }
 }
 
@@ -65,42 +65,42 @@ fn the_other_refusals_end_the_connection() {
         (RemoteAccess, "NAK 1 RemoteAccess msn 1", WcStatus::RemAccessErr),
         (RemoteOperational, "NAK 1 RemoteOperational msn 1", WcStatus::LocQpOpErr),
     ] {
-        let mut solo = with_receives(3);
-        let mtu = vec![7; solo.mtu()];
-        solo.request(SendOnly, 0, Ack, b"before");
-        let frame = send(&solo, 1);
-        assert_eq!(refuse(&mut solo, &frame, refusal), (true, true));
-        solo.expect([told]);
-        assert_eq!(errors(&solo.node.take_events()), [QpErrorCause::Injected]);
+        let mut peer = with_receives(3);
+        let mtu = vec![7; peer.mtu()];
+        peer.request(SendOnly, 0, Ack, b"before");
+        let frame = send(&peer, 1);
+        assert_eq!(refuse(&mut peer, &frame, refusal), (true, true));
+        peer.expect([told]);
+        assert_eq!(errors(&peer.node.take_events()), [QpErrorCause::Injected]);
         let flushed = WcStatus::WrFlushErr;
         assert_eq!(
-            statuses(&solo.node.take_completions()),
+            statuses(&peer.node.take_completions()),
             [(0, WcStatus::Success), (1, flushed), (2, flushed)],
             "no receive was in use"
         );
-        assert_eq!((solo.node.state(), solo.node.stat("fatal_naks_sent")), (QpState::Error, 1));
-        assert_eq!(solo.node.dropped("injected"), 1);
-        let offender = solo.node.engine.take_offender(solo.node.qpn);
+        assert_eq!((peer.node.state(), peer.node.stat("fatal_naks_sent")), (QpState::Error, 1));
+        assert_eq!(peer.node.dropped("injected"), 1);
+        let offender = peer.node.engine.take_error_packet(peer.node.qpn);
         assert!(offender.is_some_and(|packet| packet.starts_with("RC SEND_ONLY")));
-        assert_eq!(refuse(&mut solo, &frame, refusal), (false, false), "there is nobody to refuse it");
+        assert_eq!(refuse(&mut peer, &frame, refusal), (false, false), "there is nobody to refuse it");
 
         // In the midst of a message, its receive tells why.
-        let mut solo = with_receives(2);
-        solo.request(SendFirst, 0, Nothing, &mtu);
-        let frame = solo.frame(SendLast, solo.agreed.rq_psn.add(1), Ack, b"end", |_| {});
-        assert_eq!(refuse(&mut solo, &frame, refusal), (true, true));
-        assert_eq!(solo.transmit().len(), 1);
-        assert_eq!(statuses(&solo.node.take_completions()), [(0, receive), (1, flushed)]);
+        let mut peer = with_receives(2);
+        peer.request(SendFirst, 0, NoAck, &mtu);
+        let frame = peer.frame(SendLast, peer.agreed.rq_psn.add(1), Ack, b"end", |_| {});
+        assert_eq!(refuse(&mut peer, &frame, refusal), (true, true));
+        assert_eq!(peer.transmit().len(), 1);
+        assert_eq!(statuses(&peer.node.take_completions()), [(0, receive), (1, flushed)]);
     }
 }
 
 #[test]
 fn a_read_before_it_is_answered_first() {
-    let mut solo = with_receives(1);
-    solo.rdma(ReadRequest, 0, Ack, 0, 2000, b"");
-    let frame = send(&solo, 2);
-    assert_eq!(refuse(&mut solo, &frame, RemoteAccess), (true, true));
-    solo.expect([
+    let mut peer = with_receives(1);
+    peer.rdma(ReadRequest, 0, Ack, 0, 2000, b"");
+    let frame = send(&peer, 2);
+    assert_eq!(refuse(&mut peer, &frame, RemoteAccess), (true, true));
+    peer.expect([
         "READ_RESPONSE_FIRST 0 msn 1 1024 bytes",
         "READ_RESPONSE_LAST 1 msn 1 976 bytes",
         "NAK 2 RemoteAccess msn 1",
@@ -109,30 +109,30 @@ fn a_read_before_it_is_answered_first() {
 
 #[test]
 fn only_the_next_intact_request_is_asked_about() {
-    let mut solo = with_receives(4);
-    solo.request(SendOnly, 0, Ack, b"first");
-    solo.expect(["ACK 0 msn 1"]);
-    let good = send(&solo, 1);
-    let mut others = vec![send(&solo, 0), send(&solo, 2), good.clone(), good.clone(), good.clone()];
+    let mut peer = with_receives(4);
+    peer.request(SendOnly, 0, Ack, b"first");
+    peer.expect(["ACK 0 msn 1"]);
+    let good = send(&peer, 1);
+    let mut others = vec![send(&peer, 0), send(&peer, 2), good.clone(), good.clone(), good.clone()];
     // Its payload, the peer's address, and the queue pair.
     *others[2].last_mut().unwrap() ^= 1;
     others[3][29] ^= 1;
     others[4][49] ^= 1;
-    others.push(solo.frame(Acknowledge, solo.agreed.rq_psn.add(1), Nothing, &[], |packet| {
+    others.push(peer.frame(Acknowledge, peer.agreed.rq_psn.add(1), NoAck, &[], |packet| {
         packet.aeth(rxe_proto::wire::Syndrome::ACK, 0);
     }));
-    let before = (solo.node.stat("rcvd_pkts"), solo.node.dropped("injected"));
+    let before = (peer.node.stat("rcvd_pkts"), peer.node.dropped("injected"));
     for frame in &others {
-        assert_eq!(refuse(&mut solo, frame, RemoteAccess), (false, false));
+        assert_eq!(refuse(&mut peer, frame, RemoteAccess), (false, false));
     }
-    assert_eq!((solo.node.stat("rcvd_pkts"), solo.node.dropped("injected")), before, "nothing was done");
-    solo.expect([]);
+    assert_eq!((peer.node.stat("rcvd_pkts"), peer.node.dropped("injected")), before, "nothing was done");
+    peer.expect([]);
     // Asked and let through: nothing was done either.
     let Ok(Frame::Roce(packet)) = classify(&good) else { panic!() };
-    assert!(!solo.node.engine.refuse_request(solo.now, PORT, &packet, |_| None));
-    assert_eq!(solo.node.stat("rcvd_pkts"), before.0);
-    solo.inject(&good);
-    solo.expect(["ACK 1 msn 2"]);
+    assert!(!peer.node.engine.refuse_request(peer.now, PORT, &packet, |_| None));
+    assert_eq!(peer.node.stat("rcvd_pkts"), before.0);
+    peer.inject(&good);
+    peer.expect(["ACK 1 msn 2"]);
 }
 
 fn pair() -> Pair {

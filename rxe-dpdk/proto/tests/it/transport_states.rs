@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::harness::solo::{Ask, PEER_QPN, Solo};
+use crate::harness::scripted_peer::{AckReq, PEER_QPN, ScriptedPeer};
 use crate::harness::{Agreed, PORT, QKEY, path};
 use rxe_proto::transport::{
     AhId, EngineConfig, PostError, QpError, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
@@ -18,7 +18,7 @@ use rxe_proto::wire::{
     Syndrome, classify,
 };
 
-use Ask::Ack;
+use AckReq::Ack;
 use Opcode::*;
 
 const MTU: usize = 1024;
@@ -28,7 +28,7 @@ struct Event {
     name: &'static str,
     types: &'static [QpType],
     receives: Receives,
-    happen: fn(&mut Solo) -> String,
+    happen: fn(&mut ScriptedPeer) -> String,
 }
 
 /// What the queue pair finds when it needs a receive.
@@ -45,7 +45,7 @@ const CONNECTED: &[QpType] = &[QpType::Rc, QpType::Uc];
 const RC: &[QpType] = &[QpType::Rc];
 const UD: &[QpType] = &[QpType::Ud];
 
-fn event(name: &'static str, types: &'static [QpType], happen: fn(&mut Solo) -> String) -> Event {
+fn event(name: &'static str, types: &'static [QpType], happen: fn(&mut ScriptedPeer) -> String) -> Event {
     Event { name, types, receives: Receives::Two, happen }
 }
 
@@ -56,9 +56,9 @@ fn refused(error: PostError) -> String {
     }
 }
 
-fn modify(solo: &mut Solo, transition: QpTransition) -> String {
-    let qpn = solo.node.qpn;
-    match solo.node.engine.modify_qp(qpn, transition) {
+fn modify(peer: &mut ScriptedPeer, transition: QpTransition) -> String {
+    let qpn = peer.node.qpn;
+    match peer.node.engine.modify_qp(qpn, transition) {
         Ok(()) => String::new(),
         Err(QpError::Transition { .. }) => "refused: no such way".to_owned(),
         Err(other) => format!("refused: {other}"),
@@ -95,12 +95,12 @@ fn to_rts(qp_type: QpType) -> QpTransition {
 }
 
 /// A queue pair in a state, nothing unread. `None` when there is no way there.
-fn in_state(qp_type: QpType, state: QpState, receives: Receives) -> Option<Solo> {
+fn in_state(qp_type: QpType, state: QpState, receives: Receives) -> Option<ScriptedPeer> {
     let shared = receives == Receives::SharedEmpty;
-    let mut solo = Solo::of(qp_type, shared, Agreed::default(), EngineConfig::default());
-    let qpn = solo.node.qpn;
-    assert_eq!(solo.node.engine.create_ah(solo.node.pd, &path(1, 2)), Ok(AhId(0)));
-    modify(&mut solo, QpTransition::ToReset);
+    let mut peer = ScriptedPeer::of(qp_type, shared, Agreed::default(), EngineConfig::default());
+    let qpn = peer.node.qpn;
+    assert_eq!(peer.node.engine.create_ah(peer.node.pd, &path(1, 2)), Ok(AhId(0)));
+    modify(&mut peer, QpTransition::ToReset);
     let way: &[fn(QpType) -> QpTransition] = match state {
         QpState::Reset => &[],
         QpState::Init => &[to_init],
@@ -114,73 +114,73 @@ fn in_state(qp_type: QpType, state: QpState, receives: Receives) -> Option<Solo>
     for transition in way {
         let transition = transition(qp_type);
         let target = transition.target();
-        assert_eq!(modify(&mut solo, transition), "");
+        assert_eq!(modify(&mut peer, transition), "");
         if target == QpState::Rtr {
-            let sges = [solo.node.sge(0x8000, 4096)];
+            let sges = [peer.node.sge(0x8000, 4096)];
             let wr = RecvWr { wr_id: 100, sges: &sges };
             match shared {
-                true => solo.node.engine.post_srq_recv(SrqId(0), &wr),
-                false => solo.node.engine.post_recv(qpn, &wr),
+                true => peer.node.engine.post_srq_recv(SrqId(0), &wr),
+                false => peer.node.engine.post_recv(qpn, &wr),
             }
             .unwrap();
-            send(&mut solo, 0);
-            solo.transmit();
+            send(&mut peer, 0);
+            peer.transmit();
         }
         if target == QpState::Rts && qp_type == QpType::Rc {
-            solo.node.post_send(1, SendOp::Send { imm: None }, &[solo.node.sge(0, 1)]);
-            solo.node.post_send(2, SendOp::Read { remote: RemoteAddr::default() }, &[solo.node.sge(0, 8)]);
-            solo.transmit();
+            peer.node.post_send(1, SendOp::Send { imm: None }, &[peer.node.sge(0, 1)]);
+            peer.node.post_send(2, SendOp::Read { remote: RemoteAddr::default() }, &[peer.node.sge(0, 8)]);
+            peer.transmit();
         }
     }
     if receives == Receives::Two && state != QpState::Reset {
         for wr_id in [101, 102] {
-            solo.node.post_recv(wr_id, &[solo.node.sge(0x8000, 4096)]);
+            peer.node.post_recv(wr_id, &[peer.node.sge(0x8000, 4096)]);
         }
     }
     if state == QpState::Sqe {
-        post(&mut solo, 3, Sge { addr: 0, length: 1, lkey: 4711 });
-        solo.transmit();
+        post(&mut peer, 3, Sge { addr: 0, length: 1, lkey: 4711 });
+        peer.transmit();
     }
-    let _read = (solo.node.take_completions(), solo.node.take_events());
-    assert_eq!(solo.node.engine.query_qp(qpn).unwrap().state, state);
-    Some(solo)
+    let _read = (peer.node.take_completions(), peer.node.take_events());
+    assert_eq!(peer.node.engine.query_qp(qpn).unwrap().state, state);
+    Some(peer)
 }
 
-fn post(solo: &mut Solo, wr_id: u64, sge: Sge) -> String {
-    let op = operation(solo);
-    let qpn = solo.node.qpn;
+fn post(peer: &mut ScriptedPeer, wr_id: u64, sge: Sge) -> String {
+    let op = operation(peer);
+    let qpn = peer.node.qpn;
     let wr = SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED };
-    solo.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
+    peer.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
 }
 
 /// What a queue pair of this type sends.
-fn operation(solo: &Solo) -> SendOp {
-    match solo.qp_type {
+fn operation(peer: &ScriptedPeer) -> SendOp {
+    match peer.qp_type {
         QpType::Ud => SendOp::Datagram { ah: AhId(0), qpn: Qpn::new(PEER_QPN), qkey: QKEY, imm: None },
         _ => SendOp::Send { imm: None },
     }
 }
 
 /// The peer sends a message of one packet.
-fn send(solo: &mut Solo, psn: i32) -> String {
-    match solo.qp_type {
-        QpType::Ud => datagram(solo, QKEY, Qpn::default(), b"x"),
-        _ => solo.request(SendOnly, psn, Ack, b"x"),
+fn send(peer: &mut ScriptedPeer, psn: i32) -> String {
+    match peer.qp_type {
+        QpType::Ud => datagram(peer, QKEY, Qpn::default(), b"x"),
+        _ => peer.request(SendOnly, psn, Ack, b"x"),
     }
     String::new()
 }
 
 /// The peer sends a datagram, to the queue pair if no other destination is given.
-fn datagram(solo: &mut Solo, qkey: u32, dest: Qpn, payload: &[u8]) {
-    let frame = datagram_frame(solo, qkey, dest, payload);
-    solo.inject(&frame);
+fn datagram(peer: &mut ScriptedPeer, qkey: u32, dest: Qpn, payload: &[u8]) {
+    let frame = datagram_frame(peer, qkey, dest, payload);
+    peer.inject(&frame);
 }
 
-fn datagram_frame(solo: &Solo, qkey: u32, dest: Qpn, payload: &[u8]) -> Vec<u8> {
+fn datagram_frame(peer: &ScriptedPeer, qkey: u32, dest: Qpn, payload: &[u8]) -> Vec<u8> {
     let group = rxe_proto::wire::Gid::from(std::net::Ipv4Addr::new(239, 0, 0, 1));
     let (dest, path) = match dest {
         Qpn::MULTICAST => (dest, Path { dst: group, ..path(2, 1) }),
-        _ => (solo.node.qpn, path(2, 1)),
+        _ => (peer.node.qpn, path(2, 1)),
     };
     let template = HeaderTemplate::new(&path);
     let fields = BthFields {
@@ -200,20 +200,20 @@ fn datagram_frame(solo: &Solo, qkey: u32, dest: Qpn, payload: &[u8]) -> Vec<u8> 
 }
 
 /// A message of one packet that the peer sends, as a frame.
-fn message(solo: &Solo) -> Vec<u8> {
-    match solo.qp_type {
-        QpType::Ud => datagram_frame(solo, QKEY, Qpn::default(), b"x"),
-        _ => solo.frame(SendOnly, solo.agreed.rq_psn.add(1), Ack, b"x", |_| {}),
+fn message(peer: &ScriptedPeer) -> Vec<u8> {
+    match peer.qp_type {
+        QpType::Ud => datagram_frame(peer, QKEY, Qpn::default(), b"x"),
+        _ => peer.frame(SendOnly, peer.agreed.rq_psn.add(1), Ack, b"x", |_| {}),
     }
 }
 
 /// Time passes until the engine writes something, or changes its state.
-fn time_passes(solo: &mut Solo) -> String {
-    let state = solo.node.state();
+fn time_passes(peer: &mut ScriptedPeer) -> String {
+    let state = peer.node.state();
     for _ in 0..64 {
-        let Some(at) = solo.node.engine.next_timeout() else { return "no timer".to_owned() };
-        solo.advance(at.saturating_since(solo.now));
-        if solo.node.engine.wants_transmit() || solo.node.state() != state {
+        let Some(at) = peer.node.engine.next_timeout() else { return "no timer".to_owned() };
+        peer.advance(at.saturating_since(peer.now));
+        if peer.node.engine.wants_transmit() || peer.node.state() != state {
             return String::new();
         }
     }
@@ -221,69 +221,69 @@ fn time_passes(solo: &mut Solo) -> String {
 }
 
 /// As a packet of RC, whatever the type.
-fn reliably(solo: &mut Solo, script: fn(&mut Solo)) -> String {
-    let qp_type = std::mem::replace(&mut solo.qp_type, QpType::Rc);
-    script(solo);
-    solo.qp_type = qp_type;
+fn reliably(peer: &mut ScriptedPeer, script: fn(&mut ScriptedPeer)) -> String {
+    let qp_type = std::mem::replace(&mut peer.qp_type, QpType::Rc);
+    script(peer);
+    peer.qp_type = qp_type;
     String::new()
 }
 
 fn events() -> Vec<Event> {
-    let no_receive = |name, receives| Event { name, types: ALL, receives, happen: |solo| send(solo, 1) };
+    let no_receive = |name, receives| Event { name, types: ALL, receives, happen: |peer| send(peer, 1) };
     let mut events = vec![
-        event("to INIT", ALL, |solo| modify(solo, to_init(solo.qp_type))),
-        event("to RTR", ALL, |solo| modify(solo, to_rtr(solo.qp_type))),
-        event("to RTS", ALL, |solo| modify(solo, to_rts(solo.qp_type))),
-        event("resume", ALL, |solo| modify(solo, QpTransition::Resume)),
-        event("to SQD", ALL, |solo| modify(solo, QpTransition::ToSqd)),
-        event("to ERROR", ALL, |solo| modify(solo, QpTransition::ToError)),
-        event("to RESET", ALL, |solo| modify(solo, QpTransition::ToReset)),
-        event("to INIT of another type", ALL, |solo| {
-            let other = if solo.qp_type == QpType::Ud { QpType::Rc } else { QpType::Ud };
-            modify(solo, to_init(other))
+        event("to INIT", ALL, |peer| modify(peer, to_init(peer.qp_type))),
+        event("to RTR", ALL, |peer| modify(peer, to_rtr(peer.qp_type))),
+        event("to RTS", ALL, |peer| modify(peer, to_rts(peer.qp_type))),
+        event("resume", ALL, |peer| modify(peer, QpTransition::Resume)),
+        event("to SQD", ALL, |peer| modify(peer, QpTransition::ToSqd)),
+        event("to ERROR", ALL, |peer| modify(peer, QpTransition::ToError)),
+        event("to RESET", ALL, |peer| modify(peer, QpTransition::ToReset)),
+        event("to INIT of another type", ALL, |peer| {
+            let other = if peer.qp_type == QpType::Ud { QpType::Rc } else { QpType::Ud };
+            modify(peer, to_init(other))
         }),
-        event("destroy", ALL, |solo| {
-            let qpn = solo.node.qpn;
-            solo.node.engine.destroy_qp(solo.now, qpn).unwrap();
+        event("destroy", ALL, |peer| {
+            let qpn = peer.node.qpn;
+            peer.node.engine.destroy_qp(peer.now, qpn).unwrap();
             String::new()
         }),
-        event("post send", ALL, |solo| post(solo, 9, solo.node.sge(0, 5))),
-        event("post send inline", ALL, |solo| {
-            let qpn = solo.node.qpn;
-            let wr = SendWr { wr_id: 9, op: operation(solo), sges: &[], flags: SendFlags::SIGNALED };
-            solo.node.engine.post_send_inline(qpn, &wr, b"inline").err().map_or(String::new(), refused)
+        event("post send", ALL, |peer| post(peer, 9, peer.node.sge(0, 5))),
+        event("post send inline", ALL, |peer| {
+            let qpn = peer.node.qpn;
+            let wr = SendWr { wr_id: 9, op: operation(peer), sges: &[], flags: SendFlags::SIGNALED };
+            peer.node.engine.post_send_inline(qpn, &wr, b"inline").err().map_or(String::new(), refused)
         }),
-        event("post READ", ALL, |solo| {
+        event("post READ", ALL, |peer| {
             let op = SendOp::Read { remote: RemoteAddr::default() };
-            let (qpn, sges) = (solo.node.qpn, [solo.node.sge(0, 8)]);
+            let (qpn, sges) = (peer.node.qpn, [peer.node.sge(0, 8)]);
             let wr = SendWr { wr_id: 9, op, sges: &sges, flags: SendFlags::SIGNALED };
-            solo.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
+            peer.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
         }),
-        event("post bad lkey", ALL, |solo| post(solo, 9, Sge { addr: 0, length: 1, lkey: 4711 })),
-        event("post receive", ALL, |solo| {
-            let qpn = solo.node.qpn;
-            solo.node.engine.post_recv(qpn, &RecvWr { wr_id: 109, sges: &[] }).err().map_or(String::new(), refused)
+        event("post bad lkey", ALL, |peer| post(peer, 9, Sge { addr: 0, length: 1, lkey: 4711 })),
+        event("post receive", ALL, |peer| {
+            let qpn = peer.node.qpn;
+            peer.node.engine.post_recv(qpn, &RecvWr { wr_id: 109, sges: &[] }).err().map_or(String::new(), refused)
         }),
-        event("message", ALL, |solo| send(solo, 1)),
+        event("message", ALL, |peer| send(peer, 1)),
         no_receive("message, no receive", Receives::None),
         no_receive("message, SRQ empty", Receives::SharedEmpty),
-        event("message, damaged", ALL, |solo| {
-            let mut frame = message(solo);
+        event("message, damaged", ALL, |peer| {
+            let mut frame = message(peer);
             let last = frame.len() - 6;
             frame[last] ^= 1;
-            solo.inject(&frame);
+            peer.inject(&frame);
             String::new()
         }),
-        event("message, other port", ALL, |solo| {
-            let frame = message(solo);
+        event("message, other port", ALL, |peer| {
+            let frame = message(peer);
             let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
-            solo.node.engine.receive(solo.now, PortId(1), &packet);
+            peer.node.engine.receive(peer.now, PortId(1), &packet);
             String::new()
         }),
-        event("message, other type", ALL, |solo| {
-            match solo.qp_type {
-                QpType::Ud => return reliably(solo, |solo| solo.request(SendOnly, 1, Ack, b"x")),
-                _ => datagram(solo, QKEY, Qpn::default(), b"x"),
+        event("message, other type", ALL, |peer| {
+            match peer.qp_type {
+                QpType::Ud => return reliably(peer, |peer| peer.request(SendOnly, 1, Ack, b"x")),
+                _ => datagram(peer, QKEY, Qpn::default(), b"x"),
             }
             String::new()
         }),
@@ -296,65 +296,65 @@ fn events() -> Vec<Event> {
 
 fn requests() -> Vec<Event> {
     vec![
-        event("SEND of two packets", CONNECTED, |solo| {
-            solo.request(SendFirst, 1, Ask::Nothing, &[1; MTU]);
-            solo.request(SendLast, 2, Ack, b"x");
+        event("SEND of two packets", CONNECTED, |peer| {
+            peer.request(SendFirst, 1, AckReq::NoAck, &[1; MTU]);
+            peer.request(SendLast, 2, Ack, b"x");
             String::new()
         }),
-        event("SEND amid a SEND", CONNECTED, |solo| {
-            solo.request(SendFirst, 1, Ask::Nothing, &[1; MTU]);
-            send(solo, 2)
+        event("SEND amid a SEND", CONNECTED, |peer| {
+            peer.request(SendFirst, 1, AckReq::NoAck, &[1; MTU]);
+            send(peer, 2)
         }),
-        event("SEND_LAST alone", CONNECTED, |solo| {
-            solo.request(SendLast, 1, Ack, b"x");
+        event("SEND_LAST alone", CONNECTED, |peer| {
+            peer.request(SendLast, 1, Ack, b"x");
             String::new()
         }),
-        event("SEND too long", CONNECTED, |solo| {
-            solo.request(SendOnly, 1, Ack, &[1; MTU + 4]);
+        event("SEND too long", CONNECTED, |peer| {
+            peer.request(SendOnly, 1, Ack, &[1; MTU + 4]);
             String::new()
         }),
-        event("SEND again", CONNECTED, |solo| send(solo, 0)),
-        event("SEND beyond a gap", CONNECTED, |solo| send(solo, 3)),
-        event("SEND, marked (ECN)", CONNECTED, |solo| {
-            solo.mark_congestion(true);
-            send(solo, 1)
+        event("SEND again", CONNECTED, |peer| send(peer, 0)),
+        event("SEND beyond a gap", CONNECTED, |peer| send(peer, 3)),
+        event("SEND, marked (ECN)", CONNECTED, |peer| {
+            peer.mark_congestion(true);
+            send(peer, 1)
         }),
-        event("WRITE", CONNECTED, |solo| {
-            solo.rdma(WriteOnly, 1, Ack, 0, 1, b"w");
+        event("WRITE", CONNECTED, |peer| {
+            peer.rdma(WriteOnly, 1, Ack, 0, 1, b"w");
             String::new()
         }),
-        event("WRITE, bad rkey", CONNECTED, |solo| {
-            solo.rdma_raw(WriteOnly, 1, Ack, 0, 4711, 1, b"w");
+        event("WRITE, bad rkey", CONNECTED, |peer| {
+            peer.rdma_raw(WriteOnly, 1, Ack, 0, 4711, 1, b"w");
             String::new()
         }),
-        event("READ", RC, |solo| {
-            solo.rdma(ReadRequest, 1, Ack, 0, 8, b"");
+        event("READ", RC, |peer| {
+            peer.rdma(ReadRequest, 1, Ack, 0, 8, b"");
             String::new()
         }),
-        event("READ, bad rkey", RC, |solo| {
-            solo.rdma_raw(ReadRequest, 1, Ack, 0, 4711, 8, b"");
+        event("READ, bad rkey", RC, |peer| {
+            peer.rdma_raw(ReadRequest, 1, Ack, 0, 4711, 8, b"");
             String::new()
         }),
-        event("READ again, unknown", RC, |solo| {
-            solo.rdma(ReadRequest, 0, Ack, 0, 8, b"");
+        event("READ again, unknown", RC, |peer| {
+            peer.rdma(ReadRequest, 0, Ack, 0, 8, b"");
             String::new()
         }),
-        event("five READs of four", RC, |solo| {
+        event("five READs of four", RC, |peer| {
             for psn in 1..6 {
-                solo.rdma(ReadRequest, psn, Ack, 0, 8, b"");
+                peer.rdma(ReadRequest, psn, Ack, 0, 8, b"");
             }
             String::new()
         }),
-        event("FETCH_ADD", RC, |solo| {
-            solo.atomic(FetchAdd, 1, 8, 1, 0);
+        event("FETCH_ADD", RC, |peer| {
+            peer.atomic(FetchAdd, 1, 8, 1, 0);
             String::new()
         }),
-        event("FETCH_ADD, misaligned", RC, |solo| {
-            solo.atomic(FetchAdd, 1, 9, 1, 0);
+        event("FETCH_ADD, misaligned", RC, |peer| {
+            peer.atomic(FetchAdd, 1, 9, 1, 0);
             String::new()
         }),
-        event("ATOMIC_WRITE, not offered", RC, |solo| {
-            solo.rdma(AtomicWrite, 1, Ack, 0, 8, &[1; 8]);
+        event("ATOMIC_WRITE, not offered", RC, |peer| {
+            peer.rdma(AtomicWrite, 1, Ack, 0, 8, &[1; 8]);
             String::new()
         }),
     ]
@@ -362,16 +362,16 @@ fn requests() -> Vec<Event> {
 
 fn datagrams() -> Vec<Event> {
     vec![
-        event("datagram, wrong Q_Key", UD, |solo| {
-            datagram(solo, QKEY + 1, Qpn::default(), b"x");
+        event("datagram, wrong Q_Key", UD, |peer| {
+            datagram(peer, QKEY + 1, Qpn::default(), b"x");
             String::new()
         }),
-        event("datagram beyond the MTU", UD, |solo| {
-            datagram(solo, QKEY, Qpn::default(), &[1; MTU + 4]);
+        event("datagram beyond the MTU", UD, |peer| {
+            datagram(peer, QKEY, Qpn::default(), &[1; MTU + 4]);
             String::new()
         }),
-        event("datagram to no group of ours", UD, |solo| {
-            datagram(solo, QKEY, Qpn::MULTICAST, b"x");
+        event("datagram to no group of ours", UD, |peer| {
+            datagram(peer, QKEY, Qpn::MULTICAST, b"x");
             String::new()
         }),
     ]
@@ -379,73 +379,73 @@ fn datagrams() -> Vec<Event> {
 
 fn responses() -> Vec<Event> {
     vec![
-        event("CNP", ALL, |solo| {
-            solo.notify_congestion();
+        event("CNP", ALL, |peer| {
+            peer.notify_congestion();
             String::new()
         }),
-        event("ACK", ALL, |solo| reliably(solo, |solo| solo.ack(0))),
-        event("ACK of nothing sent", ALL, |solo| reliably(solo, |solo| solo.ack(2))),
-        event("ACK of long ago", ALL, |solo| reliably(solo, |solo| solo.ack(-1))),
-        event("ACK on the READ", RC, |solo| reliably(solo, |solo| solo.ack(1))),
-        event("READ response", RC, |solo| reliably(solo, |solo| solo.read_response(ReadResponseOnly, 1, &[1; 8]))),
-        event("READ response, wrong length", RC, |solo| {
-            reliably(solo, |solo| solo.read_response(ReadResponseOnly, 1, &[1; 7]))
+        event("ACK", ALL, |peer| reliably(peer, |peer| peer.ack(0))),
+        event("ACK of nothing sent", ALL, |peer| reliably(peer, |peer| peer.ack(2))),
+        event("ACK of long ago", ALL, |peer| reliably(peer, |peer| peer.ack(-1))),
+        event("ACK on the READ", RC, |peer| reliably(peer, |peer| peer.ack(1))),
+        event("READ response", RC, |peer| reliably(peer, |peer| peer.read_response(ReadResponseOnly, 1, &[1; 8]))),
+        event("READ response, wrong length", RC, |peer| {
+            reliably(peer, |peer| peer.read_response(ReadResponseOnly, 1, &[1; 7]))
         }),
-        event("READ response to the SEND", RC, |solo| {
-            reliably(solo, |solo| solo.read_response(ReadResponseOnly, 0, &[1; 8]))
+        event("READ response to the SEND", RC, |peer| {
+            reliably(peer, |peer| peer.read_response(ReadResponseOnly, 0, &[1; 8]))
         }),
-        event("atomic response to the READ", RC, |solo| reliably(solo, |solo| solo.atomic_response(1, 5))),
-        event("NAK sequence", RC, |solo| reliably(solo, |solo| solo.nak(0, NakCode::PsnSequence))),
-        event("NAK invalid request", RC, |solo| reliably(solo, |solo| solo.nak(0, NakCode::InvalidRequest))),
-        event("NAK access, to the READ", RC, |solo| reliably(solo, |solo| solo.nak(1, NakCode::RemoteAccess))),
-        event("NAK operational", RC, |solo| reliably(solo, |solo| solo.nak(0, NakCode::RemoteOperational))),
-        event("RNR NAK", RC, |solo| {
-            reliably(solo, |solo| solo.answer(0, Syndrome::Rnr { timer: 1 }));
-            assert!(solo.transmit().is_empty(), "nothing is sent during the wait");
-            time_passes(solo)
+        event("atomic response to the READ", RC, |peer| reliably(peer, |peer| peer.atomic_response(1, 5))),
+        event("NAK sequence", RC, |peer| reliably(peer, |peer| peer.nak(0, NakCode::PsnSequence))),
+        event("NAK invalid request", RC, |peer| reliably(peer, |peer| peer.nak(0, NakCode::InvalidRequest))),
+        event("NAK access, to the READ", RC, |peer| reliably(peer, |peer| peer.nak(1, NakCode::RemoteAccess))),
+        event("NAK operational", RC, |peer| reliably(peer, |peer| peer.nak(0, NakCode::RemoteOperational))),
+        event("RNR NAK", RC, |peer| {
+            reliably(peer, |peer| peer.answer(0, Syndrome::Rnr { timer: 1 }));
+            assert!(peer.transmit().is_empty(), "nothing is sent during the wait");
+            time_passes(peer)
         }),
-        event("RNR NAK twice", RC, |solo| {
+        event("RNR NAK twice", RC, |peer| {
             for _ in 0..2 {
-                reliably(solo, |solo| solo.answer(0, Syndrome::Rnr { timer: 1 }));
-                time_passes(solo);
-                solo.transmit();
+                reliably(peer, |peer| peer.answer(0, Syndrome::Rnr { timer: 1 }));
+                time_passes(peer);
+                peer.transmit();
             }
             String::new()
         }),
         event("timeout", ALL, time_passes),
-        event("all timeouts", ALL, |solo| {
+        event("all timeouts", ALL, |peer| {
             for _ in 0..8 {
-                time_passes(solo);
-                if solo.node.state() == QpState::Error {
+                time_passes(peer);
+                if peer.node.state() == QpState::Error {
                     break;
                 }
-                solo.transmit();
+                peer.transmit();
             }
             String::new()
         }),
     ]
 }
 
-fn drops(solo: &Solo) -> BTreeMap<&'static str, u64> {
-    solo.node.engine.drops().iter().map(|(reason, n): (DropReason, u64)| (reason.name(), n)).collect()
+fn drops(peer: &ScriptedPeer) -> BTreeMap<&'static str, u64> {
+    peer.node.engine.drops().iter().map(|(reason, n): (DropReason, u64)| (reason.name(), n)).collect()
 }
 
 /// What comes of an event: the new state, if it is another one, what is sent, completions, asynchronous events, and why
 /// packets were dropped. `None` when there is no way to the state.
 fn outcome(qp_type: QpType, state: QpState, event: &Event) -> Option<String> {
-    let mut solo = in_state(qp_type, state, event.receives)?;
-    let before = drops(&solo);
-    let qpn = solo.node.qpn;
-    let mut effects = vec![(event.happen)(&mut solo)];
-    effects.extend(solo.transmit().into_iter().map(|line| format!("send {line}")));
-    for wc in solo.node.take_completions() {
+    let mut peer = in_state(qp_type, state, event.receives)?;
+    let before = drops(&peer);
+    let qpn = peer.node.qpn;
+    let mut effects = vec![(event.happen)(&mut peer)];
+    effects.extend(peer.transmit().into_iter().map(|line| format!("send {line}")));
+    for wc in peer.node.take_completions() {
         effects.push(format!("complete {} {:?}", wc.wr_id, wc.status));
     }
-    for event in solo.node.take_events() {
+    for event in peer.node.take_events() {
         let event = format!("event {event:?}");
         effects.push(event.replace(&format!(" {{ qpn: {qpn} }}"), "").replace(&format!("qpn: {qpn}, "), ""));
     }
-    for (reason, n) in drops(&solo) {
+    for (reason, n) in drops(&peer) {
         match n - before[reason] {
             0 => {}
             1 => effects.push(format!("drop {reason}")),
@@ -453,7 +453,7 @@ fn outcome(qp_type: QpType, state: QpState, event: &Event) -> Option<String> {
         }
     }
     effects.retain(|effect| !effect.is_empty());
-    let after = solo.node.engine.query_qp(qpn).map_or("gone".to_owned(), |info| info.state.to_string());
+    let after = peer.node.engine.query_qp(qpn).map_or("gone".to_owned(), |info| info.state.to_string());
     if after != state.to_string() {
         effects.insert(0, format!("-> {after}"));
     }

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::harness::solo::PEER_QPN;
+use crate::harness::scripted_peer::PEER_QPN;
 use crate::harness::{Agreed, Node, PORT, QKEY, path};
 use rxe_proto::Instant;
 use rxe_proto::transport::{

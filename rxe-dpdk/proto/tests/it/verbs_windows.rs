@@ -2,7 +2,7 @@
 
 use crate::verbs_support::{End, Link, REMOTE, connect, pair, settle};
 use rxe_proto::verbs::{
-    Access, DeregisterError, FastRegionError, Memory, OutOfBounds, Payload, PostError, QueuePair, Rc, RecvWr,
+    Access, DeregisterError, FastRegMrError, Memory, OutOfBounds, Payload, PostError, QueuePair, Rc, RecvWr,
     RegisterError, RemoteAddr, RenewError, Transition, Uc, UnknownKey, WcOpcode, WcStatus, WindowKind, WorkRequest,
 };
 
@@ -40,11 +40,11 @@ fn fast_regions_come_and_go() {
     let pd = dev.alloc_pd();
     let region = dev.alloc_fast_reg_mr(pd, 64).unwrap();
     assert_eq!(region.lkey(), region.rkey());
-    assert_eq!(dev.map_fast_reg_mr(region, Memory::heap(65)), Err(FastRegionError::TooLong));
+    assert_eq!(dev.map_fast_reg_mr(region, Memory::heap(65)), Err(FastRegMrError::TooLong));
     dev.map_fast_reg_mr(region, Memory::heap(64)).unwrap();
     assert!(dev.query_fast_reg_mr(region).is_none(), "FREE");
     let renewed = dev.renew_fast_reg_mr(region).unwrap();
-    assert_eq!(dev.map_fast_reg_mr(region, Memory::heap(64)), Err(FastRegionError::Unknown), "the old handle");
+    assert_eq!(dev.map_fast_reg_mr(region, Memory::heap(64)), Err(FastRegMrError::Unknown), "the old handle");
     assert_eq!(dev.renew_fast_reg_mr(region), Err(RenewError::Unknown));
     dev.dereg_fast_reg_mr(renewed).unwrap();
     assert_eq!(dev.dereg_fast_reg_mr(renewed), Err(DeregisterError::Unknown));
@@ -182,7 +182,7 @@ fn a_fast_region_lives_from_registration_to_the_peers_invalidation() {
     assert_eq!(b.outcomes(&mut link), [(1, WcOpcode::RegMr, OK)]);
     let mr = link.device(1).query_fast_reg_mr(region).unwrap();
     assert_eq!((mr.addr(), mr.len(), mr.rkey()), (0x5000, 64, region.rkey()));
-    assert_eq!(link.device(1).map_fast_reg_mr(region, Memory::heap(1)), Err(FastRegionError::NotFree));
+    assert_eq!(link.device(1).map_fast_reg_mr(region, Memory::heap(1)), Err(FastRegMrError::NotFree));
     assert_eq!(write(&mut link, a, qp, mr.remote(8).unwrap()), OK);
     let mut bytes = [0; 4];
     memory.read(8, &mut bytes).unwrap();

@@ -2,14 +2,14 @@
 //!
 //! * [`pair`]: two engines and a link that loses, repeats, reorders, delays and corrupts.
 //! * [`rated`]: two engines and a link with a rate.
-//! * [`solo`]: one engine; the test plays its peer packet by packet.
+//! * [`scripted_peer`]: one engine; the test plays its peer packet by packet.
 //! * [`variants`]: that with other queue pairs.
 
 pub mod ops;
 pub mod pair;
 pub mod rated;
 pub mod receives;
-pub mod solo;
+pub mod scripted_peer;
 pub mod variants;
 
 use std::net::Ipv4Addr;
@@ -217,8 +217,8 @@ impl Node {
     /// The key of a valid fast region of `len` bytes at address 0, which peers may invalidate.
     pub fn fast_region(&mut self, len: usize) -> u32 {
         let keys = self.engine.keys_mut();
-        let key = keys.alloc_fast_region(self.pd, len).unwrap();
-        keys.map_fast_region(key, Memory::heap(len)).unwrap();
+        let key = keys.alloc_fast_reg_mr(self.pd, len).unwrap();
+        keys.map_fast_reg_mr(key, Memory::heap(len)).unwrap();
         keys.fast_register(key, self.pd, 0, ALL_ACCESS).unwrap();
         key
     }

@@ -11,7 +11,7 @@ use super::{Agreed, Node, PORT, Rng};
 
 /// What the link is like, in both directions.
 #[derive(Clone, Copy, Debug)]
-pub struct Line {
+pub struct LinkParams {
     /// Bits in a microsecond.
     pub rate: u64,
     /// One way.
@@ -20,22 +20,22 @@ pub struct Line {
     pub loss: u32,
 }
 
-impl Default for Line {
+impl Default for LinkParams {
     /// 100 Gb/s.
-    fn default() -> Line {
-        Line { rate: 100_000, delay: Duration::from_micros(10), loss: 0 }
+    fn default() -> LinkParams {
+        LinkParams { rate: 100_000, delay: Duration::from_micros(10), loss: 0 }
     }
 }
 
 /// Looks at a frame from an end and says whether it is lost.
-pub type Thief = Box<dyn FnMut(usize, &RocePacket<'_>) -> bool>;
+pub type DropFilter = Box<dyn FnMut(usize, &RocePacket<'_>) -> bool>;
 
-pub struct Rated {
+pub struct RatedPair {
     pub nodes: [Node; 2],
     pub now: Instant,
-    pub line: Line,
+    pub line: LinkParams,
     /// Takes frames off the line that it is told to.
-    pub thief: Thief,
+    pub drop_filter: DropFilter,
     /// Frames written by each end.
     pub frames: [u64; 2],
     rng: Rng,
@@ -45,10 +45,17 @@ pub struct Rated {
     flights: [VecDeque<(Instant, Vec<u8>)>; 2],
 }
 
-impl Rated {
+impl RatedPair {
     /// Two ends with queues of `depth` and `memory` bytes each, both in RTS. `agreed.sq_psn` and `rq_psn` are those of
     /// the first end.
-    pub fn new(seed: u64, agreed: &Agreed, config: &EngineConfig, depth: u32, memory: usize, line: Line) -> Rated {
+    pub fn new(
+        seed: u64,
+        agreed: &Agreed,
+        config: &EngineConfig,
+        depth: u32,
+        memory: usize,
+        line: LinkParams,
+    ) -> RatedPair {
         let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..config.clone() };
         let mut a = Node::new(1, config(0), depth, memory, agreed.access);
         let mut b = Node::new(2, config(3), depth, memory, agreed.access);
@@ -58,11 +65,11 @@ impl Rated {
         a.ready_to_send(agreed);
         b.ready_to_send(&theirs);
         let now = Instant::from_nanos(1_000_000);
-        Rated {
+        RatedPair {
             nodes: [a, b],
             now,
             line,
-            thief: Box::new(|_, _| false),
+            drop_filter: Box::new(|_, _| false),
             frames: [0; 2],
             rng: Rng(seed),
             free_at: [now; 2],
@@ -88,7 +95,7 @@ impl Rated {
                     self.frames[end] += 1;
                     self.free_at[end] = self.now + self.serialization(frame.len());
                     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
-                    if !self.rng.chance(self.line.loss) && !(self.thief)(end, &packet) {
+                    if !self.rng.chance(self.line.loss) && !(self.drop_filter)(end, &packet) {
                         self.flights[end].push_back((self.free_at[end] + self.line.delay, frame));
                     }
                 }
@@ -122,10 +129,10 @@ impl Rated {
     }
 
     /// Steps until `done`; returns how long that took. Panics when nothing happens any more or `limit` has passed.
-    pub fn drive(&mut self, limit: Duration, mut done: impl FnMut(&Rated) -> bool) -> Duration {
+    pub fn drive(&mut self, limit: Duration, mut done: impl FnMut(&RatedPair) -> bool) -> Duration {
         let start = self.now;
         while !done(self) {
-            let query = |rated: &Rated| format!("{:#?}", rated.nodes[0].engine.query_qp(rated.nodes[0].qpn));
+            let query = |rated: &RatedPair| format!("{:#?}", rated.nodes[0].engine.query_qp(rated.nodes[0].qpn));
             assert!(self.step(), "stuck at {:?}: {}", self.now, query(self));
             let stats = self.nodes[0].engine.stats();
             assert!(self.now - start <= limit, "too slow: {} {stats:?}", query(self));

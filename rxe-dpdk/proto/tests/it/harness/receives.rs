@@ -2,19 +2,19 @@
 
 use rxe_proto::transport::{AsyncEvent, QpErrorCause, WcStatus, WorkCompletion};
 
-use super::solo::Solo;
+use super::scripted_peer::ScriptedPeer;
 
-/// A solo engine with `n` receives of 4096 bytes at offset 0x8000, numbered from 0.
-pub fn with_receives(n: u64) -> Solo {
-    let mut solo = Solo::new();
-    post_receives(&mut solo, n);
-    solo
+/// A peer engine with `n` receives of 4096 bytes at offset 0x8000, numbered from 0.
+pub fn with_receives(n: u64) -> ScriptedPeer {
+    let mut peer = ScriptedPeer::new();
+    post_receives(&mut peer, n);
+    peer
 }
 
-pub fn post_receives(solo: &mut Solo, n: u64) {
+pub fn post_receives(peer: &mut ScriptedPeer, n: u64) {
     for wr_id in 0..n {
-        let sge = solo.node.sge(0x8000, 4096);
-        solo.node.post_recv(wr_id, &[sge]);
+        let sge = peer.node.sge(0x8000, 4096);
+        peer.node.post_recv(wr_id, &[sge]);
     }
 }
 

@@ -14,37 +14,37 @@ use std::collections::{HashMap, VecDeque};
 
 use rxe_proto::transport::{QpState, QpType, SendFlags, WcOpcode, WcStatus, WorkCompletion};
 
-use super::plan::{Op, Program, Supply};
-use super::world::{Conn, GRH, Placed, RECEIVE, Receive, World, immediate, number, swap_value, word};
+use super::plan::{Op, Program, RecvTiming};
+use super::test_env::{Conn, GRH, Placed, RECEIVE, Receive, TestEnv, immediate, number, swap_value, word};
 use crate::harness::gid_of;
 
-pub fn check(world: &mut World, program: &Program) {
+pub fn check(env: &mut TestEnv, program: &Program) {
     for end in 0..2 {
-        let errors: Vec<_> = world.pair.nodes[end].take_events().into_iter().filter(is_error).collect();
+        let errors: Vec<_> = env.pair.nodes[end].take_events().into_iter().filter(is_error).collect();
         assert!(errors.is_empty(), "{errors:?}");
-        let completions = world.pair.nodes[end].take_completions();
+        let completions = env.pair.nodes[end].take_completions();
         assert!(completions.iter().all(|wc| wc.status == WcStatus::Success), "{completions:?}");
         let (received, sent): (Vec<_>, Vec<_>) = completions.into_iter().partition(|wc| wc.wr_id & RECEIVE != 0);
-        for c in 0..world.connections.len() {
-            check_sent(&world.connections[c], c, end, &sent);
+        for c in 0..env.connections.len() {
+            check_sent(&env.connections[c], c, end, &sent);
         }
-        check_receives(world, end, &received);
-        check_datagrams(world, program, end, &received);
-        for c in 0..world.connections.len() {
-            match world.connections[c].plan.qp_type {
+        check_receives(env, end, &received);
+        check_datagrams(env, program, end, &received);
+        for c in 0..env.connections.len() {
+            match env.connections[c].plan.qp_type {
                 QpType::Ud => {}
-                qp_type => check_messages(world, program, c, end, &received, qp_type == QpType::Rc),
+                qp_type => check_messages(env, program, c, end, &received, qp_type == QpType::Rc),
             }
         }
     }
     for end in 0..2 {
-        effects(world, program, end);
-        check_counter(world, end);
+        effects(env, program, end);
+        check_counter(env, end);
     }
     for end in 0..2 {
-        let node = &world.pair.nodes[end];
-        let memory = node.read(0, world.initial[end].len());
-        let stray = memory.iter().zip(&world.initial[end]).position(|(is, should)| is != should);
+        let node = &env.pair.nodes[end];
+        let memory = node.read(0, env.initial[end].len());
+        let stray = memory.iter().zip(&env.initial[end]).position(|(is, should)| is != should);
         assert_eq!(stray, None, "end {end}: a byte that nobody should have written");
     }
 }
@@ -84,29 +84,29 @@ fn returned(placed: &Placed) -> u32 {
 }
 
 /// Each receive has completed at most once, on the queue pair that it was posted for; the others are still there.
-fn check_receives(world: &World, end: usize, received: &[WorkCompletion]) {
-    let mut done = vec![false; world.receives[end].len()];
+fn check_receives(env: &TestEnv, end: usize, received: &[WorkCompletion]) {
+    let mut done = vec![false; env.receives[end].len()];
     for wc in received {
         let index = (wc.wr_id & !RECEIVE) as usize;
         assert!(!std::mem::replace(&mut done[index], true), "a receive completed twice");
-        let own = world.receives[end][index].own;
-        let c = world.connections.iter().position(|conn| conn.qpns[end] == wc.qpn).unwrap();
-        let fits = own.map_or(world.connections[c].plan.srq[end], |own| own == c);
+        let own = env.receives[end][index].own;
+        let c = env.connections.iter().position(|conn| conn.qpns[end] == wc.qpn).unwrap();
+        let fits = own.map_or(env.connections[c].plan.srq[end], |own| own == c);
         assert!(fits, "a receive of another queue pair");
     }
-    let engine = &world.pair.nodes[end].engine;
-    let mut queued = engine.srq_len(world.srqs[end]).unwrap();
-    for conn in &world.connections {
+    let engine = &env.pair.nodes[end].engine;
+    let mut queued = engine.srq_len(env.srqs[end]).unwrap();
+    for conn in &env.connections {
         let info = engine.query_qp(conn.qpns[end]).unwrap();
         assert_eq!((info.state, info.send_queued), (QpState::Rts, 0));
         queued += info.recv_queued;
     }
-    assert_eq!(received.len() + queued as usize, world.posted[end], "receives leaked");
+    assert_eq!(received.len() + queued as usize, env.posted[end], "receives leaked");
 }
 
 /// The messages of a connection that `end` received.
 fn check_messages(
-    world: &mut World,
+    env: &mut TestEnv,
     program: &Program,
     c: usize,
     end: usize,
@@ -114,18 +114,18 @@ fn check_messages(
     reliable: bool,
 ) {
     let peer = 1 - end;
-    let conn = &world.connections[c];
+    let conn = &env.connections[c];
     let qpn = conn.qpns[end];
     let mut expected: VecDeque<usize> =
         (0..conn.steps[peer].len()).filter(|&i| conn.steps[peer][i].step.op.takes_receive()).collect();
     let all = reliable || arrives(program);
     let mut written = Vec::new();
     for wc in completed.iter().filter(|wc| wc.qpn == qpn) {
-        let receive = &world.receives[end][(wc.wr_id & !RECEIVE) as usize];
+        let receive = &env.receives[end][(wc.wr_id & !RECEIVE) as usize];
         loop {
             let Some(i) = expected.pop_front() else { panic!("nobody sent this, or not in this place: {wc:?}") };
             let placed = &conn.steps[peer][i];
-            let fits = message_fits(world, c, i, end, placed, wc);
+            let fits = message_fits(env, c, i, end, placed, wc);
             assert!(fits || !all, "message {i} of end {peer} is not what was received: {wc:?}");
             if fits {
                 if matches!(placed.step.op, Op::Send { .. } | Op::SendInvalidate) {
@@ -140,51 +140,51 @@ fn check_messages(
         // Packets of a message that was never completed may have come to any receive that no other queue pair used.
         let own = |receive: &Receive| receive.own.map_or(conn.plan.srq[end], |own| own == c);
         let others = |index: usize| completed.iter().any(|wc| wc.wr_id == RECEIVE | index as u64 && wc.qpn != qpn);
-        let receives = world.receives[end].iter().enumerate();
+        let receives = env.receives[end].iter().enumerate();
         let held = receives.filter(|(index, receive)| own(receive) && !others(*index));
         written.extend(held.flat_map(|(_, receive)| receive.pieces.iter().copied()));
     }
-    accept(world, end, &written);
+    accept(env, end, &written);
 }
 
 /// Whether a completion is that of step `i`, its bytes included.
-fn message_fits(world: &World, c: usize, i: usize, end: usize, placed: &Placed, wc: &WorkCompletion) -> bool {
+fn message_fits(env: &TestEnv, c: usize, i: usize, end: usize, placed: &Placed, wc: &WorkCompletion) -> bool {
     let (opcode, imm) = match placed.step.op {
         Op::Send { imm } => (WcOpcode::Recv, imm),
         Op::SendInvalidate => (WcOpcode::Recv, false),
         _ => (WcOpcode::RecvRdmaWithImm, true),
     };
-    let receive = &world.receives[end][(wc.wr_id & !RECEIVE) as usize];
-    let source = world.bytes(1 - end, &placed.local);
+    let receive = &env.receives[end][(wc.wr_id & !RECEIVE) as usize];
+    let source = env.bytes(1 - end, &placed.local);
     let landed = match placed.step.op {
-        Op::Send { .. } | Op::SendInvalidate => world.bytes(end, &clipped(&receive.pieces, placed.len)),
-        _ => world.bytes(end, &[(placed.remote, placed.len)]),
+        Op::Send { .. } | Op::SendInvalidate => env.bytes(end, &clipped(&receive.pieces, placed.len)),
+        _ => env.bytes(end, &[(placed.remote, placed.len)]),
     };
     (wc.opcode, wc.byte_len as usize, wc.imm) == (opcode, placed.len, imm.then_some(immediate(c, i)))
         && wc.invalidated_rkey == placed.invalidates
-        && placed.invalidates.is_none_or(|key| world.pair.nodes[end].engine.keys().region(key).is_none())
+        && placed.invalidates.is_none_or(|key| env.pair.nodes[end].engine.keys().region(key).is_none())
         && wc.solicited == placed.step.flags.contains(SendFlags::SOLICITED)
         && landed == source
 }
 
 /// Whether everything arrives on the unreliable services, too.
 fn arrives(program: &Program) -> bool {
-    program.link.is_lossless() && program.link.is_in_order() && matches!(program.supply, Supply::Early)
+    program.link.is_lossless() && program.link.is_in_order() && matches!(program.recv_timing, RecvTiming::Early)
 }
 
 /// What was sent as a datagram to one queue pair: who sent it, immediate data, whether solicited, bytes.
 type Datagram = (u32, Option<u32>, bool, Vec<u8>);
 
-fn check_datagrams(world: &mut World, program: &Program, end: usize, received: &[WorkCompletion]) {
+fn check_datagrams(env: &mut TestEnv, program: &Program, end: usize, received: &[WorkCompletion]) {
     let peer = 1 - end;
     let mut sent: HashMap<(usize, Datagram), usize> = HashMap::new();
-    for (c, conn) in world.connections.iter().enumerate() {
+    for (c, conn) in env.connections.iter().enumerate() {
         for (i, placed) in conn.steps[peer].iter().enumerate() {
             if let Op::Datagram { to, imm, .. } = placed.step.op {
                 let solicited = placed.step.flags.contains(SendFlags::SOLICITED);
                 let imm = imm.then_some(immediate(c, i));
-                let datagram = (conn.qpns[peer].get(), imm, solicited, world.bytes(peer, &placed.local));
-                *sent.entry((world.datagram_target(to), datagram)).or_default() += 1;
+                let datagram = (conn.qpns[peer].get(), imm, solicited, env.bytes(peer, &placed.local));
+                *sent.entry((env.datagram_target(to), datagram)).or_default() += 1;
             }
         }
     }
@@ -192,14 +192,14 @@ fn check_datagrams(world: &mut World, program: &Program, end: usize, received: &
     let mut left: HashMap<_, _> = sent.iter().map(|(datagram, &n)| (datagram.clone(), n * copies)).collect();
     let mut written = Vec::new();
     for wc in received {
-        let c = world.connections.iter().position(|conn| conn.qpns[end] == wc.qpn).unwrap();
-        if world.connections[c].plan.qp_type != QpType::Ud {
+        let c = env.connections.iter().position(|conn| conn.qpns[end] == wc.qpn).unwrap();
+        if env.connections[c].plan.qp_type != QpType::Ud {
             continue;
         }
         assert_eq!(wc.opcode, WcOpcode::Recv);
-        let receive = &world.receives[end][(wc.wr_id & !RECEIVE) as usize];
+        let receive = &env.receives[end][(wc.wr_id & !RECEIVE) as usize];
         let pieces = clipped(&receive.pieces, wc.byte_len as usize);
-        let bytes = world.bytes(end, &pieces);
+        let bytes = env.bytes(end, &pieces);
         let (route, payload) = bytes.split_at(GRH);
         assert_eq!((&route[..20], route[20]), (&[0; 20][..], 0x45), "room, then the IPv4 header as it came");
         assert_eq!((&route[32..36], &route[36..40]), (&gid_of(peer as u8 + 1).0[12..], &gid_of(end as u8 + 1).0[12..]));
@@ -208,84 +208,84 @@ fn check_datagrams(world: &mut World, program: &Program, end: usize, received: &
         *n = n.checked_sub(1).expect("a datagram received more often than it came");
         written.extend(pieces);
     }
-    if program.link.is_lossless() && matches!(program.supply, Supply::Early) {
+    if program.link.is_lossless() && matches!(program.recv_timing, RecvTiming::Early) {
         for (datagram, n) in sent {
             assert!(left[&datagram] <= n * (copies - 1), "a datagram never arrived");
         }
     }
-    accept(world, end, &written);
+    accept(env, end, &written);
 }
 
 /// What the steps of `end` did to memory, but for what was received. A new operation has its effect here.
-fn effects(world: &mut World, program: &Program, end: usize) {
+fn effects(env: &mut TestEnv, program: &Program, end: usize) {
     let (peer, mtu) = (1 - end, program.mtu.bytes());
-    for c in 0..world.connections.len() {
-        let reliable = world.connections[c].plan.qp_type == QpType::Rc;
+    for c in 0..env.connections.len() {
+        let reliable = env.connections[c].plan.qp_type == QpType::Rc;
         let all = reliable || arrives(program);
         // The shared places as the order of steps has them.
         let mut places: HashMap<usize, Vec<u8>> = HashMap::new();
-        for &at in &world.connections[c].places[end] {
+        for &at in &env.connections[c].places[end] {
             let len = super::plan::Size::MOST_PACKETS * mtu;
-            places.insert(at, world.initial[peer][at..at + len].to_vec());
+            places.insert(at, env.initial[peer][at..at + len].to_vec());
         }
-        for i in 0..world.connections[c].steps[end].len() {
-            let placed = &world.connections[c].steps[end][i];
+        for i in 0..env.connections[c].steps[end].len() {
+            let placed = &env.connections[c].steps[end][i];
             let (at, len) = (placed.remote, placed.len);
             let local = placed.local.clone();
-            let bytes = world.bytes(end, &local);
+            let bytes = env.bytes(end, &local);
             match placed.step.op {
                 Op::Send { .. } | Op::SendInvalidate | Op::Datagram { .. } | Op::Flush => {}
                 Op::Write { .. } | Op::AtomicWrite => {
-                    let landed = world.bytes(peer, &[(at, len)]);
-                    let before = &world.initial[peer][at..at + len];
+                    let landed = env.bytes(peer, &[(at, len)]);
+                    let before = &env.initial[peer][at..at + len];
                     // How many packets of it were executed.
                     let arrived = (0..=len).rev().filter(|&n| n % mtu == 0 || n == len);
                     let whole = landed == bytes;
                     let part = arrived.into_iter().any(|n| landed[..n] == bytes[..n] && landed[n..] == before[n..]);
                     assert!(whole || part && !all, "WRITE {i} of end {end} left other bytes");
-                    accept(world, peer, &[(at, len)]);
+                    accept(env, peer, &[(at, len)]);
                 }
                 Op::WriteShared { .. } => places.get_mut(&at).unwrap()[..len].copy_from_slice(&bytes),
                 Op::Read => {
-                    assert!(bytes == world.initial[peer][at..at + len], "READ {i} of end {end} brought other bytes");
-                    accept(world, end, &local);
+                    assert!(bytes == env.initial[peer][at..at + len], "READ {i} of end {end} brought other bytes");
+                    accept(env, end, &local);
                 }
                 Op::ReadShared { .. } => {
-                    check_shared_read(world, &world.connections[c], end, i, &places[&at]);
-                    accept(world, end, &local);
+                    check_shared_read(env, &env.connections[c], end, i, &places[&at]);
+                    accept(env, end, &local);
                 }
                 Op::CompareSwap { equal, .. } => {
                     assert_eq!(word(&bytes, 0), placed.before, "compare-and-swap {i} of end {end}");
                     let after = if equal { swap_value(placed) } else { placed.before };
-                    world.initial[peer][at..at + 8].copy_from_slice(&after.to_ne_bytes());
-                    accept(world, end, &local);
+                    env.initial[peer][at..at + 8].copy_from_slice(&after.to_ne_bytes());
+                    accept(env, end, &local);
                 }
                 Op::FetchAdd { add, .. } => {
                     assert_eq!(word(&bytes, 0), placed.before, "fetch-and-add {i} of end {end}");
                     let after = placed.before.wrapping_add(add);
-                    world.initial[peer][at..at + 8].copy_from_slice(&after.to_ne_bytes());
-                    accept(world, end, &local);
+                    env.initial[peer][at..at + 8].copy_from_slice(&after.to_ne_bytes());
+                    accept(env, end, &local);
                 }
-                Op::Count { .. } => accept(world, end, &local),
+                Op::Count { .. } => accept(env, end, &local),
             }
         }
         for (at, content) in places {
-            world.initial[peer][at..at + content.len()].copy_from_slice(&content);
+            env.initial[peer][at..at + content.len()].copy_from_slice(&content);
         }
     }
 }
 
 /// A READ of a place that others write: each byte as it was when the READ's turn came, or as a later WRITE made it that no
 /// fence held back.
-fn check_shared_read(world: &World, conn: &Conn, end: usize, i: usize, content: &[u8]) {
+fn check_shared_read(env: &TestEnv, conn: &Conn, end: usize, i: usize, content: &[u8]) {
     let steps = &conn.steps[end];
-    let read = world.bytes(end, &steps[i].local);
+    let read = env.bytes(end, &steps[i].local);
     let mut versions = vec![content[..read.len()].to_vec()];
     for later in steps[i + 1..].iter().take_while(|later| !later.step.flags.contains(SendFlags::FENCE)) {
         if matches!(later.step.op, Op::WriteShared { .. }) && later.remote == steps[i].remote {
             let mut version = versions.last().unwrap().clone();
             let n = later.len.min(version.len());
-            version[..n].copy_from_slice(&world.bytes(end, &later.local)[..n]);
+            version[..n].copy_from_slice(&env.bytes(end, &later.local)[..n]);
             versions.push(version);
         }
     }
@@ -297,15 +297,15 @@ fn check_shared_read(world: &World, conn: &Conn, end: usize, i: usize, content: 
 
 /// All queue pairs of `end` have added to one word, each once: every value returned is that of the one before it and what
 /// that added.
-fn check_counter(world: &mut World, end: usize) {
+fn check_counter(env: &mut TestEnv, end: usize) {
     let peer = 1 - end;
-    let at = world.counter[peer];
-    let start = word(&world.initial[peer], at);
+    let at = env.counter[peer];
+    let start = word(&env.initial[peer], at);
     let mut added = Vec::new();
-    for conn in &world.connections {
+    for conn in &env.connections {
         for placed in &conn.steps[end] {
             if let Op::Count { add } = placed.step.op {
-                let seen = word(&world.bytes(end, &placed.local), 0);
+                let seen = word(&env.bytes(end, &placed.local), 0);
                 added.push((seen.wrapping_sub(start), u64::from(add)));
             }
         }
@@ -316,7 +316,7 @@ fn check_counter(world: &mut World, end: usize) {
         assert_eq!(seen, sum, "an atomic of the shared word");
         sum += add;
     }
-    world.initial[peer][at..at + 8].copy_from_slice(&start.wrapping_add(sum).to_ne_bytes());
+    env.initial[peer][at..at + 8].copy_from_slice(&start.wrapping_add(sum).to_ne_bytes());
 }
 
 /// The first `len` bytes of buffers.
@@ -332,9 +332,9 @@ fn clipped(pieces: &[(usize, usize)], len: usize) -> Vec<(usize, usize)> {
 }
 
 /// These bytes have been looked at.
-fn accept(world: &mut World, end: usize, pieces: &[(usize, usize)]) {
+fn accept(env: &mut TestEnv, end: usize, pieces: &[(usize, usize)]) {
     for &(offset, len) in pieces {
-        let bytes = world.pair.nodes[end].read(offset, len);
-        world.initial[end][offset..offset + len].copy_from_slice(&bytes);
+        let bytes = env.pair.nodes[end].read(offset, len);
+        env.initial[end][offset..offset + len].copy_from_slice(&bytes);
     }
 }

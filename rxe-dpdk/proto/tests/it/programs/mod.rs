@@ -2,7 +2,7 @@
 
 pub mod check;
 pub mod plan;
-pub mod world;
+pub mod test_env;
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,8 +11,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use rxe_proto::Duration;
 use rxe_proto::transport::QpType;
 
-use plan::{Program, SETTLING, Supply};
-use world::{TIMEOUT_TIME, World};
+use plan::{Program, RecvTiming, SETTLING};
+use test_env::{TIMEOUT_TIME, TestEnv};
 
 /// Programs that `make test` runs, of all kinds together, and that a nightly run does.
 const PROGRAMS: u32 = 2_000;
@@ -66,44 +66,44 @@ struct Met {
 }
 
 fn judge(program: &Program, must: Must, met: &Met) {
-    let mut world = World::new(program);
-    let took = world.run(program);
-    let bound = bound(program, &world);
+    let mut env = TestEnv::new(program);
+    let took = env.run(program);
+    let bound = bound(program, &env);
     assert!(took <= bound, "took {took:?}, more than {bound:?}");
     let share = took.as_secs_f64() / bound.as_secs_f64();
     if share > met.slowest.get().0 {
         met.slowest.set((share, took));
     }
     for (name, count) in must.iter().zip(&met.counts) {
-        count.set(count.get() + world.pair.nodes.iter().map(|node| node.stat(name)).sum::<u64>());
+        count.set(count.get() + env.pair.nodes.iter().map(|node| node.stat(name)).sum::<u64>());
     }
     // What is missing because frames changed places within one burst, or as a port refused the answer, is told by an answer.
     let link = program.link;
     if link.is_lossless() && link.arrives_in_order() && link.shuffle_pause >= SETTLING {
-        let timeouts = [0, 1].map(|end| world.pair.nodes[end].stat("timeouts"));
+        let timeouts = [0, 1].map(|end| env.pair.nodes[end].stat("timeouts"));
         assert_eq!(timeouts, [0, 0], "nothing was lost, and a requester waited for a timeout");
     }
-    check::check(&mut world, program);
+    check::check(&mut env, program);
 }
 
 /// How long a program may take: a timeout for each frame that was lost, corrupted or overtaken, the time until all receives
 /// are there, the pauses, the time in which ports refuse frames, a round trip for each burst whose frames change places, and
 /// for each work request two round trips and its packets one by one through a narrow port.
-fn bound(program: &Program, world: &World) -> Duration {
-    let harmed = TIMEOUT_TIME * (world.pair.harmed + world.pair.overtaken) as u32;
-    let receives = world.receives.iter().map(Vec::len).max().unwrap_or(0) as u32;
-    let supplied = match program.supply {
-        Supply::Early => Duration::ZERO,
-        Supply::Late(after) => after,
-        Supply::Trickle(every) => every * receives,
+fn bound(program: &Program, env: &TestEnv) -> Duration {
+    let harmed = TIMEOUT_TIME * (env.pair.harmed + env.pair.overtaken) as u32;
+    let receives = env.receives.iter().map(Vec::len).max().unwrap_or(0) as u32;
+    let receives_at = match program.recv_timing {
+        RecvTiming::Early => Duration::ZERO,
+        RecvTiming::Late(after) => after,
+        RecvTiming::Trickle(every) => every * receives,
     };
     let steps: usize = program.connections.iter().flat_map(|c| &c.steps).map(|steps| steps.len() + 1).sum();
     let link = program.link;
     let round_trip = 2 * (10 * link.delay + link.jitter + link.poll);
     // A retransmission that is reordered, too, may need a timeout.
     let shuffled = if link.shuffle_pause >= SETTLING { round_trip } else { TIMEOUT_TIME };
-    let bursts = world.pair.refused + world.pair.shuffled as u32 * shuffled;
+    let bursts = env.pair.refused + env.pair.shuffled as u32 * shuffled;
     let steps_of = |end: usize| program.connections.iter().flat_map(move |c| &c.steps[end]);
     let pauses: Duration = (0..2).flat_map(steps_of).map(|step| step.pause).sum();
-    harmed + supplied + pauses + bursts + steps as u32 * (2 * round_trip + Duration::from_micros(100))
+    harmed + receives_at + pauses + bursts + steps as u32 * (2 * round_trip + Duration::from_micros(100))
 }

@@ -14,14 +14,14 @@ pub struct Program {
     pub seed: u64,
     pub mtu: PathMtu,
     pub link: Link,
-    pub supply: Supply,
+    pub recv_timing: RecvTiming,
     pub ends: [EndPlan; 2],
     pub connections: Vec<Connection>,
 }
 
 /// When receives are posted.
 #[derive(Clone, Copy, Debug)]
-pub enum Supply {
+pub enum RecvTiming {
     Early,
     /// All of them, late.
     Late(Duration),
@@ -67,8 +67,8 @@ pub struct Step {
     pub pause: Duration,
 }
 
-/// What a step does. A new operation needs an arm here, one in `World::place`, which lays out its memory, one in
-/// `World::post`, and one in `check::effects`.
+/// What a step does. A new operation needs an arm here, one in `TestEnv::place`, which lays out its memory, one in
+/// `TestEnv::post`, and one in `check::effects`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// SEND; with immediate data, the number of the step.
@@ -280,10 +280,10 @@ fn end() -> impl Strategy<Value = EndPlan> {
 
 /// Programs whose queue pairs are of these types.
 pub fn program(types: &'static [QpType]) -> impl Strategy<Value = Program> {
-    let supply = prop_oneof![
-        3 => Just(Supply::Early),
-        1 => (0..3000u64).prop_map(|micros| Supply::Late(Duration::from_micros(micros))),
-        1 => (1..200u64).prop_map(|micros| Supply::Trickle(Duration::from_micros(micros))),
+    let recv_timing = prop_oneof![
+        3 => Just(RecvTiming::Early),
+        1 => (0..3000u64).prop_map(|micros| RecvTiming::Late(Duration::from_micros(micros))),
+        1 => (1..200u64).prop_map(|micros| RecvTiming::Trickle(Duration::from_micros(micros))),
     ];
     let connections = prop::collection::vec(prop::sample::select(types).prop_flat_map(connection), 1..4).prop_map(
         |mut connections| {
@@ -297,6 +297,7 @@ pub fn program(types: &'static [QpType]) -> impl Strategy<Value = Program> {
     );
     let perfect = Link { delay: Duration::from_micros(2), ..Link::default() };
     let link = prop_oneof![5 => link(), 2 => bursty(), 1 => Just(perfect)];
-    (any::<u64>(), prop::sample::select(&PathMtu::ALL[..]), link, supply, [end(), end()], connections)
-        .prop_map(|(seed, mtu, link, supply, ends, connections)| Program { seed, mtu, link, supply, ends, connections })
+    (any::<u64>(), prop::sample::select(&PathMtu::ALL[..]), link, recv_timing, [end(), end()], connections).prop_map(
+        |(seed, mtu, link, recv_timing, ends, connections)| Program { seed, mtu, link, recv_timing, ends, connections },
+    )
 }

@@ -251,7 +251,7 @@ impl Context<'_> {
     }
 
     /// Lets a connected queue pair in RTR or RTS learn from its peer's first packet whether it is RC, UC or UD, and the
-    /// peer's path MTU; see [`Engine::follow_peer`](rxe_proto::transport::Engine::follow_peer). For peers that tell the
+    /// peer's path MTU; see [`Engine::detect_peer_type`](rxe_proto::transport::Engine::detect_peer_type). For peers that tell the
     /// numbers of their queue pairs over a TCP stream and nothing else. Datagrams must bear `qkey`.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl Context<'_> {
         let info = self.query_qp(qpn).ok_or(QpError::Unknown(qpn))?;
         let port = info.path.ok_or(QpError::NoPath)?.port;
         let path_mtu = self.port(port).ok_or(QpError::NoPath)?.path_mtu;
-        self.engine.follow_peer(qpn, qkey, path_mtu)
+        self.engine.detect_peer_type(qpn, qkey, path_mtu)
     }
 
     /// Makes a queue pair in RESET one of another type.
