@@ -4,7 +4,8 @@ use rxe::CliError;
 use rxe::signals::Signals;
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::output;
-use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::worker::{IdlePolicy, Marking};
 
 use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management, RuntimeFolder};

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rxe_testkit::child::this_test;
+
 const MARKER: &str = "<!-- test:quick-start-veth -->";
 const INSIDE: &str = "RXE_TEST_QUICK_START";
 /// How long one command may take on a busy machine, in seconds.
@@ -111,12 +113,7 @@ fn the_quick_start_without_rdma_rxe_runs_as_written() {
         eprintln!("SKIPPED: {why}");
         return;
     }
-    let status = Command::new("unshare")
-        .args(["--net", "--mount", "--propagation", "private"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "quick_start::the_quick_start_without_rdma_rxe_runs_as_written", "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .unwrap();
+    // Network and mounts.
+    let status = this_test(Some(["unshare", "-nm"])).env(INSIDE, "1").status().unwrap();
     assert!(status.success(), "the copy in the namespaces: {status}");
 }

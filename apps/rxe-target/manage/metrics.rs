@@ -4,7 +4,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rxe_dpdk::telemetry::describe;
+use rxe_dpdk::counters::describe;
 use rxe_inspect::report::{CounterGroup, Device, Qp};
 
 use super::clients::{self, MANAGEMENT};
