@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
-use rxe_service::{Marking, RegionNames};
+use rxe_service::{RegionNames, TrafficClassConfig};
 
 use crate::host::{Cidr, Route};
 use crate::worker::{FaultRule, IdlePolicy};
@@ -56,7 +56,7 @@ pub struct RuntimeConfig {
     /// What idle workers do.
     pub idle: IdlePolicy,
     /// Traffic class and priority of what we send.
-    pub marking: Marking,
+    pub traffic_class: TrafficClassConfig,
     /// Most connections at once.
     pub max_connections: usize,
     /// Most connections that are not established yet.
@@ -78,7 +78,7 @@ impl Default for RuntimeConfig {
             ports: Vec::new(),
             regions: Vec::new(),
             idle: IdlePolicy::Spin,
-            marking: Marking::default(),
+            traffic_class: TrafficClassConfig::default(),
             max_connections: 16_384,
             max_pending: 8192,
             max_pending_per_peer: 4096,

@@ -28,8 +28,8 @@ use rxe_proto::Instant;
 use rxe_proto::transport::{Engine, Qpn};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
 use rxe_service::control::Control;
-use rxe_service::host::ServiceHost;
 use rxe_service::multicast::WorkerSet;
+use rxe_service::service_host::ServiceHost;
 
 use super::capture::RxRecorder;
 use super::handoff::HandOff;

@@ -319,7 +319,7 @@ fn inside() {
         &good,
         &["rejected: go away", "NotEstablished(PeerRejected(ConsumerDefined))"],
         &["rejected: ", "NotEstablished(PeerRejected(InvalidServiceId))"],
-        &["NoPath", "NoPath", "NotAsked(TooLong)"],
+        &["NoPath", "NoPath", "ReqNotSent(TooLong)"],
         &["77 0x1234567 this one at 10.77.0.2", "Refused(NoQp)", "Refused(ServiceIdNotSupported)", "NoPath"],
         &good[..3],
     ]
