@@ -87,13 +87,13 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// A connection that a service wants; see [`Context::connect`](crate::service::Context::connect). Start from
+/// A connection that a service requests; see [`Context::connect`](crate::Context::connect). Start from
 /// [`Connect::new`] and change what differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connect {
     /// The peer's address and its port in the TCP port space.
     pub remote: SocketAddr,
-    /// A queue pair from [`Context::create_qp`](crate::service::Context::create_qp), in Init, with the first receives
+    /// A queue pair from [`Context::create_qp`](crate::Context::create_qp), in Init, with the first receives
     /// posted.
     pub qp: Qpn,
     /// The transport service of the queue pair.
