@@ -9,8 +9,9 @@ use rxe::lcores;
 use rxe::signals::Signals;
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::output;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::service::ServiceFactory;
-use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::worker::IdlePolicy;
 use rxe_proto::transport::EngineConfig;
 use tracing::level_filters::LevelFilter;
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rxe::{CliError, cli_error};
+use rxe_dpdk::runtime::StopHandle;
 use rxe_dpdk::service::{Connect, EndReason};
-use rxe_dpdk::worker::StopHandle;
 use rxe_proto::cm::ConnectFailure;
 use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;

@@ -140,7 +140,7 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     assert_ne!(second, local);
     assert_eq!(ctl(target, &format!("disconnect {second}")), "");
     connection.await_disconnect(initiator);
-    contains(&target.log_line("is ended by rxe-ctl"), &[&format!("{second:#x}")]);
+    contains(&target.log_line("rxe-ctl disconnected queue pair"), &[&format!("{second:#x}")]);
     contains(&target.log_line("disconnected: we disconnected"), &["region", "10.77.0.2:40000"]);
     assert_eq!(json(target, "qp"), Value::Array(Vec::new()));
 

@@ -107,7 +107,7 @@ fn what_cannot_work_is_refused_with_its_place() {
         ),
         (
             &format!("{PORT}[fault]\nrx = {{ delayed = 0.5 }}\n"),
-            "t.toml, line 3, key 'fault': 'delayed' of rx says how many frames are late, but not by how much: add 'delay' or 'jitter'",
+            "t.toml, line 3, key 'fault': 'delayed' of rx needs a time: add 'delay' or 'jitter'",
         ),
         (
             &format!("{PORT}[eal]\nargs = [\"-l\", \"0\", \"--\"]\n"),

@@ -9,23 +9,23 @@ use crate::worker::injector::Direction;
 
 /// A queue pair of ours whose packets are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct WantedQp {
+pub(crate) struct WantedQp {
     /// Its number, which is in what is received.
-    pub(super) qpn: u32,
+    pub(crate) qpn: u32,
     /// The peer's address and queue pair, which are in what is sent; `None` for datagrams, which carry their sender's
     /// number.
-    pub(super) peer: Option<(IpAddr, u32)>,
+    pub(crate) peer: Option<(IpAddr, u32)>,
 }
 
 /// Everything, or frames of these queue pairs and of these peers: with both, those that are of both.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Filter {
-    pub(super) qps: Vec<WantedQp>,
-    pub(super) peers: Vec<IpAddr>,
+pub(crate) struct Filter {
+    pub(crate) qps: Vec<WantedQp>,
+    pub(crate) peers: Vec<IpAddr>,
 }
 
 impl Filter {
-    pub(super) fn admits(&self, direction: Direction, frame: &[u8]) -> bool {
+    pub(crate) fn admits(&self, direction: Direction, frame: &[u8]) -> bool {
         if self.qps.is_empty() && self.peers.is_empty() {
             return true;
         }

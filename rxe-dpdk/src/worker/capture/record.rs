@@ -8,7 +8,7 @@ use crate::worker::injector::Direction;
 use Direction::{Rx, Tx};
 
 /// Bytes of a header.
-pub(super) const HEADER_LEN: usize = 32;
+pub(crate) const HEADER_LEN: usize = 32;
 
 /// In place of a reason: it was not dropped.
 const NOT_DROPPED: u8 = u8::MAX;
@@ -21,7 +21,7 @@ macro_rules! notes {
         const NOTES: &[&str] = &[$(stringify!($name)),*];
 
         /// What has been counted of each note.
-        pub(super) fn note_counts(stats: &TransportStats) -> NoteCounts {
+        pub(crate) fn note_counts(stats: &TransportStats) -> NoteCounts {
             [$(stats.$name.get()),*]
         }
     };
@@ -34,41 +34,41 @@ notes! {
 }
 
 /// One count for each note.
-pub(super) type NoteCounts = [u64; NOTES.len()];
+pub(crate) type NoteCounts = [u64; NOTES.len()];
 
 const _: () = assert!(NOTES.len() <= u32::BITS as usize);
 
 /// What came of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     /// Why it was dropped, if it was.
-    pub(super) dropped: Option<DropReason>,
+    pub(crate) dropped: Option<DropReason>,
     /// One bit for each of [`NOTES`].
-    pub(super) notes: u32,
+    pub(crate) notes: u32,
 }
 
 impl Outcome {
-    pub(super) fn dropped(reason: DropReason) -> Outcome {
+    pub(crate) fn dropped(reason: DropReason) -> Outcome {
         Outcome { dropped: Some(reason), notes: 0 }
     }
 }
 
 /// A frame's header in the ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    pub(super) at: Instant,
+pub(crate) struct Header {
+    pub(crate) at: Instant,
     /// Bytes of the frame, and how many of them follow.
-    pub(super) len: u32,
-    pub(super) kept: u32,
-    pub(super) port: PortId,
-    pub(super) direction: Direction,
-    pub(super) outcome: Outcome,
+    pub(crate) len: u32,
+    pub(crate) kept: u32,
+    pub(crate) port: PortId,
+    pub(crate) direction: Direction,
+    pub(crate) outcome: Outcome,
     /// Frames before this one that the ring had no room for.
-    pub(super) lost: u32,
+    pub(crate) lost: u32,
 }
 
 impl Header {
-    pub(super) fn to_bytes(self) -> [u8; HEADER_LEN] {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&self.at.as_nanos().to_le_bytes());
         bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
@@ -81,7 +81,7 @@ impl Header {
         bytes
     }
 
-    pub(super) fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Header {
+    pub(crate) fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Header {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Header {
             at: Instant::from_nanos(u64::from(word(4)) << 32 | u64::from(word(0))),
@@ -95,7 +95,7 @@ impl Header {
     }
 
     /// What there is to say of the frame, for people: nothing of most. `text` is written anew.
-    pub(super) fn comment(&self, text: &mut String) {
+    pub(crate) fn comment(&self, text: &mut String) {
         text.clear();
         let mut say = |what: &str, name: &str, meaning: &str| {
             if !text.is_empty() {

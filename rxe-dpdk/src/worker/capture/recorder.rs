@@ -12,6 +12,9 @@ use super::record::{HEADER_LEN, Header, NoteCounts, Outcome, note_counts};
 use crate::eal::{Clock, TxTap};
 use crate::worker::injector::Direction;
 
+/// Bytes of a ring: some milliseconds at 10 Gbit/s. Pages that are never written take no memory.
+const RING: usize = 8 << 20;
+
 counters! {
     /// What one lcore did for captures.
     pub struct CaptureStats {
@@ -25,7 +28,7 @@ counters! {
 
 /// A ring and what goes into it. The ring is the only thing shared with the thread that writes the file.
 #[derive(Debug)]
-pub(super) struct Recorder {
+struct Recorder {
     ring: Producer<u8>,
     filter: Arc<Filter>,
     snaplen: usize,
@@ -36,12 +39,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// A recorder and the other end of its ring, which holds `capacity` bytes.
-    pub(super) fn new(
-        capacity: usize,
-        filter: Arc<Filter>,
-        snaplen: usize,
-        stats: Arc<CaptureStats>,
-    ) -> (Recorder, Consumer<u8>) {
+    fn new(capacity: usize, filter: Arc<Filter>, snaplen: usize, stats: Arc<CaptureStats>) -> (Recorder, Consumer<u8>) {
         let (ring, other) = RingBuffer::new(capacity);
         (Recorder { ring, filter, snaplen, lost: 0, stats }, other)
     }
@@ -130,7 +128,7 @@ pub(crate) struct RxRecorder {
 
 impl RxRecorder {
     /// `drops` and `transport` are all that the worker counts while it deals with a frame.
-    pub(super) fn new(recorder: Recorder, drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> RxRecorder {
+    fn new(recorder: Recorder, drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> RxRecorder {
         RxRecorder { recorder, watch: Watch::new(drops, transport), remembered: Remembered::default() }
     }
 
@@ -164,6 +162,57 @@ impl RxRecorder {
     }
 }
 
+/// What the recorders of one worker look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    /// Dropped packets by reason: all counters that the worker writes.
+    pub(crate) drops: Vec<Arc<DropCounters>>,
+    pub(crate) transport: Arc<TransportStats>,
+    pub(crate) stats: Arc<CaptureStats>,
+    pub(crate) clock: Clock,
+}
+
+/// The recorders of one worker.
+#[derive(Debug)]
+pub(crate) struct Recorders {
+    pub(crate) rx: Box<RxRecorder>,
+    /// By port number.
+    pub(crate) tx: Vec<TxRecorders>,
+}
+
+impl Recorded {
+    /// Recorders for a worker with `ports` ports. The other ends of their rings are appended to `rings`.
+    pub(crate) fn recorders(
+        &self,
+        ports: u16,
+        filter: &Arc<Filter>,
+        snaplen: usize,
+        rings: &mut Vec<Consumer<u8>>,
+    ) -> Recorders {
+        let mut recorder = || {
+            let (recorder, ring) = Recorder::new(RING, Arc::clone(filter), snaplen, Arc::clone(&self.stats));
+            rings.push(ring);
+            recorder
+        };
+        let rx = Box::new(RxRecorder::new(recorder(), self.drops.clone(), Arc::clone(&self.transport)));
+        let tx = (0..ports).map(PortId).map(|port| TxRecorders {
+            sent: TxRecorder::new(recorder(), port, self.clock),
+            injected: TxRecorder::new(recorder(), port, self.clock),
+        });
+        let tx = tx.collect();
+        Recorders { rx, tx }
+    }
+}
+
+/// The recorders of one transmit path.
+#[derive(Debug)]
+pub(crate) struct TxRecorders {
+    /// Records what the port is offered, if the path ends in a transmit queue.
+    pub(crate) sent: TxRecorder,
+    /// Records what an injector drops before that.
+    pub(crate) injected: TxRecorder,
+}
+
 /// Records what leaves by one queue of a port.
 #[derive(Debug)]
 pub(crate) struct TxRecorder {
@@ -174,7 +223,7 @@ pub(crate) struct TxRecorder {
 }
 
 impl TxRecorder {
-    pub(super) fn new(recorder: Recorder, port: PortId, clock: Clock) -> TxRecorder {
+    fn new(recorder: Recorder, port: PortId, clock: Clock) -> TxRecorder {
         TxRecorder { recorder, port, clock, remembered: Remembered::default() }
     }
 

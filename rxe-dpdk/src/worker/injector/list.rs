@@ -1,7 +1,7 @@
 //! The rules in force, what each has done, and what one worker needs to go by one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -24,7 +24,7 @@ pub struct ActiveFault {
 }
 
 impl ActiveFault {
-    pub(super) fn new(id: u32, rule: FaultRule) -> ActiveFault {
+    pub(crate) fn new(id: u32, rule: FaultRule) -> ActiveFault {
         ActiveFault { id, rule, matched: AtomicU64::new(0), hits: AtomicU64::new(0) }
     }
 
@@ -51,56 +51,6 @@ impl ActiveFault {
 
 /// The rules in force, as workers are told of them.
 pub(crate) type Faults = Arc<[Arc<ActiveFault>]>;
-
-/// The rules of an adapter, and who may change them: one at a time.
-#[derive(Debug)]
-pub(crate) struct FaultList(Mutex<FaultBook>);
-
-/// What is in a [`FaultList`].
-#[derive(Debug)]
-pub(crate) struct FaultBook {
-    next: u32,
-    rules: Faults,
-}
-
-impl FaultList {
-    pub(crate) fn new(rules: &[FaultRule]) -> FaultList {
-        let rules = (1..).zip(rules).map(|(id, rule)| Arc::new(ActiveFault::new(id, rule.clone())));
-        let rules: Faults = rules.collect();
-        FaultList(Mutex::new(FaultBook { next: rules.len() as u32 + 1, rules }))
-    }
-
-    /// Keeps others from changing it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, FaultBook> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl FaultBook {
-    /// The rules in force.
-    pub(crate) fn rules(&self) -> &Faults {
-        &self.rules
-    }
-
-    /// With one more rule; `None` when there are [`MAX_FAULTS`]. Returns its number.
-    pub(crate) fn add(&mut self, rule: FaultRule) -> Option<u32> {
-        if self.rules.len() >= MAX_FAULTS {
-            return None;
-        }
-        let id = self.next;
-        self.next += 1;
-        self.rules = self.rules.iter().cloned().chain([Arc::new(ActiveFault::new(id, rule))]).collect();
-        Some(id)
-    }
-
-    /// Without those that `keep` does not want. Whether that changed something.
-    pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) -> bool {
-        let kept: Faults = self.rules.iter().filter(|fault| keep(fault.id)).cloned().collect();
-        let changed = kept.len() < self.rules.len();
-        self.rules = kept;
-        changed
-    }
-}
 
 /// A rule, and the choices that one place makes by it.
 pub(super) struct Chooser {
@@ -177,23 +127,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_never_given_twice() {
-        let list = FaultList::new(&[drops(None), drops(Some(1))]);
-        let mut book = list.lock();
-        let ids = |book: &FaultBook| book.rules().iter().map(|fault| fault.id).collect::<Vec<_>>();
-        assert_eq!(book.add(drops(None)), Some(3));
-        assert_eq!(ids(&book), [1, 2, 3]);
-        assert!(book.retain(|id| id != 3) && !book.retain(|id| id != 3));
-        assert_eq!((book.add(drops(None)), ids(&book)), (Some(4), vec![1, 2, 4]));
-        assert!(book.retain(|_| false));
-        assert!(book.rules().is_empty());
-        for id in 5..5 + MAX_FAULTS as u32 {
-            assert_eq!(book.add(drops(None)), Some(id));
-        }
-        assert_eq!(book.add(drops(None)), None);
-    }
-
-    #[test]
     fn a_count_is_for_all_who_go_by_the_rule() {
         let fault = Arc::new(ActiveFault::new(1, FaultRule { count: Some(5), ..all_frames() }));
         let mut workers: Vec<Chooser> = (0..3).map(|worker| Chooser::new(&fault, worker, None)).collect();
@@ -210,15 +143,15 @@ mod tests {
     #[test]
     fn who_stays_goes_on_with_its_choices() {
         let half = FaultRule { probability: Probability::from_share(0.5).unwrap(), ..all_frames() };
-        let list = FaultList::new(std::slice::from_ref(&half));
+        let faults =
+            |count: u32| (1..=count).map(|id| Arc::new(ActiveFault::new(id, half.clone()))).collect::<Vec<_>>();
         let draw = |choosers: &mut Vec<Chooser>| (0..100).map(|_| choosers[0].hits(None, true)).collect::<Vec<_>>();
-        let make = |before, faults: &Faults| choosers(before, faults, |_| true, 0, None);
-        let mut alone = make(Vec::new(), list.lock().rules());
+        let make = |before, faults: &[Arc<ActiveFault>]| choosers(before, faults, |_| true, 0, None);
+        let mut alone = make(Vec::new(), &faults(1));
         let (first, second) = (draw(&mut alone), draw(&mut alone));
-        let mut joined = make(Vec::new(), list.lock().rules());
+        let mut joined = make(Vec::new(), &faults(1));
         assert_eq!(draw(&mut joined), first);
-        list.lock().add(half);
-        let mut joined = make(joined, list.lock().rules());
+        let mut joined = make(joined, &faults(2));
         assert_eq!((draw(&mut joined), joined.len()), (second, 2));
     }
 }

@@ -18,9 +18,9 @@ use rxe_proto::wire::{Frame, PortId, RocePacket, classify, mark_congestion};
 use rxe_proto::{Duration, Instant, counters};
 
 use crate::eal::Mbuf;
+pub(crate) use list::Faults;
 pub use list::{ActiveFault, MAX_FAULTS};
 use list::{Chooser, choosers};
-pub(crate) use list::{FaultList, Faults};
 pub(crate) use refusals::Refusals;
 pub use rule::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange, nak_name};
 

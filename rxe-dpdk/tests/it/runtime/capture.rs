@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rxe_dpdk::counters::Snapshot;
 use rxe_dpdk::eal::Eal;
+use rxe_dpdk::manage::{Capture, CaptureError};
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, Summary};
 use rxe_dpdk::rxe_proto::wire::{DropReason, Frame, classify};
-use rxe_dpdk::telemetry::Snapshot;
-use rxe_dpdk::worker::{Capture, CaptureError, Direction, FaultAction, FaultMatch, FaultRule, FaultScope, IdlePolicy};
-use rxe_dpdk::worker::{PortSettings, Probability, Runtime, RuntimeConfig, Summary};
+use rxe_dpdk::worker::Probability;
+use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, IdlePolicy};
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
 use rxe_testkit::{child, pcap, pcapng};
 

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::Eal;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 use rxe_dpdk::rxe_proto::wire::{Frame, classify};
 use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, IdlePolicy, Probability};
-use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 use rxe_testkit::{child, pcap};
 
 use crate::cpu;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rxe_dpdk::eal::Eal;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
 use rxe_dpdk::rxe_proto::transport::{
@@ -15,7 +16,6 @@ use rxe_dpdk::rxe_proto::transport::{
 use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
 use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
-use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
 use rxe_testkit::{child, pcap};
 
 use super::pcap_port::{MAC, Temporary};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rxe_dpdk::eal::Eal;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
 use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
 use rxe_dpdk::rxe_proto::transport::{
@@ -16,7 +17,7 @@ use rxe_dpdk::service::{
     Accept, Connect, Context, DatagramDecision, DatagramPeer, Decision, EndReason, Listen, PeerPath, QpSpec,
     ResolveError, Service, ServiceFactory,
 };
-use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig, StopHandle};
+use rxe_dpdk::worker::IdlePolicy;
 
 use rxe_testkit::child::{self, ip};
 

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::Eal;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory, StreamId};
-use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::worker::IdlePolicy;
 
 use rxe_testkit::child::{self, ip};
 

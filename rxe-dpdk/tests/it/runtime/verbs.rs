@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::host::multicast_mac;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, Summary};
 use rxe_dpdk::rxe_proto::mem::Access;
 use rxe_dpdk::rxe_proto::transport::{
     AhId, AsyncEvent, PostError, QpErrorCause, QpTransition, QpType, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendOp, SendWr,
     WcOpcode, WcStatus,
 };
 use rxe_dpdk::rxe_proto::wire::{Gid, MacAddr, Path, Psn};
-use rxe_dpdk::worker::{IdlePolicy, PortSettings, Runtime, RuntimeConfig, Summary};
+use rxe_dpdk::worker::IdlePolicy;
 use rxe_testkit::child;
 
 use super::peer::Peer;

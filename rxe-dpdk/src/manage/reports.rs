@@ -1,16 +1,14 @@
-//! What workers and ports say, as reports.
+//! Reports of what workers answer.
 
 use std::time::Duration;
 
-use rxe_inspect::report::{Connection, Mr, Port, Qp};
+use rxe_inspect::report::{Connection, Mr, Qp};
 use rxe_proto::mem::{Access, KeyInfo};
 use rxe_proto::wire::cm::PortSpace;
 
-use super::inspector::counters;
-use crate::eal::PortMonitor;
-use crate::worker::LocalPort;
-use crate::worker::regions::KeyName;
 use rxe_service::inspect::QpEntry;
+
+use super::key_names::KeyName;
 
 /// A GUID as libibverbs' tools print it.
 pub(super) fn guid(bytes: [u8; 8]) -> String {
@@ -22,38 +20,6 @@ pub(super) fn guid(bytes: [u8; 8]) -> String {
 /// A port space as `rdma resource show cm_id` names it, in small letters.
 pub(super) fn port_space(space: PortSpace) -> String {
     format!("{space:?}").to_lowercase()
-}
-
-/// `state` is why the port is down, if it is.
-pub(super) fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(), String>>) -> Port {
-    let link = monitor.map(PortMonitor::link);
-    let stats = monitor.and_then(PortMonitor::stats).unwrap_or_default();
-    Port {
-        port: u32::from(local.id.0) + 1,
-        netdev: monitor.map(|monitor| monitor.info().name.clone()).unwrap_or_default(),
-        driver: monitor.map(|monitor| monitor.info().driver.clone()).unwrap_or_default(),
-        up: state == Some(Ok(())),
-        reason: state.and_then(Result::err),
-        speed_mbps: link.and_then(|link| link.speed_mbps),
-        mac: local.mac.to_string(),
-        vlan: local.vlan.map(|tci| tci & 0x0FFF),
-        mtu: local.mtu,
-        active_mtu: local.path_mtu.bytes() as u32,
-        addresses: local.addresses.iter().map(ToString::to_string).collect(),
-        counters: counters(
-            [
-                ("rx_frames", stats.rx_frames),
-                ("tx_frames", stats.tx_frames),
-                ("rx_bytes", stats.rx_bytes),
-                ("tx_bytes", stats.tx_bytes),
-                ("rx_missed", stats.rx_missed),
-                ("rx_errors", stats.rx_errors),
-                ("tx_errors", stats.tx_errors),
-                ("rx_no_mbuf", stats.rx_no_mbuf),
-            ]
-            .into_iter(),
-        ),
-    }
 }
 
 pub(super) fn qp(entry: &QpEntry, lcore: u32) -> Qp {

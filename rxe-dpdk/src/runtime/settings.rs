@@ -1,13 +1,13 @@
-//! What an adapter is told at start.
+//! The configuration of an adapter.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::idle::IdlePolicy;
-use super::injector::FaultRule;
-use crate::host::{Cidr, Route};
 use rxe_proto::transport::EngineConfig;
 use rxe_service::{Marking, RegionNames};
+
+use crate::host::{Cidr, Route};
+use crate::worker::{FaultRule, IdlePolicy};
 
 /// One port: its addresses and how to leave its networks.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +65,7 @@ pub struct RuntimeConfig {
     pub max_pending_per_peer: usize,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
-    /// Faults to make on purpose, at most [`MAX_FAULTS`](super::MAX_FAULTS). None cost nothing.
+    /// Faults to make on purpose, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS). None cost nothing.
     pub faults: Vec<FaultRule>,
     /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
     pub seed: [u8; 32],

@@ -1,25 +1,23 @@
-//! The view of a running adapter for those who look after it, from any thread but the lcores.
+//! Inspection of a running adapter, from any thread but the lcores.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rxe_inspect::report::{
-    Counter, CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service,
-};
+use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
 use rxe_proto::mem::KeyTable;
 use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
 use rxe_service::{Listen, LocalPort, ServiceFactory};
 
-use super::{Telemetry, reports};
-use crate::eal::PortMonitor;
+use super::faults::FaultList;
+use super::key_names::{KeyNames, RegionKeys};
+use super::reports;
+use crate::counters::Telemetry;
 use crate::worker::MAX_FAULTS;
-use crate::worker::injector::FaultList;
-use crate::worker::link_watch::LinkStates;
 use crate::worker::orders::Order;
-use crate::worker::regions::KeyNames;
 
 /// How long a worker may take to answer: it looks at its mail in every turn.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,20 +37,19 @@ pub enum InspectError {
     /// There is no such queue pair.
     #[error("there is no queue pair {0}")]
     NoSuchQp(Qpn),
-    /// There is no such rule for faults.
+    /// There is no such fault rule.
     #[error("there is no fault {0}: rxe-ctl fault list shows those there are")]
     NoSuchFault(u32),
-    /// No more rules for faults.
+    /// There are [`MAX_FAULTS`] fault rules.
     #[error("there are {MAX_FAULTS} faults, which is the most: remove some")]
     TooManyFaults,
 }
 
 /// Looks into a running adapter. Counters are read where they are; what only an lcore may look at is asked of it by
 /// message, a part at a time, and answered in the next turn of its loop.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Inspector(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     started: Instant,
     telemetry: Telemetry,
@@ -60,16 +57,21 @@ struct Inner {
     workers: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
     local: Arc<[LocalPort]>,
-    monitors: Monitors,
-    links: LinkStates,
+    ports: PortReports,
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
     regions: KeyNames,
-    faults: FaultList,
+    faults: Arc<FaultList>,
 }
 
-/// The ports that can be looked at while they run. The runtime empties it before it closes them.
-pub(crate) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;
+/// Makes reports of the ports as they are now.
+pub(crate) type PortReports = Box<dyn Fn() -> Vec<Port> + Send + Sync>;
+
+impl fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inspector({} workers)", self.0.workers.len())
+    }
+}
 
 #[derive(Debug)]
 struct ServiceInfo {
@@ -96,12 +98,12 @@ pub(crate) struct Parts<'a> {
     pub(crate) workers: Vec<WorkerInspector>,
     pub(crate) orders: Vec<Sender<Order>>,
     pub(crate) local: Arc<[LocalPort]>,
-    pub(crate) monitors: Monitors,
-    pub(crate) links: LinkStates,
+    pub(crate) ports: PortReports,
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
-    pub(crate) regions: KeyNames,
-    pub(crate) faults: FaultList,
+    pub(crate) regions: Vec<RegionKeys>,
+    /// The rules in force from the start.
+    pub(crate) faults: Arc<FaultList>,
 }
 
 impl Inspector {
@@ -113,11 +115,10 @@ impl Inspector {
             workers: parts.workers,
             orders: parts.orders,
             local: parts.local,
-            monitors: parts.monitors,
-            links: parts.links,
+            ports: parts.ports,
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
-            regions: parts.regions,
+            regions: KeyNames::new(parts.regions),
             faults: parts.faults,
         }))
     }
@@ -155,12 +156,7 @@ impl Inspector {
 
     /// The ports.
     pub fn ports(&self) -> Vec<Port> {
-        let monitors = self.0.monitors.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = |local: &LocalPort| {
-            let monitor = monitors.iter().find(|m| m.info().id == local.id);
-            reports::port(local, monitor, monitor.map(|monitor| self.0.links.of(monitor)))
-        };
-        self.0.local.iter().map(port).collect()
+        (self.0.ports)()
     }
 
     /// All counters, group by group: of each lcore, each port, or the whole target.
@@ -288,6 +284,7 @@ impl Inspector {
         worker.ask(question).map_err(|_| InspectError::Stopped)
     }
 
+    /// Sends an order to a worker.
     pub(super) fn order(&self, worker: usize, order: Order) -> Result<(), InspectError> {
         let orders = self.0.orders.get(worker).ok_or(InspectError::Stopped)?;
         orders.send(order).map_err(|_| InspectError::Stopped)
@@ -323,11 +320,6 @@ impl Place {
         // At most 15 workers.
         (next.worker < workers).then_some((next.worker as u32) << Self::SLOT_BITS | next.slot as u32)
     }
-}
-
-/// Names and values as they go into reports.
-pub(super) fn counters<'a>(values: impl Iterator<Item = (&'a str, u64)>) -> Vec<Counter> {
-    values.map(|(name, value)| Counter { name: name.to_owned(), value }).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,4 @@
-//! Named regions, which every worker knows under the same keys.
-//!
-//! A setting with a count stands for numbered regions: `NAME0`, `NAME1` and so on, each with a key of its own, one behind
-//! the other in one piece of memory.
+//! The memory of named regions: registered once, under the same keys for every worker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +7,12 @@ use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
 use rxe_proto::transport::Engine;
 use rxe_service::{NamedRegion, RegionNames};
 
-use super::region_files::Files;
-use super::runtime::RuntimeError;
+use super::error::RuntimeError;
 use super::settings::RegionSettings;
 use crate::eal::{Eal, FileMemory, HugeMemory};
+use crate::manage::RegionKeys;
 
-/// Longest region name, as the region service sends it.
+/// Longest region name in bytes, as the region service sends it.
 const MAX_REGION_NAME: usize = 32;
 /// Numbered regions begin at multiples of this: no two of them share a cache line.
 const LINE: usize = 64;
@@ -95,38 +92,41 @@ pub(super) fn adopt(engine: &mut Engine, regions: &[SharedRegions]) -> Result<Ve
     regions.iter().map(adopt).collect()
 }
 
-/// The names of named regions by their keys, which are the same on all workers.
-#[derive(Debug, Default)]
-pub(crate) struct KeyNames {
-    /// The settings' names and counts.
-    settings: Vec<(String, Option<u32>)>,
-    /// Setting and number of each key.
-    keys: HashMap<u32, (usize, u32)>,
+/// The keys of regions, for reports.
+pub(super) fn keys(regions: &[SharedRegions]) -> Vec<RegionKeys> {
+    let keys = |shared: &SharedRegions| RegionKeys {
+        name: shared.settings.name.clone(),
+        count: shared.settings.count,
+        keys: shared.mrs.iter().map(MemoryRegion::rkey).collect(),
+    };
+    regions.iter().map(keys).collect()
 }
 
-/// What a key is called.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct KeyName {
-    /// The name that clients ask for.
-    pub(crate) name: String,
-    /// That of all regions numbered with it, together.
-    pub(crate) numbered: Option<String>,
-}
+/// The files of the regions made so far, by device and inode: the name of the region.
+#[derive(Default)]
+pub(super) struct Files(HashMap<(u64, u64), String>);
 
-impl KeyNames {
-    pub(super) fn new(regions: &[SharedRegions]) -> KeyNames {
-        let keys = regions.iter().enumerate().flat_map(|(setting, shared)| {
-            (0..).zip(&shared.mrs).map(move |(number, mr)| (mr.rkey(), (setting, number)))
-        });
-        let settings = regions.iter().map(|shared| (shared.settings.name.clone(), shared.settings.count));
-        KeyNames { keys: keys.collect(), settings: settings.collect() }
-    }
-
-    /// What `key` is called, if it is that of a named region.
-    pub(crate) fn get(&self, key: u32) -> Option<KeyName> {
-        let (setting, number) = *self.keys.get(&key)?;
-        let (name, count) = self.settings.get(setting)?;
-        let names = RegionNames { name, count: *count };
-        Some(KeyName { name: names.numbered(number), numbered: count.map(|_| names.all()) })
+impl Files {
+    /// Says what is worth knowing of the file of a region.
+    ///
+    /// # Errors
+    ///
+    /// Why the region cannot have it, in words.
+    pub(super) fn check(&mut self, region: &str, file: &FileMemory) -> Result<(), String> {
+        let path = file.path().display();
+        if let Some(first) = self.0.insert(file.id(), region.to_owned()) {
+            return Err(format!("{path} is the file of the region {first} under another name: give each its own"));
+        }
+        if let Some(len) = file.grown_from() {
+            tracing::info!(region, "the file {path} had {len} bytes and has been made longer");
+        }
+        if let Some(others) = file.written_by_others() {
+            tracing::warn!(
+                region,
+                "the file {path} may be changed by {others}: who cuts it short takes the region from its clients; \
+                 leave it to one user (chown, chmod 600)"
+            );
+        }
+        Ok(())
     }
 }

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use rxe_proto::wire::PortId;
 
-use super::orders::Order;
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
+use crate::worker::orders::Order;
 use message::{Interface, Message};
-pub(crate) use order::PortOrder;
 
 /// How often drivers are asked, and what did not succeed is tried again.
 const INTERVAL: Duration = Duration::from_secs(1);

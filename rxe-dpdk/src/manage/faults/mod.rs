@@ -1,4 +1,6 @@
-//! Faults made on purpose: which there are, and other ones.
+//! Administration of fault rules: which are in force, and changes while the adapter runs.
+
+mod list;
 
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -6,62 +8,62 @@ use std::time::Duration;
 use rxe_inspect::fault::Fault;
 use rxe_proto::transport::RequestRefusal;
 
+use super::inspector::{InspectError, Inspector};
 use super::reports::nanos;
-use super::{InspectError, Inspector};
-use crate::worker::faults::FaultChange;
 use crate::worker::injector::Faults;
-use crate::worker::orders::Order;
+use crate::worker::orders::{FaultChange, Order};
 use crate::worker::{ActiveFault, FaultAction, FaultRule, FaultScope, nak_name};
+pub(crate) use list::FaultList;
 
 impl Inspector {
-    /// The rules in force, and what they have done.
+    /// The rules in force, with their hits.
     pub fn faults(&self) -> Vec<Fault> {
         self.fault_list().lock().rules().iter().map(|fault| report(fault)).collect()
     }
 
-    /// Makes a fault from now on; returns its number. All lcores go by it when this returns.
+    /// Adds a fault rule and returns its number. It is active on all lcores when this returns.
     ///
     /// # Errors
-    /// [`InspectError::TooManyFaults`], [`InspectError::Stopped`]. With [`InspectError::NoAnswer`] the rule is in force, or
-    /// will be when the lcore comes to it.
+    /// [`InspectError::TooManyFaults`], [`InspectError::Stopped`]. After [`InspectError::NoAnswer`] the lcore
+    /// has the order and still applies it.
     pub fn add_fault(&self, rule: FaultRule) -> Result<u32, InspectError> {
-        let mut book = self.fault_list().lock();
-        let id = book.add(rule).ok_or(InspectError::TooManyFaults)?;
-        self.go_by(book.rules())?;
+        let mut list = self.fault_list().lock();
+        let id = list.add(rule).ok_or(InspectError::TooManyFaults)?;
+        self.apply(list.rules())?;
         Ok(id)
     }
 
-    /// Ends a fault.
+    /// Removes a fault rule.
     ///
     /// # Errors
     /// [`InspectError::NoSuchFault`], [`InspectError::Stopped`], and [`InspectError::NoAnswer`] as for
     /// [`add_fault`](Self::add_fault).
     pub fn remove_fault(&self, id: u32) -> Result<(), InspectError> {
-        let mut book = self.fault_list().lock();
-        if !book.retain(|other| other != id) {
+        let mut list = self.fault_list().lock();
+        if !list.retain(|other| other != id) {
             return Err(InspectError::NoSuchFault(id));
         }
-        self.go_by(book.rules())
+        self.apply(list.rules())
     }
 
-    /// Ends all faults.
+    /// Removes all fault rules.
     ///
     /// # Errors
     /// [`InspectError::Stopped`], and [`InspectError::NoAnswer`] as for [`add_fault`](Self::add_fault).
     pub fn clear_faults(&self) -> Result<(), InspectError> {
-        let mut book = self.fault_list().lock();
-        if book.retain(|_| false) { self.go_by(book.rules()) } else { Ok(()) }
+        let mut list = self.fault_list().lock();
+        if list.retain(|_| false) { self.apply(list.rules()) } else { Ok(()) }
     }
 
-    /// Has all workers go by these rules: told first, then waited for.
-    fn go_by(&self, rules: &Faults) -> Result<(), InspectError> {
-        let told = (0..self.workers()).map(|worker| {
+    /// Sends the rules to all workers, then waits until each has applied them.
+    fn apply(&self, rules: &Faults) -> Result<(), InspectError> {
+        let sent = (0..self.workers()).map(|worker| {
             let (reply, answer) = sync_channel(1);
             self.order(worker, Order::Faults(FaultChange { rules: rules.clone(), reply: Some(reply) }))?;
             Ok((worker, answer))
         });
-        let told: Vec<_> = told.collect::<Result<_, InspectError>>()?;
-        told.into_iter().try_for_each(|(worker, answer)| self.wait(worker, &answer))
+        let sent: Vec<_> = sent.collect::<Result<_, InspectError>>()?;
+        sent.into_iter().try_for_each(|(worker, answer)| self.wait(worker, &answer))
     }
 }
 

@@ -1,9 +1,9 @@
-//! Our commands on DPDK's telemetry socket: summaries, and lists in parts.
+//! The commands on DPDK's telemetry socket: summaries, and lists in parts.
 
 use rxe_inspect::report::{Counter, Port, Qp, Resources, sum};
 
-use super::Inspector;
 use crate::eal::{Eal, Reading, Readings};
+use crate::manage::Inspector;
 
 use Reading::{Number, Object, Text};
 

@@ -1,29 +1,20 @@
-//! Sums what the layers count.
+//! The counters of a running adapter: sums over its workers, group by group.
 //!
-//! Every counter has one writer (its lcore) and is read here at any time. A [`Snapshot`] is the sum over the workers,
-//! group by group, under the names that the layers gave. An [`Inspector`] also knows the counters of each worker and
-//! port, and asks the workers for what only they may look at.
-
-mod commands;
-mod faults;
-mod inspector;
-mod reports;
+//! Every counter has one writer (its lcore) and may be read at any time. A [`Snapshot`] is the sum over the workers, under
+//! the names that the layers give.
 
 use std::fmt;
 use std::sync::Arc;
 
-use rxe_inspect::report::CounterGroup;
+use rxe_inspect::report::{Counter, CounterGroup};
 use rxe_proto::cm::CmStats;
 use rxe_proto::transport::TransportStats;
 use rxe_proto::wire::{DropCounters, DropReason};
+use rxe_service::{ControlStats, ServiceStats};
 
 use crate::host::HostStats;
 use crate::output;
-use crate::worker::{CaptureStats, ControlStats, FaultStats, ServiceStats, WorkerStats};
-
-pub(crate) use commands::register;
-pub use inspector::{InspectError, Inspector};
-pub(crate) use inspector::{Monitors, Parts};
+use crate::worker::{CaptureStats, FaultStats, WorkerStats};
 
 /// The counters of one worker.
 #[derive(Clone, Debug)]
@@ -99,7 +90,7 @@ impl Telemetry {
     pub(crate) fn groups(&self, lcores: &[u32]) -> Vec<CounterGroup> {
         let mut groups = Vec::new();
         let mut add = |group: &str, scope: &str, id: u32, values: Vec<(&'static str, u64)>| {
-            let counters = inspector::counters(values.into_iter());
+            let counters = report(values.into_iter());
             groups.push(CounterGroup { group: group.to_owned(), scope: scope.to_owned(), id, counters });
         };
         let reasons = |drops: &DropCounters| drops.iter().map(|(reason, count)| (reason.name(), count)).collect();
@@ -150,6 +141,11 @@ impl Snapshot {
         let (_, counters) = self.groups.iter().find(|(g, _)| *g == group)?;
         counters.iter().find(|(n, _)| *n == name).map(|(_, value)| *value)
     }
+}
+
+/// Names and values as they go into reports.
+pub(crate) fn report<'a>(values: impl Iterator<Item = (&'a str, u64)>) -> Vec<Counter> {
+    values.map(|(name, value)| Counter { name: name.to_owned(), value }).collect()
 }
 
 /// Adds lists of the same names in the same order.

@@ -34,12 +34,12 @@ const NANOSECONDS: u8 = 9;
 
 /// A port, as the file names it.
 #[derive(Clone, Debug)]
-pub(super) struct Interface {
+pub(crate) struct Interface {
     /// The device's name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The port's number as `rxe-ctl link` prints it.
-    pub(super) description: String,
-    pub(super) mac: MacAddr,
+    pub(crate) description: String,
+    pub(crate) mac: MacAddr,
 }
 
 /// One frame.

@@ -13,10 +13,10 @@ use rxe_proto::counters::Counter;
 
 use super::output::{Output, Written, unix_nanos};
 use super::pcapng::Packet;
-use super::record::{HEADER_LEN, Header};
-use super::{CaptureOrder, reason};
+use super::reason;
+use crate::worker::capture::{HEADER_LEN, Header};
 use crate::worker::injector::Direction;
-use crate::worker::orders::Order;
+use crate::worker::orders::{CaptureOrder, Order};
 
 /// How long a frame stays in its ring, so that an older one of another lcore, whose turn takes longer, goes first.
 const ORDERING: Duration = Duration::from_millis(5);
@@ -192,8 +192,8 @@ mod tests {
     use rxe_proto::wire::PortId;
 
     use super::super::pcapng::Interface;
-    use super::super::record::Outcome;
     use super::*;
+    use crate::worker::capture::Outcome;
 
     fn put(ring: &mut Producer<u8>, at: u64, lost: u32, frame: &[u8]) {
         let len = frame.len() as u32;
