@@ -13,7 +13,7 @@ fn main() {
         Ok(dpdk) => println!("cargo::rustc-env=RXE_VERSION={version} (DPDK {})", dpdk.version),
         // One sentence instead of a linker's dump.
         Err(_) => println!(
-            "cargo::error=libdpdk was not found by pkg-config; install it (on Debian 12: apt install libdpdk-dev dpdk \
+            "cargo::error=libdpdk was not found by pkg-config; install it (on Debian 12 or 13: apt install libdpdk-dev dpdk \
              libclang-dev clang pkg-config), or build what needs no DPDK with --no-default-features"
         ),
     }
