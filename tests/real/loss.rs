@@ -52,7 +52,7 @@ const IMPAIRMENTS: [Impairment; 6] = [
         name: "1 % lost",
         netem: "loss 1%",
         fault: "seed=1,tx.drop=0.01",
-        bytes: (Some(4 << 20), REGION),
+        bytes: (Some(16 << 20), REGION),
         happened: &["tx_fault dropped", "transport out_of_seq_request", "transport sequence_naks_sent"],
         rping: true,
         for_kernels: true,
@@ -99,7 +99,7 @@ const IMPAIRMENTS: [Impairment; 6] = [
         netem: "delay 1ms reorder 98% loss 1% duplicate 1% corrupt 0.5%",
         fault: "seed=6,tx.drop=0.01,tx.duplicate=0.01,tx.reorder=0.02,tx.corrupt=0.005,tx.delay=1ms,tx.jitter=1ms,\
                 tx.delayed=0.02,rx.drop=0.005,rx.duplicate=0.005,rx.reorder=0.01,rx.corrupt=0.005",
-        bytes: (Some(1 << 20), 4 << 20),
+        bytes: (Some(4 << 20), 4 << 20),
         happened: &["tx_fault dropped", "tx_fault delayed", "rx_fault dropped", "drop injected", "rx_fault corrupted"],
         rping: false,
         for_kernels: false,
