@@ -1,25 +1,24 @@
-//! Command lines of the programs that take DPDK ports: what stands before the first `--` is for EAL, the rest is ours.
+//! Command lines of the programs that use DPDK ports: EAL's arguments, `--`, and the program's own.
 
 use std::ffi::OsString;
 
-use clap::Parser;
-use clap::error::ErrorKind;
-
-use crate::mistake::Mistake;
-use crate::sentence::sentence;
+use crate::cli_error::CliError;
 
 /// A command line, without the program's name.
 #[derive(PartialEq, Eq, Debug)]
 pub struct CommandLine {
-    /// What stands before the first `--`, or all of it where there is none.
+    /// The arguments before the first `--`, or all of them where there is none.
     pub before: Vec<String>,
-    /// What stands behind it.
+    /// The arguments after it.
     pub behind: Option<Vec<String>>,
 }
 
 impl CommandLine {
-    /// Finds the `--`.
-    pub fn split(argv: impl IntoIterator<Item = OsString>) -> Result<CommandLine, Mistake> {
+    /// Splits a command line at the first `--`.
+    ///
+    /// # Errors
+    /// An argument is not UTF-8.
+    pub fn split(argv: impl IntoIterator<Item = OsString>) -> Result<CommandLine, CliError> {
         let mut before = argv.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
         let behind = before.iter().position(|arg| arg == "--").map(|at| {
             let behind = before.split_off(at + 1);
@@ -30,28 +29,8 @@ impl CommandLine {
     }
 }
 
-fn text(arg: OsString) -> Result<String, Mistake> {
-    arg.into_string().map_err(|arg| Mistake::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
-}
-
-/// What our part of a command line asks for.
-#[derive(Debug)]
-pub enum Asked<A> {
-    /// Print this text, help or version, and be done.
-    Print(String),
-    /// These options.
-    Args(A),
-}
-
-/// Understands our part of the command line of `program`.
-pub fn understand<A: Parser>(program: &str, ours: &[String]) -> Result<Asked<A>, Mistake> {
-    match A::try_parse_from(ours) {
-        Ok(args) => Ok(Asked::Args(args)),
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            Ok(Asked::Print(error.to_string()))
-        }
-        Err(error) => Err(Mistake::new(sentence(program, &error))),
-    }
+fn text(arg: OsString) -> Result<String, CliError> {
+    arg.into_string().map_err(|arg| CliError::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
 }
 
 #[cfg(test)]
@@ -59,7 +38,7 @@ mod tests {
     use super::*;
 
     fn split(line: &str) -> CommandLine {
-        CommandLine::split(line.split_whitespace().map(OsString::from)).unwrap_or_else(|mistake| panic!("{mistake}"))
+        CommandLine::split(line.split_whitespace().map(OsString::from)).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -73,9 +52,9 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_not_text_is_a_sentence() {
+    fn an_argument_that_is_not_utf8_is_refused() {
         use std::os::unix::ffi::OsStringExt;
-        let mistake = CommandLine::split([OsString::from_vec(vec![0xFF])]).map(|_| ()).expect_err("not UTF-8");
-        assert_eq!(mistake.to_string(), "the argument \"\\xFF\" is not UTF-8 text: write it in UTF-8");
+        let error = CommandLine::split([OsString::from_vec(vec![0xFF])]).expect_err("not UTF-8");
+        assert_eq!(error.to_string(), "the argument \"\\xFF\" is not UTF-8 text: write it in UTF-8");
     }
 }

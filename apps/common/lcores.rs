@@ -1,10 +1,12 @@
-//! One lcore for who asks for none.
+//! The lcore of a program whose command line chooses none.
 
 use rxe_dpdk::eal;
 
-/// EAL's arguments, with one lcore where they choose none, which the log tells.
+/// EAL's arguments. Where `args` choose no lcore, one is added, and the log says which.
 pub fn or_one(args: &[String]) -> Vec<String> {
     let Some((args, cpu)) = eal::with_one_lcore(args) else { return args.to_vec() };
-    tracing::info!("one lcore works, on CPU {cpu}: name the CPUs for more, or for another, with EAL's -l, as -l 0-3");
+    tracing::info!(
+        "one lcore runs, on CPU {cpu}: choose another CPU, or more of them, with EAL's -l, for example -l 0-3"
+    );
     args
 }

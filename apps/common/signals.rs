@@ -3,44 +3,47 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::mistake::Mistake;
+use crate::cli_error::CliError;
 
-/// The exit code after a later signal: that of a shell for a program that SIGINT ended.
+/// The exit code after a later signal, as a shell reports it for a program ended by SIGINT.
 const STOPPED_AT_ONCE: i32 = 130;
-/// Signals so soon after the first are that one again: timeout(1) sends its own to the program and then to the group that
-/// both are in, and a shell's Ctrl-C reaches a wrapper that passes it on.
+/// Signals within this time of the first count as the same one: timeout(1) sends its signal to the program and then to the
+/// process group, and a shell's Ctrl-C reaches the program directly and through a wrapper that forwards it.
 const SAME: Duration = Duration::from_millis(500);
 
-/// The signals that have come, and what they stop.
+/// The signals received, and the callback that stops the program.
 #[derive(Clone, Default)]
 pub struct Signals(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// When the first one came.
+    /// When the first signal arrived.
     first: Mutex<Option<Instant>>,
     stop: OnceLock<Stop>,
 }
 
-/// How the program is told to stop.
+/// Callback that asks the program to stop.
 type Stop = Box<dyn Fn() + Send + Sync>;
 
 impl Signals {
-    /// Takes the signals over. To be called before DPDK pins the main thread to its core: the thread that waits for
-    /// signals would be pinned there too, next to one that never sleeps.
-    pub fn install() -> Result<Signals, Mistake> {
+    /// Installs the handlers. Call it before DPDK pins the main thread to its core: the thread that waits for signals would
+    /// be pinned there too, next to a poll loop that never sleeps.
+    ///
+    /// # Errors
+    /// The handlers cannot be installed.
+    pub fn install() -> Result<Signals, CliError> {
         let signals = Signals::default();
         let handler = signals.clone();
         ctrlc::set_handler(move || {
-            if handler.0.impatient(Instant::now()) {
+            if handler.0.must_exit(Instant::now()) {
                 std::process::exit(STOPPED_AT_ONCE);
             }
         })
-        .map_err(|error| Mistake::new(format!("the system does not let us handle signals: {error}")))?;
+        .map_err(|error| CliError::new(format!("signal handlers cannot be installed: {error}")))?;
         Ok(signals)
     }
 
-    /// What the first signal does from now on. One that came before does it now.
+    /// Sets the callback for the first signal. If one arrived before, the callback runs now.
     pub fn stop(&self, stop: impl Fn() + Send + Sync + 'static) {
         let stop = self.0.stop.get_or_init(|| Box::new(stop));
         if self.0.first().is_some() {
@@ -54,8 +57,8 @@ impl State {
         self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one signal, which the first one of all stops the program with. `true` when it must end without waiting.
-    fn impatient(&self, now: Instant) -> bool {
+    /// Handles one signal: the first one stops the program. `true` when the process must exit without waiting.
+    fn must_exit(&self, now: Instant) -> bool {
         let before = {
             let mut first = self.first();
             let before = *first;
@@ -68,7 +71,7 @@ impl State {
                 stop();
                 false
             }
-            // Still starting: `stop` will see that one came.
+            // The program is still starting: `Signals::stop` will find the signal.
             (None, None) => false,
         }
     }
@@ -94,18 +97,18 @@ mod tests {
         let signals = Signals::default();
         let stops = counted(&signals);
         let now = Instant::now();
-        assert!(!signals.0.impatient(now));
+        assert!(!signals.0.must_exit(now));
         // As timeout(1) does it: twice in a moment.
-        assert!(!signals.0.impatient(now + Duration::from_millis(1)));
+        assert!(!signals.0.must_exit(now + Duration::from_millis(1)));
         assert_eq!(stops.load(Ordering::Relaxed), 1);
-        assert!(signals.0.impatient(now + Duration::from_secs(1)));
+        assert!(signals.0.must_exit(now + Duration::from_secs(1)));
         assert_eq!(stops.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn a_signal_during_the_start_stops_the_program_once_it_runs() {
         let signals = Signals::default();
-        assert!(!signals.0.impatient(Instant::now()));
+        assert!(!signals.0.must_exit(Instant::now()));
         assert_eq!(counted(&signals).load(Ordering::Relaxed), 1);
     }
 }

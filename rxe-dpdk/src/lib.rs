@@ -13,8 +13,8 @@
 pub mod eal;
 pub mod host;
 pub mod output;
-pub mod service;
 pub mod telemetry;
 pub mod worker;
 
 pub use rxe_proto;
+pub use rxe_service as service;

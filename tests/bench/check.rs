@@ -168,7 +168,7 @@ fn made_up() -> Results {
 
 #[test]
 fn every_figure_has_its_place_on_the_pages() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-pages");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-pages/docs");
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let results = made_up();
     assert!(results.complete() && results.sections() == Section::all());
@@ -182,6 +182,12 @@ fn every_figure_has_its_place_on_the_pages() {
     }
     for row in ["| 8 MiB |", "| 16384 |", "| 100000 |", "| 0.01 |", "| beside 8 QPs of 1 MiB READs |", "| 4 KiB |"] {
         assert!(page.contains(row), "{row}: {page}");
+    }
+    let readme = std::fs::read_to_string(folder.join("../README.md")).unwrap();
+    let summary = tables::summary(&results);
+    assert!(page.contains(&summary) && readme.contains(&summary), "{summary}");
+    for row in matrix::SUMMARY {
+        assert!(GOALS.iter().any(|goal| goal.row == row) && summary.contains(&format!("| {row}")), "{row}: {summary}");
     }
     let parts = page.matches("<!-- bench:end -->").count();
     let empty = page.matches(" -->\n<!-- bench:end -->").count();

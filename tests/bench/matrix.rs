@@ -235,6 +235,10 @@ pub const GOALS: [Goal; 9] = [
     goal("64 B WRITE, 16k QPs round robin", "write-bw -s 64 -q 16384", Unit::Mega, (6.0, 11.0), 64),
 ];
 
+/// The goals that the summary shows, beside [`AF_PACKET_ROW`].
+pub const SUMMARY: [&str; 4] =
+    ["64 B WRITE, 8 QPs", "64 KiB READ, MTU 4096, 8 QPs", "64 B WRITE latency", "64 B WRITE, 16k QPs round robin"];
+
 /// The row of the port that the kernel carries, and its limit.
 pub const AF_PACKET_ROW: &str = "64 B WRITE, 8 QPs, net_af_packet on veth";
 pub const AF_PACKET_LIMIT: &str = "testpmd macswap, net_af_packet on veth";

@@ -10,8 +10,8 @@ use crate::plots;
 use crate::results::Results;
 use crate::tables;
 
-/// The pages that have such parts.
-const PAGES: [&str; 2] = ["performance.md", "choosing-a-port.md"];
+/// The pages that have such parts, seen from the folder of the first. One part may be on several pages.
+const PAGES: [&str; 3] = ["performance.md", "choosing-a-port.md", "../README.md"];
 const END: &str = "<!-- bench:end -->";
 
 /// The parts that there are figures for, with those plots that could be drawn.
@@ -24,6 +24,7 @@ fn parts(results: &Results, plots: &[(&str, String)]) -> Vec<(&'static str, Stri
     };
     [
         Some(("head", tables::head(results))),
+        table(Section::Rows, "summary", tables::summary, &[]),
         table(Section::Rows, "rows", tables::rows, &["ratio"]),
         table(Section::Rows, "limits", tables::limits, &[]),
         table(Section::Sizes, "sizes", tables::sizes, &["rate", "bandwidth"]),
@@ -49,7 +50,8 @@ fn with_part(page: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{before}{begin}{text}{END}{after}"))
 }
 
-/// Writes the pages of the folder `from`, with `results`, to the folder `to`, and the plots.
+/// Writes the pages of the folder `from`, with `results`, to the folder `to`, and the plots; README.md goes to the folder
+/// above `to`.
 ///
 /// # Errors
 /// A page cannot be read or written, a part has no place, or a plot cannot be drawn.

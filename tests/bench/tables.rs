@@ -132,14 +132,47 @@ pub fn rows(results: &Results) -> String {
     }
     if let Some(figure) = results.figure(Section::Rows, matrix::AF_PACKET_ROW, 0.0) {
         let rate = |sample: &Sample| Some(sample.rate / 1e6);
-        let limit = results.figure(Section::Rows, matrix::AF_PACKET_LIMIT, 0.0).and_then(Figure::mega);
-        let ratio = figure.mega().zip(limit).map(|(rate, limit)| rate / limit);
+        let ratio = af_packet_ratio(results);
         let value = format!("{} M/s{}", cell(figure.mega()), range(figure, rate));
         let goals = ["0.6 of testpmd", "0.9"];
         let words = "`write-bw -s 64 -q 8`";
         table.row(&[matrix::AF_PACKET_ROW, words, goals[0], goals[1], &value, "-", &cell(ratio), "-"]);
     }
     table.0
+}
+
+/// The rate on net_af_packet, divided by that of testpmd.
+fn af_packet_ratio(results: &Results) -> Option<f64> {
+    let rate = |row| results.figure(Section::Rows, row, 0.0).and_then(Figure::mega);
+    Some(rate(matrix::AF_PACKET_ROW)? / rate(matrix::AF_PACKET_LIMIT)?)
+}
+
+/// The rows of the summary, which README.md shows too.
+pub fn summary(results: &Results) -> String {
+    let mut table = Table::new(&["work", "measured", "beside the port without RDMA"]);
+    for row in matrix::SUMMARY {
+        let Some(goal) = GOALS.iter().find(|goal| goal.row == row) else { continue };
+        let (unit, find) = measured(goal);
+        let Some(figure) = results.figure(Section::Rows, row, 0.0) else { continue };
+        let (percentile, limit, of) = match goal.unit {
+            Unit::Micros => (", p50", matrix::ECHO_LATENCY, "times that of a bare frame (`echo`)"),
+            _ => ("", matrix::ECHO, "of bare frames (`echo`)"),
+        };
+        table.row(&[
+            format!("{row}{percentile}"),
+            format!("{} {unit}", cell(figure.median(find))),
+            format!("{} {of}", cell(ratio(results, goal, limit))),
+        ]);
+    }
+    if let Some(figure) = results.figure(Section::Rows, matrix::AF_PACKET_ROW, 0.0) {
+        let (rate, ratio) = (cell(figure.mega()), cell(af_packet_ratio(results)));
+        table.row(&[matrix::AF_PACKET_ROW, &format!("{rate} M/s"), &format!("{ratio} of testpmd")]);
+    }
+    let Machine { date, cpu, cpus, memory_gib, kernel, version, .. } = &results.machine;
+    format!(
+        "{}\nMeasured on {date} with one CPU for each end: {cpu}, {cpus} CPUs, {memory_gib} GiB; Linux {kernel}; {version}.\n",
+        table.0
+    )
 }
 
 /// What the port itself can do.

@@ -70,6 +70,6 @@ fn mistakes(target: &Target) {
     };
     refused(&mut ctl("add nak"), "the action 'nak' needs a code: it is psn-sequence,");
     refused(&mut ctl("add drop --opcode SEND_SOME"), "'SEND_SOME' is no opcode");
-    refused(&mut ctl("add drop now"), "there is nothing to say of 'drop': leave 'now' out");
+    refused(&mut ctl("add drop now"), "the fault 'drop' takes no value: leave 'now' out");
     refused(&mut ctl("remove 99"), "there is no fault 99");
 }

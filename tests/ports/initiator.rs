@@ -257,7 +257,7 @@ impl Initiator {
                 },
             )
             .unwrap();
-        self.engine.modify_qp(now, qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
+        self.engine.modify_qp(qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
         let params = ConnectParams {
             responder_resources: 1,
             initiator_depth: 4,
@@ -274,7 +274,7 @@ impl Initiator {
             other => panic!("{other:?}"),
         };
         self.bring_up(qpn, &reply, rq_psn, flow_label, mtu);
-        self.cm.confirm(self.clock.now(), conn, &[]).unwrap();
+        self.cm.confirm(conn, &[]).unwrap();
         assert_eq!(self.event(), CmEvent::Established { conn });
         let data = &reply.private_data;
         let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
@@ -305,8 +305,7 @@ impl Initiator {
             max_dest_rd_atomic: reply.initiator_depth,
             min_rnr_timer: 12,
         };
-        let now = self.clock.now();
-        self.engine.modify_qp(now, qpn, QpTransition::ToRtr(rtr)).unwrap();
+        self.engine.modify_qp(qpn, QpTransition::ToRtr(rtr)).unwrap();
         let rts = RtsAttr {
             sq_psn: reply.starting_psn,
             timeout: reply.local_ack_timeout,
@@ -314,7 +313,7 @@ impl Initiator {
             rnr_retry: reply.rnr_retry_count,
             max_rd_atomic: reply.responder_resources,
         };
-        self.engine.modify_qp(now, qpn, QpTransition::ToRts(rts)).unwrap();
+        self.engine.modify_qp(qpn, QpTransition::ToRts(rts)).unwrap();
     }
 }
 
@@ -342,8 +341,7 @@ impl Connection {
         let region = on.engine.keys_mut().register(on.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
         let sge = Sge { addr: region.addr(), length: bytes.len() as u32, lkey: region.lkey() };
         let wr = SendWr { wr_id: 7, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        let now = on.clock.now();
-        on.engine.post_send(now, self.qpn, &wr).unwrap();
+        on.engine.post_send(self.qpn, &wr).unwrap();
         let began = Instant::now();
         let completion = loop {
             on.turn();

@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::namespace::ip;
+use rxe_testkit::child::ip;
+
 use crate::output::{collect, has, with_pair};
 use crate::veth::{VethTarget, configure_pair, eventually, is_reached, rxe_ctl_says};
 
@@ -77,7 +78,7 @@ impl Watched {
 
 #[test]
 fn a_port_follows_the_state_of_its_interface() {
-    with_pair("link::a_port_follows_the_state_of_its_interface", || {
+    with_pair(|| {
         let mut watched = Watched::start("l");
         ip("link set rxa down");
         watched.is_down("interface rxa is down");
@@ -93,7 +94,7 @@ fn a_port_follows_the_state_of_its_interface() {
 
 #[test]
 fn a_port_goes_on_when_its_deleted_interface_is_back() {
-    with_pair("link::a_port_goes_on_when_its_deleted_interface_is_back", || {
+    with_pair(|| {
         let mut watched = Watched::start("d");
         let mac = watched.target.port().mac;
         for _ in 0..3 {
@@ -119,7 +120,7 @@ fn a_port_goes_on_when_its_deleted_interface_is_back() {
 
 #[test]
 fn a_target_without_its_interface_ends_when_told_to() {
-    with_pair("link::a_target_without_its_interface_ends_when_told_to", || {
+    with_pair(|| {
         let mut watched = Watched::start("g");
         ip("link del rxa");
         watched.is_down("interface rxa is gone");
@@ -129,7 +130,7 @@ fn a_target_without_its_interface_ends_when_told_to() {
 
 #[test]
 fn a_vhost_port_is_up_while_a_peer_is_connected() {
-    with_pair("link::a_vhost_port_is_up_while_a_peer_is_connected", || {
+    with_pair(|| {
         let id = std::process::id();
         let socket = std::env::temp_dir().join(format!("rxe-ports-{id}-link.sock"));
         let vdev = format!("net_vhost0,iface={},queues=1", socket.display());

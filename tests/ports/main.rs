@@ -12,10 +12,9 @@ mod flood;
 mod initiator;
 mod link;
 mod mistakes;
-#[path = "../../rxe-dpdk/tests/support/namespace.rs"]
-mod namespace;
 mod operate;
 mod output;
+mod quick_start;
 mod start;
 mod veth;
 

@@ -6,9 +6,10 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use rxe_inspect::protocol::Request;
+use rxe_testkit::child;
 
+use crate::lacking;
 use crate::veth::{VethTarget, eventually, is_reached, make_pair};
-use crate::{lacking, namespace};
 
 /// What a pipe holds on Linux unless somebody changed it.
 const PIPE: usize = 64 << 10;
@@ -37,13 +38,13 @@ pub fn has(lines: &Mutex<Vec<String>>, words: &str) -> bool {
 }
 
 /// Runs `inside` in a namespace with a veth pair, where that is possible.
-pub fn with_pair(test: &str, inside: impl FnOnce()) {
+pub fn with_pair(inside: impl FnOnce()) {
     if let Some(why) = lacking() {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
         eprintln!("SKIPPED: {why}");
         return;
     }
-    namespace::run(test, || {
+    child::in_namespace(|| {
         make_pair();
         inside();
     });
@@ -51,7 +52,7 @@ pub fn with_pair(test: &str, inside: impl FnOnce()) {
 
 #[test]
 fn traffic_goes_on_while_standard_error_is_not_read() {
-    with_pair("output::traffic_goes_on_while_standard_error_is_not_read", || {
+    with_pair(|| {
         let (unread, stderr) = full_pipe();
         let mut target = VethTarget::start("e", (Stdio::piped(), stderr), &["--log", "info"]);
         let stdout = collect(target.child.stdout.take().unwrap());
@@ -74,7 +75,7 @@ fn traffic_goes_on_while_standard_error_is_not_read() {
 
 #[test]
 fn sigterm_ends_a_target_whose_standard_error_is_never_read() {
-    with_pair("output::sigterm_ends_a_target_whose_standard_error_is_never_read", || {
+    with_pair(|| {
         let (_unread, stderr) = full_pipe();
         let mut target = VethTarget::start("t", (Stdio::piped(), stderr), &["--log", "debug"]);
         let stdout = collect(target.child.stdout.take().unwrap());
@@ -87,7 +88,7 @@ fn sigterm_ends_a_target_whose_standard_error_is_never_read() {
 
 #[test]
 fn traffic_goes_on_while_lines_of_a_watched_region_are_not_read() {
-    with_pair("output::traffic_goes_on_while_lines_of_a_watched_region_are_not_read", || {
+    with_pair(|| {
         let (_unread, stdout) = full_pipe();
         let mut target = VethTarget::start("o", (stdout, Stdio::piped()), &[]);
         let stderr = collect(target.child.stderr.take().unwrap());

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{CounterGroup, Device, Port};
+use rxe_testkit::child::ip;
 
-use crate::namespace::ip;
 use crate::operate::rxe_ctl;
 
 /// How long a state may take on a busy machine.

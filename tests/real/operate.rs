@@ -86,7 +86,7 @@ pub fn group() -> AnyGroup {
     group.case("systemd accepts the unit, and rates it as hardened", |o: &mut Operated| judge(&o.unit, &o.env));
     group.case("--check-config", |o| {
         let done = process::run(Command::new(target_binary()).arg("--check-config").arg(&o.config), LIMIT)?;
-        expect(done, "--check-config", "is right")
+        expect(done, "--check-config", "configuration OK")
     });
     group.case("the unit's ExecStart reports that it is ready", |o| {
         o.target = Some(start(&o.unit, &o.env, &o.config)?);

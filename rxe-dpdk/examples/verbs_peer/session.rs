@@ -235,9 +235,9 @@ impl Session {
             "fast" => {
                 let [piece] = line.pieces(BUFFER)?[..] else { return Err("fast wants one piece".to_owned()) };
                 let bytes = memory.slice(piece.offset, piece.length).ok_or("no such piece")?;
-                let key = cx.keys().alloc_fast_region(self.pd, piece.length).map_err(|error| error.to_string())?;
+                let key = cx.keys().alloc_fast_reg_mr(self.pd, piece.length).map_err(|error| error.to_string())?;
                 self.fast_regions.push(key);
-                cx.keys().map_fast_region(key, bytes).map_err(|error| error.to_string())?;
+                cx.keys().map_fast_reg_mr(key, bytes).map_err(|error| error.to_string())?;
                 return Ok(Some(format!(" key={key}")));
             }
             "end" => self.end(cx)?,

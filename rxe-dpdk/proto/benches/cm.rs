@@ -1,6 +1,7 @@
 //! The connection manager: what a connection costs the side that is asked, from REQ to REP, and from REQ to the end.
 
-#[path = "../tests/cm_support/mod.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../tests/it/cm_support/mod.rs"]
 mod cm_support;
 
 use std::time::{Duration, Instant};

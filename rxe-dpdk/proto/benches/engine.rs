@@ -9,7 +9,7 @@ mod programs;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use programs::{Program, Work, World};
+use programs::{Program, TestEnv, Work};
 use rxe_proto::wire::PathMtu;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,17 +19,17 @@ enum Side {
 }
 
 /// The time that `side` takes for one round, and how many packets it is for.
-fn timed_round(world: &mut World, side: Side) -> (Duration, usize) {
+fn timed_round(env: &mut TestEnv, side: Side) -> (Duration, usize) {
     let began = Instant::now();
-    world.request();
+    env.request();
     let requested = began.elapsed();
-    let packets = world.frames()[0].len();
+    let packets = env.frames()[0].len();
     let began = Instant::now();
-    world.respond();
+    env.respond();
     let responded = began.elapsed();
-    let responses = world.frames()[1].len();
+    let responses = env.frames()[1].len();
     let began = Instant::now();
-    world.complete();
+    env.complete();
     let completed = began.elapsed();
     match side {
         // For one READ request many responses are written.
@@ -42,12 +42,12 @@ fn bench(c: &mut Criterion) {
     let mut add = |side: Side, name: &str, program: Program| {
         let mut group = c.benchmark_group(if side == Side::Responder { "responder" } else { "requester" });
         group.throughput(Throughput::Elements(1));
-        let mut world = World::new(program);
+        let mut env = TestEnv::new(program);
         group.bench_function(name, |b| {
             b.iter_custom(|packets| {
                 let (mut time, mut done) = (Duration::ZERO, 0);
                 while done < packets {
-                    let (round, packets) = timed_round(&mut world, side);
+                    let (round, packets) = timed_round(&mut env, side);
                     time += round;
                     done += packets as u64;
                 }

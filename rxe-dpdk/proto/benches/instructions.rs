@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-use programs::{Program, Work, World};
+use programs::{Program, TestEnv, Work};
 use rxe_proto::wire::{IcrcKernel, PathMtu};
 
 type Failure = Box<dyn Error>;
@@ -189,22 +189,22 @@ fn compare() -> Result<bool, Failure> {
 /// Runs a program and prints how many packets it was and by which kernel ICRCs were computed.
 fn run(name: &str) -> Result<bool, Failure> {
     let gate = GATES.iter().find(|gate| gate.name == name).ok_or("there is no such program")?;
-    let mut world = World::new(gate.program);
+    let mut env = TestEnv::new(gate.program);
     let mut packets = 0;
     for _ in 0..ROUNDS {
         match gate.part {
             Part::Respond => {
-                world.request();
-                counted(&mut world, World::respond);
-                world.complete();
+                env.request();
+                counted(&mut env, TestEnv::respond);
+                env.complete();
             }
             Part::RequestAndComplete => {
-                counted(&mut world, World::request);
-                world.respond();
-                counted(&mut world, World::complete);
+                counted(&mut env, TestEnv::request);
+                env.respond();
+                counted(&mut env, TestEnv::complete);
             }
         }
-        let [there, back] = world.frames();
+        let [there, back] = env.frames();
         packets += there.len().max(back.len());
     }
     println!("{packets} {}", IcrcKernel::best().name());
@@ -213,7 +213,7 @@ fn run(name: &str) -> Result<bool, Failure> {
 
 /// Callgrind counts in here only.
 #[inline(never)]
-fn counted(world: &mut World, part: fn(&mut World)) {
-    part(black_box(world));
-    black_box(world); // or the call would be the last thing, and a jump
+fn counted(env: &mut TestEnv, part: fn(&mut TestEnv)) {
+    part(black_box(env));
+    black_box(env); // or the call would be the last thing, and a jump
 }

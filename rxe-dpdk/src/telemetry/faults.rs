@@ -8,8 +8,9 @@ use rxe_proto::transport::RequestRefusal;
 
 use super::reports::nanos;
 use super::{InspectError, Inspector};
+use crate::worker::faults::FaultChange;
 use crate::worker::injector::Faults;
-use crate::worker::inspect::Question;
+use crate::worker::orders::Order;
 use crate::worker::{ActiveFault, FaultAction, FaultRule, FaultScope, nak_name};
 
 impl Inspector {
@@ -56,7 +57,7 @@ impl Inspector {
     fn go_by(&self, rules: &Faults) -> Result<(), InspectError> {
         let told = (0..self.workers()).map(|worker| {
             let (reply, answer) = sync_channel(1);
-            self.tell(worker, Question::Faults { rules: rules.clone(), reply })?;
+            self.order(worker, Order::Faults(FaultChange { rules: rules.clone(), reply: Some(reply) }))?;
             Ok((worker, answer))
         });
         let told: Vec<_> = told.collect::<Result<_, InspectError>>()?;

@@ -9,16 +9,17 @@ use rxe_inspect::report::{
 };
 use rxe_proto::mem::KeyTable;
 use rxe_proto::transport::{EngineConfig, Qpn};
+use rxe_service::inspect::{Counts, PART, QpEntry, Question};
+use rxe_service::mailbox::WorkerInspector;
+use rxe_service::{Listen, LocalPort, ServiceFactory};
 
 use super::{Telemetry, reports};
 use crate::eal::PortMonitor;
-use crate::service::{Listen, ServiceFactory};
+use crate::worker::MAX_FAULTS;
 use crate::worker::injector::FaultList;
-use crate::worker::inspect::{Counts, PART, QpEntry, Question};
 use crate::worker::link_watch::LinkStates;
-use crate::worker::messages::ToWorker;
+use crate::worker::orders::Order;
 use crate::worker::regions::KeyNames;
-use crate::worker::{LocalPort, MAX_FAULTS};
 
 /// How long a worker may take to answer: it looks at its mail in every turn.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -56,7 +57,8 @@ struct Inner {
     started: Instant,
     telemetry: Telemetry,
     lcores: Vec<u32>,
-    workers: Vec<Sender<ToWorker>>,
+    workers: Vec<WorkerInspector>,
+    orders: Vec<Sender<Order>>,
     local: Arc<[LocalPort]>,
     monitors: Monitors,
     links: LinkStates,
@@ -91,7 +93,8 @@ impl ServiceInfo {
 pub(crate) struct Parts<'a> {
     pub(crate) telemetry: Telemetry,
     pub(crate) lcores: Vec<u32>,
-    pub(crate) workers: Vec<Sender<ToWorker>>,
+    pub(crate) workers: Vec<WorkerInspector>,
+    pub(crate) orders: Vec<Sender<Order>>,
     pub(crate) local: Arc<[LocalPort]>,
     pub(crate) monitors: Monitors,
     pub(crate) links: LinkStates,
@@ -108,6 +111,7 @@ impl Inspector {
             telemetry: parts.telemetry,
             lcores: parts.lcores,
             workers: parts.workers,
+            orders: parts.orders,
             local: parts.local,
             monitors: parts.monitors,
             links: parts.links,
@@ -279,9 +283,14 @@ impl Inspector {
         self.0.workers.len()
     }
 
-    pub(super) fn tell(&self, worker: usize, question: Question) -> Result<(), InspectError> {
-        let mail = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
-        mail.send(ToWorker::Inspect(question)).map_err(|_| InspectError::Stopped)
+    fn tell(&self, worker: usize, question: Question) -> Result<(), InspectError> {
+        let worker = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
+        worker.ask(question).map_err(|_| InspectError::Stopped)
+    }
+
+    pub(super) fn order(&self, worker: usize, order: Order) -> Result<(), InspectError> {
+        let orders = self.0.orders.get(worker).ok_or(InspectError::Stopped)?;
+        orders.send(order).map_err(|_| InspectError::Stopped)
     }
 
     pub(super) fn wait<T>(&self, worker: usize, answer: &Receiver<T>) -> Result<T, InspectError> {

@@ -9,8 +9,8 @@ use rxe_proto::wire::cm::PortSpace;
 use super::inspector::counters;
 use crate::eal::PortMonitor;
 use crate::worker::LocalPort;
-use crate::worker::inspect::QpEntry;
 use crate::worker::regions::KeyName;
+use rxe_service::inspect::QpEntry;
 
 /// A GUID as libibverbs' tools print it.
 pub(super) fn guid(bytes: [u8; 8]) -> String {

@@ -92,7 +92,7 @@ impl Worker {
     #[cold]
     pub(super) fn change_faults(&mut self, now: Instant) {
         let Worker { rx, burst, outbound, dispatcher, faults, .. } = self;
-        let Some(FaultChange { rules, reply }) = dispatcher.services.fault_change.take() else { return };
+        let Some(FaultChange { rules, reply }) = dispatcher.orders.faults.take() else { return };
         let before = dispatcher.refusals.take();
         dispatcher.refusals = faults.refusals(&rules, before);
         faults.place_rx(&rules, rx);
@@ -110,7 +110,7 @@ impl Worker {
             let _ = reply.try_send(());
         }
         if !settled {
-            dispatcher.services.fault_change = Some(FaultChange { rules, reply: None });
+            dispatcher.orders.faults = Some(FaultChange { rules, reply: None });
         }
     }
 }

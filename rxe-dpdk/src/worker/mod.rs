@@ -7,40 +7,29 @@
 //! (`injector`), and frames captured (`capture`).
 
 pub(crate) mod capture;
-pub(crate) mod context;
-mod control;
-pub(crate) mod events;
-mod faults;
+pub(crate) mod faults;
 mod handoff;
 mod idle;
 pub(crate) mod injector;
-pub(crate) mod inspect;
 mod lane;
 mod last;
 pub(crate) mod link_watch;
-pub(crate) mod messages;
-mod multicast;
+pub(crate) mod orders;
+mod port_host;
 mod ports;
-pub(crate) mod qp_map;
 mod region_files;
 pub(crate) mod regions;
 mod run;
 mod runtime;
-mod seeds;
-mod services;
 mod settings;
-pub(crate) mod verbs;
 
 pub use capture::{Capture, CaptureError, CaptureStats};
-pub use control::{ControlStats, Marking};
 pub use idle::IdlePolicy;
 pub use injector::{
     ActiveFault, Direction, FaultAction, FaultMatch, FaultRule, FaultScope, FaultStats, MAX_FAULTS, Probability,
     PsnRange, nak_name,
 };
-pub use ports::{LocalPort, WorkerStats};
-pub use regions::{NamedRegion, RegionNames, Which};
+pub use ports::WorkerStats;
 pub use runtime::{MAX_WORKERS, Runtime, RuntimeError, StopHandle, Summary};
-pub use rxe_proto::transport::QpCaps;
-pub use services::ServiceStats;
+pub use rxe_service::{ControlStats, LocalPort, Marking, NamedRegion, QpCaps, RegionNames, ServiceStats, Which};
 pub use settings::{PortSettings, RegionSettings, RuntimeConfig};

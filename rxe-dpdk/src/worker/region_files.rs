@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::regions::NamedRegion;
+use rxe_service::NamedRegion;
+
 use crate::eal::{FileMemory, files_lost};
 
 /// The files of the regions made so far, by device and inode: the name of the region.

@@ -7,18 +7,21 @@ use std::thread;
 use rxe_proto::transport::{Engine, Qpn};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
 use rxe_proto::{Duration, Instant};
+use rxe_service::control::Control;
+use rxe_service::host::ServiceHost;
+use rxe_service::multicast::WorkerSet;
 
 use super::capture::{CaptureOrder, RxRecorder};
-use super::control::Control;
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
 use super::injector::{FOREVER, Injector, Refusals};
 use super::lane::TxLane;
 use super::last::transmit_rest;
-use super::multicast::WorkerSet;
+use super::orders::Orders;
+use super::port_host::PortHost;
 use super::ports::{PortIdentity, PortsTx, RxPort, WorkerStats};
-use super::services::ServiceHost;
+use super::region_files::LostRegions;
 use crate::eal::{Clock, Mbuf, MbufReceiver, Mempool, RxBurst};
 use crate::host::group_macs;
 
@@ -75,7 +78,11 @@ pub(crate) struct Dispatcher {
     pub(crate) refusals: Option<Box<Refusals>>,
     pub(crate) services: ServiceHost,
     /// Only on worker 0.
-    pub(crate) control: Option<Control>,
+    pub(crate) control: Option<Control<PortHost>>,
+    /// What other threads want of this worker.
+    pub(crate) orders: Orders,
+    /// Only on worker 0, which logs for all.
+    pub(crate) lost_regions: Option<LostRegions>,
     pub(crate) tx: PortsTx,
     /// Where there is a capture.
     pub(crate) capture: Option<Box<RxRecorder>>,
@@ -119,7 +126,7 @@ impl Worker {
         let now = self.clock.now();
         self.dispatcher.services.start(now, &mut self.dispatcher.engine);
         // A capture that was wanted before has the first frame.
-        self.dispatcher.services.read_mail(now, &mut self.dispatcher.engine);
+        self.dispatcher.read_mail(now);
         self.follow_orders();
         while !self.flags.halt.load(Ordering::Relaxed) {
             let now = self.clock.now();
@@ -145,7 +152,7 @@ impl Worker {
     /// Begins or ends to capture, if that was ordered.
     #[inline]
     fn follow_orders(&mut self) {
-        if let Some(order) = self.dispatcher.services.take_capture_order() {
+        if let Some(order) = self.dispatcher.orders.capture.take() {
             self.dispatcher.set_capture(*order);
         }
     }
@@ -227,7 +234,7 @@ impl Worker {
         let mut busy = self.receive(now);
         busy |= self.take_over(now);
         busy |= self.forward();
-        let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
+        let Dispatcher { engine, tx, .. } = &mut self.dispatcher;
         if engine.next_timeout().is_some_and(|t| t <= now) {
             engine.handle_timeout(now);
         }
@@ -237,8 +244,9 @@ impl Worker {
             tx.flush(now);
         }
         if chores {
-            busy |= services.read_mail(now, engine);
+            busy |= self.dispatcher.read_mail(now);
         }
+        let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
         busy |= services.poll(now, engine);
         if engine.wants_transmit() {
             engine.transmit(now, tx);
@@ -256,10 +264,10 @@ impl Worker {
         if waiting {
             self.stats.tx_stalls.inc();
         }
-        if !services.port_orders.is_empty() {
+        if !self.dispatcher.orders.ports.is_empty() {
             self.follow_port_orders();
         }
-        if self.dispatcher.services.fault_change.is_some() {
+        if self.dispatcher.orders.faults.is_some() {
             self.change_faults(now);
         }
         busy
@@ -301,6 +309,16 @@ impl Worker {
 }
 
 impl Dispatcher {
+    /// Reads messages of the control side and orders of other threads. Returns whether there were any.
+    fn read_mail(&mut self, now: Instant) -> bool {
+        let mut busy = self.services.read_mail(now, &mut self.engine);
+        busy |= self.orders.read();
+        if let Some(lost) = &mut self.lost_regions {
+            self.services.stats().regions_lost.add(lost.look(self.services.regions()));
+        }
+        busy
+    }
+
     /// Deals with the frames of a burst, or puts them on their way to their owners. Empties the burst and returns how
     /// many bytes were in it.
     fn dispatch_all(&mut self, now: Instant, port: PortId, burst: &mut RxBurst, others: &mut Others<'_>) -> u64 {
@@ -322,12 +340,12 @@ impl Dispatcher {
         dispatch: impl Fn(&mut Dispatcher, Instant, PortId, &[u8]) -> Owner,
     ) -> u64 {
         let mut bytes = 0;
-        let foresees = self.engine.is_large();
+        let prefetches = self.engine.wants_prefetch();
         for index in 0..burst.len() {
-            if foresees {
+            if prefetches {
                 // Beyond the last one there are none.
                 let first = if index == 0 { 0 } else { AHEAD };
-                (first..=AHEAD).for_each(|ahead| self.engine.foresee(burst.data(index + ahead)));
+                (first..=AHEAD).for_each(|ahead| self.engine.prefetch(burst.data(index + ahead)));
             }
             let frame = burst.data(index);
             bytes += frame.len() as u64;
@@ -454,7 +472,11 @@ impl Dispatcher {
             Ok(Frame::Host) => {
                 let Some(control) = &mut self.control else { return Owner::Worker(0) };
                 self.stats.host_frames.inc();
-                control.handle_host_frame(now, port, frame, &mut self.tx);
+                if let Some(own) = control.host_mut(port)
+                    && let Err(reason) = own.host.handle_frame(now, frame, &mut self.tx)
+                {
+                    control.drops().count(reason);
+                }
                 Owner::Here
             }
             Err(reason) => self.drop(reason),

@@ -9,28 +9,32 @@ use rxe_proto::Instant;
 use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::mem::Allocator;
 use rxe_proto::transport::{CqError, Engine, EngineConfig};
-use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
+use rxe_proto::wire::{MacAddr, PathMtu, PortId};
+use rxe_service::control::{Control, IpHost};
+use rxe_service::host::ServiceHost;
+use rxe_service::mailbox::mailboxes;
+use rxe_service::seeds::Seeds;
+use rxe_service::{Listen, LocalPort, ServiceFactory};
 
 use super::capture::{self, Capture, Counted};
-use super::control::{Control, ControlPort};
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRing, TxRingEnd};
 use super::idle::Idler;
 use super::injector::{FaultList, MAX_FAULTS, Room};
 use super::lane::TxLane;
 use super::link_watch::{LinkWatch, WatchedPort};
-use super::ports::{LocalPort, PortIdentity, PortsTx, RxPort};
+use super::orders::Orders;
+use super::port_host::PortHost;
+use super::ports::{PortIdentity, PortsTx, RxPort};
+use super::region_files::LostRegions;
 use super::regions::{self, KeyNames};
 use super::run::{Dispatcher, StopFlags, Worker};
-use super::seeds::Seeds;
-use super::services::ServiceHost;
 use super::settings::RuntimeConfig;
 use crate::eal::{
     Clock, Eal, EalError, HugeAllocator, Job, MbufReceiver, MbufRing, MbufSender, Mempool, Port, PortConfig, RxBurst,
     TxStage,
 };
 use crate::host::{Host, HostConfig, HostConfigError};
-use crate::service::{Listen, ServiceFactory};
 use crate::telemetry::{self, Inspector, Monitors, Parts, Snapshot, Telemetry, WorkerCounters};
 
 /// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would reach the
@@ -172,23 +176,23 @@ impl Runtime {
         let mut seeds = Seeds::new(config.seed);
         let (ports, mut queues) = start_ports(&eal, &config, lcores.len())?;
         let hosts = make_hosts(&ports, &config, &factories, &mut seeds)?;
-        for own in &hosts {
-            own.filter.set(own.host.multicast_macs())?;
-        }
+        hosts.iter().try_for_each(PortHost::set_filter)?;
         let ready = ready_line(&hosts, lcores.len(), &factories);
-        let regions = regions::make(&eal, &config.regions, seeds.next())?;
+        let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
         let allocator: Arc<dyn Allocator> = Arc::new(HugeAllocator::new(&eal));
 
-        let (to_control, control_inbox) = mpsc::channel();
+        let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
+        let inspectors = control_mailbox.inspectors();
         let (senders, inboxes): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
-        let local: Arc<[LocalPort]> = hosts.iter().map(ControlPort::local).collect();
+        let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
+        let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
         let identities: Vec<PortIdentity> = local.iter().map(PortIdentity::from).collect();
-        let guid = u64::from_be_bytes(hosts[0].mac.eui64(true));
+        let guid = u64::from_be_bytes(local[0].mac.eui64(true));
         let cm = Cm::new(CmConfig {
             max_connections: config.max_connections,
             max_pending: config.max_pending,
             max_pending_per_peer: config.max_pending_per_peer,
-            ..CmConfig::new(guid, seeds.next())
+            ..CmConfig::new(guid, seeds.next_seed())
         });
         let listens = factories
             .iter()
@@ -201,8 +205,7 @@ impl Runtime {
             hosts,
             cm,
             listens,
-            senders.clone(),
-            control_inbox,
+            control_mailbox,
             config.marking,
             Arc::clone(&control_drops),
             Arc::clone(&control_stats),
@@ -211,7 +214,7 @@ impl Runtime {
             workers: Vec::new(),
             control: control_stats,
             cm: control.cm_stats().clone(),
-            hosts: control.host_stats(),
+            hosts: host_stats,
             control_drops,
         };
 
@@ -221,9 +224,11 @@ impl Runtime {
         let clock = Clock::new(&eal);
         let mut control = Some(control);
         let mut workers = Vec::new();
-        for ((index, &lcore), inbox) in lcores.iter().enumerate().zip(inboxes) {
+        for ((index, &lcore), (mailbox, orders)) in
+            lcores.iter().enumerate().zip(worker_mailboxes.into_iter().zip(inboxes))
+        {
             let mut engine =
-                Engine::new(EngineConfig { worker: index as u8, seed: seeds.next(), ..config.engine.clone() });
+                Engine::new(EngineConfig { worker: index as u8, seed: seeds.next_seed(), ..config.engine.clone() });
             let regions = regions::adopt(&mut engine, &regions)?;
             let counters = WorkerCounters {
                 worker: Arc::default(),
@@ -241,10 +246,9 @@ impl Runtime {
                 Arc::clone(&allocator),
                 regions,
                 Arc::clone(&local),
-                inbox,
-                to_control.clone(),
+                mailbox,
                 counters.services.clone(),
-                seeds.next(),
+                seeds.next_seed(),
             )?;
             let mut own = std::mem::take(&mut queues[index]);
             let pools = ports.iter().map(|port| port.pool().clone()).collect();
@@ -267,6 +271,8 @@ impl Runtime {
                     refusals: places.refusals(&rules, None),
                     services,
                     control: control.take(),
+                    orders: Orders::new(orders),
+                    lost_regions: (index == 0).then(LostRegions::default),
                     tx,
                     capture: None,
                     drops: counters.drops[0].clone(),
@@ -292,7 +298,8 @@ impl Runtime {
         let inspector = Inspector::new(Parts {
             telemetry: telemetry.clone(),
             lcores,
-            workers: senders.clone(),
+            workers: inspectors,
+            orders: senders.clone(),
             local: Arc::clone(&local),
             monitors: Arc::clone(&monitors),
             links: links.states(),
@@ -476,7 +483,7 @@ fn make_hosts(
     config: &RuntimeConfig,
     factories: &[Box<dyn ServiceFactory>],
     seeds: &mut Seeds,
-) -> Result<Vec<ControlPort>, RuntimeError> {
+) -> Result<Vec<PortHost>, RuntimeError> {
     let mut hosts = Vec::new();
     for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
         let mac = station_address(port.mac(), seeds);
@@ -489,7 +496,7 @@ fn make_hosts(
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
             verify_tcp_checksums: !UNFINISHED_CHECKSUMS.contains(&port.info().driver.as_str()),
-            seed: seeds.next(),
+            seed: seeds.next_seed(),
             ..HostConfig::default()
         })
         .map_err(|error| RuntimeError::Host { port: number, error })?;
@@ -500,15 +507,9 @@ fn make_hosts(
                 Listen::Cm { .. } => {}
             }
         }
-        let seed = seeds.next();
-        hosts.push(ControlPort {
-            mac,
-            path_mtu: path_mtu(port.mtu()),
-            filter: port.multicast_filter(),
-            host,
-            gsi_psn: Psn::default(),
-            ip_id: u16::from_le_bytes([seed[0], seed[1]]) | 1,
-        });
+        let seed = seeds.next_seed();
+        let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
+        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id));
     }
     Ok(hosts)
 }
@@ -518,7 +519,7 @@ fn station_address(own: MacAddr, seeds: &mut Seeds) -> MacAddr {
     if own != MacAddr::default() {
         return own;
     }
-    let [a, b, c, d, e, ..] = seeds.next();
+    let [a, b, c, d, e, ..] = seeds.next_seed();
     // 02: locally administered, one station.
     MacAddr([0x02, a, b, c, d, e])
 }
@@ -528,16 +529,17 @@ fn path_mtu(ip_mtu: u16) -> PathMtu {
     PathMtu::at_most(usize::from(ip_mtu.saturating_sub(PACKET_OVERHEAD))).unwrap_or(PathMtu::Mtu256)
 }
 
-fn ready_line(hosts: &[ControlPort], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
+fn ready_line(hosts: &[PortHost], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
     let mut line = String::from("ready");
     for (number, port) in hosts.iter().enumerate() {
-        let addresses: Vec<String> = port.host.addresses().map(|ip| ip.to_string()).collect();
+        let port = port.local_port();
+        let addresses: Vec<String> = port.addresses.iter().map(|ip| ip.to_string()).collect();
         let prefix = if hosts.len() == 1 { String::new() } else { format!("port{number}.") };
         line += &format!(
             " {prefix}mac={} {prefix}addresses={} {prefix}mtu={} {prefix}path_mtu={}",
             port.mac,
             addresses.join(","),
-            port.host.mtu(),
+            port.mtu,
             port.path_mtu.bytes(),
         );
     }

@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::control::Marking;
 use super::idle::IdlePolicy;
 use super::injector::FaultRule;
-use super::regions::RegionNames;
 use crate::host::{Cidr, Route};
 use rxe_proto::transport::EngineConfig;
+use rxe_service::{Marking, RegionNames};
 
 /// One port: its addresses and how to leave its networks.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,8 @@ use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, Sen
 use rxe_proto::wire::{Frame, PathMtu, PortId, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 
-#[path = "../../tests/harness/mod.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../../tests/it/harness/mod.rs"]
 mod harness;
 
 /// Frames that come in together.
@@ -63,7 +64,7 @@ pub enum Work {
     FetchAdd,
 }
 
-/// What a [`World`] does.
+/// What a [`TestEnv`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     pub work: Work,
@@ -94,9 +95,9 @@ impl Program {
     }
 }
 
-/// An initiator and a target. A round is [`request`](World::request), [`respond`](World::respond),
-/// [`complete`](World::complete).
-pub struct World {
+/// An initiator and a target. A round is [`request`](TestEnv::request), [`respond`](TestEnv::respond),
+/// [`complete`](TestEnv::complete).
+pub struct TestEnv {
     program: Program,
     initiator: Node,
     target: Node,
@@ -114,8 +115,8 @@ pub struct World {
 const REGION: usize = 128 << 10;
 const _: () = assert!(REGION.is_multiple_of(64));
 
-impl World {
-    pub fn new(program: Program) -> World {
+impl TestEnv {
+    pub fn new(program: Program) -> TestEnv {
         // A round fits into the window, and queue pairs take turns packet by packet.
         let config = |worker| EngineConfig {
             worker,
@@ -144,20 +145,20 @@ impl World {
         let (there, back) = (Frames::new(room), Frames::new(room));
         let now = Instant::from_nanos(1_000_000);
         let completions = Vec::with_capacity(program.messages);
-        let mut world =
-            World { program, initiator, target, qpns, now, there, back, completions, posted: 0, completed: 0 };
+        let mut env =
+            TestEnv { program, initiator, target, qpns, now, there, back, completions, posted: 0, completed: 0 };
         if program.work == Work::Send {
             for message in 0..program.messages {
-                let (_, qpn) = world.qpns[message % program.qps];
-                let sge = world.target.sge(program.offset(message), program.size);
-                world.target.engine.post_recv(qpn, &RecvWr { wr_id: message as u64, sges: &[sge] }).unwrap();
+                let (_, qpn) = env.qpns[message % program.qps];
+                let sge = env.target.sge(program.offset(message), program.size);
+                env.target.engine.post_recv(qpn, &RecvWr { wr_id: message as u64, sges: &[sge] }).unwrap();
             }
         }
         // Everything that is made on first use is made, and what credits, windows and round trips start from is past.
         for _ in 0..4 {
-            world.round();
+            env.round();
         }
-        world
+        env
     }
 
     pub fn round(&mut self) {
@@ -189,7 +190,7 @@ impl World {
             let sge = self.initiator.sge(offset, self.program.size);
             let wr = SendWr { wr_id: message as u64, op, sges: &[sge], flags: SendFlags::SIGNALED };
             let (qpn, _) = self.qpns[message % self.program.qps];
-            self.initiator.engine.post_send(self.now, qpn, &wr).unwrap();
+            self.initiator.engine.post_send(qpn, &wr).unwrap();
             self.posted += 1;
             if message % BURST == BURST - 1 {
                 self.initiator.engine.transmit(self.now, &mut self.there);

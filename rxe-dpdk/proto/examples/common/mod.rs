@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::net::Ipv4Addr;
 
-use rxe_proto::verbs::{CompletionQueue, Device, Engine, EngineConfig, WorkCompletion};
+use rxe_proto::verbs::{Adapter, CompletionQueue, Engine, EngineConfig, WorkCompletion};
 use rxe_proto::wire::{Frame, Gid, MacAddr, Path, TxFrames, classify};
 use rxe_proto::{Duration, Instant};
 
@@ -30,8 +30,8 @@ impl Link {
     }
 
     /// The device at `end`.
-    pub fn device(&mut self, end: usize) -> Device<'_> {
-        Device::new(&mut self.engines[end], self.now)
+    pub fn device(&mut self, end: usize) -> Adapter<'_> {
+        Adapter::new(&mut self.engines[end], self.now)
     }
 
     /// The address of `end`.

@@ -93,7 +93,7 @@ impl Cm {
     /// # Errors
     ///
     /// [`CmError`]: the connection is gone, is not waiting for this, or the private data is too long.
-    pub fn confirm(&mut self, _now: Instant, conn: ConnId, private_data: &[u8]) -> Result<(), CmError> {
+    pub fn confirm(&mut self, conn: ConnId, private_data: &[u8]) -> Result<(), CmError> {
         let private_data = crate::wire::cm::private_data(private_data).ok_or(CmError::TooLong)?;
         let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
         if connection.state.name() != ConnState::RepReceived {

@@ -27,7 +27,7 @@ impl Cm {
                 return Ok(());
             }
             ConnState::RepReceived => {
-                self.reject(now, conn, RejReason::ConsumerDefined, &[], &[])?;
+                self.reject(conn, RejReason::ConsumerDefined, &[], &[])?;
                 self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
                 return Ok(());
             }

@@ -113,7 +113,7 @@ impl Cm {
     /// # Errors
     ///
     /// [`CmError`]: the connection is gone, not accepted yet, or closing.
-    pub fn established(&mut self, _now: Instant, conn: ConnId) -> Result<(), CmError> {
+    pub fn established(&mut self, conn: ConnId) -> Result<(), CmError> {
         match self.connections.by_id(conn).ok_or(CmError::Unknown)?.state.name() {
             ConnState::RepSent => {
                 // [CM-DATA-IS-RTU]

@@ -15,14 +15,7 @@ impl Cm {
     /// # Errors
     ///
     /// [`CmError`]: the connection is gone, is not waiting for an answer of ours, or something is too long.
-    pub fn reject(
-        &mut self,
-        _now: Instant,
-        conn: ConnId,
-        reason: RejReason,
-        ari: &[u8],
-        private_data: &[u8],
-    ) -> Result<(), CmError> {
+    pub fn reject(&mut self, conn: ConnId, reason: RejReason, ari: &[u8], private_data: &[u8]) -> Result<(), CmError> {
         self.refuse(conn, reason, ari, private_data)?;
         self.stats.rejected.inc();
         Ok(())

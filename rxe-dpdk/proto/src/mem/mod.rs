@@ -24,8 +24,8 @@ mod span;
 
 pub use access::Access;
 pub use keys::{
-    BindError, DeallocPdError, DeregisterError, FastRegionError, InvalidateError, KeyDomain, KeyError, KeyInfo,
-    KeyKind, KeyTable, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+    BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyInfo, KeyKind,
+    KeyTable, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
 pub use memory::{AccessError, AllocError, Allocator, AtomicError, Backing, HeapAllocator, Memory, OutOfBounds};
 pub use region::{MemoryRegion, PdId};

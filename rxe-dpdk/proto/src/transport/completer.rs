@@ -9,7 +9,7 @@ use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome};
 
 use super::common::{Common, Failure};
 use super::context::Context;
-use super::requester::{FOR_EVER, Requester, RnrWait, SendWqe};
+use super::requester::{RNR_RETRY_INFINITE, Requester, RnrWait, SendWqe};
 use super::seq::Seq;
 use super::work::OpTraits;
 use super::{QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
@@ -228,7 +228,7 @@ impl Requester {
         {
             cx.drop(DropReason::PayloadLength);
             // [RC-REQ-BAD-RESPONSE]
-            return Err(self.blame_front(WcStatus::BadRespErr, QpErrorCause::BadResponse));
+            return Err(self.oldest_failed(WcStatus::BadRespErr, QpErrorCause::BadResponse));
         }
         if is_read {
             self.store(common, cx, offset, packet.payload())?;
@@ -261,10 +261,10 @@ impl Requester {
     fn store(&self, common: &Common, cx: &Context, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
         let sges = self.sq.sges(self.sq.head());
         sge::scatter(&cx.keys, common.pd, sges, offset as usize, bytes)
-            .map_err(|_| self.blame_front(WcStatus::LocProtErr, QpErrorCause::LocalKey))
+            .map_err(|_| self.oldest_failed(WcStatus::LocProtErr, QpErrorCause::LocalKey))
     }
 
-    fn blame_front(&self, status: WcStatus, cause: QpErrorCause) -> Failure {
+    fn oldest_failed(&self, status: WcStatus, cause: QpErrorCause) -> Failure {
         Failure { wqe: Some((self.sq.head(), status)), cause }
     }
 
@@ -287,10 +287,10 @@ impl Requester {
         self.restore_retries();
         if self.rnr_retries_left == 0 {
             cx.stats.retry_rnr_exceeded_err.inc();
-            return Err(self.blame(psn, WcStatus::RnrRetryExcErr, QpErrorCause::RnrRetryExceeded));
+            return Err(self.failed_at(psn, WcStatus::RnrRetryExcErr, QpErrorCause::RnrRetryExceeded));
         }
         // [RC-REQ-RNR-COUNT]
-        if self.rnr_retries_left < FOR_EVER {
+        if self.rnr_retries_left < RNR_RETRY_INFINITE {
             self.rnr_retries_left -= 1;
         }
         // [RC-REQ-RNR]
@@ -310,11 +310,11 @@ impl Requester {
             NakCode::RemoteAccess => (WcStatus::RemAccessErr, QpErrorCause::PeerAccess),
             _ => (WcStatus::RemOpErr, QpErrorCause::PeerOperational),
         };
-        Err(self.blame(psn, status, cause))
+        Err(self.failed_at(psn, status, cause))
     }
 
     /// The failure of the work request that `psn` belongs to.
-    fn blame(&self, psn: Seq, status: WcStatus, cause: QpErrorCause) -> Failure {
+    fn failed_at(&self, psn: Seq, status: WcStatus, cause: QpErrorCause) -> Failure {
         let mut number = self.sq.head();
         while self.sq.get(number).is_some_and(|wqe| wqe.end() <= psn) {
             number += 1;
@@ -339,7 +339,7 @@ impl Requester {
         if !again && !matches!(why, Retry::ReadGap) && !self.nak_counted {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();
-                return Err(self.blame_front(WcStatus::RetryExcErr, QpErrorCause::RetryExceeded));
+                return Err(self.oldest_failed(WcStatus::RetryExcErr, QpErrorCause::RetryExceeded));
             }
             self.retries_left -= 1;
             self.nak_counted = true;

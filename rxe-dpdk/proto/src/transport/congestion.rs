@@ -46,7 +46,7 @@ impl Congestion {
 
     /// Whether a notification is owed.
     #[inline]
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn cnp_due(&self) -> bool {
         self.owed
     }
 

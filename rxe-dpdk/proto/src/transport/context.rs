@@ -12,13 +12,13 @@ use crate::wire::{
 use super::ah::AhTable;
 use super::cq::CqTable;
 use super::recv_queue::RecvQueue;
-use super::rotation::Rotations;
 use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
+use super::tx_scheduler::TxScheduler;
 use super::{AsyncEvent, CqId, EngineConfig, Qpn, SrqId, TransportStats, WorkCompletion};
 
 /// How many packets that made queue pairs go to error are remembered until somebody asks.
-const MAX_OFFENDERS: usize = 64;
+const MAX_ERROR_PACKETS: usize = 64;
 
 /// Everything of an [`Engine`](super::Engine) but its queue pairs: handed, beside one queue pair, to whatever works on
 /// that.
@@ -32,9 +32,9 @@ pub(super) struct Context {
     pub(super) timers: TimerHeap,
     pub(super) events: VecDeque<AsyncEvent>,
     /// The last packets that made queue pairs go to error, in words and without remote keys.
-    pub(super) offenders: VecDeque<(Qpn, String)>,
+    pub(super) error_packets: VecDeque<(Qpn, String)>,
     /// Queue pairs that may have something to transmit.
-    pub(super) active: Rotations,
+    pub(super) scheduler: TxScheduler,
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
     pub(super) emitter: Emitter,
@@ -43,11 +43,11 @@ pub(super) struct Context {
 impl Context {
     /// This packet makes a queue pair go to error.
     #[cold]
-    pub(super) fn blame(&mut self, qpn: Qpn, packet: &RocePacket<'_>) {
-        if self.offenders.len() == MAX_OFFENDERS {
-            self.offenders.pop_front();
+    pub(super) fn record_error_packet(&mut self, qpn: Qpn, packet: &RocePacket<'_>) {
+        if self.error_packets.len() == MAX_ERROR_PACKETS {
+            self.error_packets.pop_front();
         }
-        self.offenders.push_back((qpn, packet.without_rkeys().to_string()));
+        self.error_packets.push_back((qpn, packet.without_rkeys().to_string()));
     }
 
     /// Counts a dropped packet.
@@ -69,7 +69,7 @@ impl Context {
     /// Makes sure that `rq` holds a receive, if there is one: a queue pair with a shared receive queue takes its next one
     /// from there when it needs it.
     #[inline]
-    pub(super) fn supply(&mut self, srq: Option<SrqId>, rq: &mut RecvQueue) -> bool {
+    pub(super) fn ensure_recv_wqe(&mut self, srq: Option<SrqId>, rq: &mut RecvQueue) -> bool {
         if rq.front().is_some() {
             return true;
         }
@@ -153,13 +153,13 @@ impl Emitter {
     }
 }
 
-/// The outcome of a queue pair's turn to transmit.
+/// Why a queue pair stopped transmitting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
+pub(super) enum TxOutcome {
     /// Nothing more to send until something happens.
-    Idle,
-    /// The quantum is used up; there is more.
-    More,
-    /// The port takes no more now.
-    Refused,
+    Done,
+    /// The quantum is used up; there is more to send.
+    Quantum,
+    /// The port takes no more packets now.
+    Backpressure,
 }

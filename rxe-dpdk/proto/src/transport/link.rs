@@ -45,7 +45,7 @@ impl Link {
     }
 
     /// The peer turned out to be of this type, with this path MTU.
-    pub(super) fn settle(&mut self, qp_type: QpType, path_mtu: PathMtu) {
+    pub(super) fn set_type_and_mtu(&mut self, qp_type: QpType, path_mtu: PathMtu) {
         self.transport = qp_type.transport();
         self.path_mtu = path_mtu;
     }

@@ -21,7 +21,6 @@ mod qp;
 mod recv_queue;
 mod requester;
 mod responder;
-mod rotation;
 mod seq;
 mod sge;
 mod srq;
@@ -29,6 +28,7 @@ mod state;
 mod stats;
 mod table;
 mod timer;
+mod tx_scheduler;
 mod wait;
 pub mod work;
 

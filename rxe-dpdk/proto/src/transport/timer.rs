@@ -37,7 +37,7 @@ impl TimerHeap {
         let Some(&place) = self.place.get(slot as usize) else { return };
         if place == ABSENT {
             self.heap.push((at, slot));
-            self.settle(self.heap.len() - 1);
+            self.sift(self.heap.len() - 1);
         } else if at < self.heap[place as usize].0 {
             self.set(slot, at);
         }
@@ -47,7 +47,7 @@ impl TimerHeap {
     pub(super) fn set(&mut self, slot: u32, at: Instant) {
         if let Some(&place) = self.place.get(slot as usize).filter(|&&place| place != ABSENT) {
             self.heap[place as usize].0 = at;
-            self.settle(place as usize);
+            self.sift(place as usize);
         }
     }
 
@@ -57,12 +57,12 @@ impl TimerHeap {
         let at = std::mem::replace(place, ABSENT) as usize;
         self.heap.swap_remove(at);
         if at < self.heap.len() {
-            self.settle(at);
+            self.sift(at);
         }
     }
 
     /// Moves the entry at `at` up or down to where it belongs and records the places of all it passes.
-    fn settle(&mut self, mut at: usize) {
+    fn sift(&mut self, mut at: usize) {
         while at > 0 {
             let parent = (at - 1) / 2;
             if self.heap[parent].0 <= self.heap[at].0 {

@@ -1,80 +1,10 @@
-//! Completion queues and work completions.
+//! Work completions.
 
 use std::fmt;
 
-use crate::transport::{CqError, WcStatus, WorkCompletion};
+use crate::transport::{WcStatus, WorkCompletion};
 
-use super::{CompletionQueue, Device};
-
-impl Device<'_> {
-    /// Makes a completion queue for `depth` completions (`ibv_create_cq`).
-    ///
-    /// Make it as deep as all work requests that may complete to it: a queue pair that finds it full goes to ERROR.
-    ///
-    /// # Errors
-    /// [`CqError::TooMany`], [`CqError::Depth`].
-    #[inline]
-    pub fn create_cq(&mut self, depth: usize) -> Result<CompletionQueue, CqError> {
-        self.engine.create_cq(depth).map(CompletionQueue)
-    }
-
-    /// Changes the depth of a completion queue (`ibv_resize_cq`).
-    ///
-    /// # Errors
-    /// [`CqError::Occupied`] when more completions wait than `depth`; [`CqError::Depth`], [`CqError::Unknown`].
-    #[inline]
-    pub fn resize_cq(&mut self, cq: CompletionQueue, depth: usize) -> Result<(), CqError> {
-        self.engine.resize_cq(cq.0, depth)
-    }
-
-    /// Removes a completion queue, with the completions in it (`ibv_destroy_cq`).
-    ///
-    /// # Errors
-    /// [`CqError::InUse`] while queue pairs complete to it, [`CqError::Unknown`].
-    #[inline]
-    pub fn destroy_cq(&mut self, cq: CompletionQueue) -> Result<(), CqError> {
-        self.engine.destroy_cq(cq.0)
-    }
-
-    /// Moves up to `max` completions, the oldest first, to the end of `out` (`ibv_poll_cq`). Returns how many: 0 also
-    /// for a queue that is not there. Allocates only when `out` has no room.
-    #[inline]
-    pub fn poll_cq(&mut self, cq: CompletionQueue, out: &mut Vec<WorkCompletion>, max: usize) -> usize {
-        self.engine.poll_cq(cq.0, out, max)
-    }
-
-    /// Takes the oldest completion (`ibv_poll_cq` with one entry).
-    #[inline]
-    pub fn poll_cq_one(&mut self, cq: CompletionQueue) -> Option<WorkCompletion> {
-        self.engine.poll_cq_one(cq.0)
-    }
-
-    /// A completion queue that holds completions; another one with each call, if there are several. For owners of many
-    /// queues; libibverbs has no such call.
-    #[inline]
-    pub fn poll_ready(&mut self) -> Option<CompletionQueue> {
-        self.engine.poll_ready().map(CompletionQueue)
-    }
-
-    /// Asks for word of the next completion in a queue, once (`ibv_req_notify_cq`):
-    /// [`get_cq_event`](Self::get_cq_event) names the queue then. With `solicited_only`, only receives whose sender asked for it, and failures, count.
-    ///
-    /// Completions that are in the queue already give no word. So ask first, then poll the queue empty, then wait.
-    ///
-    /// # Errors
-    /// [`CqError::Unknown`].
-    #[inline]
-    pub fn req_notify_cq(&mut self, cq: CompletionQueue, solicited_only: bool) -> Result<(), CqError> {
-        self.engine.request_notify(cq.0, solicited_only)
-    }
-
-    /// Takes the oldest word of a completion (`ibv_get_cq_event`, which waits for one where this returns `None`). There
-    /// is nothing to acknowledge.
-    #[inline]
-    pub fn get_cq_event(&mut self) -> Option<CompletionQueue> {
-        self.engine.poll_cq_event().map(CompletionQueue)
-    }
-}
+use super::AnyQueuePair;
 
 macro_rules! statuses {
     ($($status:ident: $constant:literal, $name:literal;)*) => {
@@ -83,8 +13,8 @@ macro_rules! statuses {
             /// Every status.
             pub const ALL: &'static [WcStatus] = &[$(WcStatus::$status,)*];
 
-            /// In words, for users: those that `ibv_wc_status_str` returns, as printed by libibverbs 44.0, so that
-            /// messages can be searched for.
+            /// The text that `ibv_wc_status_str` returns, as printed by libibverbs 44.0, so that users can search for
+            /// it.
             pub const fn name(self) -> &'static str {
                 match self { $(WcStatus::$status => $name,)* }
             }
@@ -121,11 +51,17 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// So that a failed completion can be passed on with `?`; see [`WorkCompletion::success`].
+/// Lets `?` propagate a failed completion; see [`WorkCompletion::success`].
 impl std::error::Error for WcStatus {}
 
 /// What the verbs add.
 impl WorkCompletion {
+    /// The queue pair that it is of.
+    #[inline]
+    pub const fn qp(&self) -> AnyQueuePair {
+        AnyQueuePair::of(self.qpn)
+    }
+
     /// The completion itself when the work request succeeded.
     ///
     /// # Errors

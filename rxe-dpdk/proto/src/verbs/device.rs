@@ -1,31 +1,33 @@
-//! The device: an engine, for the time of one turn.
+//! The device: an engine, for one iteration of the owner's loop.
 
 use std::fmt;
 
 use crate::mem::DeallocPdError;
 use crate::time::Instant;
-use crate::transport::{AhError, AsyncEvent, Engine, EngineConfig, SrqError};
+use crate::transport::{AhError, Engine, EngineConfig, SrqError};
 use crate::wire::Path;
 
-use super::{AddressHandle, ProtectionDomain, SharedReceiveQueue, SrqInitAttr};
+use super::{AddressHandle, DeviceHooks, ProtectionDomain, SharedReceiveQueue, SrqInitAttr};
 
 /// The verbs of one [`Engine`] (`ibv_context`), at one point in time.
 ///
-/// It borrows the engine and adds what time it is, so it is made anew for each turn of the owner's loop; making it
-/// costs nothing. Between turns the owner moves packets: [`Engine::receive`], [`Engine::transmit`] and
-/// [`Engine::handle_timeout`] are no verbs.
+/// This is what programs use. They get it from a runtime, which attaches its [accounting](DeviceHooks) below; a program
+/// that owns the engine itself makes an [`Adapter`](super::Adapter), which is a device with completion queues and events.
+/// It lives for one call or one iteration of a loop; making it costs nothing.
 ///
-/// Every method is one call of the engine. None blocks, sends a packet, takes a lock or looks at a clock.
+/// Every method is one call of the engine. None blocks, sends a packet, takes a lock or reads a clock.
 pub struct Device<'e> {
     pub(super) engine: &'e mut Engine,
     pub(super) now: Instant,
+    pub(super) hooks: Option<&'e mut dyn DeviceHooks>,
 }
 
 impl<'e> Device<'e> {
-    /// The verbs of `engine` at `now`, which must not be before the `now` of an earlier call.
+    /// The verbs of `engine` at `now`, with a runtime's accounting below. `now` must not be before the `now` of an earlier
+    /// call.
     #[inline]
-    pub fn new(engine: &'e mut Engine, now: Instant) -> Device<'e> {
-        Device { engine, now }
+    pub fn with_hooks(engine: &'e mut Engine, now: Instant, hooks: &'e mut dyn DeviceHooks) -> Device<'e> {
+        Device { engine, now, hooks: Some(hooks) }
     }
 
     /// The time it was made for.
@@ -40,20 +42,13 @@ impl<'e> Device<'e> {
         self.engine
     }
 
-    /// The engine, to be changed. Objects that it makes and those that the verbs make are the same: see the `From`
-    /// conversions of the handles, and [`find_qp`](Device::find_qp).
-    #[inline]
-    pub fn engine_mut(&mut self) -> &mut Engine {
-        self.engine
-    }
-
-    /// What the device can hold at most (`ibv_query_device`).
+    /// The limits of the device (`ibv_query_device`).
     #[inline]
     pub fn query_device(&self) -> &EngineConfig {
         self.engine.config()
     }
 
-    /// Makes a protection domain (`ibv_alloc_pd`).
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     #[inline]
     pub fn alloc_pd(&mut self) -> ProtectionDomain {
         ProtectionDomain(self.engine.keys_mut().alloc_pd())
@@ -62,23 +57,30 @@ impl<'e> Device<'e> {
     /// Frees a protection domain (`ibv_dealloc_pd`).
     ///
     /// # Errors
-    /// [`DeallocPdError::InUse`] while anything is in it, [`DeallocPdError::Unknown`].
+    /// [`DeallocPdError::InUse`] while it holds any object, [`DeallocPdError::Unknown`].
     #[inline]
     pub fn dealloc_pd(&mut self, pd: ProtectionDomain) -> Result<(), DeallocPdError> {
         self.engine.keys_mut().dealloc_pd(pd.0)
     }
 
-    /// Makes a shared receive queue in `pd` (`ibv_create_srq`).
+    /// Creates a shared receive queue in `pd` (`ibv_create_srq`).
     ///
     /// # Errors
     /// [`SrqError::TooMany`], [`SrqError::Limit`], [`SrqError::UnknownPd`].
-    #[inline]
     pub fn create_srq(&mut self, pd: ProtectionDomain, attr: SrqInitAttr) -> Result<SharedReceiveQueue, SrqError> {
-        self.engine.create_srq(&attr.init(pd)).map(SharedReceiveQueue)
+        let init = attr.init(pd);
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_create_srq(self.engine, &init)?;
+        }
+        let srq = self.engine.create_srq(&init)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.srq_created(srq, &init);
+        }
+        Ok(SharedReceiveQueue(srq))
     }
 
-    /// Asks for [`AsyncEvent::SrqLimitReached`], once, when fewer than `limit` receives are left: at once if that is so
-    /// already. 0 asks for nothing (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
+    /// Arms [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached): it is delivered once, when fewer than
+    /// `limit` receives are left, or at once if that is so already. 0 disarms it (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
     ///
     /// # Errors
     /// [`SrqError::Limit`] when the queue never holds so many, [`SrqError::Unknown`].
@@ -87,7 +89,7 @@ impl<'e> Device<'e> {
         self.engine.modify_srq(srq.0, limit)
     }
 
-    /// How many receives wait in a shared receive queue.
+    /// Receives that wait in a shared receive queue.
     ///
     /// # Errors
     /// [`SrqError::Unknown`].
@@ -96,39 +98,37 @@ impl<'e> Device<'e> {
         self.engine.srq_len(srq.0).ok_or(SrqError::Unknown)
     }
 
-    /// Removes a shared receive queue, with the receives in it (`ibv_destroy_srq`).
+    /// Destroys a shared receive queue, with the receives in it (`ibv_destroy_srq`).
     ///
     /// # Errors
     /// [`SrqError::InUse`] while queue pairs use it, [`SrqError::Unknown`].
-    #[inline]
     pub fn destroy_srq(&mut self, srq: SharedReceiveQueue) -> Result<(), SrqError> {
-        self.engine.destroy_srq(srq.0)
+        self.engine.destroy_srq(srq.0)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.srq_destroyed(srq.0);
+        }
+        Ok(())
     }
 
-    /// Makes an address handle: queue pairs in `pd` can send datagrams along `path` (`ibv_create_ah`). For a multicast
+    /// Creates an address handle: queue pairs in `pd` can send datagrams along `path` (`ibv_create_ah`). For a multicast
     /// group, `path.dst` is the group and `path.dst_mac` its Ethernet address.
     ///
     /// # Errors
-    /// [`AhError::TooMany`], [`AhError::UnknownPd`].
-    #[inline]
+    /// [`AhError::TooMany`], [`AhError::UnknownPd`]; [`AhError::UnknownPort`] where a runtime knows the ports.
     pub fn create_ah(&mut self, pd: ProtectionDomain, path: &Path) -> Result<AddressHandle, AhError> {
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_create_ah(path)?;
+        }
         self.engine.create_ah(pd.0, path).map(AddressHandle)
     }
 
-    /// Removes an address handle (`ibv_destroy_ah`). Datagrams that were posted with it and are not sent yet fail.
+    /// Destroys an address handle (`ibv_destroy_ah`). Datagrams that were posted with it and are not sent yet fail.
     ///
     /// # Errors
     /// [`AhError::Unknown`].
     #[inline]
     pub fn destroy_ah(&mut self, ah: AddressHandle) -> Result<(), AhError> {
         self.engine.destroy_ah(ah.0)
-    }
-
-    /// Takes the oldest event of the device (`ibv_get_async_event`, which waits for one where this returns `None`).
-    /// There is nothing to acknowledge.
-    #[inline]
-    pub fn get_async_event(&mut self) -> Option<AsyncEvent> {
-        self.engine.poll_event()
     }
 }
 

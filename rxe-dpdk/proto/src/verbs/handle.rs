@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::mem::PdId;
-use crate::transport::{AhId, CqId, QpType, Qpn, SrqId};
+use crate::transport::{AhId, CqId, QpError, QpType, Qpn, SrqId};
 
-use super::TransportService;
+use super::{Any, Device, QpService, TransportService};
 
 macro_rules! handles {
     ($($(#[$meta:meta])* $name:ident($id:ident),)*) => {$(
@@ -15,7 +15,7 @@ macro_rules! handles {
         pub struct $name(pub(super) $id);
 
         impl $name {
-            /// The number under which the engine and its events know it.
+            /// Its number in the engine and in events.
             #[inline]
             pub const fn id(self) -> $id {
                 self.0
@@ -23,8 +23,8 @@ macro_rules! handles {
         }
 
         impl From<$id> for $name {
-            /// The handle of an object that was made elsewhere, by the engine's own calls. Not checked: a verb that
-            /// gets the handle of an object that is not there refuses it.
+            /// The handle of an object that was created by the engine's own calls. Not checked: a verb that gets the
+            /// handle of an object that does not exist refuses it.
             #[inline]
             fn from(id: $id) -> $name {
                 $name(id)
@@ -34,38 +34,46 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A protection domain (`ibv_pd`): what is in one reaches what is in the same one and nothing else.
+    /// A protection domain (`ibv_pd`): queue pairs reach regions of their own domain and no others.
     ///
     /// From [`Device::alloc_pd`](super::Device::alloc_pd), until [`Device::dealloc_pd`](super::Device::dealloc_pd).
     ProtectionDomain(PdId),
     /// A completion queue (`ibv_cq`): where work requests report how they ended.
     ///
-    /// From [`Device::create_cq`](super::Device::create_cq), until [`Device::destroy_cq`](super::Device::destroy_cq).
+    /// From [`Adapter::create_cq`](super::Adapter::create_cq), until
+    /// [`Adapter::destroy_cq`](super::Adapter::destroy_cq), or from the runtime that polls it.
     CompletionQueue(CqId),
     /// A shared receive queue (`ibv_srq`): receives for whichever of its queue pairs needs one.
     ///
     /// From [`Device::create_srq`](super::Device::create_srq), until
     /// [`Device::destroy_srq`](super::Device::destroy_srq).
     SharedReceiveQueue(SrqId),
-    /// An address handle (`ibv_ah`): where a datagram goes, all headers made ahead.
+    /// An address handle (`ibv_ah`): the destination of a datagram, with its headers prepared.
     ///
     /// From [`Device::create_ah`](super::Device::create_ah), until [`Device::destroy_ah`](super::Device::destroy_ah).
     AddressHandle(AhId),
 }
 
-/// A queue pair (`ibv_qp`) of transport service `T`: [`Rc`](super::Rc), [`Uc`](super::Uc) or [`Ud`](super::Ud).
+/// A queue pair (`ibv_qp`) of transport service `T`: [`Rc`](super::Rc), [`Uc`](super::Uc) or [`Ud`](super::Ud), or
+/// [`Any`] where the service is known at run time only.
 ///
 /// From [`Device::create_qp`](super::Device::create_qp), until [`Device::destroy_qp`](super::Device::destroy_qp). The
-/// type carries the service, which never changes. It does not carry the state, which does, also without the owner's
-/// doing: a peer or a timer can take the queue pair to ERROR between any two calls. Ask
-/// [`Device::query_qp`](super::Device::query_qp) for it.
+/// type carries the service, which does not change ([`Device::detect_peer_type`](super::Device::detect_peer_type) and
+/// [`Device::set_qp_type`](super::Device::set_qp_type) return a handle of another type). It does not carry the state,
+/// which a peer or a timer can change between any two calls: see [`Device::query_qp`](super::Device::query_qp).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueuePair<T: TransportService> {
+pub struct QueuePair<T: QpService> {
     qpn: Qpn,
     service: PhantomData<T>,
 }
 
-impl<T: TransportService> QueuePair<T> {
+/// A queue pair whose transport service is known at run time only: that of a peer that does not announce its type, or the
+/// one that a completion or event names.
+///
+/// It takes receives, transitions and queries as typed handles do, and [untyped work requests](super::AnyWorkRequest).
+pub type AnyQueuePair = QueuePair<Any>;
+
+impl<T: QpService> QueuePair<T> {
     /// `qpn` must be of a queue pair of service `T`, or of none.
     pub(super) const fn of(qpn: Qpn) -> QueuePair<T> {
         QueuePair { qpn, service: PhantomData }
@@ -76,7 +84,9 @@ impl<T: TransportService> QueuePair<T> {
     pub const fn qpn(self) -> Qpn {
         self.qpn
     }
+}
 
+impl<T: TransportService> QueuePair<T> {
     /// Its transport service as a value.
     #[inline]
     pub const fn qp_type(self) -> QpType {
@@ -84,8 +94,35 @@ impl<T: TransportService> QueuePair<T> {
     }
 }
 
-impl<T: TransportService> fmt::Debug for QueuePair<T> {
+impl AnyQueuePair {
+    /// The typed handle, if the queue pair is of service `T`.
+    ///
+    /// # Errors
+    /// [`QpError::WrongType`] when it is not, [`QpError::Unknown`].
+    #[inline]
+    pub fn downcast<T: TransportService>(self, dev: &Device<'_>) -> Result<QueuePair<T>, QpError> {
+        dev.find_qp(self.qpn)
+    }
+}
+
+impl<T: TransportService> From<QueuePair<T>> for AnyQueuePair {
+    #[inline]
+    fn from(qp: QueuePair<T>) -> AnyQueuePair {
+        QueuePair::of(qp.qpn)
+    }
+}
+
+impl From<Qpn> for AnyQueuePair {
+    /// The queue pair with this number. Not checked: a verb that gets the handle of an object that does not exist refuses
+    /// it.
+    #[inline]
+    fn from(qpn: Qpn) -> AnyQueuePair {
+        QueuePair::of(qpn)
+    }
+}
+
+impl<T: QpService> fmt::Debug for QueuePair<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QueuePair<{}>({})", T::QP_TYPE, self.qpn)
+        write!(f, "QueuePair<{}>({})", T::NAME, self.qpn)
     }
 }

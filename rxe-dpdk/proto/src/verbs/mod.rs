@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! Device ── ProtectionDomain ─┬─ MemoryRegion
-//!   │                         ├─ MemoryWindow, FastRegion (keys whose bytes change)
-//!   │                         ├─ AddressHandle         (where datagrams go)
+//!   │                         ├─ MemoryWindow, FastRegMr (keys whose bytes change)
+//!   │                         ├─ AddressHandle         (destinations of datagrams)
 //!   │                         ├─ SharedReceiveQueue    (receives for several queue pairs)
 //!   │                         └─ QueuePair<Rc | Uc | Ud>
-//!   └─ CompletionQueue ──────────┘                     (where work requests end)
+//!   └─ CompletionQueue ──────────┘                     (results of work requests)
 //! ```
 //!
 //! Three rules explain the rest:
@@ -17,11 +17,19 @@
 //!   is destroyed. A handle whose object is gone gets a typed error. [`MemoryRegion`] is the one that owns something:
 //!   it keeps its bytes alive, though not its key. A handle means nothing to another device; there it may name another
 //!   object.
-//! * **Nothing blocks and nothing is sent behind your back.** A verb notes what is wanted. Packets move when the owner
-//!   of the [`Engine`] moves them, see [below](#who-moves-the-packets).
+//! * **Nothing blocks and no packet is sent by a verb.** A verb records the request. Packets move when the owner of the
+//!   [`Engine`] moves them, see [below](#who-moves-the-packets).
 //!
 //! The transport service of a queue pair is part of its type, so that a READ on a datagram queue pair does not compile:
-//! see [`WorkRequest`].
+//! see [`WorkRequest`]. Where the service is known at run time only, there is [`AnyQueuePair`].
+//!
+//! # Which device
+//!
+//! | your program | its device |
+//! |---|---|
+//! | is called by a runtime, such as a service of rxe-dpdk | [`Device`], from the runtime. The runtime owns the completion queues and delivers completions and events. |
+//! | owns an [`Engine`] and moves its packets | [`Adapter`]: a [`Device`] with completion queues and events. |
+//! | is a runtime | [`Device::with_hooks`], with its accounting as [`DeviceHooks`]. |
 //!
 //! # Names
 //!
@@ -31,19 +39,20 @@
 //! | `ibv_alloc_pd`, `ibv_dealloc_pd` | [`Device::alloc_pd`], [`Device::dealloc_pd`] |
 //! | `ibv_reg_mr`, `ibv_reg_mr_iova`, `ibv_dereg_mr` | [`Device::reg_mr`], [`Device::reg_mr_iova`], [`Device::dereg_mr`] |
 //! | `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_inc_rkey`, `ibv_bind_mw` | [`Device::alloc_mw`], [`Device::dealloc_mw`], [`Device::renew_mw`], [`WorkRequest::bind_mw`] |
-//! | (kernel) `ib_alloc_mr`, `ib_map_mr_sg`, `IB_WR_REG_MR` | [`Device::alloc_fast_region`], [`Device::map_fast_region`], [`WorkRequest::fast_register`] |
-//! | `ibv_create_cq`, `ibv_resize_cq`, `ibv_destroy_cq` | [`Device::create_cq`], [`Device::resize_cq`], [`Device::destroy_cq`] |
-//! | `ibv_poll_cq`, `ibv_req_notify_cq`, `ibv_get_cq_event` | [`Device::poll_cq`], [`Device::req_notify_cq`], [`Device::get_cq_event`] |
+//! | (kernel) `ib_alloc_mr`, `ib_map_mr_sg`, `IB_WR_REG_MR` | [`Device::alloc_fast_reg_mr`], [`Device::map_fast_reg_mr`], [`WorkRequest::fast_reg_mr`] |
+//! | `ibv_create_cq`, `ibv_resize_cq`, `ibv_destroy_cq` | [`Adapter::create_cq`], [`Adapter::resize_cq`], [`Adapter::destroy_cq`] |
+//! | `ibv_poll_cq`, `ibv_req_notify_cq`, `ibv_get_cq_event` | [`Adapter::poll_cq`], [`Adapter::req_notify_cq`], [`Adapter::get_cq_event`] |
 //! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_destroy_qp` | [`Device::create_qp`], [`Device::modify_qp`], [`Device::query_qp`], [`Device::destroy_qp`] |
+//! | `rdma_create_qp` | [`Device::create_qp_in_init`] |
 //! | `ibv_create_srq`, `ibv_modify_srq`, `ibv_query_srq`, `ibv_destroy_srq` | [`Device::create_srq`], [`Device::modify_srq`], [`Device::query_srq`], [`Device::destroy_srq`] |
 //! | `ibv_create_ah`, `ibv_destroy_ah`, `ibv_grh` | [`Device::create_ah`], [`Device::destroy_ah`], [`Grh`] |
 //! | `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv` | [`Device::post_send`], [`Device::post_recv`], [`Device::post_srq_recv`] |
 //! | `ibv_send_wr`, `ibv_recv_wr`, `ibv_sge` | [`WorkRequest`], [`RecvWr`], [`Sge`] |
 //! | `ibv_wc`, `ibv_wc_status`, `ibv_wc_status_str`, `ibv_wc_opcode` | [`WorkCompletion`], [`WcStatus`], [`WcStatus::name`], [`WcOpcode`] |
 //! | `ibv_attach_mcast`, `ibv_detach_mcast` | [`Device::attach_mcast`], [`Device::detach_mcast`] |
-//! | `ibv_get_async_event`, `ibv_async_event` | [`Device::get_async_event`], [`AsyncEvent`] |
+//! | `ibv_get_async_event`, `ibv_async_event` | [`Adapter::get_async_event`], [`AsyncEvent`] |
 //!
-//! [`SendWr`] and [`SendOp`] are the untyped forms that the engine itself takes.
+//! [`SendWr`] and [`SendOp`] are the untyped forms that the [`Engine`] takes.
 //!
 //! # The life of a queue pair
 //!
@@ -54,22 +63,22 @@
 //!          any state: to_error ──> ERROR (all work completes as flushed), to_reset ──> RESET
 //! ```
 //!
-//! IBTA: "QP/EE context states". A queue pair that fails goes to ERROR without being asked, and
-//! [`AsyncEvent::QpError`] says why; on [`Uc`] and [`Ud`] a failed send takes it to SQE only, from where
-//! [`Transition::resume`] leads back. [`QueuePair::connect`] goes from RESET to RTS in one call. This program connects
-//! two queue pairs of one device with each other:
+//! IBTA: "QP/EE context states". A queue pair that fails goes to ERROR, and [`AsyncEvent::QpError`] gives the cause; on
+//! [`Uc`] and [`Ud`] a failed send takes it to SQE only, from where [`Transition::resume`] leads back.
+//! [`QueuePair::connect`] goes from RESET to RTS in one call. This program connects two queue pairs of one device with each
+//! other:
 //!
 //! ```
 //! use rxe_proto::Instant;
 //! use rxe_proto::verbs::{
-//!     Access, Device, Engine, EngineConfig, Memory, QpInitAttr, QueuePair, Rc, RecvWr, RtrAttr, RtsAttr, WcStatus,
+//!     Access, Adapter, Engine, EngineConfig, Memory, QpInitAttr, QueuePair, Rc, RecvWr, RtrAttr, RtsAttr, WcStatus,
 //!     WorkRequest,
 //! };
 //! use rxe_proto::wire::{Frame, Gid, MacAddr, Path, TxFrames, classify};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut engine = Engine::new(EngineConfig { seed: [7; 32], ..EngineConfig::default() });
-//! let mut dev = Device::new(&mut engine, Instant::ZERO);
+//! let mut dev = Adapter::new(&mut engine, Instant::ZERO);
 //! let pd = dev.alloc_pd();
 //! let cq = dev.create_cq(64)?;
 //! let attr = QpInitAttr::new(cq);
@@ -88,7 +97,7 @@
 //! dev.post_recv(two, RecvWr { wr_id: 2, sges: &[mr.sge(2048..)?] })?;
 //! dev.post_send(one, WorkRequest::send(&[mr.sge(0..5)?]).wr_id(1).signaled())?;
 //!
-//! // The owner's part: write what is owed, and hand each frame to the engine that it is for.
+//! // The owner's part: write the packets that are due, and give each frame to the engine of its destination.
 //! let (now, mut tx) = (Instant::ZERO, TxFrames::default());
 //! while engine.transmit(now, &mut tx) > 0 {
 //!     for (port, frame) in tx.frames.drain(..) {
@@ -98,7 +107,7 @@
 //!     }
 //! }
 //!
-//! let mut dev = Device::new(&mut engine, now);
+//! let mut dev = Adapter::new(&mut engine, now);
 //! let received = dev.poll_cq_one(cq).ok_or("nothing was received")?.success()?;
 //! assert_eq!((received.wr_id, received.byte_len), (2, 5));
 //! let sent = dev.poll_cq_one(cq).ok_or("nothing was sent")?;
@@ -107,16 +116,15 @@
 //! # }
 //! ```
 //!
-//! Two real ends tell each other their addresses, queue pair numbers and first PSNs before they connect. The connection
-//! manager ([`cm`](crate::cm)) does that for programs that use librdmacm; others use a TCP connection.
+//! Two real ends exchange their addresses, queue pair numbers and first PSNs before they connect. The connection manager
+//! ([`cm`](crate::cm)) does that for programs that use librdmacm; others use a TCP connection.
 //!
 //! # Who moves the packets
 //!
-//! The owner of the engine, as in the middle of the program above: [`Engine::receive`] for each packet that came,
+//! The owner of the engine, as in the middle of the program above: [`Engine::receive`] for each received packet,
 //! [`Engine::transmit`] after each burst and after posting, [`Engine::handle_timeout`] when [`Engine::next_timeout`]
-//! has come (lost packets are sent again only then). In rxe-dpdk that is the worker; a service there is called with its
-//! completions and events, and must leave [`Device::poll_ready`], [`Device::get_cq_event`] and
-//! [`Device::get_async_event`] to the worker.
+//! has come (lost packets are retransmitted only then). In rxe-dpdk that is the worker, which calls a service with its
+//! completions and events.
 //!
 //! # Memory
 //!
@@ -129,7 +137,7 @@
 //! # fn publish(dev: &mut Device<'_>, pd: ProtectionDomain) -> Result<RemoteAddr, Box<dyn std::error::Error>> {
 //! let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
 //! let mr = dev.reg_mr(pd, Memory::heap(1 << 20), access)?;
-//! // Address and key, to be told to the peer, who can reach the bytes from 4096 on.
+//! // Address and key for the peer, which can reach the bytes from 4096 on.
 //! let there = mr.remote(4096)?;
 //! # Ok(there)
 //! # }
@@ -137,31 +145,31 @@
 //!
 //! # Completions
 //!
-//! A receive completes when its message has come, a send queue work request when it is done and was
+//! A receive completes when its message has arrived, a send queue work request when it is done and was
 //! [`signaled`](WorkRequest::signaled), or failed. When [`WorkCompletion::status`] is not `Success`, only `wr_id`,
-//! `qpn` and `status` mean anything. A work request occupies its place in the queue until it, or a later one of the same send
+//! `qpn` and `status` are valid. A work request occupies its place in the queue until it, or a later one of the same send
 //! queue, has completed; its buffers belong to the device as long.
 //!
-//! Who does not want to poll asks for word of the next completion. In this order none is missed:
+//! To avoid polling, arm a notification. In this order none is missed:
 //!
 //! ```
 //! # use rxe_proto::verbs::*;
-//! # fn serve(dev: &mut Device<'_>, cq: CompletionQueue, handle: fn(WorkCompletion)) -> Result<(), CqError> {
+//! # fn serve(dev: &mut Adapter<'_>, cq: CompletionQueue, handle: fn(WorkCompletion)) -> Result<(), CqError> {
 //! dev.req_notify_cq(cq, false)?;
 //! while let Some(wc) = dev.poll_cq_one(cq) {
 //!     handle(wc);
 //! }
-//! // From now on `get_cq_event` tells of the next one.
+//! // `get_cq_event` reports the next one.
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Datagrams
 //!
-//! A [`Ud`] queue pair has no peer. Each message is one packet, at most the path MTU, and goes where its
-//! [`AddressHandle`] leads, to a queue pair number, with the queue key that the receiver wants. It may be lost, and
-//! nobody is told. A received datagram stands behind a [`Grh`], [`Grh::LEN`] bytes, in the buffers of the receive; with
-//! that and [`WorkCompletion::src_qpn`] the sender can be answered:
+//! A [`Ud`] queue pair has no peer. Each message is one packet, at most the path MTU, and goes to the address of its
+//! [`AddressHandle`], to a queue pair number, with the queue key that the receiver requires. It may be lost without
+//! notice. A received datagram stands behind a [`Grh`], [`Grh::LEN`] bytes, in the buffers of the receive; with that and
+//! [`WorkCompletion::src_qpn`] the sender can be answered:
 //!
 //! ```
 //! # use rxe_proto::verbs::*;
@@ -199,10 +207,10 @@
 //!
 //! # Shared receive queues
 //!
-//! Queue pairs made with [`QpInitAttr::srq`] have no receive queue of their own. They take a receive from the shared
-//! one when a message needs it, so that many connections get by with few buffers. [`Device::modify_srq`] asks for
-//! [`AsyncEvent::SrqLimitReached`], once, when they run low. A queue pair that died has given back nothing that it
-//! took: [`AsyncEvent::LastWqeReached`] says that it takes no more.
+//! Queue pairs created with [`QpInitAttr::srq`] have no receive queue of their own. They take a receive from the shared
+//! one when a message needs it, so that many connections share few buffers. [`Device::modify_srq`] arms
+//! [`AsyncEvent::SrqLimitReached`], which is delivered once when they run low. A queue pair in error keeps the receives that
+//! it took: [`AsyncEvent::LastWqeReached`] reports that it takes no more.
 //!
 //! ```
 //! # use rxe_proto::verbs::*;
@@ -222,10 +230,10 @@
 //! # }
 //! ```
 //!
-//! # Memory windows and fast regions
+//! # Memory windows and fast registration
 //!
-//! A [`MemoryWindow`] opens a part of a region to peers for as long as it is bound, without registering anything.
-//! Binding is a work request, so what is posted behind it may already tell the peer the key:
+//! A [`MemoryWindow`] opens a part of a region to peers for as long as it is bound, without another registration.
+//! Binding is a work request, so the next one can already send the key to the peer:
 //!
 //! ```
 //! # use rxe_proto::verbs::*;
@@ -236,18 +244,20 @@
 //! // `mr` was registered with MW_BIND and LOCAL_WRITE.
 //! dev.post_send(qp, WorkRequest::bind_mw(mw, mr.window(4096..8192, Access::REMOTE_WRITE)?))?;
 //! dev.post_send(qp, WorkRequest::send(Payload::Inline(&mw.rkey().to_be_bytes())))?;
-//! // When the peer has said that it is done, and unless it did so with `send_with_inv`:
+//! // When the peer has finished, unless it invalidated the key itself by `send_with_inv`:
 //! dev.post_send(qp, WorkRequest::local_inv(mw.rkey()).signaled())?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A [`FastRegion`] is opened and closed in the same way, but has bytes of its own, and a local key.
+//! A [`FastRegMr`] is opened and closed in the same way, but has bytes of its own, and a local key.
 
+mod adapter;
 mod completion;
 mod device;
 mod grh;
 mod handle;
+mod hooks;
 mod queue_pair;
 mod region;
 mod service;
@@ -255,18 +265,20 @@ mod window;
 mod work_request;
 
 pub use crate::mem::{
-    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegionError, HeapAllocator, KeyTable, Memory,
+    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, HeapAllocator, KeyTable, Memory,
     MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{
-    AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, MulticastError, PostError, QpCaps, QpError,
-    QpErrorCause, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendFlags,
-    SendOp, SendWr, Sge, SrqError, SrqId, WcOpcode, WcStatus, WorkCompletion,
+    AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpCaps,
+    QpError, QpErrorCause, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
+    SendFlags, SendOp, SendWr, Sge, SrqError, SrqId, SrqInit, WcOpcode, WcStatus, WorkCompletion,
 };
+pub use adapter::Adapter;
 pub use device::Device;
 pub use grh::{Grh, GrhError};
-pub use handle::{AddressHandle, CompletionQueue, ProtectionDomain, QueuePair, SharedReceiveQueue};
+pub use handle::{AddressHandle, AnyQueuePair, CompletionQueue, ProtectionDomain, QueuePair, SharedReceiveQueue};
+pub use hooks::DeviceHooks;
 pub use queue_pair::{QpInitAttr, SrqInitAttr, Transition, UdAttr};
-pub use service::{Connected, Rc, TransportService, Uc, Ud};
-pub use window::{FastRegion, MemoryWindow};
-pub use work_request::{FlushLevel, FlushType, Payload, WorkRequest};
+pub use service::{Any, Connected, QpService, Rc, TransportService, Uc, Ud};
+pub use window::{FastRegMr, MemoryWindow};
+pub use work_request::{AnyWorkRequest, FlushLevel, FlushType, Payload, WorkRequest};

@@ -1,19 +1,21 @@
-//! Making, connecting and asking queue pairs.
+//! Creating, connecting and querying queue pairs.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use crate::mem::Access;
 use crate::transport::{
-    MulticastError, QpCaps, QpError, QpInfo, QpInit, QpState, QpTransition, Qpn, RtrAttr, RtsAttr, SrqInit,
+    KeepAlive, MulticastError, QpCaps, QpError, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RtrAttr, RtsAttr,
+    SrqInit,
 };
 use crate::wire::{Gid, PathMtu, PortId, Psn};
 
 use super::{
-    CompletionQueue, Connected, Device, ProtectionDomain, QueuePair, SharedReceiveQueue, TransportService, Ud,
+    Any, AnyQueuePair, CompletionQueue, Connected, Device, ProtectionDomain, QpService, QueuePair, Rc,
+    SharedReceiveQueue, TransportService, Ud,
 };
 
-/// What a queue pair is made of (`ibv_qp_init_attr`). Begin with [`QpInitAttr::new`].
+/// Attributes of a new queue pair (`ibv_qp_init_attr`). Start from [`QpInitAttr::new`].
 #[derive(Clone, Copy, Debug)]
 pub struct QpInitAttr {
     /// Where send queue work requests complete.
@@ -22,7 +24,7 @@ pub struct QpInitAttr {
     pub recv_cq: CompletionQueue,
     /// The shared receive queue that receives come from, in place of a receive queue of its own.
     pub srq: Option<SharedReceiveQueue>,
-    /// Sizes of its queues. With a shared receive queue those of the receive queue mean nothing.
+    /// Sizes of its queues. With a shared receive queue those of the receive queue are ignored.
     pub caps: QpCaps,
     /// Every send queue work request completes with a work completion, signalled or not.
     pub sq_sig_all: bool,
@@ -42,7 +44,7 @@ impl QpInitAttr {
     }
 }
 
-/// What a shared receive queue is made of (`ibv_srq_init_attr`).
+/// Attributes of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqInitAttr {
     /// Outstanding receives.
@@ -66,7 +68,7 @@ impl SrqInitAttr {
     }
 }
 
-/// What a datagram queue pair needs to be open; see [`QueuePair::open`].
+/// Attributes of a datagram queue pair in RTS; see [`QueuePair::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdAttr {
     /// The port whose datagrams it gets.
@@ -75,25 +77,25 @@ pub struct UdAttr {
     pub qkey: u32,
     /// Most payload of one datagram.
     pub path_mtu: PathMtu,
-    /// The first PSN that it will send. Receivers do not look at it.
+    /// The PSN of its first datagram. Receivers ignore it.
     pub sq_psn: Psn,
 }
 
-/// A change of state that a queue pair of service `T` can be asked for (`ibv_qp_attr` with its mask), with what the
-/// new state needs. [`QueuePair::connect`] and [`QueuePair::open`] go all the way.
+/// A change of state of a queue pair of service `T`, with the attributes that the new state needs (`ibv_qp_attr` with its
+/// mask). [`QueuePair::connect`] and [`QueuePair::open`] take a queue pair to RTS in one call.
 #[derive(Clone)]
-pub struct Transition<T: TransportService> {
+pub struct Transition<T: QpService> {
     transition: QpTransition,
     service: PhantomData<T>,
 }
 
-impl<T: TransportService> Transition<T> {
+impl<T: QpService> Transition<T> {
     const fn of(transition: QpTransition) -> Transition<T> {
         Transition { transition, service: PhantomData }
     }
 
-    /// From RTS to SQD: finish what is outstanding, begin nothing new.
-    /// [`AsyncEvent::SendQueueDrained`](super::AsyncEvent::SendQueueDrained) tells when that is done.
+    /// From RTS to SQD: outstanding work is finished and no other begun.
+    /// [`AsyncEvent::SendQueueDrained`](super::AsyncEvent::SendQueueDrained) reports the end of it.
     pub const fn to_sqd() -> Transition<T> {
         Transition::of(QpTransition::ToSqd)
     }
@@ -108,12 +110,12 @@ impl<T: TransportService> Transition<T> {
         Transition::of(QpTransition::ToError)
     }
 
-    /// To RESET, from any state: everything posted is forgotten without completions.
+    /// To RESET, from any state: all posted work is forgotten without completions.
     pub const fn to_reset() -> Transition<T> {
         Transition::of(QpTransition::ToReset)
     }
 
-    /// The state that it leads to.
+    /// The state after it.
     pub const fn target(&self) -> QpState {
         self.transition.target()
     }
@@ -154,26 +156,82 @@ impl Transition<Ud> {
     }
 }
 
-impl<T: TransportService> fmt::Debug for Transition<T> {
+impl<T: QpService> fmt::Debug for Transition<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.transition, f)
     }
 }
 
+impl<T: TransportService> From<Transition<T>> for Transition<Any> {
+    #[inline]
+    fn from(transition: Transition<T>) -> Transition<Any> {
+        Transition::of(transition.transition)
+    }
+}
+
+impl From<QpTransition> for Transition<Any> {
+    /// A transition whose attributes are known at run time only.
+    #[inline]
+    fn from(transition: QpTransition) -> Transition<Any> {
+        Transition::of(transition)
+    }
+}
+
 impl Device<'_> {
-    /// Makes a queue pair of service `T` in `pd`, in state RESET (`ibv_create_qp`).
+    /// Creates a queue pair of service `T` in `pd`, in state RESET (`ibv_create_qp`).
     ///
     /// # Errors
     /// [`QpError::TooMany`], [`QpError::Limit`], [`QpError::UnknownPd`], [`QpError::UnknownCq`],
     /// [`QpError::UnknownSrq`].
+    #[inline]
     pub fn create_qp<T: TransportService>(
         &mut self,
         pd: ProtectionDomain,
         attr: QpInitAttr,
     ) -> Result<QueuePair<T>, QpError> {
+        self.create(T::QP_TYPE, pd, attr).map(QueuePair::of)
+    }
+
+    /// [`create_qp`](Self::create_qp) where the transport service is known at run time only.
+    ///
+    /// # Errors
+    /// As for [`create_qp`](Self::create_qp).
+    #[inline]
+    pub fn create_qp_of_type(
+        &mut self,
+        pd: ProtectionDomain,
+        qp_type: QpType,
+        attr: QpInitAttr,
+    ) -> Result<AnyQueuePair, QpError> {
+        self.create(qp_type, pd, attr).map(QueuePair::of)
+    }
+
+    /// Creates a queue pair and takes it to INIT, where receives can be posted (`rdma_create_qp`). `access` are the remote
+    /// operations that the peer may do. The connection manager does the rest.
+    ///
+    /// # Errors
+    /// As for [`create_qp`](Self::create_qp) and [`modify_qp`](Self::modify_qp).
+    pub fn create_qp_in_init<T: Connected>(
+        &mut self,
+        pd: ProtectionDomain,
+        attr: QpInitAttr,
+        access: Access,
+    ) -> Result<QueuePair<T>, QpError> {
+        let qp = self.create_qp(pd, attr)?;
+        match self.modify_qp(qp, Transition::to_init(access)) {
+            Ok(()) => Ok(qp),
+            Err(error) => {
+                // Created above, so it exists.
+                let _ = self.destroy_qp(qp);
+                Err(error)
+            }
+        }
+    }
+
+    fn create(&mut self, qp_type: QpType, pd: ProtectionDomain, attr: QpInitAttr) -> Result<Qpn, QpError> {
         let QpInitAttr { send_cq, recv_cq, srq, caps, sq_sig_all } = attr;
         let init = QpInit {
-            qp_type: T::QP_TYPE,
+            qp_type,
             pd: pd.0,
             send_cq: send_cq.id(),
             recv_cq: recv_cq.id(),
@@ -181,18 +239,25 @@ impl Device<'_> {
             caps,
             sq_sig_all,
         };
-        self.engine.create_qp(self.now, &init).map(QueuePair::of)
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_create_qp(self.engine, &init)?;
+        }
+        let qpn = self.engine.create_qp(self.now, &init)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.qp_created(qpn, &init);
+        }
+        Ok(qpn)
     }
 
-    /// The handle of the queue pair with number `qpn`, which may have been made by the engine's own calls. To be used
-    /// once for each queue pair: it gathers all that is known about it.
+    /// The handle of the queue pair with number `qpn`, such as a completion or event names.
     ///
     /// # Errors
     /// [`QpError::WrongType`] when it is not of service `T`, [`QpError::Unknown`].
+    #[inline]
     pub fn find_qp<T: TransportService>(&self, qpn: Qpn) -> Result<QueuePair<T>, QpError> {
-        match self.engine.query_qp(qpn) {
-            Some(info) if info.qp_type == T::QP_TYPE => Ok(QueuePair::of(qpn)),
-            Some(info) => Err(QpError::WrongType(info.qp_type)),
+        match self.engine.qp_type(qpn) {
+            Some(qp_type) if qp_type == T::QP_TYPE => Ok(QueuePair::of(qpn)),
+            Some(qp_type) => Err(QpError::WrongType(qp_type)),
             None => Err(QpError::Unknown(qpn)),
         }
     }
@@ -200,60 +265,123 @@ impl Device<'_> {
     /// Changes the state of a queue pair (`ibv_modify_qp`).
     ///
     /// # Errors
-    /// [`QpError::Transition`] when the state diagram has no such way, [`QpError::Limit`] for an attribute out of
-    /// range, [`QpError::Unknown`]. The queue pair is unchanged then.
-    #[inline]
-    pub fn modify_qp<T: TransportService>(
-        &mut self,
-        qp: QueuePair<T>,
-        transition: Transition<T>,
-    ) -> Result<(), QpError> {
-        self.engine.modify_qp(self.now, qp.qpn(), transition.transition)
+    /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out of
+    /// range, [`QpError::WrongType`] for a transition of another transport service, [`QpError::Unknown`]. The queue pair is
+    /// unchanged then.
+    pub fn modify_qp<T: QpService>(&mut self, qp: QueuePair<T>, transition: Transition<T>) -> Result<(), QpError> {
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_modify_qp(qp.qpn(), &transition.transition)?;
+        }
+        let leaves_groups = transition.target() == QpState::Reset;
+        self.engine.modify_qp(qp.qpn(), transition.transition)?;
+        if leaves_groups && let Some(hooks) = &mut self.hooks {
+            hooks.multicast_changed(self.engine);
+        }
+        Ok(())
     }
 
-    /// What there is to know about a queue pair, its state first of all (`ibv_query_qp`).
+    /// Lets a connected queue pair in RTR or RTS detect from its peer's first packet whether it is RC, UC or UD, and the
+    /// peer's path MTU: for peers that announce only the numbers of their queue pairs. Until then it works as the type it
+    /// was created with and the path MTU it was connected with. If the peer sends datagrams, those with `qkey` are
+    /// accepted, and one may carry up to `path_mtu`. The typed handle must not be used any more.
+    ///
+    /// Work posted before that is sent as the assumed type; while such work is outstanding, only a peer of that type is
+    /// accepted. libibverbs has no such call.
+    ///
+    /// # Errors
+    /// [`QpError::NoPath`] before RTR, [`QpError::Unknown`].
+    pub fn detect_peer_type<T: Connected>(
+        &mut self,
+        qp: QueuePair<T>,
+        qkey: u32,
+        path_mtu: PathMtu,
+    ) -> Result<AnyQueuePair, QpError> {
+        self.engine.detect_peer_type(qp.qpn(), qkey, path_mtu)?;
+        Ok(qp.into())
+    }
+
+    /// Changes the transport service of a queue pair in RESET. Other handles of it must not be used any more. libibverbs
+    /// has no such call.
+    ///
+    /// # Errors
+    /// [`QpError::Transition`] in other states, [`QpError::Unknown`].
+    pub fn set_qp_type<T: TransportService>(&mut self, qp: impl Into<AnyQueuePair>) -> Result<QueuePair<T>, QpError> {
+        let qpn = qp.into().qpn();
+        self.engine.set_qp_type(qpn, T::QP_TYPE)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.multicast_changed(self.engine);
+        }
+        Ok(QueuePair::of(qpn))
+    }
+
+    /// Probes the peer of a reliable connection in RTS whenever nothing has come from it for some time; `None` ends that,
+    /// and so do ERROR and RESET. A peer that does not answer takes the queue pair to ERROR, with
+    /// [`QpErrorCause::PeerSilent`](super::QpErrorCause::PeerSilent). libibverbs has no such call.
+    ///
+    /// # Errors
+    /// [`QpError::Transition`] in another state, [`QpError::Unknown`].
+    pub fn set_keep_alive(&mut self, qp: QueuePair<Rc>, settings: Option<KeepAlive>) -> Result<(), QpError> {
+        self.engine.set_keep_alive(self.now, qp.qpn(), settings)
+    }
+
+    /// Attributes and progress of a queue pair (`ibv_query_qp`).
     ///
     /// # Errors
     /// [`QpError::Unknown`].
     #[inline]
-    pub fn query_qp<T: TransportService>(&self, qp: QueuePair<T>) -> Result<QpInfo, QpError> {
+    pub fn query_qp<T: QpService>(&self, qp: QueuePair<T>) -> Result<QpInfo, QpError> {
         self.engine.query_qp(qp.qpn()).ok_or(QpError::Unknown(qp.qpn()))
     }
 
-    /// Removes a queue pair (`ibv_destroy_qp`). Its outstanding work is forgotten; completions already made stay.
+    /// Destroys a queue pair (`ibv_destroy_qp`). Its outstanding work is forgotten; completions made before stay in an
+    /// [`Adapter`](super::Adapter)'s completion queues, while a runtime may drop them.
     ///
     /// # Errors
     /// [`QpError::Unknown`].
-    #[inline]
-    pub fn destroy_qp<T: TransportService>(&mut self, qp: QueuePair<T>) -> Result<(), QpError> {
-        self.engine.destroy_qp(self.now, qp.qpn())
+    pub fn destroy_qp<T: QpService>(&mut self, qp: QueuePair<T>) -> Result<(), QpError> {
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_destroy_qp(qp.qpn())?;
+        }
+        self.engine.destroy_qp(self.now, qp.qpn())?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.qp_destroyed(qp.qpn());
+            hooks.multicast_changed(self.engine);
+        }
+        Ok(())
     }
 
-    /// Attaches a datagram queue pair, in INIT or later, to a multicast group of its port (`ibv_attach_mcast`): it gets
-    /// a copy of every datagram to the group. To join the group on the network is the caller's part.
+    /// Attaches a datagram queue pair, in INIT or later, to a multicast group of its port (`ibv_attach_mcast`): it
+    /// receives a copy of every datagram to the group. A runtime joins the group on the network (IGMP, MLD) for the first
+    /// queue pair that attaches; without one that is the caller's part.
     ///
     /// # Errors
     /// [`MulticastError`]; nothing is changed then.
-    #[inline]
     pub fn attach_mcast(&mut self, qp: QueuePair<Ud>, group: Gid) -> Result<(), MulticastError> {
-        self.engine.attach_multicast(qp.qpn(), group)
+        self.engine.attach_multicast(qp.qpn(), group)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.multicast_changed(self.engine);
+        }
+        Ok(())
     }
 
-    /// Takes back [`attach_mcast`](Self::attach_mcast) (`ibv_detach_mcast`).
+    /// Detaches a queue pair from a multicast group (`ibv_detach_mcast`).
     ///
     /// # Errors
-    /// [`MulticastError::NotAttached`], and those that say that there is no such queue pair or that it has no port.
-    #[inline]
+    /// [`MulticastError::NotAttached`]; [`MulticastError::Unknown`] and [`MulticastError::NoPort`].
     pub fn detach_mcast(&mut self, qp: QueuePair<Ud>, group: Gid) -> Result<(), MulticastError> {
-        self.engine.detach_multicast(qp.qpn(), group)
+        self.engine.detach_multicast(qp.qpn(), group)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.multicast_changed(self.engine);
+        }
+        Ok(())
     }
 }
 
 impl<T: Connected> QueuePair<T> {
-    /// From RESET or INIT to RTS in one go. `access` are the remote operations that the peer may do.
+    /// From RESET or INIT to RTS in one call. `access` are the remote operations that the peer may do.
     ///
-    /// Receives that must be there for the peer's first message are posted before: take the queue pair to INIT with
-    /// [`Device::modify_qp`], post them, then connect.
+    /// To have receives posted before the peer's first message, create the queue pair with
+    /// [`Device::create_qp_in_init`], post them, then connect.
     ///
     /// # Errors
     /// As for [`Device::modify_qp`]; the queue pair stays in the last state that it reached.
@@ -265,7 +393,7 @@ impl<T: Connected> QueuePair<T> {
 }
 
 impl QueuePair<Ud> {
-    /// From RESET or INIT to RTS in one go.
+    /// From RESET or INIT to RTS in one call.
     ///
     /// # Errors
     /// As for [`Device::modify_qp`]; the queue pair stays in the last state that it reached.

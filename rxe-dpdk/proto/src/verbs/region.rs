@@ -8,7 +8,7 @@ use crate::transport::{RemoteAddr, Sge};
 use super::{Device, ProtectionDomain};
 
 impl Device<'_> {
-    /// Registers `memory` in `pd` under a fresh key (`ibv_reg_mr`). As in libibverbs its addresses, in work requests
+    /// Registers `memory` in `pd` under a new key (`ibv_reg_mr`). As in libibverbs its addresses, in work requests
     /// and at peers, are those of the bytes in this process, so that regions never overlap.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Device<'_> {
         self.reg_mr_iova(pd, memory, iova, access)
     }
 
-    /// Registers `memory` in `pd` under a fresh key, its first byte at address `iova` (`ibv_reg_mr_iova`).
+    /// Registers `memory` in `pd` under a new key, its first byte at address `iova` (`ibv_reg_mr_iova`).
     ///
     /// # Errors
     /// [`RegisterError`], naming the reason.
@@ -39,12 +39,12 @@ impl Device<'_> {
         self.engine.keys_mut().register(pd.0, memory, iova, access)
     }
 
-    /// Takes the key of a region back (`ibv_dereg_mr`): from now on nothing reaches the bytes by it. The bytes live as
-    /// long as anybody holds `mr` or a clone of its memory.
+    /// Invalidates the key of a region (`ibv_dereg_mr`): packets and work requests with it are refused from then on. The
+    /// bytes live as long as `mr` or a clone of its memory exists.
     ///
     /// # Errors
     /// [`DeregisterError::WindowsBound`] while memory windows are bound to it, [`DeregisterError::Unknown`] when it was
-    /// deregistered already.
+    /// deregistered before.
     #[inline]
     pub fn dereg_mr(&mut self, mr: &MemoryRegion) -> Result<(), DeregisterError> {
         self.engine.keys_mut().deregister(mr.lkey()).map(|_| ())

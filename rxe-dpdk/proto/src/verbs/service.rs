@@ -9,11 +9,18 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// The transport service of a queue pair, as a type: [`Rc`], [`Uc`] or [`Ud`]. Nobody else can implement it.
+/// What a queue pair's handle says of its transport service: [`Rc`], [`Uc`], [`Ud`], or [`Any`] for nothing. It cannot be
+/// implemented elsewhere.
 ///
 /// It is the parameter of [`QueuePair`](super::QueuePair), [`WorkRequest`](super::WorkRequest) and
 /// [`Transition`](super::Transition), so that what a service does not have does not compile.
-pub trait TransportService: sealed::Sealed + Copy + Ord + Hash + Debug + Send + Sync + 'static {
+pub trait QpService: sealed::Sealed + Copy + Ord + Hash + Debug + Send + Sync + 'static {
+    /// Its name in messages.
+    const NAME: &'static str;
+}
+
+/// A transport service: [`Rc`], [`Uc`] or [`Ud`].
+pub trait TransportService: QpService {
     /// The same as a value.
     const QP_TYPE: QpType;
 }
@@ -22,24 +29,39 @@ pub trait TransportService: sealed::Sealed + Copy + Ord + Hash + Debug + Send + 
 pub trait Connected: TransportService {}
 
 macro_rules! services {
-    ($($(#[$meta:meta])* $name:ident,)*) => {$(
+    ($($(#[$meta:meta])* $name:ident($text:literal),)*) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum $name {}
         impl sealed::Sealed for $name {}
-        impl TransportService for $name {
-            const QP_TYPE: QpType = QpType::$name;
+        impl QpService for $name {
+            const NAME: &'static str = $text;
         }
     )*};
 }
 
 services! {
     /// Reliable connection (`IBV_QPT_RC`): every operation, exactly once and in order.
-    Rc,
-    /// Unreliable connection (`IBV_QPT_UC`): SEND and WRITE, in order. What is lost stays lost, a message at a time.
-    Uc,
-    /// Unreliable datagram (`IBV_QPT_UD`): messages of one packet to and from anybody. What is lost stays lost.
-    Ud,
+    Rc("RC"),
+    /// Unreliable connection (`IBV_QPT_UC`): SEND and WRITE, in order. A lost packet costs the message that it belongs to.
+    Uc("UC"),
+    /// Unreliable datagram (`IBV_QPT_UD`): messages of one packet to and from any peer. Lost messages are not repeated.
+    Ud("UD"),
+    /// Any of them: the transport service is known at run time only, or may still change. The engine checks each work
+    /// request and transition.
+    Any("any service"),
+}
+
+impl TransportService for Rc {
+    const QP_TYPE: QpType = QpType::Rc;
+}
+
+impl TransportService for Uc {
+    const QP_TYPE: QpType = QpType::Uc;
+}
+
+impl TransportService for Ud {
+    const QP_TYPE: QpType = QpType::Ud;
 }
 
 impl Connected for Rc {}

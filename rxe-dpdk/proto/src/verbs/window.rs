@@ -1,22 +1,22 @@
-//! Memory windows and fast regions: keys whose bytes change with posted work requests.
+//! Memory windows and fast-registration regions: keys whose bytes change with posted work requests.
 
 use std::ops::RangeBounds;
 
 use crate::mem::{
-    Access, DeregisterError, FastRegionError, Memory, MemoryRegion, OutOfBounds, RegisterError, RenewError, UnknownKey,
+    Access, DeregisterError, FastRegMrError, Memory, MemoryRegion, OutOfBounds, RegisterError, RenewError, UnknownKey,
     WindowBind, WindowKind,
 };
 use crate::transport::SendOp;
 
 use super::{Connected, Device, Payload, ProtectionDomain, WorkRequest};
 
-/// A memory window (`ibv_mw`): a remote key for a part of a region, with rights of its own, that is opened and closed
-/// by work requests.
+/// A memory window (`ibv_mw`): a remote key for a part of a region, with rights of its own, that work requests open and
+/// close.
 ///
 /// From [`Device::alloc_mw`], until [`Device::dealloc_mw`]. Bound by [`WorkRequest::bind_mw`]. A window of type 2 is
 /// open to the peer of the queue pair that it was bound on, and is unbound by [`WorkRequest::local_inv`] or by the
 /// peer's [`WorkRequest::send_with_inv`] before it is bound again. One of type 1 is open to the peers of all queue
-/// pairs in its protection domain, and is bound anew, or to no bytes.
+/// pairs in its protection domain, and can be bound again at any time, also to no bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryWindow {
     rkey: u32,
@@ -24,38 +24,38 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// The remote key, the one to tell a peer. A window has no local key.
+    /// The remote key, for the peer. A window has no local key.
     #[inline]
     pub const fn rkey(self) -> u32 {
         self.rkey
     }
 
-    /// Its type.
+    /// Type 1 or type 2.
     #[inline]
     pub const fn kind(self) -> WindowKind {
         self.kind
     }
 }
 
-/// A fast region: a key made ahead, which a work request gives bytes and another one takes them away from.
-/// libibverbs has none; in the kernel's verbs it is what `ib_alloc_mr` returns.
+/// A fast-registration memory region: a key allocated in advance, which one work request gives bytes and another one takes
+/// them away from. libibverbs has none; in the kernel's verbs it is what `ib_alloc_mr` returns.
 ///
-/// From [`Device::alloc_fast_region`], in state FREE, until [`Device::dereg_fast_region`].
-/// [`Device::map_fast_region`] names the bytes and [`WorkRequest::fast_register`] makes it VALID;
+/// From [`Device::alloc_fast_reg_mr`], in state FREE, until [`Device::dereg_fast_reg_mr`].
+/// [`Device::map_fast_reg_mr`] names the bytes and [`WorkRequest::fast_reg_mr`] makes it VALID;
 /// [`WorkRequest::local_inv`] or the peer's [`WorkRequest::send_with_inv`] make it FREE again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FastRegion {
+pub struct FastRegMr {
     key: u32,
 }
 
-impl FastRegion {
+impl FastRegMr {
     /// The local key. Equal to [`rkey`](Self::rkey).
     #[inline]
     pub const fn lkey(self) -> u32 {
         self.key
     }
 
-    /// The remote key, the one to tell a peer.
+    /// The remote key, for the peer.
     #[inline]
     pub const fn rkey(self) -> u32 {
         self.key
@@ -63,7 +63,7 @@ impl FastRegion {
 }
 
 impl Device<'_> {
-    /// Makes a memory window in `pd`, bound to nothing (`ibv_alloc_mw`).
+    /// Allocates a memory window in `pd`, bound to nothing (`ibv_alloc_mw`).
     ///
     /// # Errors
     /// [`RegisterError::UnknownPd`], [`RegisterError::TooMany`].
@@ -72,17 +72,17 @@ impl Device<'_> {
         self.engine.keys_mut().alloc_window(pd.0, kind).map(|rkey| MemoryWindow { rkey, kind })
     }
 
-    /// Removes a memory window, bound or not (`ibv_dealloc_mw`).
+    /// Frees a memory window, bound or not (`ibv_dealloc_mw`).
     ///
     /// # Errors
-    /// [`UnknownKey`] when it is gone already, or `mw` is from before [`renew_mw`](Self::renew_mw).
+    /// [`UnknownKey`] when it does not exist, or `mw` is from before [`renew_mw`](Self::renew_mw).
     #[inline]
     pub fn dealloc_mw(&mut self, mw: MemoryWindow) -> Result<(), UnknownKey> {
         self.engine.keys_mut().dealloc_window(mw.rkey)
     }
 
-    /// Gives a memory window another key, drawn at random, in place of the one that peers know (what `ibv_inc_rkey` is
-    /// for). A window of type 2 must be unbound. Use the returned handle from now on.
+    /// Replaces the key of a memory window by one drawn at random, so that peers cannot use the old one (what
+    /// `ibv_inc_rkey` is for). A window of type 2 must be unbound. Use the returned handle from then on.
     ///
     /// # Errors
     /// [`RenewError::Valid`] when it is bound, [`RenewError::Unknown`].
@@ -91,49 +91,49 @@ impl Device<'_> {
         self.engine.keys_mut().renew_key(mw.rkey).map(|rkey| MemoryWindow { rkey, ..mw })
     }
 
-    /// Makes a fast region of up to `max_len` bytes in `pd`, FREE (`ib_alloc_mr`).
+    /// Allocates a fast-registration region of up to `max_len` bytes in `pd`, in state FREE (`ib_alloc_mr`).
     ///
     /// # Errors
     /// [`RegisterError::UnknownPd`], [`RegisterError::TooMany`], [`RegisterError::TooLong`].
     #[inline]
-    pub fn alloc_fast_region(&mut self, pd: ProtectionDomain, max_len: usize) -> Result<FastRegion, RegisterError> {
-        self.engine.keys_mut().alloc_fast_region(pd.0, max_len).map(|key| FastRegion { key })
+    pub fn alloc_fast_reg_mr(&mut self, pd: ProtectionDomain, max_len: usize) -> Result<FastRegMr, RegisterError> {
+        self.engine.keys_mut().alloc_fast_reg_mr(pd.0, max_len).map(|key| FastRegMr { key })
     }
 
-    /// Names the bytes that the next [`WorkRequest::fast_register`] makes reachable (`ib_map_mr_sg`). Until it is
-    /// executed nothing must be mapped again.
+    /// Names the bytes that the next [`WorkRequest::fast_reg_mr`] makes reachable (`ib_map_mr_sg`). Do not map others
+    /// before it is executed.
     ///
     /// # Errors
-    /// [`FastRegionError::NotFree`], [`FastRegionError::TooLong`], [`FastRegionError::Unknown`].
+    /// [`FastRegMrError::NotFree`], [`FastRegMrError::TooLong`], [`FastRegMrError::Unknown`].
     #[inline]
-    pub fn map_fast_region(&mut self, region: FastRegion, memory: Memory) -> Result<(), FastRegionError> {
-        self.engine.keys_mut().map_fast_region(region.key, memory)
+    pub fn map_fast_reg_mr(&mut self, mr: FastRegMr, memory: Memory) -> Result<(), FastRegMrError> {
+        self.engine.keys_mut().map_fast_reg_mr(mr.key, memory)
     }
 
-    /// The fast region as a region, to name parts of it; `None` unless it is VALID. This handle and the work requests
-    /// made with it mean nothing any more when the fast region is FREE again.
+    /// The same as a [`MemoryRegion`], to name parts of it; `None` unless it is VALID. That handle and the work requests
+    /// made with it become invalid when the region is FREE again.
     #[inline]
-    pub fn query_fast_region(&self, region: FastRegion) -> Option<MemoryRegion> {
-        self.engine.keys().region(region.key)
+    pub fn query_fast_reg_mr(&self, mr: FastRegMr) -> Option<MemoryRegion> {
+        self.engine.keys().region(mr.key)
     }
 
-    /// Gives a FREE fast region another key, drawn at random, in place of the one that peers know (what
-    /// `ib_update_fast_reg_key` is for). Use the returned handle from now on.
+    /// Replaces the key of a FREE region by one drawn at random, so that peers cannot use the old one (what
+    /// `ib_update_fast_reg_key` is for). Use the returned handle from then on.
     ///
     /// # Errors
     /// [`RenewError::Valid`], [`RenewError::Unknown`].
     #[inline]
-    pub fn renew_fast_region(&mut self, region: FastRegion) -> Result<FastRegion, RenewError> {
-        self.engine.keys_mut().renew_key(region.key).map(|key| FastRegion { key })
+    pub fn renew_fast_reg_mr(&mut self, mr: FastRegMr) -> Result<FastRegMr, RenewError> {
+        self.engine.keys_mut().renew_key(mr.key).map(|key| FastRegMr { key })
     }
 
-    /// Removes a fast region, FREE or VALID (`ib_dereg_mr`).
+    /// Deregisters a fast-registration region, FREE or VALID (`ib_dereg_mr`).
     ///
     /// # Errors
     /// [`DeregisterError::WindowsBound`] while memory windows are bound to it, [`DeregisterError::Unknown`].
     #[inline]
-    pub fn dereg_fast_region(&mut self, region: FastRegion) -> Result<(), DeregisterError> {
-        self.engine.keys_mut().deregister(region.key).map(|_| ())
+    pub fn dereg_fast_reg_mr(&mut self, mr: FastRegMr) -> Result<(), DeregisterError> {
+        self.engine.keys_mut().deregister(mr.key).map(|_| ())
     }
 }
 
@@ -158,22 +158,22 @@ impl MemoryRegion {
 }
 
 impl<T: Connected> WorkRequest<'_, T> {
-    /// Binds a memory window (`IBV_WR_BIND_MW`, and `ibv_bind_mw`, which is for windows of type 1): from the work
-    /// requests behind it on, peers may use its key. Done on this side; nothing is sent.
+    /// Binds a memory window (`IBV_WR_BIND_MW`, and `ibv_bind_mw`, which is for windows of type 1): peers may use
+    /// its key from the next work request on. It is executed locally; nothing is sent.
     #[inline]
     pub fn bind_mw(mw: MemoryWindow, bind: WindowBind) -> Self {
         WorkRequest::of(SendOp::BindWindow { key: mw.rkey, bind }, Payload::EMPTY)
     }
 
-    /// Makes a fast region VALID, with the bytes mapped before, the first one at address `addr` (`IB_WR_REG_MR`). Done
-    /// on this side; nothing is sent.
+    /// Makes a fast-registration region VALID, with the bytes mapped before, the first one at address `addr`
+    /// (`IB_WR_REG_MR`). It is executed locally; nothing is sent.
     #[inline]
-    pub fn fast_register(region: FastRegion, addr: u64, access: Access) -> Self {
-        WorkRequest::of(SendOp::FastRegister { key: region.key, addr, access }, Payload::EMPTY)
+    pub fn fast_reg_mr(mr: FastRegMr, addr: u64, access: Access) -> Self {
+        WorkRequest::of(SendOp::FastRegister { key: mr.key, addr, access }, Payload::EMPTY)
     }
 
-    /// Unbinds the memory window of type 2, or makes FREE the fast region, that has `key` (`IBV_WR_LOCAL_INV`), after
-    /// all work posted before has completed. Done on this side; nothing is sent.
+    /// Unbinds the memory window of type 2, or makes FREE the fast-registration region, that has `key`
+    /// (`IBV_WR_LOCAL_INV`), after all work posted before has completed. It is executed locally; nothing is sent.
     #[inline]
     pub fn local_inv(key: u32) -> Self {
         WorkRequest::of(SendOp::LocalInvalidate { key }, Payload::EMPTY)

@@ -5,16 +5,18 @@ use std::marker::PhantomData;
 
 use crate::transport::{PostError, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 
-use super::{AddressHandle, Connected, Device, QueuePair, Rc, SharedReceiveQueue, TransportService, Ud};
+use super::{
+    AddressHandle, Any, Connected, Device, QpService, QueuePair, Rc, SharedReceiveQueue, TransportService, Ud,
+};
 
 /// The bytes that a message carries.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Those of registered buffers, one after the other. They are read when packets are written, possibly several
-    /// times: they must stay as they are until the work request has completed.
+    /// Those of registered buffers, in order. They are read when packets are written, possibly several times, and must
+    /// not change until the work request has completed.
     Sges(&'a [Sge]),
-    /// These (`IBV_SEND_INLINE`), at most `max_inline_data` of the queue pair. They are copied when the work request is
-    /// posted and need no key.
+    /// The bytes themselves (`IBV_SEND_INLINE`), at most `max_inline_data` of the queue pair. They are copied when the work
+    /// request is posted and need no key.
     Inline(&'a [u8]),
 }
 
@@ -35,10 +37,10 @@ impl<'a, const N: usize> From<&'a [Sge; N]> for Payload<'a> {
     }
 }
 
-/// How far FLUSH goes (`ibv_placement_type`).
+/// What FLUSH guarantees (`ibv_placement_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushType {
-    /// Visible to everybody at the peer (`IBV_FLUSH_GLOBAL`).
+    /// Visible to all readers at the peer (`IBV_FLUSH_GLOBAL`).
     Global,
     /// Also kept when the peer loses power (`IBV_FLUSH_PERSISTENT`).
     Persistent,
@@ -49,7 +51,7 @@ pub enum FlushType {
 pub enum FlushLevel {
     /// A range of bytes (`IBV_FLUSH_RANGE`).
     Range {
-        /// How many, from the remote address on.
+        /// Bytes, from the remote address on.
         length: u32,
     },
     /// The whole region that the remote key opens (`IBV_FLUSH_MR`).
@@ -58,7 +60,7 @@ pub enum FlushLevel {
 
 /// A work request for the send queue of a queue pair of service `T` (`ibv_send_wr`).
 ///
-/// A constructor says what it does, the methods after it change how. Without them the number is 0 and success makes no
+/// A constructor names the operation, the methods after it set options. Without them `wr_id` is 0 and success makes no
 /// completion:
 ///
 /// ```
@@ -78,7 +80,7 @@ pub enum FlushLevel {
 /// | [`send_with_inv`](Self::send_with_inv), [`read`](Self::read), [`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add), [`atomic_write`](Self::atomic_write), [`flush`](Self::flush) | yes | | |
 /// | [`datagram`](Self::datagram), [`datagram_with_imm`](Self::datagram_with_imm) | | | yes |
 ///
-/// What a service does not have does not compile. A READ needs a reliable connection:
+/// Operations that a service does not have do not compile. A READ needs a reliable connection:
 ///
 /// ```
 /// # use rxe_proto::verbs::*;
@@ -120,7 +122,7 @@ pub enum FlushLevel {
 ///     dev.post_send(qp, WorkRequest::write(&[from], to))
 /// }
 /// ```
-/// And only datagrams choose where to go each time:
+/// And only datagrams carry a destination:
 ///
 /// ```
 /// # use rxe_proto::verbs::*;
@@ -134,16 +136,43 @@ pub enum FlushLevel {
 ///     dev.post_send(qp, WorkRequest::datagram(&[from], to, Qpn::new(0x11), 0x1234))
 /// }
 /// ```
+///
+/// Where the service is known at run time only, convert the work request; the engine checks it then:
+///
+/// ```
+/// # use rxe_proto::verbs::*;
+/// fn answer(dev: &mut Device<'_>, qp: AnyQueuePair, from: Sge) -> Result<(), PostError> {
+///     dev.post_send(qp, WorkRequest::<Rc>::send(&[from]).into())
+/// }
+/// ```
 #[derive(Clone, Copy)]
 #[must_use = "a work request does nothing until it is posted"]
-pub struct WorkRequest<'a, T: TransportService> {
+pub struct WorkRequest<'a, T: QpService> {
     wr: SendWr<'a>,
     /// In place of buffers.
     inline: Option<&'a [u8]>,
     service: PhantomData<T>,
 }
 
-impl<'a, T: TransportService> WorkRequest<'a, T> {
+/// A work request for an [`AnyQueuePair`](super::AnyQueuePair): made from one of any service.
+pub type AnyWorkRequest<'a> = WorkRequest<'a, Any>;
+
+impl<'a, T: TransportService> From<WorkRequest<'a, T>> for AnyWorkRequest<'a> {
+    #[inline]
+    fn from(WorkRequest { wr, inline, .. }: WorkRequest<'a, T>) -> AnyWorkRequest<'a> {
+        WorkRequest { wr, inline, service: PhantomData }
+    }
+}
+
+impl<'a> AnyWorkRequest<'a> {
+    /// An operation that is known at run time only.
+    #[inline]
+    pub fn new(op: SendOp, payload: impl Into<Payload<'a>>) -> AnyWorkRequest<'a> {
+        WorkRequest::of(op, payload.into())
+    }
+}
+
+impl<'a, T: QpService> WorkRequest<'a, T> {
     #[inline]
     pub(super) fn of(op: SendOp, payload: Payload<'a>) -> WorkRequest<'a, T> {
         let (sges, inline) = match payload {
@@ -153,21 +182,21 @@ impl<'a, T: TransportService> WorkRequest<'a, T> {
         WorkRequest { wr: SendWr { wr_id: 0, op, sges, flags: SendFlags::empty() }, inline, service: PhantomData }
     }
 
-    /// The caller's own number, which the completion returns.
+    /// The number that the completion returns.
     #[inline]
     pub fn wr_id(mut self, wr_id: u64) -> Self {
         self.wr.wr_id = wr_id;
         self
     }
 
-    /// Success makes a completion (`IBV_SEND_SIGNALED`). Failure always does. A work request without it completes with
+    /// Success makes a completion (`IBV_SEND_SIGNALED`); failure always does. A work request without it completes with
     /// the next one that has it.
     #[inline]
     pub fn signaled(self) -> Self {
         self.flag(SendFlags::SIGNALED)
     }
 
-    /// The receiver's completion counts as solicited (`IBV_SEND_SOLICITED`). For what uses up a receive there.
+    /// The receiver's completion counts as solicited (`IBV_SEND_SOLICITED`). For operations that consume a receive.
     #[inline]
     pub fn solicited(self) -> Self {
         self.flag(SendFlags::SOLICITED)
@@ -193,14 +222,14 @@ impl<'a, T: Connected> WorkRequest<'a, T> {
         WorkRequest::of(SendOp::Send { imm: Some(imm) }, payload.into())
     }
 
-    /// RDMA WRITE (`IBV_WR_RDMA_WRITE`): to `remote` and the bytes behind it. The peer does not notice.
+    /// RDMA WRITE (`IBV_WR_RDMA_WRITE`): to the bytes from `remote` on. The peer gets no completion.
     #[inline]
     pub fn write(payload: impl Into<Payload<'a>>, remote: RemoteAddr) -> Self {
         WorkRequest::of(SendOp::Write { remote, imm: None }, payload.into())
     }
 
-    /// RDMA WRITE with immediate data (`IBV_WR_RDMA_WRITE_WITH_IMM`): completes the peer's next receive, without using
-    /// its buffers.
+    /// RDMA WRITE with immediate data (`IBV_WR_RDMA_WRITE_WITH_IMM`): completes the peer's next receive, whose
+    /// buffers stay unused.
     #[inline]
     pub fn write_with_imm(payload: impl Into<Payload<'a>>, remote: RemoteAddr, imm: u32) -> Self {
         WorkRequest::of(SendOp::Write { remote, imm: Some(imm) }, payload.into())
@@ -215,33 +244,33 @@ impl<'a> WorkRequest<'a, Rc> {
         WorkRequest::of(SendOp::SendInvalidate { rkey }, payload.into())
     }
 
-    /// RDMA READ (`IBV_WR_RDMA_READ`): from `remote` and the bytes behind it, as many as `sges` hold, into them.
+    /// RDMA READ (`IBV_WR_RDMA_READ`): the bytes from `remote` on, as many as `sges` hold, into `sges`.
     #[inline]
     pub fn read(sges: &'a [Sge], remote: RemoteAddr) -> Self {
         WorkRequest::of(SendOp::Read { remote }, Payload::Sges(sges))
     }
 
     /// Compare-and-swap (`IBV_WR_ATOMIC_CMP_AND_SWP`) of the 8 bytes at `remote`, which is a multiple of 8: `swap` is
-    /// stored if they equal `compare`. What was there lands in `result`, 8 bytes, in the byte order of this host.
+    /// stored if they equal `compare`. The old value is written to `result`, 8 bytes, in the byte order of this host.
     #[inline]
     pub fn compare_swap(result: &'a [Sge], remote: RemoteAddr, compare: u64, swap: u64) -> Self {
         WorkRequest::of(SendOp::CompareSwap { remote, compare, swap }, Payload::Sges(result))
     }
 
     /// Fetch-and-add (`IBV_WR_ATOMIC_FETCH_AND_ADD`), modulo 2^64, to the 8 bytes at `remote`, which is a multiple of
-    /// 8. What was there lands in `result`, 8 bytes, in the byte order of this host.
+    /// 8. The old value is written to `result`, 8 bytes, in the byte order of this host.
     #[inline]
     pub fn fetch_add(result: &'a [Sge], remote: RemoteAddr, add: u64) -> Self {
         WorkRequest::of(SendOp::FetchAdd { remote, add }, Payload::Sges(result))
     }
 
-    /// ATOMIC WRITE (`IBV_WR_ATOMIC_WRITE`): 8 bytes to `remote`, which is a multiple of 8, at once.
+    /// ATOMIC WRITE (`IBV_WR_ATOMIC_WRITE`): 8 bytes to `remote`, which is a multiple of 8, in one store.
     #[inline]
     pub fn atomic_write(payload: impl Into<Payload<'a>>, remote: RemoteAddr) -> Self {
         WorkRequest::of(SendOp::AtomicWrite { remote }, payload.into())
     }
 
-    /// FLUSH (`IBV_WR_FLUSH`): completes when everything written there before has got as far as `flush_type` says.
+    /// FLUSH (`IBV_WR_FLUSH`): completes when all bytes written there before are as `flush_type` guarantees.
     #[inline]
     pub fn flush(remote: RemoteAddr, flush_type: FlushType, level: FlushLevel) -> Self {
         let (length, whole_region) = match level {
@@ -252,8 +281,8 @@ impl<'a> WorkRequest<'a, Rc> {
         WorkRequest::of(SendOp::Flush { remote, length, whole_region, persistent }, Payload::EMPTY)
     }
 
-    /// Not begun before all earlier READs and atomics have completed (`IBV_SEND_FENCE`), so that it may use what they
-    /// brought.
+    /// Not begun before all earlier READs and atomics have completed (`IBV_SEND_FENCE`), so that it can use their
+    /// results.
     #[inline]
     pub fn fence(self) -> Self {
         self.flag(SendFlags::FENCE)
@@ -261,8 +290,8 @@ impl<'a> WorkRequest<'a, Rc> {
 }
 
 impl<'a> WorkRequest<'a, Ud> {
-    /// A datagram (`IBV_WR_SEND`) of at most the path MTU to queue pair `qpn` at the end of `ah`, or to its group with
-    /// [`Qpn::MULTICAST`]. `qkey` is the one that the receiver wants; with the highest bit set the sender's own is used
+    /// A datagram (`IBV_WR_SEND`) of at most the path MTU to queue pair `qpn` at the address of `ah`, or to its group with
+    /// [`Qpn::MULTICAST`]. `qkey` is the one that the receiver requires; with the highest bit set the sender's own is used
     /// instead.
     #[inline]
     pub fn datagram(payload: impl Into<Payload<'a>>, ah: AddressHandle, qpn: Qpn, qkey: u32) -> Self {
@@ -283,9 +312,9 @@ impl<'a> WorkRequest<'a, Ud> {
     }
 }
 
-impl<T: TransportService> fmt::Debug for WorkRequest<'_, T> {
+impl<T: QpService> fmt::Debug for WorkRequest<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The service goes without saying, inline data may be long.
+        // Inline data may be long.
         let SendWr { wr_id, op, sges, flags } = self.wr;
         let mut out = f.debug_struct("WorkRequest");
         out.field("wr_id", &wr_id).field("op", &op).field("sges", &sges).field("flags", &flags);
@@ -300,14 +329,10 @@ impl Device<'_> {
     /// # Errors
     /// See [`PostError`]; nothing is posted then. Bad local keys show up as a completion later.
     #[inline]
-    pub fn post_send<T: TransportService>(
-        &mut self,
-        qp: QueuePair<T>,
-        wr: WorkRequest<'_, T>,
-    ) -> Result<(), PostError> {
+    pub fn post_send<T: QpService>(&mut self, qp: QueuePair<T>, wr: WorkRequest<'_, T>) -> Result<(), PostError> {
         match wr.inline {
-            None => self.engine.post_send(self.now, qp.qpn(), &wr.wr),
-            Some(data) => self.engine.post_send_inline(self.now, qp.qpn(), &wr.wr, data),
+            None => self.engine.post_send(qp.qpn(), &wr.wr),
+            Some(data) => self.engine.post_send_inline(qp.qpn(), &wr.wr, data),
         }
     }
 
@@ -318,7 +343,7 @@ impl Device<'_> {
     /// # Errors
     /// See [`PostError`]; nothing is posted then. Bad local keys show up as a completion later.
     #[inline]
-    pub fn post_recv<T: TransportService>(&mut self, qp: QueuePair<T>, wr: RecvWr<'_>) -> Result<(), PostError> {
+    pub fn post_recv<T: QpService>(&mut self, qp: QueuePair<T>, wr: RecvWr<'_>) -> Result<(), PostError> {
         self.engine.post_recv(qp.qpn(), &wr)
     }
 

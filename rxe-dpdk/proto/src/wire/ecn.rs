@@ -1,8 +1,8 @@
 //! What a switch does to a packet when its queue is long.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-use super::net::{Ipv4Header, Ipv6Header, checksum_add, checksum_finish};
+use super::net::{Ipv4Header, Ipv6Header};
 
 /// "Congestion experienced", as the ECN bits of an IP header.
 const CE: u8 = 3;
@@ -15,9 +15,7 @@ pub fn mark_congestion(frame: &mut [u8], ip_at: usize) -> bool {
         Some(0x45) => {
             let Ok((ip, _)) = Ipv4Header::mut_from_prefix(packet) else { return false };
             ip.tos |= CE;
-            ip.checksum.set(0);
-            let sum = checksum_finish(checksum_add(0, ip.as_bytes()));
-            ip.checksum.set(sum);
+            ip.fill_checksum();
             true
         }
         Some(byte) if byte >> 4 == 6 => {

@@ -1,17 +1,17 @@
 //! Writing packets: a template of everything in front of the BTH, and a builder for what follows.
 
-use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::icrc::ICRC_LEN;
 use super::net::{
-    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
-    VLAN_LEN, VlanTag, checksum_add, ethertype,
+    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT,
+    UDP_LEN, UdpHeader, VLAN_LEN, VlanTag, ethertype,
 };
 use super::opcode::{Headers, OpcodeInfo};
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, BTH_LEN, Bth, BthFields, BthOpcode, Deth, Feth, Ieth, ImmDt, Path, PortId, Reth,
-    Seal, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, BTH_LEN, Bth, BthFields, BthOpcode, Checksum, Deth, Feth, Ieth, ImmDt, Path, PortId,
+    Reth, Seal, Syndrome,
 };
 
 /// Largest path_len: Ethernet, VLAN tag, IPv6, UDP.
@@ -19,8 +19,6 @@ const TEMPLATE_LEN: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
 
 /// path_len without VLAN tag.
 const IPV4_PATH: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
-
-const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 
 /// The precomputed bytes of a [`Path`] in front of the BTH. Only lengths, IPv4 identification and IPv4 header checksum
 /// are still to be filled in for each packet.
@@ -77,14 +75,11 @@ impl HeaderTemplate {
                 dst: [e, f, g, h],
                 ..Ipv4Header::default()
             };
-            let sum = checksum_add(0, ip.as_bytes());
-            let sum = (sum >> 32) + (sum & 0xFFFF_FFFF);
-            partial_sum = ((sum >> 16) + (sum & 0xFFFF)) as u32;
+            partial_sum = Checksum::default().add(ip.as_bytes()).partial();
             put(ip.as_bytes());
         } else {
-            let class_flow = u32::from(path.traffic_class) << 20 | path.flow_label & 0xF_FFFF;
             let ip = Ipv6Header {
-                version_class_flow: U32::new(6 << 28 | class_flow),
+                version_class_flow: Ipv6Header::first_word(path.traffic_class, path.flow_label),
                 next_header: IP_PROTO_UDP,
                 hop_limit: path.hop_limit,
                 src: path.src.0,

@@ -3,7 +3,7 @@
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::MacAddr;
+use super::{Checksum, MacAddr};
 
 /// Ethertypes.
 pub mod ethertype {
@@ -29,8 +29,34 @@ pub const IPV6_LEN: usize = 40;
 pub const UDP_LEN: usize = 8;
 /// IP protocol number of UDP.
 pub const IP_PROTO_UDP: u8 = 17;
+/// The "don't fragment" bit of [`Ipv4Header::fragment`].
+pub const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// The UDP destination port of RoCEv2.
 pub const ROCE_UDP_PORT: u16 = 4791;
+
+/// A header of fixed layout, read and written in place.
+pub trait Header: Sized + FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {
+    /// The header at the front of `bytes` and what follows it; `None` when `bytes` is too short.
+    #[inline]
+    fn split(bytes: &[u8]) -> Option<(&Self, &[u8])> {
+        Self::ref_from_prefix(bytes).ok()
+    }
+
+    /// Writes the header to the front of `bytes` and returns the rest; `None`, and nothing written, when `bytes` is too
+    /// short.
+    #[inline]
+    fn put<'b>(&self, bytes: &'b mut [u8]) -> Option<&'b mut [u8]> {
+        let (header, rest) = bytes.split_at_mut_checked(size_of::<Self>())?;
+        header.copy_from_slice(self.as_bytes());
+        Some(rest)
+    }
+}
+
+impl Header for EthHeader {}
+impl Header for VlanTag {}
+impl Header for Ipv4Header {}
+impl Header for Ipv6Header {}
+impl Header for UdpHeader {}
 
 /// Ethernet header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -80,6 +106,27 @@ pub struct Ipv4Header {
     pub dst: [u8; 4],
 }
 
+impl Ipv4Header {
+    /// Length of the header, options included, in bytes, as it says itself.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.version_ihl & 0x0F) * 4
+    }
+
+    /// Whether the packet is a fragment: more follow, or it has an offset.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.fragment.get() & 0x3FFF != 0
+    }
+
+    /// Sets the checksum of a header without options.
+    pub fn fill_checksum(&mut self) {
+        self.checksum.set(0);
+        let sum = Checksum::default().add(self.as_bytes()).finish();
+        self.checksum.set(sum);
+    }
+}
+
 /// Fixed IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -98,6 +145,26 @@ pub struct Ipv6Header {
     pub dst: [u8; 16],
 }
 
+impl Ipv6Header {
+    /// First word of a header: version 6, traffic class, flow label (20 bits).
+    #[inline]
+    pub fn first_word(traffic_class: u8, flow_label: u32) -> U32 {
+        U32::new(6 << 28 | u32::from(traffic_class) << 20 | flow_label & 0xF_FFFF)
+    }
+
+    /// IP version, 6 in a well-formed header.
+    #[inline]
+    pub fn version(&self) -> u8 {
+        (self.version_class_flow.get() >> 28) as u8
+    }
+
+    /// DSCP (6 bits) and ECN (2 bits).
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        (self.version_class_flow.get() >> 20) as u8
+    }
+}
+
 /// UDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -110,28 +177,4 @@ pub struct UdpHeader {
     pub len: U16,
     /// Checksum; zero when the sender made none.
     pub checksum: U16,
-}
-
-/// Adds `bytes`, taken as big-endian 16-bit words (an odd last byte is the high half of its word), to the running
-/// sum of an Internet checksum. Only the last piece of a sum may be of odd length.
-pub(super) fn checksum_add(mut sum: u64, bytes: &[u8]) -> u64 {
-    // Words of 32 bits add up to the same ones' complement sum, and 2^32 of them fit before the accumulator wraps.
-    let (words, rest) = bytes.as_chunks::<4>();
-    for word in words {
-        sum += u64::from(u32::from_be_bytes(*word));
-    }
-    let mut last = [0; 4];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    sum + u64::from(u32::from_be_bytes(last))
-}
-
-/// The Internet checksum of a running sum: folded to 16 bits and complemented.
-#[inline]
-pub(super) fn checksum_finish(mut sum: u64) -> u16 {
-    while sum > 0xFFFF {
-        sum = (sum >> 16) + (sum & 0xFFFF);
-    }
-    !(sum as u16)
 }

@@ -7,11 +7,12 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::icrc::{ICRC_LEN, icrc};
 use super::net::{
     ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
-    VLAN_LEN, VlanTag, checksum_add, checksum_finish, ethertype,
+    VLAN_LEN, VlanTag, ethertype,
 };
 use super::opcode::{Headers, OPCODES, OpcodeInfo};
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, DropReason, Feth, Gid, Ieth, ImmDt, MacAddr, Opcode, Psn, Reth, Transport,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Checksum, Deth, DropReason, Feth, Gid, Ieth, ImmDt, MacAddr, Opcode, Psn, Reth,
+    Transport,
 };
 
 /// What [`classify`] made of a frame.
@@ -194,12 +195,11 @@ fn classify_udp<'a>(
 /// The UDP checksum, for senders that make one.
 #[inline(never)]
 fn udp_checksum_ok(ip: IpHeader<'_>, datagram: &[u8]) -> bool {
-    let addresses = match ip {
-        IpHeader::V4(ip) => checksum_add(checksum_add(0, &ip.src), &ip.dst),
-        IpHeader::V6(ip) => checksum_add(checksum_add(0, &ip.src), &ip.dst),
+    let pseudo_header = match ip {
+        IpHeader::V4(ip) => Checksum::pseudo_header(&ip.src, &ip.dst, IP_PROTO_UDP, datagram.len()),
+        IpHeader::V6(ip) => Checksum::pseudo_header(&ip.src, &ip.dst, IP_PROTO_UDP, datagram.len()),
     };
-    let pseudo = addresses + u64::from(IP_PROTO_UDP) + datagram.len() as u64;
-    checksum_finish(checksum_add(pseudo, datagram)) == 0
+    pseudo_header.add(datagram).finish() == 0
 }
 
 impl<'a> RocePacket<'a> {

@@ -27,8 +27,8 @@ use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
 use rxe_proto::transport::{QpType, TransportStats};
 use rxe_proto::wire::{DropCounters, PortId};
 
-use super::messages::ToWorker;
-use super::ports::LocalPort;
+use super::LocalPort;
+use super::orders::Order;
 use crate::eal::{Clock, PortInfo};
 use crate::telemetry::{InspectError, Inspector};
 use filter::{Filter, WantedQp};
@@ -129,7 +129,7 @@ pub(crate) struct Counted {
 /// What a [`Capture`] is made of.
 pub(crate) struct Parts {
     pub(crate) inspector: Inspector,
-    pub(crate) workers: Vec<Sender<ToWorker>>,
+    pub(crate) workers: Vec<Sender<Order>>,
     pub(crate) counted: Vec<Counted>,
     pub(crate) clock: Clock,
 }
@@ -196,7 +196,7 @@ impl Capture {
         let session = guard.as_mut().filter(|session| session.is_running()).ok_or(CaptureError::NotRunning)?;
         for worker in &self.0.parts.workers {
             // A worker that is gone records nothing.
-            let _ = worker.send(ToWorker::Capture(Box::new(CaptureOrder::stop())));
+            let _ = worker.send(Order::Capture(Box::new(CaptureOrder::stop())));
         }
         let ended = session.await_end(PATIENCE);
         self.0.settle(session);
@@ -263,7 +263,7 @@ impl Capture {
         for (worker, recorders) in inner.parts.workers.iter().zip(recorders) {
             let order = CaptureOrder { recorders: Some(recorders), done: done.clone() };
             // A worker that is gone has nothing to record.
-            let _ = worker.send(ToWorker::Capture(Box::new(order)));
+            let _ = worker.send(Order::Capture(Box::new(order)));
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::pcapng::Packet;
 use super::record::{HEADER_LEN, Header};
 use super::{CaptureOrder, reason};
 use crate::worker::injector::Direction;
-use crate::worker::messages::ToWorker;
+use crate::worker::orders::Order;
 
 /// How long a frame stays in its ring, so that an older one of another lcore, whose turn takes longer, goes first.
 const ORDERING: Duration = Duration::from_millis(5);
@@ -85,7 +85,7 @@ pub(super) struct Writer {
     /// Nanoseconds from 1970 to that clock's epoch.
     epoch: u64,
     progress: Arc<Progress>,
-    workers: Vec<Sender<ToWorker>>,
+    workers: Vec<Sender<Order>>,
 }
 
 impl Writer {
@@ -93,7 +93,7 @@ impl Writer {
         rings: Vec<Consumer<u8>>,
         output: Output,
         now: Box<dyn Fn() -> Instant + Send>,
-        workers: Vec<Sender<ToWorker>>,
+        workers: Vec<Sender<Order>>,
     ) -> Writer {
         let sources = rings.into_iter().map(|ring| Source { ring, front: None }).collect();
         let epoch = unix_nanos().saturating_sub(now().as_nanos());
@@ -123,7 +123,7 @@ impl Writer {
         *self.progress.broken_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         for worker in &self.workers {
             // A worker that is gone records nothing.
-            let _ = worker.send(ToWorker::Capture(Box::new(CaptureOrder::stop())));
+            let _ = worker.send(Order::Capture(Box::new(CaptureOrder::stop())));
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(progress.frames.get(), 10);
         assert!(progress.broken_off.lock().unwrap().as_ref().is_some_and(|why| why.contains("the size")));
-        assert!(matches!(mail.try_recv(), Ok(ToWorker::Capture(order)) if order.recorders.is_none()));
+        assert!(matches!(mail.try_recv(), Ok(Order::Capture(order)) if order.recorders.is_none()));
         assert!(ring.is_abandoned(), "who records sees it");
     }
 }

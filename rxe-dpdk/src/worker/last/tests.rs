@@ -47,10 +47,10 @@ fn reading(len: usize) -> Engine {
     let init = QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, caps, sq_sig_all: false };
     let now = Instant::ZERO;
     let qpn = engine.create_qp(now, &init).unwrap();
-    engine.modify_qp(now, qpn, QpTransition::ToInit { access: Access::REMOTE_READ }).unwrap();
+    engine.modify_qp(qpn, QpTransition::ToInit { access: Access::REMOTE_READ }).unwrap();
     let (path_mtu, dest_qpn, rq_psn) = (PathMtu::Mtu256, Qpn::new(0x11), Psn::new(0));
     let rtr = RtrAttr { path: path(1, 2), path_mtu, dest_qpn, rq_psn, max_dest_rd_atomic: 1, min_rnr_timer: 1 };
-    engine.modify_qp(now, qpn, QpTransition::ToRtr(rtr)).unwrap();
+    engine.modify_qp(qpn, QpTransition::ToRtr(rtr)).unwrap();
 
     let template = HeaderTemplate::new(&path(2, 1));
     let fields = BthFields {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rxe_proto::wire::PortId;
 
-use super::messages::ToWorker;
+use super::orders::Order;
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
 use message::{Interface, Message};
 pub(crate) use order::PortOrder;
@@ -70,7 +70,7 @@ pub(crate) struct LinkWatch {
 
 impl LinkWatch {
     /// Watches `ports`, whose queues `workers` have.
-    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<ToWorker>>) -> LinkWatch {
+    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<Order>>) -> LinkWatch {
         let states = LinkStates::default();
         let watch = |states: LinkStates| -> io::Result<(PipeWriter, JoinHandle<()>)> {
             let (stopped, stop) = io::pipe()?;
@@ -141,7 +141,7 @@ impl Watched {
 
 struct Watcher {
     ports: Vec<Watched>,
-    workers: Vec<Sender<ToWorker>>,
+    workers: Vec<Sender<Order>>,
     states: LinkStates,
     /// All interfaces of the network namespace, by index.
     interfaces: HashMap<u32, Interface>,
@@ -224,7 +224,7 @@ impl Watched {
     fn look(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
-        workers: &[Sender<ToWorker>],
+        workers: &[Sender<Order>],
         states: &LinkStates,
         stopped: &PipeReader,
     ) {
@@ -250,7 +250,7 @@ impl Watched {
     fn interface_state(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
-        workers: &[Sender<ToWorker>],
+        workers: &[Sender<Order>],
         stopped: &PipeReader,
     ) -> Result<(), String> {
         let Some((index, name)) = &mut self.interface else { return Ok(()) };

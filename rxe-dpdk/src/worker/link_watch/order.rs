@@ -9,7 +9,7 @@ use rxe_proto::wire::PortId;
 
 use crate::eal::{Woken, wait_for_links};
 use crate::worker::lane::TxLane;
-use crate::worker::messages::ToWorker;
+use crate::worker::orders::Order;
 use crate::worker::run::Worker;
 
 /// How long a worker may take: it reads its mail in every turn, once it runs.
@@ -27,10 +27,10 @@ pub(crate) struct PortOrder {
 }
 
 /// Has every worker park or resume its queues of `port`. False when one of them did not, or not in time.
-pub(super) fn send(workers: &[Sender<ToWorker>], port: PortId, park: bool, stopped: &PipeReader) -> bool {
+pub(super) fn send(workers: &[Sender<Order>], port: PortId, park: bool, stopped: &PipeReader) -> bool {
     let (reply, answers) = sync_channel(workers.len());
     for worker in workers {
-        if worker.send(ToWorker::Port(PortOrder { port, park, reply: reply.clone() })).is_err() {
+        if worker.send(Order::Port(PortOrder { port, park, reply: reply.clone() })).is_err() {
             return false;
         }
     }
@@ -57,7 +57,7 @@ impl Worker {
     #[cold]
     pub(in crate::worker) fn follow_port_orders(&mut self) {
         let Worker { rx, dispatcher, stats, .. } = self;
-        for PortOrder { port, park, reply } in std::mem::take(&mut dispatcher.services.port_orders) {
+        for PortOrder { port, park, reply } in std::mem::take(&mut dispatcher.orders.ports) {
             let mut done = true;
             for queue in rx.iter_mut().filter(|rx| rx.port == port).map(|rx| &mut rx.queue) {
                 if park {

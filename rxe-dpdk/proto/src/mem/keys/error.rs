@@ -41,8 +41,8 @@ pub enum RegisterError {
     /// The table holds as many keys as it can.
     #[error("too many keys")]
     TooMany,
-    /// Fast region: longer than [`KeyTable::MAX_FAST_REGION`].
-    #[error("a fast region has at most {} bytes", KeyTable::MAX_FAST_REGION)]
+    /// Fast region: longer than [`KeyTable::MAX_FAST_REG_MR`].
+    #[error("a fast region has at most {} bytes", KeyTable::MAX_FAST_REG_MR)]
     TooLong,
     /// Fast region or memory window: this table makes shared keys, which only plain regions have.
     #[error("only plain regions have shared keys")]
@@ -73,7 +73,7 @@ pub enum DeregisterError {
 
 /// Why a fast region could not be mapped or registered. In the order in which they are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum FastRegionError {
+pub enum FastRegMrError {
     /// No fast region has the key.
     #[error("unknown key")]
     Unknown,

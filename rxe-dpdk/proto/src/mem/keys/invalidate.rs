@@ -38,11 +38,11 @@ impl KeyTable {
             Role::Region { .. } | Role::BoundType1 { .. } | Role::Unbound(WindowKind::Type1) => {
                 Err(InvalidateError::NotInvalidatable)
             }
-            Role::FreeFastRegion { .. } | Role::Unbound(WindowKind::Type2) => Err(InvalidateError::NotValid),
+            Role::FreeFastRegMr { .. } | Role::Unbound(WindowKind::Type2) => Err(InvalidateError::NotValid),
             // [MEM-WINDOW-HOLDS]
-            Role::ValidFastRegion { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
-            Role::ValidFastRegion { max_len, .. } => {
-                slot.close(Role::FreeFastRegion { max_len });
+            Role::ValidFastRegMr { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
+            Role::ValidFastRegMr { max_len, .. } => {
+                slot.close(Role::FreeFastRegMr { max_len });
                 Ok(())
             }
             Role::BoundType2 { qpn, .. } if by.is_some_and(|by| by != qpn) => Err(InvalidateError::WrongQp),
@@ -64,8 +64,8 @@ impl KeyTable {
     pub fn renew_key(&mut self, key: u32) -> Result<u32, RenewError> {
         match self.slots.get(key).ok_or(RenewError::Unknown)?.role() {
             Role::Region { .. } => return Err(RenewError::NotRenewable),
-            Role::ValidFastRegion { .. } | Role::BoundType2 { .. } => return Err(RenewError::Valid),
-            Role::FreeFastRegion { .. } | Role::BoundType1 { .. } | Role::Unbound(_) => {}
+            Role::ValidFastRegMr { .. } | Role::BoundType2 { .. } => return Err(RenewError::Valid),
+            Role::FreeFastRegMr { .. } | Role::BoundType1 { .. } | Role::Unbound(_) => {}
         }
         // [MEM-KEY-RENEW]
         let fresh = self.draw_key();

@@ -11,9 +11,9 @@ pub enum KeyKind {
     /// A plain region.
     Region,
     /// A fast region that is registered (VALID).
-    FastRegion,
+    FastRegMr,
     /// A fast region that is not (FREE).
-    FreeFastRegion,
+    FreeFastRegMr,
     /// A memory window bound to a region.
     Window,
     /// A memory window bound to nothing.
@@ -25,8 +25,8 @@ impl KeyKind {
     pub const fn name(self) -> &'static str {
         match self {
             KeyKind::Region => "region",
-            KeyKind::FastRegion => "fast_region",
-            KeyKind::FreeFastRegion => "free_fast_region",
+            KeyKind::FastRegMr => "fast_region",
+            KeyKind::FreeFastRegMr => "free_fast_region",
             KeyKind::Window => "window",
             KeyKind::UnboundWindow => "unbound_window",
         }
@@ -70,12 +70,12 @@ impl KeyTable {
 fn info(slot: &Slot) -> KeyInfo {
     let kind = match slot.role() {
         Role::Region { .. } => KeyKind::Region,
-        Role::ValidFastRegion { .. } => KeyKind::FastRegion,
-        Role::FreeFastRegion { .. } => KeyKind::FreeFastRegion,
+        Role::ValidFastRegMr { .. } => KeyKind::FastRegMr,
+        Role::FreeFastRegMr { .. } => KeyKind::FreeFastRegMr,
         Role::BoundType1 { .. } | Role::BoundType2 { .. } => KeyKind::Window,
         Role::Unbound(_) => KeyKind::UnboundWindow,
     };
-    let open = !matches!(kind, KeyKind::FreeFastRegion | KeyKind::UnboundWindow);
+    let open = !matches!(kind, KeyKind::FreeFastRegMr | KeyKind::UnboundWindow);
     let len = slot.memory.as_ref().filter(|_| open).map_or(0, |memory| memory.len() as u64);
     let addr = if open { slot.iova } else { 0 };
     KeyInfo { key: slot.key, kind, pd: PdId(slot.pd), access: slot.access(), addr, len, lost: slot.is_lost() }

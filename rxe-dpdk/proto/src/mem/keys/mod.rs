@@ -1,7 +1,7 @@
 //! Keys: which bytes a local or remote key stands for.
 
 mod error;
-mod fast_region;
+mod fast_reg_mr;
 mod invalidate;
 mod list;
 mod open_table;
@@ -19,7 +19,7 @@ use rand_core::{Rng, SeedableRng};
 use super::{Access, Memory, MemoryRegion, PdId, Span};
 
 pub use error::{
-    BindError, DeallocPdError, DeregisterError, FastRegionError, InvalidateError, KeyError, RegisterError, RenewError,
+    BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyError, RegisterError, RenewError,
     UnknownKey,
 };
 pub use list::{KeyInfo, KeyKind};
@@ -48,7 +48,7 @@ pub enum KeyDomain {
 /// | kind | made, forgotten | state | local key opens | remote key opens |
 /// |---|---|---|---|---|
 /// | plain region | [`register`](Self::register) or [`adopt`](Self::adopt), [`deregister`](Self::deregister) | | yes | yes |
-/// | fast region | [`alloc_fast_region`](Self::alloc_fast_region), [`deregister`](Self::deregister) | FREE | no | no |
+/// | fast region | [`alloc_fast_reg_mr`](Self::alloc_fast_reg_mr), [`deregister`](Self::deregister) | FREE | no | no |
 /// | | | VALID | yes | yes |
 /// | memory window | [`alloc_window`](Self::alloc_window), [`dealloc_window`](Self::dealloc_window) | unbound | no | no |
 /// | | | bound, type 1 | no | yes |
@@ -84,7 +84,7 @@ impl KeyTable {
     /// The most keys that a table holds.
     pub const MAX_KEYS: usize = 1 << 24;
     /// The most bytes that a fast region can be made for: those of the longest message.
-    pub const MAX_FAST_REGION: usize = 1 << 31;
+    pub const MAX_FAST_REG_MR: usize = 1 << 31;
     /// How many keys there is room for at first.
     const MIN_KEYS: usize = 32;
 
@@ -212,10 +212,10 @@ impl KeyTable {
         match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role() {
             Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => Err(DeregisterError::Unknown),
             // [MEM-WINDOW-HOLDS]
-            Role::Region { windows: 1.. } | Role::ValidFastRegion { windows: 1.., .. } => {
+            Role::Region { windows: 1.. } | Role::ValidFastRegMr { windows: 1.., .. } => {
                 Err(DeregisterError::WindowsBound)
             }
-            Role::Region { .. } | Role::ValidFastRegion { .. } | Role::FreeFastRegion { .. } => {
+            Role::Region { .. } | Role::ValidFastRegMr { .. } | Role::FreeFastRegMr { .. } => {
                 self.forget(key).map(|slot| slot.memory).ok_or(DeregisterError::Unknown)
             }
         }
@@ -223,8 +223,8 @@ impl KeyTable {
 
     /// Asks for what a look-up of `key` needs, some time before it.
     #[inline]
-    pub(crate) fn foresee(&self, key: u32) {
-        self.slots.foresee(key);
+    pub(crate) fn prefetch(&self, key: u32) {
+        self.slots.prefetch(key);
     }
 
     /// How many keys there are: of plain regions, fast regions and memory windows.
@@ -351,7 +351,7 @@ mod tests {
         let seed = [5; 32];
         let mut keys = KeyTable::new(seed, KeyDomain::Local);
         let pd = keys.alloc_pd();
-        let first = keys.alloc_fast_region(pd, 64).unwrap();
+        let first = keys.alloc_fast_reg_mr(pd, 64).unwrap();
         let second = keys.renew_key(first).unwrap();
         // The same draws again.
         keys.rng = ChaCha12Rng::from_seed(seed);

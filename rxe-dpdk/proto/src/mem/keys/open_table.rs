@@ -73,7 +73,7 @@ impl<T: Keyed> OpenTable<T> {
 
     /// Asks for the place where `key` would be, for a look-up soon.
     #[inline]
-    pub(super) fn foresee(&self, key: u32) {
+    pub(super) fn prefetch(&self, key: u32) {
         if let Some(slot) = self.slots.get(home(key, self.slots.len() - 1)) {
             prefetch::whole(slot);
         }

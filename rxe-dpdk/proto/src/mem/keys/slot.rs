@@ -37,7 +37,7 @@ pub(super) enum Role {
         windows: u32,
     },
     /// A fast region in state VALID.
-    ValidFastRegion {
+    ValidFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,
         /// How many memory windows are bound to it.
@@ -56,7 +56,7 @@ pub(super) enum Role {
         qpn: u32,
     },
     /// A fast region in state FREE.
-    FreeFastRegion {
+    FreeFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,
     },
@@ -104,9 +104,9 @@ impl Slot {
     /// It becomes something that can be reached, with `access`; its address and bytes are in place.
     pub(super) fn open(&mut self, role: Role, access: Access) {
         let by = match role {
-            Role::Region { .. } | Role::ValidFastRegion { .. } => LOCAL_KEY.union(REMOTE_KEY),
+            Role::Region { .. } | Role::ValidFastRegMr { .. } => LOCAL_KEY.union(REMOTE_KEY),
             Role::BoundType1 { .. } => REMOTE_KEY,
-            Role::BoundType2 { .. } | Role::FreeFastRegion { .. } | Role::Unbound(_) => Access::empty(),
+            Role::BoundType2 { .. } | Role::FreeFastRegMr { .. } | Role::Unbound(_) => Access::empty(),
         };
         self.role = role;
         self.grants = access.difference(LOCAL_KEY.union(REMOTE_KEY)) | by;
@@ -131,7 +131,7 @@ impl Slot {
     /// The count of memory windows bound to a region that can be reached, to be changed.
     pub(super) fn windows_mut(&mut self) -> Option<&mut u32> {
         match &mut self.role {
-            Role::Region { windows } | Role::ValidFastRegion { windows, .. } => Some(windows),
+            Role::Region { windows } | Role::ValidFastRegMr { windows, .. } => Some(windows),
             _ => None,
         }
     }
@@ -176,7 +176,7 @@ impl Slot {
     #[inline(never)]
     fn admit_qp(&self, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
         match self.role {
-            Role::FreeFastRegion { .. } | Role::Unbound(_) => Err(KeyError::Unknown),
+            Role::FreeFastRegMr { .. } | Role::Unbound(_) => Err(KeyError::Unknown),
             _ if !self.is_of(pd) => Err(KeyError::WrongPd),
             // [MEM-WINDOW-2]
             Role::BoundType2 { qpn: only, .. } if only != qpn => Err(KeyError::WrongQp),

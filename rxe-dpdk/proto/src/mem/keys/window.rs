@@ -63,7 +63,7 @@ impl KeyTable {
                 self.unbind(key);
                 self.forget(key).map(|_| ()).ok_or(UnknownKey)
             }
-            Role::Region { .. } | Role::ValidFastRegion { .. } | Role::FreeFastRegion { .. } => Err(UnknownKey),
+            Role::Region { .. } | Role::ValidFastRegMr { .. } | Role::FreeFastRegMr { .. } => Err(UnknownKey),
         }
     }
 

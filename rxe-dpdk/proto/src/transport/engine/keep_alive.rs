@@ -21,7 +21,7 @@ impl Engine {
             return Err(QpError::Transition { from: qp.state, to: QpState::Rts });
         }
         qp.requester.set_keep_alive(now, settings, qp.responder.packets_served());
-        qp.watch_all(&mut self.cx);
+        qp.arm_timer(&mut self.cx);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! The engine: all queue pairs of one lcore, driven from outside.
 
-mod departed;
-mod foresee;
+mod destroyed;
 mod keep_alive;
 mod objects;
 mod post;
+mod prefetch;
 mod refuse;
 
 pub use refuse::RequestRefusal;
@@ -17,16 +17,16 @@ use crate::time::Instant;
 use crate::wire::{DropCounters, DropReason, PortId, RocePacket, Transport, TxQueue};
 
 use super::ah::AhTable;
-use super::context::{Context, Emitter, Turn};
+use super::context::{Context, Emitter, TxOutcome};
 use super::cq::CqTable;
 use super::multicast::MulticastTable;
 use super::qp::Qp;
-use super::rotation::Rotations;
 use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
+use super::tx_scheduler::TxScheduler;
 use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
-use departed::Lingering;
+use destroyed::DestroyedQps;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///
@@ -47,7 +47,7 @@ use departed::Lingering;
 pub struct Engine {
     qps: QpTable,
     /// Queue pairs that are destroyed and still owe something.
-    departed: Lingering,
+    destroyed: DestroyedQps,
     groups: MulticastTable,
     cx: Context,
 }
@@ -62,7 +62,7 @@ impl Engine {
         timers.grow(qps.slots(), 0);
         Engine {
             qps,
-            departed: Lingering::default(),
+            destroyed: DestroyedQps::default(),
             groups: MulticastTable::default(),
             cx: Context {
                 keys: KeyTable::new(config.seed, KeyDomain::Local),
@@ -71,8 +71,8 @@ impl Engine {
                 ahs: AhTable::new(config.max_ah),
                 timers,
                 events: VecDeque::new(),
-                offenders: VecDeque::new(),
-                active: Rotations::default(),
+                error_packets: VecDeque::new(),
+                scheduler: TxScheduler::default(),
                 emitter: Emitter::new(Arc::clone(&stats)),
                 stats,
                 drops: Arc::default(),
@@ -168,8 +168,8 @@ impl Engine {
     /// port. Destroyed queue pairs that owe something have a turn before the others. Returns how many packets were written;
     /// [`wants_transmit`](Engine::wants_transmit) says whether there is more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
-        let mut written = if self.departed.is_empty() { 0 } else { self.transmit_lingering(now, tx) };
-        for port in 0..self.cx.active.ports() {
+        let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
+        for port in 0..self.cx.scheduler.ports() {
             written += self.transmit_by(port, now, tx);
         }
         written
@@ -179,17 +179,17 @@ impl Engine {
         let quantum = self.cx.config.transmit_quantum as usize;
         let mut written = 0;
         while written < quantum
-            && let Some(slot) = self.cx.active.next(port)
+            && let Some(slot) = self.cx.scheduler.dequeue(port)
         {
             let Some(qp) = self.qps.in_slot(slot) else { continue };
-            let (frames, turn) = qp.transmit(&mut self.cx, now, tx);
+            let (frames, outcome) = qp.transmit(&mut self.cx, now, tx);
             written += frames;
-            match turn {
-                Turn::Idle => qp.set_inactive(),
-                Turn::More => self.cx.active.another(port, slot),
-                Turn::Refused => {
+            match outcome {
+                TxOutcome::Done => qp.set_inactive(),
+                TxOutcome::Quantum => self.cx.scheduler.requeue(port, slot),
+                TxOutcome::Backpressure => {
                     self.cx.stats.transmit_stalls.inc();
-                    self.cx.active.give_back(port, slot);
+                    self.cx.scheduler.requeue_front(port, slot);
                     break;
                 }
             }
@@ -199,7 +199,7 @@ impl Engine {
 
     /// Whether [`transmit`](Engine::transmit) has something to write.
     pub fn wants_transmit(&self) -> bool {
-        !self.cx.active.is_empty() || !self.departed.is_empty()
+        !self.cx.scheduler.is_empty() || !self.destroyed.is_empty()
     }
 
     /// When to call [`handle_timeout`](Engine::handle_timeout) at the latest. May be early, never late.
@@ -219,7 +219,7 @@ impl Engine {
                 Some((qp, _)) => {
                     self.cx.timers.remove(slot);
                     qp.handle_timeout(&mut self.cx, now);
-                    qp.watch_all(&mut self.cx);
+                    qp.arm_timer(&mut self.cx);
                 }
                 None => self.cx.timers.remove(slot),
             }
@@ -241,9 +241,9 @@ fn addressed<'q>(
     packet: &RocePacket<'_>,
 ) -> Result<&'q mut Qp, DropReason> {
     let qp = qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
-    if let Some(follow) = qp.follow {
+    if let Some(detection) = qp.detection {
         check_integrity(packet)?;
-        qp.settle(port, packet, follow)?;
+        qp.detect_from(port, packet, detection)?;
     }
     let transport = packet.transport();
     // [PKT-QP-TYPE]

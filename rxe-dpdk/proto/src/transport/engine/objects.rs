@@ -60,14 +60,14 @@ impl Engine {
         init.caps.check(&self.cx.config)?;
         let qpn = self.qps.vacancy(now).ok_or(QpError::TooMany(self.cx.config.max_qp))?;
         let (recv_pd, srq_sges) = self.hold_parts(init)?;
-        if !self.departed.is_empty() {
-            self.departed.forget(qpn);
+        if !self.destroyed.is_empty() {
+            self.destroyed.remove(qpn);
         }
         self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges)));
         self.cx.stats.qpn_rests_cut.add(self.qps.take_rests_cut());
         // Whatever the data path keeps per queue pair gets its room here.
         self.cx.timers.grow(self.qps.slots(), self.qps.len());
-        self.cx.active.grow(self.qps.len());
+        self.cx.scheduler.reserve(self.qps.len());
         Ok(qpn)
     }
 
@@ -120,8 +120,8 @@ impl Engine {
             self.groups.forget(qpn);
         }
         self.cx.timers.remove(u32::from(qpn.slot()));
-        self.cx.active.forget(qpn.slot());
-        self.depart(now, qp);
+        self.cx.scheduler.remove(qpn.slot());
+        self.keep_replies(now, qp);
         self.cx.stats.qpn_rests_cut.add(self.qps.take_rests_cut());
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Engine {
     /// # Errors
     /// [`QpError::Transition`] when the state diagram has no such way, [`QpError::Limit`] for an attribute out of
     /// range, [`QpError::Unknown`]. The queue pair is unchanged then.
-    pub fn modify_qp(&mut self, _now: Instant, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
+    pub fn modify_qp(&mut self, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
         let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
         // A datagram queue pair's groups are those of its port, which it may leave by way of RESET.
         let leaves = matches!(transition, QpTransition::ToReset) && qp.common.qp_type == QpType::Ud;
@@ -151,8 +151,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`QpError::Unknown`], [`QpError::NoPath`] before RTR.
-    pub fn follow_peer(&mut self, qpn: Qpn, qkey: u32, path_mtu: PathMtu) -> Result<(), QpError> {
-        self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.follow_peer(qkey, path_mtu)
+    pub fn detect_peer_type(&mut self, qpn: Qpn, qkey: u32, path_mtu: PathMtu) -> Result<(), QpError> {
+        self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.detect_peer_type(qkey, path_mtu)
     }
 
     /// Makes a queue pair in RESET one of another type.
@@ -164,6 +164,12 @@ impl Engine {
         // Groups are for datagrams.
         self.groups.forget(qpn);
         Ok(())
+    }
+
+    /// The transport service of a queue pair.
+    #[inline]
+    pub fn qp_type(&self, qpn: Qpn) -> Option<QpType> {
+        self.qps.get(qpn).map(|qp| qp.common.qp_type)
     }
 
     /// What there is to know about a queue pair.
@@ -215,9 +221,9 @@ impl Engine {
 
     /// The packet that made a queue pair go to error, in words, once; `None` when it was no packet, or too many others
     /// have come to that since.
-    pub fn take_offender(&mut self, qpn: Qpn) -> Option<String> {
-        let at = self.cx.offenders.iter().position(|(of, _)| *of == qpn)?;
-        self.cx.offenders.remove(at).map(|(_, packet)| packet)
+    pub fn take_error_packet(&mut self, qpn: Qpn) -> Option<String> {
+        let at = self.cx.error_packets.iter().position(|(of, _)| *of == qpn)?;
+        self.cx.error_packets.remove(at).map(|(_, packet)| packet)
     }
 
     /// How many queue pairs there are.

@@ -1,6 +1,5 @@
 //! Commands: posting work, and taking out what has completed.
 
-use crate::time::Instant;
 use crate::transport::{CqError, CqId, PostError, Qpn, RecvWr, SendWr, SrqId, WorkCompletion};
 
 use super::Engine;
@@ -10,7 +9,7 @@ impl Engine {
     ///
     /// # Errors
     /// See [`PostError`]; nothing is posted then. Bad local keys show up as a completion later.
-    pub fn post_send(&mut self, _now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+    pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.qps.get_mut(qpn).ok_or(PostError::Unknown(qpn))?.post_send(&mut self.cx, wr, None)
     }
 
@@ -19,7 +18,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`PostError::InlineTooLong`], and as for [`post_send`](Engine::post_send).
-    pub fn post_send_inline(&mut self, _now: Instant, qpn: Qpn, wr: &SendWr<'_>, data: &[u8]) -> Result<(), PostError> {
+    pub fn post_send_inline(&mut self, qpn: Qpn, wr: &SendWr<'_>, data: &[u8]) -> Result<(), PostError> {
         self.qps.get_mut(qpn).ok_or(PostError::Unknown(qpn))?.post_send(&mut self.cx, wr, Some(data))
     }
 

@@ -3,8 +3,8 @@
 use crate::prefetch;
 use crate::time::Instant;
 use crate::transport::common::Failure;
-use crate::transport::context::{Context, Turn};
-use crate::transport::responder::{Broken, Undelivered};
+use crate::transport::context::{Context, TxOutcome};
+use crate::transport::responder::{FatalError, Undelivered};
 use crate::transport::{AsyncEvent, QpState, QpType, RequestRefusal};
 use crate::wire::{DropReason, RocePacket, TxQueue};
 
@@ -13,7 +13,7 @@ use super::Qp;
 impl Qp {
     /// Asks for what a response to this queue pair needs, or a request.
     #[inline]
-    pub(in crate::transport) fn foresee(&self, response: bool) {
+    pub(in crate::transport) fn prefetch(&self, response: bool) {
         prefetch::whole(&self.common);
         prefetch::whole(&self.link);
         if response {
@@ -28,7 +28,7 @@ impl Qp {
     pub(in crate::transport) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
         let outcome = self.responder.handle_request(&self.common, cx, packet);
         self.served(cx, packet, outcome);
-        if self.responder.owes() {
+        if self.responder.has_replies() {
             self.activate(cx);
         }
     }
@@ -56,7 +56,7 @@ impl Qp {
     /// What became of a request: the first one that is executed shows that the peer takes the connection for
     /// established.
     #[inline]
-    fn served(&mut self, cx: &mut Context, packet: &RocePacket<'_>, outcome: Result<bool, Broken>) {
+    fn served(&mut self, cx: &mut Context, packet: &RocePacket<'_>, outcome: Result<bool, FatalError>) {
         // [RC-RSP-COMM-EST]
         match outcome {
             Ok(true) if !self.established => {
@@ -64,8 +64,8 @@ impl Qp {
                 cx.events.push_back(AsyncEvent::CommunicationEstablished { qpn: self.common.qpn });
             }
             Ok(_) => {}
-            Err(Broken { cause, receive }) => {
-                cx.blame(self.common.qpn, packet);
+            Err(FatalError { cause, receive }) => {
+                cx.record_error_packet(self.common.qpn, packet);
                 self.fail(cx, cause, None, receive);
             }
         }
@@ -84,7 +84,7 @@ impl Qp {
         match self.responder.handle_datagram(&self.common, cx, packet) {
             Ok(()) => Ok(()),
             Err(Undelivered::Dropped(reason)) => Err(reason),
-            Err(Undelivered::Broken(Broken { cause, receive })) => {
+            Err(Undelivered::Fatal(FatalError { cause, receive })) => {
                 // The packet is not the cause: it has been received, as far as it could be.
                 self.fail(cx, cause, None, receive);
                 Ok(())
@@ -107,11 +107,11 @@ impl Qp {
     #[inline]
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
         if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
-            cx.blame(self.common.qpn, packet);
+            cx.record_error_packet(self.common.qpn, packet);
             self.fail(cx, failure.cause, failure.wqe, None);
             return;
         }
-        self.watch(cx);
+        self.arm_retransmit_timer(cx);
         if self.requester.has_unsent() {
             self.activate(cx);
         }
@@ -127,7 +127,7 @@ impl Qp {
             }
         }
         if self.requester.keep_alive_at().is_some_and(|at| at <= now) {
-            match self.requester.look_at_peer(cx, now, self.responder.packets_served()) {
+            match self.requester.probe_peer(cx, now, self.responder.packets_served()) {
                 Ok(()) => self.activate(cx),
                 Err(Failure { wqe, cause }) => self.fail(cx, cause, wqe, None),
             }
@@ -142,41 +142,41 @@ impl Qp {
         cx: &mut Context,
         now: Instant,
         tx: &mut impl TxQueue,
-    ) -> (usize, Turn) {
-        let (mut written, mut turn) = (0, Turn::Idle);
-        if self.requester.owes_probe() {
+    ) -> (usize, TxOutcome) {
+        let (mut written, mut outcome) = (0, TxOutcome::Done);
+        if self.requester.probe_due() {
             if !self.write_probe(cx, tx) {
-                return (0, Turn::Refused);
+                return (0, TxOutcome::Backpressure);
             }
             written = 1;
         }
-        if self.responder.owes() || self.congestion.owes() {
+        if self.responder.has_replies() || self.congestion.cnp_due() {
             let (replies, after) = self.reply(cx, tx);
-            (written, turn) = (written + replies, after);
+            (written, outcome) = (written + replies, after);
         }
-        if turn == Turn::Refused || !self.requester.has_unsent() || !self.state.sends() {
-            return (written, turn);
+        if outcome == TxOutcome::Backpressure || !self.requester.has_unsent() || !self.state.sends() {
+            return (written, outcome);
         }
         let draining = self.state == QpState::Sqd;
         let (requests, after, failure) = match (self.common.qp_type, &self.link) {
             (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, now, tx, draining),
             (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, draining),
             (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, draining),
-            (QpType::Rc | QpType::Uc, None) => (0, Turn::Idle, None),
+            (QpType::Rc | QpType::Uc, None) => (0, TxOutcome::Done, None),
         };
         written += requests;
         // Nothing else in a turn starts the clock.
         if requests > 0 {
-            self.watch(cx);
+            self.arm_retransmit_timer(cx);
         }
         if let Some(failure) = failure {
             self.fail_send(cx, failure);
-            return (written, self.turn_in_error());
+            return (written, self.outcome_in_error());
         }
         if draining {
             self.report_drained(cx);
         }
-        (written, if after == Turn::Idle { turn } else { after })
+        (written, if after == TxOutcome::Done { outcome } else { after })
     }
 
     /// Writes the keep-alive probe; false when there is no room.
@@ -186,23 +186,23 @@ impl Qp {
     }
 
     /// What the peer waits for.
-    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, Turn) {
-        let Some(link) = &self.link else { return (0, Turn::Idle) };
-        let Some(notified) = self.congestion.notify(link, cx, tx) else { return (0, Turn::Refused) };
-        let (replies, turn, broken) = self.responder.reply(&self.common, link, cx, tx);
+    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, TxOutcome) {
+        let Some(link) = &self.link else { return (0, TxOutcome::Done) };
+        let Some(notified) = self.congestion.notify(link, cx, tx) else { return (0, TxOutcome::Backpressure) };
+        let (replies, outcome, error) = self.responder.reply(&self.common, link, cx, tx);
         let written = usize::from(notified) + replies;
-        match broken {
-            None => (written, turn),
-            Some(Broken { cause, receive }) => {
+        match error {
+            None => (written, outcome),
+            Some(FatalError { cause, receive }) => {
                 self.fail(cx, cause, None, receive);
-                (written, self.turn_in_error())
+                (written, self.outcome_in_error())
             }
         }
     }
 
     /// What is left to do after a failure.
-    fn turn_in_error(&self) -> Turn {
-        if self.responder.owes() { Turn::More } else { Turn::Idle }
+    fn outcome_in_error(&self) -> TxOutcome {
+        if self.responder.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }
     }
 
     /// In SQD, says so once when everything begun has completed.

@@ -1,7 +1,7 @@
 //! A queue pair: its two halves and what they have in common.
 
+mod detect;
 mod flow;
-mod follow;
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl QpCaps {
     }
 }
 
-use follow::Follow;
+use detect::PeerDetection;
 
 /// A queue pair.
 pub(super) struct Qp {
@@ -45,7 +45,7 @@ pub(super) struct Qp {
     /// Whether the end of draining was reported.
     pub(super) drained: bool,
     /// The peer's first packet says what this queue pair is.
-    pub(super) follow: Option<Follow>,
+    pub(super) detection: Option<PeerDetection>,
     /// The way to the peer (RC and UC).
     pub(super) link: Option<Link>,
     pub(super) congestion: Congestion,
@@ -81,7 +81,7 @@ impl Qp {
             active: false,
             established: false,
             drained: false,
-            follow: None,
+            detection: None,
             link: None,
             congestion: Congestion::default(),
             responder: Responder::new(rq),
@@ -133,7 +133,7 @@ impl Qp {
         };
         match sends {
             Wait::Nothing if self.responder.lacks_receive() => Wait::Receive,
-            Wait::Nothing if self.responder.owes() => Wait::Turn,
+            Wait::Nothing if self.responder.has_replies() => Wait::Turn,
             wait => wait,
         }
     }
@@ -145,13 +145,13 @@ impl Qp {
             self.active = true;
             let port = self.link.as_ref().map(|link| link.template.port()).or(self.common.port);
             // Without a port it sends nothing, and is told so in any rotation.
-            cx.active.enter(port.unwrap_or(PortId(0)), self.common.qpn.slot());
+            cx.scheduler.enqueue(port.unwrap_or(PortId(0)), self.common.qpn.slot());
         }
     }
 
     /// Makes sure that the timers look at this queue pair by its deadline.
     #[inline]
-    pub(super) fn watch(&self, cx: &mut Context) {
+    pub(super) fn arm_retransmit_timer(&self, cx: &mut Context) {
         if let Some(deadline) = self.requester.deadline {
             cx.wake_at(self.common.qpn.slot(), deadline);
         }
@@ -162,9 +162,9 @@ impl Qp {
         self.requester.deadline.into_iter().chain(self.requester.keep_alive_at()).min()
     }
 
-    /// As [`watch`](Self::watch), its peer included.
+    /// As [`arm_retransmit_timer`](Self::arm_retransmit_timer), its peer included.
     #[cold]
-    pub(super) fn watch_all(&self, cx: &mut Context) {
+    pub(super) fn arm_timer(&self, cx: &mut Context) {
         if let Some(deadline) = self.deadline() {
             cx.wake_at(self.common.qpn.slot(), deadline);
         }
@@ -234,7 +234,7 @@ impl Qp {
                 // [MEM-WINDOW-QP-END]
                 cx.keys.unbind_windows_of(self.common.qpn.get());
                 self.congestion = Congestion::default();
-                self.follow = None;
+                self.detection = None;
                 self.link = None;
                 self.established = false;
                 self.drained = false;
@@ -272,10 +272,10 @@ impl Qp {
         cx.events.push_back(AsyncEvent::QpError { qpn: self.common.qpn, cause });
         self.enter_error(cx, send, receive);
         // A NAK must still go out, and everything before it. So must the ACK of a SEND whose invalidation failed.
-        if !self.responder.has_last_word() && cause != QpErrorCause::Invalidate {
+        if !self.responder.has_fatal_nak() && cause != QpErrorCause::Invalidate {
             self.responder.abandon_replies();
         }
-        if self.responder.owes() {
+        if self.responder.has_replies() {
             self.activate(cx);
         }
     }

@@ -27,7 +27,7 @@ impl Requester {
         let flags = Flags { solicited: false, ack_req: true };
         let len = wqe.length as usize;
         let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, self.cursor.psn(), flags, len) else {
-            return Sent::Refused;
+            return Sent::Backpressure;
         };
         match wqe.op {
             // [RC-REQ-FLUSH]

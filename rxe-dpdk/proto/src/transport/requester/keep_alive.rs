@@ -33,7 +33,7 @@ impl Default for KeepAlive {
 
 /// A peer that is looked after.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct PeerProbe {
     settings: KeepAlive,
     /// When to look next.
     at: Instant,
@@ -49,7 +49,7 @@ impl Requester {
     pub(in crate::transport) fn set_keep_alive(&mut self, now: Instant, settings: Option<KeepAlive>, served: u64) {
         let seen = (served, self.una.count());
         self.keep_alive = settings
-            .map(|settings| Box::new(Watched { settings, at: now + settings.idle, seen, unanswered: 0, due: false }));
+            .map(|settings| Box::new(PeerProbe { settings, at: now + settings.idle, seen, unanswered: 0, due: false }));
     }
 
     /// When to look at the peer next.
@@ -61,12 +61,7 @@ impl Requester {
     ///
     /// # Errors
     /// It has answered none of the probes.
-    pub(in crate::transport) fn look_at_peer(
-        &mut self,
-        cx: &Context,
-        now: Instant,
-        served: u64,
-    ) -> Result<(), Failure> {
+    pub(in crate::transport) fn probe_peer(&mut self, cx: &Context, now: Instant, served: u64) -> Result<(), Failure> {
         // What waits for an answer finds out by its own timeout, unless it has none.
         let timed = self.una < self.sent && self.ack_timeout.is_some();
         let seen = (served, self.una.count());
@@ -98,7 +93,7 @@ impl Requester {
 
     /// Whether a probe is to be written.
     #[inline]
-    pub(in crate::transport) fn owes_probe(&self) -> bool {
+    pub(in crate::transport) fn probe_due(&self) -> bool {
         self.keep_alive.as_ref().is_some_and(|watched| watched.due)
     }
 
@@ -118,7 +113,7 @@ impl Requester {
     }
 }
 
-impl Watched {
+impl PeerProbe {
     /// The peer is there.
     fn heard(&mut self, now: Instant) {
         self.unanswered = 0;

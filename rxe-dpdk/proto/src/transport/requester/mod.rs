@@ -12,12 +12,12 @@
 //! `cursor` goes back to `una` for a retry and usually equals `sent`. The [completer](super::completer) moves `una`.
 //! Local operations take no PSN; they are told apart from their neighbours by their number in the queue.
 
-mod clock;
 mod credits;
 mod flush;
 mod keep_alive;
 mod local;
 mod packet;
+mod retransmit;
 mod rnr;
 mod rtt;
 mod send_queue;
@@ -28,7 +28,7 @@ use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
 
 use super::common::{Common, Failure, packets_of};
-use super::context::{Context, Turn};
+use super::context::{Context, TxOutcome};
 use super::link::Link;
 use super::seq::Seq;
 use super::work::OpTraits;
@@ -37,7 +37,7 @@ use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, S
 use credits::Credits;
 pub use keep_alive::KeepAlive;
 use packet::Sent;
-pub(super) use rnr::FOR_EVER;
+pub(super) use rnr::RNR_RETRY_INFINITE;
 use rtt::RoundTrip;
 pub(super) use send_queue::{SendQueue, SendWqe};
 
@@ -101,7 +101,7 @@ pub(super) struct Requester {
     /// How often it went back to send again.
     retries: u64,
     /// A peer that is to be asked whether it is there.
-    keep_alive: Option<Box<keep_alive::Watched>>,
+    keep_alive: Option<Box<keep_alive::PeerProbe>>,
 }
 
 /// A wait that the peer asked for.
@@ -153,7 +153,7 @@ impl Requester {
     pub(super) fn start(&mut self, attr: &RtsAttr, config: &EngineConfig) {
         self.start_at(attr.sq_psn);
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
-        self.ack_timeout = clock::ack_timeout(attr.timeout);
+        self.ack_timeout = retransmit::ack_timeout(attr.timeout);
         self.set_timeout(config);
         // [RC-REQ-RETRY-7]
         (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
@@ -394,28 +394,28 @@ impl Requester {
         now: Instant,
         tx: &mut impl TxQueue,
         draining: bool,
-    ) -> (usize, Turn, Option<Failure>) {
+    ) -> (usize, TxOutcome, Option<Failure>) {
         let quantum = cx.config.send_quantum as usize;
         let mut written = 0;
-        let (turn, failure) = loop {
+        let (outcome, failure) = loop {
             if !self.has_unsent() {
-                break (Turn::Idle, None);
+                break (TxOutcome::Done, None);
             }
             if written >= quantum {
-                break (Turn::More, None);
+                break (TxOutcome::Quantum, None);
             }
             match self.send_one(common, link, cx, now, tx, draining) {
                 Sent::Written => written += 1,
                 Sent::Local => {}
-                Sent::Blocked => break (Turn::Idle, None),
-                Sent::Refused => break (Turn::Refused, None),
-                Sent::Failed(failure) => break (Turn::Idle, Some(failure)),
+                Sent::Blocked => break (TxOutcome::Done, None),
+                Sent::Backpressure => break (TxOutcome::Backpressure, None),
+                Sent::Failed(failure) => break (TxOutcome::Done, Some(failure)),
             }
         };
         if written > 0 && self.deadline.is_none() {
             self.rearm(now);
         }
-        (written, turn, failure)
+        (written, outcome, failure)
     }
 }
 

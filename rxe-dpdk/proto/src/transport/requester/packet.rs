@@ -19,8 +19,8 @@ pub(super) enum Sent {
     Local,
     /// There is none, or it has to wait for an answer.
     Blocked,
-    /// The port takes no more now.
-    Refused,
+    /// The port takes no more packets now.
+    Backpressure,
     /// A work request of ours is bad.
     Failed(Failure),
 }
@@ -131,7 +131,7 @@ impl Requester {
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
         let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
-            return Sent::Refused;
+            return Sent::Backpressure;
         };
         match wqe.op {
             SendOp::Write { remote, .. } if first => {
@@ -184,7 +184,7 @@ impl Requester {
         };
         let flags = Flags { solicited: false, ack_req: true };
         let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, self.cursor.psn(), flags, 0) else {
-            return Sent::Refused;
+            return Sent::Backpressure;
         };
         match wqe.op {
             SendOp::CompareSwap { remote, compare, swap } => packet.atomic_eth(remote.addr, remote.rkey, swap, compare),

@@ -8,7 +8,7 @@ use crate::wire::rnr_timer;
 use super::Requester;
 
 /// As retry count: never give up.
-pub(in crate::transport) const FOR_EVER: u8 = 7;
+pub(in crate::transport) const RNR_RETRY_INFINITE: u8 = 7;
 
 /// The longest time that a peer can ask for.
 const LONGEST: Duration = rnr_timer(0);
@@ -21,7 +21,7 @@ impl Requester {
     pub(in crate::transport) fn rnr_time(&mut self, cx: &Context, psn: Seq, timer: u8) -> Duration {
         let asked = rnr_timer(timer);
         let again = match self.rnr_row {
-            (Some(last), again) if last == psn && self.rnr_retry == FOR_EVER => {
+            (Some(last), again) if last == psn && self.rnr_retry == RNR_RETRY_INFINITE => {
                 cx.stats.rnr_backoffs.inc();
                 again + 1
             }

@@ -1,7 +1,7 @@
 //! Writing packets of the unreliable services: a message is done with when its last packet is written.
 
 use crate::transport::common::{Common, Failure};
-use crate::transport::context::{Context, Turn};
+use crate::transport::context::{Context, TxOutcome};
 use crate::transport::link::{Flags, Link};
 use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus};
@@ -23,15 +23,15 @@ impl Requester {
         cx: &mut Context,
         tx: &mut impl TxQueue,
         draining: bool,
-    ) -> (usize, Turn, Option<Failure>) {
+    ) -> (usize, TxOutcome, Option<Failure>) {
         let quantum = cx.config.send_quantum as usize;
         let mut written = 0;
         while written < quantum {
-            let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, Turn::Idle, None) };
+            let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, TxOutcome::Done, None) };
             // SQD: the message that was begun is finished, no other is begun.
             // [REQ-SQD]
             if draining && self.cursor <= wqe.first {
-                return (written, Turn::Idle, None);
+                return (written, TxOutcome::Done, None);
             }
             let sent = match link {
                 _ if wqe.is(OpTraits::LOCAL) => self.local_operation(&wqe, common, cx, draining),
@@ -41,9 +41,9 @@ impl Requester {
             match sent {
                 Sent::Written => written += 1,
                 Sent::Local => continue,
-                Sent::Blocked => return (written, Turn::Idle, None),
-                Sent::Refused => return (written, Turn::Refused, None),
-                Sent::Failed(failure) => return (written, Turn::Idle, Some(failure)),
+                Sent::Blocked => return (written, TxOutcome::Done, None),
+                Sent::Backpressure => return (written, TxOutcome::Backpressure, None),
+                Sent::Failed(failure) => return (written, TxOutcome::Done, Some(failure)),
             }
             self.cursor = self.cursor.add(1);
             (self.sent, self.una) = (self.cursor, self.cursor);
@@ -51,11 +51,11 @@ impl Requester {
             if self.cursor == wqe.end() {
                 self.cursor_wqe += 1;
                 if let Err(failure) = self.complete(common, cx) {
-                    return (written, Turn::Idle, Some(failure));
+                    return (written, TxOutcome::Done, Some(failure));
                 }
             }
         }
-        (written, Turn::More, None)
+        (written, TxOutcome::Quantum, None)
     }
 
     /// A packet of a UC SEND or WRITE.
@@ -77,7 +77,7 @@ impl Requester {
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
         let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
-            return Sent::Refused;
+            return Sent::Backpressure;
         };
         if let SendOp::Write { remote, .. } = wqe.op
             && first
@@ -114,7 +114,7 @@ impl Requester {
             pkey: DEFAULT_PKEY,
         };
         let Some(mut packet) = cx.emitter.begin(tx, template, fields, wqe.length as usize) else {
-            return Sent::Refused;
+            return Sent::Backpressure;
         };
         // [UD-REQ-QKEY]
         packet.deth(if qkey & OWN_QKEY != 0 { common.qkey } else { qkey }, common.qpn.get());

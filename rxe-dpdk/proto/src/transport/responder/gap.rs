@@ -9,29 +9,29 @@ use crate::transport::context::Context;
 use crate::transport::seq::Seq;
 use crate::wire::{DropReason, NakCode, Syndrome};
 
-use super::{Gap, Nak, Responder, Told};
+use super::{Gap, Nak, NakSent, Responder};
 
 impl Responder {
     /// A request from beyond the expected PSN: something is missing.
     pub(super) fn out_of_sequence(&mut self, cx: &Context, psn: Seq) {
         self.dropped(psn);
-        match self.told {
-            Told::Nothing => {
+        match self.nak_sent {
+            NakSent::None => {
                 // [RC-RSP-GAP-NAK]
-                self.owe_sequence_nak();
+                self.schedule_sequence_nak();
                 cx.stats.out_of_seq_request.inc();
                 cx.drop(DropReason::PsnOutOfSequence);
             }
             // [RC-RSP-GAP-NAK]
-            Told::Sequence => cx.drop(DropReason::PsnOutOfSequence),
+            NakSent::Sequence => cx.drop(DropReason::PsnOutOfSequence),
             // [RC-RSP-SILENT-AFTER-RNR]
-            Told::NotReady => cx.drop(DropReason::PsnAfterRnr),
+            NakSent::NotReady => cx.drop(DropReason::PsnAfterRnr),
         }
     }
 
     /// The packet `psn`, the expected one or one beyond it, is dropped. To be called before `told` is set.
     pub(super) fn dropped(&mut self, psn: Seq) {
-        if self.told == Told::Nothing {
+        if self.nak_sent == NakSent::None {
             self.gap = Gap { last: psn, again: false };
             return;
         }
@@ -46,16 +46,16 @@ impl Responder {
     #[inline(never)]
     pub(super) fn expected_came(&mut self) {
         if self.nak.is_some() || self.gap.again {
-            self.owe_sequence_nak();
+            self.schedule_sequence_nak();
         } else {
             // The NAK was sent: all that was dropped comes again.
-            self.told = Told::Nothing;
+            self.nak_sent = NakSent::None;
         }
     }
 
     /// Notes a sequence NAK for whatever packet is expected when it is written.
-    fn owe_sequence_nak(&mut self) {
-        self.told = Told::Sequence;
+    fn schedule_sequence_nak(&mut self) {
+        self.nak_sent = NakSent::Sequence;
         self.gap.again = false;
         let syndrome = Syndrome::Nak(NakCode::PsnSequence);
         self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
@@ -70,10 +70,10 @@ impl Responder {
         }
         // [RC-RSP-GAP-NAK]
         if self.gap.last < self.expected {
-            self.told = Told::Nothing;
+            self.nak_sent = NakSent::None;
             self.nak = None;
         } else {
-            self.owe_sequence_nak();
+            self.schedule_sequence_nak();
         }
     }
 }

@@ -45,12 +45,12 @@ pub(super) struct Responder {
     /// atomic, as rxe completes those on a plain ACK, without data.
     executed: (Seq, u32),
     /// A plain ACK is owed.
-    ack_owed: bool,
+    ack_due: bool,
     /// A NAK is owed.
     nak: Option<Nak>,
     /// What the peer has been told, or will be by `nak`, about the expected PSN. Nothing when all before it was executed
     /// in order: then there is no NAK either.
-    told: Told,
+    nak_sent: NakSent,
     gap: Gap,
     /// UC: the newest packet far from the expected PSN, if it is newer than the last one executed.
     far: Option<uc::Far>,
@@ -83,8 +83,8 @@ enum Message {
 /// Whether the peer knows that it must send again. One word about each gap is enough; more would make it start over
 /// more than once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
-    Nothing,
+enum NakSent {
+    None,
     /// A sequence NAK.
     Sequence,
     /// Receiver not ready. What was in flight behind the refused packet is dropped without a word: a sequence NAK on
@@ -132,7 +132,7 @@ enum Refusal {
 
 /// Why a queue pair must go to error, and the status of the receive in use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Broken {
+pub(super) struct FatalError {
     pub(super) cause: QpErrorCause,
     pub(super) receive: Option<WcStatus>,
 }
@@ -167,9 +167,9 @@ impl Responder {
             expected: start,
             msn: 0,
             executed: (start.prev(), 0),
-            ack_owed: false,
+            ack_due: false,
             nak: None,
-            told: Told::Nothing,
+            nak_sent: NakSent::None,
             gap: Gap { last: start.prev(), again: false },
             far: None,
             message: Message::None,
@@ -223,22 +223,22 @@ impl Responder {
 
     /// Whether a message found no receive and its peer was sent away for a while.
     pub(super) fn lacks_receive(&self) -> bool {
-        self.told == Told::NotReady && self.rq.len() == 0
+        self.nak_sent == NakSent::NotReady && self.rq.len() == 0
     }
 
     /// Whether something is owed to the peer.
     #[inline]
-    pub(super) fn owes(&self) -> bool {
-        self.ack_owed || self.nak.is_some() || self.resources.is_due()
+    pub(super) fn has_replies(&self) -> bool {
+        self.ack_due || self.nak.is_some() || self.resources.is_due()
     }
 
     /// Whether responses to READs or atomics are owed.
-    pub(super) fn owes_responses(&self) -> bool {
+    pub(super) fn has_responses_due(&self) -> bool {
         self.resources.is_due()
     }
 
     /// Whether a NAK is owed that ends the connection.
-    pub(super) fn has_last_word(&self) -> bool {
+    pub(super) fn has_fatal_nak(&self) -> bool {
         self.nak.is_some_and(Nak::is_fatal)
     }
 
@@ -258,7 +258,7 @@ impl Responder {
 
     /// Forgets what is owed to the peer.
     pub(super) fn abandon_replies(&mut self) {
-        self.ack_owed = false;
+        self.ack_due = false;
         self.nak = None;
         self.resources.abandon();
     }
@@ -282,10 +282,10 @@ impl Responder {
         self.expected = self.expected.add(1);
         // [RC-RSP-ACK-COALESCE]
         if packet.ack_req() {
-            if self.ack_owed {
+            if self.ack_due {
                 cx.stats.ack_deferred.inc();
             }
-            self.ack_owed = true;
+            self.ack_due = true;
         }
     }
 
@@ -298,7 +298,7 @@ impl Responder {
     /// Whether a receive is there for a message; with a shared receive queue, one is taken from that.
     #[inline]
     fn has_receive(&mut self, common: &Common, cx: &mut Context) -> bool {
-        cx.supply(common.srq, &mut self.rq)
+        cx.ensure_recv_wqe(common.srq, &mut self.rq)
     }
 
     /// Takes the oldest receive out and completes it with `byte_len` bytes of `packet`'s message.
@@ -335,7 +335,7 @@ impl Responder {
     #[inline]
     fn execute(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         use Opcode::*;
-        if self.told != Told::Nothing {
+        if self.nak_sent != NakSent::None {
             self.expected_came();
         }
         match packet.opcode() {
@@ -362,10 +362,10 @@ impl Responder {
         let answered = match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
             | SendOnlyInvalidate | WriteFirst | WriteMiddle | WriteLast | WriteLastImm | WriteOnly | WriteOnlyImm => {
-                if self.ack_owed {
+                if self.ack_due {
                     cx.stats.ack_deferred.inc();
                 }
-                self.ack_owed = true;
+                self.ack_due = true;
                 true
             }
             ReadRequest => self.read_again(common, cx, packet, psn),
@@ -400,7 +400,7 @@ impl Responder {
         common: &Common,
         cx: &mut Context,
         packet: &RocePacket<'_>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, FatalError> {
         let psn = self.expected.nearest(packet.psn());
         // [RC-RSP-IN-ORDER]
         if psn == self.expected {
@@ -421,24 +421,24 @@ impl Responder {
     ///
     /// # Errors
     /// As for [`handle_request`](Self::handle_request).
-    pub(super) fn refuse_on_purpose(&mut self, cx: &mut Context, refusal: RequestRefusal) -> Result<(), Broken> {
-        let (told, syndrome) = match refusal {
-            RequestRefusal::NotReady { timer } => (Told::NotReady, Syndrome::Rnr { timer }),
-            RequestRefusal::PsnSequence => (Told::Sequence, Syndrome::Nak(NakCode::PsnSequence)),
-            RequestRefusal::InvalidRequest => return self.break_on_purpose(cx, NakCode::InvalidRequest),
-            RequestRefusal::RemoteAccess => return self.break_on_purpose(cx, NakCode::RemoteAccess),
-            RequestRefusal::RemoteOperational => return self.break_on_purpose(cx, NakCode::RemoteOperational),
+    pub(super) fn refuse_on_purpose(&mut self, cx: &mut Context, refusal: RequestRefusal) -> Result<(), FatalError> {
+        let (nak_sent, syndrome) = match refusal {
+            RequestRefusal::NotReady { timer } => (NakSent::NotReady, Syndrome::Rnr { timer }),
+            RequestRefusal::PsnSequence => (NakSent::Sequence, Syndrome::Nak(NakCode::PsnSequence)),
+            RequestRefusal::InvalidRequest => return self.refuse_fatally(cx, NakCode::InvalidRequest),
+            RequestRefusal::RemoteAccess => return self.refuse_fatally(cx, NakCode::RemoteAccess),
+            RequestRefusal::RemoteOperational => return self.refuse_fatally(cx, NakCode::RemoteOperational),
         };
         // What is in flight behind it is dropped without another word, as behind any gap.
         self.dropped(self.expected);
         self.gap.again = false;
-        self.told = told;
+        self.nak_sent = nak_sent;
         self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
         cx.drop(DropReason::Injected);
         Ok(())
     }
 
-    fn break_on_purpose(&mut self, cx: &mut Context, code: NakCode) -> Result<(), Broken> {
+    fn refuse_fatally(&mut self, cx: &mut Context, code: NakCode) -> Result<(), FatalError> {
         let receive = match code {
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,
@@ -447,12 +447,12 @@ impl Responder {
         self.refuse(cx, Refusal::Fatal { nak: Some(code), cause: QpErrorCause::Injected, receive })
     }
 
-    fn refuse(&mut self, cx: &mut Context, refusal: Refusal) -> Result<(), Broken> {
+    fn refuse(&mut self, cx: &mut Context, refusal: Refusal) -> Result<(), FatalError> {
         let (psn, msn) = (self.expected.psn(), self.msn);
         match refusal {
             Refusal::NotReady => {
                 self.dropped(self.expected);
-                self.told = Told::NotReady;
+                self.nak_sent = NakSent::NotReady;
                 // [RC-RSP-RNR]
                 self.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: self.min_rnr_timer } });
                 cx.stats.receive_queue_empty.inc();
@@ -464,7 +464,7 @@ impl Responder {
                 if let Some(reason) = drop_reason(cause) {
                     cx.drop(reason);
                 }
-                Err(Broken { cause, receive: Some(receive) })
+                Err(FatalError { cause, receive: Some(receive) })
             }
         }
     }

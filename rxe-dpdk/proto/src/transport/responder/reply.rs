@@ -3,17 +3,18 @@
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
 use crate::transport::common::Common;
-use crate::transport::context::{Context, Turn};
+use crate::transport::context::{Context, TxOutcome};
 use crate::transport::link::{Flags, Link};
 use crate::wire::{NakCode, Opcode, Syndrome, TxQueue};
 
 use super::resources::Kind;
-use super::{Broken, Nak, Responder};
+use super::{FatalError, Nak, Responder};
 
 /// What became of one response to a READ or atomic.
 enum Response {
     Written,
-    Refused,
+    /// The port takes no more packets now.
+    Backpressure,
     /// The memory is no longer registered, or lost.
     Unreadable,
 }
@@ -31,7 +32,7 @@ impl Responder {
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-    ) -> (usize, Turn, Option<Broken>) {
+    ) -> (usize, TxOutcome, Option<FatalError>) {
         let quantum = cx.config.read_quantum as usize;
         let mut written = 0;
         if self.nak.is_some() {
@@ -42,39 +43,39 @@ impl Responder {
             let due = self.resources.oldest_due_psn();
             // A NAK says the same and more; until it is written, the ACK is owed.
             let nak_instead = due.is_none() && self.nak.is_some();
-            if self.ack_owed && !nak_instead && due.is_none_or(|first| self.executed.0 < first) {
+            if self.ack_due && !nak_instead && due.is_none_or(|first| self.executed.0 < first) {
                 if !acknowledge(self, common, link, cx, tx) {
-                    return (written, Turn::Refused, None);
+                    return (written, TxOutcome::Backpressure, None);
                 }
-                self.ack_owed = false;
+                self.ack_due = false;
                 written += 1;
                 continue;
             }
             if due.is_some() {
                 match self.respond(common, link, cx, tx) {
                     Response::Written => written += 1,
-                    Response::Refused => return (written, Turn::Refused, None),
+                    Response::Backpressure => return (written, TxOutcome::Backpressure, None),
                     Response::Unreadable => {
-                        if let Some(broken) = self.unreadable(cx) {
-                            return (written, Turn::More, Some(broken));
+                        if let Some(error) = self.unreadable(cx) {
+                            return (written, TxOutcome::Quantum, Some(error));
                         }
                     }
                 }
                 continue;
             }
-            let Some(nak) = self.nak else { return (written, Turn::Idle, None) };
+            let Some(nak) = self.nak else { return (written, TxOutcome::Done, None) };
             if !write_nak(nak, link, cx, tx) {
-                return (written, Turn::Refused, None);
+                return (written, TxOutcome::Backpressure, None);
             }
             self.nak = None;
-            self.ack_owed = false;
+            self.ack_due = false;
             written += 1;
         }
-        (written, if self.owes() { Turn::More } else { Turn::Idle }, None)
+        (written, if self.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }, None)
     }
 
     /// The region of a READ was deregistered before all of it was sent.
-    fn unreadable(&mut self, cx: &mut Context) -> Option<Broken> {
+    fn unreadable(&mut self, cx: &mut Context) -> Option<FatalError> {
         let resource = self.resources.oldest_due()?;
         let (msn, reply) = (resource.msn, resource.reply?);
         self.resources.done();
@@ -87,7 +88,7 @@ impl Responder {
         // The READ is not complete, and the MSN leaves it out.
         // [RC-RSP-READ-GONE]
         self.nak = Some(Nak { psn: reply.next.psn(), msn: msn.wrapping_sub(1) & 0xFF_FFFF, syndrome });
-        Some(Broken { cause: QpErrorCause::RemoteKey, receive: None })
+        Some(FatalError { cause: QpErrorCause::RemoteKey, receive: None })
     }
 }
 
@@ -103,7 +104,7 @@ impl Responder {
             Kind::Atomic { original, .. } => {
                 let op = Opcode::AtomicAcknowledge;
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
-                    return Response::Refused;
+                    return Response::Backpressure;
                 };
                 packet.aeth(syndrome, resource.msn).atomic_ack(original);
                 packet.finish();
@@ -112,7 +113,7 @@ impl Responder {
             Kind::Flush => {
                 let op = Opcode::ReadResponseOnly;
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
-                    return Response::Refused;
+                    return Response::Backpressure;
                 };
                 packet.aeth(syndrome, resource.msn);
                 packet.finish();
@@ -143,7 +144,7 @@ impl Responder {
                 };
                 let flags = Flags::default();
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
-                    return Response::Refused;
+                    return Response::Backpressure;
                 };
                 // [RC-RSP-READ-AETH]
                 if op != Opcode::ReadResponseMiddle {

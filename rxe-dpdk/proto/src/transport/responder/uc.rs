@@ -10,7 +10,7 @@ use crate::transport::context::Context;
 use crate::transport::{QpErrorCause, seq::Seq};
 use crate::wire::{DropReason, Opcode, RocePacket};
 
-use super::{Broken, Message, Refusal, Responder, drop_reason};
+use super::{FatalError, Message, Refusal, Responder, drop_reason};
 
 /// How far behind the expected PSN a packet is taken for a copy or a straggler, and dropped; further behind, the sender
 /// must have gone on unheard. More packets than the network ever holds, far less than half the PSNs.
@@ -40,7 +40,7 @@ impl Responder {
         common: &Common,
         cx: &mut Context,
         packet: &RocePacket<'_>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, FatalError> {
         use Opcode::*;
         let psn = self.expected.nearest(packet.psn());
         let starts = packet.info().position.is_start();
@@ -69,7 +69,7 @@ impl Responder {
             _ => self.write(common, cx, packet),
         };
         // [UC-RSP-SILENT]
-        self.ack_owed = false;
+        self.ack_due = false;
         let Err(refusal) = executed else { return Ok(true) };
         self.skip(psn);
         // [UC-RSP-NO-RECEIVE]
@@ -86,7 +86,7 @@ impl Responder {
         }
         // [UC-RSP-OWN-FAULT]
         if matches!(cause, QpErrorCause::ReceiveTooSmall | QpErrorCause::ReceiveKey | QpErrorCause::CqOverflow) {
-            return Err(Broken { cause, receive: Some(receive) });
+            return Err(FatalError { cause, receive: Some(receive) });
         }
         self.message = Message::None;
         cx.stats.uc_messages_lost.inc();

@@ -5,7 +5,7 @@ use crate::transport::context::Context;
 use crate::transport::{QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion, sge};
 use crate::wire::{DropReason, RocePacket};
 
-use super::{Broken, Responder};
+use super::{FatalError, Responder};
 
 /// What goes in front of every datagram: room for a global route header.
 pub(in crate::transport) const GRH_LEN: usize = 40;
@@ -14,8 +14,8 @@ pub(in crate::transport) const GRH_LEN: usize = 40;
 pub(in crate::transport) enum Undelivered {
     /// It is dropped.
     Dropped(DropReason),
-    /// The queue pair must go to error: a fault of our own receives.
-    Broken(Broken),
+    /// The queue pair must go to error, because of one of its own receives.
+    Fatal(FatalError),
 }
 
 impl Responder {
@@ -53,14 +53,14 @@ impl Responder {
             // The receive stays for a datagram that fits.
             return Err(Dropped(DropReason::UdTooLong));
         }
-        let broken = |cause, receive| Undelivered::Broken(Broken { cause, receive: Some(receive) });
+        let error = |cause, receive| Undelivered::Fatal(FatalError { cause, receive: Some(receive) });
         // [UD-RSP-GRH]
         let header = packet.ip_header();
         let route = sge::scatter(&cx.keys, common.recv_pd, sges, 0, &[0; GRH_LEN][header.len()..])
             .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN - header.len(), header));
         route
             .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN, payload))
-            .map_err(|_| broken(QpErrorCause::ReceiveKey, WcStatus::LocProtErr))?;
+            .map_err(|_| error(QpErrorCause::ReceiveKey, WcStatus::LocProtErr))?;
         let wc = WorkCompletion {
             wr_id: wqe.wr_id,
             status: WcStatus::Success,
@@ -77,7 +77,7 @@ impl Responder {
         if cx.complete(common.recv_cq, wc) {
             Ok(())
         } else {
-            Err(broken(QpErrorCause::CqOverflow, WcStatus::WrFlushErr))
+            Err(error(QpErrorCause::CqOverflow, WcStatus::WrFlushErr))
         }
     }
 }

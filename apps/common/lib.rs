@@ -1,0 +1,19 @@
+//! What the programs in `apps/` share: command lines, their errors, signals, manual pages, digests and the choice of an lcore.
+//!
+//! Without the feature `dpdk`, for which no libdpdk is needed, only `lcores` is missing.
+
+mod cli_error;
+pub mod command_line;
+pub mod digest;
+#[cfg(feature = "dpdk")]
+pub mod lcores;
+pub mod manual_pages;
+pub mod signals;
+
+pub use cli_error::CliError;
+
+/// Version of the programs and of the DPDK that they are built on, as the build script found them.
+pub const VERSION: &str = match option_env!("RXE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

@@ -1,0 +1,580 @@
+//! The service that measures messages: connects to the peer, puts the load on, takes the figures, disconnects.
+//!
+//! ```text
+//! Greeting ──> Connecting ──> Listing ──> Warming ──> Measuring ──> Draining ──┬──> Parting ──> Disconnecting ──> over
+//!  (perftest only)          (--regions only)  ^                                │  (perftest only)
+//!                                             └───────── the next size ────────┘
+//! ```
+
+use std::sync::Arc;
+
+use rxe::CliError;
+use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, QpSpec, Service, ServiceFactory};
+use rxe_dpdk::worker::QpCaps;
+use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
+use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::wire::PathMtu;
+use rxe_proto::wire::cm::{Rej, RejReason};
+use rxe_proto::{Duration, Instant};
+
+use crate::bulk::Bulk;
+use crate::control::Control;
+use crate::load::{self, RemoteMemory};
+use crate::perftest::{Exchange, Next};
+use crate::plan::{Length, Protocol, Verb};
+use crate::region::{Directory, place_of};
+use crate::report::{Latency, Outcome};
+use crate::session::{Session, broken, connect, path_mtu, succeeded, why_not, words_of};
+use crate::work::Work;
+
+/// Connections that are being made, or ended, at once.
+const AT_ONCE: usize = 64;
+/// How often the time is looked at.
+const TICK: Duration = Duration::from_millis(1);
+/// Where connections that were refused for now are asked for again: after this, and so often.
+const AGAIN: Duration = Duration::from_millis(100);
+const ATTEMPTS: u32 = 30;
+/// Without anything coming back for so long there is no peer any more.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Makes the service.
+pub struct InitiatorFactory {
+    /// The run.
+    pub session: Arc<Session>,
+    /// What messages do.
+    pub verb: Verb,
+}
+
+impl ServiceFactory for InitiatorFactory {
+    fn name(&self) -> &'static str {
+        "bench"
+    }
+
+    fn listen(&self) -> Vec<Listen> {
+        Vec::new()
+    }
+
+    fn create(&self, _worker: usize) -> Box<dyn Service> {
+        Box::new(Initiator {
+            session: Arc::clone(&self.session),
+            verb: self.verb,
+            stage: Stage::Idle,
+            memory: None,
+            directory: None,
+            regions: Vec::new(),
+            talk: None,
+            connections: Vec::new(),
+            by_qp: QpMap::default(),
+            asked: 0,
+            up: 0,
+            path_mtu: PathMtu::Mtu256,
+            work: None,
+            bulk: None,
+            next_size: 0,
+            outcomes: Vec::new(),
+            again: Vec::new(),
+            again_at: Instant::ZERO,
+            attempts: 0,
+            refusal: None,
+            failure: None,
+            heard: (Instant::ZERO, 0),
+        })
+    }
+}
+
+/// Where the run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Not the worker that measures.
+    Idle,
+    /// The first part of perftest's exchange.
+    Greeting,
+    Connecting,
+    /// The directory of the regions is read.
+    Listing,
+    Warming {
+        until: Instant,
+    },
+    /// Since when, and what had been done then; and the number that is enough.
+    Measuring {
+        since: Instant,
+        before: u64,
+        enough: u64,
+    },
+    Draining,
+    /// The last part of perftest's exchange.
+    Parting,
+    Disconnecting,
+}
+
+/// A queue pair, its connection and what the peer has told.
+struct Connection {
+    qp: Qpn,
+    conn: Option<ConnId>,
+    remote: Option<RemoteMemory>,
+}
+
+/// perftest's exchange and its connection.
+struct Talk {
+    exchange: Exchange,
+    control: Control,
+}
+
+/// The service on one lcore.
+struct Initiator {
+    session: Arc<Session>,
+    verb: Verb,
+    stage: Stage,
+    memory: Option<MemoryRegion>,
+    /// What says where the numbered regions are, while it is read, and then the regions.
+    directory: Option<Directory>,
+    regions: Vec<RemoteMemory>,
+    talk: Option<Talk>,
+    connections: Vec<Connection>,
+    /// Positions in `connections`.
+    by_qp: QpMap<usize>,
+    /// How many were asked for, or told to disconnect.
+    asked: usize,
+    /// How many are up, the control connection apart.
+    up: usize,
+    path_mtu: PathMtu,
+    work: Option<Work>,
+    /// What is beside it, from the first size on.
+    bulk: Option<Bulk>,
+    /// Which of the plan's sizes is next.
+    next_size: usize,
+    outcomes: Vec<Outcome>,
+    /// Positions of connections to be asked for again, and when; that of the control connection is behind all others.
+    again: Vec<usize>,
+    again_at: Instant,
+    attempts: u32,
+    /// What the peer said when it refused.
+    refusal: Option<String>,
+    /// Why it all ends before its time.
+    failure: Option<CliError>,
+    /// When something had come back last, and how much by then.
+    heard: (Instant, u64),
+}
+
+impl Initiator {
+    fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        let plan = &self.session.plan;
+        let pd = cx.alloc_pd();
+        let memory = cx.alloc_memory(load::local_memory(plan)).map_err(broken)?;
+        // Bytes that differ, as those of real messages do.
+        let bytes: Vec<u8> = (0..memory.len() as u64).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 16) as u8).collect();
+        memory.write(0, &bytes).map_err(broken)?;
+        self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
+        self.path_mtu = path_mtu(plan, cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu))?;
+        self.heard = (cx.now(), 0);
+        if plan.protocol == Protocol::Region {
+            self.stage = Stage::Connecting;
+            return self.ask(cx);
+        }
+        self.stage = Stage::Greeting;
+        let control = Control::open(cx, pd).map_err(broken)?;
+        cx.connect(connect(plan, control.qp, &[]));
+        self.talk = Some(Talk { exchange: Exchange::new(plan, self.path_mtu), control });
+        Ok(())
+    }
+
+    /// Asks for further connections, as far as they may be asked for at once.
+    fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        while self.asked < self.session.plan.connections() as usize && self.asked - self.up < AT_ONCE {
+            self.ask_one(cx, self.asked)?;
+            self.asked += 1;
+        }
+        Ok(())
+    }
+
+    /// Asks for the connection at position `index`, with a queue pair of its own.
+    fn ask_one(&mut self, cx: &mut Context<'_>, index: usize) -> Result<(), CliError> {
+        let Some(pd) = self.memory.as_ref().map(MemoryRegion::pd) else { return Ok(()) };
+        let plan = &self.session.plan;
+        let answers = plan.wants_answers() || plan.verify;
+        // Those of the load beside the test are behind its own.
+        let beside = plan.beside().filter(|_| index >= plan.qps as usize);
+        let depth = beside.as_ref().unwrap_or(plan).depth();
+        let caps = QpCaps {
+            max_send_wr: depth.max(1 + u32::from(plan.verify)),
+            max_recv_wr: if answers { depth } else { 1 },
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = cx.create_qp(&QpSpec::rc(pd, caps, Access::empty())).map_err(broken)?;
+        self.by_qp.insert(qp, index);
+        let connection = Connection { qp, conn: None, remote: None };
+        match self.connections.get_mut(index) {
+            Some(former) => *former = connection,
+            None => self.connections.push(connection),
+        }
+        // perftest's servers want no words.
+        let words = if self.talk.is_some() { String::new() } else { plan.asks_for() };
+        cx.connect(connect(plan, qp, words.as_bytes()));
+        Ok(())
+    }
+
+    /// Remembers a connection that the peer has refused for now; `false` when that was for good.
+    fn try_again(&mut self, cx: &Context<'_>, qp: Qpn, reason: EndReason) -> bool {
+        let EndReason::NotEstablished(ConnectFailure::PeerRejected(why)) = reason else { return false };
+        let control = self.is_control(qp);
+        let for_now = match why {
+            // The peer still had a queue pair of this number, of a process before us, and has let go of it now.
+            RejReason::StaleConnection => true,
+            // perftest's servers listen anew for the connections of the test, some time after they have said so.
+            RejReason::InvalidServiceId => self.talk.is_some() && !control,
+            _ => false,
+        };
+        if !for_now || self.attempts == ATTEMPTS {
+            return false;
+        }
+        let index = if control { Some(self.session.plan.connections() as usize) } else { self.by_qp.remove(&qp) };
+        let Some(index) = index else { return false };
+        if self.again.is_empty() {
+            self.attempts += 1;
+            self.again_at = cx.now() + AGAIN;
+        }
+        self.again.push(index);
+        true
+    }
+
+    /// Asks again for what was refused for now.
+    fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        for index in std::mem::take(&mut self.again) {
+            if index < self.session.plan.connections() as usize {
+                self.ask_one(cx, index)?;
+            } else if let Some(talk) = &mut self.talk {
+                talk.control.reopen(cx).map_err(broken)?;
+                cx.connect(connect(&self.session.plan, talk.control.qp, &[]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with perftest's exchange.
+    fn talk(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        let Some(Talk { exchange, control }) = &mut self.talk else { return Ok(()) };
+        match exchange.next() {
+            Next::Say(message) => control.say(cx, &message).map_err(broken),
+            Next::Connect => {
+                self.stage = Stage::Connecting;
+                self.ask(cx)
+            }
+            Next::Traffic => {
+                for (index, connection) in self.connections.iter_mut().enumerate() {
+                    connection.remote = exchange.memory(index);
+                }
+                self.next(cx)
+            }
+            Next::End => {
+                self.disconnect(cx);
+                Ok(())
+            }
+        }
+    }
+
+    /// Something completed on the control connection.
+    fn hear(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
+        let peer = self.session.plan.peer;
+        let Some(Talk { exchange, control }) = &mut self.talk else { return Ok(()) };
+        if !succeeded(wc).map_err(|why| broken(format!("{peer} is no server of perftest with -R: {why}")))? {
+            return Ok(());
+        }
+        let Some(answer) = control.heard(wc) else { return Ok(()) };
+        self.heard.0 = cx.now();
+        let taken = exchange.answered(&answer);
+        taken.map_err(|why| broken(format!("{peer} is no server of perftest with -R: {why}")))?;
+        self.talk(cx)
+    }
+
+    /// All connections are up.
+    fn all_up(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        let Some(Talk { exchange, .. }) = &mut self.talk else {
+            return if self.session.plan.regions.is_some() { self.list(cx) } else { self.next(cx) };
+        };
+        exchange.connected(self.connections.iter().map(|connection| connection.qp).collect());
+        self.stage = Stage::Greeting;
+        self.talk(cx)
+    }
+
+    /// Reads where the numbered regions are, on the first queue pair: the directories that the others were told say the same.
+    fn list(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        let told = self.connections.first().and_then(|first| Some((first.qp, first.remote?)));
+        let (Some(count), Some(memory), Some(told)) = (self.session.plan.regions, &self.memory, told) else {
+            return Ok(());
+        };
+        self.stage = Stage::Listing;
+        self.directory = Some(Directory::read(cx, memory.pd(), told, count).map_err(CliError::new)?);
+        Ok(())
+    }
+
+    /// The directory has been read.
+    fn listed(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
+        let Some(directory) = self.directory.take() else { return Ok(()) };
+        if succeeded(wc).map_err(broken)? {
+            self.regions = directory.regions(cx).map_err(broken)?;
+            self.next(cx)?;
+        }
+        Ok(())
+    }
+
+    /// Begins with the next size, or ends.
+    fn next(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        if let Some(work) = self.work.take() {
+            work.close(cx);
+        }
+        let plan = &self.session.plan;
+        let Some(local) = &self.memory else { return Ok(()) };
+        let told = |connection: &Connection| Some((connection.qp, connection.remote?));
+        let mut qps: Vec<_> = self.connections.iter().filter_map(told).collect();
+        let others = qps.split_off(qps.len().min(plan.qps as usize));
+        if let Some(beside) = plan.beside().filter(|_| self.bulk.is_none()) {
+            self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(CliError::new)?);
+        }
+        let size = plan.sizes.get(self.next_size).copied();
+        let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, &self.regions, local)) {
+            Some(Ok(work)) => work,
+            Some(Err(why)) if self.outcomes.is_empty() => return Err(CliError::new(why)),
+            // With `--all`, as far as the memory goes.
+            Some(Err(_)) | None => return self.part(cx),
+        };
+        self.next_size += 1;
+        let messages = match plan.length {
+            Length::Messages(messages) if plan.warm_up.is_zero() => messages,
+            _ => u64::MAX,
+        };
+        self.heard = (cx.now(), 0);
+        let started = work.start(cx, messages, plan.qps);
+        self.stage = Stage::Warming { until: cx.now() + plan.warm_up };
+        self.work = Some(work);
+        started.map_err(broken)?;
+        if self.session.plan.warm_up.is_zero() {
+            self.measure(cx);
+        }
+        Ok(())
+    }
+
+    /// From now on it counts.
+    fn measure(&mut self, cx: &mut Context<'_>) {
+        let plan = &self.session.plan;
+        let Some(work) = &mut self.work else { return };
+        if plan.test.is_latency() {
+            work.measure_latency();
+        }
+        if let Some(bulk) = &mut self.bulk {
+            bulk.measure();
+        }
+        let before = work.done();
+        let enough = match plan.length {
+            Length::Messages(messages) => before + messages * u64::from(plan.qps),
+            Length::Time(_) => u64::MAX,
+        };
+        self.stage = Stage::Measuring { since: cx.now(), before, enough };
+    }
+
+    /// From now on it does not count any more.
+    fn measured(&mut self, cx: &mut Context<'_>, since: Instant, before: u64) -> Result<(), CliError> {
+        let plan = &self.session.plan;
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let seconds = cx.now().saturating_since(since).as_secs_f64();
+        let size = plan.sizes.get(self.next_size - 1).copied().unwrap_or_default();
+        // Each answer is a message too.
+        let each = 1 + u64::from(plan.both_ways && self.verb == Verb::Send);
+        let messages = (work.done() - before) * each;
+        let outcome = Outcome::new(plan, size, self.path_mtu.bytes() as u32, messages, seconds);
+        let latency = work.take_latency();
+        let bulk_gbps = self.bulk.as_ref().map(|bulk| bulk.gbps(seconds));
+        self.outcomes.push(Outcome { lat_us: latency.as_ref().map(Latency::of), bulk_gbps, ..outcome });
+        work.stop();
+        self.stage = Stage::Draining;
+        self.drained(cx)
+    }
+
+    /// Goes on when nothing is under way any more.
+    fn drained(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        match &self.work {
+            // Of SENDs perftest's ends agree on each size anew.
+            Some(work) if work.in_flight() == 0 && self.verb == Verb::Send => self.part(cx),
+            Some(work) if work.in_flight() == 0 => self.next(cx),
+            _ => Ok(()),
+        }
+    }
+
+    /// All is measured, or all of one size of SENDs.
+    fn part(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        let Some(Talk { exchange, .. }) = &mut self.talk else {
+            self.disconnect(cx);
+            return Ok(());
+        };
+        exchange.tested();
+        self.stage = Stage::Parting;
+        self.talk(cx)
+    }
+
+    /// Ends all connections, some at a time, the control connection last.
+    fn disconnect(&mut self, cx: &mut Context<'_>) {
+        if self.stage != Stage::Disconnecting {
+            self.stage = Stage::Disconnecting;
+            self.asked = 0;
+        }
+        while let Some(connection) = self.connections.get(self.asked)
+            && self.asked + self.up < self.connections.len() + AT_ONCE
+        {
+            if let Some(conn) = connection.conn {
+                cx.disconnect(conn);
+            }
+            self.asked += 1;
+        }
+        if self.up > 0 {
+            return;
+        }
+        match self.talk.as_ref().and_then(|talk| talk.control.conn) {
+            Some(conn) => cx.disconnect(conn),
+            None => self.session.end(match self.failure.take() {
+                Some(failure) => Err(failure),
+                None => Ok(std::mem::take(&mut self.outcomes)),
+            }),
+        }
+    }
+
+    /// Ends it all before its time.
+    fn fail(&mut self, cx: &mut Context<'_>, failure: CliError) {
+        self.failure.get_or_insert(failure);
+        if let Some(work) = &mut self.work {
+            work.stop();
+        }
+        self.disconnect(cx);
+    }
+
+    fn check(&mut self, cx: &mut Context<'_>, done: Result<(), CliError>) {
+        if let Err(failure) = done {
+            self.fail(cx, failure);
+        }
+    }
+
+    fn connection(&mut self, qp: Qpn) -> Option<&mut Connection> {
+        self.by_qp.get(&qp).and_then(|index| self.connections.get_mut(*index))
+    }
+
+    fn is_control(&self, qp: Qpn) -> bool {
+        self.talk.as_ref().is_some_and(|talk| talk.control.qp == qp)
+    }
+}
+
+impl Service for Initiator {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        // One initiator in all, wherever the other lcores are.
+        if cx.worker() == 0 {
+            let prepared = self.prepare(cx);
+            self.check(cx, prepared);
+            cx.set_timer(TICK, 0);
+        }
+    }
+
+    fn connect_reply(&mut self, _cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reply: &ConnectReply) {
+        if let Some(connection) = self.connection(qp) {
+            connection.conn = Some(conn);
+            connection.remote = place_of(&reply.private_data);
+        } else if let Some(talk) = &mut self.talk {
+            talk.control.conn = Some(conn);
+        }
+    }
+
+    fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, rej: &Rej) {
+        self.refusal = words_of(rej);
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        if self.is_control(qp) {
+            let done = self.talk(cx);
+            return self.check(cx, done);
+        }
+        self.up += 1;
+        if self.stage != Stage::Connecting {
+            return self.disconnect(cx);
+        }
+        let tells = self.talk.is_some() || self.connection(qp).is_some_and(|connection| connection.remote.is_some());
+        let done = if !tells {
+            let peer = self.session.plan.peer;
+            Err(CliError::new(format!("{peer} does not say where its memory is: that is no region service")))
+        } else if self.up == self.session.plan.connections() as usize {
+            self.all_up(cx)
+        } else {
+            self.ask(cx)
+        };
+        self.check(cx, done);
+    }
+
+    fn completions(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) {
+        if self.failure.is_some() {
+            return;
+        }
+        let done = match (self.stage, &mut self.work) {
+            (Stage::Warming { .. } | Stage::Measuring { .. } | Stage::Draining, Some(work)) => {
+                let done = match &mut self.bulk {
+                    None => work.completed(cx, batch),
+                    Some(bulk) => bulk.completed(cx, work, batch),
+                };
+                done.map_err(broken)
+            }
+            (Stage::Listing, _) => batch.iter().try_for_each(|wc| self.listed(cx, wc)),
+            (Stage::Greeting | Stage::Parting, _) => batch.iter().try_for_each(|wc| self.hear(cx, wc)),
+            _ => Ok(()),
+        };
+        let done = done.and_then(|()| match (self.stage, &self.work) {
+            (Stage::Measuring { since, before, enough }, Some(work)) if work.done() >= enough => {
+                self.measured(cx, since, before)
+            }
+            (Stage::Draining, _) => self.drained(cx),
+            _ => Ok(()),
+        });
+        self.check(cx, done);
+    }
+
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
+        if self.is_control(qp) {
+            if let Some(talk) = &mut self.talk {
+                talk.control.conn = None;
+            }
+        } else if self.connection(qp).is_some_and(|connection| connection.conn.take().is_some()) {
+            self.up = self.up.saturating_sub(1);
+        }
+        if self.stage == Stage::Disconnecting {
+            return self.disconnect(cx);
+        }
+        if self.try_again(cx, qp, reason) {
+            return;
+        }
+        let failure = why_not(&self.session.plan, reason, self.refusal.as_deref());
+        self.fail(cx, failure);
+    }
+
+    fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
+        cx.set_timer(TICK, 0);
+        let now = cx.now();
+        let done = match (self.stage, self.session.plan.length) {
+            (Stage::Warming { until }, _) if now >= until => {
+                self.measure(cx);
+                Ok(())
+            }
+            (Stage::Measuring { since, before, .. }, Length::Time(time)) if now.saturating_since(since) >= time => {
+                self.measured(cx, since, before)
+            }
+            (Stage::Greeting | Stage::Connecting, _) if !self.again.is_empty() && now >= self.again_at => {
+                self.ask_again(cx)
+            }
+            _ => Ok(()),
+        };
+        self.check(cx, done);
+        let done = self.work.as_ref().map_or(0, Work::done);
+        self.session.progress.set_done(done);
+        if done != self.heard.1 || self.stage == Stage::Connecting {
+            self.heard = (now, done);
+        } else if self.stage != Stage::Disconnecting && now.saturating_since(self.heard.0) >= PATIENCE {
+            let (peer, seconds) = (self.session.plan.peer, PATIENCE.as_secs());
+            self.fail(cx, broken(format!("nothing comes back from {peer} for {seconds} seconds")));
+        }
+    }
+}

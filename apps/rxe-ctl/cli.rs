@@ -1,0 +1,156 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+use crate::capture::CaptureVerb;
+use crate::fault::FaultVerb;
+use crate::top::SortBy;
+use crate::values::{qpn, seconds};
+
+const AFTER_HELP: &str = "\
+Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb prints JSON; names that end in _ns are times \
+in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or `link --check` finds a port DOWN; 2 if \
+the command line is wrong, no target can be reached, or the target refuses the request.";
+
+/// Inspect and control a running rxe-target
+#[derive(Parser, Debug)]
+#[command(name = "rxe-ctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Use the target with this --file-prefix [default: the only target that is running]
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pub file_prefix: Option<String>,
+
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// The device, as ibv_devices lists it
+    Devices,
+    /// The device and its ports, as ibv_devinfo prints them
+    Devinfo {
+        /// Show limits and addresses
+        #[arg(short, long)]
+        verbose: bool,
+    },
+    /// The state of the ports, as `rdma link` prints it
+    Link {
+        /// Show addresses, MTU, driver and the device's counters
+        #[arg(short, long)]
+        details: bool,
+
+        /// Exit with code 1 if a port is not ACTIVE, and say why
+        #[arg(long)]
+        check: bool,
+    },
+    /// Number of objects, as `rdma resource` prints it
+    Resource {
+        /// Show each lcore
+        #[arg(short, long)]
+        details: bool,
+    },
+    /// List queue pairs, or show one in detail: state, peer, PSNs, outstanding packets, retries, what it waits for
+    Qp {
+        /// Queue pair number
+        #[arg(value_name = "QPN", value_parser = qpn)]
+        qpn: Option<u32>,
+    },
+    /// Memory regions and windows. Keep the keys secret: a peer that knows a key may access the memory
+    ///
+    /// Numbered regions, of which a target may have very many, share a row; with --json each has its own entry.
+    Mr,
+    /// Connections of the connection manager
+    Connections,
+    /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters
+    Stat {
+        /// Include counters that are zero
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// Dropped packets by reason
+    Drops {
+        /// Include reasons with a zero count
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// The services, their listeners and counters
+    Services,
+    /// Rates per lcore, service and queue pair, updated at an interval; q quits
+    ///
+    /// BUSY% is the share of an lcore's poll loop iterations that found work. A queue pair's packets are those of completed
+    /// requests, READ responses included: RX for requests of the peer, TX for requests of the target.
+    Top {
+        /// Print the rates of one interval as text, and exit
+        #[arg(long)]
+        once: bool,
+
+        /// Interval in seconds
+        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+        interval: Duration,
+
+        /// Order of the queue pairs, largest first
+        #[arg(long, value_enum, default_value_t = SortBy::Packets)]
+        sort: SortBy,
+    },
+    /// Disconnect a queue pair; one without a connection goes to the error state
+    Disconnect {
+        /// Queue pair number
+        #[arg(value_name = "QPN", value_parser = qpn)]
+        qpn: u32,
+    },
+    /// Capture frames and their outcome in a file for Wireshark or tshark
+    ///
+    /// The target writes the file, so its user needs write access there. The packet comment of a dropped frame names the
+    /// reason.
+    Capture {
+        #[command(subcommand)]
+        what: CaptureVerb,
+    },
+    /// Inject faults, to test how an initiator handles them
+    Fault {
+        #[command(subcommand)]
+        what: FaultVerb,
+    },
+    /// Change a setting while the target runs
+    Set {
+        #[command(subcommand)]
+        what: Setting,
+    },
+    /// Write manual pages and shell completions to a folder
+    #[command(hide = true)]
+    Generate {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
+/// The settings that can be changed.
+#[derive(Subcommand, Debug)]
+pub enum Setting {
+    /// Log level
+    Log {
+        /// Minimum severity: error, warn, info, debug or trace
+        level: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

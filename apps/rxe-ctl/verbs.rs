@@ -1,0 +1,90 @@
+//! The verbs: the requests that each sends to the target.
+
+use clap::CommandFactory;
+use rxe::{CliError, manual_pages};
+use rxe_inspect::client::Client;
+use rxe_inspect::protocol::Request;
+use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Service};
+
+use crate::cli::{Cli, Setting, Verb};
+use crate::output::{done, json_or_text, pretty};
+use crate::{capture, fault, show, target, top};
+
+/// Carries out the verb; returns the text to print.
+pub fn run(cli: Cli) -> Result<String, CliError> {
+    if let Verb::Generate { folder } = &cli.verb {
+        return manual_pages::generate(Cli::command(), folder).map(|()| String::new());
+    }
+    let target = &mut target::find(cli.file_prefix.as_deref())?;
+    let json = cli.json;
+    Ok(match cli.verb {
+        Verb::Devices => json_or_text(json, &device(target)?, show::device::devices),
+        Verb::Devinfo { verbose } => {
+            json_or_text(json, &device(target)?, |device| show::device::devinfo(device, verbose))
+        }
+        Verb::Link { details, check } => {
+            let device = device(target)?;
+            if check && device.ports.iter().any(|port| !port.up) {
+                return Err(CliError::failed(show::device::down(&device)));
+            }
+            json_or_text(json, &device, |device| show::device::link(device, details))
+        }
+        Verb::Resource { details } => {
+            let lcores: Vec<LcoreResources> = target.ask(&Request::Resources)?;
+            let name = device(target)?.name;
+            json_or_text(json, &lcores, |lcores| show::device::resource(&name, lcores, details))
+        }
+        Verb::Qp { qpn: Some(qpn) } => {
+            let qp: Qp = target.ask(&Request::Qp { qpn })?;
+            json_or_text(json, &qp, show::qp::qp)
+        }
+        Verb::Qp { qpn: None } => json_or_text(json, &qps(target)?, |qps| show::qp::qps(qps)),
+        Verb::Mr => {
+            let mut mrs: Vec<Mr> = target.ask_all(|start| Request::Mrs { start })?;
+            // A named region is known to every lcore under the same key.
+            let mut seen = std::collections::HashSet::new();
+            mrs.retain(|mr| mr.lcore.is_some() || seen.insert(mr.key));
+            json_or_text(json, &mrs, |mrs| show::memory::mrs(mrs))
+        }
+        Verb::Connections => {
+            let mut qps = qps(target)?;
+            qps.retain(|qp| qp.connection.is_some());
+            json_or_text(json, &qps, |qps| show::qp::connections(qps))
+        }
+        Verb::Stat { all } => {
+            let groups: Vec<CounterGroup> = target.ask(&Request::Counters)?;
+            let sums = report::sum(&groups);
+            if json { pretty(&show::counters::counters_json(&sums)) } else { show::counters::stat(&sums, all) }
+        }
+        Verb::Drops { all } => {
+            let groups: Vec<CounterGroup> = target.ask(&Request::Counters)?;
+            let drops = report::sum(&groups).into_iter().find(|(name, _)| name == "drop").map(|(_, drops)| drops);
+            let drops = drops.unwrap_or_default();
+            if json { pretty(&show::counters::drops_json(&drops)) } else { show::counters::drops(&drops, all) }
+        }
+        Verb::Services => {
+            let services: Vec<Service> = target.ask(&Request::Services)?;
+            json_or_text(json, &services, |services| show::counters::services(services))
+        }
+        Verb::Top { once, interval, sort } => top::run(target, once, json, interval, sort)?,
+        Verb::Disconnect { qpn } => {
+            target.tell(&Request::Disconnect { qpn })?;
+            done(json)
+        }
+        Verb::Capture { what } => json_or_text(json, &capture::run(target, what)?, capture::show),
+        Verb::Fault { what } => fault::run(target, &what, json)?,
+        Verb::Set { what: Setting::Log { level } } => {
+            target.tell(&Request::SetLog { level })?;
+            done(json)
+        }
+        Verb::Generate { .. } => String::new(),
+    })
+}
+
+fn qps(target: &mut Client) -> Result<Vec<Qp>, CliError> {
+    Ok(target.ask_all(|start| Request::Qps { start })?)
+}
+
+fn device(target: &mut Client) -> Result<Device, CliError> {
+    Ok(target.ask(&Request::Device)?)
+}

@@ -1,0 +1,381 @@
+//! The command line: what goes to EAL, what is ours, and what to say when it cannot be understood.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+use rxe::command_line::CommandLine;
+use rxe::{CliError, cli_error};
+
+use crate::config::{
+    self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
+    Pcp, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
+};
+
+/// The command line, for manual page and completions.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Say whether this configuration file is right.
+    Check(PathBuf, Box<Settings>),
+    /// Serve.
+    Serve(Box<Settings>),
+    /// Write the manual page and shell completions into this folder.
+    Generate(PathBuf),
+}
+
+const USAGE: &str = "rxe-target [EAL OPTIONS] -- --address IP/PREFIX [OPTIONS]
+       rxe-target --config FILE [OPTIONS]
+       rxe-target --check-config FILE";
+
+const AFTER_HELP: &str = "\
+What stands before the first `--` goes to DPDK's EAL; it may come from `[eal] args` of the configuration file instead, \
+and then the `--` may be left out too. Where it chooses no CPUs the target takes one; `-l 0-3` gives it four. Options of a port take `portN:` in front of the value (port1:10.0.0.1/24) where \
+there are several ports; without it they are for port 0. An option replaces what the configuration file says for it.
+
+  rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping
+
+Standard output gets one line that starts with `ready ` once clients can connect, the text of watched regions, and \
+counters at the end; everything else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 when the target \
+broke down, 2 when it cannot start.";
+
+/// A RoCEv2 target in userspace on DPDK: RDMA clients connect to it as to any RoCE adapter.
+#[derive(Parser, Debug)]
+#[command(name = "rxe-target", version = rxe::VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
+struct Args {
+    /// Read this configuration file; options given here replace what it says
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    config: Option<PathBuf>,
+
+    /// Say whether a configuration file is right, and exit
+    #[arg(long, value_name = "FILE", help_heading = "Configuration", conflicts_with = "config")]
+    check_config: Option<PathBuf>,
+
+    /// Write the manual page and shell completions into a folder, and exit
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["config", "check_config"])]
+    generate: Option<PathBuf>,
+
+    /// An address of the target, IPv4 or IPv6, with its on-link prefix; may repeat
+    #[arg(long, value_name = "[portN:]IP/PREFIX", help_heading = "Network")]
+    address: Vec<OnPort<HostAddress>>,
+
+    /// Default router; one per port and address family
+    #[arg(long, value_name = "[portN:]IP", help_heading = "Network")]
+    gateway: Vec<OnPort<Gateway>>,
+
+    /// A network behind another router; may repeat
+    #[arg(long, value_name = "[portN:]NETWORK/PREFIX=ROUTER", help_heading = "Network")]
+    route: Vec<OnPort<RouteSpec>>,
+
+    /// VLAN that the port lives in: 1 to 4094
+    #[arg(long, value_name = "[portN:]ID", help_heading = "Network")]
+    vlan: Vec<OnPort<Vlan>>,
+
+    /// IP MTU: 1280 to 9216 [default: 4200, or what the device carries]; decides the path MTU, for which 4200 allows
+    /// 4096 and 1500 allows 1024
+    #[arg(long, value_name = "[portN:]BYTES", help_heading = "Network")]
+    mtu: Vec<OnPort<Mtu>>,
+
+    /// DSCP and ECN bits of what the target sends: 0 to 255, or `mirror` for those of the peer [default: mirror]
+    #[arg(long, value_name = "N|mirror", help_heading = "Network")]
+    traffic_class: Option<TrafficClass>,
+
+    /// VLAN priority of what the target sends: 0 to 7 [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Network")]
+    pcp: Option<Pcp>,
+
+    /// Run this service; may repeat; without it all of them run
+    #[arg(long, value_name = "NAME", help_heading = "Services")]
+    service: Vec<String>,
+
+    /// Export a memory region, SIZE in bytes or with K, M, G; with COUNT, that many: NAME0, NAME1 and so on; watch prints
+    /// its text whenever its first byte changes, until that is a 'q'; other local processes may map PATH; may repeat
+    /// [default: default=1M]
+    #[arg(long, value_name = "NAME=SIZE[*COUNT][,watch][,file=PATH]", help_heading = "Services")]
+    region: Vec<RegionSpec>,
+
+    /// CM port of the region service [default: 4792]
+    #[arg(long, value_name = "PORT", help_heading = "Services")]
+    region_port: Option<ServicePort>,
+
+    /// What idle lcores do: `spin` has the lowest latency, `pause` is kinder to a hyperthread sibling, `sleep` frees
+    /// the core for MICROSECONDS (50) at a time [default: pause]
+    #[arg(long, value_name = "spin|pause|sleep[:MICROSECONDS]", help_heading = "Running")]
+    idle: Option<Idle>,
+
+    /// Drop, repeat, reorder, damage and delay frames on purpose, to see how both ends take it. KEY is drop, duplicate,
+    /// reorder or corrupt (how often, 0 to 1), delay or jitter (a time, as 500us) or delayed (how many frames they are
+    /// for, 0 to 1), each with rx. or tx. in front; or seed; or frames, which is `roce` or `all`. The file's [[fault.rule]]
+    /// and rxe-ctl fault can do more [default: no faults, seed=0, frames=roce]
+    #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]...", help_heading = "Running")]
+    fault: Option<FaultSpec>,
+
+    /// Write all frames to and from the target to this pcapng file, with what came of each; `[capture]` of the
+    /// configuration file chooses some, and `rxe-ctl capture` does so while the target runs [default: none]
+    #[arg(long, value_name = "FILE", help_heading = "Running")]
+    capture: Option<CaptureFile>,
+
+    /// The least important messages to log: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Running")]
+    log: Option<LogLevel>,
+
+    /// How messages are written: `text`, or `json` for one object per line [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Running")]
+    log_format: Option<LogFormat>,
+
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; the address is one of this machine, not the target's own
+    /// [default: none]
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Running")]
+    metrics: Option<MetricsAddress>,
+}
+
+/// Understands the command line (without the program's name) and reads the configuration file it names.
+pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
+    let (eal_args, ours) = match CommandLine::split(argv)? {
+        CommandLine { before, behind: Some(ours) } => (before, ours),
+        CommandLine { before, behind: None } => (Vec::new(), without_separator(before)?),
+    };
+    let args = Args::try_parse_from(ours)?;
+    if let Some(folder) = args.generate {
+        return Ok(Command::Generate(folder));
+    }
+    let (config, check) = (args.config.clone(), args.check_config.clone());
+    let mut settings = args.into_settings()?;
+    if !eal_args.is_empty() {
+        settings.eal_args = Some(eal_args);
+    }
+    match (check, config) {
+        (Some(path), _) => Ok(Command::Check(path.clone(), Box::new(over_file(settings, &path)?))),
+        (None, Some(path)) => Ok(Command::Serve(Box::new(over_file(settings, &path)?))),
+        (None, None) => Ok(Command::Serve(Box::new(settings))),
+    }
+}
+
+fn over_file(settings: Settings, path: &Path) -> Result<Settings, CliError> {
+    Ok(settings.over(config::load(path)?))
+}
+
+/// Whether `arg` is one of our options, with or without `=VALUE`.
+fn is_ours(arg: &str) -> bool {
+    let Some(name) = arg.strip_prefix("--").map(|a| a.split('=').next().unwrap_or(a)) else {
+        return arg == "-h" || arg == "-V";
+    };
+    name == "help" || name == "version" || Args::command().get_arguments().any(|a| a.get_long() == Some(name))
+}
+
+/// A command line without `--`: right when nothing on it is for EAL and EAL's part comes from elsewhere or is not
+/// needed.
+fn without_separator(argv: Vec<String>) -> Result<Vec<String>, CliError> {
+    let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
+    let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
+    if has(&["--check-config", "--generate"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
+        return Ok(argv);
+    }
+    if argv.is_empty() {
+        return cli_error!("nothing to do: give the target a port and an address, or see rxe-target --help");
+    }
+    // Where it was probably meant to be.
+    let at = argv.iter().position(|arg| is_ours(arg)).unwrap_or(argv.len());
+    let mut words: Vec<String> = argv.iter().map(|arg| quote(arg)).collect();
+    words.insert(at, "--".to_owned());
+    if at == argv.len() {
+        words.push("--address IP/PREFIX".to_owned());
+    }
+    cli_error!(
+        "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target {}",
+        words.join(" ")
+    )
+}
+
+/// `arg` as a shell takes it.
+fn quote(arg: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=,.:/@+%[]".contains(c);
+    if !arg.is_empty() && arg.chars().all(plain) { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
+}
+
+fn sourced<T>(flag: &'static str, value: T) -> Sourced<T> {
+    Sourced { value, origin: Origin::Flag(flag) }
+}
+
+fn list<T>(flag: &'static str, values: Vec<T>) -> Option<Vec<Sourced<T>>> {
+    (!values.is_empty()).then(|| values.into_iter().map(|value| sourced(flag, value)).collect())
+}
+
+impl Args {
+    fn into_settings(self) -> Result<Settings, CliError> {
+        let mut settings = Settings {
+            services: list("--service", self.service),
+            regions: list("--region", self.region),
+            region_port: self.region_port.map(|p| sourced("--region-port", p)),
+            idle: self.idle.map(|i| sourced("--idle", i)),
+            log: self.log.map(|l| sourced("--log", l)),
+            log_format: self.log_format.map(|f| sourced("--log-format", f)),
+            metrics: self.metrics.map(|m| sourced("--metrics", m)),
+            traffic_class: self.traffic_class.map(|t| sourced("--traffic-class", t)),
+            pcp: self.pcp.map(|p| sourced("--pcp", p)),
+            fault: self.fault.map(|f| sourced("--fault", f)),
+            capture_file: self.capture.map(|file| sourced("--capture", file)),
+            ..Settings::default()
+        };
+        for OnPort { port: number, value } in self.address {
+            settings.port(number).addresses.push(sourced("--address", value));
+        }
+        for OnPort { port: number, value } in self.gateway {
+            settings.port(number).gateways.push(sourced("--gateway", value));
+        }
+        for OnPort { port: number, value } in self.route {
+            settings.port(number).routes.push(sourced("--route", value));
+        }
+        for OnPort { port: number, value } in self.vlan {
+            once(&mut settings.port(number).vlan, "--vlan", number, value)?;
+        }
+        for OnPort { port: number, value } in self.mtu {
+            once(&mut settings.port(number).mtu, "--mtu", number, value)?;
+        }
+        Ok(settings)
+    }
+}
+
+/// Sets what a port can have only one of.
+fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), CliError> {
+    if slot.replace(sourced(flag, value)).is_some() {
+        return cli_error!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    fn wrong(line: &str) -> String {
+        command(line).map(|c| panic!("{line} gave {c:?}")).unwrap_or_else(|error| error)
+    }
+
+    fn serve(line: &str) -> Settings {
+        match command(line) {
+            Ok(Command::Serve(settings)) => *settings,
+            other => panic!("{line} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_first_separator_divides() {
+        let settings = serve("-l 0 --vdev=net_null0 -- --address 10.0.0.1/24 --address port1:fd00::1/64 --mtu 4200");
+        assert_eq!(settings.eal_args.as_deref().map(|args| args.join(" ")), Some("-l 0 --vdev=net_null0".to_owned()));
+        assert_eq!(settings.ports[&0].addresses.len(), 1);
+        assert_eq!(settings.ports[&0].mtu.as_ref().map(|m| m.value), Some(Mtu(4200)));
+        assert_eq!(settings.ports[&1].addresses[0].origin.to_string(), "--address");
+        assert_eq!(serve("-- --address 10.0.0.1/24").eal_args, None);
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let settings = serve(
+            "-- --gateway 10.0.0.254 --route 10.1.0.0/16=10.0.0.253 --vlan 5 --traffic-class 0x2e --pcp 3 \
+             --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region c=4K*1000 --region-port 5000 \
+             --idle sleep:20 --log debug --fault rx.drop=0.01,tx.drop=0.01,seed=7 --capture rxe.pcapng",
+        );
+        let port = &settings.ports[&0];
+        assert_eq!((port.gateways.len(), port.routes.len(), port.vlan.is_some()), (1, 1, true));
+        assert_eq!(settings.services.map(|s| s.len()), Some(2));
+        assert_eq!(settings.regions.map(|r| (r[1].value.size, r[2].value.count)), Some((2 << 20, Some(1000))));
+        assert!(settings.region_port.is_some() && settings.idle.is_some() && settings.log.is_some());
+        assert!(settings.traffic_class.is_some() && settings.pcp.is_some());
+        let capture = settings.capture_file.map(|file| file.value.0).expect("a capture");
+        assert!(capture.is_absolute() && capture.ends_with("rxe.pcapng"));
+        let faults = settings.fault.and_then(|fault| fault.value.resolve().ok()).unwrap_or_default();
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(faults, ["rx drop probability=0.01 seed=7", "tx drop probability=0.01 seed=7"]);
+    }
+
+    #[test]
+    fn help_version_and_check_need_no_separator() {
+        let help = wrong("--help");
+        for word in ["--address", "--check-config", "--idle", "--fault", "EAL", "ready", "Exit codes"] {
+            assert!(help.contains(word), "{word} is missing in {help}");
+        }
+        let version = wrong("--version");
+        assert!(version.starts_with("rxe-target ") && version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+        let conf = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/target.toml");
+        assert!(matches!(command(&format!("--check-config {conf}")), Ok(Command::Check(..))));
+        assert!(matches!(command(&format!("-- --check-config={conf}")), Ok(Command::Check(..))));
+    }
+
+    #[test]
+    fn options_replace_the_file() {
+        let conf = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/target.toml");
+        let file = serve(&format!("--config {conf}"));
+        let both = serve(&format!("--config {conf} --address 10.9.9.9/24 --log trace"));
+        assert_eq!(both.ports[&0].addresses.len(), 1);
+        assert_eq!(both.ports[&0].addresses[0].origin, Origin::Flag("--address"));
+        assert_eq!(both.eal_args, file.eal_args);
+        let eal = serve(&format!("-l 3 -- --config {conf}"));
+        assert_eq!(eal.eal_args, Some(vec!["-l".to_owned(), "3".to_owned()]));
+    }
+
+    #[test]
+    fn a_forgotten_separator_is_shown_where_it_belongs() {
+        const START: &str = "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target ";
+        for (line, rest) in [
+            ("-l 0 --address 10.0.0.1/24", "-l 0 -- --address 10.0.0.1/24"),
+            ("--address=10.0.0.1/24", "-- --address=10.0.0.1/24"),
+            ("-l 0 --vdev=net_null0", "-l 0 --vdev=net_null0 -- --address IP/PREFIX"),
+            ("-l 0 --config a.toml", "-l 0 -- --config a.toml"),
+        ] {
+            assert_eq!(wrong(line), format!("{START}{rest}"));
+        }
+        assert_eq!(wrong(""), "nothing to do: give the target a port and an address, or see rxe-target --help");
+        assert_eq!(quote("a b"), "'a b'");
+    }
+
+    #[test]
+    fn errors_of_the_command_line_are_claps() {
+        for (line, text) in [
+            (
+                "-- --address 10.0.0.1",
+                "error: invalid value '10.0.0.1' for '--address <[portN:]IP/PREFIX>': '10.0.0.1' lacks its prefix length: write 10.0.0.1/24, or what your network uses",
+            ),
+            ("-- --adress 10.0.0.1/24", "error: unexpected argument '--adress' found"),
+            ("-- --address", "error: a value is required for '--address <[portN:]IP/PREFIX>' but none was supplied"),
+            ("-- stray", "error: unexpected argument 'stray' found"),
+            (
+                "-- --config a --check-config b",
+                "error: the argument '--config <FILE>' cannot be used with '--check-config <FILE>'",
+            ),
+            (
+                "-- --fault rx.drop=2",
+                "error: invalid value 'rx.drop=2' for '--fault <KEY=VALUE[,KEY=VALUE]...>': '2' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one frame in a hundred",
+            ),
+        ] {
+            let error = wrong(line);
+            assert_eq!(error.lines().next(), Some(text));
+            assert!(error.contains("try '--help'"), "{error}");
+        }
+        assert!(wrong("-- --adress 10.0.0.1/24").contains("a similar argument exists: '--address'"));
+    }
+
+    #[test]
+    fn other_errors_are_one_sentence() {
+        for (line, sentence) in [
+            (
+                "-- --mtu 1500 --mtu 4200",
+                "--mtu is given twice for port 0: keep one of them, or name the port as port1:VALUE",
+            ),
+            (
+                "--config /nonexistent.toml",
+                "the configuration file /nonexistent.toml cannot be read (No such file or directory): check its name and rights",
+            ),
+        ] {
+            assert_eq!(wrong(line), sentence);
+        }
+    }
+}

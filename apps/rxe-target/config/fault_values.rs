@@ -1,0 +1,79 @@
+//! The single values of fault rules, as `--fault`, the configuration file and `rxe-ctl fault` write them.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use rxe::{CliError, cli_error};
+use rxe_dpdk::worker::{FaultScope, Probability};
+
+/// The longest delay: beyond it, every connection would be given up.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// Whole-number seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Seed(pub u64);
+
+impl FromStr for Seed {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Seed, CliError> {
+        match text.parse() {
+            Ok(seed) => Ok(Seed(seed)),
+            Err(_) => cli_error!("'{text}' is not a seed: it is a whole number from 0 to {}", u64::MAX),
+        }
+    }
+}
+
+/// The frames that faults happen to.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames(pub FaultScope);
+
+impl FromStr for Frames {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Frames, CliError> {
+        match text {
+            "roce" => Ok(Frames(FaultScope::Roce)),
+            "all" => Ok(Frames(FaultScope::All)),
+            _ => cli_error!("'{text}' is not a kind of frames: it is 'roce' or 'all'"),
+        }
+    }
+}
+
+/// How often.
+#[derive(Clone, Copy, Debug)]
+pub struct Share(pub Probability);
+
+impl FromStr for Share {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Share, CliError> {
+        match text.parse().ok().and_then(Probability::from_share) {
+            Some(probability) => Ok(Share(probability)),
+            None => cli_error!(
+                "'{text}' is not a probability: it goes from 0 (never) to 1 (always) in billionths, as 0.01 for one \
+                 frame in a hundred"
+            ),
+        }
+    }
+}
+
+/// A length of time, with its unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Span, CliError> {
+        // "s" last: the others end in it.
+        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+        let split = units.iter().find_map(|(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
+        let nanos = split.and_then(|(digits, nanos)| digits.trim_end().parse::<u64>().ok()?.checked_mul(*nanos));
+        match nanos.map(Duration::from_nanos) {
+            Some(span) if span <= MAX_DELAY => Ok(Span(span)),
+            Some(_) => cli_error!("'{text}' is too long: the most is {} s", MAX_DELAY.as_secs()),
+            None => cli_error!("'{text}' is not a time: write a whole number with ns, us, ms or s, as 500us"),
+        }
+    }
+}

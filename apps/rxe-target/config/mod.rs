@@ -1,0 +1,279 @@
+//! From what was asked for to what the target does.
+//!
+//! [`cli`](crate::cli) and [`file`] each give [`Settings`]; the command line's win. [`Config::resolve`] fills in the
+//! defaults and refuses what cannot work, in sentences that name the option or the line to change.
+
+mod capture;
+mod fault;
+mod fault_rule;
+mod fault_values;
+mod file;
+mod limits;
+mod region;
+mod service;
+mod settings;
+mod sourced;
+mod transport;
+mod values;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use rxe::{CliError, cli_error};
+use rxe_dpdk::host::{Cidr, Route};
+use rxe_dpdk::rxe_proto::transport::EngineConfig;
+use rxe_dpdk::worker::FaultRule;
+use rxe_inspect::capture::CaptureSettings;
+use tracing::level_filters::LevelFilter;
+
+pub use capture::CaptureFile;
+pub use fault::FaultSpec;
+pub use fault_rule::fault_rule;
+pub use file::load;
+#[cfg(test)]
+pub use file::parse;
+pub use limits::Limits;
+pub use region::{MAX_REGION_NAME, RegionSpec};
+pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
+use settings::PortSettings;
+pub use settings::Settings;
+pub use sourced::{Origin, Sourced};
+pub use values::{
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Pcp, RouteSpec, ServicePort,
+    TrafficClass, Vlan,
+};
+
+/// The port that the `region` service listens on when nothing else is said.
+const DEFAULT_REGION_PORT: u16 = 4792;
+/// What the `region` service exports when nothing else is said.
+const DEFAULT_REGION: (&str, usize) = ("default", 1 << 20);
+/// The service that exports regions.
+const REGION_SERVICE: &str = "region";
+
+/// One port, checked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Port {
+    /// Our addresses with their on-link prefixes.
+    pub addresses: Vec<Cidr>,
+    /// Default routers, at most one per address family.
+    pub gateways: Vec<IpAddr>,
+    /// Networks behind other routers.
+    pub routes: Vec<Route>,
+    /// VLAN id.
+    pub vlan: Option<u16>,
+    /// IP MTU; `None` takes what the device carries.
+    pub mtu: Option<u16>,
+}
+
+/// All that the target needs to know, checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Arguments for EAL.
+    pub eal_args: Vec<String>,
+    /// The ports, by DPDK's number.
+    pub ports: Vec<Port>,
+    /// The services to run.
+    pub services: Vec<String>,
+    /// The regions to export.
+    pub regions: Vec<RegionSpec>,
+    /// Where the `region` service listens.
+    pub region_port: u16,
+    /// How long services keep silent clients.
+    pub idle_timeouts: IdleTimeouts,
+    /// What the service `mckey` is told.
+    pub mckey: MckeyConfig,
+    /// What the service `perftest` is told.
+    pub perftest: PerftestConfig,
+    /// What the service `pingpong` is told.
+    pub pingpong: PingpongConfig,
+    /// What idle workers do.
+    pub idle: Idle,
+    /// What is logged.
+    pub log: LevelFilter,
+    /// How the log is written.
+    pub log_format: LogFormat,
+    /// Where Prometheus finds the metrics.
+    pub metrics: Option<SocketAddr>,
+    /// DSCP and ECN bits of what we send; `None` mirrors the peer's.
+    pub traffic_class: Option<u8>,
+    /// VLAN priority of what we send.
+    pub pcp: u8,
+    /// What the queue pairs offer and do.
+    pub engine: EngineConfig,
+    /// How much peers can take.
+    pub limits: Limits,
+    /// Faults to make on purpose.
+    pub faults: Vec<FaultRule>,
+    /// What to capture from the start on.
+    pub capture: Option<CaptureSettings>,
+}
+
+impl Config {
+    /// Checks `settings` and fills in the defaults. `known_services` are all services there are.
+    pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, CliError> {
+        let eal_args = settings.eal_args.unwrap_or_default();
+        if eal_args.iter().any(|arg| arg == "--") {
+            return cli_error!(
+                "'--' is among the EAL arguments: leave it out of [eal] args, it belongs on command lines only"
+            );
+        }
+        let ports = resolve_ports(&settings.ports)?;
+        let pcp = match settings.pcp {
+            Some(pcp) if pcp.value.0 > 0 && ports.iter().all(|port| port.vlan.is_none()) => {
+                return cli_error!(
+                    "{}: a VLAN priority needs a VLAN: add --vlan ID, or leave the priority out",
+                    pcp.origin
+                );
+            }
+            Some(pcp) => pcp.value.0 as u8, // at most 7
+            None => 0,
+        };
+        let service = settings.service.unwrap_or_default();
+        let services = resolve_services(settings.services, known_services)?;
+        let mut regions = region::resolve(settings.regions.unwrap_or_default())?;
+        if regions.is_empty() && services.iter().any(|s| s == REGION_SERVICE) {
+            let (name, size) = DEFAULT_REGION;
+            regions.push(RegionSpec::plain(name, size));
+        }
+        let faults = match settings.fault {
+            Some(Sourced { value, origin }) => match value.resolve() {
+                Ok(faults) => faults,
+                Err(error) => return cli_error!("{origin}: {error}"),
+            },
+            None => Vec::new(),
+        };
+        let limits = settings.limits.unwrap_or_default().resolve();
+        let engine = settings.transport.unwrap_or_default().engine();
+        Ok(Config {
+            eal_args,
+            ports,
+            services,
+            regions,
+            region_port: settings.region_port.map_or(DEFAULT_REGION_PORT, |p| p.value.0),
+            idle_timeouts: service.idle_timeouts(),
+            mckey: service.mckey(),
+            perftest: service.perftest()?,
+            pingpong: service.pingpong(),
+            idle: settings.idle.map_or(Idle::Pause, |i| i.value),
+            log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
+            log_format: settings.log_format.map(|f| f.value).unwrap_or_default(),
+            metrics: settings.metrics.map(|m| m.value.0),
+            traffic_class: settings.traffic_class.and_then(|t| t.value.0),
+            pcp,
+            engine: EngineConfig { max_qp: limits.queue_pairs, ..engine },
+            limits,
+            faults,
+            capture: capture::resolve(settings.capture, settings.capture_file)?,
+        })
+    }
+}
+
+/// One line that says what was understood.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, port) in self.ports.iter().enumerate() {
+            let addresses: Vec<String> = port.addresses.iter().map(|a| a.to_string()).collect();
+            write!(f, "port{number} {}, ", addresses.join(" "))?;
+        }
+        write!(f, "services {}", self.services.join(" "))?;
+        for region in &self.regions {
+            write!(f, ", {region}")?;
+        }
+        if let Some(faults) = fault_text(&self.faults) {
+            write!(f, ", faults: {faults}")?;
+        }
+        if let Some(capture) = &self.capture {
+            write!(f, ", captures to {}", capture.file.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// The rules in a line; `None` when there are none.
+pub fn fault_text(faults: &[FaultRule]) -> Option<String> {
+    let rules: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    (!rules.is_empty()).then(|| rules.join(", "))
+}
+
+fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, CliError> {
+    let Some(&last) = settings.keys().next_back() else {
+        return cli_error!("the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24");
+    };
+    let mut taken: HashMap<IpAddr, &Origin> = HashMap::new();
+    let mut ports = Vec::new();
+    for number in 0..=last {
+        let given = settings.get(&number).filter(|port| !port.addresses.is_empty());
+        let Some(given) = given else {
+            return cli_error!("port {number} has no address: give it one with --address port{number}:IP/PREFIX");
+        };
+        for address in &given.addresses {
+            let ip = address.value.0.ip;
+            if let Some(first) = taken.insert(ip, &address.origin) {
+                let second = &address.origin;
+                let places = if first == second { format!("{first}") } else { format!("{first} and {second}") };
+                return cli_error!("the address {ip} is given twice, by {places}: leave one of them out");
+            }
+        }
+        ports.push(resolve_port(number, given)?);
+    }
+    Ok(ports)
+}
+
+fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, CliError> {
+    let addresses: Vec<Cidr> = given.addresses.iter().map(|a| a.value.0).collect();
+    let check_router = |via: IpAddr, origin: &Origin| {
+        if addresses.iter().any(|a| a.ip == via) {
+            return cli_error!("{origin}: the router {via} is the target's own address: name another machine");
+        }
+        let link_local = matches!(via, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if via.is_multicast() || !(link_local || addresses.iter().any(|a| a.contains(via))) {
+            return cli_error!(
+                "{origin}: the router {via} is in no network of port {number}: check it against the prefixes of the addresses"
+            );
+        }
+        Ok(via)
+    };
+    let mut gateways: Vec<IpAddr> = Vec::new();
+    for Sourced { value: Gateway(ip), origin } in &given.gateways {
+        if let Some(first) = gateways.iter().find(|other| other.is_ipv4() == ip.is_ipv4()) {
+            return cli_error!(
+                "{origin}: port {number} has the gateway {first} already: use routes to name more routers"
+            );
+        }
+        gateways.push(check_router(*ip, origin)?);
+    }
+    let mut routes: Vec<Route> = Vec::new();
+    for Sourced { value: RouteSpec(route), origin } in &given.routes {
+        check_router(route.via, origin)?;
+        routes.push(*route);
+    }
+    Ok(Port {
+        addresses,
+        gateways,
+        routes,
+        vlan: given.vlan.as_ref().map(|v| v.value.0),
+        mtu: given.mtu.as_ref().map(|m| m.value.0),
+    })
+}
+
+fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Result<Vec<String>, CliError> {
+    let Some(given) = given else {
+        return Ok(known.iter().map(|name| (*name).to_owned()).collect());
+    };
+    for Sourced { value, origin } in &given {
+        if !known.contains(&value.as_str()) {
+            return cli_error!("{origin}: there is no service '{value}': the services are {}", known.join(", "));
+        }
+    }
+    // In the order in which they are asked for connections, each once.
+    let chosen: Vec<String> =
+        known.iter().filter(|name| given.iter().any(|g| g.value == **name)).map(|name| (*name).to_owned()).collect();
+    if chosen.is_empty() {
+        return cli_error!("the list of services is empty: leave 'services' out for all of {}", known.join(", "));
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests;

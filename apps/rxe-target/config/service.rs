@@ -1,0 +1,396 @@
+//! Sections `[service.NAME]` of the configuration file: what single services can be told.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use rxe::{CliError, cli_error};
+use serde::Deserialize;
+
+use super::values::{Size, Text};
+
+/// What a client may use at least: the receives of 256 queue pairs.
+const MIN_PINGPONG_MEMORY: usize = 1 << 20;
+/// What one queue pair's buffers can be at most: the length of a message is 31 bits.
+const MAX_MEMORY: usize = 1 << 30;
+
+/// How long a silent client is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience(Duration);
+
+impl FromStr for Patience {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Patience, CliError> {
+        let seconds = text.strip_suffix('s').map(str::trim_end).and_then(|digits| digits.parse().ok());
+        match seconds {
+            Some(seconds) if (1..=86_400).contains(&seconds) => Ok(Patience(Duration::from_secs(seconds))),
+            _ => cli_error!("'{text}' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s"),
+        }
+    }
+}
+
+/// Memory for one client of the pingpongs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct ClientMemory(usize);
+
+impl FromStr for ClientMemory {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<ClientMemory, CliError> {
+        let Size(bytes) = text.parse()?;
+        if (MIN_PINGPONG_MEMORY..=MAX_MEMORY).contains(&bytes) {
+            Ok(ClientMemory(bytes))
+        } else {
+            cli_error!("'{text}' is not a client's memory: it goes from 1M to 1G")
+        }
+    }
+}
+
+/// A short wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Pause(u64);
+
+impl FromStr for Pause {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Pause, CliError> {
+        let (digits, unit) = match text.strip_suffix("ms") {
+            Some(digits) => (digits, 1),
+            None => (text.strip_suffix('s').unwrap_or_default(), 1000),
+        };
+        match digits.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
+            Some(millis) if (1..=60_000).contains(&millis) => Ok(Pause(millis)),
+            _ => cli_error!("'{text}' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
+        }
+    }
+}
+
+/// The longest message that a service takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct MessageLength(usize);
+
+impl FromStr for MessageLength {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<MessageLength, CliError> {
+        let Size(bytes) = text.parse()?;
+        if (1..=MAX_MEMORY).contains(&bytes) {
+            Ok(MessageLength(bytes))
+        } else {
+            cli_error!("'{text}' is not the length of a message: it goes from 1 to 1G")
+        }
+    }
+}
+
+/// How many datagrams one listener gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct DatagramCount(u32);
+
+impl FromStr for DatagramCount {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<DatagramCount, CliError> {
+        match text.parse() {
+            Ok(count) if (1..=1000).contains(&count) => Ok(DatagramCount(count)),
+            _ => cli_error!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
+        }
+    }
+}
+
+/// Length of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct DatagramLength(usize);
+
+impl FromStr for DatagramLength {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<DatagramLength, CliError> {
+        match text.parse() {
+            Ok(Size(bytes)) if bytes <= 4096 => Ok(DatagramLength(bytes)),
+            _ => cli_error!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
+        }
+    }
+}
+
+/// How long services keep clients that say nothing, where that is all that they can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdleTimeouts {
+    pub rping: rxe_proto::Duration,
+    pub rdma_server: rxe_proto::Duration,
+    pub ucmatose: rxe_proto::Duration,
+    pub cmtime: rxe_proto::Duration,
+    pub udaddy: rxe_proto::Duration,
+    pub rdma_example: rxe_proto::Duration,
+    pub rsocket: rxe_proto::Duration,
+    pub rc_example: rxe_proto::Duration,
+}
+
+impl Default for IdleTimeouts {
+    fn default() -> IdleTimeouts {
+        let seconds = rxe_proto::Duration::from_secs;
+        IdleTimeouts {
+            rping: seconds(60),
+            rdma_server: seconds(60),
+            // Its client waits for no more than our messages, and its connection is ended by us.
+            ucmatose: seconds(15),
+            // A connection lasts until the client has made all of its own.
+            cmtime: seconds(60),
+            udaddy: seconds(30),
+            rdma_example: seconds(60),
+            rsocket: seconds(30),
+            rc_example: seconds(10),
+        }
+    }
+}
+
+/// The section of such a service.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct IdleSection {
+    idle_timeout: Option<Text<Patience>>,
+}
+
+/// What the service `mckey` can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MckeyConfig {
+    /// Datagrams for each host that joins a group.
+    pub count: u32,
+    /// Bytes of each.
+    pub size: usize,
+    /// How long after a host has joined they follow.
+    pub send_after: rxe_proto::Duration,
+    /// How long we stay in a group from which nothing comes.
+    pub idle_timeout: rxe_proto::Duration,
+}
+
+impl Default for MckeyConfig {
+    fn default() -> MckeyConfig {
+        MckeyConfig {
+            count: 10,
+            size: 100,
+            send_after: rxe_proto::Duration::from_secs(1),
+            idle_timeout: rxe_proto::Duration::from_secs(30),
+        }
+    }
+}
+
+/// `[service.mckey]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct MckeySection {
+    count: Option<Text<DatagramCount>>,
+    size: Option<Text<DatagramLength>>,
+    send_after: Option<Text<Pause>>,
+    idle_timeout: Option<Text<Patience>>,
+}
+
+/// What the service `perftest` can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PerftestConfig {
+    /// How long a client is kept that sends nothing.
+    pub idle_timeout: rxe_proto::Duration,
+    /// The longest message, in bytes. Each client takes as much memory.
+    pub max_message: usize,
+    /// Bytes of the first WRITE to an ib_write_lat client: at least the size of its messages, at most its memory, which
+    /// holds 4096 bytes or one message.
+    pub write_lat_size: usize,
+    /// After such a silence a client is taken for ib_write_lat, whose server begins.
+    pub write_lat_after: rxe_proto::Duration,
+}
+
+impl Default for PerftestConfig {
+    fn default() -> PerftestConfig {
+        PerftestConfig {
+            idle_timeout: rxe_proto::Duration::from_secs(60),
+            max_message: 8 << 20,
+            write_lat_size: 4096,
+            write_lat_after: rxe_proto::Duration::from_secs(5),
+        }
+    }
+}
+
+/// `[service.perftest]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PerftestSection {
+    idle_timeout: Option<Text<Patience>>,
+    max_message: Option<Text<MessageLength>>,
+    write_lat_size: Option<Text<MessageLength>>,
+    write_lat_after: Option<Text<Pause>>,
+}
+
+/// What the service `pingpong` can be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PingpongConfig {
+    /// How long a client is kept that sends nothing.
+    pub idle_timeout: rxe_proto::Duration,
+    /// Bytes of one client's receives. A message may be as long as its share: half of it, or with ibv_srq_pingpong half
+    /// of what there is for each queue pair; less 40 bytes for datagrams.
+    pub memory: usize,
+}
+
+impl Default for PingpongConfig {
+    fn default() -> PingpongConfig {
+        PingpongConfig { idle_timeout: rxe_proto::Duration::from_secs(10), memory: 4 << 20 }
+    }
+}
+
+/// `[service.pingpong]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PingpongSection {
+    idle_timeout: Option<Text<Patience>>,
+    memory: Option<Text<ClientMemory>>,
+}
+
+/// Everything below `[service]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct ServiceSections {
+    rping: IdleSection,
+    rdma_server: IdleSection,
+    ucmatose: IdleSection,
+    cmtime: IdleSection,
+    udaddy: IdleSection,
+    rdma_example: IdleSection,
+    rsocket: IdleSection,
+    rc_example: IdleSection,
+    mckey: MckeySection,
+    pingpong: PingpongSection,
+    perftest: PerftestSection,
+}
+
+fn patience(given: Option<&Text<Patience>>, default: rxe_proto::Duration) -> rxe_proto::Duration {
+    given.map_or(default, |Text(Patience(time))| rxe_proto::Duration::from_secs(time.as_secs()))
+}
+
+impl ServiceSections {
+    /// How long the services without other settings keep silent clients.
+    pub fn idle_timeouts(&self) -> IdleTimeouts {
+        let default = IdleTimeouts::default();
+        let given = |section: &IdleSection, default| patience(section.idle_timeout.as_ref(), default);
+        IdleTimeouts {
+            rping: given(&self.rping, default.rping),
+            rdma_server: given(&self.rdma_server, default.rdma_server),
+            ucmatose: given(&self.ucmatose, default.ucmatose),
+            cmtime: given(&self.cmtime, default.cmtime),
+            udaddy: given(&self.udaddy, default.udaddy),
+            rdma_example: given(&self.rdma_example, default.rdma_example),
+            rsocket: given(&self.rsocket, default.rsocket),
+            rc_example: given(&self.rc_example, default.rc_example),
+        }
+    }
+
+    /// What `mckey` is told.
+    pub fn mckey(&self) -> MckeyConfig {
+        let (given, default) = (&self.mckey, MckeyConfig::default());
+        let after = given.send_after.as_ref();
+        MckeyConfig {
+            count: given.count.as_ref().map_or(default.count, |Text(DatagramCount(count))| *count),
+            size: given.size.as_ref().map_or(default.size, |Text(DatagramLength(bytes))| *bytes),
+            send_after: after
+                .map_or(default.send_after, |Text(Pause(millis))| rxe_proto::Duration::from_millis(*millis)),
+            idle_timeout: patience(given.idle_timeout.as_ref(), default.idle_timeout),
+        }
+    }
+
+    /// What `perftest` is told.
+    pub fn perftest(&self) -> Result<PerftestConfig, CliError> {
+        let default = PerftestConfig::default();
+        let length = |given: &Option<Text<MessageLength>>, default| given.as_ref().map_or(default, |text| text.0.0);
+        let after = self.perftest.write_lat_after.as_ref();
+        let config = PerftestConfig {
+            idle_timeout: patience(self.perftest.idle_timeout.as_ref(), default.idle_timeout),
+            max_message: length(&self.perftest.max_message, default.max_message),
+            write_lat_size: length(&self.perftest.write_lat_size, default.write_lat_size),
+            write_lat_after: after
+                .map_or(default.write_lat_after, |Text(Pause(millis))| rxe_proto::Duration::from_millis(*millis)),
+        };
+        if self.perftest.write_lat_size.is_some() && config.write_lat_size > config.max_message {
+            return cli_error!(
+                "[service.perftest] write-lat-size is {} bytes and max-message {}: make max-message as large",
+                config.write_lat_size,
+                config.max_message
+            );
+        }
+        Ok(config)
+    }
+
+    /// What `pingpong` is told.
+    pub fn pingpong(&self) -> PingpongConfig {
+        let default = PingpongConfig::default();
+        PingpongConfig {
+            idle_timeout: patience(self.pingpong.idle_timeout.as_ref(), default.idle_timeout),
+            memory: self.pingpong.memory.as_ref().map_or(default.memory, |Text(ClientMemory(bytes))| *bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<ServiceSections, String> {
+        toml::from_str(text).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn what_is_said_replaces_the_default() {
+        assert_eq!(read("").map(|s| s.pingpong()), Ok(PingpongConfig::default()));
+        let given = read("[pingpong]\nidle-timeout = \"90s\"\nmemory = \"16M\"\n").map(|s| s.pingpong());
+        let idle_timeout = rxe_proto::Duration::from_secs(90);
+        assert_eq!(given, Ok(PingpongConfig { idle_timeout, memory: 16 << 20 }));
+        assert_eq!(read("").map(|s| s.perftest().ok()), Ok(Some(PerftestConfig::default())));
+        let text = "[perftest]\nidle-timeout = \"90s\"\nmax-message = \"64K\"\nwrite-lat-size = 8192\nwrite-lat-after = \"5s\"\n";
+        let (max_message, write_lat_size) = (65536, 8192);
+        let write_lat_after = rxe_proto::Duration::from_secs(5);
+        let given = PerftestConfig { idle_timeout, max_message, write_lat_size, write_lat_after };
+        assert_eq!(read(text).map(|s| s.perftest().ok()), Ok(Some(given)));
+    }
+
+    #[test]
+    fn every_service_that_gives_clients_up_has_one_key_for_it() {
+        assert_eq!(read("").map(|s| s.idle_timeouts()), Ok(IdleTimeouts::default()));
+        let names = ["rping", "rdma-server", "ucmatose", "cmtime", "udaddy", "rdma-example", "rsocket", "rc-example"];
+        let text: String = names.iter().map(|name| format!("[{name}]\nidle-timeout = \"7s\"\n")).collect();
+        let (text, all) = (&text, rxe_proto::Duration::from_secs(7));
+        let IdleTimeouts { rping, rdma_server, ucmatose, cmtime, udaddy, rdma_example, rsocket, rc_example } =
+            read(text).map(|s| s.idle_timeouts()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!([rping, rdma_server, ucmatose, cmtime, udaddy, rdma_example, rsocket, rc_example], [all; 8]);
+        let text = "[mckey]\ncount = 3\nsize = \"1K\"\nsend-after = \"10ms\"\nidle-timeout = \"7s\"\n";
+        let send_after = rxe_proto::Duration::from_millis(10);
+        let given = MckeyConfig { count: 3, size: 1024, send_after, idle_timeout: all };
+        assert_eq!(read(text).map(|s| s.mckey()), Ok(given));
+    }
+
+    #[test]
+    fn values_name_their_range() {
+        for (text, sentence) in [
+            (
+                "[pingpong]\nidle-timeout = 10\n",
+                "'10' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s",
+            ),
+            (
+                "[pingpong]\nidle-timeout = \"0s\"\n",
+                "'0s' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s",
+            ),
+            ("[pingpong]\nmemory = \"64K\"\n", "'64K' is not a client's memory: it goes from 1M to 1G"),
+            (
+                "[perftest]\nwrite-lat-after = \"2m\"\n",
+                "'2m' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms",
+            ),
+            ("[perftest]\nmax-message = \"2G\"\n", "'2G' is not the length of a message: it goes from 1 to 1G"),
+            ("[mckey]\ncount = 0\n", "'0' is not a number of datagrams: it goes from 1 to 1000"),
+            ("[mckey]\nsize = \"5K\"\n", "'5K' is not the length of a datagram: it goes from 1 to 4096"),
+            ("[mckey]\nsize = \"100 bytes\"\n", "'100 bytes' is not the length of a datagram: it goes from 1 to 4096"),
+            ("[pingpong]\nmemory = 0\n", "'0' is not a size: write bytes, or a number with K, M or G, as 64M"),
+        ] {
+            assert_eq!(read(text).map(|_| ()), Err(sentence.to_owned()), "{text}");
+        }
+        let together = |text: &str| read(text).map(|s| s.perftest().map_err(|error| error.to_string()));
+        let wrong = "[service.perftest] write-lat-size is 8192 bytes and max-message 4096: make max-message as large";
+        let text = "[perftest]\nwrite-lat-size = \"8K\"\nmax-message = \"4K\"\n";
+        assert_eq!(together(text), Ok(Err(wrong.to_owned())));
+        assert!(read("[pingpong]\nsize = 1\n").is_err() && read("[ping]\n").is_err());
+    }
+}

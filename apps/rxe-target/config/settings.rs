@@ -1,0 +1,98 @@
+//! What the command line or the configuration file says, before it is checked as a whole.
+
+use std::collections::BTreeMap;
+
+use super::capture::{CaptureFile, CaptureSection};
+use super::fault::FaultSpec;
+use super::limits::LimitsSection;
+use super::region::RegionSpec;
+use super::service::ServiceSections;
+use super::sourced::Sourced;
+use super::transport::TransportSection;
+use super::values::{
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass,
+    Vlan,
+};
+
+/// What one port was given.
+#[derive(Clone, Default, Debug)]
+pub struct PortSettings {
+    pub addresses: Vec<Sourced<HostAddress>>,
+    pub gateways: Vec<Sourced<Gateway>>,
+    pub routes: Vec<Sourced<RouteSpec>>,
+    pub vlan: Option<Sourced<Vlan>>,
+    pub mtu: Option<Sourced<Mtu>>,
+}
+
+/// All that the command line or the file said; what it did not say is `None` or empty.
+#[derive(Clone, Default, Debug)]
+pub struct Settings {
+    pub eal_args: Option<Vec<String>>,
+    pub ports: BTreeMap<u16, PortSettings>,
+    pub services: Option<Vec<Sourced<String>>>,
+    pub regions: Option<Vec<Sourced<RegionSpec>>>,
+    pub region_port: Option<Sourced<ServicePort>>,
+    pub idle: Option<Sourced<Idle>>,
+    pub log: Option<Sourced<LogLevel>>,
+    pub log_format: Option<Sourced<LogFormat>>,
+    pub metrics: Option<Sourced<MetricsAddress>>,
+    pub traffic_class: Option<Sourced<TrafficClass>>,
+    pub pcp: Option<Sourced<Pcp>>,
+    pub fault: Option<Sourced<FaultSpec>>,
+    pub capture: Option<Sourced<CaptureSection>>,
+    pub capture_file: Option<Sourced<CaptureFile>>,
+    pub service: Option<ServiceSections>,
+    pub transport: Option<TransportSection>,
+    pub limits: Option<LimitsSection>,
+}
+
+impl Settings {
+    /// What port `number` was given so far.
+    pub fn port(&mut self, number: u16) -> &mut PortSettings {
+        self.ports.entry(number).or_default()
+    }
+
+    /// `self` where it says something, `below` elsewhere. A list replaces the whole list below it; lists of ports do
+    /// so port by port.
+    pub fn over(self, below: Settings) -> Settings {
+        let mut ports = below.ports;
+        for (number, port) in self.ports {
+            let below = ports.entry(number).or_default();
+            *below = port.over(std::mem::take(below));
+        }
+        Settings {
+            eal_args: self.eal_args.or(below.eal_args),
+            ports,
+            services: self.services.or(below.services),
+            regions: self.regions.or(below.regions),
+            region_port: self.region_port.or(below.region_port),
+            idle: self.idle.or(below.idle),
+            log: self.log.or(below.log),
+            log_format: self.log_format.or(below.log_format),
+            metrics: self.metrics.or(below.metrics),
+            traffic_class: self.traffic_class.or(below.traffic_class),
+            pcp: self.pcp.or(below.pcp),
+            fault: self.fault.or(below.fault),
+            capture: self.capture.or(below.capture),
+            capture_file: self.capture_file.or(below.capture_file),
+            service: self.service.or(below.service),
+            transport: self.transport.or(below.transport),
+            limits: self.limits.or(below.limits),
+        }
+    }
+}
+
+impl PortSettings {
+    fn over(self, below: PortSettings) -> PortSettings {
+        fn list<T>(above: Vec<T>, below: Vec<T>) -> Vec<T> {
+            if above.is_empty() { below } else { above }
+        }
+        PortSettings {
+            addresses: list(self.addresses, below.addresses),
+            gateways: list(self.gateways, below.gateways),
+            routes: list(self.routes, below.routes),
+            vlan: self.vlan.or(below.vlan),
+            mtu: self.mtu.or(below.mtu),
+        }
+    }
+}

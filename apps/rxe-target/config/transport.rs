@@ -1,0 +1,42 @@
+//! The section `[transport]`: what the queue pairs offer and do.
+
+use std::time::Duration;
+
+use rxe_dpdk::rxe_proto::transport::{EngineConfig, KeepAlive};
+use serde::Deserialize;
+
+use super::fault_values::Span;
+use super::values::Text;
+
+/// What the file says of the transport; what it does not say is left as it is.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TransportSection {
+    flush: Option<bool>,
+    atomic_write: Option<bool>,
+    credits: Option<bool>,
+    cnp_interval: Option<Text<Span>>,
+    keep_alive: Option<u32>,
+}
+
+impl TransportSection {
+    /// The settings of the workers' engines.
+    pub fn engine(&self) -> EngineConfig {
+        let default = EngineConfig::default();
+        EngineConfig {
+            flush: self.flush.unwrap_or(default.flush),
+            atomic_write: self.atomic_write.unwrap_or(default.atomic_write),
+            credits: self.credits.unwrap_or(default.credits),
+            cnp_interval: self.cnp_interval.as_ref().map_or(default.cnp_interval, |span| span.0.0),
+            keep_alive: self.keep_alive.map_or(default.keep_alive, keep_alive),
+            ..default
+        }
+    }
+}
+
+/// A peer that is silent for `idle` seconds is asked six times within as long again; with 0 never.
+fn keep_alive(idle: u32) -> Option<KeepAlive> {
+    let probes = KeepAlive::default().probes;
+    let idle = Duration::from_secs(idle.into());
+    (idle > Duration::ZERO).then(|| KeepAlive { idle, interval: idle / u32::from(probes), probes })
+}

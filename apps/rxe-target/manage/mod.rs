@@ -1,0 +1,194 @@
+//! Looking after a running target: the socket of `rxe-ctl`, metrics for Prometheus.
+//!
+//! Both are served by threads of their own, started before DPDK pins the main thread to its core, so that they share no
+//! core with an lcore that never sleeps. They look at the target through an [`Inspector`] and cost it nothing while
+//! nobody asks.
+
+mod answers;
+mod clients;
+mod exposition;
+mod faults;
+mod http;
+mod metrics;
+mod runtime_folder;
+mod socket;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use rxe::{CliError, cli_error};
+use rxe_dpdk::telemetry::Inspector;
+use rxe_dpdk::worker::{Capture, CaptureError};
+use rxe_inspect::capture::CaptureSettings;
+use rxe_inspect::report::{CounterGroup, Device};
+
+use crate::log::LogControl;
+use crate::services::Book;
+use clients::{Clients, Deadlines};
+pub use runtime_folder::RuntimeFolder;
+use socket::Socket;
+
+pub use clients::ManagementStats;
+
+/// What there is to look after.
+#[derive(Clone)]
+pub struct Managed {
+    /// The adapter.
+    pub inspector: Inspector,
+    /// Its captures.
+    pub capture: Capture,
+    /// What the services count.
+    pub book: Book,
+    /// The log.
+    pub log: LogControl,
+    /// EAL's `--file-prefix`.
+    pub prefix: String,
+    /// What management itself counts.
+    pub clients: ManagementStats,
+}
+
+impl Managed {
+    /// The adapter, with what only the program knows of it.
+    fn device(&self) -> Device {
+        Device {
+            name: format!("rxe_{}", self.prefix),
+            file_prefix: self.prefix.clone(),
+            fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            ..self.inspector.device()
+        }
+    }
+
+    /// All counters but those of services.
+    fn counters(&self) -> Vec<CounterGroup> {
+        let mut groups = self.inspector.counters();
+        groups.push(self.clients.group());
+        groups
+    }
+}
+
+/// Threads that wait for something to look after.
+pub struct Management {
+    stats: ManagementStats,
+    to_socket: Sender<(UnixListener, Managed)>,
+    to_metrics: Option<Sender<Managed>>,
+    to_capture: Sender<EarlyCapture>,
+}
+
+/// A capture from the start on, and whom to tell that it has begun.
+type EarlyCapture = (Capture, CaptureSettings, Sender<Result<(), CaptureError>>);
+
+/// The target is being looked after. Dropping it removes the socket.
+pub struct Serving {
+    // In this order: the folder goes when it is empty.
+    _socket: Option<Socket>,
+    _folder: Option<RuntimeFolder>,
+}
+
+impl Management {
+    /// Starts the threads, and listens for Prometheus at `metrics` if it is to.
+    pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, CliError> {
+        let stats = ManagementStats::default();
+        let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
+        let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.socket));
+        spawn("rxe-ctl", move || {
+            let Ok((listener, managed)) = from_main.recv() else { return };
+            clients.serve_all(
+                "rxe-ctl",
+                || listener.accept().map(|(stream, _)| stream),
+                move |client| {
+                    answers::converse(client, &managed);
+                },
+            );
+        })?;
+        let to_metrics = metrics.map(|address| serve_metrics(address, &stats)).transpose()?;
+        let (to_capture, from_main) = channel::<EarlyCapture>();
+        // The thread that writes the file may run where this one may.
+        spawn("rxe-capture", move || {
+            if let Ok((capture, settings, begun)) = from_main.recv() {
+                let _ = begun.send(capture.start_early(settings));
+            }
+        })?;
+        Ok(Management { stats, to_socket, to_metrics, to_capture })
+    }
+
+    /// Captures from the first frame on; to be called before the target runs.
+    pub fn capture(&self, capture: Capture, settings: CaptureSettings) -> Result<(), CliError> {
+        let (begun, answer) = channel();
+        let _ = self.to_capture.send((capture, settings, begun));
+        match answer.recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => cli_error!("{error}"),
+            Err(_) => cli_error!("the thread that was to start the capture is gone"),
+        }
+    }
+
+    /// What the clients of the socket and of the metrics are counted in.
+    pub fn stats(&self) -> ManagementStats {
+        self.stats.clone()
+    }
+
+    /// From now on this is looked after. Where the socket cannot be made the target serves without it, and says so.
+    pub fn start(self, managed: Managed, folder: Option<RuntimeFolder>) -> Serving {
+        if let Some(metrics) = self.to_metrics {
+            // The thread waits for it, or is gone with the process.
+            let _ = metrics.send(managed.clone());
+        }
+        // Without a folder of its own, which has been told, nothing is touched.
+        let Some(folder) = folder else { return Serving { _socket: None, _folder: None } };
+        let path = folder.socket();
+        let socket = match Socket::bind(&path) {
+            Ok((socket, listener)) => {
+                let _ = self.to_socket.send((listener, managed));
+                Some(socket)
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!("rxe-ctl cannot reach this target, its socket {path} cannot be made: {error}");
+                None
+            }
+        };
+        Serving { _socket: socket, _folder: Some(folder) }
+    }
+}
+
+fn serve_metrics(address: SocketAddr, stats: &ManagementStats) -> Result<Sender<Managed>, CliError> {
+    let listener = match TcpListener::bind(address) {
+        Ok(listener) => listener,
+        Err(error) => {
+            return cli_error!(
+                "the metrics cannot be served at {address} ({}): choose another address with --metrics",
+                sentence(&error)
+            );
+        }
+    };
+    let (sender, from_main): (_, Receiver<Managed>) = channel();
+    let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.metrics));
+    spawn("rxe-metrics", move || {
+        let Ok(managed) = from_main.recv() else { return };
+        clients.serve_all(
+            "rxe-metrics",
+            || listener.accept().map(|(stream, _)| stream),
+            move |client| {
+                http::serve(client, || metrics::text(&managed));
+            },
+        );
+    })?;
+    Ok(sender)
+}
+
+/// A system's error without its number, which says nothing to a user.
+fn sentence(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
+    match thread::Builder::new().name(name.to_owned()).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => cli_error!("the system gives no thread for {name} ({}): allow more threads", sentence(&error)),
+    }
+}

@@ -1,0 +1,140 @@
+//! The folder of a running target, which is its own: one target for each `--file-prefix`.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rxe::{CliError, cli_error};
+use rxe_dpdk::eal::{check_file_prefix, file_prefix};
+use rxe_inspect::socket as place;
+
+/// The folder, locked. When this is dropped the folder goes, if nothing of others is in it; what a killed target left is
+/// taken over by the next with its prefix.
+pub struct RuntimeFolder {
+    folder: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+/// Why there is no folder.
+enum Refused {
+    /// Another target has it.
+    Taken,
+    Io(io::Error),
+}
+
+impl RuntimeFolder {
+    /// Takes the folder that belongs to the `--file-prefix` of EAL's arguments. `None` where none can be made, which is
+    /// told: the target can serve without.
+    pub fn take(eal_args: &[String]) -> Result<Option<RuntimeFolder>, CliError> {
+        check_file_prefix(eal_args).map_err(|error| CliError::new(error.to_string()))?;
+        let prefix = file_prefix(eal_args);
+        match RuntimeFolder::below(&place::base(), &prefix) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(Refused::Taken) => cli_error!(
+                "another target with --file-prefix {prefix} is running: give this one another, as --file-prefix {prefix}2"
+            ),
+            Err(Refused::Io(error)) => {
+                tracing::warn!("rxe-ctl cannot reach this target, the folder for its socket cannot be had: {error}");
+                Ok(None)
+            }
+        }
+    }
+
+    fn below(base: &Path, prefix: &str) -> Result<RuntimeFolder, Refused> {
+        let folder = base.join(prefix);
+        // The target before may be removing its folder just now.
+        for _ in 0..100 {
+            match RuntimeFolder::try_take(base, &folder) {
+                Ok(Some(lock)) => return Ok(RuntimeFolder { folder, _lock: lock }),
+                Ok(None) => {}
+                Err(Refused::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        Err(Refused::Taken)
+    }
+
+    /// The lock, or `None` when its file was removed before it was locked.
+    fn try_take(base: &Path, folder: &Path) -> Result<Option<File>, Refused> {
+        for own in [base, folder] {
+            match DirBuilder::new().mode(0o700).create(own) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(Refused::Io(error)),
+                _ => place::check_folder(own).map_err(Refused::Io)?,
+            }
+        }
+        let path = folder.join("lock");
+        // The folder is ours alone, so this is no link of somebody else's.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(Refused::Io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Refused::Taken),
+            Err(TryLockError::Error(error)) => return Err(Refused::Io(error)),
+        }
+        let locked = file.metadata().map_err(Refused::Io)?;
+        let same = path.symlink_metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == (locked.dev(), locked.ino()));
+        Ok(same.then_some(file))
+    }
+
+    /// Where the socket belongs.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("ctl.sock")
+    }
+}
+
+impl Drop for RuntimeFolder {
+    fn drop(&mut self) {
+        // Both while the lock is held: nobody else has made something there. What cannot be removed stays for the next.
+        let _ = std::fs::remove_file(self.folder.join("lock"));
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn base(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("rxe-folder-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn one_target_has_it_and_only_what_it_made_goes() {
+        let base = base("one");
+        let take = || RuntimeFolder::below(&base, "a");
+        let first = take().map_err(|_| "refused").unwrap();
+        assert_eq!(base.join("a").metadata().unwrap().mode() & 0o777, 0o700);
+        assert!(matches!(take(), Err(Refused::Taken)));
+        assert!(RuntimeFolder::below(&base, "b").is_ok());
+        drop(first);
+        assert!(!base.join("a").exists() && !base.join("b").exists());
+        // As after a kill.
+        std::fs::create_dir(base.join("a")).unwrap();
+        std::fs::write(base.join("a/lock"), "").unwrap();
+        let again = take().map_err(|_| "refused").unwrap();
+        std::fs::write(base.join("a/precious"), "").unwrap();
+        drop(again);
+        assert!(base.join("a/precious").exists());
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn folders_that_may_be_anybodys_are_left_alone() {
+        let base = base("other");
+        std::fs::create_dir(&base).unwrap();
+        std::fs::create_dir(base.join("aim")).unwrap();
+        symlink(base.join("aim"), base.join("a")).unwrap();
+        assert!(matches!(RuntimeFolder::below(&base, "a"), Err(Refused::Io(_))));
+        assert!(std::fs::read_dir(base.join("aim")).unwrap().next().is_none());
+        std::fs::set_permissions(&base, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(RuntimeFolder::below(&base, "b"), Err(Refused::Io(_))));
+        assert!(!base.join("b").exists());
+        assert_eq!(base.metadata().unwrap().mode() & 0o777, 0o777, "nothing is changed");
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -1,0 +1,76 @@
+//! From a configuration to a running target and its end.
+
+use rxe::CliError;
+use rxe::signals::Signals;
+use rxe_dpdk::eal::{Eal, file_prefix};
+use rxe_dpdk::output;
+use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
+
+use crate::config::{Config, Idle, fault_text};
+use crate::manage::{Managed, Management, RuntimeFolder};
+use crate::{log, services};
+
+/// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
+pub fn serve(config: Config) -> Result<(), CliError> {
+    let log = log::start(config.log, config.log_format);
+    if let Some(faults) = fault_text(&config.faults) {
+        tracing::warn!("faults are made on purpose: {faults}");
+    }
+    let (factories, book) = services::factories(&config)?;
+    let signals = Signals::install()?;
+    let management = Management::prepare(config.metrics)?;
+    let prefix = file_prefix(&config.eal_args);
+    let folder = RuntimeFolder::take(&config.eal_args)?;
+    let eal = Eal::init(&rxe::lcores::or_one(&config.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
+    let runtime =
+        Runtime::new(eal, runtime_config(&config), factories).map_err(|error| CliError::new(error.to_string()))?;
+    let stop = runtime.stop_handle();
+    signals.stop(move || stop.stop());
+    let inspector = runtime.inspector();
+    let capture = runtime.capture();
+    if let Some(settings) = &config.capture {
+        management.capture(capture.clone(), settings.clone())?;
+    }
+    let clients = management.stats();
+    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients }, folder);
+    output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
+    // For systemd, where it has started us (Type=notify).
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!("the service manager cannot be told that the target is ready: {error}");
+    }
+    let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
+    output::stdout().enqueue(format!("{summary}{book}").as_bytes());
+    Ok(())
+}
+
+fn runtime_config(config: &Config) -> RuntimeConfig {
+    let ports = config.ports.iter().map(|port| PortSettings {
+        addresses: port.addresses.clone(),
+        gateways: port.gateways.clone(),
+        routes: port.routes.clone(),
+        vlan: port.vlan,
+        mtu: port.mtu,
+    });
+    let regions = config.regions.iter().map(|region| RegionSettings {
+        name: region.name.clone(),
+        size: region.size,
+        count: region.count,
+        file: region.file.clone(),
+    });
+    RuntimeConfig {
+        ports: ports.collect(),
+        regions: regions.collect(),
+        idle: match config.idle {
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Pause => IdlePolicy::Pause,
+            Idle::Sleep(time) => IdlePolicy::Sleep(time),
+        },
+        max_connections: config.limits.connections as usize,
+        max_pending: config.limits.pending as usize,
+        max_pending_per_peer: config.limits.pending_per_address as usize,
+        engine: config.engine.clone(),
+        faults: config.faults.clone(),
+        marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },
+        ..RuntimeConfig::default()
+    }
+}

@@ -1,0 +1,124 @@
+//! The services of rxe-target; `docs/services.md` lists them with their ports and clients.
+//!
+//! Where several services listen on one port, the first in the order of the list below that recognizes a request accepts
+//! it. `pingpong` and `perftest` share their port, and one [service](port18515) tells their clients apart. Every service is one
+//! file or folder: a state machine that needs no DPDK and is tested alone, and a thin
+//! [`Service`](rxe_dpdk::service::Service) around it.
+
+mod cmtime;
+mod endpoint;
+mod factory;
+mod idle;
+mod mckey;
+mod out_of_band;
+mod perftest;
+mod pingpong;
+mod port18515;
+mod port7471;
+mod rc_example;
+mod rdma_example;
+mod rdma_server;
+mod region;
+mod rping;
+mod rsocket;
+mod tally;
+mod ucmatose;
+mod udaddy;
+mod watch;
+
+use rxe::{CliError, cli_error};
+use rxe_dpdk::service::{Listen, ServiceFactory};
+use rxe_proto::wire::cm::PortSpace;
+
+use crate::config::Config;
+
+pub use tally::{Book, describe as describe_tally};
+
+/// Makes the factory of a service, unless another one's does its work too.
+type Make = fn(&Config, &Book) -> Option<Box<dyn ServiceFactory>>;
+
+/// All services, in the order in which they are asked whether they claim a request.
+const ALL: [(&str, Make); 12] = [
+    (rping::NAME, |config, book| Some(Box::new(rping::factory(config.idle_timeouts.rping, book)))),
+    (rdma_server::NAME, |config, book| Some(Box::new(rdma_server::factory(config.idle_timeouts.rdma_server, book)))),
+    (ucmatose::NAME, |config, book| Some(Box::new(ucmatose::factory(config.idle_timeouts.ucmatose, book)))),
+    (cmtime::NAME, |config, book| Some(Box::new(cmtime::factory(config.idle_timeouts.cmtime, book)))),
+    (udaddy::NAME, |config, book| Some(Box::new(udaddy::factory(config.idle_timeouts.udaddy, book)))),
+    (rdma_example::NAME, |config, book| Some(Box::new(rdma_example::factory(config.idle_timeouts.rdma_example, book)))),
+    (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, &config.regions, book)))),
+    (rsocket::NAME, |config, book| Some(Box::new(rsocket::factory(config.idle_timeouts.rsocket, book)))),
+    (rc_example::NAME, |config, book| Some(Box::new(rc_example::factory(config.idle_timeouts.rc_example, book)))),
+    (mckey::NAME, |config, book| Some(Box::new(mckey::factory(config.mckey.clone(), book)))),
+    // One port, one factory for both.
+    (pingpong::NAME, |config, book| port18515::factory(config, book)),
+    (perftest::NAME, |config, book| port18515::factory(config, book).filter(|one| one.names() == [perftest::NAME])),
+];
+
+/// The names of all services.
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|(name, _)| *name).collect()
+}
+
+/// The factories of the services that `config` chooses, and the book in which the services will count.
+pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), CliError> {
+    let book = Book::default();
+    let chosen: Vec<Box<dyn ServiceFactory>> = ALL
+        .iter()
+        .filter(|(name, _)| config.services.iter().any(|n| n == name))
+        .filter_map(|(_, make)| make(config, &book))
+        .collect();
+    if chosen.iter().any(|factory| factory.name() == region::NAME) {
+        // The only port that users choose.
+        let port = config.region_port;
+        let takes = |listen: &Listen| matches!(listen, Listen::Cm { space: PortSpace::Tcp, port: p, .. } if *p == port);
+        let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
+        if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
+            let names = other.names().join(", ");
+            return cli_error!(
+                "the services {names} and region want the same port {port}: choose another with --region-port"
+            );
+        }
+    }
+    Ok((chosen, book))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn config(region_port: u16, services: &[&str]) -> Config {
+        let text = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
+        let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|error| panic!("{error}"));
+        let mut config = Config::resolve(settings, &names()).unwrap_or_else(|error| panic!("{error}"));
+        config.region_port = region_port;
+        config.services = services.iter().map(|name| (*name).to_owned()).collect();
+        config
+    }
+
+    #[test]
+    fn every_name_makes_its_service() {
+        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|error| panic!("{error}"));
+        // One factory has both names of those that share a port.
+        assert_eq!(all.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), names());
+        assert_eq!(all.len(), names().len() - 1);
+        for name in names() {
+            let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(one.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), [name]);
+        }
+        assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
+    }
+
+    #[test]
+    fn a_port_taken_twice_is_a_sentence() {
+        let error = factories(&config(7174, &names())).map(|_| ()).expect_err("port clash");
+        assert_eq!(
+            error.to_string(),
+            "the services rping and region want the same port 7174: choose another with --region-port"
+        );
+        // The same number in the UDP port space is another port.
+        assert_eq!(factories(&config(7174, &["udaddy", "region"])).map(|(chosen, _)| chosen.len()).ok(), Some(2));
+    }
+}

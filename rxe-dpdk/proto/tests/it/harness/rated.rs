@@ -1,0 +1,142 @@
+//! Two connected engines and a link with a rate: frames follow each other on the line as fast as it is, and arrive
+//! after its delay, in order, unless they are lost.
+
+use std::collections::VecDeque;
+
+use rxe_proto::transport::EngineConfig;
+use rxe_proto::wire::{Frame, RocePacket, TxFrames, classify};
+use rxe_proto::{Duration, Instant};
+
+use super::{Agreed, Node, PORT, Rng};
+
+/// What the link is like, in both directions.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkParams {
+    /// Bits in a microsecond.
+    pub rate: u64,
+    /// One way.
+    pub delay: Duration,
+    /// Frames lost, in parts per million.
+    pub loss: u32,
+}
+
+impl Default for LinkParams {
+    /// 100 Gb/s.
+    fn default() -> LinkParams {
+        LinkParams { rate: 100_000, delay: Duration::from_micros(10), loss: 0 }
+    }
+}
+
+/// Looks at a frame from an end and says whether it is lost.
+pub type DropFilter = Box<dyn FnMut(usize, &RocePacket<'_>) -> bool>;
+
+pub struct RatedPair {
+    pub nodes: [Node; 2],
+    pub now: Instant,
+    pub line: LinkParams,
+    /// Takes frames off the line that it is told to.
+    pub drop_filter: DropFilter,
+    /// Frames written by each end.
+    pub frames: [u64; 2],
+    rng: Rng,
+    /// When each end's line takes the next frame.
+    free_at: [Instant; 2],
+    /// Frames on their way from each end, with the time of arrival.
+    flights: [VecDeque<(Instant, Vec<u8>)>; 2],
+}
+
+impl RatedPair {
+    /// Two ends with queues of `depth` and `memory` bytes each, both in RTS. `agreed.sq_psn` and `rq_psn` are those of
+    /// the first end.
+    pub fn new(
+        seed: u64,
+        agreed: &Agreed,
+        config: &EngineConfig,
+        depth: u32,
+        memory: usize,
+        line: LinkParams,
+    ) -> RatedPair {
+        let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..config.clone() };
+        let mut a = Node::new(1, config(0), depth, memory, agreed.access);
+        let mut b = Node::new(2, config(3), depth, memory, agreed.access);
+        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
+        a.ready_to_receive(2, b.qpn, agreed);
+        b.ready_to_receive(1, a.qpn, &theirs);
+        a.ready_to_send(agreed);
+        b.ready_to_send(&theirs);
+        let now = Instant::from_nanos(1_000_000);
+        RatedPair {
+            nodes: [a, b],
+            now,
+            line,
+            drop_filter: Box::new(|_, _| false),
+            frames: [0; 2],
+            rng: Rng(seed),
+            free_at: [now; 2],
+            flights: [VecDeque::new(), VecDeque::new()],
+        }
+    }
+
+    /// How long a frame of `len` bytes takes to pass.
+    pub fn serialization(&self, len: usize) -> Duration {
+        Duration::from_nanos(len as u64 * 8_000 / self.line.rate)
+    }
+
+    /// Each end whose line is free writes a frame; then time jumps to the next thing that happens, which is handled.
+    /// False when nothing is left to happen.
+    pub fn step(&mut self) -> bool {
+        let mut next: Option<Instant> = None;
+        let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        for end in 0..2 {
+            if self.free_at[end] <= self.now {
+                let mut tx = TxFrames { room: Some(1), ..TxFrames::default() };
+                self.nodes[end].engine.transmit(self.now, &mut tx);
+                for (_, frame) in tx.frames {
+                    self.frames[end] += 1;
+                    self.free_at[end] = self.now + self.serialization(frame.len());
+                    let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
+                    if !self.rng.chance(self.line.loss) && !(self.drop_filter)(end, &packet) {
+                        self.flights[end].push_back((self.free_at[end] + self.line.delay, frame));
+                    }
+                }
+            }
+            if self.nodes[end].engine.wants_transmit() {
+                sooner(self.free_at[end].max(self.now + Duration::from_nanos(1)));
+            }
+            if let Some((at, _)) = self.flights[end].front() {
+                sooner(*at);
+            }
+            if let Some(at) = self.nodes[end].engine.next_timeout() {
+                sooner(at);
+            }
+        }
+        let Some(next) = next else { return false };
+        self.now = self.now.max(next);
+        for end in 0..2 {
+            while self.flights[end].front().is_some_and(|(at, _)| *at <= self.now) {
+                let Some((_, frame)) = self.flights[end].pop_front() else { break };
+                let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
+                self.nodes[1 - end].engine.receive(self.now, PORT, &packet);
+            }
+        }
+        for node in &mut self.nodes {
+            if node.engine.next_timeout().is_some_and(|at| at <= self.now) {
+                node.engine.handle_timeout(self.now);
+            }
+            node.collect();
+        }
+        true
+    }
+
+    /// Steps until `done`; returns how long that took. Panics when nothing happens any more or `limit` has passed.
+    pub fn drive(&mut self, limit: Duration, mut done: impl FnMut(&RatedPair) -> bool) -> Duration {
+        let start = self.now;
+        while !done(self) {
+            let query = |rated: &RatedPair| format!("{:#?}", rated.nodes[0].engine.query_qp(rated.nodes[0].qpn));
+            assert!(self.step(), "stuck at {:?}: {}", self.now, query(self));
+            let stats = self.nodes[0].engine.stats();
+            assert!(self.now - start <= limit, "too slow: {} {stats:?}", query(self));
+        }
+        self.now - start
+    }
+}

@@ -1,0 +1,502 @@
+//! The requester and completer, packet by packet. PSNs are relative to the start (which is just before the wrap).
+
+use crate::harness::pair::{Link, Pair};
+use crate::harness::scripted_peer::ScriptedPeer;
+use crate::harness::{ALL_ACCESS, Agreed};
+use rxe_proto::Duration;
+use rxe_proto::mem::Memory;
+use rxe_proto::transport::{
+    AsyncEvent, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, WcOpcode, WcStatus,
+};
+use rxe_proto::wire::{NakCode, Opcode, PathMtu, Psn, Syndrome};
+
+use crate::harness::ops::*;
+use Opcode::*;
+
+// [RC-REQ-PACKETS]
+#[test]
+fn packets_of_messages() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, SEND, 2500);
+    post(&mut peer, 2, SendOp::Write { remote: REMOTE, imm: Some(9) }, 1025);
+    post(&mut peer, 3, SendOp::SendInvalidate { rkey: 0xABC }, 4);
+    let sge = peer.node.sge(0, 0);
+    peer.node.post_flags(4, SendOp::Send { imm: Some(3) }, &[sge], SendFlags::SOLICITED);
+    post(&mut peer, 5, SendOp::CompareSwap { remote: REMOTE, compare: 1, swap: 2 }, 8);
+    peer.expect([
+        "SEND_FIRST 0 1024 bytes",
+        "SEND_MIDDLE 1 1024 bytes",
+        "SEND_LAST 2 452 bytes ack_req",
+        "WRITE_FIRST 3 va 0x10000 len 1025 1024 bytes",
+        "WRITE_LAST_IMM 4 imm 9 1 bytes ack_req",
+        "SEND_ONLY_INVALIDATE 5 inv 0xabc 4 bytes ack_req",
+        "SEND_ONLY_IMM 6 imm 3 solicited ack_req",
+        "COMPARE_SWAP 7 ack_req",
+    ]);
+    peer.ack(6);
+    assert_eq!(completed(&mut peer), [1, 2, 3].map(|id| (id, WcStatus::Success)), "4 is not signalled");
+    peer.atomic_response(7, 42);
+    let [wc] = peer.node.take_completions()[..] else { panic!() };
+    assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (5, WcOpcode::CompSwap, 8));
+    assert_eq!(peer.node.read(0, 8), 42u64.to_ne_bytes());
+    assert_eq!(peer.node.engine.next_timeout().map(|at| at > peer.now), Some(true), "armed lazily");
+    peer.advance(Duration::from_secs(1));
+    assert_eq!((peer.node.stat("timeouts"), peer.node.engine.next_timeout()), (0, None));
+}
+
+// [RC-REQ-COALESCED-ACK] [RC-REQ-STALE]
+#[test]
+fn acks_may_be_partial_and_coalesced() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, SEND, 2048);
+    post(&mut peer, 2, SEND, 10);
+    post(&mut peer, 3, SEND, 10);
+    assert_eq!(peer.transmit().len(), 4);
+    peer.ack(0);
+    assert_eq!(completed(&mut peer), []);
+    peer.ack(2);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    peer.ack(3);
+    peer.ack(3);
+    peer.ack(1);
+    assert_eq!(completed(&mut peer), [(3, WcStatus::Success)]);
+    assert_eq!(peer.node.dropped("response_stale"), 2);
+}
+
+// [RC-REQ-ACKREQ] [RC-REQ-WINDOW]
+#[test]
+fn the_window_and_asking_within_it() {
+    let config = EngineConfig { window: 8, ack_every: 3, ..EngineConfig::default() };
+    let mut peer = ScriptedPeer::with_config(Agreed { mtu: PathMtu::Mtu256, ..Agreed::default() }, config);
+    post(&mut peer, 1, SEND, 256 * 20);
+    let lines = peer.transmit();
+    let asks: Vec<bool> = lines.iter().map(|line| line.ends_with("ack_req")).collect();
+    assert_eq!(asks, [false, false, true, false, false, true, false, true], "every third, and where it closes");
+    assert!(peer.node.stat("window_stalls") > 0);
+    peer.ack(2);
+    assert_eq!(peer.transmit().len(), 3);
+    peer.ack(10);
+    assert_eq!(peer.transmit().len(), 8);
+    peer.ack(18);
+    peer.expect(["SEND_LAST 19 256 bytes ack_req"]);
+}
+
+// [RC-REQ-GHOST]
+#[test]
+fn ghost_acks_are_counted_and_ignored() {
+    let mut peer = ScriptedPeer::new();
+    peer.ack(0);
+    post(&mut peer, 1, SEND, 10);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.ack(1);
+    peer.ack(500);
+    peer.nak(1, NakCode::InvalidRequest);
+    assert_eq!(completed(&mut peer), []);
+    assert_eq!(peer.node.stat("ghost_responses"), 4);
+    peer.ack(0);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+}
+
+// [RC-REQ-TIMEOUT]
+#[test]
+fn timeout_repeats_from_the_first_unacknowledged_packet() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, WRITE, 3000);
+    post(&mut peer, 2, SEND, 1);
+    assert_eq!(peer.transmit().len(), 4);
+    peer.ack(0);
+    peer.advance(TIMEOUT - Duration::from_nanos(1));
+    peer.expect([]);
+    peer.advance(Duration::from_nanos(1));
+    // Amid the message: no RETH again. The first packet asks, to see how the way is.
+    peer.expect(["WRITE_MIDDLE 1 1024 bytes ack_req", "WRITE_LAST 2 952 bytes ack_req", "SEND_ONLY 3 1 bytes ack_req"]);
+    assert_eq!((peer.node.stat("retransmitted_pkts"), peer.node.stat("timeouts")), (3, 1));
+    peer.ack(3);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+// [RC-REQ-RETRY-COUNT] [REQ-SIGNALED] [REQ-ERROR-FLUSH] [REQ-ERROR-POST]
+#[test]
+fn retries_exceeded() {
+    let mut peer = ScriptedPeer::with(Agreed { retry_cnt: 2, ..Agreed::default() });
+    for wr_id in 1..=3 {
+        let sge = peer.node.sge(0, 8);
+        let flags = if wr_id == 3 { SendFlags::empty() } else { SendFlags::SIGNALED };
+        peer.node.post_flags(wr_id, if wr_id == 2 { FADD } else { SEND }, &[sge], flags);
+    }
+    peer.node.post_recv(9, &[]);
+    assert_eq!(peer.transmit().len(), 3);
+    for _ in 0..2 {
+        peer.advance(TIMEOUT);
+        assert_eq!(peer.transmit().len(), 3);
+    }
+    peer.advance(TIMEOUT);
+    peer.expect([]);
+    use WcStatus::*;
+    // In order, the unsignalled one too, and the receives.
+    assert_eq!(completed(&mut peer), [(1, RetryExcErr), (2, WrFlushErr), (3, WrFlushErr), (9, WrFlushErr)]);
+    assert_eq!(errors(&mut peer), [QpErrorCause::RetryExceeded]);
+    assert_eq!(peer.node.stat("retry_exceeded_err"), 1);
+    post(&mut peer, 10, SEND, 1);
+    assert_eq!(completed(&mut peer), [(10, WrFlushErr)]);
+    peer.ack(0);
+    assert_eq!(peer.node.dropped("qp_in_error"), 1);
+    peer.advance(Duration::from_secs(1));
+    assert_eq!(peer.node.engine.next_timeout(), None);
+}
+
+// [RC-REQ-PROGRESS]
+#[test]
+fn progress_makes_retries_count_anew() {
+    let mut peer = ScriptedPeer::with(Agreed { retry_cnt: 2, ..Agreed::default() });
+    post(&mut peer, 1, SEND, 10 * 1024);
+    assert_eq!(peer.transmit().len(), 10);
+    for psn in 0..10 {
+        for _ in 0..2 {
+            peer.advance(TIMEOUT);
+            assert_eq!(peer.transmit().len(), 10 - psn as usize);
+        }
+        peer.ack(psn);
+    }
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+}
+
+// [RC-REQ-TIMER-0]
+#[test]
+fn timeout_code_0_waits_for_ever() {
+    let mut peer = ScriptedPeer::with(Agreed { timeout: 0, ..Agreed::default() });
+    post(&mut peer, 1, SEND, 1);
+    assert_eq!(peer.transmit().len(), 1);
+    assert_eq!(peer.node.engine.next_timeout(), None);
+}
+
+// [RC-REQ-SEQ-NAK]
+#[test]
+fn sequence_nak() {
+    let mut peer = ScriptedPeer::new();
+    for wr_id in 0..5 {
+        post(&mut peer, wr_id, SEND, 1);
+    }
+    assert_eq!(peer.transmit().len(), 5);
+    // Acknowledges what is before it, and starts over; copies of it do not start over again.
+    peer.nak(2, NakCode::PsnSequence);
+    peer.nak(2, NakCode::PsnSequence);
+    assert_eq!(completed(&mut peer), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    peer.expect(["SEND_ONLY 2 1 bytes ack_req", "SEND_ONLY 3 1 bytes ack_req", "SEND_ONLY 4 1 bytes ack_req"]);
+    peer.nak(2, NakCode::PsnSequence);
+    peer.expect([]);
+    assert_eq!((peer.node.stat("rcvd_seq_err"), peer.node.stat("completer_retry_err")), (3, 1));
+    peer.ack(4);
+    assert_eq!(completed(&mut peer).len(), 3);
+}
+
+// [RC-REQ-FATAL-NAK]
+#[test]
+fn fatal_naks() {
+    for (code, status, cause) in [
+        (NakCode::InvalidRequest, WcStatus::RemInvReqErr, QpErrorCause::PeerInvalidRequest),
+        (NakCode::RemoteAccess, WcStatus::RemAccessErr, QpErrorCause::PeerAccess),
+        (NakCode::RemoteOperational, WcStatus::RemOpErr, QpErrorCause::PeerOperational),
+        (NakCode::Unknown(9), WcStatus::RemOpErr, QpErrorCause::PeerOperational),
+    ] {
+        let mut peer = ScriptedPeer::new();
+        post(&mut peer, 1, SEND, 1);
+        post(&mut peer, 2, WRITE, 3000);
+        post(&mut peer, 3, READ, 1);
+        assert_eq!(peer.transmit().len(), 5);
+        peer.nak(2, code);
+        assert_eq!(completed(&mut peer), [(1, WcStatus::Success), (2, status), (3, WcStatus::WrFlushErr)]);
+        assert_eq!(errors(&mut peer), [cause]);
+    }
+}
+
+// [RC-REQ-FATAL-NAK]
+#[test]
+fn a_fatal_nak_blames_its_own_request() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, READ, 1);
+    post(&mut peer, 2, WRITE, 1);
+    assert_eq!(peer.transmit().len(), 2);
+    peer.nak(1, NakCode::RemoteAccess);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::WrFlushErr), (2, WcStatus::RemAccessErr)]);
+}
+
+// [RC-REQ-RNR]
+#[test]
+fn receiver_not_ready_and_recovery() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, SEND, 1);
+    post(&mut peer, 2, SEND, 1);
+    assert_eq!(peer.transmit().len(), 2);
+    // Code 10: 0.32 ms.
+    let told = |peer: &ScriptedPeer| peer.node.engine.query_qp(peer.node.qpn).unwrap().peer_not_ready;
+    assert!(!told(&peer));
+    peer.answer(0, Syndrome::Rnr { timer: 10 });
+    peer.answer(0, Syndrome::Rnr { timer: 10 });
+    post(&mut peer, 3, SEND, 1);
+    peer.expect([]);
+    peer.advance(Duration::from_micros(319));
+    peer.expect([]);
+    assert!(told(&peer));
+    peer.advance(Duration::from_micros(1));
+    assert_eq!(peer.transmit().len(), 3);
+    assert!(!told(&peer));
+    assert_eq!((peer.node.stat("timeouts"), peer.node.stat("rcvd_rnr_err")), (0, 2));
+    peer.ack(2);
+    assert_eq!(completed(&mut peer).len(), 3);
+}
+
+// [RC-REQ-RNR]
+#[test]
+fn an_ack_ends_the_wait_for_the_receiver() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, SEND, 1);
+    post(&mut peer, 2, SEND, 1);
+    assert_eq!(peer.transmit().len(), 2);
+    peer.answer(0, Syndrome::Rnr { timer: 31 });
+    peer.ack(0);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+    peer.expect(["SEND_ONLY 1 1 bytes ack_req"]);
+}
+
+// [RC-REQ-RNR-COUNT]
+#[test]
+fn rnr_retries_exceeded_or_not() {
+    let mut peer = ScriptedPeer::with(Agreed { rnr_retry: 2, ..Agreed::default() });
+    post(&mut peer, 1, SEND, 1);
+    for _ in 0..2 {
+        assert_eq!(peer.transmit().len(), 1);
+        peer.answer(0, Syndrome::Rnr { timer: 1 });
+        peer.advance(Duration::from_millis(1));
+    }
+    assert_eq!(peer.transmit().len(), 1);
+    peer.answer(0, Syndrome::Rnr { timer: 1 });
+    assert_eq!(completed(&mut peer), [(1, WcStatus::RnrRetryExcErr)]);
+    assert_eq!(errors(&mut peer), [QpErrorCause::RnrRetryExceeded]);
+    assert_eq!(peer.node.stat("retry_rnr_exceeded_err"), 1);
+
+    // Seven is for ever; and other retries are not touched.
+    let mut peer = ScriptedPeer::with(Agreed { rnr_retry: 7, retry_cnt: 0, ..Agreed::default() });
+    post(&mut peer, 1, SEND, 1);
+    for _ in 0..100 {
+        assert_eq!(peer.transmit().len(), 1);
+        peer.answer(0, Syndrome::Rnr { timer: 1 });
+        peer.advance(Duration::from_secs(1));
+    }
+    assert_eq!(peer.transmit().len(), 1);
+    peer.ack(0);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+}
+
+// [RC-REQ-RNR-ALIVE]
+#[test]
+fn a_receiver_that_is_not_ready_is_there() {
+    // Every other packet is lost; the answers to the rest show that the connection lives.
+    let mut peer = ScriptedPeer::with(Agreed { retry_cnt: 1, ..Agreed::default() });
+    post(&mut peer, 1, SEND, 1);
+    for round in 0..10 {
+        assert_eq!(peer.transmit().len(), 1);
+        peer.advance(TIMEOUT);
+        assert_eq!(peer.transmit().len(), 1);
+        peer.answer(0, Syndrome::Rnr { timer: 1 });
+        peer.advance(Duration::from_micros(10 << round));
+    }
+    assert_eq!(completed(&mut peer), []);
+    assert_eq!(peer.node.stat("timeouts"), 10);
+}
+
+// [RC-REQ-BAD-RESPONSE]
+#[test]
+fn responses_that_do_not_fit() {
+    type Bad = fn(&mut ScriptedPeer);
+    let cases: [Bad; 4] = [
+        |peer| peer.read_response(ReadResponseFirst, 0, &[1; 1000]),
+        |peer| peer.read_response(ReadResponseOnly, 0, &[1; 1024]),
+        |peer| {
+            peer.read_response(ReadResponseFirst, 0, &[1; 1024]);
+            peer.read_response(ReadResponseMiddle, 1, &[1; 976]);
+        },
+        |peer| {
+            peer.read_response(ReadResponseFirst, 0, &[1; 1024]);
+            peer.read_response(ReadResponseLast, 1, &[1; 977]);
+        },
+    ];
+    for bad in cases {
+        let mut peer = ScriptedPeer::new();
+        post(&mut peer, 1, READ, 2000);
+        assert_eq!(peer.transmit().len(), 1);
+        bad(&mut peer);
+        assert_eq!(completed(&mut peer), [(1, WcStatus::BadRespErr)]);
+        assert_eq!(errors(&mut peer), [QpErrorCause::BadResponse]);
+    }
+    // A response of another kind than asked for is nobody's.
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, FADD, 8);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.read_response(ReadResponseOnly, 0, &[1; 8]);
+    peer.answer(0, Syndrome::Reserved(0x40));
+    assert_eq!(peer.node.dropped("response_unexpected"), 2);
+    peer.atomic_response(0, 1);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+}
+
+// [RC-REQ-RD-ATOMIC] [RC-REQ-FENCE]
+#[test]
+fn reads_outstanding_and_fences() {
+    let mut peer = ScriptedPeer::with(Agreed { rd_atomic: 2, ..Agreed::default() });
+    for wr_id in 0..3 {
+        post(&mut peer, wr_id, READ, 1);
+    }
+    assert_eq!(peer.transmit().len(), 2);
+    assert!(peer.node.stat("rd_atomic_stalls") > 0);
+    peer.read_response(ReadResponseOnly, 0, &[1]);
+    peer.expect(["READ_REQUEST 2 va 0x10000 len 1 ack_req"]);
+    let sge = peer.node.sge(0, 1);
+    peer.node.post_flags(3, SEND, &[sge], SendFlags::SIGNALED);
+    peer.node.post_flags(4, SEND, &[sge], SendFlags::SIGNALED | SendFlags::FENCE);
+    peer.expect(["SEND_ONLY 3 1 bytes ack_req"]);
+    peer.read_response(ReadResponseOnly, 1, &[1]);
+    peer.expect([]);
+    assert!(peer.node.stat("fence_stalls") > 0);
+    peer.read_response(ReadResponseOnly, 2, &[1]);
+    peer.expect(["SEND_ONLY 4 1 bytes ack_req"]);
+    peer.ack(4);
+    assert_eq!(completed(&mut peer).len(), 5);
+
+    // After a retry the count is right, too.
+    for wr_id in 0..3 {
+        post(&mut peer, wr_id, READ, 1);
+    }
+    assert_eq!(peer.transmit().len(), 2);
+    peer.advance(TIMEOUT);
+    assert_eq!(peer.transmit().len(), 2);
+    peer.read_response(ReadResponseOnly, 5, &[1]);
+    assert_eq!(peer.transmit().len(), 1);
+}
+
+// [RC-REQ-LOCAL-KEY]
+#[test]
+fn a_bad_local_key_fails_in_its_turn() {
+    let mut peer = ScriptedPeer::new();
+    post(&mut peer, 1, SEND, 1);
+    peer.node.post_send(2, SEND, &[Sge { addr: 0, length: 1, lkey: 4711 }]);
+    post(&mut peer, 3, SEND, 1);
+    peer.expect(["SEND_ONLY 0 1 bytes ack_req"]);
+    assert_eq!(completed(&mut peer), []);
+    peer.ack(0);
+    peer.expect([]);
+    use WcStatus::*;
+    assert_eq!(completed(&mut peer), [(1, Success), (2, LocProtErr), (3, WrFlushErr)]);
+    assert_eq!(errors(&mut peer), [QpErrorCause::LocalKey]);
+
+    // A READ into memory that the owner may not write.
+    let mut peer = ScriptedPeer::new();
+    let pd = peer.node.pd;
+    let keys = peer.node.engine.keys_mut();
+    let region = keys.register(pd, Memory::heap(64), 0, rxe_proto::mem::Access::REMOTE_READ).unwrap();
+    peer.node.post_send(1, READ, &[Sge { addr: 0, length: 64, lkey: region.lkey() }]);
+    peer.expect([]);
+    assert_eq!(completed(&mut peer), [(1, LocProtErr)]);
+
+    // Gone while the response is under way.
+    let mut peer = ScriptedPeer::new();
+    let pd = peer.node.pd;
+    let region = peer.node.engine.keys_mut().register(pd, Memory::heap(64), 0, ALL_ACCESS).unwrap();
+    peer.node.post_send(1, READ, &[Sge { addr: 0, length: 64, lkey: region.lkey() }]);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.node.engine.keys_mut().deregister(region.lkey()).unwrap();
+    peer.read_response(ReadResponseOnly, 0, &[1; 64]);
+    assert_eq!(completed(&mut peer), [(1, LocProtErr)]);
+}
+
+// [RC-REQ-POST-CHECK]
+#[test]
+fn what_cannot_be_posted() {
+    let mut peer = ScriptedPeer::with(Agreed { rd_atomic: 0, ..Agreed::default() });
+    let qpn = peer.node.qpn;
+    let sge = peer.node.sge(0, 1);
+    let huge = Sge { length: u32::MAX, ..sge };
+    let mut post = |op, sges: &[Sge]| {
+        let wr = SendWr { wr_id: 0, op, sges, flags: SendFlags::SIGNALED };
+        peer.node.engine.post_send(qpn, &wr)
+    };
+    assert_eq!(post(SEND, &[sge; 17]), Err(PostError::TooManySges));
+    assert_eq!(post(SEND, &[huge]), Err(PostError::MessageTooLong));
+    assert_eq!(post(FADD, &[sge]), Err(PostError::AtomicLength));
+    assert_eq!(post(READ, &[sge]), Err(PostError::NoReadResources));
+    for _ in 0..64 {
+        assert_eq!(post(SEND, &[sge; 16]), Ok(()));
+    }
+    assert_eq!(post(SEND, &[sge]), Err(PostError::QueueFull));
+}
+
+// [REQ-SQD]
+#[test]
+fn draining_finishes_what_was_begun() {
+    let config = EngineConfig { window: 2, ..EngineConfig::default() };
+    let mut peer = ScriptedPeer::with_config(Agreed::default(), config);
+    let qpn = peer.node.qpn;
+    post(&mut peer, 1, SEND, 3000);
+    post(&mut peer, 2, SEND, 1);
+    assert_eq!(peer.transmit().len(), 2);
+    peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
+    peer.ack(1);
+    assert_eq!(peer.node.take_events(), [], "amid a message");
+    assert_eq!(peer.transmit().len(), 1);
+    peer.ack(2);
+    assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
+    peer.expect([]);
+    peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();
+    assert_eq!(peer.node.engine.query_qp(qpn).unwrap().state, QpState::Rts);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.ack(3);
+    assert_eq!(completed(&mut peer).len(), 2);
+}
+
+#[test]
+fn a_lost_read_response_costs_one_round_trip() {
+    // Two microseconds each way; a timeout would be 268 milliseconds.
+    let agreed = Agreed { timeout: 16, sq_psn: Psn::new(0xFF_FFFF), ..Agreed::default() };
+    let mut pair = Pair::new(1, &agreed, 4, 1 << 16, Link::default());
+    let [a, b] = &mut pair.nodes;
+    let remote = RemoteAddr { addr: b.region.addr(), rkey: b.region.rkey() };
+    b.write(0, &[7; 40_000]);
+    let sge = a.sge(0, 40_000);
+    a.post_send(1, SendOp::Read { remote }, &[sge]);
+    let start = pair.now;
+    // The request and the responses leave; then the link loses the first of them.
+    pair.step();
+    pair.link.loss = 1_000_000;
+    pair.link.burst = 1;
+    pair.step();
+    pair.link.loss = 0;
+    pair.link.burst = 64;
+    pair.drive(Duration::from_millis(1), |pair| !pair.nodes[0].completions.is_empty());
+    assert!(pair.now - start < Duration::from_micros(20), "{:?}", pair.now - start);
+    assert_eq!((pair.nodes[0].stat("read_gaps"), pair.nodes[0].stat("timeouts")), (1, 0));
+    assert_eq!(pair.nodes[0].read(0, 40_000), [7; 40_000]);
+}
+
+// [RC-RSP-SILENT-AFTER-RNR]
+#[test]
+fn a_slow_receiver_between_two_engines() {
+    let mut pair = Pair::new(1, &Agreed::default(), 16, 1 << 16, Link::default());
+    for wr_id in 0..8 {
+        let sge = pair.nodes[0].sge(0, 2000);
+        pair.nodes[0].post_send(wr_id, SEND, &[sge]);
+    }
+    // One receive every millisecond.
+    for wr_id in 0..8 {
+        let end = pair.now + Duration::from_millis(1);
+        while pair.now < end && pair.step() {}
+        let sge = pair.nodes[1].sge(0, 2000);
+        pair.nodes[1].post_recv(wr_id, &[sge]);
+    }
+    pair.drive(Duration::from_secs(1), |pair| pair.nodes[0].completions.len() == 8);
+    let statuses = pair.nodes[0].take_completions();
+    assert!(statuses.iter().all(|wc| wc.status == WcStatus::Success), "{statuses:?}");
+    assert!(pair.nodes[0].stat("rcvd_rnr_err") > 0);
+    // After an RNR NAK nothing else is said about the packets behind it.
+    assert_eq!((pair.nodes[0].stat("rcvd_seq_err"), pair.nodes[1].stat("sequence_naks_sent")), (0, 0));
+}

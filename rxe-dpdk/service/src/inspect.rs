@@ -1,0 +1,109 @@
+//! What those who look after the adapter ask of a worker, and how it answers.
+//!
+//! Only the worker's own lcore may look at its queue pairs, keys and connections. So a question comes as a message, is
+//! answered in one turn of the loop, and costs nothing when nobody asks. Long lists are asked for in parts of
+//! [`PART`] slots each, so that no turn becomes long.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::SyncSender;
+
+use rxe_proto::Duration;
+use rxe_proto::cm::ConnId;
+use rxe_proto::mem::KeyInfo;
+use rxe_proto::transport::{QpInfo, Qpn};
+
+/// Slots of a table that one answer covers.
+pub const PART: usize = 64;
+
+/// A question to one worker. Who asks waits for the answer at the other end of `reply`, or has given up.
+#[derive(Debug)]
+pub enum Question {
+    /// Lists the queue pairs in `PART` slots.
+    Qps {
+        /// The first slot.
+        from: usize,
+        /// Where the answer goes.
+        reply: SyncSender<Part<QpEntry>>,
+    },
+    /// Describes one queue pair; `None` when there is no such queue pair.
+    Qp {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Where the answer goes.
+        reply: SyncSender<Option<Box<QpEntry>>>,
+    },
+    /// Lists the keys in `PART` slots.
+    Keys {
+        /// The first slot.
+        from: usize,
+        /// Where the answer goes.
+        reply: SyncSender<Part<KeyInfo>>,
+    },
+    /// Counts the worker's objects.
+    Counts {
+        /// Where the answer goes.
+        reply: SyncSender<Counts>,
+    },
+    /// Disconnects a queue pair's connection; a queue pair without one goes to the error state. The answer is whether
+    /// there is such a queue pair.
+    Disconnect {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Where the answer goes.
+        reply: SyncSender<bool>,
+    },
+}
+
+/// Some slots of a table.
+#[derive(Debug)]
+pub struct Part<T> {
+    /// The objects in these slots.
+    pub items: Vec<T>,
+    /// Whether the table has more slots after them.
+    pub more: bool,
+}
+
+/// A queue pair and what the worker knows of it.
+#[derive(Debug)]
+pub struct QpEntry {
+    /// The transport's view.
+    pub info: QpInfo,
+    /// The service that created it.
+    pub service: Option<&'static str>,
+    /// Its connection, if the connection manager made one.
+    pub connection: Option<ConnectionEntry>,
+}
+
+/// The connection of a queue pair.
+#[derive(Debug)]
+pub struct ConnectionEntry {
+    /// The connection manager's id.
+    pub conn: ConnId,
+    /// Whether both sides have confirmed it.
+    pub established: bool,
+    /// The peer's address and port, of a connection that the peer requested.
+    pub peer: Option<SocketAddr>,
+    /// The time since the request.
+    pub age: Duration,
+}
+
+/// How many objects a worker has.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    /// Protection domains.
+    pub pd: usize,
+    /// Completion queues.
+    pub cq: usize,
+    /// Queue pairs.
+    pub qp: usize,
+    /// Connections of the connection manager.
+    pub connections: usize,
+    /// Memory regions and windows.
+    pub keys: usize,
+    /// Services.
+    pub services: usize,
+    /// Shared receive queues.
+    pub srq: usize,
+    /// Address handles.
+    pub ah: usize,
+}

@@ -1,0 +1,54 @@
+//! Channels between the control side and the workers' service hosts. With one worker both ends are on one thread and still
+//! use them, so that there is one way only.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use crate::inspect::Question;
+use crate::messages::{ToControl, ToWorker};
+
+/// The control side's end.
+#[derive(Debug)]
+pub struct ControlMailbox {
+    pub(crate) workers: Vec<Sender<ToWorker>>,
+    pub(crate) inbox: Receiver<ToControl>,
+}
+
+/// The end of one worker's service host.
+#[derive(Debug)]
+pub struct WorkerMailbox {
+    pub(crate) inbox: Receiver<ToWorker>,
+    pub(crate) outbox: Sender<ToControl>,
+}
+
+/// Asks a worker questions from any thread.
+#[derive(Clone, Debug)]
+pub struct WorkerInspector(Sender<ToWorker>);
+
+/// The worker has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stopped;
+
+impl WorkerInspector {
+    /// Sends a question. The worker answers the next time that it reads its mail.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn ask(&self, question: Question) -> Result<(), Stopped> {
+        self.0.send(ToWorker::Inspect(question)).map_err(|_| Stopped)
+    }
+}
+
+impl ControlMailbox {
+    /// One inspector per worker.
+    pub fn inspectors(&self) -> Vec<WorkerInspector> {
+        self.workers.iter().cloned().map(WorkerInspector).collect()
+    }
+}
+
+/// Connects the control side with `workers` service hosts.
+pub fn mailboxes(workers: usize) -> (ControlMailbox, Vec<WorkerMailbox>) {
+    let (outbox, control) = mpsc::channel();
+    let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel()).unzip();
+    let mailboxes = inboxes.into_iter().map(|inbox| WorkerMailbox { inbox, outbox: outbox.clone() });
+    (ControlMailbox { workers: senders, inbox: control }, mailboxes.collect())
+}

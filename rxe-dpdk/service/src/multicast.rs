@@ -1,0 +1,83 @@
+//! Which workers have members of a multicast group.
+//!
+//! A frame to a group arrives at one worker; every worker with members gets it, as a copy. Who has members is known to
+//! the control side, which tells all workers of every change, so a look into a table of its own is all that a worker
+//! needs per frame.
+
+use std::collections::BTreeMap;
+
+use rxe_proto::wire::{Gid, PortId};
+
+/// Workers with members of a group, as bits by worker number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerSet(u16);
+
+impl WorkerSet {
+    /// No worker.
+    pub const EMPTY: WorkerSet = WorkerSet(0);
+
+    /// Whether the set contains a worker.
+    pub fn contains(self, worker: usize) -> bool {
+        self.0 >> worker & 1 != 0
+    }
+
+    /// The set with a worker added.
+    #[must_use]
+    pub fn with(self, worker: usize) -> WorkerSet {
+        WorkerSet(self.0 | 1 << worker)
+    }
+
+    /// The set without a worker.
+    #[must_use]
+    pub fn without(self, worker: usize) -> WorkerSet {
+        WorkerSet(self.0 & !(1 << worker))
+    }
+
+    /// The only worker, if there is one and no other.
+    pub fn only(self) -> Option<usize> {
+        self.0.is_power_of_two().then(|| self.0.trailing_zeros() as usize)
+    }
+
+    /// The workers in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..u16::BITS as usize).filter(move |worker| self.contains(*worker))
+    }
+}
+
+/// The groups with members on any worker.
+#[derive(Debug, Default)]
+pub struct GroupMembers(BTreeMap<(PortId, Gid), WorkerSet>);
+
+impl GroupMembers {
+    /// The workers with members of a group.
+    pub fn get(&self, port: PortId, group: Gid) -> WorkerSet {
+        self.0.get(&(port, group)).copied().unwrap_or_default()
+    }
+
+    /// Takes note of them.
+    pub fn set(&mut self, port: PortId, group: Gid, workers: WorkerSet) {
+        if workers == WorkerSet::EMPTY {
+            self.0.remove(&(port, group));
+        } else {
+            self.0.insert((port, group), workers);
+        }
+    }
+
+    /// Every group.
+    pub fn groups(&self) -> impl Iterator<Item = (PortId, Gid)> + '_ {
+        self.0.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_hold_fifteen_workers() {
+        let set = WorkerSet::EMPTY.with(0).with(14).with(14);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 14]);
+        assert_eq!((set.only(), set.without(0).only(), WorkerSet::EMPTY.only()), (None, Some(14), None));
+        assert!(set.contains(14) && !set.contains(13) && !set.without(14).contains(14));
+    }
+}

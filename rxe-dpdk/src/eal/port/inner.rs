@@ -1,0 +1,135 @@
+//! What the queues of a port share: the device runs while one of them lives.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::eal::error::EalError;
+use crate::eal::info::{DeviceLimits, Link, PortStats, check};
+use crate::eal::init::{EalGuard, drain_interrupts, lock};
+use crate::eal::mempool::Mempool;
+use crate::eal::mtu::L2;
+use crate::eal::reattach::QueuesInUse;
+
+/// What queues hold: the port runs while this lives.
+pub(in crate::eal) struct PortInner {
+    pub(super) id: u16,
+    pub(super) mtu: u16,
+    pub(super) started: AtomicBool,
+    /// Ethdev's control calls are not thread-safe.
+    pub(super) control: Mutex<Control>,
+    pub(super) queues: QueuesInUse,
+    pub(super) pool: Mempool,
+    pub(super) eal: Arc<EalGuard>,
+}
+
+/// What control calls share.
+#[derive(Debug, Default)]
+pub(in crate::eal) struct Control {
+    /// What devices counted that this port had before; see [`Reattach`](super::Reattach).
+    pub(in crate::eal) carried: PortStats,
+}
+
+impl PortInner {
+    pub(in crate::eal) fn link(&self) -> Link {
+        let _control = lock(&self.control);
+        let mut link = dpdk_sys::rxe_eth_link::default();
+        if !self.queues.is_gone() {
+            // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
+            unsafe { dpdk_sys::rxe_eth_link_get(self.id, &raw mut link) };
+        }
+        let known = link.speed_mbps != 0 && link.speed_mbps != dpdk_sys::RXE_ETH_SPEED_UNKNOWN;
+        Link { up: link.up != 0, speed_mbps: known.then_some(link.speed_mbps), full_duplex: link.full_duplex != 0 }
+    }
+
+    /// The index of the kernel interface that the device stands for.
+    pub(in crate::eal) fn interface(&self) -> Option<u32> {
+        let _control = lock(&self.control);
+        if self.queues.is_gone() {
+            return None;
+        }
+        DeviceLimits::of(self.id).ok().map(|limits| limits.if_index).filter(|index| *index != 0)
+    }
+
+    pub(in crate::eal) fn stats(&self) -> Result<PortStats, EalError> {
+        self.device_stats(&lock(&self.control))
+    }
+
+    /// The counters of all devices that the port has had.
+    pub(in crate::eal) fn device_stats(&self, control: &Control) -> Result<PortStats, EalError> {
+        let carried = control.carried;
+        if self.queues.is_gone() {
+            return Ok(carried);
+        }
+        let mut raw = MaybeUninit::<dpdk_sys::rte_eth_stats>::zeroed();
+        // SAFETY: the port exists; the structure is numbers only and was zeroed.
+        let (ret, raw) = unsafe {
+            let ret = dpdk_sys::rte_eth_stats_get(self.id, raw.as_mut_ptr());
+            (ret, raw.assume_init())
+        };
+        check(self.id, "read its counters", ret)?;
+        Ok(PortStats {
+            rx_frames: carried.rx_frames + raw.ipackets,
+            tx_frames: carried.tx_frames + raw.opackets,
+            rx_bytes: carried.rx_bytes + raw.ibytes,
+            tx_bytes: carried.tx_bytes + raw.obytes,
+            rx_missed: carried.rx_missed + raw.imissed,
+            rx_errors: carried.rx_errors + raw.ierrors,
+            tx_errors: carried.tx_errors + raw.oerrors,
+            rx_no_mbuf: carried.rx_no_mbuf + raw.rx_nombuf,
+        })
+    }
+
+    pub(in crate::eal) fn id(&self) -> u16 {
+        self.id
+    }
+
+    pub(in crate::eal) fn control(&self) -> &Mutex<Control> {
+        &self.control
+    }
+
+    pub(in crate::eal) fn queues(&self) -> &QueuesInUse {
+        &self.queues
+    }
+
+    /// The arguments of the `--vdev` that made the device of this name, as EAL takes them.
+    pub(in crate::eal) fn vdev_arguments(&self, name: &str) -> Option<String> {
+        let vdev = self.eal.vdev(name)?;
+        let argument = |(key, value): (&String, &String)| {
+            if value.is_empty() { key.clone() } else { format!("{key}={value}") }
+        };
+        Some(vdev.args.iter().map(argument).collect::<Vec<_>>().join(","))
+    }
+
+    pub(in crate::eal) fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    pub(in crate::eal) fn max_frame(&self) -> usize {
+        usize::from(self.mtu) + L2
+    }
+}
+
+impl Drop for PortInner {
+    fn drop(&mut self) {
+        // A device that is gone is closed, and its number may be another's.
+        if !self.queues.is_gone() {
+            // SAFETY: no queue and no Port refers to the device any more.
+            unsafe {
+                if self.started.load(Ordering::Acquire) {
+                    dpdk_sys::rte_eth_dev_stop(self.id);
+                }
+                dpdk_sys::rte_eth_dev_close(self.id);
+            }
+        }
+        drain_interrupts();
+        self.eal.release_port(self.id);
+    }
+}
+
+impl fmt::Debug for PortInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortInner({})", self.id)
+    }
+}

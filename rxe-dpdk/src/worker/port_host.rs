@@ -1,0 +1,145 @@
+//! The IP host of a DPDK port, as the control side uses it.
+
+use std::net::IpAddr;
+
+use rxe_proto::Instant;
+use rxe_proto::cm::{MadPath, write_mad};
+use rxe_proto::wire::mad::MAD_LEN;
+use rxe_proto::wire::{MacAddr, PathMtu, Psn};
+use rxe_service::LocalPort;
+use rxe_service::control::{HostEvent, IpHost, Resolution, StreamEvent};
+
+use super::ports::PortsTx;
+use crate::eal::{EalError, MulticastFilter};
+use crate::host::{self, Host, TcpStreamId};
+
+/// One port's IP stack, and the filter in front of it.
+pub(crate) struct PortHost {
+    pub(crate) host: Host,
+    filter: MulticastFilter,
+    path_mtu: PathMtu,
+    /// PSN of the next packet from our QP1.
+    gsi_psn: Psn,
+    /// IPv4 identification of that packet.
+    ip_id: u16,
+}
+
+impl PortHost {
+    /// Packets from queue pair 1 are identified from `ip_id` on.
+    pub(crate) fn new(host: Host, filter: MulticastFilter, path_mtu: PathMtu, ip_id: u16) -> PortHost {
+        PortHost { host, filter, path_mtu, gsi_psn: Psn::default(), ip_id }
+    }
+
+    /// Makes the port pass the groups that the host listens to.
+    pub(crate) fn set_filter(&self) -> Result<(), EalError> {
+        self.filter.set(self.host.multicast_macs())
+    }
+}
+
+impl IpHost for PortHost {
+    type Output = PortsTx;
+    type Stream = TcpStreamId;
+    type Error = EalError;
+
+    fn local_port(&self) -> LocalPort {
+        LocalPort {
+            id: self.host.port(),
+            mac: self.host.mac(),
+            vlan: self.host.vlan(),
+            addresses: self.host.addresses().collect(),
+            mtu: self.host.mtu(),
+            path_mtu: self.path_mtu,
+        }
+    }
+
+    fn is_broadcast(&self, ip: IpAddr) -> bool {
+        self.host.is_broadcast(ip)
+    }
+
+    fn is_on_link(&self, ip: IpAddr) -> bool {
+        self.host.is_on_link(ip)
+    }
+
+    fn has_route(&self, ip: IpAddr) -> bool {
+        self.host.has_route(ip)
+    }
+
+    fn next_hop(&self, dst: IpAddr) -> IpAddr {
+        self.host.next_hop(dst)
+    }
+
+    fn resolve(&mut self, now: Instant, dst: IpAddr) -> Resolution {
+        match self.host.resolve(now, dst) {
+            host::Resolution::Ready { mac, source } => Resolution::Ready { mac, source },
+            host::Resolution::Pending => Resolution::Pending,
+            host::Resolution::Unreachable => Resolution::Unreachable,
+        }
+    }
+
+    fn same_station(&mut self, now: Instant, a: IpAddr, b: IpAddr) -> bool {
+        self.host.same_station(now, a, b)
+    }
+
+    fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
+        self.host.learn(now, ip, mac);
+    }
+
+    fn listen(&mut self, port: u16) {
+        self.host.listen(port);
+    }
+
+    fn watch_listeners(&mut self) {
+        self.host.watch_listeners();
+    }
+
+    fn join_group(&mut self, now: Instant, group: IpAddr) -> Result<(), EalError> {
+        if self.host.join_group(now, group) { self.set_filter() } else { Ok(()) }
+    }
+
+    fn leave_group(&mut self, now: Instant, group: IpAddr) -> Result<(), EalError> {
+        if self.host.leave_group(now, group) { self.set_filter() } else { Ok(()) }
+    }
+
+    fn recv(&mut self, stream: TcpStreamId, buffer: &mut [u8]) -> usize {
+        self.host.recv(stream, buffer)
+    }
+
+    fn send(&mut self, stream: TcpStreamId, data: &[u8]) -> usize {
+        self.host.send(stream, data)
+    }
+
+    fn close(&mut self, stream: TcpStreamId) {
+        self.host.close(stream);
+    }
+
+    fn abort(&mut self, stream: TcpStreamId) {
+        self.host.abort(stream);
+    }
+
+    fn poll(&mut self, now: Instant, output: &mut PortsTx) {
+        self.host.poll(now, output);
+    }
+
+    fn poll_event(&mut self) -> Option<HostEvent<TcpStreamId>> {
+        Some(match self.host.poll_event()? {
+            host::HostEvent::NeighbourChanged { ip, mac } => HostEvent::NeighbourChanged { ip, mac },
+            host::HostEvent::Listener { group, host, joined } => {
+                HostEvent::GroupListener { group: group.into(), host: host.into(), joined }
+            }
+            host::HostEvent::Stream(event) => HostEvent::Stream(match event {
+                host::StreamEvent::Opened { stream, local, peer } => StreamEvent::Opened { stream, local, peer },
+                host::StreamEvent::Readable { stream } => StreamEvent::Readable { stream },
+                host::StreamEvent::Closed { stream, reset } => StreamEvent::Closed { stream, reset },
+            }),
+        })
+    }
+
+    fn send_mad(&mut self, output: &mut PortsTx, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool {
+        let sent = write_mad(output, path, self.ip_id, self.gsi_psn, mad);
+        if sent {
+            self.ip_id = self.ip_id.wrapping_add(1).max(1);
+            self.gsi_psn = self.gsi_psn.next();
+        }
+        sent
+    }
+}

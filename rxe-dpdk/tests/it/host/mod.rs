@@ -1,0 +1,9 @@
+//! The IP host of a port, without DPDK: against itself, recorded hosts and random frames.
+
+mod arp_nd;
+mod fuzz;
+mod groups;
+mod icmp;
+mod net;
+mod resolve;
+mod tcp;

@@ -1,0 +1,449 @@
+//! TCP between two hosts: open, messages, close, loss, limits.
+
+use super::net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ms};
+use rxe_dpdk::host::{ConnectError, Host, StreamEvent, TcpStreamId};
+use rxe_proto::Duration;
+use rxe_proto::wire::{DropReason, TxFrames};
+use std::net::SocketAddr;
+
+const PORT: u16 = 18515;
+const FIN: u8 = 1;
+const RST: u8 = 4;
+
+fn pair(vlan: Option<u16>) -> Net {
+    let mut a = config(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
+    let mut b = config(MAC_B, &["10.0.0.2/24", "fd00::2/64"]);
+    (a.vlan, b.vlan) = (vlan, vlan);
+    let mut net = Net::new(&a, &b);
+    net.hosts[0].listen(PORT);
+    net.run(Duration::from_secs(5));
+    net.seen.clear();
+    net.drops.clear();
+    net
+}
+
+fn addr(ip: &str) -> SocketAddr {
+    SocketAddr::new(super::net::ip(ip), PORT)
+}
+
+/// Connects B to A and returns both ends.
+fn open(net: &mut Net, to: &str) -> (TcpStreamId, TcpStreamId) {
+    let now = net.now;
+    let known = net.opened(0).len();
+    let b = net.hosts[1].connect(now, addr(to)).expect("a stream");
+    net.until(|net| net.opened(0).len() > known && net.opened(1).contains(&b));
+    (*net.opened(0).last().expect("a stream"), b)
+}
+
+/// The TCP header and payload of a frame.
+fn segment(frame: &[u8]) -> Option<&[u8]> {
+    let at = if frame[12..14] == [0x81, 0] { 16 } else { 12 };
+    match (&frame[at..at + 2], frame[at + 11], frame[at + 8]) {
+        ([0x08, 0x00], 6, _) => Some(&frame[at + 22..]),
+        ([0x86, 0xDD], _, 6) => Some(&frame[at + 42..]),
+        _ => None,
+    }
+}
+
+/// The payloads, empty ones left out, of the segments that host `n` got.
+fn payloads(net: &Net, n: usize) -> Vec<Vec<u8>> {
+    let to_host = net.seen.iter().filter(|(to, _)| *to == n).filter_map(|(_, frame)| segment(frame));
+    to_host.map(|s| s[usize::from(s[12] >> 4) * 4..].to_vec()).filter(|p| !p.is_empty()).collect()
+}
+
+fn flags(net: &Net, n: usize) -> u8 {
+    let to_host = net.seen.iter().filter(|(to, _)| *to == n).filter_map(|(_, frame)| segment(frame));
+    to_host.fold(0, |all, s| all | s[13])
+}
+
+#[test]
+fn open_echo_close() {
+    for (vlan, address) in [
+        (None, "10.0.0.1"),
+        (None, "fd00::1"),
+        (None, "fe80::5054:ff:fe00:a"),
+        (Some(0x4003), "10.0.0.1"),
+        (Some(3), "fd00::1"),
+    ] {
+        let mut net = pair(vlan);
+        let (a, b) = open(&mut net, address);
+        let [StreamEvent::Opened { local, peer, .. }] = net.stream_events(0)[..] else { panic!("{:?}", net.events) };
+        assert_eq!((local, peer.ip() == local.ip()), (addr(address), false));
+        assert_eq!(net.hosts[1].send(b, b"6.06\0\0\0\0\0\0\0\0\0\0\0\0"), 16);
+        net.until(|net| net.bytes(0, a).len() == 16);
+        assert_eq!(net.hosts[0].send(a, b"same to you"), 11);
+        net.until(|net| net.bytes(1, b) == b"same to you");
+        net.hosts[1].close(b);
+        net.until(|net| net.closed(0, a).is_some() && net.closed(1, b).is_some());
+        assert_eq!((net.closed(0, a), net.closed(1, b)), (Some(false), Some(false)));
+        assert_eq!(net.drops, [], "{address}");
+        assert_eq!(flags(&net, 0) & RST, 0);
+        // Both ends are free again after TIME-WAIT, and dead ids do nothing.
+        net.run(Duration::from_secs(11));
+        assert_eq!((net.hosts[0].stream_count(), net.hosts[1].stream_count()), (0, 0));
+        assert_eq!(net.hosts[0].send(a, b"late"), 0);
+        assert_eq!(net.hosts[0].recv(a, &mut [0; 9]), 0);
+        net.hosts[0].close(a);
+        net.hosts[0].abort(a);
+        let before = net.seen.len();
+        net.run(Duration::from_secs(100));
+        assert_eq!(net.seen.len(), before, "silence");
+        let stats = net.hosts[0].stats();
+        assert_eq!((stats.tcp_opened.get(), stats.tcp_closed.get(), stats.tcp_reset.get()), (1, 1, 0));
+    }
+}
+
+#[test]
+fn one_message_is_one_segment() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    // All given before anything is sent, and so many that the ring buffer wraps several times.
+    let mut sent = Vec::new();
+    for round in 0..40_usize {
+        for n in 0..50_usize {
+            let message = vec![(round ^ n) as u8; 1 + (round * 977 + n * 131) % 1460];
+            let mut offset = 0;
+            if net.hosts[0].send_room(a) < message.len() {
+                net.run(Duration::from_millis(5));
+            }
+            while offset < message.len() {
+                let taken = net.hosts[0].send(a, &message[offset..]);
+                assert_eq!(taken, message.len());
+                offset += taken;
+            }
+            sent.push(message);
+        }
+    }
+    let total: usize = sent.iter().map(Vec::len).sum();
+    net.until(|net| net.bytes(1, b).len() == total);
+    let got = payloads(&net, 1);
+    assert!(got.iter().all(|p| p.len() <= 1460));
+    assert_eq!(got.len(), sent.len());
+    assert!(got == sent, "cut elsewhere than where it was sent");
+    // Longer ones take several segments, but share none with their neighbours.
+    net.seen.clear();
+    for len in [3000, 10, 1461, 10] {
+        assert_eq!(net.hosts[0].send(a, &vec![len as u8; len]), len);
+    }
+    net.until(|net| net.bytes(1, b).len() == total + 4481);
+    let sizes: Vec<usize> = payloads(&net, 1).iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1460, 1460, 80, 10, 1460, 1, 10]);
+}
+
+#[test]
+fn segments_fit_the_mtu() {
+    let mut a = config(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
+    let mut b = config(MAC_B, &["10.0.0.2/24", "fd00::2/64"]);
+    (a.mtu, b.mtu) = (9000, 9000);
+    for (smaller, address, mss) in
+        [(9000, "10.0.0.1", 8960), (9000, "fd00::1", 8940), (1500, "10.0.0.1", 1460), (1280, "fd00::1", 1220)]
+    {
+        b.mtu = smaller;
+        let mut net = Net::new(&a, &b);
+        net.hosts[0].listen(PORT);
+        let (a, b) = open(&mut net, address);
+        assert_eq!(net.hosts[0].send(a, &[1; 60_000]), 60_000);
+        assert_eq!(net.hosts[1].send(b, &[2; 60_000]), 60_000);
+        net.until(|net| net.bytes(0, a).len() == 60_000 && net.bytes(1, b).len() == 60_000);
+        for n in 0..2 {
+            let largest = payloads(&net, n).iter().map(Vec::len).max();
+            assert_eq!(largest, Some(mss), "{address} to {n}");
+        }
+    }
+}
+
+#[test]
+fn sixty_four_at_once() {
+    for loss in [0, 50] {
+        let mut net = pair(None);
+        net.loss = loss;
+        let now = net.now;
+        let clients: Vec<TcpStreamId> =
+            (0..64).map(|_| net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream")).collect();
+        net.until(|net| net.opened(0).len() == 64 && net.opened(1).len() == 64);
+        for (n, &client) in clients.iter().enumerate() {
+            assert_eq!(net.hosts[1].send(client, &[n as u8; 108]), 108);
+        }
+        let servers = net.opened(0);
+        net.until(|net| servers.iter().all(|&s| net.bytes(0, s).len() == 108));
+        // Each gets its own bytes back, and both sides close.
+        for &server in &servers {
+            let bytes = net.bytes(0, server);
+            assert_eq!(net.hosts[0].send(server, &bytes), 108);
+            net.hosts[0].close(server);
+        }
+        net.until(|net| clients.iter().all(|&c| net.closed(1, c) == Some(false)));
+        for (n, &client) in clients.iter().enumerate() {
+            assert_eq!(net.bytes(1, client), [n as u8; 108]);
+        }
+        net.until(|net| servers.iter().all(|&s| net.closed(0, s) == Some(false)));
+        net.loss = 0;
+        net.run(Duration::from_secs(60));
+        assert_eq!((net.hosts[0].stream_count(), net.hosts[1].stream_count()), (0, 0));
+    }
+}
+
+#[test]
+fn loss_loses_nothing() {
+    for loss in [10, 100, 200] {
+        let mut net = pair(None);
+        net.loss = loss;
+        let (a, b) = open(&mut net, "fd00::1");
+        let data: Vec<u8> = (0..50_000_u32).map(|n| (n * 7 / 3) as u8).collect();
+        assert_eq!(net.hosts[1].send(b, &data), data.len());
+        net.until(|net| net.bytes(0, a).len() == data.len());
+        assert!(net.bytes(0, a) == data);
+        net.hosts[1].close(b);
+        net.until(|net| net.closed(0, a) == Some(false) && net.closed(1, b).is_some());
+    }
+}
+
+#[test]
+fn data_and_close_together_arrive_both() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    assert_eq!(net.hosts[1].send(b, b"done\0"), 5);
+    net.hosts[1].close(b);
+    net.until(|net| net.closed(0, a).is_some());
+    assert_eq!(net.bytes(0, a), b"done\0");
+    assert_eq!(net.closed(0, a), Some(false));
+    let events = net.stream_events(0);
+    assert!(matches!(
+        events[..],
+        [StreamEvent::Opened { .. }, StreamEvent::Readable { .. }, StreamEvent::Closed { reset: false, .. }]
+    ));
+}
+
+#[test]
+fn what_a_service_sent_before_the_peer_closed_is_delivered() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    // More than the peer's window at once, the peer's close right behind.
+    assert_eq!(net.hosts[0].send(a, &[9; 65_536]), 65_536);
+    assert_eq!(net.hosts[0].send_room(a), 0);
+    assert_eq!(net.hosts[0].send(a, &[9]), 0);
+    net.hosts[0].close(a);
+    net.until(|net| net.bytes(1, b).len() == 65_536 && net.closed(1, b) == Some(false));
+}
+
+#[test]
+fn aborts_reach_the_peer() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    net.hosts[0].abort(a);
+    net.until(|net| net.closed(1, b).is_some());
+    assert_eq!((net.closed(1, b), net.closed(0, a)), (Some(true), None));
+    assert_eq!(flags(&net, 1) & (RST | FIN), RST);
+    net.run(Duration::from_millis(1));
+    assert_eq!((net.hosts[0].stream_count(), net.hosts[1].stream_count()), (0, 0));
+}
+
+#[test]
+fn closed_ports_refuse() {
+    let mut net = pair(None);
+    for address in ["10.0.0.1:1", "[fd00::1]:1"] {
+        let now = net.now;
+        let b = net.hosts[1].connect(now, address.parse().expect("an address")).expect("a stream");
+        net.until(|net| net.closed(1, b).is_some());
+        assert_eq!(net.closed(1, b), Some(true));
+    }
+    assert_eq!(net.hosts[0].stats().tcp_refused.get(), 2);
+    let now = net.now;
+    net.hosts[0].unlisten(PORT);
+    let b = net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
+    net.until(|net| net.closed(1, b) == Some(true));
+    for nowhere in ["10.0.0.2:5", "8.8.8.8:5", "224.0.0.1:5", "10.0.0.1:0"] {
+        let peer = nowhere.parse().expect("an address");
+        assert_eq!(net.hosts[1].connect(now, peer), Err(ConnectError::NoRoute), "{nowhere}");
+    }
+}
+
+#[test]
+fn nobody_there_ends_by_time() {
+    let mut net = pair(None);
+    let now = net.now;
+    let b = net.hosts[1].connect(now, addr("10.0.0.77")).expect("a stream");
+    net.until(|net| net.closed(1, b).is_some());
+    assert_eq!(net.closed(1, b), Some(true));
+    assert!(net.now >= now + Duration::from_secs(10) && net.now < now + Duration::from_secs(12));
+    // An open one whose peer falls silent is noticed too.
+    let (a, _) = open(&mut net, "10.0.0.1");
+    let now = net.now;
+    net.loss = 1000;
+    net.until(|net| net.closed(0, a).is_some());
+    assert_eq!(net.closed(0, a), Some(true));
+    assert!(net.now < now + Duration::from_secs(65));
+    // An idle one whose peer answers stays.
+    net.loss = 0;
+    let (a, b) = open(&mut net, "10.0.0.1");
+    net.run(Duration::from_secs(600));
+    assert_eq!((net.closed(0, a), net.closed(1, b)), (None, None));
+}
+
+#[test]
+fn a_syn_sent_again_finds_the_same_stream() {
+    // The answer is lost, so the client asks again: two first SYNs, one stream. And answers come from one sequence.
+    let mut net = pair(None);
+    let now = net.now;
+    net.hosts[1].resolve(now, super::net::ip("10.0.0.1"));
+    net.run(Duration::from_millis(1));
+    let now = net.now;
+    net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
+    let mut syn = TxFrames::default();
+    net.hosts[1].poll(now, &mut syn);
+    let syn = syn.frames.remove(0).1;
+    let (result, first) = exchange(&mut net.hosts[0], now, &syn);
+    assert_eq!((result, first.len()), (Ok(()), 1));
+    assert_eq!(net.hosts[0].stream_count(), 1);
+    let (result, _) = exchange(&mut net.hosts[0], now + Duration::from_millis(1), &syn);
+    assert_eq!(result, Ok(()));
+    assert_eq!(net.hosts[0].stream_count(), 1);
+    // Its own clock sends the SYN|ACK again.
+    net.run(Duration::from_secs(3));
+    let answers: Vec<&[u8]> = net.seen.iter().filter(|(to, _)| *to == 1).filter_map(|(_, f)| segment(f)).collect();
+    assert!(!answers.is_empty());
+    let sequence = &segment(&first[0]).expect("a segment")[4..8];
+    assert!(answers.iter().filter(|s| s[13] & 2 != 0).all(|s| &s[4..8] == sequence));
+    assert_eq!(net.opened(0).len(), 1);
+}
+
+#[test]
+fn streams_are_bounded() {
+    let mut a = config(MAC_A, &["10.0.0.1/8"]);
+    a.max_streams = 8;
+    let b = config(MAC_B, &["10.0.0.2/8"]);
+    let mut net = Net::new(&a, &b);
+    net.hosts[0].listen(PORT);
+    let streams: Vec<_> = (0..6).map(|_| open(&mut net, "10.0.0.1")).collect();
+    assert_eq!(net.hosts[0].stream_count(), 6);
+    // The seventh is more than one source's share. It is ignored until there is room; the client tries again by itself.
+    let now = net.now;
+    let seventh = net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
+    net.run(Duration::from_millis(100));
+    assert_eq!(net.hosts[0].stats().tcp_source_limited.get(), 1);
+    assert_eq!(net.hosts[0].stream_count(), 6);
+    let (server, _) = streams[3];
+    net.hosts[0].close(server);
+    net.run(Duration::from_millis(1));
+    // B's end saw the close and closed too; A's is in TIME-WAIT and makes room.
+    net.until(|net| net.opened(1).contains(&seventh));
+    assert_eq!(net.hosts[0].stream_count(), 7);
+    // The id of the one before is dead although its place is used again.
+    assert_eq!(net.hosts[0].send(server, b"x"), 0);
+}
+
+/// A first SYN from `10.x.y.z` to 10.0.0.1, TCP checksum left out.
+fn syn(n: u32) -> Vec<u8> {
+    let mut frame = hex("52540000000a 52540000000b 0800 4500 0028 0000 4000 4006 0000 0a000000 0a000001
+         3039 4853 00000001 00000000 5002 ffff 0000 0000");
+    frame[27..30].copy_from_slice(&n.to_be_bytes()[1..]);
+    let sum: u32 = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    frame
+}
+
+/// A host with a port that listens, places for 32 streams, and no check of TCP checksums.
+fn small_host() -> Host {
+    let mut config = config(MAC_A, &["10.0.0.1/8"]);
+    config.verify_tcp_checksums = false;
+    config.max_streams = 32;
+    let mut a = Host::new(&config).expect("a good configuration");
+    a.listen(PORT);
+    a
+}
+
+#[test]
+fn a_flood_of_syns_takes_half_the_places_and_the_oldest_make_room() {
+    let mut a = small_host();
+    for n in 2..2000 {
+        assert_eq!(exchange(&mut a, ms(u64::from(n)), &syn(n)).0, Ok(()), "{n}");
+        assert!(a.stream_count() <= 16);
+    }
+    assert_eq!(a.stats().tcp_half_open_evicted.get(), 1982);
+    // The latest ones are still there: a SYN sent again finds its stream.
+    assert_eq!(exchange(&mut a, ms(2000), &syn(1999)).0, Ok(()));
+    assert_eq!((a.stream_count(), a.stats().tcp_half_open_evicted.get()), (16, 1982));
+    for second in 3..=11 {
+        super::net::poll(&mut a, ms(second * 1000));
+    }
+    assert_eq!(a.stream_count(), 0, "eight seconds are enough to answer");
+    assert_eq!(a.stats().tcp_open_failed.get(), 16);
+    assert_eq!(a.poll_event(), None, "what never opened is no event");
+}
+
+#[test]
+fn one_source_has_a_share_of_the_half_open_streams() {
+    let mut a = small_host();
+    for n in 0..200_u16 {
+        let mut frame = syn(2);
+        frame[34..36].copy_from_slice(&(1024 + n).to_be_bytes());
+        let (result, _) = exchange(&mut a, ms(0), &frame);
+        assert_eq!(result, if n < 8 { Ok(()) } else { Err(DropReason::HostUnsupported) }, "{n}");
+    }
+    assert_eq!((a.stream_count(), a.stats().tcp_source_limited.get()), (8, 192));
+    assert_eq!(exchange(&mut a, ms(0), &syn(3)).0, Ok(()), "another source has its own share");
+    assert_eq!(a.stats().tcp_half_open_evicted.get(), 0);
+}
+
+#[test]
+fn checksums_count_when_they_should() {
+    let mut strict = host(MAC_A, &["10.0.0.1/8"]);
+    strict.listen(PORT);
+    assert_eq!(exchange(&mut strict, ms(0), &syn(2)), (Err(DropReason::HostChecksum), vec![]));
+    let mut short = syn(2);
+    short[46] = 0x40;
+    assert_eq!(exchange(&mut strict, ms(0), &short).0, Err(DropReason::HostUnsupported));
+    assert_eq!(strict.stats().tcp_malformed.get(), 1);
+    let mut lax = config(MAC_A, &["10.0.0.1/8"]);
+    lax.verify_tcp_checksums = false;
+    let mut lax = Host::new(&lax).expect("a good configuration");
+    lax.listen(PORT);
+    assert_eq!(exchange(&mut lax, ms(0), &syn(2)), (Ok(()), vec![]));
+    assert_eq!((strict.stats().tcp_checksum_unfinished.get(), lax.stats().tcp_checksum_unfinished.get()), (0, 1));
+    // Its MAC is not known: it is asked for, and then the SYN|ACK follows.
+    let arp = super::net::poll(&mut lax, ms(0));
+    assert!(arp.iter().any(|f| f[12..14] == [8, 6] && f[38..42] == [10, 0, 0, 2]));
+    let reply = hex("52540000000a 52540000000b 0806 0001080006040002 52540000000b 0a000002 52540000000a 0a000001");
+    let (result, answers) = exchange(&mut lax, ms(1), &reply);
+    assert_eq!((result, answers.len()), (Ok(()), 1));
+    assert_eq!(segment(&answers[0]).expect("a segment")[13], 0x12);
+}
+
+#[test]
+fn a_full_port_loses_no_segment() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    assert_eq!(net.hosts[0].send(a, &[1; 100]), 100);
+    assert_eq!(net.hosts[0].send(a, &[2; 100]), 100);
+    let mut tx = TxFrames { room: Some(0), ..TxFrames::default() };
+    let now = net.now;
+    for _ in 0..10 {
+        net.hosts[0].poll(now, &mut tx);
+        assert!(net.hosts[0].next_timeout().is_some_and(|at| at <= now), "it wants to come again");
+    }
+    assert_eq!(tx.frames.len(), 0);
+    net.run(Duration::from_millis(10));
+    assert_eq!(net.bytes(1, b).len(), 200);
+    assert_eq!(payloads(&net, 1), [vec![1; 100], vec![2; 100]]);
+}
+
+#[test]
+fn a_client_may_come_again_from_the_same_port() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    let [StreamEvent::Opened { peer, .. }] = net.stream_events(0)[..] else { panic!("{:?}", net.events) };
+    // We close first, so TIME-WAIT is ours.
+    net.hosts[0].close(a);
+    net.until(|net| net.closed(0, a).is_some() && net.closed(1, b).is_some());
+    net.run(Duration::from_millis(100));
+    assert_eq!((net.hosts[0].stream_count(), net.hosts[1].stream_count()), (1, 0));
+    // A new B starts at the same seed, so at the same port.
+    net.hosts[1] = host(MAC_B, &["10.0.0.2/24", "fd00::2/64"]);
+    net.run(Duration::from_secs(3));
+    let (again, _) = open(&mut net, "10.0.0.1");
+    let opened = net.stream_events(0);
+    let Some(StreamEvent::Opened { peer: second, .. }) = opened.last() else { panic!("{opened:?}") };
+    assert_eq!(*second, peer);
+    assert_ne!(again, a);
+}

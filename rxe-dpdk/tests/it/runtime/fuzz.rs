@@ -1,0 +1,254 @@
+//! A million random and damaged frames against a whole adapter: it must not panic, lose a buffer, or drop a frame
+//! without a named reason. Needs neither root nor hugepages: the frames come out of a capture file, which net_pcap plays.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
+use rxe_dpdk::eal::Eal;
+use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectRequest};
+use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
+use rxe_dpdk::rxe_proto::transport::{
+    Engine, EngineConfig, QpCaps, QpInit, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+};
+use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
+use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
+use rxe_dpdk::worker::{PortSettings, Runtime, RuntimeConfig};
+use rxe_testkit::{child, pcap};
+
+use super::pcap_port::{MAC, Temporary};
+
+const FRAMES: usize = 1_000_000;
+const SEED: u64 = 0x5EED_0003;
+
+/// What the adapter's random numbers come from.
+const ADAPTER_SEED: [u8; 32] = [7; 32];
+
+/// The numbers of the adapter's first queue pairs. Its seeds are drawn in the order in which it makes its parts: two for the
+/// port, then those of the regions, the connection manager and the worker.
+fn first_qpns() -> Vec<Qpn> {
+    let mut seeds = [[0; 32]; 5];
+    let mut rng = ChaCha20Rng::from_seed(ADAPTER_SEED);
+    seeds.iter_mut().for_each(|seed| rng.fill_bytes(seed));
+    let mut engine = Engine::new(EngineConfig { seed: seeds[4], ..EngineConfig::default() });
+    let cq = engine.create_cq(1).unwrap();
+    let pd = engine.keys_mut().alloc_pd();
+    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let init = QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, caps, sq_sig_all: false };
+    (0..32).map(|_| engine.create_qp(rxe_dpdk::rxe_proto::Instant::ZERO, &init).unwrap()).collect()
+}
+
+/// Accepts everybody on the ports that the captures know, posts receives, sends when it can, and talks on TCP.
+struct Anything;
+
+impl ServiceFactory for Anything {
+    fn name(&self) -> &'static str {
+        "anything"
+    }
+
+    fn listen(&self) -> Vec<Listen> {
+        let cm = [7174, 7471, 18515, 4420, 9999];
+        let connected = cm.map(|port| Listen::Cm { space: PortSpace::Tcp, port, claims: |_| true });
+        connected.into_iter().chain([Listen::Tcp { port: 18515 }]).collect()
+    }
+
+    fn create(&self, _worker: usize) -> Box<dyn Service> {
+        Box::new(Instance(None))
+    }
+}
+
+struct Instance(Option<MemoryRegion>);
+
+fn whole(region: &MemoryRegion) -> Sge {
+    Sge { addr: region.addr(), length: region.len() as u32, lkey: region.lkey() }
+}
+
+impl Service for Instance {
+    fn start(&mut self, cx: &mut Context<'_>) {
+        let pd = cx.alloc_pd();
+        let memory = cx.alloc_memory(4096).unwrap();
+        self.0 =
+            Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap());
+    }
+
+    fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
+        let region = self.0.as_ref().unwrap();
+        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let Ok(qp) = cx.create_qp(&QpSpec::rc(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ)) else {
+            return Decision::refuse("no queue pair");
+        };
+        cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();
+        Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 4, private_data: b"hello".to_vec() })
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Send { imm: None },
+            sges: &[whole(self.0.as_ref().unwrap())],
+            flags: SendFlags::SIGNALED,
+        };
+        // The queue pair may be in error already.
+        let _ = cx.post_send(qp, &wr);
+    }
+
+    fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        if wc.status == WcStatus::Success {
+            let _ = cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[whole(self.0.as_ref().unwrap())] });
+        }
+    }
+
+    fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) {
+        cx.stream_send(stream, data);
+    }
+}
+
+/// Where frames come from: rubbish, captures, and captures changed in places.
+struct Weather {
+    rng: ChaCha8Rng,
+    captured: Vec<Vec<u8>>,
+    mac: MacAddr,
+    /// Queue pairs that may exist.
+    qpns: Vec<Qpn>,
+}
+
+impl Weather {
+    fn below(&mut self, end: usize) -> usize {
+        self.rng.next_u32() as usize % end
+    }
+
+    fn frame(&mut self) -> Vec<u8> {
+        if self.below(10) == 0 {
+            let mut frame = vec![0; self.below(1600)];
+            self.rng.fill_bytes(&mut frame);
+            return self.readdress(frame);
+        }
+        let index = self.below(self.captured.len());
+        let frame = self.captured[index].clone();
+        let mut frame = self.readdress(frame);
+        for _ in 0..self.below(4) {
+            self.damage(&mut frame);
+        }
+        if self.below(3) > 0 {
+            mend_icrc(&mut frame);
+        }
+        frame
+    }
+
+    /// Mostly addressed to the adapter.
+    fn readdress(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
+        if frame.len() >= 12 && self.below(50) > 0 && frame[0] & 1 == 0 {
+            frame[..6].copy_from_slice(&self.mac.0);
+        }
+        frame
+    }
+
+    fn damage(&mut self, frame: &mut Vec<u8>) {
+        if frame.is_empty() {
+            return;
+        }
+        let at = self.below(frame.len());
+        match self.below(6) {
+            0 => frame.truncate(at),
+            1 => frame[at] ^= 1 << self.below(8),
+            2 => frame[at] = self.rng.next_u32() as u8,
+            // Headers rather than payload; queue pair numbers and PSNs among them.
+            3 => {
+                let at = at % frame.len().min(90);
+                frame[at] = self.rng.next_u32() as u8;
+            }
+            4 => {
+                // A queue pair that may exist, the connection manager's too.
+                let number = self.below(self.qpns.len() + 1);
+                let number = self.qpns.get(number).map_or(1, |qpn| qpn.get());
+                if let Some(qpn) = frame.get_mut(47..50) {
+                    qpn.copy_from_slice(&number.to_be_bytes()[1..]);
+                }
+            }
+            _ => {
+                let extra = self.below(64);
+                frame.resize(frame.len() + extra, 0x5A);
+            }
+        }
+    }
+}
+
+/// Puts the right ICRC into what still is a RoCE packet, so that the damage gets past that check.
+fn mend_icrc(frame: &mut [u8]) {
+    let Ok(Frame::Roce(packet)) = classify(frame) else { return };
+    let ip_at = if packet.vlan().is_some() { 18 } else { 14 };
+    let end = packet.payload().as_ptr() as usize - frame.as_ptr() as usize + packet.payload().len() + packet.pad();
+    let sum = icrc(&frame[ip_at..end], packet.is_ipv4());
+    frame[end..end + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn a_million_bad_frames() {
+    child::alone(serve_bad_frames);
+}
+
+fn serve_bad_frames() {
+    let file = Temporary::new("fuzz.pcap");
+    let captured: Vec<Vec<u8>> = pcap::all().into_iter().flat_map(|(_, frames)| frames).collect();
+    assert!(captured.len() > 1000);
+    println!("seed {SEED:#x}");
+    let rng = ChaCha8Rng::seed_from_u64(SEED);
+    let mut weather = Weather { rng, captured, mac: MAC, qpns: first_qpns() };
+    // The frames go into a capture file, which the adapter's port plays.
+    pcap::write(&file.0, (0..FRAMES).map(|_| weather.frame()));
+
+    let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf", "-l", "0"];
+    let mut args: Vec<String> = args.map(str::to_owned).into();
+    args.push(format!("--vdev=net_pcap0,rx_pcap={},tx_pcap=/dev/null", file.0.display()));
+    let eal = Eal::init(&args).unwrap();
+    let address = |text: &str| text.parse().unwrap();
+    let config = RuntimeConfig {
+        ports: vec![PortSettings {
+            // 192.168.77.2 is the peer: it asks for our MAC, so its requests are served.
+            addresses: vec![address("192.168.77.1/24"), address("fd00:77::1/64")],
+            ..PortSettings::default()
+        }],
+        max_connections: 2000,
+        seed: ADAPTER_SEED,
+        ..RuntimeConfig::default()
+    };
+    let runtime = Runtime::new(eal, config, vec![Box::new(Anything)]).unwrap();
+    assert!(runtime.ready_line().contains(&format!("mac={MAC} ")), "{}", runtime.ready_line());
+
+    let stop = runtime.stop_handle();
+    let telemetry = runtime.telemetry();
+    let watcher = thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while telemetry.snapshot().get("worker", "rx_frames") < Some(FRAMES as u64) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.stop();
+    });
+    let summary = runtime.run().unwrap();
+    watcher.join().unwrap();
+    println!("{summary}");
+
+    let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
+    assert_eq!(get("worker", "rx_frames"), FRAMES as u64);
+    let sorted = get("worker", "host_frames")
+        + get("worker", "gsi_packets")
+        + get("worker", "qp_packets")
+        + get("worker", "dropped_frames");
+    assert_eq!(sorted, get("worker", "rx_frames"), "every frame went somewhere");
+    // What the queue pairs were given was either taken in or dropped by name; so for all layers together.
+    let dropped: u64 =
+        summary.counters.groups.iter().find(|(name, _)| *name == "drop").unwrap().1.iter().map(|(_, n)| n).sum();
+    assert!(dropped >= get("worker", "dropped_frames") + get("worker", "qp_packets") - get("transport", "rcvd_pkts"));
+    for reached in ["icrc_mismatch", "frame_too_short", "unknown_opcode", "qpn_unknown", "udp_length_mismatch"] {
+        assert!(get("drop", reached) > 0, "{reached} never happened: the weather is too good");
+    }
+    assert!(
+        get("service", "connections_accepted") > 0 && get("transport", "rcvd_pkts") > 0,
+        "the seeds come in another order?"
+    );
+    assert_eq!(summary.mbufs_leaked, 0);
+}

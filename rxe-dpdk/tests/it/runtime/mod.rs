@@ -1,0 +1,11 @@
+//! Whole adapters.
+
+mod capture;
+mod faults;
+mod fuzz;
+mod outbound;
+mod pcap_port;
+mod peer;
+mod streams;
+mod test_service;
+mod verbs;

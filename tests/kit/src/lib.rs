@@ -1,0 +1,11 @@
+//! What the tests of several crates share. Only tests depend on it, and it depends on none of our crates.
+//!
+//! * [`pcap`] reads the recorded captures in tests/captures and writes files for net_pcap to play,
+//! * [`pcapng`] reads the captures that an adapter writes,
+//! * [`child`] runs a test in a process of its own, and in a network namespace of its own.
+//!
+//! Helpers panic instead of returning errors: a test can do nothing about them.
+
+pub mod child;
+pub mod pcap;
+pub mod pcapng;

@@ -1,0 +1,122 @@
+//! README's quick start that needs no rdma_rxe, executed as written with the programs of this build.
+//!
+//! The commands are the lines of the ```sh block that follows the comment `<!-- test:quick-start-veth -->` in README.md. They
+//! run in namespaces of their own (network, mounts), so the network namespace that they make is invisible outside.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const MARKER: &str = "<!-- test:quick-start-veth -->";
+const INSIDE: &str = "RXE_TEST_QUICK_START";
+/// How long one command may take on a busy machine, in seconds.
+const LIMIT: &str = "120";
+
+/// The commands of the marked block; a backslash joins lines.
+fn commands(readme: &str) -> Vec<String> {
+    let block = readme.split_once(MARKER).expect("README.md has the marker").1.trim_start();
+    let (block, _) = block.strip_prefix("```sh\n").and_then(|rest| rest.split_once("\n```")).expect("a ```sh block");
+    block.replace("\\\n", " ").lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// `sh -c` with a time limit and the programs of this build first on the path.
+fn shell(line: &str) -> Command {
+    let programs = Path::new(env!("CARGO_BIN_EXE_rxe-target")).parent().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("timeout");
+    command.args(["--signal=INT", LIMIT, "sh", "-c", line]).stdin(Stdio::null());
+    command.env("PATH", format!("{}:{path}", programs.display()));
+    command
+}
+
+/// A background command, ended by SIGTERM (`timeout` passes it on) when dropped.
+struct Target(Child);
+
+impl Target {
+    /// Starts it and waits for its ready line.
+    fn start(line: &str) -> Target {
+        // exec: SIGINT reaches the program, not a shell in front of it.
+        let mut child = shell(&format!("exec {line}")).stdout(Stdio::piped()).spawn().unwrap();
+        let (sender, ready) = std::sync::mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                println!("target: {line}");
+                let _ = sender.send(line);
+            }
+        });
+        let target = Target(child);
+        let line = ready.recv_timeout(Duration::from_secs(30)).expect("a line from the target");
+        assert!(line.starts_with("ready "), "{line}");
+        target
+    }
+
+    /// Ends it as a user does with `kill`.
+    fn stop(mut self) {
+        assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "the target after SIGTERM: {status}");
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn run_commands() {
+    // `ip netns` and the programs keep their files below /run.
+    assert!(Command::new("mount").args(["-t", "tmpfs", "none", "/run"]).status().unwrap().success());
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let mut target = None;
+    let mut rates = 0;
+    for line in commands(&std::fs::read_to_string(readme).unwrap()) {
+        println!("$ {line}");
+        assert!(!line.contains("hugepages"), "the quick start leaves hugepages alone: {line}");
+        if let Some(background) = line.strip_suffix('&') {
+            target = Some(Target::start(background));
+            continue;
+        }
+        let output = shell(&line).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        println!("{text}");
+        assert!(output.status.success(), "{line}: {}{text}", String::from_utf8_lossy(&output.stderr));
+        // The last column of rxe-bench's table is the message rate.
+        let rows = text.lines().filter(|row| row.split_whitespace().next() == Some("64"));
+        rates += rows.filter_map(|row| row.split_whitespace().last()?.parse::<f64>().ok()).filter(|r| *r > 0.0).count();
+    }
+    assert_eq!(rates, 1, "rxe-bench prints one rate above 0");
+    target.expect("a line that ends with &").stop();
+}
+
+#[test]
+fn the_quick_start_without_rdma_rxe_runs_as_written() {
+    if std::env::var_os(INSIDE).is_some() {
+        return run_commands();
+    }
+    let lacking = if !Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0") {
+        Some("root is needed to make network interfaces")
+    } else if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        Some("two CPUs are needed")
+    } else {
+        None
+    };
+    if let Some(why) = lacking {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let status = Command::new("unshare")
+        .args(["--net", "--mount", "--propagation", "private"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "quick_start::the_quick_start_without_rdma_rxe_runs_as_written", "--nocapture"])
+        .env(INSIDE, "1")
+        .status()
+        .unwrap();
+    assert!(status.success(), "the copy in the namespaces: {status}");
+}
