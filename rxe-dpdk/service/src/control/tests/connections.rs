@@ -410,3 +410,29 @@ fn stopping_does_not_wait_forever_for_a_silent_peer() {
     env.advance(patience / 2);
     assert!(env.control.is_stopped(env.now, patience));
 }
+
+#[test]
+fn a_rep_takes_the_mac_that_the_peer_has_by_then() {
+    let mut env = env();
+    connect(&mut env, PEER_IP);
+    env.mail(0);
+    let CmEvent::ConnectRequest(request) = env.peer_event() else { panic!() };
+    let ip = IpAddr::from(PEER_IP);
+    env.host().resolutions.insert(ip, ready(OTHER_MAC, OUR_IP));
+    env.host().events.push_back(HostEvent::NeighbourChanged { ip, mac: OTHER_MAC });
+    env.exchange();
+    assert!(matches!(env.message(), ToWorker::PeerMacChanged { mac: OTHER_MAC, .. }));
+    let params = AcceptParams::for_request(&request, Qpn::new(0x31), Psn::new(9), 1, 1);
+    env.peer.accept(env.now, request.conn, params).unwrap();
+    env.exchange();
+    assert!(matches!(env.message(), ToWorker::RepReceived { rts, .. } if rts.path.dst_mac == OTHER_MAC));
+}
+
+#[test]
+fn stopping_takes_one_more_turn_for_the_hosts_to_leave_groups() {
+    let mut env = env();
+    env.control.begin_stop(env.now);
+    let patience = Duration::from_secs(1);
+    assert!(!env.control.is_stopped(env.now, patience));
+    assert!(env.control.is_stopped(env.now + Duration::from_nanos(1), patience));
+}
