@@ -5,7 +5,8 @@ use rxe::signals::Signals;
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::output;
 use rxe_dpdk::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig};
-use rxe_dpdk::worker::{IdlePolicy, TrafficClassConfig};
+use rxe_dpdk::service::TrafficClassConfig;
+use rxe_dpdk::worker::IdlePolicy;
 
 use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management, RuntimeFolder};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::worker::RegionNames;
+use rxe_dpdk::service::RegionNames;
 
 use super::sourced::Sourced;
 use super::values::{MAX_BYTES, Size};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rxe_dpdk::output;
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
-use rxe_dpdk::worker::{NamedRegion, RegionNames, Which};
+use rxe_dpdk::service::{NamedRegion, RegionNames, Which};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{
     Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, WcStatus, WorkCompletion,

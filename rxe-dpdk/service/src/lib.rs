@@ -7,7 +7,8 @@
 //! * [`Service`] is one instance. The worker calls it for connection requests, completions, timers and so on, always on the
 //!   worker's own thread, so that it needs no locks. A call must not block and should be short: packets wait meanwhile.
 //!
-//! Every call gets a [`Context`], through which the service uses verbs, memory, timers, TCP streams and connections.
+//! Every call gets a [`Context`]. Its [`device`](Context::device) has the verbs; its other methods are for connections,
+//! memory, timers and TCP streams. [`prelude`] has what the author of a service imports.
 //!
 //! # The life of a connection
 //!

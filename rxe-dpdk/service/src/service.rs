@@ -1,30 +1,5 @@
-//! What runs on top of the adapter: services.
-//!
-//! A [`ServiceFactory`] says where a service listens and makes one [`Service`] per worker (lcore). An instance is
-//! touched by its own lcore alone, so it needs no locks: the runtime calls it when a connection is asked for, comes up
-//! or goes, when a work request completes, when a TCP stream has something to say and when a timer fires. Every call
-//! brings a [`Context`], whose [`device`](Context::device) has the verbs. A call must not block and should be short:
-//! packets wait meanwhile.
-//!
-//! ```text
-//! REQ ──> Service::connect_request ──> Decision::Accept{qp}   (receives are posted, the QP is still in Init)
-//!          runtime: QP to RTR and RTS, REP
-//! RTU or first packet ──> Service::connected
-//! completions ──> Service::completion
-//! DREQ, dead QP, shutdown ──> Service::disconnected, then the runtime destroys the QP
-//! ```
-//!
-//! The other way round, a service connects out:
-//!
-//! ```text
-//! Context::connect ──> path, REQ                             (the QP is in Init, receives are posted)
-//! REP ──> runtime: QP to RTR and RTS ──> Service::connect_reply ──> RTU
-//!          ──> Service::connected, and on as above
-//! REJ, no answer, no path ──> Service::disconnected, then the runtime destroys the QP
-//! ```
-//!
-//! Queue pairs whose peers are found by other means than the connection manager (a TCP stream, multicast) are the
-//! service's own from [`Device::create_qp`](rxe_proto::verbs::Device::create_qp) to [`Device::destroy_qp`](rxe_proto::verbs::Device::destroy_qp).
+//! What an embedder implements: [`ServiceFactory`] and [`Service`]. The [crate documentation](crate) shows when each method is
+//! called.
 
 use std::net::SocketAddr;
 
@@ -35,12 +10,12 @@ use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 use crate::context::Context;
 use crate::messages::{DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
 
-/// Where a service wants to be called.
+/// What a service listens to.
 #[derive(Clone)]
 pub enum Listen {
-    /// Connection requests, or questions for a datagram queue pair, to this rdma_cm port. Where several services listen
-    /// on one port, the first one (in the order in which the services were given to the runtime) that claims the
-    /// request gets it; a question goes to the first one.
+    /// Connection requests, or SIDR requests, to this rdma_cm port. Where several services listen on one port, the first
+    /// one (in the order in which the services were given to the runtime) that claims a connection request gets it; a
+    /// SIDR request goes to the first one.
     Cm {
         /// Port space: TCP for connected queue pairs, UDP for datagrams.
         space: PortSpace,
@@ -54,7 +29,7 @@ pub enum Listen {
         /// Port number.
         port: u16,
     },
-    /// Other hosts that begin or cease to listen to a multicast group; see [`Service::group_listener`].
+    /// Other hosts that join or leave a multicast group; see [`Service::group_listener`].
     GroupListeners,
 }
 
@@ -64,7 +39,7 @@ impl Listen {
         Listen::Cm { space: PortSpace::Tcp, port, claims: |_| true }
     }
 
-    /// Every question for a datagram queue pair to `port` in the UDP port space.
+    /// Every SIDR request to `port` in the UDP port space.
     pub fn datagrams(port: u16) -> Listen {
         Listen::Cm { space: PortSpace::Udp, port, claims: |_| true }
     }
@@ -75,7 +50,7 @@ impl Listen {
     }
 }
 
-/// What a service answers to a connection request.
+/// A service's answer to a connection request.
 #[derive(Debug)]
 pub enum Decision {
     /// Connect.
@@ -84,13 +59,13 @@ pub enum Decision {
     Reject {
         /// The reason that the peer's CM reports.
         reason: RejReason,
-        /// The service's own words.
+        /// Text or data for the client program.
         private_data: Vec<u8>,
     },
 }
 
 impl Decision {
-    /// Accepts, as [`Accept::new`] says.
+    /// Accepts with the parameters of [`Accept::new`].
     #[must_use]
     pub fn accept(qp: impl Into<AnyQueuePair>) -> Decision {
         Decision::Accept(Accept::new(qp))
@@ -102,35 +77,36 @@ impl Decision {
     }
 }
 
-/// The rts on which a connection is accepted.
+/// The parameters of an accepted connection.
 #[derive(Debug)]
 pub struct Accept {
-    /// A queue pair in INIT, with the first receives posted; see [`Device::create_qp_in_init`](rxe_proto::verbs::Device::create_qp_in_init). If it is not of the
-    /// transport that the request names, the request is refused.
+    /// A queue pair in INIT, with the first receives posted; see
+    /// [`Device::create_qp_in_init`](rxe_proto::verbs::Device::create_qp_in_init). If it is not of the transport that the
+    /// request names, the request is refused.
     pub qp: AnyQueuePair,
     /// READs and atomics that we let the peer have outstanding: the REP carries the smaller of this and what the
     /// peer requested.
     pub responder_resources: u8,
     /// READs and atomics that we will have outstanding: likewise limited by what the peer allows.
     pub initiator_depth: u8,
-    /// Receiver-not-ready retries of our queue pair, 0 to 7; 7 is without end.
+    /// Receiver-not-ready retries of our queue pair, 0 to 7; 7 means no limit.
     pub rnr_retry: u8,
     /// Private data of the REP, at most 196 bytes.
     pub private_data: Vec<u8>,
 }
 
 impl Accept {
-    /// A connection over `qp` without READs, atomics and private data, and with receiver-not-ready retries without end.
+    /// A connection over `qp` without READs, atomics and private data, and with unlimited receiver-not-ready retries.
     #[must_use]
     pub fn new(qp: impl Into<AnyQueuePair>) -> Accept {
         Accept { qp: qp.into(), responder_resources: 0, initiator_depth: 0, rnr_retry: 7, private_data: Vec::new() }
     }
 }
 
-/// What a service answers to a question for a datagram queue pair.
+/// A service's answer to a SIDR request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DatagramDecision {
-    /// This one serves.
+    /// The queue pair that serves.
     Accept {
         /// The queue pair.
         qp: AnyQueuePair,
@@ -139,9 +115,9 @@ pub enum DatagramDecision {
         /// Private data of the answer; what is longer than 136 bytes is cut.
         private_data: Vec<u8>,
     },
-    /// None does.
+    /// No queue pair serves.
     Refuse {
-        /// What the peer is told.
+        /// The status in the SIDR REP.
         status: SidrStatus,
     },
 }
@@ -152,7 +128,7 @@ pub trait ServiceFactory: Send + Sync {
     /// share a port, joins their names by commas and names each of its queue pairs by [`Context::set_name`].
     fn name(&self) -> &'static str;
 
-    /// Where it listens.
+    /// What the instances listen to.
     fn listen(&self) -> Vec<Listen>;
 
     /// The instance of worker number `worker`; called once per worker before the first packet.
@@ -189,33 +165,33 @@ impl<S: Service + 'static, F: Fn(usize) -> S + Send + Sync> ServiceFactory for F
     }
 }
 
-/// One service on one lcore. The module documentation shows the order of the calls.
+/// One service on one worker. The [crate documentation](crate) shows the order of the calls.
 pub trait Service: Send {
     /// Called once on the service's own lcore before anything else.
     fn start(&mut self, _cx: &mut Context<'_>) {}
 
-    /// A peer wants to connect.
+    /// A peer requests a connection.
     fn connect_request(&mut self, _cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
         Decision::Reject { reason: RejReason::InvalidServiceId, private_data: Vec::new() }
     }
 
-    /// The peer has granted a connection that we asked for, and the queue pair is ready. What the peer's service says in
-    /// the REP is here only; a service that does not like it disconnects. [`connected`](Self::connected) comes next.
+    /// The peer has accepted a connection that this service requested, and the queue pair is in RTS. Only this call has the
+    /// private data of the REP; a service that cannot use it disconnects. [`connected`](Self::connected) follows.
     fn connect_reply(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reply: &ConnectReply) {}
 
-    /// The peer has refused a connection that we asked for. What the peer's service says in the REJ is here only;
-    /// [`disconnected`](Self::disconnected) comes next.
+    /// The peer has refused a connection that this service requested. Only this call has the REJ;
+    /// [`disconnected`](Self::disconnected) follows.
     fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _rej: &Rej) {}
 
-    /// A connection is up: one that we accepted, as soon as the peer says so (RTU) or sends its first request; one that
-    /// we asked for, as soon as we have said so. Not before this call may a service send on it.
+    /// A connection is established: an accepted one with the peer's RTU or first packet, a requested one when the RTU was
+    /// sent. A service may not send before this call.
     fn connected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn) {}
 
-    /// A connection that we accepted or asked for is over (or never came up). The queue pair is already in the error state and will be
-    /// destroyed after this call; regions that belong to the connection are the service's to deregister.
+    /// A connection that this service accepted or requested is over, established or not. Its queue pair is in the error
+    /// state and is destroyed after this call. The service deregisters the connection's regions.
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
 
-    /// A peer asks for a datagram queue pair.
+    /// A peer sends a SIDR request: it asks for a datagram queue pair.
     fn datagram_request(&mut self, _cx: &mut Context<'_>, _request: &SidrRequest) -> DatagramDecision {
         DatagramDecision::Refuse { status: SidrStatus::ServiceIdNotSupported }
     }
@@ -223,15 +199,15 @@ pub trait Service: Send {
     /// The answer to [`Context::resolve_datagram`].
     fn datagram_resolved(&mut self, _cx: &mut Context<'_>, _token: u64, _result: Result<&DatagramPeer, ResolveError>) {}
 
-    /// The answer to [`Context::resolve_path`]: `None` when there is no route or nobody has the address.
+    /// The answer to [`Context::resolve_path`]: `None` when there is no route, or no host has the address.
     fn path_resolved(&mut self, _cx: &mut Context<'_>, _token: u64, _path: Option<&PeerPath>) {}
 
     /// A work request on one of this service's queue pairs completed.
     fn completion(&mut self, _cx: &mut Context<'_>, _wc: &WorkCompletion) {}
 
-    /// Work requests completed, in this order: [`completion`](Self::completion) for each. Services whose rate counts
-    /// take them by the batch instead; some may be of queue pairs that the service has destroyed
-    /// ([`Context::has_qp_of`] tells).
+    /// Work requests completed, in this order. The default calls [`completion`](Self::completion) for each. A service
+    /// optimised for message rate implements this method instead; some completions may be of queue pairs that the service
+    /// has destroyed (see [`Context::has_qp_of`]).
     fn completions(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) {
         for wc in batch {
             if cx.has_qp_of(wc) {
@@ -240,25 +216,24 @@ pub trait Service: Send {
         }
     }
 
-    /// Something happened to a queue pair or shared receive queue of this service: a limit was reached, a send queue has
-    /// drained, a shared receive queue is done with, a queue pair is in error. Of the queue pairs of connections the
-    /// runtime takes `CommunicationEstablished` and `QpError` for itself; any other queue pair in error is the service's
-    /// to destroy.
+    /// An asynchronous event of a queue pair or shared receive queue of this service. The service host handles
+    /// `CommunicationEstablished` and `QpError` of connections' queue pairs itself; the service destroys any other queue
+    /// pair in error.
     fn async_event(&mut self, _cx: &mut Context<'_>, _event: &AsyncEvent) {}
 
-    /// A TCP stream to one of our ports was opened.
+    /// A client opened a TCP stream to a port that this service listens to.
     fn stream_opened(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _local: SocketAddr, _peer: SocketAddr) {}
 
-    /// Bytes arrived on a stream, in order. They are gone after the call.
+    /// Bytes arrived on a stream, in order.
     fn stream_data(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _data: &[u8]) {}
 
     /// The stream is over: closed by the peer, or `reset`.
     fn stream_closed(&mut self, _cx: &mut Context<'_>, _stream: StreamId, _reset: bool) {}
 
-    /// Another host says that it listens to a multicast group from now on, or no more. Called where the factory's
-    /// [`listen`](ServiceFactory::listen) names [`Listen::GroupListeners`], for IPv4 groups (IGMP), and always on the same
-    /// worker for one group and host. Reports can be forged and come too early: a host may report a group some time before
-    /// it is ready for datagrams.
+    /// Another host reports that it joined or left a multicast group. Called if the factory's
+    /// [`listen`](ServiceFactory::listen) contains [`Listen::GroupListeners`], for IPv4 groups (IGMP), on the same worker for
+    /// one group and host. Reports can be forged, and can be early: a host may report a group some time before it is ready
+    /// for datagrams.
     fn group_listener(&mut self, _cx: &mut Context<'_>, _listener: &GroupListener) {}
 
     /// A timer set through [`Context::set_timer`] fired.

@@ -27,4 +27,3 @@ pub use injector::{
     PsnRange, nak_name,
 };
 pub use ports::WorkerStats;
-pub use rxe_service::{LocalPort, NamedRegion, QpCaps, RegionNames, TrafficClassConfig, Which};

@@ -38,7 +38,7 @@ impl ServiceTimers {
     }
 }
 
-/// A service's interface to its worker; see the [module documentation of `service`](crate::service).
+/// A service's interface to its worker; see the [crate documentation](crate).
 ///
 /// Verbs are methods of its [`device`](Context::device). The rest is here.
 pub struct Context<'a> {

@@ -31,15 +31,15 @@ impl Context<'_> {
         self.tell(ToControl::ResolveDatagram { reply_to: self.reply_to(token), remote, private_data });
     }
 
-    /// Finds the way to a peer: port, MAC, our address. [`Service::path_resolved`](crate::service::Service::path_resolved)
-    /// brings the answer under `token`, after some seconds if nobody has the address.
+    /// Finds the path to a peer: port, MAC, local address. [`Service::path_resolved`](crate::service::Service::path_resolved)
+    /// brings the answer under `token`, after some seconds if no host has the address.
     pub fn resolve_path(&mut self, remote: IpAddr, token: u64) {
         self.tell(ToControl::ResolvePath { reply_to: self.reply_to(token), remote, client: None });
     }
 
     /// As [`resolve_path`](Context::resolve_path), for a client that has connected from `client` and names `remote` as its
-    /// own address: there is no path unless both are the same, or neighbours of ours with one MAC. So nobody can have
-    /// packets sent to others.
+    /// own address: there is no path unless both are the same, or neighbours of ours with one MAC. So a client cannot
+    /// direct packets to another host.
     pub fn resolve_path_of(&mut self, client: IpAddr, remote: IpAddr, token: u64) {
         self.tell(ToControl::ResolvePath { reply_to: self.reply_to(token), remote, client: Some(client) });
     }

@@ -11,20 +11,20 @@ use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 use super::*;
 
 /// What a worker holds for its only service.
-struct Bench {
+struct TestBed {
     engine: Engine,
     cq: ServiceCq,
     objects: Objects,
     ports: Vec<LocalPort>,
     outbox: mpsc::Sender<ToControl>,
-    told: Receiver<ToControl>,
+    reported: Receiver<ToControl>,
 }
 
-impl Bench {
-    fn new(max_cqe: u32) -> Bench {
+impl TestBed {
+    fn new(max_cqe: u32) -> TestBed {
         let mut engine = Engine::new(EngineConfig { max_cqe, ..EngineConfig::default() });
         let cq = ServiceCq::new(engine.create_cq(1).unwrap());
-        let (outbox, told) = mpsc::channel();
+        let (outbox, reported) = mpsc::channel();
         let port = LocalPort {
             id: PortId(0),
             mac: MacAddr([2, 0, 0, 0, 0, 1]),
@@ -33,7 +33,7 @@ impl Bench {
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };
-        Bench { engine, cq, objects: Objects::default(), ports: vec![port], outbox, told }
+        TestBed { engine, cq, objects: Objects::default(), ports: vec![port], outbox, reported }
     }
 
     fn attr(&self) -> QpInitAttr {
@@ -53,12 +53,12 @@ impl Bench {
         act(&mut Device::with_hooks(&mut self.engine, Instant::ZERO, &mut accounting))
     }
 
-    fn groups_told(&self) -> Vec<(Gid, bool)> {
+    fn groups_reported(&self) -> Vec<(Gid, bool)> {
         let group = |message| match message {
             ToControl::GroupMember { worker: 3, port: PortId(0), group, joined } => (group, joined),
             other => panic!("{other:?}"),
         };
-        self.told.try_iter().map(group).collect()
+        self.reported.try_iter().map(group).collect()
     }
 }
 
@@ -66,9 +66,9 @@ const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, m
 
 #[test]
 fn completions_of_destroyed_queue_pairs_take_no_room_from_others() {
-    let mut bench = Bench::new(1024);
-    let attr = bench.attr();
-    let pd = bench.on(0, |dev| dev.alloc_pd());
+    let mut bed = TestBed::new(1024);
+    let attr = bed.attr();
+    let pd = bed.on(0, |dev| dev.alloc_pd());
     let failing = |dev: &mut Device<'_>| {
         let qp: QueuePair<Rc> = dev.create_qp_in_init(pd, attr, Access::empty()).unwrap();
         for wr_id in 0..CAPS.max_recv_wr.into() {
@@ -78,7 +78,7 @@ fn completions_of_destroyed_queue_pairs_take_no_room_from_others() {
         qp
     };
     for _ in 0..50 {
-        let (kept, last) = bench.on(0, |dev| {
+        let (kept, last) = bed.on(0, |dev| {
             let made = [failing(dev), failing(dev)];
             // The first one goes with its completions unread; the second one's must all have found room.
             dev.destroy_qp(made[0]).unwrap();
@@ -87,25 +87,25 @@ fn completions_of_destroyed_queue_pairs_take_no_room_from_others() {
             (made[1], last)
         });
         let mut completions = Vec::new();
-        let cq = bench.cq.cq;
-        assert_eq!(bench.engine.poll_cq(cq, &mut completions, 1000), 3 * CAPS.max_recv_wr as usize);
+        let cq = bed.cq.cq;
+        assert_eq!(bed.engine.poll_cq(cq, &mut completions, 1000), 3 * CAPS.max_recv_wr as usize);
         assert!(completions.iter().all(|wc| wc.status == WcStatus::WrFlushErr));
-        bench.cq.drained();
+        bed.cq.drained();
         for qp in [kept, last] {
-            bench.on(0, |dev| dev.destroy_qp(qp)).unwrap();
+            bed.on(0, |dev| dev.destroy_qp(qp)).unwrap();
         }
     }
-    bench.cq.drained();
-    assert_eq!(bench.cq.depth, 1, "all room was released");
+    bed.cq.drained();
+    assert_eq!(bed.cq.depth, 1, "all room was released");
 }
 
 #[test]
 fn errors_name_the_limit_of_the_completion_queue() {
-    let mut bench = Bench::new(64);
-    let attr = bench.attr();
+    let mut bed = TestBed::new(64);
+    let attr = bed.attr();
     let srq_attr = SrqInitAttr { max_wr: 32, ..SrqInitAttr::default() };
-    let pd = bench.on(0, |dev| dev.alloc_pd());
-    bench.on(0, |dev| {
+    let pd = bed.on(0, |dev| dev.alloc_pd());
+    bed.on(0, |dev| {
         let srq = dev.create_srq(pd, srq_attr).unwrap();
         // 1 + 32 are taken. With a shared receive queue, each takes its send queue and one receive.
         let shared = attr.with_srq(srq);
@@ -123,17 +123,17 @@ fn errors_name_the_limit_of_the_completion_queue() {
         dev.destroy_srq(srq).unwrap();
         assert!(dev.create_qp::<Uc>(pd, attr).is_err(), "their completions may still wait");
     });
-    bench.cq.drained();
-    assert_eq!(bench.cq.depth, 1);
-    assert!(bench.on(0, |dev| dev.create_qp::<Uc>(pd, attr)).is_ok());
+    bed.cq.drained();
+    assert_eq!(bed.cq.depth, 1);
+    assert!(bed.on(0, |dev| dev.create_qp::<Uc>(pd, attr)).is_ok());
 }
 
 #[test]
 fn refused_objects_leave_nothing_behind() {
-    let mut bench = Bench::new(64);
-    let attr = bench.attr();
-    let foreign = bench.engine.create_cq(64).unwrap();
-    bench.on(0, |dev| {
+    let mut bed = TestBed::new(64);
+    let attr = bed.attr();
+    let foreign = bed.engine.create_cq(64).unwrap();
+    bed.on(0, |dev| {
         let pd = dev.alloc_pd();
         let unknown = attr.with_srq(SharedReceiveQueue::from(SrqId(9)));
         assert_eq!(dev.create_qp_in_init::<Rc>(pd, unknown, Access::empty()), Err(QpError::UnknownSrq));
@@ -142,7 +142,7 @@ fn refused_objects_leave_nothing_behind() {
         assert_eq!(dev.engine().qp_count(), 0);
         dev.dealloc_pd(pd).unwrap();
     });
-    assert_eq!(bench.cq.depth, 1);
+    assert_eq!(bed.cq.depth, 1);
 }
 
 fn open(dev: &mut Device<'_>, qp: QueuePair<Ud>, port: u16) -> Result<(), QpError> {
@@ -151,9 +151,9 @@ fn open(dev: &mut Device<'_>, qp: QueuePair<Ud>, port: u16) -> Result<(), QpErro
 
 #[test]
 fn ports_that_do_not_exist_are_refused() {
-    let mut bench = Bench::new(64);
-    let attr = bench.attr();
-    bench.on(0, |dev| {
+    let mut bed = TestBed::new(64);
+    let attr = bed.attr();
+    bed.on(0, |dev| {
         let pd = dev.alloc_pd();
         let qp = dev.create_qp::<Ud>(pd, attr).unwrap();
         assert_eq!(open(dev, qp, 1), Err(QpError::Limit { name: "port_num", value: 1, limit: 0 }));
@@ -163,11 +163,11 @@ fn ports_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn control_hears_of_first_and_last_members() {
-    let mut bench = Bench::new(1024);
-    let attr = bench.attr();
+fn first_and_last_members_are_reported_to_control() {
+    let mut bed = TestBed::new(1024);
+    let attr = bed.attr();
     let groups = [[239, 0, 0, 1], [239, 0, 0, 2]].map(|ip| Gid::from(std::net::Ipv4Addr::from(ip)));
-    let made = bench.on(0, |dev| {
+    let made = bed.on(0, |dev| {
         let pd = dev.alloc_pd();
         let made: [QueuePair<Ud>; 2] = [(); 2].map(|()| dev.create_qp(pd, attr).unwrap());
         for qp in made {
@@ -180,27 +180,27 @@ fn control_hears_of_first_and_last_members() {
         assert_eq!(dev.detach_mcast(made[0], groups[0]), Err(MulticastError::NotAttached));
         made
     });
-    assert_eq!(bench.groups_told(), [(groups[0], true), (groups[1], true)]);
-    bench.on(0, |dev| dev.destroy_qp(made[1])).unwrap();
-    let left: HashSet<(Gid, bool)> = bench.groups_told().into_iter().collect();
+    assert_eq!(bed.groups_reported(), [(groups[0], true), (groups[1], true)]);
+    bed.on(0, |dev| dev.destroy_qp(made[1])).unwrap();
+    let left: HashSet<(Gid, bool)> = bed.groups_reported().into_iter().collect();
     assert_eq!(left, HashSet::from(groups.map(|group| (group, false))));
 }
 
 #[test]
 fn objects_find_their_service() {
-    let mut bench = Bench::new(1024);
-    let attr = bench.attr();
-    let (srq, qp) = bench.on(5, |dev| {
+    let mut bed = TestBed::new(1024);
+    let attr = bed.attr();
+    let (srq, qp) = bed.on(5, |dev| {
         let pd = dev.alloc_pd();
         let srq = dev.create_srq(pd, SrqInitAttr { max_wr: 1, ..SrqInitAttr::default() }).unwrap();
         (srq, dev.create_qp::<Uc>(pd, attr).unwrap())
     });
-    let owners = |bench: &Bench| (bench.objects.owner_of_srq(srq.id()), bench.objects.owner_of_qp(qp.qpn()));
-    assert_eq!(owners(&bench), (Some(5), Some(5)));
-    bench.on(0, |dev| {
+    let owners = |bed: &TestBed| (bed.objects.owner_of_srq(srq.id()), bed.objects.owner_of_qp(qp.qpn()));
+    assert_eq!(owners(&bed), (Some(5), Some(5)));
+    bed.on(0, |dev| {
         dev.destroy_qp(qp).unwrap();
         assert_eq!(dev.destroy_qp(qp), Err(QpError::Unknown(qp.qpn())));
         dev.destroy_srq(srq).unwrap();
     });
-    assert_eq!(owners(&bench), (None, None));
+    assert_eq!(owners(&bed), (None, None));
 }
