@@ -6,7 +6,7 @@ use rxe::{CliError, cli_error};
 use rxe_dpdk::runtime::StopHandle;
 use rxe_dpdk::service::{Connect, EndReason};
 use rxe_proto::cm::ConnectFailure;
-use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{QueuePair, Rc, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 
@@ -57,7 +57,7 @@ pub fn broken(why: impl std::fmt::Display) -> CliError {
 }
 
 /// A connection from `qp` to the peer.
-pub fn connect(plan: &Plan, qp: Qpn, private_data: &[u8]) -> Connect {
+pub fn connect(plan: &Plan, qp: QueuePair<Rc>, private_data: &[u8]) -> Connect {
     Connect {
         initiator_depth: plan.reads,
         path_mtu: plan.path_mtu,
