@@ -24,13 +24,13 @@ const REGION_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL);
 
-/// What one setting has named, in the table of shared keys.
+/// The regions of one setting, in the table of shared keys.
 pub(super) struct SharedRegions {
     settings: RegionSettings,
     mrs: Vec<MemoryRegion>,
 }
 
-/// Makes the regions that `settings` name, with keys that follow from `seed`.
+/// Allocates and registers the regions of `settings`. Their keys derive from `seed`.
 pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Result<Vec<SharedRegions>, RuntimeError> {
     if let Some((_, name)) = RegionNames::given_twice(settings.iter().map(RegionSettings::names)) {
         return Err(RuntimeError::Region { name, problem: "the name is given twice".to_owned() });
@@ -75,12 +75,12 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
     settings.iter().map(&mut make).collect()
 }
 
-/// From one numbered region to the next.
+/// Distance between numbered regions, in bytes.
 fn stride(size: usize) -> Option<usize> {
     size.checked_next_multiple_of(LINE)
 }
 
-/// Makes `regions` known to a worker's engine.
+/// Adopts `regions` into a worker's engine, under the same keys.
 pub(super) fn adopt(engine: &mut Engine, regions: &[SharedRegions]) -> Result<Vec<NamedRegion>, RuntimeError> {
     let pd = engine.keys_mut().alloc_pd();
     let adopt = |SharedRegions { settings, mrs }: &SharedRegions| {
@@ -138,16 +138,16 @@ fn find<'a>(regions: &'a [SharedRegions], name: &str) -> Option<&'a Memory> {
     regions.iter().find_map(|shared| Some(shared.mrs.get(number(shared)?)?.memory()))
 }
 
-/// The files of the regions made so far, by device and inode: the name of the region.
+/// Region names, by device and inode of their files.
 #[derive(Default)]
 pub(super) struct Files(HashMap<(u64, u64), String>);
 
 impl Files {
-    /// Says what is worth knowing of the file of a region.
+    /// Checks the file of a region, and logs whether it was extended and which other users may write it.
     ///
     /// # Errors
     ///
-    /// Why the region cannot have it, in words.
+    /// Why the region cannot use the file.
     pub(super) fn check(&mut self, region: &str, file: &FileMemory) -> Result<(), String> {
         let path = file.path().display();
         if let Some(first) = self.0.insert(file.id(), region.to_owned()) {
@@ -159,8 +159,8 @@ impl Files {
         if let Some(others) = file.written_by_others() {
             tracing::warn!(
                 region,
-                "the file {path} may be changed by {others}: who cuts it short takes the region from its clients; \
-                 leave it to one user (chown, chmod 600)"
+                "the file {path} may be changed by {others}: a process that truncates it takes the region from its \
+                 clients; leave it to one user (chown, chmod 600)"
             );
         }
         Ok(())
