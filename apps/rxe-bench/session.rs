@@ -151,7 +151,7 @@ mod tests {
     use crate::plan::tests::plan;
 
     #[test]
-    fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
+    fn a_path_mtu_above_that_of_the_port_is_refused() {
         let asked = |mtu| Plan { path_mtu: mtu, ..plan() };
         let chosen = |asked: &Plan| path_mtu(asked, PathMtu::Mtu2048).ok();
         assert_eq!(chosen(&asked(None)), Some(PathMtu::Mtu2048));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_connection_is_told_in_words() {
+    fn the_error_names_why_a_connection_was_closed() {
         let said = |reason| why_not(&plan(), reason, None).to_string();
         assert_eq!(
             said(EndReason::Disconnected(DisconnectReason::Peer)),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_said_in_the_peer_s_words() {
+    fn the_error_of_a_rejection_carries_the_peers_text() {
         let mut rej = Rej::default();
         assert_eq!(words_of(&rej), None);
         rej.private_data[..15].copy_from_slice(b"unknown region!");
