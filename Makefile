@@ -52,8 +52,9 @@ test:
 nightly:
 	@RXE_NIGHTLY=1 tests/run test
 
-# Measures, on two CPUs or more with nothing else to do, and writes docs/performance.md, its plots and the table of ports;
-# SECTIONS (rows, sizes, latency, ...) measures some of it and writes copies below target/bench.
+# Measures, on two CPUs or more without other load, and writes docs/performance.md, its plots, the table of ports and the
+# summary in README.md;
+# SECTIONS (rows, sizes, latency, ...) measures some sections and writes copies below target/bench.
 bench:
 	@tests/run bench $(SECTIONS)
 

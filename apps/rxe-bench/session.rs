@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rxe::{CliError, cli_error};
+use rxe_dpdk::runtime::StopHandle;
 use rxe_dpdk::service::{Connect, EndReason};
-use rxe_dpdk::worker::StopHandle;
 use rxe_proto::cm::ConnectFailure;
 use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
@@ -174,7 +174,7 @@ mod tests {
         );
         assert_eq!(
             said(EndReason::Stopping),
-            "the connection to 10.0.0.1:4792 is over: it was never asked for: the adapter stops"
+            "the connection to 10.0.0.1:4792 is over: no request was sent: the adapter stops"
         );
         assert_eq!(
             said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),

@@ -1,4 +1,4 @@
-//! The command line: what goes to EAL, what is ours, and what to say when it cannot be understood.
+//! The command line: EAL's arguments and the options of the target.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use crate::config::{
     Pcp, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 
-/// The command line, for manual page and completions.
+/// The definition of the command line, for manual pages and completions.
 pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// What the command line asks for.
+/// The action that the command line selects.
 #[derive(Debug)]
 pub enum Command {
-    /// Say whether this configuration file is right.
+    /// Check this configuration file.
     Check(PathBuf, Box<Settings>),
-    /// Serve.
+    /// Run the target.
     Serve(Box<Settings>),
-    /// Write the manual page and shell completions into this folder.
+    /// Write the manual page and shell completions to this folder.
     Generate(PathBuf),
 }
 
@@ -33,29 +33,30 @@ const USAGE: &str = "rxe-target [EAL OPTIONS] -- --address IP/PREFIX [OPTIONS]
        rxe-target --check-config FILE";
 
 const AFTER_HELP: &str = "\
-What stands before the first `--` goes to DPDK's EAL; it may come from `[eal] args` of the configuration file instead, \
-and then the `--` may be left out too. Where it chooses no CPUs the target takes one; `-l 0-3` gives it four. Options of a port take `portN:` in front of the value (port1:10.0.0.1/24) where \
-there are several ports; without it they are for port 0. An option replaces what the configuration file says for it.
+The arguments before the first `--` are those of DPDK's EAL. They may also be in `[eal] args` of the configuration file; \
+then the `--` is not needed. Without `-l` the target uses one CPU; `-l 0-3` gives it four. With several ports, put `portN:` \
+in front of the value of a port's option (port1:10.0.0.1/24); without it the option is for port 0. An option replaces the \
+setting of the configuration file.
 
   rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping
 
-Standard output gets one line that starts with `ready ` once clients can connect, the text of watched regions, and \
-counters at the end; everything else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 when the target \
-broke down, 2 when it cannot start.";
+Standard output gets a line that starts with `ready ` once clients can connect, the text of watched regions, and counters \
+at the end; everything else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 if the target fails after the \
+start, 2 if it cannot start.";
 
 /// A RoCEv2 target in userspace on DPDK: RDMA clients connect to it as to any RoCE adapter.
 #[derive(Parser, Debug)]
 #[command(name = "rxe-target", version = rxe::VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Args {
-    /// Read this configuration file; options given here replace what it says
+    /// Read this configuration file; options of the command line replace its settings
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
 
-    /// Say whether a configuration file is right, and exit
+    /// Check a configuration file, and exit
     #[arg(long, value_name = "FILE", help_heading = "Configuration", conflicts_with = "config")]
     check_config: Option<PathBuf>,
 
-    /// Write the manual page and shell completions into a folder, and exit
+    /// Write the manual page and shell completions to a folder, and exit
     #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["config", "check_config"])]
     generate: Option<PathBuf>,
 
@@ -67,34 +68,34 @@ struct Args {
     #[arg(long, value_name = "[portN:]IP", help_heading = "Network")]
     gateway: Vec<OnPort<Gateway>>,
 
-    /// A network behind another router; may repeat
+    /// Route to a network behind another router; may repeat
     #[arg(long, value_name = "[portN:]NETWORK/PREFIX=ROUTER", help_heading = "Network")]
     route: Vec<OnPort<RouteSpec>>,
 
-    /// VLAN that the port lives in: 1 to 4094
+    /// VLAN of the port: 1 to 4094
     #[arg(long, value_name = "[portN:]ID", help_heading = "Network")]
     vlan: Vec<OnPort<Vlan>>,
 
-    /// IP MTU: 1280 to 9216 [default: 4200, or what the device carries]; decides the path MTU, for which 4200 allows
-    /// 4096 and 1500 allows 1024
+    /// IP MTU: 1280 to 9216. It limits the path MTU: 4200 allows 4096, 1500 allows 1024 [default: 4200, or the largest that
+    /// the device supports]
     #[arg(long, value_name = "[portN:]BYTES", help_heading = "Network")]
     mtu: Vec<OnPort<Mtu>>,
 
-    /// DSCP and ECN bits of what the target sends: 0 to 255, or `mirror` for those of the peer [default: mirror]
+    /// DSCP and ECN bits of transmitted packets: 0 to 255, or `mirror` for the peer's [default: mirror]
     #[arg(long, value_name = "N|mirror", help_heading = "Network")]
     traffic_class: Option<TrafficClass>,
 
-    /// VLAN priority of what the target sends: 0 to 7 [default: 0]
+    /// VLAN priority of transmitted frames: 0 to 7 [default: 0]
     #[arg(long, value_name = "N", help_heading = "Network")]
     pcp: Option<Pcp>,
 
-    /// Run this service; may repeat; without it all of them run
+    /// Run this service; may repeat [default: all services]
     #[arg(long, value_name = "NAME", help_heading = "Services")]
     service: Vec<String>,
 
-    /// Export a memory region, SIZE in bytes or with K, M, G; with COUNT, that many: NAME0, NAME1 and so on; watch prints
-    /// its text whenever its first byte changes, until that is a 'q'; other local processes may map PATH; may repeat
-    /// [default: default=1M]
+    /// Export a memory region of SIZE bytes, or with K, M or G; may repeat. COUNT exports numbered regions: NAME0, NAME1 and
+    /// so on. `watch` prints the region's text whenever its first byte changes, until that is a 'q'. `file` places the region
+    /// in a file that other local processes may map [default: default=1M]
     #[arg(long, value_name = "NAME=SIZE[*COUNT][,watch][,file=PATH]", help_heading = "Services")]
     region: Vec<RegionSpec>,
 
@@ -102,38 +103,38 @@ struct Args {
     #[arg(long, value_name = "PORT", help_heading = "Services")]
     region_port: Option<ServicePort>,
 
-    /// What idle lcores do: `spin` has the lowest latency, `pause` is kinder to a hyperthread sibling, `sleep` frees
-    /// the core for MICROSECONDS (50) at a time [default: pause]
+    /// Idle policy of the lcores: `spin` has the lowest latency, `pause` leaves more to a hyperthread sibling, `sleep` frees
+    /// the CPU for MICROSECONDS (50) at a time [default: pause]
     #[arg(long, value_name = "spin|pause|sleep[:MICROSECONDS]", help_heading = "Running")]
     idle: Option<Idle>,
 
-    /// Drop, repeat, reorder, damage and delay frames on purpose, to see how both ends take it. KEY is drop, duplicate,
-    /// reorder or corrupt (how often, 0 to 1), delay or jitter (a time, as 500us) or delayed (how many frames they are
-    /// for, 0 to 1), each with rx. or tx. in front; or seed; or frames, which is `roce` or `all`. The file's [[fault.rule]]
-    /// and rxe-ctl fault can do more [default: no faults, seed=0, frames=roce]
+    /// Inject faults, to test how both ends handle them. KEY is drop, duplicate, reorder or corrupt (a probability, 0 to 1),
+    /// delay or jitter (a time, for example 500us) or delayed (the probability of these two), each with rx. or tx. in front;
+    /// or seed; or frames, which is `roce` or `all`. For more kinds of faults see [[fault.rule]] of the configuration file
+    /// and rxe-ctl fault [default: no faults, seed=0, frames=roce]
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]...", help_heading = "Running")]
     fault: Option<FaultSpec>,
 
-    /// Write all frames to and from the target to this pcapng file, with what came of each; `[capture]` of the
-    /// configuration file chooses some, and `rxe-ctl capture` does so while the target runs [default: none]
+    /// Capture all frames and their outcome in this pcapng file; for filters see `[capture]` of the configuration file and
+    /// `rxe-ctl capture` [default: none]
     #[arg(long, value_name = "FILE", help_heading = "Running")]
     capture: Option<CaptureFile>,
 
-    /// The least important messages to log: error, warn, info, debug or trace [default: info]
+    /// Minimum severity of the log: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", help_heading = "Running")]
     log: Option<LogLevel>,
 
-    /// How messages are written: `text`, or `json` for one object per line [default: text]
+    /// Format of the log: `text`, or `json` for one object per line [default: text]
     #[arg(long, value_name = "FORMAT", help_heading = "Running")]
     log_format: Option<LogFormat>,
 
-    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; the address is one of this machine, not the target's own
-    /// [default: none]
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; the address is one of the machine's kernel interfaces, not
+    /// the target's [default: none]
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Running")]
     metrics: Option<MetricsAddress>,
 }
 
-/// Understands the command line (without the program's name) and reads the configuration file it names.
+/// Parses the command line, without the program's name, and reads the configuration file.
 pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
     let (eal_args, ours) = match CommandLine::split(argv)? {
         CommandLine { before, behind: Some(ours) } => (before, ours),
@@ -167,8 +168,8 @@ fn is_ours(arg: &str) -> bool {
     name == "help" || name == "version" || Args::command().get_arguments().any(|a| a.get_long() == Some(name))
 }
 
-/// A command line without `--`: right when nothing on it is for EAL and EAL's part comes from elsewhere or is not
-/// needed.
+/// Checks a command line without `--`: it must have no arguments for EAL, and EAL's arguments must come from the file or
+/// not be needed.
 fn without_separator(argv: Vec<String>) -> Result<Vec<String>, CliError> {
     let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
     let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
@@ -176,9 +177,9 @@ fn without_separator(argv: Vec<String>) -> Result<Vec<String>, CliError> {
         return Ok(argv);
     }
     if argv.is_empty() {
-        return cli_error!("nothing to do: give the target a port and an address, or see rxe-target --help");
+        return cli_error!("the command line is empty: give the target a port and an address (see rxe-target --help)");
     }
-    // Where it was probably meant to be.
+    // Suggests the most likely place.
     let at = argv.iter().position(|arg| is_ours(arg)).unwrap_or(argv.len());
     let mut words: Vec<String> = argv.iter().map(|arg| quote(arg)).collect();
     words.insert(at, "--".to_owned());
@@ -186,12 +187,12 @@ fn without_separator(argv: Vec<String>) -> Result<Vec<String>, CliError> {
         words.push("--address IP/PREFIX".to_owned());
     }
     cli_error!(
-        "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target {}",
+        "there is no `--` on the command line: put it between EAL's arguments and the options of the target, try: rxe-target {}",
         words.join(" ")
     )
 }
 
-/// `arg` as a shell takes it.
+/// `arg`, quoted for a shell.
 fn quote(arg: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_=,.:/@+%[]".contains(c);
     if !arg.is_empty() && arg.chars().all(plain) { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
@@ -240,7 +241,7 @@ impl Args {
     }
 }
 
-/// Sets what a port can have only one of.
+/// Sets a value that a port can have only once.
 fn once<T>(slot: &mut Option<Sourced<T>>, flag: &'static str, port: u16, value: T) -> Result<(), CliError> {
     if slot.replace(sourced(flag, value)).is_some() {
         return cli_error!("{flag} is given twice for port {port}: keep one of them, or name the port as port1:VALUE");
@@ -324,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_separator_is_shown_where_it_belongs() {
-        const START: &str = "there is no `--` on the command line: it separates the options of DPDK's EAL from the target's, try: rxe-target ";
+        const START: &str = "there is no `--` on the command line: put it between EAL's arguments and the options of the target, try: rxe-target ";
         for (line, rest) in [
             ("-l 0 --address 10.0.0.1/24", "-l 0 -- --address 10.0.0.1/24"),
             ("--address=10.0.0.1/24", "-- --address=10.0.0.1/24"),
@@ -333,7 +334,10 @@ mod tests {
         ] {
             assert_eq!(wrong(line), format!("{START}{rest}"));
         }
-        assert_eq!(wrong(""), "nothing to do: give the target a port and an address, or see rxe-target --help");
+        assert_eq!(
+            wrong(""),
+            "the command line is empty: give the target a port and an address (see rxe-target --help)"
+        );
         assert_eq!(quote("a b"), "'a b'");
     }
 

@@ -1,5 +1,5 @@
-//! The log: on standard error, in lines for people or in JSON, from a level on that can be changed while the target runs.
-//! Lcores log too, so a thread of its own writes it ([`output`]).
+//! The log on standard error, as text or JSON, with a level that can be changed while the target runs. Lcores log too, so a
+//! separate thread writes it ([`output`]).
 
 use std::io::{self, IsTerminal};
 
@@ -11,18 +11,18 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::LogFormat;
 
-/// Changes what is logged.
+/// Changes the log level.
 #[derive(Clone, Debug)]
 pub struct LogControl(reload::Handle<LevelFilter, Registry>);
 
 impl LogControl {
-    /// Logs from `level` on from now on. False when the log is gone.
+    /// Sets the level. False if the log has been closed.
     pub fn set(&self, level: LevelFilter) -> bool {
         self.0.reload(level).is_ok()
     }
 }
 
-/// Starts the log. To be called before EAL is started.
+/// Starts the log. Call it before EAL is started.
 pub fn start(level: LevelFilter, format: LogFormat) -> LogControl {
     output::start();
     output::print_panics();
@@ -33,7 +33,7 @@ pub fn start(level: LevelFilter, format: LogFormat) -> LogControl {
         }
         LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(output::stderr).boxed(),
     };
-    // It fails only where a logger is set already, which then gets the messages.
+    // This fails only if a logger is set already; then that one receives the messages.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     LogControl(control)
 }

@@ -1,20 +1,21 @@
-//! From a configuration to a running target and its end.
+//! Runs the target: start, service, end.
 
 use rxe::CliError;
 use rxe::signals::Signals;
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::output;
-use rxe_dpdk::worker::{IdlePolicy, Marking, PortSettings, RegionSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::worker::{IdlePolicy, TrafficClassConfig};
 
 use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management, RuntimeFolder};
 use crate::{log, services};
 
-/// Serves until a signal comes. Standard output gets the ready line and, at the end, the counters.
+/// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output.
 pub fn serve(config: Config) -> Result<(), CliError> {
     let log = log::start(config.log, config.log_format);
     if let Some(faults) = fault_text(&config.faults) {
-        tracing::warn!("faults are made on purpose: {faults}");
+        tracing::warn!("fault injection is on: {faults}");
     }
     let (factories, book) = services::factories(&config)?;
     let signals = Signals::install()?;
@@ -34,9 +35,9 @@ pub fn serve(config: Config) -> Result<(), CliError> {
     let clients = management.stats();
     let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients }, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
-    // For systemd, where it has started us (Type=notify).
+    // For systemd (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::warn!("the service manager cannot be told that the target is ready: {error}");
+        tracing::warn!("systemd could not be notified that the target is ready: {error}");
     }
     let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
     output::stdout().enqueue(format!("{summary}{book}").as_bytes());
@@ -70,7 +71,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         max_pending_per_peer: config.limits.pending_per_address as usize,
         engine: config.engine.clone(),
         faults: config.faults.clone(),
-        marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },
+        traffic_class: TrafficClassConfig { value: config.traffic_class, pcp: config.pcp },
         ..RuntimeConfig::default()
     }
 }

@@ -3,12 +3,13 @@
 
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::host::Cidr;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::rxe_proto::cm::ConnectRequest;
 use rxe_dpdk::rxe_proto::verbs::{
     Access, MemoryRegion, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
 };
 use rxe_dpdk::service::{Accept, Context, Decision, Listen, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::{PortSettings, QpCaps, Runtime, RuntimeConfig};
+use rxe_dpdk::worker::QpCaps;
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 

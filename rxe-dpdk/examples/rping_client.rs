@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::host::Cidr;
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 use rxe_dpdk::rxe_proto::Instant;
 use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectFailure, DisconnectReason};
 use rxe_dpdk::rxe_proto::verbs::{
@@ -19,7 +20,7 @@ use rxe_dpdk::rxe_proto::verbs::{
 };
 use rxe_dpdk::rxe_proto::wire::cm::RejReason;
 use rxe_dpdk::service::{Connect, Context, EndReason, Listen, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::{IdlePolicy, PortSettings, QpCaps, Runtime, RuntimeConfig, StopHandle};
+use rxe_dpdk::worker::{IdlePolicy, QpCaps};
 
 const USAGE: &str = "usage: rping_client [EAL options] -- --address IP/PREFIX... [--port N] [--count N] [--size N] \
                      [--wait SECONDS] [--mtu N] PEER...";

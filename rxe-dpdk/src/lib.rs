@@ -1,19 +1,22 @@
 //! A RoCEv2 adapter on DPDK ports.
 //!
-//! [`rxe_proto`], re-exported here, is the protocol and does no IO. This crate is what stands around it:
+//! [`rxe_proto`], re-exported here, is the protocol and does no IO. This crate hosts it and its services on DPDK:
 //!
 //! * [`eal`]: DPDK made safe, and the only module that calls it.
 //! * [`host`]: what every IP host must answer on a port.
-//! * [`worker`]: the run-to-completion loop, the control side and the hand-off between lcores; [`worker::Runtime`] is
-//!   where a program starts.
-//! * [`output`]: standard output and error, which no lcore may wait for.
+//! * [`worker`]: the run-to-completion loop, the control side and the hand-off between lcores.
 //! * [`service`]: what runs on top, behind the [`service::Service`] trait.
-//! * [`telemetry`]: sums what all of them count.
+//! * [`counters`]: sums what all of them count.
+//! * [`manage`]: inspection, captures and fault rules of a running adapter.
+//! * [`runtime`]: builds and runs an adapter; a program starts with [`runtime::Runtime`].
+//! * [`output`]: standard output and error, which no lcore may wait for.
 
+pub mod counters;
 pub mod eal;
 pub mod host;
+pub mod manage;
 pub mod output;
-pub mod telemetry;
+pub mod runtime;
 pub mod worker;
 
 pub use rxe_proto;

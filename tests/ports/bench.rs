@@ -176,7 +176,7 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
 /// Wrong arguments are refused with one sentence and exit code 2.
 fn mistakes(socket: &str) {
     for (words, sentence) in [
-        ("write-bw --address 10.77.0.2/24", "the target's address is missing"),
+        ("write-bw --address 10.77.0.2/24", "--peer is missing: give the address of the target as --peer IP"),
         (
             "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region none",
             "refuses: unknown region 'none'; known: demo, many0 to many999",

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rxe_testkit::child::this_test;
 use rxe_testkit::process::Program;
 
 const MARKER: &str = "<!-- test:quick-start-veth -->";
@@ -101,12 +102,7 @@ fn the_quick_start_without_rdma_rxe_runs_as_written() {
         eprintln!("SKIPPED: {why}");
         return;
     }
-    let status = Command::new("unshare")
-        .args(["--net", "--mount", "--propagation", "private"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "quick_start::the_quick_start_without_rdma_rxe_runs_as_written", "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .unwrap();
+    // Network and mounts.
+    let status = this_test(Some(["unshare", "-nm"])).env(INSIDE, "1").status().unwrap();
     assert!(status.success(), "the copy in the namespaces: {status}");
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::sourced::Sourced;
 use super::values::Text;
 
-/// What `--capture` names: a file, whose place is from now on the same wherever the target is.
+/// File of `--capture`, as an absolute path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CaptureFile(pub PathBuf);
 
@@ -21,7 +21,7 @@ impl FromStr for CaptureFile {
     fn from_str(text: &str) -> Result<CaptureFile, CliError> {
         match std::path::absolute(text) {
             Ok(path) => Ok(CaptureFile(path)),
-            Err(error) => cli_error!("'{text}' is no file ({error}): name one to write to, as /tmp/rxe.pcapng"),
+            Err(error) => cli_error!("'{text}' cannot be a file ({error}): name a file to write, as /tmp/rxe.pcapng"),
         }
     }
 }
@@ -56,11 +56,11 @@ impl FromStr for Peer {
     }
 }
 
-/// What the file says of the capture.
+/// The section as the file has it.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureSection {
-    /// Without it there is none, unless `--capture` names one.
+    /// Required, unless `--capture` gives the file.
     file: Option<PathBuf>,
     peers: Option<Vec<Text<Peer>>>,
     snaplen: Option<Text<Number>>,
@@ -80,7 +80,7 @@ impl CaptureSection {
     }
 }
 
-/// The capture that the section and `--capture` ask for, if they do. The option replaces the section's file.
+/// The capture of the section and `--capture`, if there is one. The option replaces the section's file.
 pub fn resolve(
     section: Option<Sourced<CaptureSection>>,
     flag: Option<Sourced<CaptureFile>>,

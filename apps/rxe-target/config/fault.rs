@@ -1,5 +1,5 @@
-//! Fault injection: section `[fault]` of the configuration file and the option `--fault`, which say the same in two
-//! spellings, and come to rules of which [`rule`](super::fault_rule) has the general form.
+//! Fault injection: section `[fault]` of the configuration file and the option `--fault`, two spellings of the same rules.
+//! [`fault_rule`](super::fault_rule) has the general form of a rule.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::fault_rule::RuleSpec;
 use super::fault_values::{Frames, Seed, Share, Span};
 use super::values::Text;
 
-/// One direction, as it was given.
+/// Probabilities and delays of one direction.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rates {
@@ -25,7 +25,7 @@ pub(super) struct Rates {
     delayed: Option<Text<Share>>,
 }
 
-/// What the section or the option says.
+/// The section or the option.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSpec {
@@ -40,15 +40,13 @@ pub struct FaultSpec {
 }
 
 impl Rates {
-    /// Its rules. Those that never hit are left out.
+    /// The rules, without those that never hit.
     fn resolve(&self, direction: Direction, scope: FaultScope, seed: u64) -> Result<Vec<FaultRule>, CliError> {
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
         let (delay, jitter) = (span(&self.delay), span(&self.jitter));
         let delays = delay + jitter > Duration::ZERO;
         if self.delayed.is_some() && !delays {
-            return cli_error!(
-                "'delayed' of {direction} says how many frames are late, but not by how much: add 'delay' or 'jitter'"
-            );
+            return cli_error!("'delayed' of {direction} needs a time: add 'delay' or 'jitter'");
         }
         let rate = |given: &Option<Text<Share>>, default| given.as_ref().map_or(default, |text| text.0.0);
         let never = Probability::NEVER;
@@ -76,7 +74,7 @@ impl Rates {
 }
 
 impl FaultSpec {
-    /// The rules, with the defaults filled in; none when nothing would ever happen.
+    /// The rules with the defaults filled in, without those that never hit.
     pub fn resolve(&self) -> Result<Vec<FaultRule>, CliError> {
         let seed = self.seed.as_ref().map_or(0, |text| text.0.0);
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
@@ -125,7 +123,7 @@ impl FaultSpec {
 
 fn unknown(key: &str) -> Result<(), CliError> {
     cli_error!(
-        "'{key}' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or \
+        "'{key}' is not a fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or \
          tx. in front, besides seed and frames"
     )
 }
@@ -172,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_sentences() {
+    fn errors_name_the_value() {
         for (text, sentence) in [
             ("rx.drop", "'rx.drop' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7"),
             ("", "'' is not KEY=VALUE: write it as rx.drop=0.01,tx.delay=2ms,seed=7"),
@@ -187,12 +185,9 @@ mod tests {
             ("frames=arp", "'arp' is not a kind of frames: it is 'roce' or 'all'"),
             (
                 "drop=0.1",
-                "'drop' is no fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or tx. in front, besides seed and frames",
+                "'drop' is not a fault: they are drop, duplicate, reorder, corrupt, delay, jitter and delayed, each with rx. or tx. in front, besides seed and frames",
             ),
-            (
-                "rx.delayed=0.1",
-                "'delayed' of rx says how many frames are late, but not by how much: add 'delay' or 'jitter'",
-            ),
+            ("rx.delayed=0.1", "'delayed' of rx needs a time: add 'delay' or 'jitter'"),
         ] {
             assert_eq!(read(text), Err(sentence.to_owned()));
         }
@@ -200,7 +195,7 @@ mod tests {
             assert!(read(text).is_err_and(|sentence| sentence.contains("is not a probability")), "{text}");
         }
         for text in ["tx.x=1", "zx.drop=1", "rx=1", "rx..drop=1"] {
-            assert!(read(text).is_err_and(|sentence| sentence.contains("is no fault")), "{text}");
+            assert!(read(text).is_err_and(|sentence| sentence.contains("is not a fault")), "{text}");
         }
         assert!(read("tx.delay=99999999999999999999s").is_err_and(|sentence| sentence.contains("is not a time")));
     }

@@ -1,4 +1,4 @@
-//! One rule for faults: a `[[fault.rule]]` of the configuration file, or what `rxe-ctl fault add` asks for.
+//! Fault rules: `[[fault.rule]]` of the configuration file, and `rxe-ctl fault add`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -13,10 +13,10 @@ use serde::Deserialize;
 use super::fault_values::{Frames, Seed, Share, Span};
 use super::values::Text;
 
-/// The RNR timer of a rule that names none: 0.64 ms.
+/// Default RNR timer: 0.64 ms.
 const DEFAULT_TIMER: u8 = 12;
 
-/// What happens.
+/// The fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Action {
     Drop,
@@ -48,7 +48,7 @@ impl FromStr for Action {
             "rnr" => Action::Rnr,
             _ => {
                 return cli_error!(
-                    "'{text}' is no fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, \
+                    "'{text}' is not a fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, \
                      corrupt-icrc, ecn, nak and rnr"
                 );
             }
@@ -56,7 +56,7 @@ impl FromStr for Action {
     }
 }
 
-/// From the wire or to it.
+/// Direction of the frames.
 #[derive(Clone, Copy, Debug)]
 struct DirectionKey(Direction);
 
@@ -67,7 +67,7 @@ impl FromStr for DirectionKey {
         match text {
             "rx" => Ok(DirectionKey(Direction::Rx)),
             "tx" => Ok(DirectionKey(Direction::Tx)),
-            _ => cli_error!("'{text}' is no direction: it is 'rx' (from the wire) or 'tx' (to it)"),
+            _ => cli_error!("'{text}' is not a direction: it is 'rx' (from the wire) or 'tx' (to the wire)"),
         }
     }
 }
@@ -121,12 +121,12 @@ impl FromStr for Psns {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (number_of_24_bits(first), number_of_24_bits(last)) {
             (Some(first), Some(last)) => Ok(Psns(PsnRange { first: Psn::new(first), last: Psn::new(last) })),
-            _ => cli_error!("'{text}' is no range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
+            _ => cli_error!("'{text}' is not a range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
         }
     }
 }
 
-/// How many times.
+/// Maximum number of hits.
 #[derive(Clone, Copy, Debug)]
 struct Count(u64);
 
@@ -141,7 +141,7 @@ impl FromStr for Count {
     }
 }
 
-/// What a NAK says.
+/// NAK code.
 #[derive(Clone, Copy, Debug)]
 struct NakText(RequestRefusal);
 
@@ -170,7 +170,7 @@ struct Timer(u8);
 impl FromStr for Timer {
     type Err = CliError;
 
-    /// A code, or a time: then the shortest timer that is not shorter.
+    /// A code, or a time, which is rounded up to the next timer.
     fn from_str(text: &str) -> Result<Timer, CliError> {
         let code = match (text.parse(), text.parse::<Span>()) {
             (Ok(code), _) => Some(code).filter(|code| *code < 32),
@@ -180,13 +180,15 @@ impl FromStr for Timer {
         match code {
             Some(code) => Ok(Timer(code)),
             None => {
-                cli_error!("'{text}' is no RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms")
+                cli_error!(
+                    "'{text}' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms"
+                )
             }
         }
     }
 }
 
-/// What the table says.
+/// A rule as the file has it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
@@ -206,7 +208,7 @@ pub struct RuleSpec {
 }
 
 impl RuleSpec {
-    /// The rule, with the defaults filled in; `seed` is that of a rule without one.
+    /// The rule with the defaults filled in; `seed` is the default seed.
     pub fn resolve(&self, seed: u64) -> Result<FaultRule, CliError> {
         let action = self.action()?;
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
@@ -266,7 +268,7 @@ impl RuleSpec {
             Action::Delay => {
                 let (delay, jitter) = (span(&self.delay), span(&self.jitter));
                 if delay + jitter == Duration::ZERO {
-                    return cli_error!("the action 'delay' needs to know by how much: add 'delay' or 'jitter', as 2ms");
+                    return cli_error!("the action 'delay' needs a time: add 'delay' or 'jitter', as 2ms");
                 }
                 FaultAction::Delay { delay, jitter }
             }
@@ -287,7 +289,7 @@ impl RuleSpec {
     }
 }
 
-/// The rule that somebody asks for while the target runs, by the same keys.
+/// The rule of a request to the running target, by the same keys.
 pub fn fault_rule(keys: &BTreeMap<String, String>) -> Result<FaultRule, CliError> {
     let text = keys.iter().map(|(key, value)| (key.clone(), serde_json::Value::from(value.as_str()))).collect();
     match serde_json::from_value::<RuleSpec>(serde_json::Value::Object(text)) {
@@ -342,15 +344,15 @@ mod tests {
         for (text, sentence) in [
             (
                 "action=lose",
-                "'lose' is no fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, corrupt-icrc, ecn, nak and rnr",
+                "'lose' is not a fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, corrupt-icrc, ecn, nak and rnr",
             ),
-            ("action=drop direction=up", "'up' is no direction: it is 'rx' (from the wire) or 'tx' (to it)"),
+            ("action=drop direction=up", "'up' is not a direction: it is 'rx' (from the wire) or 'tx' (to the wire)"),
             (
                 "action=drop opcode=SEND_SOME",
                 "'SEND_SOME' is no opcode: write it as RC SEND_ONLY, SEND_ONLY or READ_RESPONSE",
             ),
             ("action=drop qpn=0x1000000", "'0x1000000' is not a queue pair number: it goes from 0 to 0xffffff"),
-            ("action=drop psn=3-", "'3-' is no range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
+            ("action=drop psn=3-", "'3-' is not a range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
             ("action=drop count=0", "'0' is not a count: it is a whole number from 1"),
             ("action=drop probability=0", "a fault with the probability 0 never happens: leave it out"),
             ("action=drop delay=1ms", "'delay' belongs to the action 'delay': leave it out"),
@@ -358,13 +360,13 @@ mod tests {
             ("action=rnr code=remote-access", "'code' belongs to the action 'nak': leave it out"),
             (
                 "action=rnr timer=32",
-                "'32' is no RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
+                "'32' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
             ),
             (
                 "action=rnr timer=700ms",
-                "'700ms' is no RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
+                "'700ms' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms",
             ),
-            ("action=delay", "the action 'delay' needs to know by how much: add 'delay' or 'jitter', as 2ms"),
+            ("action=delay", "the action 'delay' needs a time: add 'delay' or 'jitter', as 2ms"),
             (
                 "action=nak",
                 "the action 'nak' needs a code: it is psn-sequence, invalid-request, remote-access or remote-operational",

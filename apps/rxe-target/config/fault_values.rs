@@ -6,7 +6,7 @@ use std::time::Duration;
 use rxe::{CliError, cli_error};
 use rxe_dpdk::worker::{FaultScope, Probability};
 
-/// The longest delay: beyond it, every connection would be given up.
+/// Longest delay: with a longer one, every connection would fail.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Whole-number seed.
@@ -24,7 +24,7 @@ impl FromStr for Seed {
     }
 }
 
-/// The frames that faults happen to.
+/// Frames that a fault applies to.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames(pub FaultScope);
 
@@ -40,7 +40,7 @@ impl FromStr for Frames {
     }
 }
 
-/// How often.
+/// Probability.
 #[derive(Clone, Copy, Debug)]
 pub struct Share(pub Probability);
 

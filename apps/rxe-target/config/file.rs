@@ -1,6 +1,6 @@
 //! The configuration file: TOML to [`Settings`].
 //!
-//! Every value keeps the line it stands on, so that a complaint about it, however late, can name the place.
+//! Every value keeps its line, so that a later error can name the place.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ use super::values::{
     Text, TrafficClass, Vlan,
 };
 
-/// Most bytes of a file: far more than ports and regions there can be.
+/// Maximum size of a configuration file in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
 type Value<T> = Spanned<Text<T>>;
@@ -107,7 +107,7 @@ pub fn load(path: &Path) -> Result<Settings, CliError> {
         Err(error) => cli_error!(
             "the configuration file {} cannot be read ({}): check its name and rights",
             path.display(),
-            // The number of the error says nothing to a user.
+            // Users do not need errno's number.
             error.to_string().split(" (os error").next().unwrap_or_default()
         ),
     }
@@ -115,7 +115,7 @@ pub fn load(path: &Path) -> Result<Settings, CliError> {
 
 /// The whole file; `None` when it is longer than any configuration.
 fn read(path: &Path) -> io::Result<Option<String>> {
-    // Opening a pipe may wait for ever, and a device may have no end.
+    // Opening a pipe may block, and reading a device may never end.
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() {
         return Err(io::Error::new(
@@ -183,7 +183,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
     Ok(settings)
 }
 
-/// Turns byte ranges of the text into places that a user finds.
+/// Maps byte ranges of the text to lines.
 struct Place<'a> {
     path: &'a Path,
     text: &'a str,
@@ -212,9 +212,9 @@ impl Place<'_> {
         values.into_iter().map(|value| self.source(key, value, |text| text.0)).collect()
     }
 
-    /// One sentence for what the TOML reader found.
+    /// One sentence for an error of the TOML parser.
     fn describe(&self, error: &toml::de::Error) -> CliError {
-        // Messages may run over several lines and quote names in backticks; one line with quotes reads better here.
+        // The messages may have several lines, and quote names in backticks.
         let message = error.message().replace('`', "'").split_whitespace().collect::<Vec<_>>().join(" ");
         let path = self.path.display();
         let Some(span) = error.span() else { return CliError::new(format!("{path}: {message}")) };

@@ -1,4 +1,4 @@
-//! The section `[limits]`: how much of the adapter peers can take.
+//! The section `[limits]`: how much of the adapter peers may use.
 
 use std::str::FromStr;
 
@@ -22,14 +22,14 @@ impl<const MOST: u32> FromStr for Count<MOST> {
     }
 }
 
-/// How much there is at most.
+/// Limits on what peers may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Connections at once, of all lcores together.
+    /// Simultaneous connections of all lcores.
     pub connections: u32,
-    /// Connections that are not established yet, of all lcores together.
+    /// Connections of all lcores that are not established yet.
     pub pending: u32,
-    /// Those of them that one address has requested.
+    /// Of these, connections that one address has requested.
     pub pending_per_address: u32,
     /// Queue pairs of one lcore.
     pub queue_pairs: u32,
@@ -41,7 +41,7 @@ impl Default for Limits {
     }
 }
 
-/// What the file says of the limits.
+/// The section as the file has it.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LimitsSection {
@@ -52,7 +52,7 @@ pub struct LimitsSection {
 }
 
 impl LimitsSection {
-    /// With the defaults where the file says nothing.
+    /// Fills in the defaults.
     pub fn resolve(&self) -> Limits {
         let default = Limits::default();
         Limits {

@@ -1,7 +1,7 @@
-//! From what was asked for to what the target does.
+//! The configuration of the target.
 //!
-//! [`cli`](crate::cli) and [`file`] each give [`Settings`]; the command line's win. [`Config::resolve`] fills in the
-//! defaults and refuses what cannot work, in sentences that name the option or the line to change.
+//! [`cli`](crate::cli) and [`file`] each give [`Settings`]; those of the command line take precedence. [`Config::resolve`] fills
+//! in the defaults and checks the whole. Its errors name the option or the line to change.
 
 mod capture;
 mod fault;
@@ -44,17 +44,17 @@ pub use values::{
     TrafficClass, Vlan,
 };
 
-/// The port that the `region` service listens on when nothing else is said.
+/// Default port of the `region` service.
 const DEFAULT_REGION_PORT: u16 = 4792;
-/// What the `region` service exports when nothing else is said.
+/// The region that the `region` service exports by default.
 const DEFAULT_REGION: (&str, usize) = ("default", 1 << 20);
 /// The service that exports regions.
 const REGION_SERVICE: &str = "region";
 
-/// One port, checked.
+/// Checked configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Port {
-    /// Our addresses with their on-link prefixes.
+    /// The target's addresses with their on-link prefixes.
     pub addresses: Vec<Cidr>,
     /// Default routers, at most one per address family.
     pub gateways: Vec<IpAddr>,
@@ -62,11 +62,11 @@ pub struct Port {
     pub routes: Vec<Route>,
     /// VLAN id.
     pub vlan: Option<u16>,
-    /// IP MTU; `None` takes what the device carries.
+    /// IP MTU; `None` for the largest that the device supports, up to 4200.
     pub mtu: Option<u16>,
 }
 
-/// All that the target needs to know, checked.
+/// Checked configuration of the target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Arguments for EAL.
@@ -77,40 +77,40 @@ pub struct Config {
     pub services: Vec<String>,
     /// The regions to export.
     pub regions: Vec<RegionSpec>,
-    /// Where the `region` service listens.
+    /// Port of the `region` service.
     pub region_port: u16,
-    /// How long services keep silent clients.
+    /// How long services keep idle clients.
     pub idle_timeouts: IdleTimeouts,
-    /// What the service `mckey` is told.
+    /// Settings of the service `mckey`.
     pub mckey: MckeyConfig,
-    /// What the service `perftest` is told.
+    /// Settings of the service `perftest`.
     pub perftest: PerftestConfig,
-    /// What the service `pingpong` is told.
+    /// Settings of the service `pingpong`.
     pub pingpong: PingpongConfig,
-    /// What idle workers do.
+    /// Idle policy of the workers.
     pub idle: Idle,
-    /// What is logged.
+    /// Minimum severity of the log.
     pub log: LevelFilter,
-    /// How the log is written.
+    /// Format of the log.
     pub log_format: LogFormat,
-    /// Where Prometheus finds the metrics.
+    /// Address of the metrics for Prometheus.
     pub metrics: Option<SocketAddr>,
-    /// DSCP and ECN bits of what we send; `None` mirrors the peer's.
+    /// DSCP and ECN bits of transmitted packets; `None` mirrors the peer's.
     pub traffic_class: Option<u8>,
-    /// VLAN priority of what we send.
+    /// VLAN priority of transmitted frames.
     pub pcp: u8,
-    /// What the queue pairs offer and do.
+    /// Limits and timers of the queue pairs.
     pub engine: EngineConfig,
-    /// How much peers can take.
+    /// Limits on what peers may use.
     pub limits: Limits,
-    /// Faults to make on purpose.
+    /// Faults to inject.
     pub faults: Vec<FaultRule>,
-    /// What to capture from the start on.
+    /// Capture that runs from the start on.
     pub capture: Option<CaptureSettings>,
 }
 
 impl Config {
-    /// Checks `settings` and fills in the defaults. `known_services` are all services there are.
+    /// Checks `settings` and fills in the defaults. `known_services` are the names of all services.
     pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, CliError> {
         let eal_args = settings.eal_args.unwrap_or_default();
         if eal_args.iter().any(|arg| arg == "--") {
@@ -169,7 +169,7 @@ impl Config {
     }
 }
 
-/// One line that says what was understood.
+/// A summary in one line.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, port) in self.ports.iter().enumerate() {
@@ -190,7 +190,7 @@ impl fmt::Display for Config {
     }
 }
 
-/// The rules in a line; `None` when there are none.
+/// The fault rules in one line; `None` if there are none.
 pub fn fault_text(faults: &[FaultRule]) -> Option<String> {
     let rules: Vec<String> = faults.iter().map(ToString::to_string).collect();
     (!rules.is_empty()).then(|| rules.join(", "))
@@ -266,7 +266,7 @@ fn resolve_services(given: Option<Vec<Sourced<String>>>, known: &[&str]) -> Resu
             return cli_error!("{origin}: there is no service '{value}': the services are {}", known.join(", "));
         }
     }
-    // In the order in which they are asked for connections, each once.
+    // In the order in which services may claim a connection request, each once.
     let chosen: Vec<String> =
         known.iter().filter(|name| given.iter().any(|g| g.value == **name)).map(|name| (*name).to_owned()).collect();
     if chosen.is_empty() {

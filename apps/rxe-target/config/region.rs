@@ -1,4 +1,4 @@
-//! The memory to export: single regions, and numbered ones by the thousand.
+//! Memory regions to export: single ones, and numbered ones, of which there may be very many.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,9 +11,9 @@ use rxe_dpdk::worker::RegionNames;
 use super::sourced::Sourced;
 use super::values::{MAX_BYTES, Size};
 
-/// Longest region name: what the REP's private data has room for.
+/// Longest region name that fits the REP's private data.
 pub const MAX_REGION_NAME: usize = 32;
-/// Most regions of all names together: each costs some hundred bytes on every lcore, besides its own.
+/// Maximum number of regions in total: each takes some hundred bytes per lcore besides its own.
 const MAX_REGIONS: u32 = 1_000_000;
 
 /// The name of a region: printable ASCII without `=`, `,` and blanks, which command lines use otherwise.
@@ -35,7 +35,7 @@ impl FromStr for RegionName {
     }
 }
 
-/// How many numbered regions there are.
+/// Number of numbered regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionCount(pub u32);
 
@@ -57,9 +57,9 @@ pub struct RegionSpec {
     pub name: String,
     /// Length in bytes.
     pub size: usize,
-    /// With a count, that many regions, whose names are this name with the numbers from 0 on.
+    /// Number of numbered regions, whose names are this name with a number from 0 on; `None` for a single region.
     pub count: Option<u32>,
-    /// Its text is printed whenever its first byte changes.
+    /// Print its text whenever its first byte changes.
     pub watch: bool,
     /// The file that other local processes may map.
     pub file: Option<PathBuf>,
@@ -82,7 +82,7 @@ impl FromStr for RegionSpec {
             },
             None => (false, None),
         };
-        // A path may hold commas, so it takes all that follows.
+        // A path may contain commas, so it is the last option.
         let file = match option.map(|option| (option, option.strip_prefix("file="))) {
             None => None,
             Some((_, Some(path))) if !path.is_empty() => Some(PathBuf::from(path)),
@@ -96,7 +96,7 @@ impl FromStr for RegionSpec {
 }
 
 impl RegionSpec {
-    /// A region with nothing but a name and a length.
+    /// A region with a name and a length only.
     pub fn plain(name: &str, size: usize) -> RegionSpec {
         RegionSpec { name: name.to_owned(), size, count: None, watch: false, file: None }
     }
@@ -106,7 +106,7 @@ impl RegionSpec {
         RegionNames { name: &self.name, count: self.count }
     }
 
-    /// What does not go together, in words.
+    /// A conflict between the options of the region, if there is one.
     fn conflict(&self) -> Option<String> {
         let RegionSpec { name, size, count, watch, .. } = self;
         let count = (*count)?;
@@ -127,7 +127,7 @@ impl RegionSpec {
     }
 }
 
-/// In a line that says what was understood.
+/// As the summary of the configuration shows it.
 impl fmt::Display for RegionSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (names, size) = (self.names(), self.size);
@@ -138,7 +138,7 @@ impl fmt::Display for RegionSpec {
     }
 }
 
-/// Checks what is to be exported. The work grows with what was given, not with the counts in it.
+/// Checks the regions as a whole. The work depends on the number of settings, not on their counts.
 pub fn resolve(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, CliError> {
     let mut files: HashMap<&Path, &str> = HashMap::new();
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! Sections `[service.NAME]` of the configuration file: what single services can be told.
+//! Sections `[service.NAME]` of the configuration file: settings of single services.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::values::{Size, Text};
 
 /// What a client may use at least: the receives of 256 queue pairs.
 const MIN_PINGPONG_MEMORY: usize = 1 << 20;
-/// What one queue pair's buffers can be at most: the length of a message is 31 bits.
+/// Maximum size of a queue pair's buffers: the length of a message has 31 bits.
 const MAX_MEMORY: usize = 1 << 30;
 
-/// How long a silent client is kept.
+/// How long an idle client is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience(Duration);
 
@@ -24,12 +24,12 @@ impl FromStr for Patience {
         let seconds = text.strip_suffix('s').map(str::trim_end).and_then(|digits| digits.parse().ok());
         match seconds {
             Some(seconds) if (1..=86_400).contains(&seconds) => Ok(Patience(Duration::from_secs(seconds))),
-            _ => cli_error!("'{text}' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s"),
+            _ => cli_error!("'{text}' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s"),
         }
     }
 }
 
-/// Memory for one client of the pingpongs.
+/// Memory for one client of the service `pingpong`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ClientMemory(usize);
 
@@ -46,7 +46,7 @@ impl FromStr for ClientMemory {
     }
 }
 
-/// A short wait.
+/// A delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pause(u64);
 
@@ -60,12 +60,12 @@ impl FromStr for Pause {
         };
         match digits.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
             Some(millis) if (1..=60_000).contains(&millis) => Ok(Pause(millis)),
-            _ => cli_error!("'{text}' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
+            _ => cli_error!("'{text}' is not a delay: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
         }
     }
 }
 
-/// The longest message that a service takes.
+/// Maximum length of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MessageLength(usize);
 
@@ -82,7 +82,7 @@ impl FromStr for MessageLength {
     }
 }
 
-/// How many datagrams one listener gets.
+/// Number of datagrams for one listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct DatagramCount(u32);
 
@@ -112,7 +112,7 @@ impl FromStr for DatagramLength {
     }
 }
 
-/// How long services keep clients that say nothing, where that is all that they can be told.
+/// Idle times of the services that have no other setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdleTimeouts {
     pub rping: rxe_proto::Duration,
@@ -131,9 +131,9 @@ impl Default for IdleTimeouts {
         IdleTimeouts {
             rping: seconds(60),
             rdma_server: seconds(60),
-            // Its client waits for no more than our messages, and its connection is ended by us.
+            // Its client only receives, and the service ends the connection.
             ucmatose: seconds(15),
-            // A connection lasts until the client has made all of its own.
+            // A connection lasts until the client has made all of its connections.
             cmtime: seconds(60),
             udaddy: seconds(30),
             rdma_example: seconds(60),
@@ -150,16 +150,16 @@ struct IdleSection {
     idle_timeout: Option<Text<Patience>>,
 }
 
-/// What the service `mckey` can be told.
+/// Settings of the service `mckey`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MckeyConfig {
     /// Datagrams for each host that joins a group.
     pub count: u32,
-    /// Bytes of each.
+    /// Length of each in bytes.
     pub size: usize,
-    /// How long after a host has joined they follow.
+    /// Delay between the join of a host and the datagrams.
     pub send_after: rxe_proto::Duration,
-    /// How long we stay in a group from which nothing comes.
+    /// How long the service stays in a group without traffic.
     pub idle_timeout: rxe_proto::Duration,
 }
 
@@ -184,17 +184,17 @@ struct MckeySection {
     idle_timeout: Option<Text<Patience>>,
 }
 
-/// What the service `perftest` can be told.
+/// Settings of the service `perftest`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PerftestConfig {
-    /// How long a client is kept that sends nothing.
+    /// How long an idle client is kept.
     pub idle_timeout: rxe_proto::Duration,
-    /// The longest message, in bytes. Each client takes as much memory.
+    /// Maximum length of a message in bytes. Each client takes that much memory.
     pub max_message: usize,
     /// Bytes of the first WRITE to an ib_write_lat client: at least the size of its messages, at most its memory, which
     /// holds 4096 bytes or one message.
     pub write_lat_size: usize,
-    /// After such a silence a client is taken for ib_write_lat, whose server begins.
+    /// A client that is silent for this long is ib_write_lat, whose server sends first.
     pub write_lat_after: rxe_proto::Duration,
 }
 
@@ -219,10 +219,10 @@ pub struct PerftestSection {
     write_lat_after: Option<Text<Pause>>,
 }
 
-/// What the service `pingpong` can be told.
+/// Settings of the service `pingpong`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PingpongConfig {
-    /// How long a client is kept that sends nothing.
+    /// How long an idle client is kept.
     pub idle_timeout: rxe_proto::Duration,
     /// Bytes of one client's receives. A message may be as long as its share: half of it, or with ibv_srq_pingpong half
     /// of what there is for each queue pair; less 40 bytes for datagrams.
@@ -265,7 +265,7 @@ fn patience(given: Option<&Text<Patience>>, default: rxe_proto::Duration) -> rxe
 }
 
 impl ServiceSections {
-    /// How long the services without other settings keep silent clients.
+    /// Idle times of the services that have no other setting.
     pub fn idle_timeouts(&self) -> IdleTimeouts {
         let default = IdleTimeouts::default();
         let given = |section: &IdleSection, default| patience(section.idle_timeout.as_ref(), default);
@@ -281,7 +281,7 @@ impl ServiceSections {
         }
     }
 
-    /// What `mckey` is told.
+    /// Settings of `mckey`.
     pub fn mckey(&self) -> MckeyConfig {
         let (given, default) = (&self.mckey, MckeyConfig::default());
         let after = given.send_after.as_ref();
@@ -294,7 +294,7 @@ impl ServiceSections {
         }
     }
 
-    /// What `perftest` is told.
+    /// Settings of `perftest`.
     pub fn perftest(&self) -> Result<PerftestConfig, CliError> {
         let default = PerftestConfig::default();
         let length = |given: &Option<Text<MessageLength>>, default| given.as_ref().map_or(default, |text| text.0.0);
@@ -316,7 +316,7 @@ impl ServiceSections {
         Ok(config)
     }
 
-    /// What `pingpong` is told.
+    /// Settings of `pingpong`.
     pub fn pingpong(&self) -> PingpongConfig {
         let default = PingpongConfig::default();
         PingpongConfig {
@@ -368,16 +368,16 @@ mod tests {
         for (text, sentence) in [
             (
                 "[pingpong]\nidle-timeout = 10\n",
-                "'10' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s",
+                "'10' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s",
             ),
             (
                 "[pingpong]\nidle-timeout = \"0s\"\n",
-                "'0s' is not a patience: it goes from 1s to 86400s in whole seconds, as 30s",
+                "'0s' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s",
             ),
             ("[pingpong]\nmemory = \"64K\"\n", "'64K' is not a client's memory: it goes from 1M to 1G"),
             (
                 "[perftest]\nwrite-lat-after = \"2m\"\n",
-                "'2m' is not a wait: it goes from 1ms to 60s in whole ms or s, as 2500ms",
+                "'2m' is not a delay: it goes from 1ms to 60s in whole ms or s, as 2500ms",
             ),
             ("[perftest]\nmax-message = \"2G\"\n", "'2G' is not the length of a message: it goes from 1 to 1G"),
             ("[mckey]\ncount = 0\n", "'0' is not a number of datagrams: it goes from 1 to 1000"),

@@ -14,7 +14,7 @@ use super::values::{
     Vlan,
 };
 
-/// What one port was given.
+/// Settings of one port.
 #[derive(Clone, Default, Debug)]
 pub struct PortSettings {
     pub addresses: Vec<Sourced<HostAddress>>,
@@ -24,7 +24,7 @@ pub struct PortSettings {
     pub mtu: Option<Sourced<Mtu>>,
 }
 
-/// All that the command line or the file said; what it did not say is `None` or empty.
+/// Settings of the command line or the file; those that are absent are `None` or empty.
 #[derive(Clone, Default, Debug)]
 pub struct Settings {
     pub eal_args: Option<Vec<String>>,
@@ -47,13 +47,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What port `number` was given so far.
+    /// Settings of port `number` so far.
     pub fn port(&mut self, number: u16) -> &mut PortSettings {
         self.ports.entry(number).or_default()
     }
 
-    /// `self` where it says something, `below` elsewhere. A list replaces the whole list below it; lists of ports do
-    /// so port by port.
+    /// `self`, completed by `below`. A list replaces the whole list below it; lists of ports do so port by port.
     pub fn over(self, below: Settings) -> Settings {
         let mut ports = below.ports;
         for (number, port) in self.ports {

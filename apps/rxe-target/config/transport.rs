@@ -1,4 +1,4 @@
-//! The section `[transport]`: what the queue pairs offer and do.
+//! The section `[transport]`: limits and timers of the queue pairs.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::fault_values::Span;
 use super::values::Text;
 
-/// What the file says of the transport; what it does not say is left as it is.
+/// The section as the file has it.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TransportSection {
@@ -34,7 +34,7 @@ impl TransportSection {
     }
 }
 
-/// A peer that is silent for `idle` seconds is asked six times within as long again; with 0 never.
+/// After `idle` seconds without a packet the peer is probed six times within as long again; 0 disables probes.
 fn keep_alive(idle: u32) -> Option<KeepAlive> {
     let probes = KeepAlive::default().probes;
     let idle = Duration::from_secs(idle.into());

@@ -1,6 +1,6 @@
-//! The single values of command line and configuration file: how they are written, and what is wrong with one.
+//! Single values of command line and configuration file.
 //!
-//! Each type reads itself from text, so both sources accept the same and complain in the same words.
+//! Each type parses itself, so both sources accept the same texts and report the same errors.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,13 +12,13 @@ use rxe_dpdk::host::{Cidr, Route};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 
-/// Most ports that DPDK knows, as Debian builds it.
+/// Maximum number of ports of DPDK (RTE_MAX_ETHPORTS), as Debian builds it.
 const MAX_PORTS: u16 = 32;
-/// How long an idle worker sleeps when `sleep` is asked for without a time.
+/// Sleep time of `sleep` without a time.
 const DEFAULT_SLEEP: Duration = Duration::from_micros(50);
-/// Longest nap: beyond it, the timers of the protocol would come late.
+/// Longest sleep: with a longer one the protocol's timers would be late.
 const MAX_SLEEP_MICROS: u64 = 10_000;
-/// Most bytes: what no machine has is a slip of the finger, and would overflow further on.
+/// Maximum size in bytes: more than any machine has, and small enough for later arithmetic.
 pub const MAX_BYTES: usize = 1 << 46;
 
 /// A value that belongs to one port, written `VALUE` for port 0 or `portN:VALUE`.
@@ -186,7 +186,7 @@ number!(
     1280..=9216
 );
 number!(
-    /// The VLAN priority of what we send.
+    /// VLAN priority of transmitted frames.
     Pcp,
     "a VLAN priority",
     0..=7
@@ -198,7 +198,7 @@ number!(
     1..=65535
 );
 
-/// DSCP and ECN bits of what we send: a number, or `mirror` for those of the peer.
+/// DSCP and ECN bits of transmitted packets: a number, or `mirror` for the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrafficClass(pub Option<u8>);
 
@@ -218,10 +218,10 @@ impl FromStr for TrafficClass {
     }
 }
 
-/// What idle workers do.
+/// Idle policy of the workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
-    /// Poll without a break.
+    /// Poll continuously.
     Spin,
     /// Poll with CPU pause hints.
     Pause,
@@ -248,7 +248,7 @@ impl FromStr for Idle {
     }
 }
 
-/// The least important messages that are logged.
+/// Minimum severity of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogLevel(pub LevelFilter);
 
@@ -267,7 +267,7 @@ impl FromStr for LogLevel {
     }
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
     /// Lines for people.
@@ -289,7 +289,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Where Prometheus finds the metrics.
+/// Address of the metrics for Prometheus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MetricsAddress(pub SocketAddr);
 
@@ -334,7 +334,7 @@ impl FromStr for Size {
     }
 }
 
-/// A value of the configuration file that is read from text; plain numbers are welcome too.
+/// A value of the configuration file that is parsed from text, or from a plain number.
 #[derive(Clone, Debug)]
 pub struct Text<T>(pub T);
 

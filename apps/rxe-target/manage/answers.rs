@@ -1,4 +1,4 @@
-//! What `rxe-ctl` is answered.
+//! Answers to `rxe-ctl`'s requests.
 
 use std::os::unix::net::UnixStream;
 
@@ -6,10 +6,10 @@ use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
-use super::{Managed, faults};
+use super::{Managed, digest, faults};
 use crate::config::LogLevel;
 
-/// Answers one client until it goes, or takes too long.
+/// Serves one client until it disconnects or misses a deadline.
 pub fn converse(mut client: Client<UnixStream>, managed: &Managed) {
     let mut received = Vec::new();
     while let Some(line) = next_line(&mut client, &mut received) {
@@ -31,7 +31,7 @@ enum Line {
     TooLong,
 }
 
-/// The next line; what was received behind it stays in `received`. `None` when there is no more.
+/// The next line; bytes after it stay in `received`. `None` at the end of the connection.
 fn next_line(client: &mut Client<UnixStream>, received: &mut Vec<u8>) -> Option<Line> {
     let mut part = [0; 2048];
     let mut searched = 0;
@@ -52,26 +52,28 @@ fn next_line(client: &mut Client<UnixStream>, received: &mut Vec<u8>) -> Option<
 }
 
 fn parsed(line: &[u8]) -> Result<Request, String> {
-    serde_json::from_slice(line)
-        .map_err(|error| format!("the request makes no sense ({error}): rxe-ctl and rxe-target must be of one version"))
+    serde_json::from_slice(line).map_err(|error| {
+        format!("the request cannot be parsed ({error}): rxe-ctl and rxe-target must be of one version")
+    })
 }
 
 fn answer(managed: &Managed, request: Request) -> Reply {
     let inspector = &managed.inspector;
     match request {
         Request::Device => Reply::of(Ok(managed.device())),
-        Request::Resources => Reply::of(said(inspector.resources())),
-        Request::Qps { start } => Reply::of(said(inspector.qps(start))),
-        Request::Qp { qpn } => Reply::of(said(inspector.qp(qpn))),
-        Request::Mrs { start } => Reply::of(said(inspector.mrs(start))),
+        Request::Resources => Reply::of(text_error(inspector.resources())),
+        Request::Qps { start } => Reply::of(text_error(inspector.qps(start))),
+        Request::Qp { qpn } => Reply::of(text_error(inspector.qp(qpn))),
+        Request::Mrs { start } => Reply::of(text_error(inspector.mrs(start))),
+        Request::Digest { name, offset, length } => Reply::of(digest::of(inspector, &name, offset, length)),
         Request::Counters => Reply::of(Ok(managed.counters())),
         Request::Services => Reply::of(Ok(services(managed))),
         Request::Disconnect { qpn } => {
             let done = inspector.disconnect(qpn);
             if done.is_ok() {
-                tracing::info!("queue pair {qpn:#x} is ended by rxe-ctl");
+                tracing::info!("rxe-ctl disconnected queue pair {qpn:#x}");
             }
-            Reply::of(said(done))
+            Reply::of(text_error(done))
         }
         Request::Faults => Reply::of(Ok(inspector.faults())),
         Request::AddFault { rule } => Reply::of(faults::add(managed, &rule)),
@@ -79,20 +81,20 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::ClearFaults => Reply::of(faults::clear(managed)),
         Request::SetLog { level } => Reply::of(set_log(managed, &level)),
         Request::CaptureStart { settings } => {
-            Reply::of(said(managed.capture.start(settings).and_then(|()| managed.capture.status())))
+            Reply::of(text_error(managed.capture.start(settings).and_then(|()| managed.capture.status())))
         }
-        Request::CaptureStop => Reply::of(said(managed.capture.stop())),
-        Request::CaptureStatus => Reply::of(said(managed.capture.status())),
+        Request::CaptureStop => Reply::of(text_error(managed.capture.stop())),
+        Request::CaptureStatus => Reply::of(text_error(managed.capture.status())),
     }
 }
 
-fn said<T>(result: Result<T, impl ToString>) -> Result<T, String> {
+fn text_error<T>(result: Result<T, impl ToString>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
 fn set_log(managed: &Managed, level: &str) -> Result<(), String> {
-    let LogLevel(level) = said(level.parse())?;
-    if managed.log.set(level) { Ok(()) } else { Err("the target has no log any more".to_owned()) }
+    let LogLevel(level) = text_error(level.parse())?;
+    if managed.log.set(level) { Ok(()) } else { Err("the log has been closed".to_owned()) }
 }
 
 /// The services with their counters.
@@ -103,7 +105,7 @@ pub fn services(managed: &Managed) -> Vec<Service> {
             sums.into_iter().map(|(name, value)| Counter { name: name.to_owned(), value }).collect();
         match services.iter_mut().find(|service| service.name == name) {
             Some(service) => service.counters = counters,
-            // What belongs to none of them, as clients of a shared port that said nothing, when there was some.
+            // Counters that belong to no service, for example of silent clients of a shared port: listed if above zero.
             None if counters.iter().any(|counter| counter.value > 0) => {
                 services.push(Service { name: name.to_owned(), listens: Vec::new(), counters });
             }

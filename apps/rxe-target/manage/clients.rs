@@ -1,8 +1,8 @@
 //! The clients of a listening socket: each in a thread of its own, a bound on their number, a deadline for each request.
 //!
-//! A deadline is for the whole request, or the whole answer, never for one read or write: a client that sends a byte now
-//! and then does not extend it. When the table is full, a new client replaces the one that has been waited for longest, so
-//! that slow or silent clients cannot keep others out; a request that is being answered is never cut.
+//! A deadline is for the whole request or the whole answer, never for one read or write, so that a slow sender cannot extend
+//! it. When the table is full, a new client replaces the one that has kept the target waiting longest: slow or silent
+//! clients cannot lock others out. A request that is being answered is never interrupted.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 
 use rxe_inspect::report::{Counter, CounterGroup};
 
-/// Most clients served at once, of each listening socket.
+/// Maximum number of clients of each listening socket.
 const MAX_CLIENTS: usize = 32;
-/// Most threads: clients that were replaced still have theirs until it notices.
+/// Maximum number of threads: the thread of a replaced client takes a moment to end.
 const MAX_THREADS: usize = 2 * MAX_CLIENTS;
 /// Pause after a failed accept, as when there are no descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// How long a client may take.
+/// Deadlines of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// From the connection, or from the first byte of a later request, to the end of the request.
     pub request: Duration,
     /// From an answer to the first byte of the next request.
     pub idle: Duration,
-    /// To take an answer.
+    /// For sending an answer.
     pub answer: Duration,
 }
 
@@ -41,20 +41,20 @@ impl Deadlines {
     };
 }
 
-/// What is counted about the clients of one listening socket.
+/// Counters of the clients of one listening socket.
 #[derive(Debug, Default)]
 pub struct ClientStats {
-    /// Requests that were complete.
+    /// Complete requests.
     pub requests: AtomicU64,
     /// Clients closed because a deadline passed.
     pub timeouts: AtomicU64,
     /// Clients closed for a new one, because the table was full.
     pub replaced: AtomicU64,
-    /// Clients closed at once: the table was full of requests being answered, or there was no thread.
+    /// Clients closed at once: all others were being answered, or no thread could be started.
     pub refused: AtomicU64,
 }
 
-/// Names of the counters, and what they count.
+/// Names and descriptions of the counters.
 pub const DESCRIPTIONS: [(&str, &str); 4] = [
     ("requests", "Requests received completely."),
     ("timeouts", "Clients closed because they took too long for a request or to take an answer."),
@@ -76,15 +76,15 @@ impl ClientStats {
 /// The counters of both listening sockets.
 #[derive(Clone, Debug, Default)]
 pub struct ManagementStats {
-    /// Of the metrics.
+    /// Clients of the metrics.
     pub metrics: Arc<ClientStats>,
-    /// Of the socket of `rxe-ctl`.
+    /// Clients of the socket of `rxe-ctl`.
     pub socket: Arc<ClientStats>,
 }
 
 /// The group of these counters.
 pub const MANAGEMENT: &str = "management";
-/// What stands in front of the names of each socket's counters.
+/// Prefixes of the counters of each socket.
 const METRICS: &str = "metrics_";
 const SOCKET: &str = "socket_";
 
@@ -100,7 +100,7 @@ impl ManagementStats {
     }
 }
 
-/// What the counter `name` of the group counts, in a sentence.
+/// Description of the counter `name` of the group.
 pub fn describe(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix(METRICS).or_else(|| name.strip_prefix(SOCKET))?;
     DESCRIPTIONS.iter().find(|(counter, _)| *counter == name).map(|(_, text)| *text)
@@ -110,7 +110,7 @@ pub fn describe(name: &str) -> Option<&'static str> {
 pub trait Stream: Read + Write + Sized + Send + 'static {
     /// A second handle to it.
     fn try_clone(&self) -> io::Result<Self>;
-    /// Bounds each read and write.
+    /// Sets the timeout of each read and write.
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
     /// Ends it in both directions, also for a thread that is reading or writing.
     fn shutdown(&self);
@@ -129,7 +129,7 @@ macro_rules! stream {
             }
 
             fn shutdown(&self) {
-                // A client that has gone already needs none.
+                // The client may have disconnected already.
                 let _ = <$type>::shutdown(self, Shutdown::Both);
             }
         }
@@ -138,16 +138,16 @@ macro_rules! stream {
 stream!(TcpStream);
 stream!(UnixStream);
 
-/// What a client is doing.
+/// The state of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Sending a request, of which the first byte may be missing.
+    /// Sending a request; its first byte may not have arrived.
     Requesting,
     /// Silent after an answer.
     Idle,
-    /// Its answer is being made.
+    /// Its request is being answered.
     Answering,
-    /// Taking its answer.
+    /// Receiving the answer.
     Taking,
     /// Replaced: its thread is about to end.
     Leaving,
@@ -174,7 +174,7 @@ pub struct Clients<S> {
 }
 
 impl<S: Stream> Clients<S> {
-    /// None yet.
+    /// An empty table.
     pub fn new(deadlines: Deadlines, stats: Arc<ClientStats>) -> Arc<Clients<S>> {
         let table = Mutex::new(Table { seats: Vec::new(), next_id: 0 });
         Arc::new(Clients { table, left: Condvar::new(), deadlines, stats })
@@ -204,7 +204,7 @@ impl<S: Stream> Clients<S> {
         }
     }
 
-    /// A seat for a new client, if need be that of another.
+    /// Adds a client to the table, in place of another if it is full.
     pub(super) fn admit(self: &Arc<Clients<S>>, stream: S) -> Option<Client<S>> {
         let handle = stream.try_clone().ok()?;
         let mut table = self.lock();
@@ -231,7 +231,7 @@ impl<S: Stream> Clients<S> {
 }
 
 impl<S> Table<S> {
-    /// The client that has been waited for longest: one whose request is incomplete before all others.
+    /// The client that has kept the target waiting longest; clients with an incomplete request before idle ones.
     fn replaceable(&mut self) -> Option<&mut Seat<S>> {
         let waited_for = self.seats.iter_mut().filter(|seat| !matches!(seat.phase, Phase::Answering | Phase::Leaving));
         waited_for.min_by_key(|seat| (seat.phase != Phase::Requesting, seat.since))
@@ -244,7 +244,7 @@ pub struct Client<S: Stream> {
     id: u64,
     stream: S,
     phase: Phase,
-    /// When the phase must be over; not for `Answering`.
+    /// Deadline of the phase; unused in `Answering`.
     until: Instant,
 }
 
@@ -261,7 +261,7 @@ impl<S: Stream> Client<S> {
         Ok(n)
     }
 
-    /// A request is complete: the client is not waited for while its answer is being made.
+    /// A request is complete: no deadline applies until the answer is ready.
     pub fn answering(&mut self) {
         ClientStats::add(&self.clients.stats.requests);
         self.enter(Phase::Answering, Duration::ZERO);
@@ -292,7 +292,7 @@ impl<S: Stream> Client<S> {
         }
     }
 
-    /// One read or write, which ends when the phase must be over.
+    /// One read or write, with the deadline of the phase as its timeout.
     fn transfer(&mut self, mut transfer: impl FnMut(&mut S) -> io::Result<usize>) -> io::Result<usize> {
         loop {
             let left = self.until.saturating_duration_since(Instant::now());
@@ -302,7 +302,7 @@ impl<S: Stream> Client<S> {
             }
             self.stream.set_timeout(left)?;
             match transfer(&mut self.stream) {
-                // The loop looks whether it is late.
+                // The loop checks the deadline.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock || error.kind() == io::ErrorKind::TimedOut => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What kind of number a family has.
+/// Type of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It only grows. The name ends in `_total`.
+    /// Only increases. The name ends in `_total`.
     Counter,
-    /// It goes up and down.
+    /// May decrease.
     Gauge,
 }
 
@@ -42,7 +42,7 @@ impl Exposition {
                 Kind::Counter => "counter",
                 Kind::Gauge => "gauge",
             };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for (labels, value) in samples {
                 let _ = writeln!(text, "{name}{labels} {value}");

@@ -1,15 +1,15 @@
-//! As much of HTTP as a scrape takes: one request, one answer, and the connection is closed.
+//! The part of HTTP that a scrape needs: one request and one answer per connection.
 
 use std::net::TcpStream;
 
 use super::clients::Client;
 
-/// The longest request head.
+/// Maximum length of a request head in bytes.
 const MAX_HEAD: usize = 8 << 10;
-/// Most header lines of a request.
+/// Maximum number of header lines.
 const MAX_HEADERS: usize = 64;
 
-/// Answers the one request of a client; `metrics` makes the text of `/metrics`, or says why it cannot.
+/// Answers one request; `metrics` returns the text of `/metrics`, or an error.
 pub fn serve(mut client: Client<TcpStream>, metrics: impl FnOnce() -> Result<String, String>) {
     let mut head = Vec::new();
     let mut part = [0; 2048];
@@ -25,7 +25,7 @@ pub fn serve(mut client: Client<TcpStream>, metrics: impl FnOnce() -> Result<Str
         }
         match client.read(&mut part) {
             Ok(n @ 1..) if head.len() + n <= MAX_HEAD => head.extend_from_slice(&part[..n]),
-            // Too long, too late, or gone.
+            // Too long, too late, or disconnected.
             _ => return,
         }
     };
@@ -33,7 +33,7 @@ pub fn serve(mut client: Client<TcpStream>, metrics: impl FnOnce() -> Result<Str
     let head =
         format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     let answer = if bodiless { head } else { head + &body };
-    // A client that is gone needs no answer.
+    // The client may have disconnected.
     let _ = client.answer(answer.as_bytes());
 }
 

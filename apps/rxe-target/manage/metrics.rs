@@ -1,11 +1,10 @@
-//! What Prometheus is told.
+//! Metrics for Prometheus.
 //!
-//! How many time series there are depends on ports, lcores, services and names of counters, never on how many peers there
-//! are.
+//! The number of time series depends on ports, lcores, services and names of counters, never on the number of peers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rxe_dpdk::telemetry::describe;
+use rxe_dpdk::counters::describe;
 use rxe_inspect::report::{CounterGroup, Device, Qp};
 
 use super::clients::{self, MANAGEMENT};
@@ -62,7 +61,7 @@ fn about(exposition: &mut Exposition, device: &Device) {
 }
 
 fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) {
-    // What the control side counts belongs to the lcore that it runs on.
+    // The counters of the control side belong to the lcore that it runs on.
     let id = if group.scope == "target" { device.lcores.first().copied().unwrap_or_default() } else { group.id };
     let id = id.to_string();
     let of = if group.scope == "port" { ("port", &*id) } else { ("lcore", &*id) };
@@ -83,7 +82,7 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
             }
             "rx_fault" => add(plain("fault"), help, &[("direction", "rx"), of]),
             "tx_fault" => add(plain("fault"), help, &[("direction", "tx"), of]),
-            // What all services of an lcore did together; each service's own counters have its name.
+            // Sums over all services of an lcore; each service's own counters carry its name.
             "service" => add(plain("worker"), help, &[of]),
             "control" | "cm" | "output" | MANAGEMENT => add(plain(&group.group), help, &[]),
             other => add(plain(other), help, &[of]),

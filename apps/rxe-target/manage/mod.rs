@@ -1,11 +1,11 @@
-//! Looking after a running target: the socket of `rxe-ctl`, metrics for Prometheus.
+//! Management of a running target: the socket of `rxe-ctl`, and metrics for Prometheus.
 //!
 //! Both are served by threads of their own, started before DPDK pins the main thread to its core, so that they share no
-//! core with an lcore that never sleeps. They look at the target through an [`Inspector`] and cost it nothing while
-//! nobody asks.
+//! core with an lcore that never sleeps. They read the target's state through an [`Inspector`], on request only.
 
 mod answers;
 mod clients;
+mod digest;
 mod exposition;
 mod faults;
 mod http;
@@ -21,8 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::telemetry::Inspector;
-use rxe_dpdk::worker::{Capture, CaptureError};
+use rxe_dpdk::manage::{Capture, CaptureError, Inspector};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
 
@@ -34,25 +33,25 @@ use socket::Socket;
 
 pub use clients::ManagementStats;
 
-/// What there is to look after.
+/// The parts of a running target that management uses.
 #[derive(Clone)]
 pub struct Managed {
     /// The adapter.
     pub inspector: Inspector,
-    /// Its captures.
+    /// Starts and stops its captures.
     pub capture: Capture,
-    /// What the services count.
+    /// Counters of the services.
     pub book: Book,
-    /// The log.
+    /// Changes the log level.
     pub log: LogControl,
     /// EAL's `--file-prefix`.
     pub prefix: String,
-    /// What management itself counts.
+    /// Counters of management itself.
     pub clients: ManagementStats,
 }
 
 impl Managed {
-    /// The adapter, with what only the program knows of it.
+    /// The adapter, completed by name, version and process of the program.
     fn device(&self) -> Device {
         Device {
             name: format!("rxe_{}", self.prefix),
@@ -71,7 +70,7 @@ impl Managed {
     }
 }
 
-/// Threads that wait for something to look after.
+/// Threads that wait for the target to start.
 pub struct Management {
     stats: ManagementStats,
     to_socket: Sender<(UnixListener, Managed)>,
@@ -79,18 +78,18 @@ pub struct Management {
     to_capture: Sender<EarlyCapture>,
 }
 
-/// A capture from the start on, and whom to tell that it has begun.
+/// A capture from the start on, and the channel for its result.
 type EarlyCapture = (Capture, CaptureSettings, Sender<Result<(), CaptureError>>);
 
-/// The target is being looked after. Dropping it removes the socket.
+/// Keeps the management socket; dropping it removes the socket.
 pub struct Serving {
-    // In this order: the folder goes when it is empty.
+    // In this order: only an empty folder can be removed.
     _socket: Option<Socket>,
     _folder: Option<RuntimeFolder>,
 }
 
 impl Management {
-    /// Starts the threads, and listens for Prometheus at `metrics` if it is to.
+    /// Starts the threads, and listens for Prometheus at `metrics`.
     pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, CliError> {
         let stats = ManagementStats::default();
         let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
@@ -107,7 +106,7 @@ impl Management {
         })?;
         let to_metrics = metrics.map(|address| serve_metrics(address, &stats)).transpose()?;
         let (to_capture, from_main) = channel::<EarlyCapture>();
-        // The thread that writes the file may run where this one may.
+        // The thread that writes the file inherits the CPUs of this one.
         spawn("rxe-capture", move || {
             if let Ok((capture, settings, begun)) = from_main.recv() {
                 let _ = begun.send(capture.start_early(settings));
@@ -116,29 +115,29 @@ impl Management {
         Ok(Management { stats, to_socket, to_metrics, to_capture })
     }
 
-    /// Captures from the first frame on; to be called before the target runs.
+    /// Starts a capture from the first frame on. Call it before the target runs.
     pub fn capture(&self, capture: Capture, settings: CaptureSettings) -> Result<(), CliError> {
         let (begun, answer) = channel();
         let _ = self.to_capture.send((capture, settings, begun));
         match answer.recv() {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => cli_error!("{error}"),
-            Err(_) => cli_error!("the thread that was to start the capture is gone"),
+            Err(_) => cli_error!("the thread that starts the capture has ended"),
         }
     }
 
-    /// What the clients of the socket and of the metrics are counted in.
+    /// Counters of the clients of the socket and of the metrics.
     pub fn stats(&self) -> ManagementStats {
         self.stats.clone()
     }
 
-    /// From now on this is looked after. Where the socket cannot be made the target serves without it, and says so.
+    /// Starts to serve `managed`. If the socket cannot be created, the target runs without it and logs a warning.
     pub fn start(self, managed: Managed, folder: Option<RuntimeFolder>) -> Serving {
         if let Some(metrics) = self.to_metrics {
-            // The thread waits for it, or is gone with the process.
+            // Sending fails only if the thread has ended.
             let _ = metrics.send(managed.clone());
         }
-        // Without a folder of its own, which has been told, nothing is touched.
+        // `RuntimeFolder::take` has logged why there is none.
         let Some(folder) = folder else { return Serving { _socket: None, _folder: None } };
         let path = folder.socket();
         let socket = match Socket::bind(&path) {
@@ -148,7 +147,7 @@ impl Management {
             }
             Err(error) => {
                 let path = path.display();
-                tracing::warn!("rxe-ctl cannot reach this target, its socket {path} cannot be made: {error}");
+                tracing::warn!("rxe-ctl cannot reach this target: its socket {path} cannot be created: {error}");
                 None
             }
         };
@@ -181,7 +180,7 @@ fn serve_metrics(address: SocketAddr, stats: &ManagementStats) -> Result<Sender<
     Ok(sender)
 }
 
-/// A system's error without its number, which says nothing to a user.
+/// A system error without errno's number.
 fn sentence(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
@@ -189,6 +188,6 @@ fn sentence(error: &io::Error) -> String {
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
     match thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Ok(()),
-        Err(error) => cli_error!("the system gives no thread for {name} ({}): allow more threads", sentence(&error)),
+        Err(error) => cli_error!("the thread {name} cannot be started ({}): allow more threads", sentence(&error)),
     }
 }

@@ -1,4 +1,4 @@
-//! The folder of a running target, which is its own: one target for each `--file-prefix`.
+//! The runtime folder of a target: one target for each `--file-prefix`.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -9,24 +9,24 @@ use rxe::{CliError, cli_error};
 use rxe_dpdk::eal::{check_file_prefix, file_prefix};
 use rxe_inspect::socket as place;
 
-/// The folder, locked. When this is dropped the folder goes, if nothing of others is in it; what a killed target left is
-/// taken over by the next with its prefix.
+/// The folder, locked. Dropping it removes the folder if it is empty. A target takes over the folder that a killed target
+/// with the same prefix has left.
 pub struct RuntimeFolder {
     folder: PathBuf,
     /// Locked as long as it is open.
     _lock: File,
 }
 
-/// Why there is no folder.
+/// Why the folder cannot be used.
 enum Refused {
-    /// Another target has it.
+    /// Another target uses it.
     Taken,
     Io(io::Error),
 }
 
 impl RuntimeFolder {
-    /// Takes the folder that belongs to the `--file-prefix` of EAL's arguments. `None` where none can be made, which is
-    /// told: the target can serve without.
+    /// Locks the folder of the `--file-prefix` in EAL's arguments. `None` with a warning if it cannot be created: the target
+    /// can run without it.
     pub fn take(eal_args: &[String]) -> Result<Option<RuntimeFolder>, CliError> {
         check_file_prefix(eal_args).map_err(|error| CliError::new(error.to_string()))?;
         let prefix = file_prefix(eal_args);
@@ -36,7 +36,7 @@ impl RuntimeFolder {
                 "another target with --file-prefix {prefix} is running: give this one another, as --file-prefix {prefix}2"
             ),
             Err(Refused::Io(error)) => {
-                tracing::warn!("rxe-ctl cannot reach this target, the folder for its socket cannot be had: {error}");
+                tracing::warn!("rxe-ctl cannot reach this target: the folder for its socket cannot be used: {error}");
                 Ok(None)
             }
         }
@@ -44,7 +44,7 @@ impl RuntimeFolder {
 
     fn below(base: &Path, prefix: &str) -> Result<RuntimeFolder, Refused> {
         let folder = base.join(prefix);
-        // The target before may be removing its folder just now.
+        // A target that ends may be removing its folder now.
         for _ in 0..100 {
             match RuntimeFolder::try_take(base, &folder) {
                 Ok(Some(lock)) => return Ok(RuntimeFolder { folder, _lock: lock }),
@@ -65,7 +65,7 @@ impl RuntimeFolder {
             }
         }
         let path = folder.join("lock");
-        // The folder is ours alone, so this is no link of somebody else's.
+        // Only this user can write to the folder, so the file cannot be a link made by another.
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(Refused::Io)?;
         match file.try_lock() {
@@ -78,7 +78,7 @@ impl RuntimeFolder {
         Ok(same.then_some(file))
     }
 
-    /// Where the socket belongs.
+    /// Path of the socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.join("ctl.sock")
     }
@@ -86,7 +86,7 @@ impl RuntimeFolder {
 
 impl Drop for RuntimeFolder {
     fn drop(&mut self) {
-        // Both while the lock is held: nobody else has made something there. What cannot be removed stays for the next.
+        // Both under the lock, so that nothing of another target is removed. On failure the files stay for the next target.
         let _ = std::fs::remove_file(self.folder.join("lock"));
         let _ = std::fs::remove_dir(&self.folder);
     }

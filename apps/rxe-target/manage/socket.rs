@@ -1,4 +1,4 @@
-//! The socket of `rxe-ctl`: who owns the target may use it, and nobody else.
+//! The socket of `rxe-ctl`, for the target's user only.
 
 use std::fs::Permissions;
 use std::io;
@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A socket in the file system. It goes when this is dropped.
+/// A socket in the file system. Dropping it removes the socket.
 pub struct Socket(PathBuf);
 
 impl Socket {
-    /// Makes the socket. What a target left that was killed is replaced.
+    /// Creates the socket, in place of one that a killed target has left.
     pub fn bind(path: &Path) -> io::Result<(Socket, UnixListener)> {
         if UnixStream::connect(path).is_ok() {
             let taken = "another target with this --file-prefix is running";
@@ -29,7 +29,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // What cannot be removed is replaced by the next target.
+        // On failure the next target replaces it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

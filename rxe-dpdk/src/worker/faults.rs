@@ -1,27 +1,18 @@
-//! Where faults happen in a worker: the injectors in front of its queues and behind them, and the refusals in front of its
-//! engine. Each is there only as long as a rule wants it.
+//! Where faults are injected in a worker: in front of its receive queues, behind its transmit stages, and in front of its
+//! engine (refused requests). An injector exists only while a rule needs it.
 
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 use rxe_proto::Instant;
+use rxe_proto::wire::PortId;
 
 use super::capture::TxRecorder;
-use super::injector::{ActiveFault, Direction, FOREVER, FaultStats, Faults, Injector, Refusals, Room};
-use super::lane::TxLane;
+use super::injector::{ActiveFault, Direction, FaultStats, Injector, Refusals, Room};
 use super::ports::{PortsTx, RxPort};
-use super::run::{Others, Worker};
+use super::tx_path::TxPath;
 use crate::eal::{Mbuf, Mempool};
 
-/// Other rules to go by.
-#[derive(Debug)]
-pub(crate) struct FaultChange {
-    pub(crate) rules: Faults,
-    /// Who waits until they are gone by.
-    pub(crate) reply: Option<SyncSender<()>>,
-}
-
-/// What it takes to make injectors and refusals for a worker.
+/// Places and removes the injectors and refusals of a worker.
 pub(crate) struct FaultPlaces {
     worker: usize,
     room: Room,
@@ -32,7 +23,7 @@ pub(crate) struct FaultPlaces {
 }
 
 impl FaultPlaces {
-    /// For worker number `worker`. The pools have buffers for two injectors of `room` for each port.
+    /// For worker number `worker`. Each pool has buffers for two injectors of `room` per worker.
     pub(crate) fn new(
         worker: usize,
         room: Room,
@@ -43,7 +34,8 @@ impl FaultPlaces {
         FaultPlaces { worker, room, pools, rx_stats, tx_stats }
     }
 
-    /// Has injectors behind receive queues where they are wanted. One that is not is off, and holds on to frames.
+    /// Places injectors behind receive queues if a rule needs them, and sets their rules. An injector without rules stays:
+    /// it may hold frames.
     pub(crate) fn place_rx(&self, rules: &[Arc<ActiveFault>], rx: &mut [RxPort]) {
         let direction = Direction::Rx;
         let wanted = Injector::<Mbuf>::is_wanted(direction, rules);
@@ -58,59 +50,31 @@ impl FaultPlaces {
         }
     }
 
-    /// Has injectors in front of transmit queues where they are wanted, and nowhere else. False when there still is one
-    /// that is not wanted: the port has not yet taken all that it held.
+    /// Places injectors in front of transmit queues if a rule needs them, and removes the others. Returns false if one
+    /// could not be removed yet, because its port has not taken all that it held.
     pub(crate) fn place_tx(&self, now: Instant, rules: &[Arc<ActiveFault>], tx: &mut PortsTx) -> bool {
         let direction = Direction::Tx;
         let wanted = Injector::<Mbuf>::is_wanted(direction, rules);
-        let PortsTx { lanes, recorders, .. } = tx;
-        recorders.resize_with(lanes.len(), || None);
-        let place = |((lane, recorder), (number, pool)): ((TxLane, &mut Option<TxRecorder>), (u16, &Mempool))| {
-            let mut lane = if wanted && !lane.is_faulty() {
-                let port = rxe_proto::wire::PortId(number);
-                let injector = Injector::new(direction, self.worker, port, self.room, Arc::clone(&self.tx_stats));
-                lane.with_faults(pool.clone(), injector)
+        let PortsTx { paths, spare_recorders, .. } = tx;
+        spare_recorders.resize_with(paths.len(), || None);
+        let place = |((path, recorder), (number, pool)): ((TxPath, &mut Option<TxRecorder>), (u16, &Mempool))| {
+            let mut path = if wanted && !path.is_faulty() {
+                let (port, stats) = (PortId(number), Arc::clone(&self.tx_stats));
+                path.with_faults(pool.clone(), Injector::new(direction, self.worker, port, self.room, stats))
             } else {
-                lane
+                path
             };
-            lane.set_faults(rules);
-            lane.lend_recorder(recorder);
-            lane.without_faults(now, recorder)
+            path.set_faults(rules);
+            path.attach_recorder(recorder);
+            path.without_faults(now, recorder)
         };
-        *lanes = std::mem::take(lanes).into_iter().zip(recorders).zip((0..).zip(&self.pools)).map(place).collect();
-        wanted || !lanes.iter().any(TxLane::is_faulty)
+        let before = std::mem::take(paths).into_iter().zip(spare_recorders);
+        *paths = before.zip((0..).zip(&self.pools)).map(place).collect();
+        wanted || !paths.iter().any(TxPath::is_faulty)
     }
 
-    /// Refuses requests if that is wanted.
+    /// The refusals that `rules` ask for. A rule that was active `before` continues its random sequence.
     pub(crate) fn refusals(&self, rules: &[Arc<ActiveFault>], before: Option<Box<Refusals>>) -> Option<Box<Refusals>> {
         Refusals::new(before, rules, self.worker, &self.rx_stats)
-    }
-}
-
-impl Worker {
-    /// Goes by other rules from now on, if somebody said so.
-    #[cold]
-    pub(super) fn change_faults(&mut self, now: Instant) {
-        let Worker { rx, burst, outbound, dispatcher, faults, .. } = self;
-        let Some(FaultChange { rules, reply }) = dispatcher.orders.faults.take() else { return };
-        let before = dispatcher.refusals.take();
-        dispatcher.refusals = faults.refusals(&rules, before);
-        faults.place_rx(&rules, rx);
-        for RxPort { port, queue, faults } in rx.iter_mut() {
-            if let Some(injector) = faults.as_mut().filter(|injector| injector.is_off()) {
-                let mut others = Others { rings: outbound, pool: queue.pool() };
-                dispatcher.dispatch_due(now, FOREVER, *port, injector, burst, &mut others);
-                *faults = None;
-            }
-        }
-        dispatcher.hand_over(now, outbound);
-        let settled = faults.place_tx(now, &rules, &mut dispatcher.tx);
-        if let Some(reply) = reply {
-            // Who asked may have given up, which is no loss.
-            let _ = reply.try_send(());
-        }
-        if !settled {
-            dispatcher.orders.faults = Some(FaultChange { rules, reply: None });
-        }
     }
 }

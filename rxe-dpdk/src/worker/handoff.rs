@@ -5,7 +5,7 @@ use rxe_proto::wire::PortId;
 
 use crate::eal::{BURST, MIN_FRAME, Mbuf, MbufReceiver, MbufSender, Mempool, RxBurst, TxStage};
 
-/// Frames on their way to one other worker.
+/// Received frames for one other worker.
 #[derive(Debug)]
 pub(crate) struct HandOff {
     sender: MbufSender,
@@ -17,13 +17,13 @@ impl HandOff {
         HandOff { sender, staged: RxBurst::new() }
     }
 
-    /// Takes frame `index` out of `burst`; `false` when the ring has no room for it, which leaves it in the burst.
-    pub(crate) fn give(&mut self, burst: &mut RxBurst, index: usize) -> bool {
+    /// Moves frame `index` out of `burst` into the ring. Returns false if the ring is full; the frame then stays in the burst.
+    pub(crate) fn enqueue(&mut self, burst: &mut RxBurst, index: usize) -> bool {
         self.has_room() && burst.take(index).is_some_and(|mbuf| self.staged.push(mbuf).is_ok())
     }
 
-    /// As [`give`](Self::give) for a frame of its own, which is freed when the ring has no room.
-    pub(crate) fn give_mbuf(&mut self, mbuf: Mbuf) -> bool {
+    /// As [`enqueue`](Self::enqueue), for a single buffer, which is freed if the ring is full.
+    pub(crate) fn enqueue_mbuf(&mut self, mbuf: Mbuf) -> bool {
         self.has_room() && self.staged.push(mbuf).is_ok()
     }
 
@@ -34,14 +34,14 @@ impl HandOff {
         !self.staged.is_full()
     }
 
-    /// Sends what is staged. Frames that the ring has no room for are freed, after `lost` has seen them.
-    pub(crate) fn flush(&mut self, mut lost: impl FnMut(PortId, &[u8])) {
+    /// Sends what is staged. Frames that the ring has no room for are freed, after a call of `dropped` for each.
+    pub(crate) fn flush(&mut self, mut dropped: impl FnMut(PortId, &[u8])) {
         if self.staged.is_empty() {
             return;
         }
         self.sender.send(&mut self.staged);
         for index in 0..self.staged.len() {
-            lost(PortId(self.staged.port(index)), self.staged.data(index));
+            dropped(PortId(self.staged.port(index)), self.staged.data(index));
         }
         self.staged.clear();
     }
@@ -60,7 +60,7 @@ impl TxRing {
         TxRing { pool, sender, staged: RxBurst::new() }
     }
 
-    /// Room for one frame of `len` bytes, to be written at once. `None` when the ring is full or the pool empty.
+    /// Stages a frame of `len` bytes for the caller to write. `None` if the ring is full or the pool empty.
     pub(crate) fn push(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.staged.is_full() && self.flush() == BURST {
             return None;
@@ -75,7 +75,7 @@ impl TxRing {
         self.staged.data_mut(index).get_mut(..len)
     }
 
-    /// Stages a whole frame. Gives it back when the ring is full.
+    /// Stages a whole frame. Returns it if the ring is full.
     pub(crate) fn push_mbuf(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
         if self.staged.is_full() {
             self.flush();
@@ -83,7 +83,7 @@ impl TxRing {
         self.staged.push(mbuf)
     }
 
-    /// Puts what is staged into the ring; returns how many frames found no room and wait.
+    /// Moves what is staged into the ring. Returns how many frames stay staged for want of room.
     pub(crate) fn flush(&mut self) -> usize {
         self.sender.send(&mut self.staged);
         self.staged.len()
@@ -104,8 +104,8 @@ impl TxRingEnd {
         TxRingEnd { port, receiver, burst: RxBurst::new(), next: 0 }
     }
 
-    /// Moves frames into the port's stage until that is full; returns how many moved. A frame that finds no room
-    /// stays for the next turn, so order holds and nothing is lost.
+    /// Moves frames into the port's stage until that is full. Returns how many were moved. The others stay in the ring for the
+    /// next turn, so that none is reordered or dropped.
     pub(crate) fn drain(&mut self, stage: &mut TxStage) -> usize {
         let mut moved = 0;
         while stage.room() > 0 {

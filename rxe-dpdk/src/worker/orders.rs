@@ -1,16 +1,17 @@
-//! Orders to a worker that concern its ports and frames, not its services. They come from any thread and are followed at the
-//! end of a turn.
+//! Orders to a worker that concern its ports and frames, not its services. Any thread may send them; the worker applies
+//! them between two turns.
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 
-use super::capture::CaptureOrder;
-use super::faults::FaultChange;
-use super::link_watch::PortOrder;
+use rxe_proto::wire::PortId;
+
+use super::capture::Recorders;
+use super::injector::Faults;
 
 /// One order.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Start or stop capturing frames.
+    /// Start or stop recording frames.
     Capture(Box<CaptureOrder>),
     /// Park the queues of a port whose device is gone, or resume them.
     Port(PortOrder),
@@ -18,7 +19,7 @@ pub(crate) enum Order {
     Faults(FaultChange),
 }
 
-/// The orders of one worker that it has read and not yet followed.
+/// The orders of one worker, and those that it has read and not yet applied.
 pub(crate) struct Orders {
     inbox: Receiver<Order>,
     pub(crate) capture: Option<Box<CaptureOrder>>,
@@ -31,7 +32,8 @@ impl Orders {
         Orders { inbox, capture: None, ports: Vec::new(), faults: None }
     }
 
-    /// Reads all orders that have arrived. Of those about captures and about faults the last one counts.
+    /// Reads all orders that have arrived; of those about captures and about faults the last one counts. Returns whether
+    /// there were any.
     pub(crate) fn read(&mut self) -> bool {
         let mut any = false;
         while let Ok(order) = self.inbox.try_recv() {
@@ -44,4 +46,37 @@ impl Orders {
         }
         any
     }
+}
+
+/// Record with these recorders from now on. A later order replaces an earlier one.
+#[derive(Debug)]
+pub(crate) struct CaptureOrder {
+    /// `None` ends the recording.
+    pub(crate) recorders: Option<Recorders>,
+    /// Notified once the order is applied.
+    pub(crate) done: Option<SyncSender<()>>,
+}
+
+impl CaptureOrder {
+    /// Ends the recording.
+    pub(crate) fn stop() -> CaptureOrder {
+        CaptureOrder { recorders: None, done: None }
+    }
+}
+
+/// Apply these fault rules instead of the present ones.
+#[derive(Debug)]
+pub(crate) struct FaultChange {
+    pub(crate) rules: Faults,
+    /// Notified once the rules are active.
+    pub(crate) reply: Option<SyncSender<()>>,
+}
+
+/// Park the queues of a port, or resume them.
+#[derive(Debug)]
+pub(crate) struct PortOrder {
+    pub(crate) port: PortId,
+    pub(crate) park: bool,
+    /// Receives whether every queue could be parked or resumed.
+    pub(crate) reply: SyncSender<bool>,
 }

@@ -1,16 +1,16 @@
-//! The ports of one worker: where its frames come from and go to.
+//! The receive and transmit sides of one worker's ports.
 
 use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
 use rxe_service::LocalPort;
 
-use super::capture::TxRecorder;
+use super::capture::{TxRecorder, TxRecorders};
 use super::injector::Injector;
-use super::lane::TxLane;
+use super::tx_path::TxPath;
 use crate::eal::{Mbuf, RxQueue};
 
 counters! {
-    /// What one worker's loop did.
+    /// Counters of one worker's loop.
     pub struct WorkerStats {
         /// Turns of the loop.
         turns,
@@ -22,13 +22,13 @@ counters! {
         rx_frames,
         /// Bytes received from ports.
         rx_bytes,
-        /// Frames received that another worker owns: handed over.
+        /// Frames received here and enqueued for the worker that owns their queue pair.
         handoff_out,
-        /// Frames that other workers handed to this one.
+        /// Frames that other workers received and enqueued for this one.
         handoff_in,
-        /// Copies of multicast frames for other workers with members of the group.
+        /// Copies of multicast frames enqueued for other workers with members of the group.
         multicast_copies,
-        /// Such copies not made: no buffer or no room in the ring.
+        /// Such copies not enqueued: no buffer, or no room in the ring.
         multicast_copies_lost,
         /// Frames handed to the host stack.
         host_frames,
@@ -36,26 +36,26 @@ counters! {
         gsi_packets,
         /// Packets handed to the queue pairs.
         qp_packets,
-        /// Frames dropped before any of these looked at them; each has its reason.
+        /// Frames dropped before any of these; counted by reason too.
         dropped_frames,
         /// Frames staged for transmission.
         tx_frames,
         /// Frames of other workers put on a transmit queue of this one.
         tx_forwarded,
-        /// Turns that ended with frames which the port did not take yet.
+        /// Turns that ended with frames that a port had refused (back-pressure).
         tx_stalls,
         /// Frames not sent because the interface of their port is gone.
         tx_port_gone,
     }
 }
 
-/// What a worker must know of a port to filter frames.
+/// The addresses by which dispatch filters the frames of a port.
 #[derive(Clone, Debug)]
 pub(crate) struct PortIdentity {
     pub(crate) mac: MacAddr,
-    /// The VLAN we live in; `None` is untagged.
+    /// `None` is untagged.
     pub(crate) vlan: Option<u16>,
-    /// Our IP addresses.
+    /// The port's GID table.
     pub(crate) gids: Vec<Gid>,
 }
 
@@ -69,50 +69,58 @@ impl From<&LocalPort> for PortIdentity {
 pub(crate) struct RxPort {
     pub(crate) port: PortId,
     pub(crate) queue: RxQueue,
-    /// What stands between the queue and the worker where faults are wanted.
+    /// The injector between the queue and the worker, while a rule needs one.
     pub(crate) faults: Option<Box<Injector<Mbuf>>>,
 }
 
 /// The transmit side of all ports of one worker.
 pub(crate) struct PortsTx {
-    pub(crate) lanes: Vec<TxLane>,
-    /// Of each lane, while there is a capture, what an injector in front of it will capture by.
-    pub(crate) recorders: Vec<Option<TxRecorder>>,
+    /// By port number.
+    pub(crate) paths: Vec<TxPath>,
+    /// While a capture runs: for each path without an injector, the recorder of one that is placed later.
+    pub(crate) spare_recorders: Vec<Option<TxRecorder>>,
+    /// Frames staged in this turn.
     pub(crate) frames: u64,
 }
 
 impl TxQueue for PortsTx {
     #[inline]
     fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]> {
-        let room = self.lanes.get_mut(usize::from(port.0))?.push(len)?;
+        let room = self.paths.get_mut(usize::from(port.0))?.push(len)?;
         self.frames += 1;
         Some(room)
     }
 
     #[inline]
     fn push_unsealed(&mut self, port: PortId, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
-        let room = self.lanes.get_mut(usize::from(port.0))?.push_unsealed(len, seal)?;
+        let room = self.paths.get_mut(usize::from(port.0))?.push_unsealed(len, seal)?;
         self.frames += 1;
         Some(room)
     }
 }
 
 impl PortsTx {
-    /// Hands everything staged to the ports. Returns whether a port refused some, which then wait for the next call.
+    /// Sends everything staged. Returns whether a port refused frames, which stay staged for the next call.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let mut waiting = false;
-        for lane in &mut self.lanes {
-            waiting |= lane.flush(now) > 0;
+        for path in &mut self.paths {
+            waiting |= path.flush(now) > 0;
         }
         waiting
     }
 
-    /// As [`flush`](Self::flush), with what injectors hold for later.
+    /// As [`flush`](Self::flush), and releases frames that injectors delay.
     pub(crate) fn finish(&mut self) -> bool {
         let mut waiting = false;
-        for lane in &mut self.lanes {
-            waiting |= lane.finish() > 0;
+        for path in &mut self.paths {
+            waiting |= path.finish() > 0;
         }
         waiting
+    }
+
+    /// Sets the recorders, by port number; none ends the recording.
+    pub(crate) fn set_recorders(&mut self, recorders: Vec<TxRecorders>) {
+        let mut recorders = recorders.into_iter();
+        self.spare_recorders = self.paths.iter_mut().map(|path| path.set_recorders(recorders.next())).collect();
     }
 }

@@ -185,8 +185,9 @@ impl fmt::Display for DropReason {
 
 impl std::error::Error for DropReason {}
 
-/// One counter for each [`DropReason`]. One writer, any number of readers.
+/// One counter for each [`DropReason`]. One writer, any number of readers; no cache line is shared with another writer.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct DropCounters([Counter; DropReason::COUNT]);
 
 impl Default for DropCounters {

@@ -1,4 +1,4 @@
-//! What stands in the ring in front of a frame.
+//! The header in front of a frame in a recorder's ring.
 
 use rxe_proto::Instant;
 use rxe_proto::transport::TransportStats;
@@ -8,20 +8,20 @@ use crate::worker::injector::Direction;
 use Direction::{Rx, Tx};
 
 /// Bytes of a header.
-pub(super) const HEADER_LEN: usize = 32;
+pub(crate) const HEADER_LEN: usize = 32;
 
-/// In place of a reason: it was not dropped.
+/// In place of a reason: the frame was not dropped.
 const NOT_DROPPED: u8 = u8::MAX;
 
 const _: () = assert!(DropReason::COUNT <= NOT_DROPPED as usize);
 
-/// What is worth a note when a received frame made it count.
+/// Transport counters that are noted when a received frame changed them.
 macro_rules! notes {
     ($($name:ident)*) => {
         const NOTES: &[&str] = &[$(stringify!($name)),*];
 
-        /// What has been counted of each note.
-        pub(super) fn note_counts(stats: &TransportStats) -> NoteCounts {
+        /// The present values of these counters.
+        pub(crate) fn note_counts(stats: &TransportStats) -> NoteCounts {
             [$(stats.$name.get()),*]
         }
     };
@@ -33,42 +33,43 @@ notes! {
     fatal_naks_rcvd receive_queue_empty ecn_marked cnps_rcvd uc_messages_lost
 }
 
-/// One count for each note.
-pub(super) type NoteCounts = [u64; NOTES.len()];
+/// One value for each note.
+pub(crate) type NoteCounts = [u64; NOTES.len()];
 
 const _: () = assert!(NOTES.len() <= u32::BITS as usize);
 
-/// What came of a frame.
+/// A frame's outcome: the counters that it changed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Outcome {
-    /// Why it was dropped, if it was.
-    pub(super) dropped: Option<DropReason>,
+pub(crate) struct Outcome {
+    /// The reason, if it was dropped.
+    pub(crate) dropped: Option<DropReason>,
     /// One bit for each of [`NOTES`].
-    pub(super) notes: u32,
+    pub(crate) notes: u32,
 }
 
 impl Outcome {
-    pub(super) fn dropped(reason: DropReason) -> Outcome {
+    pub(crate) fn dropped(reason: DropReason) -> Outcome {
         Outcome { dropped: Some(reason), notes: 0 }
     }
 }
 
 /// A frame's header in the ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    pub(super) at: Instant,
-    /// Bytes of the frame, and how many of them follow.
-    pub(super) len: u32,
-    pub(super) kept: u32,
-    pub(super) port: PortId,
-    pub(super) direction: Direction,
-    pub(super) outcome: Outcome,
-    /// Frames before this one that the ring had no room for.
-    pub(super) lost: u32,
+pub(crate) struct Header {
+    pub(crate) at: Instant,
+    /// Bytes of the frame on the wire.
+    pub(crate) len: u32,
+    /// Bytes of the frame that follow this header.
+    pub(crate) kept: u32,
+    pub(crate) port: PortId,
+    pub(crate) direction: Direction,
+    pub(crate) outcome: Outcome,
+    /// Frames directly before this one that the ring had no room for.
+    pub(crate) lost: u32,
 }
 
 impl Header {
-    pub(super) fn to_bytes(self) -> [u8; HEADER_LEN] {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&self.at.as_nanos().to_le_bytes());
         bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
@@ -81,7 +82,7 @@ impl Header {
         bytes
     }
 
-    pub(super) fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Header {
+    pub(crate) fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Header {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Header {
             at: Instant::from_nanos(u64::from(word(4)) << 32 | u64::from(word(0))),
@@ -94,25 +95,25 @@ impl Header {
         }
     }
 
-    /// What there is to say of the frame, for people: nothing of most. `text` is written anew.
-    pub(super) fn comment(&self, text: &mut String) {
+    /// Replaces `text` by a description of the outcome; it is empty for most frames.
+    pub(crate) fn comment(&self, text: &mut String) {
         text.clear();
-        let mut say = |what: &str, name: &str, meaning: &str| {
+        let mut append = |what: &str, name: &str, meaning: &str| {
             if !text.is_empty() {
                 text.push_str("; ");
             }
             text.push_str(&format!("{what}: {name} ({})", meaning.trim_end_matches('.')));
         };
         if let Some(reason) = self.outcome.dropped {
-            say("dropped", reason.name(), reason.describe());
+            append("dropped", reason.name(), reason.describe());
         }
         for (_, name) in NOTES.iter().enumerate().filter(|(bit, _)| self.outcome.notes >> bit & 1 == 1) {
             let meaning = TransportStats::DESCRIPTIONS.iter().find(|(of, _)| of == name).map_or("", |(_, text)| text);
-            say("note", name, meaning);
+            append("note", name, meaning);
         }
         if self.lost > 0 {
             let meaning = "the file could not be written fast enough";
-            say("not captured", &format!("{} before this one", self.lost), meaning);
+            append("not captured", &format!("{} before this one", self.lost), meaning);
         }
     }
 }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_say_what_became_of_a_frame() {
+    fn comments_describe_the_outcome() {
         let mut header = Header {
             at: Instant::ZERO,
             len: 64,

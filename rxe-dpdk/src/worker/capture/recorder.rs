@@ -1,4 +1,4 @@
-//! The lcore's end of a capture: frames go into a ring, with what came of them.
+//! The lcore's end of a capture: copies frames, with their outcome, into a ring.
 
 use std::sync::Arc;
 
@@ -12,36 +12,34 @@ use super::record::{HEADER_LEN, Header, NoteCounts, Outcome, note_counts};
 use crate::eal::{Clock, TxTap};
 use crate::worker::injector::Direction;
 
+/// Bytes of a ring: some milliseconds at 10 Gbit/s. Pages that are never written take no memory.
+const RING: usize = 8 << 20;
+
 counters! {
-    /// What one lcore did for captures.
+    /// Capture counters of one lcore.
     pub struct CaptureStats {
-        /// Frames given to a capture.
+        /// Frames recorded.
         captured,
-        /// Frames missing in a capture because its file could not be written fast enough. The target itself dealt with them
-        /// as ever.
+        /// Frames missing in a capture because its file could not be written fast enough. The target handled them as
+        /// usual.
         ring_full,
     }
 }
 
-/// A ring and what goes into it. The ring is the only thing shared with the thread that writes the file.
+/// Copies frames that pass a filter into a ring. Only the ring is shared with the thread that writes the file.
 #[derive(Debug)]
-pub(super) struct Recorder {
+struct Recorder {
     ring: Producer<u8>,
     filter: Arc<Filter>,
     snaplen: usize,
-    /// Since the last frame that the ring had room for.
+    /// Frames dropped since the last one that fit the ring.
     lost: u32,
     stats: Arc<CaptureStats>,
 }
 
 impl Recorder {
     /// A recorder and the other end of its ring, which holds `capacity` bytes.
-    pub(super) fn new(
-        capacity: usize,
-        filter: Arc<Filter>,
-        snaplen: usize,
-        stats: Arc<CaptureStats>,
-    ) -> (Recorder, Consumer<u8>) {
+    fn new(capacity: usize, filter: Arc<Filter>, snaplen: usize, stats: Arc<CaptureStats>) -> (Recorder, Consumer<u8>) {
         let (ring, other) = RingBuffer::new(capacity);
         (Recorder { ring, filter, snaplen, lost: 0, stats }, other)
     }
@@ -65,7 +63,7 @@ impl Recorder {
     }
 }
 
-/// A frame as it was before something happened to it.
+/// A copy of a frame from before fault injection.
 #[derive(Debug, Default)]
 struct Remembered {
     bytes: Vec<u8>,
@@ -73,9 +71,9 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// As much of it as a capture and its filter look at.
+    /// Copies the part of `frame` that a capture and its filter read.
     fn keep(&mut self, frame: &[u8], snaplen: usize) {
-        /// No headers that a filter looks at go further.
+        /// The headers that a filter reads end before this offset.
         const HEADERS: usize = 128;
         self.bytes.clear();
         self.bytes.extend_from_slice(&frame[..frame.len().min(snaplen.max(HEADERS))]);
@@ -83,25 +81,25 @@ impl Remembered {
     }
 }
 
-/// What a worker counts. What a frame makes it count is what came of the frame.
+/// A worker's counters and their last values. A frame's outcome is the set of counters that it changed.
 #[derive(Debug)]
-struct Watch {
+struct OutcomeWatch {
     drops: Vec<(Arc<DropCounters>, [u64; DropReason::COUNT])>,
     transport: Arc<TransportStats>,
     noted: NoteCounts,
 }
 
-impl Watch {
-    fn new(drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> Watch {
+impl OutcomeWatch {
+    fn new(drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> OutcomeWatch {
         let noted = note_counts(&transport);
         let drops = drops.into_iter().map(|drops| (drops, [0; DropReason::COUNT])).collect();
-        let mut watch = Watch { drops, transport, noted };
-        watch.look();
+        let mut watch = OutcomeWatch { drops, transport, noted };
+        watch.changes();
         watch
     }
 
-    /// What has been counted since the last look.
-    fn look(&mut self) -> Outcome {
+    /// The counters that changed since the last call.
+    fn changes(&mut self) -> Outcome {
         let mut outcome = Outcome::default();
         for (counters, before) in &mut self.drops {
             for ((reason, count), before) in counters.iter().zip(before) {
@@ -120,51 +118,102 @@ impl Watch {
     }
 }
 
-/// Records what a worker receives.
+/// Records the frames that a worker receives.
 #[derive(Debug)]
 pub(crate) struct RxRecorder {
     recorder: Recorder,
-    watch: Watch,
+    watch: OutcomeWatch,
     remembered: Remembered,
 }
 
 impl RxRecorder {
-    /// `drops` and `transport` are all that the worker counts while it deals with a frame.
-    pub(super) fn new(recorder: Recorder, drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> RxRecorder {
-        RxRecorder { recorder, watch: Watch::new(drops, transport), remembered: Remembered::default() }
+    /// `drops` and `transport` are the counters that the worker changes while it handles a frame.
+    fn new(recorder: Recorder, drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> RxRecorder {
+        RxRecorder { recorder, watch: OutcomeWatch::new(drops, transport), remembered: Remembered::default() }
     }
 
-    /// To be called before the frames of a burst: what was counted until now has nothing to do with them.
+    /// Called before the first frame of a burst: earlier changes of counters are no part of its outcome.
     pub(crate) fn begin(&mut self) {
-        self.watch.look();
+        self.watch.changes();
     }
 
-    /// To be called after the worker has dealt with a frame.
+    /// Called after the worker has handled a frame.
     pub(crate) fn record(&mut self, at: Instant, port: PortId, frame: &[u8]) {
-        let outcome = self.watch.look();
+        let outcome = self.watch.changes();
         self.recorder.record(at, port, Direction::Rx, outcome, frame.len(), frame);
     }
 
-    /// To be called for a frame that was dropped before the worker could deal with it.
+    /// Called for a frame that was dropped instead of being handled.
     pub(crate) fn record_dropped(&mut self, at: Instant, port: PortId, frame: &[u8], reason: DropReason) {
-        // That it was counted is no news of the next frame.
-        self.watch.look();
+        // The drop is counted already: it must not appear in the next frame's outcome.
+        self.watch.changes();
         self.recorder.record(at, port, Direction::Rx, Outcome::dropped(reason), frame.len(), frame);
     }
 
-    /// Keeps a frame that something may happen to.
+    /// Copies a frame before fault injection.
     pub(crate) fn remember(&mut self, frame: &[u8]) {
         self.remembered.keep(frame, self.recorder.snaplen);
     }
 
-    /// The frame that was kept last has been dropped.
+    /// Records the last copied frame as dropped.
     pub(crate) fn record_remembered(&mut self, at: Instant, port: PortId, reason: DropReason) {
         let Remembered { bytes, len } = &self.remembered;
         self.recorder.record(at, port, Direction::Rx, Outcome::dropped(reason), *len, bytes);
     }
 }
 
-/// Records what leaves by one queue of a port.
+/// What the recorders of one worker read.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    /// Dropped packets by reason: all counters that the worker writes.
+    pub(crate) drops: Vec<Arc<DropCounters>>,
+    pub(crate) transport: Arc<TransportStats>,
+    pub(crate) stats: Arc<CaptureStats>,
+    pub(crate) clock: Clock,
+}
+
+/// The recorders of one worker.
+#[derive(Debug)]
+pub(crate) struct Recorders {
+    pub(crate) rx: Box<RxRecorder>,
+    /// By port number.
+    pub(crate) tx: Vec<TxRecorders>,
+}
+
+impl Recorded {
+    /// Recorders for a worker with `ports` ports. The other ends of their rings are appended to `rings`.
+    pub(crate) fn recorders(
+        &self,
+        ports: u16,
+        filter: &Arc<Filter>,
+        snaplen: usize,
+        rings: &mut Vec<Consumer<u8>>,
+    ) -> Recorders {
+        let mut recorder = || {
+            let (recorder, ring) = Recorder::new(RING, Arc::clone(filter), snaplen, Arc::clone(&self.stats));
+            rings.push(ring);
+            recorder
+        };
+        let rx = Box::new(RxRecorder::new(recorder(), self.drops.clone(), Arc::clone(&self.transport)));
+        let tx = (0..ports).map(PortId).map(|port| TxRecorders {
+            sent: TxRecorder::new(recorder(), port, self.clock),
+            injected: TxRecorder::new(recorder(), port, self.clock),
+        });
+        let tx = tx.collect();
+        Recorders { rx, tx }
+    }
+}
+
+/// The recorders of one transmit path.
+#[derive(Debug)]
+pub(crate) struct TxRecorders {
+    /// Records what the port is offered, if the path ends in a transmit queue.
+    pub(crate) sent: TxRecorder,
+    /// Records what an injector drops before that.
+    pub(crate) injected: TxRecorder,
+}
+
+/// Records the frames of one transmit path.
 #[derive(Debug)]
 pub(crate) struct TxRecorder {
     recorder: Recorder,
@@ -174,7 +223,7 @@ pub(crate) struct TxRecorder {
 }
 
 impl TxRecorder {
-    pub(super) fn new(recorder: Recorder, port: PortId, clock: Clock) -> TxRecorder {
+    fn new(recorder: Recorder, port: PortId, clock: Clock) -> TxRecorder {
         TxRecorder { recorder, port, clock, remembered: Remembered::default() }
     }
 
@@ -216,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_loses_frames_and_counts_them() {
+    fn a_full_ring_drops_and_counts_frames() {
         let (mut recorder, mut ring, stats) = recorder(2 * (HEADER_LEN + 64), 64);
         let mut record = |number: u8| {
             recorder.record(Instant::ZERO, PortId(0), Direction::Tx, Outcome::default(), 1500, &[number; 1500]);
@@ -228,14 +277,14 @@ mod tests {
         record(5);
         header(&mut ring);
         let (after, frame) = header(&mut ring);
-        assert_eq!((after.lost, frame[0]), (3, 5), "the next frame says how many are missing before it");
+        assert_eq!((after.lost, frame[0]), (3, 5), "the next record counts the frames missing before it");
         drop(ring);
         record(6);
-        assert_eq!((stats.captured.get(), stats.ring_full.get()), (3, 3), "for nobody");
+        assert_eq!((stats.captured.get(), stats.ring_full.get()), (3, 3), "after the reader has gone");
     }
 
     #[test]
-    fn what_a_frame_made_count_is_what_came_of_it() {
+    fn an_outcome_is_the_counters_that_the_frame_changed() {
         let (drops, transport) = (Arc::<DropCounters>::default(), Arc::<TransportStats>::default());
         let (recorder, mut ring, _) = recorder(4096, 64);
         drops.count(DropReason::NoReceive);
@@ -244,7 +293,7 @@ mod tests {
             rx.record(Instant::ZERO, PortId(0), &[1; 60]);
             header(&mut ring).0.outcome
         };
-        assert_eq!(outcome(&mut rx), Outcome::default(), "what was counted before");
+        assert_eq!(outcome(&mut rx), Outcome::default(), "earlier changes are excluded");
         drops.count(DropReason::NoReceive);
         transport.duplicate_request.inc();
         assert_eq!(outcome(&mut rx), Outcome { dropped: Some(DropReason::NoReceive), notes: 1 });
@@ -259,6 +308,6 @@ mod tests {
         assert_eq!(outcome(&mut rx).dropped, Some(DropReason::HandoffFull));
         let (injected, _) = header(&mut ring);
         assert_eq!((injected.outcome.dropped, injected.len, injected.kept), (Some(DropReason::Injected), 2000, 64));
-        assert_eq!(header(&mut ring).0.outcome, Outcome::default(), "the next frame has nothing to do with it");
+        assert_eq!(header(&mut ring).0.outcome, Outcome::default(), "it is no part of the next outcome");
     }
 }

@@ -1,0 +1,100 @@
+//! Administration of fault rules: which are in force, and changes while the adapter runs.
+
+mod list;
+
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use rxe_inspect::fault::Fault;
+use rxe_proto::transport::RequestRefusal;
+
+use super::inspector::{InspectError, Inspector};
+use super::reports::nanos;
+use crate::worker::injector::Faults;
+use crate::worker::orders::{FaultChange, Order};
+use crate::worker::{ActiveFault, FaultAction, FaultRule, FaultScope, nak_name};
+pub(crate) use list::FaultList;
+
+impl Inspector {
+    /// The rules in force, with their hits.
+    pub fn faults(&self) -> Vec<Fault> {
+        self.fault_list().lock().rules().iter().map(|fault| report(fault)).collect()
+    }
+
+    /// Adds a fault rule and returns its number. It is active on all lcores when this returns.
+    ///
+    /// # Errors
+    /// [`InspectError::TooManyFaults`], [`InspectError::Stopped`]. After [`InspectError::NoAnswer`] the lcore
+    /// has the order and still applies it.
+    pub fn add_fault(&self, rule: FaultRule) -> Result<u32, InspectError> {
+        let mut list = self.fault_list().lock();
+        let id = list.add(rule).ok_or(InspectError::TooManyFaults)?;
+        self.apply(list.rules())?;
+        Ok(id)
+    }
+
+    /// Removes a fault rule.
+    ///
+    /// # Errors
+    /// [`InspectError::NoSuchFault`], [`InspectError::Stopped`], and [`InspectError::NoAnswer`] as for
+    /// [`add_fault`](Self::add_fault).
+    pub fn remove_fault(&self, id: u32) -> Result<(), InspectError> {
+        let mut list = self.fault_list().lock();
+        if !list.retain(|other| other != id) {
+            return Err(InspectError::NoSuchFault(id));
+        }
+        self.apply(list.rules())
+    }
+
+    /// Removes all fault rules.
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], and [`InspectError::NoAnswer`] as for [`add_fault`](Self::add_fault).
+    pub fn clear_faults(&self) -> Result<(), InspectError> {
+        let mut list = self.fault_list().lock();
+        if list.retain(|_| false) { self.apply(list.rules()) } else { Ok(()) }
+    }
+
+    /// Sends the rules to all workers, then waits until each has applied them.
+    fn apply(&self, rules: &Faults) -> Result<(), InspectError> {
+        let sent = (0..self.workers()).map(|worker| {
+            let (reply, answer) = sync_channel(1);
+            self.order(worker, Order::Faults(FaultChange { rules: rules.clone(), reply: Some(reply) }))?;
+            Ok((worker, answer))
+        });
+        let sent: Vec<_> = sent.collect::<Result<_, InspectError>>()?;
+        sent.into_iter().try_for_each(|(worker, answer)| self.wait(worker, &answer))
+    }
+}
+
+fn report(fault: &ActiveFault) -> Fault {
+    let FaultRule { action, direction, matches, probability, count, seed } = &fault.rule;
+    let (delay, jitter) = match *action {
+        FaultAction::Delay { delay, jitter } => (Some(delay), Some(jitter)),
+        _ => (None::<Duration>, None),
+    };
+    let (code, timer) = match *action {
+        FaultAction::Refuse(RequestRefusal::NotReady { timer }) => (None, Some(timer)),
+        FaultAction::Refuse(refusal) => (nak_name(refusal), None),
+        _ => (None, None),
+    };
+    Fault {
+        id: fault.id,
+        direction: direction.to_string(),
+        action: action.name().to_owned(),
+        rule: fault.rule.to_string(),
+        frames: if matches.scope == FaultScope::All { "all" } else { "roce" }.to_owned(),
+        opcode: matches.opcodes.as_ref().map(ToString::to_string),
+        qpn: matches.qpn.map(|qpn| qpn.get()),
+        psn: matches.psn.map(|range| (range.first.get(), range.last.get())),
+        probability: probability.share(),
+        count: *count,
+        seed: *seed,
+        delay_ns: delay.map(nanos),
+        jitter_ns: jitter.map(nanos),
+        code: code.map(str::to_owned),
+        timer,
+        matched: fault.matched(),
+        hits: fault.hits(),
+    }
+}

@@ -1,0 +1,295 @@
+//! Builds an adapter, step by step.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+use rxe_proto::Instant;
+use rxe_proto::cm::{Cm, CmConfig};
+use rxe_proto::transport::{Engine, EngineConfig};
+use rxe_service::control::Control;
+use rxe_service::control::ip_host::IpHost;
+use rxe_service::mailbox::{ControlMailbox, WorkerInspector, WorkerMailbox, mailboxes};
+use rxe_service::seeds::Seeds;
+use rxe_service::service_host::{ServiceHost, ServiceHostParts};
+use rxe_service::{LocalPort, ServiceFactory};
+
+use super::error::RuntimeError;
+use super::link_watch::{LinkWatch, WatchedPort};
+use super::port_reports::{self, Monitors};
+use super::ports::{self, Queues, injector_room};
+use super::regions::{self, OwnedRegions, SharedRegions};
+use super::settings::RuntimeConfig;
+use super::{MAX_WORKERS, Runtime, hosts, telemetry};
+use crate::counters::{Telemetry, WorkerCounters};
+use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
+use crate::manage::capture::{self, Interface};
+use crate::manage::faults::FaultList;
+use crate::manage::{Capture, Inspector, Parts};
+use crate::worker::MAX_FAULTS;
+use crate::worker::capture::Recorded;
+use crate::worker::dispatch::Dispatcher;
+use crate::worker::faults::FaultPlaces;
+use crate::worker::idle::Idler;
+use crate::worker::lost_regions::LostRegions;
+use crate::worker::orders::{Order, Orders};
+use crate::worker::port_host::PortHost;
+use crate::worker::ports::{PortIdentity, PortsTx};
+use crate::worker::run::{StopFlags, Worker};
+
+impl Runtime {
+    /// Starts the ports, allocates memory and queues, and makes one instance of each service per lcore.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`], naming what is missing or wrong.
+    pub fn new(
+        eal: Eal,
+        config: RuntimeConfig,
+        factories: Vec<Box<dyn ServiceFactory>>,
+    ) -> Result<Runtime, RuntimeError> {
+        let lcores = eal.lcores();
+        check_limits(lcores.len(), &config)?;
+        let mut seeds = Seeds::new(config.seed);
+
+        let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
+        let hosts = hosts::make(&ports, &config, &mut seeds)?;
+        let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
+        let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
+        let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
+
+        let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
+        let inspectors = control_mailbox.inspectors();
+        let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
+        let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds)?;
+        let faults = Arc::new(FaultList::new(&config.faults));
+        let mut build = Build {
+            eal,
+            config,
+            factories,
+            ports,
+            regions,
+            local,
+            inspectors,
+            orders: order_senders,
+            faults,
+            telemetry,
+            seeds,
+            flags: Arc::default(),
+        };
+        let mut control = Some(control);
+        let mut workers = Vec::new();
+        let ends = worker_mailboxes.into_iter().zip(orders.into_iter().map(Orders::new));
+        for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
+            // The control side is on worker 0.
+            workers.push((lcore, build.make_worker(index, queues, ends, control.take())?));
+        }
+
+        let links = build.watch_links();
+        let monitors = Monitors::new(build.ports.iter().map(Port::monitor).collect::<Vec<_>>().into());
+        let regions = OwnedRegions::new(std::mem::take(&mut build.regions));
+        let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
+        let capture = build.make_capture(&inspector);
+        telemetry::register(&build.eal, &inspector);
+        let Build { eal, ports, telemetry, flags, .. } = build;
+        Ok(Runtime {
+            eal,
+            ports,
+            workers,
+            flags,
+            telemetry,
+            inspector,
+            capture,
+            monitors,
+            links,
+            _regions: regions,
+            ready,
+        })
+    }
+}
+
+fn check_limits(lcores: usize, config: &RuntimeConfig) -> Result<(), RuntimeError> {
+    if lcores > MAX_WORKERS {
+        return Err(RuntimeError::TooManyWorkers(lcores));
+    }
+    if config.faults.len() > MAX_FAULTS {
+        return Err(RuntimeError::TooManyFaults(config.faults.len()));
+    }
+    Ok(())
+}
+
+/// The control side, and telemetry with its counters only.
+fn make_control(
+    hosts: Vec<PortHost>,
+    config: &RuntimeConfig,
+    factories: &[Box<dyn ServiceFactory>],
+    mailbox: ControlMailbox,
+    seeds: &mut Seeds,
+) -> Result<(Control<PortHost>, Telemetry), RuntimeError> {
+    let guid = u64::from_be_bytes(hosts[0].local_port().mac.eui64(true));
+    let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
+    let cm = Cm::new(CmConfig {
+        max_connections: config.max_connections,
+        max_pending: config.max_pending,
+        max_pending_per_peer: config.max_pending_per_peer,
+        ..CmConfig::new(guid, seeds.next_seed())
+    });
+    let listens = factories
+        .iter()
+        .enumerate()
+        .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
+        .collect();
+    let control = Control::new(hosts, cm, listens, mailbox, config.traffic_class)?;
+    let telemetry = Telemetry {
+        workers: Vec::new(),
+        control: Arc::clone(control.stats()),
+        cm: Arc::clone(control.cm_stats()),
+        hosts: host_stats,
+        control_drops: Arc::clone(control.drops()),
+    };
+    Ok((control, telemetry))
+}
+
+/// The parts that are ready before the workers are.
+struct Build {
+    eal: Eal,
+    config: RuntimeConfig,
+    factories: Vec<Box<dyn ServiceFactory>>,
+    ports: Vec<Port>,
+    regions: Vec<SharedRegions>,
+    local: Arc<[LocalPort]>,
+    /// By worker number.
+    inspectors: Vec<WorkerInspector>,
+    orders: Vec<Sender<Order>>,
+    faults: Arc<FaultList>,
+    telemetry: Telemetry,
+    seeds: Seeds,
+    flags: Arc<StopFlags>,
+}
+
+impl Build {
+    fn make_worker(
+        &mut self,
+        index: usize,
+        mut queues: Queues,
+        (mailbox, orders): (WorkerMailbox, Orders),
+        control: Option<Control<PortHost>>,
+    ) -> Result<Worker, RuntimeError> {
+        let config = EngineConfig { worker: index as u8, seed: self.seeds.next_seed(), ..self.config.engine.clone() };
+        let mut engine = Engine::new(config);
+        let regions = regions::adopt(&mut engine, &self.regions)?;
+        let parts = ServiceHostParts {
+            worker: index,
+            services: self.factories.iter().map(|factory| (factory.name(), factory.create(index))).collect(),
+            allocator: Arc::new(HugeAllocator::new(&self.eal)),
+            regions,
+            ports: Arc::clone(&self.local),
+            mailbox,
+            seed: self.seeds.next_seed(),
+        };
+        let services = ServiceHost::new(parts, &mut engine)?;
+        let counters = WorkerCounters {
+            worker: Arc::default(),
+            rx_faults: Arc::default(),
+            tx_faults: Arc::default(),
+            transport: engine.stats().clone(),
+            services: Arc::clone(services.stats()),
+            capture: Arc::default(),
+            drops: [Arc::default(), engine.drops().clone()],
+        };
+        let rules = self.faults.lock().rules().clone();
+        let pools = self.ports.iter().map(|port| port.pool().clone()).collect();
+        let (rx_faults, tx_faults) = (counters.rx_faults.clone(), counters.tx_faults.clone());
+        let faults = FaultPlaces::new(index, injector_room(&self.config), pools, rx_faults, tx_faults);
+        faults.place_rx(&rules, &mut queues.rx);
+        let mut tx = PortsTx { paths: queues.tx, spare_recorders: Vec::new(), frames: 0 };
+        faults.place_tx(Instant::ZERO, &rules, &mut tx);
+        let worker = Worker {
+            rx: queues.rx,
+            burst: RxBurst::new(),
+            outbound: queues.outbound,
+            inbound: queues.inbound,
+            tx_rings: queues.tx_rings,
+            dispatcher: Dispatcher {
+                index,
+                workers: self.inspectors.len(),
+                identities: self.local.iter().map(PortIdentity::from).collect(),
+                engine,
+                refusals: faults.refusals(&rules, None),
+                services,
+                control,
+                tx,
+                recorder: None,
+                drops: counters.drops[0].clone(),
+                stats: counters.worker.clone(),
+            },
+            orders,
+            lost_regions: (index == 0).then(LostRegions::default),
+            faults,
+            clock: Clock::new(&self.eal),
+            idler: Idler::new(self.config.idle),
+            housekeeping_at: Instant::ZERO,
+            flags: Arc::clone(&self.flags),
+            stats: counters.worker.clone(),
+        };
+        self.telemetry.workers.push(counters);
+        Ok(worker)
+    }
+
+    fn watch_links(&self) -> LinkWatch {
+        let watched = self.ports.iter().map(|port| WatchedPort {
+            monitor: port.monitor(),
+            reattach: port.reattach(),
+            mtu: port.mtu(),
+        });
+        LinkWatch::start(watched.collect(), self.orders.clone())
+    }
+
+    fn make_inspector(
+        &self,
+        lcores: Vec<u32>,
+        monitors: &Monitors,
+        links: &LinkWatch,
+        regions: &OwnedRegions,
+    ) -> Inspector {
+        let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
+        Inspector::new(Parts {
+            telemetry: self.telemetry.clone(),
+            lcores,
+            workers: self.inspectors.clone(),
+            orders: self.orders.clone(),
+            local: Arc::clone(&self.local),
+            ports: Box::new(move || port_reports::ports(&local, &monitors, &links)),
+            engine: self.config.engine.clone(),
+            factories: &self.factories,
+            regions: regions.keys(),
+            region_memory: regions.memory(),
+            faults: Arc::clone(&self.faults),
+        })
+    }
+
+    fn make_capture(&self, inspector: &Inspector) -> Capture {
+        let clock = Clock::new(&self.eal);
+        let recorded = self.telemetry.workers.iter().enumerate().map(|(index, worker)| {
+            // The control side is on worker 0.
+            let control = (index == 0).then_some(&self.telemetry.control_drops);
+            Recorded {
+                drops: worker.drops.iter().chain(control).cloned().collect(),
+                transport: Arc::clone(&worker.transport),
+                stats: Arc::clone(&worker.capture),
+                clock,
+            }
+        });
+        let interfaces = self.ports.iter().map(Port::info).zip(&*self.local).map(|(info, local)| Interface {
+            name: info.name.clone(),
+            description: format!("port {}", u32::from(local.id.0) + 1),
+            mac: local.mac,
+        });
+        Capture::new(capture::Parts {
+            inspector: inspector.clone(),
+            workers: self.orders.clone(),
+            recorded: recorded.collect(),
+            interfaces: interfaces.collect(),
+            clock: Arc::new(move || clock.now()),
+        })
+    }
+}

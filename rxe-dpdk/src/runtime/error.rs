@@ -1,0 +1,61 @@
+//! Why an adapter cannot be built.
+
+use rxe_proto::transport::CqError;
+
+use super::MAX_WORKERS;
+use crate::eal::EalError;
+use crate::host::HostConfigError;
+use crate::worker::MAX_FAULTS;
+
+/// Why an adapter cannot be built. Each message is one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A DPDK call failed.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// DPDK has no port.
+    #[error(
+        "DPDK found no port: name one before `--`, for example --vdev=net_af_packet0,iface=veth1, or bind a PCI NIC \
+         to vfio-pci"
+    )]
+    NoPort,
+    /// Settings for ports that do not exist.
+    #[error("there are settings for port {port}, but DPDK found only {found} port(s)")]
+    UnknownPort {
+        /// The port of the settings.
+        port: usize,
+        /// How many ports there are.
+        found: usize,
+    },
+    /// A port without an address.
+    #[error("port {port} has no address: give --address{} IP/PREFIX", if *.port == 0 { String::new() } else { format!(" port{port}:") })]
+    NoAddress {
+        /// The port.
+        port: usize,
+    },
+    /// Addresses, routes or MTU are invalid.
+    #[error("port {port}: {error}")]
+    Host {
+        /// The port.
+        port: usize,
+        /// The problem.
+        error: HostConfigError,
+    },
+    /// More lcores than queue pair numbers can address.
+    #[error("{0} lcores are too many: choose at most {MAX_WORKERS} with EAL's -l, as -l 0-{last}", last = MAX_WORKERS - 1)]
+    TooManyWorkers(usize),
+    /// More fault rules than an injector supports.
+    #[error("{0} fault rules are too many: at most {MAX_FAULTS} can be in force")]
+    TooManyFaults(usize),
+    /// More services than an engine has completion queues.
+    #[error("too many services: {0}")]
+    TooManyServices(#[from] CqError),
+    /// A region cannot be created.
+    #[error("region {name}: {problem}")]
+    Region {
+        /// Its name.
+        name: String,
+        /// The problem.
+        problem: String,
+    },
+}

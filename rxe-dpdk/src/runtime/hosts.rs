@@ -1,0 +1,79 @@
+//! The IP hosts of the ports.
+
+use rxe_proto::wire::{MacAddr, PathMtu};
+use rxe_service::ServiceFactory;
+use rxe_service::control::ip_host::IpHost;
+use rxe_service::seeds::Seeds;
+
+use super::error::RuntimeError;
+use super::settings::RuntimeConfig;
+use crate::eal::Port;
+use crate::host::{Host, HostConfig};
+use crate::worker::port_host::PortHost;
+
+/// Drivers of ports whose peer may be the kernel of this machine or of its guest. Such a kernel leaves the checksums of
+/// TCP segments to a device that does not exist here.
+const UNFINISHED_CHECKSUMS: [&str; 7] =
+    ["net_af_packet", "net_af_xdp", "net_pcap", "net_tap", "net_vhost", "net_virtio", "net_virtio_user"];
+
+/// Bytes of a packet besides its payload and in front of the frame's IP header: IPv6, UDP, BTH, RETH, immediate, ICRC.
+const PACKET_OVERHEAD: u16 = 40 + 8 + 12 + 16 + 4 + 4;
+
+/// One host per port.
+pub(super) fn make(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) -> Result<Vec<PortHost>, RuntimeError> {
+    let mut hosts = Vec::new();
+    for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
+        let mac = station_address(port.mac(), seeds);
+        let host = Host::new(&HostConfig {
+            port: port.id(),
+            mac,
+            mtu: port.mtu(),
+            vlan: own.vlan.map(|id| id | u16::from(config.traffic_class.pcp) << 13),
+            addresses: own.addresses.clone(),
+            gateways: own.gateways.clone(),
+            routes: own.routes.clone(),
+            verify_tcp_checksums: !UNFINISHED_CHECKSUMS.contains(&port.info().driver.as_str()),
+            seed: seeds.next_seed(),
+            ..HostConfig::default()
+        })
+        .map_err(|error| RuntimeError::Host { port: number, error })?;
+        let seed = seeds.next_seed();
+        let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
+        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id)?);
+    }
+    Ok(hosts)
+}
+
+/// The port's own address, or a random one for devices that have none (net_ring).
+fn station_address(own: MacAddr, seeds: &mut Seeds) -> MacAddr {
+    if own != MacAddr::default() {
+        return own;
+    }
+    let [a, b, c, d, e, ..] = seeds.next_seed();
+    // 02: locally administered, one station.
+    MacAddr([0x02, a, b, c, d, e])
+}
+
+/// The largest path MTU whose every packet fits an IP MTU.
+fn path_mtu(ip_mtu: u16) -> PathMtu {
+    PathMtu::at_most(usize::from(ip_mtu.saturating_sub(PACKET_OVERHEAD))).unwrap_or(PathMtu::Mtu256)
+}
+
+/// The line that says that the adapter can serve: `ready`, then `key=value` pairs.
+pub(super) fn ready_line(hosts: &[PortHost], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
+    let mut line = String::from("ready");
+    for (number, port) in hosts.iter().enumerate() {
+        let port = port.local_port();
+        let addresses: Vec<String> = port.addresses.iter().map(|ip| ip.to_string()).collect();
+        let prefix = if hosts.len() == 1 { String::new() } else { format!("port{number}.") };
+        line += &format!(
+            " {prefix}mac={} {prefix}addresses={} {prefix}mtu={} {prefix}path_mtu={}",
+            port.mac,
+            addresses.join(","),
+            port.mtu,
+            port.path_mtu.bytes(),
+        );
+    }
+    let services: Vec<&str> = factories.iter().flat_map(|factory| factory.names()).collect();
+    line + &format!(" lcores={workers} services={}", services.join(","))
+}

@@ -1,0 +1,198 @@
+//! rtnetlink's messages about interfaces: what of them a port's state depends on.
+
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// `struct ifinfomsg`.
+const INFO: usize = 16;
+/// `struct rtattr`.
+const ATTRIBUTE: usize = 4;
+
+/// The state of one interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Interface {
+    pub(super) index: u32,
+    pub(super) name: String,
+    /// IFF_*: see netdevice(7).
+    pub(super) flags: u32,
+    /// 0 where it is not said.
+    pub(super) mtu: u32,
+}
+
+impl Interface {
+    /// Why the interface carries nothing; `None` when it does.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        let has = |flag: libc::c_int| self.flags & flag as u32 != 0;
+        match (has(libc::IFF_UP), has(libc::IFF_LOWER_UP)) {
+            (false, _) => Some("is down"),
+            (true, false) => Some("has no carrier"),
+            (true, true) => None,
+        }
+    }
+}
+
+/// One message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Message {
+    /// The interface is there, new or changed.
+    New(Interface),
+    /// The interface of this index is gone, or in another network namespace.
+    Deleted(u32),
+    /// The requested list is complete.
+    Done,
+    /// The request failed with this errno.
+    Refused(i32),
+}
+
+/// The request for a list of all interfaces.
+pub(super) fn list_request() -> [u8; HEADER + INFO] {
+    let mut request = [0; HEADER + INFO];
+    let len = request.len() as u32;
+    request[..4].copy_from_slice(&len.to_ne_bytes());
+    request[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    request[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    request
+}
+
+/// The messages of one datagram. What is cut short or not understood is passed over.
+pub(super) fn parse(mut bytes: &[u8]) -> Vec<Message> {
+    let mut messages = Vec::new();
+    while let Some(len) = u32_at(bytes, 0).map(|len| len as usize).filter(|len| (HEADER..=bytes.len()).contains(len)) {
+        let body = &bytes[HEADER..len];
+        match u16_at(bytes, 4) {
+            Some(libc::RTM_NEWLINK) => messages.extend(interface(body).map(Message::New)),
+            Some(libc::RTM_DELLINK) => messages.extend(interface(body).map(|gone| Message::Deleted(gone.index))),
+            Some(kind) if kind == libc::NLMSG_DONE as u16 => messages.push(Message::Done),
+            Some(kind) if kind == libc::NLMSG_ERROR as u16 => {
+                // 0 is an acknowledgement.
+                let refused = u32_at(body, 0).map(|errno| (errno as i32).wrapping_neg()).filter(|errno| *errno != 0);
+                messages.extend(refused.map(Message::Refused));
+            }
+            _ => {}
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    messages
+}
+
+fn interface(body: &[u8]) -> Option<Interface> {
+    // Messages of bridges about their ports have the same type and another family; such an interface is not gone when
+    // it leaves its bridge.
+    if *body.first()? != libc::AF_UNSPEC as u8 {
+        return None;
+    }
+    let mut interface = Interface { index: u32_at(body, 4)?, flags: u32_at(body, 8)?, name: String::new(), mtu: 0 };
+    let mut attributes = body.get(INFO..)?;
+    while let Some(len) =
+        u16_at(attributes, 0).map(usize::from).filter(|len| (ATTRIBUTE..=attributes.len()).contains(len))
+    {
+        let value = &attributes[ATTRIBUTE..len];
+        match u16_at(attributes, 2) {
+            Some(libc::IFLA_IFNAME) => {
+                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                interface.name = String::from_utf8_lossy(name).into_owned();
+            }
+            Some(libc::IFLA_MTU) => interface.mtu = u32_at(value, 0)?,
+            _ => {}
+        }
+        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(interface)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(all(test, target_endian = "little"))]
+mod tests {
+    use super::*;
+
+    // Recorded from Linux 6.18 while a veth pair came, went up and went; of the attributes those that matter and a few.
+    const INDEX: u32 = 3;
+    #[rustfmt::skip]
+    const DOWN: &[u8] = &[
+        0x54, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x01, 0x00, 0x03, 0x00, 0x00, 0x00, 0x02, 0x10, 0x00, 0x00, 0xff, 0xff, 0xff, 0xff, 0x08, 0x00, 0x03, 0x00,
+        0x72, 0x78, 0x61, 0x00, 0x08, 0x00, 0x0d, 0x00, 0xe8, 0x03, 0x00, 0x00, 0x05, 0x00, 0x10, 0x00, 0x02, 0x00,
+        0x00, 0x00, 0x08, 0x00, 0x04, 0x00, 0x68, 0x10, 0x00, 0x00, 0x05, 0x00, 0x21, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x0a, 0x00, 0x01, 0x00, 0x42, 0x7f, 0xf7, 0xae, 0xfe, 0xf1, 0x00, 0x00,
+    ];
+    #[rustfmt::skip]
+    const NO_CARRIER: &[u8] = &[
+        0x54, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x01, 0x00, 0x03, 0x00, 0x00, 0x00, 0x03, 0x10, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x08, 0x00, 0x03, 0x00,
+        0x72, 0x78, 0x61, 0x00, 0x08, 0x00, 0x0d, 0x00, 0xe8, 0x03, 0x00, 0x00, 0x05, 0x00, 0x10, 0x00, 0x03, 0x00,
+        0x00, 0x00, 0x08, 0x00, 0x04, 0x00, 0x68, 0x10, 0x00, 0x00, 0x05, 0x00, 0x21, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x0a, 0x00, 0x01, 0x00, 0x42, 0x7f, 0xf7, 0xae, 0xfe, 0xf1, 0x00, 0x00,
+    ];
+    #[rustfmt::skip]
+    const UP: &[u8] = &[
+        0x54, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x01, 0x00, 0x03, 0x00, 0x00, 0x00, 0x43, 0x10, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x03, 0x00,
+        0x72, 0x78, 0x61, 0x00, 0x08, 0x00, 0x0d, 0x00, 0xe8, 0x03, 0x00, 0x00, 0x05, 0x00, 0x10, 0x00, 0x06, 0x00,
+        0x00, 0x00, 0x08, 0x00, 0x04, 0x00, 0x68, 0x10, 0x00, 0x00, 0x05, 0x00, 0x21, 0x00, 0x01, 0x00, 0x00, 0x00,
+        0x0a, 0x00, 0x01, 0x00, 0x42, 0x7f, 0xf7, 0xae, 0xfe, 0xf1, 0x00, 0x00,
+    ];
+    #[rustfmt::skip]
+    const DELETED: &[u8] = &[
+        0x54, 0x00, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x01, 0x00, 0x03, 0x00, 0x00, 0x00, 0x02, 0x10, 0x00, 0x00, 0xff, 0xff, 0xff, 0xff, 0x08, 0x00, 0x03, 0x00,
+        0x72, 0x78, 0x61, 0x00, 0x08, 0x00, 0x0d, 0x00, 0xe8, 0x03, 0x00, 0x00, 0x05, 0x00, 0x10, 0x00, 0x02, 0x00,
+        0x00, 0x00, 0x08, 0x00, 0x04, 0x00, 0x68, 0x10, 0x00, 0x00, 0x05, 0x00, 0x21, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x0a, 0x00, 0x01, 0x00, 0x42, 0x7f, 0xf7, 0xae, 0xfe, 0xf1, 0x00, 0x00,
+    ];
+    #[rustfmt::skip]
+    const DONE: &[u8] = &[
+        0x14, 0x00, 0x00, 0x00, 0x03, 0x00, 0x02, 0x00, 0x01, 0x00, 0x00, 0x00, 0xe4, 0x7a, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00,
+    ];
+
+    #[test]
+    fn recorded_messages_are_understood() {
+        let interface = |flags| Interface { index: INDEX, name: "rxa".to_owned(), flags, mtu: 4200 };
+        let problem = |bytes: &[u8]| match &parse(bytes)[..] {
+            [Message::New(interface)] => {
+                assert_eq!((interface.index, &*interface.name, interface.mtu), (INDEX, "rxa", 4200));
+                interface.problem()
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(problem(DOWN), Some("is down"));
+        assert_eq!(problem(NO_CARRIER), Some("has no carrier"));
+        assert_eq!(problem(UP), None);
+        assert_eq!(parse(DELETED), [Message::Deleted(INDEX)]);
+        assert_eq!(parse(DONE), [Message::Done]);
+        assert_eq!(parse(&[UP, DONE].concat()).len(), 2);
+        assert_eq!(interface(0).problem(), Some("is down"));
+    }
+
+    #[test]
+    fn a_refusal_has_its_errno() {
+        let mut error = [0; 36];
+        error[0] = 36;
+        error[4] = libc::NLMSG_ERROR as u8;
+        assert_eq!(parse(&error), []);
+        error[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
+        assert_eq!(parse(&error), [Message::Refused(libc::EPERM)]);
+    }
+
+    #[test]
+    fn bytes_cut_short_and_lengths_that_lie_are_harmless() {
+        for message in [DOWN, NO_CARRIER, UP, DELETED, DONE] {
+            for len in 0..message.len() {
+                assert_eq!(parse(&message[..len]), []);
+            }
+            for at in 0..message.len() {
+                for byte in [0, 1, 0x7F, 0xFF] {
+                    let mut bytes = message.to_vec();
+                    bytes[at] = byte;
+                    let _ = parse(&bytes);
+                }
+            }
+        }
+    }
+}

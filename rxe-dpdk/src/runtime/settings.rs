@@ -1,0 +1,99 @@
+//! The configuration of an adapter.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use rxe_proto::transport::EngineConfig;
+use rxe_service::{RegionNames, TrafficClassConfig};
+
+use crate::host::{Cidr, Route};
+use crate::worker::{FaultRule, IdlePolicy};
+
+/// One port: its addresses and routes.
+#[derive(Clone, Debug, Default)]
+pub struct PortSettings {
+    /// Addresses with their on-link prefixes, at least one.
+    pub addresses: Vec<Cidr>,
+    /// Default routers.
+    pub gateways: Vec<IpAddr>,
+    /// Further routes.
+    pub routes: Vec<Route>,
+    /// VLAN id (1 to 4094); `None` is untagged.
+    pub vlan: Option<u16>,
+    /// IP MTU in bytes; `None` is 4200, or what the port supports.
+    pub mtu: Option<u16>,
+}
+
+/// A region to export under a name, or several of one length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionSettings {
+    /// The name that clients ask for: 1 to 32 bytes.
+    pub name: String,
+    /// Length in bytes.
+    pub size: usize,
+    /// With a count: that many regions, named `NAME0`, `NAME1` and so on, in one piece of memory, each aligned to 64 bytes.
+    pub count: Option<u32>,
+    /// A file on hugetlbfs or /dev/shm for the memory, so that other local processes can map it; `None` is anonymous
+    /// hugepages.
+    pub file: Option<PathBuf>,
+}
+
+impl RegionSettings {
+    /// The names that clients ask for.
+    pub fn names(&self) -> RegionNames<'_> {
+        RegionNames { name: &self.name, count: self.count }
+    }
+}
+
+/// The configuration of a [`Runtime`](super::Runtime).
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    /// Settings by port number: one entry per DPDK port.
+    pub ports: Vec<PortSettings>,
+    /// Named regions.
+    pub regions: Vec<RegionSettings>,
+    /// How idle workers wait.
+    pub idle: IdlePolicy,
+    /// Traffic class and priority of sent packets.
+    pub traffic_class: TrafficClassConfig,
+    /// Maximum number of connections.
+    pub max_connections: usize,
+    /// Maximum number of connections that are not established yet.
+    pub max_pending: usize,
+    /// The same for one peer address.
+    pub max_pending_per_peer: usize,
+    /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
+    pub engine: EngineConfig,
+    /// Fault rules, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS).
+    pub faults: Vec<FaultRule>,
+    /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
+    pub seed: [u8; 32],
+}
+
+impl Default for RuntimeConfig {
+    /// No ports, no regions, spinning, mirrored traffic class, 16,384 connections, the engines' defaults, no faults, a seed from the system.
+    fn default() -> RuntimeConfig {
+        RuntimeConfig {
+            ports: Vec::new(),
+            regions: Vec::new(),
+            idle: IdlePolicy::Spin,
+            traffic_class: TrafficClassConfig::default(),
+            max_connections: 16_384,
+            max_pending: 8192,
+            max_pending_per_peer: 4096,
+            engine: EngineConfig::default(),
+            faults: Vec::new(),
+            seed: system_seed(),
+        }
+    }
+}
+
+/// 32 random bytes from the operating system.
+fn system_seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    if let Err(error) = getrandom::fill(&mut seed) {
+        // Without secret randomness, peers could guess keys.
+        panic!("the operating system gives no random bytes: {error}");
+    }
+    seed
+}

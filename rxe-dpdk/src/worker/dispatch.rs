@@ -1,0 +1,435 @@
+//! Dispatch of received frames: the steps that a frame passes between its burst and its queue pair.
+//!
+//! [`Dispatcher::dispatch`] takes each frame of a burst through these steps, in this order. A step that fails drops the
+//! frame with the reason in parentheses; each reason has a counter.
+//!
+//! 1. Parse: [`classify`] checks Ethernet, VLAN, IP, UDP and BTH once, from the outside in (the reasons are listed
+//!    there). A frame that is no RoCE packet leaves for the host stack, on worker 0.
+//! 2. Destination MAC: the port's own or, for QPN 0xFFFFFF, one that maps to the group (`ForeignMac`).
+//! 3. VLAN: the port's. A priority tag (VLAN 0) counts as untagged (`VlanMismatch`).
+//! 4. Multicast: a datagram to QPN 0xFFFFFF is copied to every worker with members of its group (`QpnUnknown` if there
+//!    are none).
+//! 5. Destination address: one of the port's GIDs (`ForeignAddress`).
+//! 6. QP1: a MAD leaves for the connection manager, on worker 0.
+//! 7. Owner: the top four bits of the QPN are the number of a worker (`QpnUnknown` if there is no such worker). A packet
+//!    of another worker leaves for that worker's ring (`HandoffFull` if the ring is full).
+//! 8. Fault injection: a request that a rule refuses is answered by a NAK or RNR NAK.
+//! 9. [`Engine::receive`]: queue pair, peer address, P_Key, state, ICRC, PSN; then the packet is executed.
+//!
+//! A frame from another worker's ring passes the same steps, as the ring carries bytes and no verdict; it never enters a
+//! second ring.
+//!
+//! What differs from burst to burst is chosen once per burst and compiled in: a [`FrameHook`] (nothing, refuse requests,
+//! record a capture) and an [`Origin`] (a port's queue, another worker's ring).
+
+use std::sync::Arc;
+
+use rxe_proto::Instant;
+use rxe_proto::transport::{Engine, Qpn};
+use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
+use rxe_service::control::Control;
+use rxe_service::multicast::WorkerSet;
+use rxe_service::service_host::ServiceHost;
+
+use super::capture::RxRecorder;
+use super::handoff::HandOff;
+use super::injector::{Injector, Refusals};
+use super::port_host::PortHost;
+use super::ports::{PortIdentity, PortsTx, WorkerStats};
+use crate::eal::{Mbuf, Mempool, RxBurst};
+use crate::host::group_macs;
+
+/// Prefetch distance, in packets.
+const PREFETCH_DISTANCE: usize = 3;
+
+/// The parts of a worker that handle a frame, apart from the queues that frames come from.
+pub(crate) struct Dispatcher {
+    /// This worker's number.
+    pub(crate) index: usize,
+    /// Number of workers.
+    pub(crate) workers: usize,
+    /// By port number.
+    pub(crate) identities: Vec<PortIdentity>,
+    pub(crate) engine: Engine,
+    /// `Some` while a fault rule refuses requests.
+    pub(crate) refusals: Option<Box<Refusals>>,
+    pub(crate) services: ServiceHost,
+    /// `Some` on worker 0 only.
+    pub(crate) control: Option<Control<PortHost>>,
+    pub(crate) tx: PortsTx,
+    /// `Some` while a capture runs.
+    pub(crate) recorder: Option<Box<RxRecorder>>,
+    pub(crate) drops: Arc<DropCounters>,
+    pub(crate) stats: Arc<WorkerStats>,
+}
+
+/// Where a frame that passed the checks goes.
+enum Route {
+    /// Executed by this worker.
+    Delivered,
+    /// To the queue pair, control side or host stack of another worker.
+    Worker(usize),
+    /// To the members of a multicast group: this worker's have it, each of these workers gets a copy.
+    Group(WorkerSet),
+}
+
+/// What happens around each frame of a burst.
+trait FrameHook {
+    /// Whether fault rules may refuse requests (step 8).
+    const REFUSES: bool;
+
+    /// Runs before the first frame of a burst.
+    #[inline]
+    fn before_burst(_: &mut Dispatcher) {}
+
+    /// Runs after this worker has delivered or dropped a frame.
+    #[inline]
+    fn after_frame(_: &mut Dispatcher, _now: Instant, _: PortId, _frame: &[u8]) {}
+}
+
+/// Neither faults nor a capture.
+struct Plain;
+
+/// A fault rule refuses requests.
+struct Refusing;
+
+/// A capture runs; a fault rule may refuse requests as well.
+struct Recording;
+
+impl FrameHook for Plain {
+    const REFUSES: bool = false;
+}
+
+impl FrameHook for Refusing {
+    const REFUSES: bool = true;
+}
+
+impl FrameHook for Recording {
+    const REFUSES: bool = true;
+
+    fn before_burst(dispatcher: &mut Dispatcher) {
+        if let Some(recorder) = &mut dispatcher.recorder {
+            recorder.begin();
+        }
+    }
+
+    fn after_frame(dispatcher: &mut Dispatcher, now: Instant, port: PortId, frame: &[u8]) {
+        if let Some(recorder) = &mut dispatcher.recorder {
+            recorder.record(now, port, frame);
+        }
+    }
+}
+
+/// Where a burst came from, and what happens to frames of other workers.
+pub(crate) trait Origin {
+    /// Whether this worker is the first to see the frames: it makes and records the copies of multicast frames.
+    const IS_PORT: bool;
+
+    /// The port by which frame `index` arrived.
+    fn port(&self, burst: &RxBurst, index: usize) -> PortId;
+
+    /// Enqueues frame `index` for `worker`. On error the frame stays in the burst.
+    fn enqueue(&mut self, burst: &mut RxBurst, index: usize, worker: usize) -> Result<(), DropReason>;
+
+    /// Enqueues a copy of frame `index` for `worker`. Returns false if there is no buffer or no room in the ring.
+    fn enqueue_copy(&mut self, burst: &RxBurst, index: usize, worker: usize) -> bool;
+}
+
+/// A port's receive queue.
+pub(crate) struct FromPort<'a> {
+    pub(crate) port: PortId,
+    /// Rings towards the other workers, by worker number.
+    pub(crate) rings: &'a mut [Option<HandOff>],
+    /// Buffers for copies of multicast frames.
+    pub(crate) pool: &'a Mempool,
+}
+
+impl FromPort<'_> {
+    fn ring(&mut self, worker: usize) -> Option<&mut HandOff> {
+        self.rings.get_mut(worker).and_then(Option::as_mut)
+    }
+}
+
+impl Origin for FromPort<'_> {
+    const IS_PORT: bool = true;
+
+    #[inline]
+    fn port(&self, _: &RxBurst, _: usize) -> PortId {
+        self.port
+    }
+
+    #[inline]
+    fn enqueue(&mut self, burst: &mut RxBurst, index: usize, worker: usize) -> Result<(), DropReason> {
+        let enqueued = self.ring(worker).is_some_and(|ring| ring.enqueue(burst, index));
+        if enqueued { Ok(()) } else { Err(DropReason::HandoffFull) }
+    }
+
+    #[inline]
+    fn enqueue_copy(&mut self, burst: &RxBurst, index: usize, worker: usize) -> bool {
+        let copy = burst.copy(index, self.pool);
+        copy.zip(self.ring(worker)).is_some_and(|(copy, ring)| ring.enqueue_mbuf(copy))
+    }
+}
+
+/// The ring into this worker.
+pub(crate) struct FromWorkers;
+
+impl Origin for FromWorkers {
+    const IS_PORT: bool = false;
+
+    #[inline]
+    fn port(&self, burst: &RxBurst, index: usize) -> PortId {
+        PortId(burst.port(index))
+    }
+
+    /// The worker that received the frame read the same QPN, so the frame can belong elsewhere only if this worker has
+    /// left the frame's multicast group in between.
+    #[inline]
+    fn enqueue(&mut self, _: &mut RxBurst, _: usize, _: usize) -> Result<(), DropReason> {
+        Err(DropReason::QpnUnknown)
+    }
+
+    #[inline]
+    fn enqueue_copy(&mut self, _: &RxBurst, _: usize, _: usize) -> bool {
+        false
+    }
+}
+
+impl Dispatcher {
+    /// Delivers, enqueues or drops each frame of a burst, and empties it. Returns how many bytes were in it.
+    ///
+    /// Not inlined, so that `benches/dispatch.rs` and profilers find it: one call per burst.
+    #[inline(never)]
+    pub(crate) fn dispatch(&mut self, now: Instant, origin: &mut impl Origin, burst: &mut RxBurst) -> u64 {
+        match (&self.recorder, &self.refusals) {
+            (None, None) => self.dispatch_burst::<Plain, _>(now, origin, burst),
+            (None, Some(_)) => self.dispatch_burst::<Refusing, _>(now, origin, burst),
+            (Some(_), _) => self.dispatch_recorded(now, origin, burst),
+        }
+    }
+
+    #[cold]
+    fn dispatch_recorded(&mut self, now: Instant, origin: &mut impl Origin, burst: &mut RxBurst) -> u64 {
+        self.dispatch_burst::<Recording, _>(now, origin, burst)
+    }
+
+    #[inline]
+    fn dispatch_burst<H: FrameHook, O: Origin>(&mut self, now: Instant, origin: &mut O, burst: &mut RxBurst) -> u64 {
+        H::before_burst(self);
+        let mut bytes = 0;
+        let prefetches = self.engine.wants_prefetch();
+        for index in 0..burst.len() {
+            if prefetches {
+                // An index past the end yields an empty frame, for which nothing is fetched.
+                let nearest = if index == 0 { 0 } else { PREFETCH_DISTANCE };
+                (nearest..=PREFETCH_DISTANCE).for_each(|ahead| self.engine.prefetch(burst.data(index + ahead)));
+            }
+            let (port, frame) = (origin.port(burst, index), burst.data(index));
+            bytes += frame.len() as u64;
+            match self.route::<H>(now, port, frame) {
+                Ok(Route::Delivered) => H::after_frame(self, now, port, frame),
+                Ok(Route::Worker(worker)) => match origin.enqueue(burst, index, worker) {
+                    Ok(()) => self.stats.handoff_out.inc(),
+                    Err(reason) => self.drop_unrouted(now, port, burst.data(index), reason),
+                },
+                Ok(Route::Group(workers)) if O::IS_PORT => {
+                    H::after_frame(self, now, port, frame);
+                    self.enqueue_copies(origin, burst, index, workers);
+                }
+                // The worker that received the frame has recorded it and made the copies.
+                Ok(Route::Group(_)) => {}
+                Err(reason) => {
+                    self.count_drop(reason);
+                    H::after_frame(self, now, port, frame);
+                }
+            }
+        }
+        burst.clear();
+        bytes
+    }
+
+    /// Step 1: a frame is a RoCE packet, the host stack's, or malformed.
+    #[inline]
+    fn route<H: FrameHook>(&mut self, now: Instant, port: PortId, frame: &[u8]) -> Result<Route, DropReason> {
+        match classify(frame) {
+            Ok(Frame::Roce(packet)) => self.route_packet::<H>(now, port, &packet),
+            Ok(Frame::Host) => {
+                let Some(control) = &mut self.control else { return Ok(Route::Worker(0)) };
+                self.stats.host_frames.inc();
+                if let Some(own) = control.host_mut(port)
+                    && let Err(reason) = own.host.handle_frame(now, frame, &mut self.tx)
+                {
+                    control.drops().count(reason);
+                }
+                Ok(Route::Delivered)
+            }
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Steps 2 to 9, for a well-formed RoCE packet.
+    #[inline]
+    fn route_packet<H: FrameHook>(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        packet: &RocePacket<'_>,
+    ) -> Result<Route, DropReason> {
+        let Some(identity) = self.identities.get(usize::from(port.0)) else { return Err(DropReason::ForeignMac) };
+        let qpn = Qpn::new(packet.dest_qp());
+        let is_multicast = qpn == Qpn::MULTICAST;
+        if packet.dst_mac() != identity.mac && !(is_multicast && is_group_mac(packet)) {
+            return Err(DropReason::ForeignMac);
+        }
+        if vlan_id(packet) != identity.vlan {
+            return Err(DropReason::VlanMismatch);
+        }
+        if is_multicast {
+            return self.route_multicast(now, port, packet);
+        }
+        if !identity.gids.contains(&packet.dst_gid()) {
+            return Err(DropReason::ForeignAddress);
+        }
+        if qpn == Qpn::GSI {
+            let Some(control) = &mut self.control else { return Ok(Route::Worker(0)) };
+            self.stats.gsi_packets.inc();
+            control.handle_gsi(now, port, packet);
+            return Ok(Route::Delivered);
+        }
+        let owner = usize::from(qpn.worker());
+        if owner >= self.workers {
+            return Err(DropReason::QpnUnknown);
+        }
+        if owner != self.index {
+            return Ok(Route::Worker(owner));
+        }
+        self.stats.qp_packets.inc();
+        if H::REFUSES && self.refuse(now, port, packet) {
+            return Ok(Route::Delivered);
+        }
+        self.engine.receive(now, port, packet);
+        Ok(Route::Delivered)
+    }
+
+    /// Step 4: delivers a datagram to this worker's members of its group, and names the other workers with members.
+    #[cold]
+    fn route_multicast(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Result<Route, DropReason> {
+        let members = self.services.group_members(port, packet.dst_gid());
+        let others = members.without(self.index);
+        if members.contains(self.index) {
+            self.stats.qp_packets.inc();
+            self.engine.receive(now, port, packet);
+            return Ok(if others == WorkerSet::EMPTY { Route::Delivered } else { Route::Group(others) });
+        }
+        if others == WorkerSet::EMPTY {
+            return Err(DropReason::QpnUnknown);
+        }
+        // A single other worker gets the frame itself.
+        Ok(others.only().map_or(Route::Group(others), Route::Worker))
+    }
+
+    /// Step 8: returns whether a fault rule refused the packet.
+    #[cold]
+    fn refuse(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> bool {
+        let Some(refusals) = &mut self.refusals else { return false };
+        self.engine.refuse_request(now, port, packet, |packet| refusals.choose(packet))
+    }
+
+    #[cold]
+    fn enqueue_copies(&mut self, origin: &mut impl Origin, burst: &RxBurst, index: usize, workers: WorkerSet) {
+        for worker in workers.iter() {
+            if origin.enqueue_copy(burst, index, worker) {
+                self.stats.multicast_copies.inc();
+            } else {
+                self.stats.multicast_copies_lost.inc();
+            }
+        }
+    }
+
+    /// Sends the frames that [`dispatch`](Self::dispatch) has enqueued for other workers.
+    pub(crate) fn flush_rings(&mut self, now: Instant, rings: &mut [Option<HandOff>]) {
+        for ring in rings.iter_mut().flatten() {
+            ring.flush(|port, frame| self.drop_unrouted(now, port, frame, DropReason::HandoffFull));
+        }
+    }
+
+    fn count_drop(&self, reason: DropReason) {
+        self.drops.count(reason);
+        self.stats.dropped_frames.inc();
+    }
+
+    /// Drops a frame that another worker owns.
+    #[cold]
+    fn drop_unrouted(&mut self, now: Instant, port: PortId, frame: &[u8], reason: DropReason) {
+        self.count_drop(reason);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record_dropped(now, port, frame, reason);
+        }
+    }
+}
+
+/// Dispatch with a fault injector between the queue and step 1.
+impl Dispatcher {
+    /// Moves a burst into the injector. Returns how many bytes were in it.
+    pub(crate) fn inject(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        injector: &mut Injector<Mbuf>,
+        burst: &mut RxBurst,
+    ) -> u64 {
+        let mut bytes = 0;
+        for index in 0..burst.len() {
+            let Some(mbuf) = burst.take(index) else { continue };
+            bytes += mbuf.data().len() as u64;
+            if let Some(recorder) = &mut self.recorder {
+                recorder.remember(mbuf.data());
+            }
+            if !injector.accept(now, mbuf) {
+                self.count_drop(DropReason::Injected);
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.record_remembered(now, port, DropReason::Injected);
+                }
+            }
+        }
+        burst.clear();
+        bytes
+    }
+
+    /// Dispatches the frames that the injector releases by `due`. Returns whether there were any. `burst` is empty.
+    pub(crate) fn dispatch_due(
+        &mut self,
+        now: Instant,
+        due: Instant,
+        origin: &mut FromPort<'_>,
+        injector: &mut Injector<Mbuf>,
+        burst: &mut RxBurst,
+    ) -> bool {
+        let mut any = false;
+        loop {
+            while !burst.is_full()
+                && let Some(mbuf) = injector.next(due)
+            {
+                // It is not full.
+                let _ = burst.push(mbuf);
+            }
+            if burst.is_empty() {
+                return any;
+            }
+            any = true;
+            self.dispatch(now, origin, burst);
+        }
+    }
+}
+
+/// The VLAN of a packet; a priority tag (VLAN 0) counts as untagged.
+#[inline]
+fn vlan_id(packet: &RocePacket<'_>) -> Option<u16> {
+    packet.vlan().map(|tci| tci & 0x0FFF).filter(|vid| *vid != 0)
+}
+
+/// Whether the destination MAC of a packet maps to its multicast group.
+#[cold]
+fn is_group_mac(packet: &RocePacket<'_>) -> bool {
+    group_macs(packet.dst_gid().ip()).any(|mac| mac == packet.dst_mac())
+}

@@ -1,0 +1,45 @@
+//! Finds regions whose files were cut short while clients used them.
+
+use rxe_service::NamedRegion;
+
+use crate::eal::files_lost;
+
+/// Finds and logs regions whose files were cut short.
+#[derive(Default)]
+pub(crate) struct LostRegions {
+    /// Lost files of the process at the last check.
+    files: usize,
+    /// Indices of the regions that were logged.
+    known: Vec<usize>,
+}
+
+impl LostRegions {
+    /// Logs the regions that were lost since the last check. Returns how many.
+    #[inline]
+    pub(crate) fn check(&mut self, regions: &[NamedRegion]) -> u64 {
+        let files = files_lost();
+        if files == self.files {
+            return 0;
+        }
+        self.files = files;
+        self.log(regions)
+    }
+
+    #[cold]
+    fn log(&mut self, regions: &[NamedRegion]) -> u64 {
+        let before = self.known.len();
+        for (at, region) in regions.iter().enumerate() {
+            if self.known.contains(&at) || !region.mrs.iter().any(|mr| mr.memory().is_lost()) {
+                continue;
+            }
+            self.known.push(at);
+            let path = region.file.as_deref().unwrap_or_else(|| "".as_ref()).display();
+            tracing::warn!(
+                region = %region.names(),
+                "the file {path} was cut short while clients used it: the region is lost until the next start, and \
+                 requests for it are refused"
+            );
+        }
+        (self.known.len() - before) as u64
+    }
+}

@@ -1,0 +1,212 @@
+//! The run-to-completion loop of one lcore.
+//!
+//! [`Worker::turn`] is one pass: receive, dispatch, transmit, services, control. [`orders`] applies what other threads
+//! order between two turns; [`shutdown`] is the end of the loop.
+
+mod orders;
+mod shutdown;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use rxe_proto::{Duration, Instant};
+
+use super::dispatch::{Dispatcher, FromPort, FromWorkers};
+use super::faults::FaultPlaces;
+use super::handoff::{HandOff, TxRingEnd};
+use super::idle::Idler;
+use super::lost_regions::LostRegions;
+use super::orders::Orders;
+use super::ports::{RxPort, WorkerStats};
+use super::tx_path::TxPath;
+use crate::eal::{Clock, MbufReceiver, RxBurst};
+
+/// How long peers have to answer DREQs when the adapter stops.
+const STOP_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Minimum interval between mailbox and control polls. A message exchange between a worker and control takes up to two of
+/// them; in return an idle worker polls its port sooner.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_micros(2);
+
+/// Flags that all workers read once per turn. The two counters, which the workers write, have cache lines of their own.
+#[derive(Debug, Default)]
+pub(crate) struct StopFlags {
+    /// A stop was requested: control disconnects the peers, then sets `halt`.
+    pub(crate) stop: AtomicBool,
+    /// Leave the loop.
+    pub(crate) halt: AtomicBool,
+    /// How many workers have left the loop and flushed the rings towards the others.
+    pub(crate) received_all: CachePadded<AtomicUsize>,
+    /// How many of them have also passed their last frames to the ports, or to the worker with the transmit queue.
+    pub(crate) sent_all: CachePadded<AtomicUsize>,
+}
+
+/// One lcore's loop and everything that it owns.
+pub(crate) struct Worker {
+    pub(crate) rx: Vec<RxPort>,
+    pub(crate) burst: RxBurst,
+    /// Rings towards the other workers, by worker number; `None` at this worker's own index.
+    pub(crate) outbound: Vec<Option<HandOff>>,
+    /// The ring into this worker; `None` if there are no others.
+    pub(crate) inbound: Option<MbufReceiver>,
+    /// Frames of workers without a transmit queue, for the queue of this one.
+    pub(crate) tx_rings: Vec<TxRingEnd>,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) orders: Orders,
+    /// `Some` on worker 0, which logs for all.
+    pub(crate) lost_regions: Option<LostRegions>,
+    pub(crate) faults: FaultPlaces,
+    pub(crate) clock: Clock,
+    pub(crate) idler: Idler,
+    /// When the mailbox and the control side are polled next.
+    pub(crate) housekeeping_at: Instant,
+    pub(crate) flags: Arc<StopFlags>,
+    pub(crate) stats: Arc<WorkerStats>,
+}
+
+/// Halts the other workers when this one returns or panics.
+struct HaltOnDrop(Arc<StopFlags>);
+
+impl Drop for HaltOnDrop {
+    fn drop(&mut self) {
+        self.0.halt.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Worker {
+    /// Runs until [`StopFlags::halt`].
+    pub(crate) fn run(mut self) {
+        let _halt = HaltOnDrop(self.flags.clone());
+        let now = self.clock.now();
+        self.dispatcher.services.start(now, &mut self.dispatcher.engine);
+        // A capture ordered before the start records from the first frame on.
+        self.read_mail(now);
+        self.apply_capture_order();
+        while !self.flags.halt.load(Ordering::Relaxed) {
+            let now = self.clock.now();
+            let busy = self.turn(now);
+            self.stats.turns.inc();
+            if !busy {
+                self.stats.idle_turns.inc();
+            }
+            if let Some(control) = &mut self.dispatcher.control
+                && self.flags.stop.load(Ordering::Relaxed)
+            {
+                control.begin_stop(now);
+                if control.is_stopped(now, STOP_PATIENCE) {
+                    self.flags.halt.store(true, Ordering::Relaxed);
+                }
+            }
+            self.apply_capture_order();
+            self.idler.turn(busy);
+        }
+        self.shut_down();
+    }
+
+    /// One turn: receive, execute, transmit, timers, services, control. Returns whether there was anything to do.
+    fn turn(&mut self, now: Instant) -> bool {
+        let housekeeping = now >= self.housekeeping_at || self.flags.stop.load(Ordering::Relaxed);
+        if housekeeping {
+            self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
+        }
+        let mut busy = self.receive(now);
+        busy |= self.receive_handed_over(now);
+        busy |= self.forward();
+        let Dispatcher { engine, tx, .. } = &mut self.dispatcher;
+        if engine.next_timeout().is_some_and(|t| t <= now) {
+            engine.handle_timeout(now);
+        }
+        // Before the services: replies to this burst leave first, and a queue pair in error gets its NAK out before its
+        // service and the runtime release it.
+        if engine.transmit(now, tx) > 0 {
+            tx.flush(now);
+        }
+        if housekeeping {
+            busy |= self.read_mail(now);
+        }
+        let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
+        busy |= services.poll(now, engine);
+        if engine.wants_transmit() {
+            engine.transmit(now, tx);
+        }
+        let mut waiting = tx.flush(now);
+        if housekeeping && let Some(control) = control {
+            let before = tx.frames;
+            control.poll(now, tx);
+            if tx.frames > before {
+                waiting = tx.flush(now);
+            }
+        }
+        busy |= tx.frames > 0;
+        self.stats.tx_frames.add(std::mem::take(&mut tx.frames));
+        if waiting {
+            self.stats.tx_stalls.inc();
+        }
+        if !self.orders.ports.is_empty() {
+            self.apply_port_orders();
+        }
+        if self.orders.faults.is_some() {
+            self.apply_fault_change(now);
+        }
+        busy
+    }
+
+    /// Reads messages of the control side and orders of other threads. Returns whether there were any.
+    fn read_mail(&mut self, now: Instant) -> bool {
+        let Dispatcher { engine, services, .. } = &mut self.dispatcher;
+        let mut busy = services.read_mail(now, engine);
+        busy |= self.orders.read();
+        if let Some(lost) = &mut self.lost_regions {
+            services.stats().regions_lost.add(lost.check(services.regions()));
+        }
+        busy
+    }
+
+    /// Dispatches frames from this worker's receive queues.
+    fn receive(&mut self, now: Instant) -> bool {
+        let Worker { rx, burst, outbound, dispatcher, stats, .. } = self;
+        let mut busy = false;
+        for RxPort { port, queue, faults } in rx {
+            let count = queue.burst(burst);
+            if count > 0 {
+                busy = true;
+                stats.rx_bursts.inc();
+                stats.rx_frames.add(count as u64);
+            }
+            let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
+            if let Some(injector) = faults {
+                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, burst));
+                busy |= dispatcher.dispatch_due(now, now, &mut origin, injector, burst);
+            } else if count > 0 {
+                stats.rx_bytes.add(dispatcher.dispatch(now, &mut origin, burst));
+            }
+        }
+        dispatcher.flush_rings(now, outbound);
+        busy
+    }
+
+    /// Dispatches frames that other workers received for this one.
+    fn receive_handed_over(&mut self, now: Instant) -> bool {
+        let Some(ring) = &mut self.inbound else { return false };
+        let count = ring.receive(&mut self.burst);
+        self.stats.handoff_in.add(count as u64);
+        if count > 0 {
+            self.dispatcher.dispatch(now, &mut FromWorkers, &mut self.burst);
+        }
+        count > 0
+    }
+
+    /// Moves frames of workers without a transmit queue into this worker's queues. Returns whether there were any.
+    fn forward(&mut self) -> bool {
+        let mut forwarded = 0;
+        for ring in &mut self.tx_rings {
+            let path = self.dispatcher.tx.paths.get_mut(usize::from(ring.port.0));
+            if let Some(stage) = path.and_then(TxPath::queue) {
+                forwarded += ring.drain(stage);
+            }
+        }
+        self.stats.tx_forwarded.add(forwarded as u64);
+        forwarded > 0
+    }
+}
