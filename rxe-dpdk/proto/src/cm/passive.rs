@@ -1,4 +1,4 @@
-//! The side that is asked: from REQ to an established connection.
+//! The passive side: from REQ to an established connection.
 
 use std::net::IpAddr;
 
@@ -12,14 +12,14 @@ use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Re
 use crate::wire::{DropReason, Gid, PathMtu};
 use crate::{Duration, Instant};
 
-/// What a REQ says, once it is known to be good.
+/// The contents of a valid REQ.
 struct Checked {
     source: (IpAddr, u16),
     dest: (IpAddr, u16),
     path_mtu: PathMtu,
 }
 
-/// Why a REQ is refused, with the additional information that the reason wants.
+/// Why a REQ is rejected, with the additional information of that reason.
 struct Refusal {
     reason: RejReason,
     ari: Vec<u8>,
@@ -32,11 +32,11 @@ impl Refusal {
     }
 }
 
-/// Most refusals that wait for [`Cm::poll_refusal`].
+/// Most entries in the queue of [`Cm::poll_refusal`].
 const MAX_REFUSALS: usize = 64;
 
 impl Cm {
-    /// Grants a connection: sends the REP, again and again until the peer confirms or its retries are used up.
+    /// Accepts a connection: sends the REP, and retransmits it until the peer confirms or the retries are used up.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Forgets a request of a peer without an answer. The peer may send its REQ again, and that is then a new request.
+    /// Drops a request of a peer without an answer. If the peer retransmits its REQ, that is a new request.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl Cm {
     /// The established connections that end when the request `conn` is accepted, because the peer names a queue pair or
     /// communication id of theirs as its own.
     ///
-    /// Anybody who knows these numbers can send such a REQ in the peer's name. As long as one of these connections
-    /// receives packets in sequence, the peer has not forgotten it: then [`reject`](Self::reject) the request.
+    /// Anyone with these numbers can forge such a REQ. While one of these connections receives packets in sequence, its peer
+    /// has not restarted: then [`reject`](Self::reject) the request.
     #[must_use]
     pub fn replaced_by(&self, conn: ConnId) -> Vec<ConnId> {
         let Some(new) = self.connections.by_id(conn) else { return Vec::new() };
@@ -108,8 +108,8 @@ impl Cm {
         rivals.filter(|old| old.state.name() == ConnState::Established).map(|old| old.id).collect()
     }
 
-    /// The first valid packet came to the connection's queue pair: the peer has our REP, whatever became of its RTU.
-    /// Does nothing when the connection is established already.
+    /// The connection's queue pair has received its first valid packet: the peer has our REP, even if its RTU was lost.
+    /// No effect when the connection is established already.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Cm {
         }
     }
 
-    /// A REQ: a repetition, a new attempt of a peer that has forgotten an old one, or a new connection.
+    /// Handles a REQ: a repetition, a new attempt of a restarted peer, or a new connection.
     pub(super) fn on_req(
         &mut self,
         now: Instant,
@@ -150,7 +150,7 @@ impl Cm {
             // [CM-REQ-DUP]
             return self.on_repeated_req(now, comm_id);
         }
-        // A copy that was late on its way: the peer is done with this connection.
+        // A late copy: the peer has ended this connection.
         if self.connections.is_finished(peer, transaction_id, req) {
             self.stats.rx_req_duplicate_late.inc();
             return Err(DropReason::CmDuplicate);
@@ -164,8 +164,8 @@ impl Cm {
             return Err(DropReason::CmLimit);
         }
         // [CM-STALE-ACCEPT]
-        // Attempts of the peer that this one replaces make room for it. An established connection is another matter: it
-        // goes when the new one is accepted, and not before.
+        // Pending attempts of the peer that this one replaces do not count against the limits. An established connection ends
+        // only when the new one is accepted.
         let rivals = self.connections.rivals(peer, req.local_comm_id, req.local_qpn);
         let (attempts, replaced): (Vec<_>, Vec<_>) =
             rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);
@@ -203,7 +203,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Gives up the oldest request of a peer that is not confirmed, for a newer one. Its REQ may come again.
+    /// Evicts the oldest unconfirmed request of a peer in favour of a newer one. Its REQ may be retransmitted.
     fn evict_unconfirmed(&mut self) -> bool {
         let oldest = self.connections.oldest_unconfirmed().and_then(|comm_id| self.connections.get(comm_id));
         let Some(id) = oldest.map(|conn| conn.id) else { return false };
@@ -213,7 +213,7 @@ impl Cm {
         true
     }
 
-    /// An RTU: the peer is ready.
+    /// Handles an RTU.
     pub(super) fn on_rtu(&mut self, path: &MadPath, rtu: &Rtu) -> Result<(), DropReason> {
         self.stats.rx_rtu.inc();
         let Some(conn) = self.connections.by_ids(rtu.remote_comm_id, rtu.local_comm_id) else {
@@ -237,23 +237,22 @@ impl Cm {
         }
     }
 
-    /// The user did not answer a request or a grant.
+    /// Rejects a REQ or REP that the user did not answer in time.
     pub(super) fn answer_timeout(&mut self, comm_id: u32) {
         let Some(id) = self.connections.get(comm_id).map(|conn| conn.id) else { return };
-        // Not reason 4: a peer without our REP looks that up by an id that it does not have.
+        // Not reason 4 (timeout): a peer without our REP would look that up by an id that it does not have.
         // [CM-ANSWER-TIMEOUT]
         let _fits = self.refuse(id, RejReason::NoResources, &[], &[]);
         self.stats.unanswered.inc();
         self.events.push_back(CmEvent::failed(id, ConnectFailure::NotAnswered));
     }
 
-    /// How often the REP of a connection is sent again, and how long after the one before: what the REQ asks for, within
-    /// our own bounds.
+    /// Retransmissions of a connection's REP, and their interval: as the REQ requests, within our limits.
     fn rep_resends(&self, conn: &Connection) -> (u8, Duration) {
         (conn.max_resends.min(self.config.max_rep_resends), conn.resend_after.min(self.config.max_rep_resend))
     }
 
-    /// No RTU in time: sends the REP again, or gives up.
+    /// Retransmits the REP, or gives up.
     pub(super) fn rep_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let (_, resend_after) = self.rep_resends(conn);
@@ -275,8 +274,8 @@ impl Cm {
             }
             return;
         }
-        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get
-        // nothing: who sends REQs in the name of an address must not make us send more to it than the REPs.
+        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get no REJ:
+        // a forged REQ must not make us send more than the REPs to the forged address.
         if deferred {
             let ids = (id.comm_id(), conn.remote_comm_id);
             let guid = self.config.ca_guid.to_be_bytes();
@@ -292,7 +291,7 @@ impl Cm {
         let (again, resend_after) = self.rep_resends(conn);
         let Some(conn) = self.connections.get_mut(comm_id) else { return Err(DropReason::CmDuplicate) };
         match &mut conn.state {
-            // Our REP was lost, or is on its way.
+            // Our REP was lost, or is in flight.
             State::RepSent { rep, resends, expires, deferred } => {
                 let (path, rep) = (conn.path.clone(), rep.clone());
                 if !*deferred {
@@ -334,7 +333,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Everything that can be said against a REQ without knowing the service.
+    /// Checks everything in a REQ that does not depend on the service.
     fn check_req(&self, path: &MadPath, req: &Req, local: &impl LocalAddresses) -> Result<Checked, Refusal> {
         let refuse = |reason, ari: &[u8], why| Err(Refusal { reason, ari: ari.to_vec(), why });
         let stats = &self.stats;
@@ -347,14 +346,14 @@ impl Cm {
             stats.req_transport.inc();
             return refuse(RejReason::InvalidTransportType, &[], "the transport is neither RC nor UC");
         }
-        // No reason exists for a wrong partition; Linux takes this one. Full and limited members are alike here.
+        // There is no reject reason for a wrong partition; Linux uses this one. Full and limited members are both accepted.
         // [CM-LENIENT]
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is not the default one");
         }
         let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
-        // The queue pair would send to this address, so it must be the one that asks.
+        // The queue pair would send to this address, so it must be the source of the REQ.
         if theirs != path.peer || !local.is_peer(path, theirs) {
             stats.req_gid_foreign.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "its GID is not the address that the REQ came from");
@@ -387,8 +386,8 @@ impl Cm {
         Ok(Checked { source, dest: (dest, req.service_id.port()), path_mtu })
     }
 
-    /// A queue pair and a communication id of `peer` belong to the connection `new` now: the peer knows nothing any more
-    /// of others that they belonged to.
+    /// Ends connections whose queue pair or communication id `peer` now uses for the connection `new`: the peer has
+    /// restarted.
     pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32, new: ConnId) {
         let rivals = self.connections.rivals(peer, remote_comm_id, remote_qpn);
         let old: Vec<u32> = rivals.map(|conn| conn.id).filter(|&id| id != new).map(ConnId::comm_id).collect();
@@ -407,7 +406,7 @@ impl Cm {
                 self.connections.remove(&mut self.timers, comm_id);
             }
             ConnState::Established => {
-                // Once: should we be wrong and the peer alive, it learns that this connection is over.
+                // One DREQ: if the peer is alive after all, it learns that this connection has ended.
                 self.send_dreq(comm_id);
                 self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Stale });
                 self.enter_timewait(now, comm_id);
@@ -421,7 +420,7 @@ impl Cm {
         self.stats.stale.inc();
     }
 
-    /// Both sides agree. `rtu` is ours, if we are the side that asked.
+    /// Enters Established. `rtu` is ours, on the active side.
     pub(super) fn establish(&mut self, conn: ConnId, rtu: Option<Mad>) {
         self.connections.transition(&mut self.timers, conn.comm_id(), State::Established { rtu }, None);
         self.stats.established.inc();

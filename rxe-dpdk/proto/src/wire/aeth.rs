@@ -24,7 +24,7 @@ impl Aeth {
         Aeth { syndrome: syndrome.to_byte(), msn: U24::new(msn) }
     }
 
-    /// What the responder says.
+    /// ACK, NAK or RNR NAK, with its code.
     #[inline]
     pub const fn syndrome(&self) -> Syndrome {
         Syndrome::from_byte(self.syndrome)
@@ -37,7 +37,7 @@ impl Aeth {
     }
 }
 
-/// The syndrome byte of an AETH. Every byte has exactly one form here, so none is lost on the way through.
+/// The syndrome byte of an AETH. Every byte has exactly one representation, so parsing and writing is lossless.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Acknowledged.
@@ -45,12 +45,12 @@ pub enum Syndrome {
         /// End-to-end credit code, 0 to 31; see [`credit_count`].
         credits: u8,
     },
-    /// Receiver not ready: come again after [`rnr_timer`].
+    /// Receiver not ready: retry after [`rnr_timer`].
     Rnr {
         /// Timer code, 0 to 31.
         timer: u8,
     },
-    /// Refused.
+    /// Negative acknowledgement.
     Nak(NakCode),
     /// The whole byte, with the top three bits 010 or the topmost bit set.
     Reserved(u8),
@@ -88,10 +88,10 @@ impl Syndrome {
     }
 }
 
-/// Why a responder refused.
+/// NAK codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
-    /// PSN sequence error: packets were lost, send again from the PSN of the NAK.
+    /// PSN sequence error: packets were lost, retransmit from the PSN of the NAK.
     PsnSequence,
     /// Invalid request.
     InvalidRequest,
@@ -133,7 +133,7 @@ impl NakCode {
     }
 }
 
-/// The wait that an RNR NAK timer code (low five bits) asks for.
+/// The wait for an RNR NAK timer code (low five bits).
 #[inline]
 pub const fn rnr_timer(code: u8) -> Duration {
     /// Units of 10 microseconds. Code 0 is the longest.
@@ -151,7 +151,7 @@ const CREDIT_COUNTS: [u32; 31] = [
     8192, 12288, 16384, 24576, 32768,
 ];
 
-/// How many messages an ACK credit code (low five bits) allows; `None` is no limit.
+/// Number of messages that an ACK credit code (low five bits) allows; `None` is no limit.
 #[inline]
 pub const fn credit_count(code: u8) -> Option<u32> {
     let code = (code & 0x1F) as usize;
@@ -159,7 +159,7 @@ pub const fn credit_count(code: u8) -> Option<u32> {
     if code < CREDIT_COUNTS.len() { Some(CREDIT_COUNTS[code]) } else { None }
 }
 
-/// The ACK credit code for `count` messages, rounded down to what there is a code for.
+/// The ACK credit code for `count` messages, rounded down to the next code.
 #[inline]
 pub const fn credit_code(count: u32) -> u8 {
     if count < 4 {
