@@ -1,5 +1,5 @@
-//! The ICRC by size of packet and by kernel, next to what a library costs that is called twice: for a masked copy of the
-//! headers, then for the payload.
+//! The ICRC by size of packet and by kernel, next to what a library costs that is called twice: for a masked copy of
+//! the headers, then for the payload.
 
 use std::hint::black_box;
 

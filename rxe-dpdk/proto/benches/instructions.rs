@@ -54,7 +54,8 @@ const ROUNDS: usize = 8;
 
 /// How much more than the baseline fails.
 const TOLERANCE: f64 = 0.05;
-/// The same with another compiler, or another kernel for the ICRC, than the baseline's: not everything is the code's fault.
+/// The same with another compiler, or another kernel for the ICRC, than the baseline's: not everything is the code's
+/// fault.
 const TOLERANCE_ELSEWHERE: f64 = 0.15;
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");

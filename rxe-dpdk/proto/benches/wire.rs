@@ -1,4 +1,5 @@
-//! What a frame costs to take apart (`classify`, which leaves the ICRC alone) and to put together, payload and ICRC included.
+//! What a frame costs to take apart (`classify`, which leaves the ICRC alone) and to put together, payload and ICRC
+//! included.
 
 use std::hint::black_box;
 use std::net::IpAddr;

@@ -34,8 +34,8 @@ impl Counter {
 /// The struct gets `iter()`, which yields `(name, value)` in declaration order, and `DESCRIPTIONS`, the names with what
 /// their documentation says.
 ///
-/// The struct has cache lines of its own (two, as processors prefetch pairs), so that writers on different lcores do not
-/// slow each other down.
+/// The struct has cache lines of its own (two, as processors prefetch pairs), so that writers on different lcores do
+/// not slow each other down.
 #[macro_export]
 macro_rules! counters {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {

@@ -1,6 +1,6 @@
 //! RoCEv2 without IO.
 //!
-//! This crate is the protocol and nothing else: it knows no DPDK, no socket, no clock and no thread. Time enters as
+//! This crate is the protocol and nothing else: it uses no DPDK, no socket, no clock and no thread. Time enters as
 //! [`Instant`], randomness as a seed, packets as byte slices. The layers, each of which may use only the ones
 //! before it:
 //!
@@ -9,6 +9,8 @@
 //! * [`transport`]: queue pairs, responder, requester, completer, timers.
 //! * [`cm`]: the connection manager that speaks over queue pair 1.
 //! * [`verbs`]: the interface that services and tools program against.
+//!
+//! Comments `// compliance.md [ID]: ...` name a rule of docs/compliance.md, which gives its source and its tests.
 
 pub mod cm;
 pub mod counters;

@@ -41,7 +41,7 @@ impl Cm {
         // The low two bits are ECN bits, set per packet.
         let path = MadPath { traffic_class: params.path.traffic_class & !3, ..params.path };
         let response_timeout = params.response_timeout & 31;
-        // [CM-ACTIVE-REQ]
+        // compliance.md [CM-ACTIVE-REQ]: Our REQ equals that of Linux for the same parameters.
         let mut req = Req {
             service_id: ServiceId::new(PortSpace::Tcp, params.dest_port),
             local_ca_guid: self.config.ca_guid,
@@ -87,8 +87,8 @@ impl Cm {
         Ok(id)
     }
 
-    /// Confirms the peer's REP: sends the RTU, with at most 224 bytes of private data. The peer may send from then on, so the
-    /// queue pair must be ready to receive.
+    /// Confirms the peer's REP: sends the RTU, with at most 224 bytes of private data. The peer may send from then on,
+    /// so the queue pair must be ready to receive.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Cm {
         let Some(conn) = self.connections.requested(ours) else {
             // Tell the peer now, not after its last retry.
             self.stats.rx_rep_unknown.inc();
-            // [CM-ACTIVE-UNKNOWN]
+            // compliance.md [CM-ACTIVE-UNKNOWN]: A REP without an outstanding REQ is rejected with reason 6.
             let reason = RejReason::InvalidCommId;
             let _fits = self.send_rej(path, transaction_id, (ours, theirs), Answered::Rep, reason, &[], &[]);
             return Ok(());
@@ -158,12 +158,14 @@ impl Cm {
         match &conn.state {
             // The user has not confirmed yet: extend the peer's timeout.
             State::RepReceived => {
-                // [CM-MRA-SEND]
+                // compliance.md [CM-MRA-SEND]: A REP that is repeated before the user has confirmed is answered by an
+                // MRA.
                 self.send_mra(id.comm_id(), Answered::Rep);
                 Ok(())
             }
             // Our RTU was lost, or is in flight.
-            // [CM-ACTIVE-RTU]
+            // compliance.md [CM-ACTIVE-RTU]: The RTU is sent when the user has confirmed, and again for each repeated
+            // REP.
             State::Established { rtu: Some(rtu) } => {
                 let (path, rtu) = (conn.path.clone(), rtu.clone());
                 self.stats.rx_rep_duplicate_answered.inc();
@@ -180,7 +182,7 @@ impl Cm {
     /// Retransmits the REQ, or gives up.
     pub(super) fn req_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
-        // [CM-ACTIVE-RETRY]
+        // compliance.md [CM-ACTIVE-RETRY]: A REQ is retransmitted until it is answered.
         let State::ReqSent { req, resends } = &mut conn.state else { return };
         if *resends > 0 {
             *resends -= 1;
@@ -203,13 +205,13 @@ impl Cm {
         self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
     }
 
-    /// Removes a connection that waits for its REP, and tells the peer: it may have the REQ, or be waiting for our RTU, and
-    /// identifies the connection by our GUID and id.
+    /// Removes a connection that waits for its REP, and tells the peer: it may have the REQ, or be waiting for our RTU,
+    /// and identifies the connection by our GUID and id.
     fn give_up(&mut self, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let (path, transaction_id) = (conn.path.clone(), conn.transaction_id);
         let guid = self.config.ca_guid.to_be_bytes();
-        // [CM-ACTIVE-RETRY]
+        // compliance.md [CM-ACTIVE-RETRY]: A REQ is retransmitted until it is answered.
         let reason = RejReason::Timeout;
         let _fits = self.send_rej(&path, transaction_id, (comm_id, 0), Answered::Other, reason, &guid, &[]);
         self.connections.remove(&mut self.timers, comm_id);
@@ -221,7 +223,7 @@ fn connect_reply(conn: &Connection, rep: &Rep) -> ConnectReply {
         conn: conn.id,
         remote_qpn: rep.local_qpn,
         starting_psn: rep.starting_psn,
-        // [CM-ACTIVE-GRANT]
+        // compliance.md [CM-ACTIVE-GRANT]: No more READs are outstanding than requested, whatever the REP allows.
         responder_resources: rep.responder_resources.min(conn.initiator_depth),
         initiator_depth: rep.initiator_depth,
         rnr_retry_count: rep.rnr_retry_count,

@@ -7,8 +7,8 @@ use crate::Duration;
 pub struct CmConfig {
     /// Our channel adapter's GUID, as in every REP: stable over restarts, unique on the network, never 0.
     pub ca_guid: u64,
-    /// Seed of communication ids and transaction ids. Fresh at every start: a peer ignores messages with ids that it still
-    /// remembers from an earlier run.
+    /// Seed of communication ids and transaction ids. Fresh at every start: a peer ignores messages with ids that it
+    /// still remembers from an earlier run.
     pub seed: [u8; 32],
     /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP);
     /// [`connect`](super::Cm::connect) fails.
@@ -19,7 +19,8 @@ pub struct CmConfig {
     /// Most connections that are requested by peers of one address and not established yet. More are rejected with
     /// reason 3 (no resources).
     pub max_pending_per_peer: usize,
-    /// Most closing connections, whose ids are still kept. Beyond that the oldest is removed, and its retransmissions end.
+    /// Most closing connections, whose ids are still kept. Beyond that the oldest is removed, and its retransmissions
+    /// end.
     pub max_closing: usize,
     /// Most SIDR requests of peers in the table, answered ones included; and most outstanding ones of ours.
     pub max_sidr: usize,
@@ -38,13 +39,13 @@ pub struct CmConfig {
     pub max_rep_resends: u8,
     /// Maximum retransmission interval of a REP, whatever the peer requests.
     pub max_rep_resend: Duration,
-    /// How long an accepted request waits for the peer's confirmation, after the last copy of the REQ, or after the service
-    /// timeout of an MRA of the peer.
+    /// How long an accepted request waits for the peer's confirmation, after the last copy of the REQ, or after the
+    /// service timeout of an MRA of the peer.
     pub unconfirmed_timeout: Duration,
     /// The longest time by which an MRA of the peer can delay the next REQ or REP.
     pub max_service_timeout: Duration,
-    /// Service timeout in our MRAs, sent when a REP is repeated before the user has confirmed: 4.096 us * 2^this. If our RTU
-    /// is lost, the peer retransmits its REP only after that time.
+    /// Service timeout in our MRAs, sent when a REP is repeated before the user has confirmed: 4.096 us * 2^this. If
+    /// our RTU is lost, the peer retransmits its REP only after that time.
     pub service_timeout: u8,
     /// Minimum timewait: time that the ids of a finished connection are kept.
     pub min_timewait: Duration,

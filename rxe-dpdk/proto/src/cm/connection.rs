@@ -107,8 +107,8 @@ pub(super) struct Connection {
     /// Set when accepted; on the active side from the beginning.
     pub local_qpn: Option<Qpn>,
     pub service_id: ServiceId,
-    /// The PSN of the peer's REQ: distinguishes a repetition from a new attempt with the same numbers. `None` on the active
-    /// side.
+    /// The PSN of the peer's REQ: distinguishes a repetition from a new attempt with the same numbers. `None` on the
+    /// active side.
     pub req_psn: Option<Psn>,
     /// Of the REQ, and of every answer to it.
     pub transaction_id: u64,
@@ -299,8 +299,8 @@ impl Connections {
         self.get(id.comm_id()).filter(|conn| conn.id == id)
     }
 
-    /// The connection with both communication ids of a message; `local` is ours. Before the REP the peer's id is not known:
-    /// see [`requested`](Self::requested).
+    /// The connection with both communication ids of a message; `local` is ours. Before the REP the peer's id is not
+    /// known: see [`requested`](Self::requested).
     pub fn by_ids(&self, local: u32, remote: u32) -> Option<&Connection> {
         self.get(local).filter(|conn| conn.remote_comm_id == remote && !matches!(conn.state, State::ReqSent { .. }))
     }

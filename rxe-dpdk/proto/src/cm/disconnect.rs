@@ -7,9 +7,9 @@ use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Drep, Dreq, RejReason};
 
 impl Cm {
-    /// Ends a connection that was accepted, or requested by [`connect`](Self::connect). Its queue pair and buffers may be freed
-    /// right away. One `Disconnected` event follows, when the peer has confirmed or its retries are used up; at once if we had
-    /// not confirmed the connection ourselves. No effect on a connection that is closing already.
+    /// Ends a connection that was accepted, or requested by [`connect`](Self::connect). Its queue pair and buffers may
+    /// be freed right away. One `Disconnected` event follows, when the peer has confirmed or its retries are used up;
+    /// at once if we had not confirmed the connection ourselves. No effect on a connection that is closing already.
     ///
     /// # Errors
     ///
@@ -30,10 +30,11 @@ impl Cm {
                 self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
                 return Ok(());
             }
-            // [CM-DISCONNECT-EARLY]
+            // compliance.md [CM-DISCONNECT-EARLY]: Disconnecting before the RTU sends REJ and DREQ, for a peer without
+            // and with our REP.
             ConnState::RepSent => {
-                // If the REP was lost, the peer accepts only a REJ of its REQ. A peer that has the REP ignores that and accepts
-                // the DREQ.
+                // If the REP was lost, the peer accepts only a REJ of its REQ. A peer that has the REP ignores that and
+                // accepts the DREQ.
                 let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
                 let ids = (conn.comm_id(), connection.remote_comm_id);
                 let reason = RejReason::ConsumerDefined;
@@ -55,10 +56,10 @@ impl Cm {
         self.stats.rx_dreq.inc();
         // A peer may disconnect before its REP arrives: then it knows our queue pair, but we do not know its id yet.
         let (ours, theirs) = (dreq.remote_comm_id, dreq.local_comm_id);
-        // [CM-ACTIVE-DREQ]
+        // compliance.md [CM-ACTIVE-DREQ]: A DREQ that arrives before the REP is answered, and the attempt has failed.
         let early = || self.connections.requested(ours).filter(|conn| conn.has_qpn(dreq.remote_qpn));
         let Some(conn) = self.connections.by_ids(ours, theirs).or_else(early) else {
-            // [CM-DREQ-ANSWER]
+            // compliance.md [CM-DREQ-ANSWER]: Every DREQ is answered by a DREP, known or not, repeated or not.
             self.stats.rx_dreq_unknown.inc();
             self.send_drep(path, transaction_id, dreq);
             return Ok(());
@@ -68,7 +69,7 @@ impl Cm {
         }
         // Right ids with a wrong queue pair are forged or mixed up. A connection not accepted yet has no queue pair.
         if !conn.has_qpn(dreq.remote_qpn) {
-            // [CM-DREQ-ANSWER]
+            // compliance.md [CM-DREQ-ANSWER]: Every DREQ is answered by a DREP, known or not, repeated or not.
             self.stats.rx_dreq_wrong_qpn.inc();
             return Err(DropReason::CmUnexpected);
         }
@@ -84,7 +85,7 @@ impl Cm {
             }
             ConnState::Established => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Peer },
             // Both DREQs cross: each is answered.
-            // [CM-DREQ-CROSS]
+            // compliance.md [CM-DREQ-CROSS]: A DREQ that crosses ours is answered and ends the wait for the DREP.
             ConnState::DreqSent => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local },
         };
         self.send_drep(path, transaction_id, dreq);
@@ -124,7 +125,8 @@ impl Cm {
     /// Retransmits the DREQ, or gives up.
     pub(super) fn dreq_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
-        // [CM-DREQ-RETRY]
+        // compliance.md [CM-DREQ-RETRY]: A DREQ is retransmitted until DREP, DREQ or REJ, or until its retries are used
+        // up.
         let State::DreqSent { dreq, resends } = &mut conn.state else { return };
         if *resends > 0 {
             *resends -= 1;

@@ -10,11 +10,12 @@ use crate::wire::{Gid, PathMtu, Psn};
 /// An event for the user of a [`Cm`](super::Cm).
 ///
 /// A connection starts with one `ConnectRequest`, or with the user's own [`connect`](super::Cm::connect), and ends with
-/// exactly one `ConnectFailed` or `Disconnected`, unless the user rejects or drops it: then no event follows. `Disconnected`
-/// follows `Established` or the user's own [`disconnect`](super::Cm::disconnect); `ConnectFailed` comes before either, possibly
-/// before the user has answered.
+/// exactly one `ConnectFailed` or `Disconnected`, unless the user rejects or drops it: then no event follows.
+/// `Disconnected` follows `Established` or the user's own [`disconnect`](super::Cm::disconnect); `ConnectFailed` comes
+/// before either, possibly before the user has answered.
 ///
-/// Each [`resolve_datagram`](super::Cm::resolve_datagram) is followed by exactly one `DatagramResolved` or `ResolveFailed`.
+/// Each [`resolve_datagram`](super::Cm::resolve_datagram) is followed by exactly one `DatagramResolved` or
+/// `ResolveFailed`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CmEvent {
     /// A peer requests a connection: answer with [`accept`](super::Cm::accept) or [`reject`](super::Cm::reject).
@@ -114,8 +115,8 @@ pub enum ResolveFailure {
     Timeout,
 }
 
-/// A peer's connection request. Addresses, transport, partition and path MTU have been checked; whether the service exists and
-/// accepts the peer is up to the user.
+/// A peer's connection request. Addresses, transport, partition and path MTU have been checked; whether the service
+/// exists and accepts the peer is up to the user.
 ///
 /// "Remote" and "peer" mean the initiator, "local" means our side.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -169,8 +170,8 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// READs and atomics that either side may have outstanding, if we hold at most `responder_resources` of the peer's and want
-    /// at most `initiator_depth` of our own. Use these values for the queue pair and in [`AcceptParams`].
+    /// READs and atomics that either side may have outstanding, if we hold at most `responder_resources` of the peer's
+    /// and want at most `initiator_depth` of our own. Use these values for the queue pair and in [`AcceptParams`].
     #[must_use]
     pub fn negotiate(&self, responder_resources: u8, initiator_depth: u8) -> (u8, u8) {
         (responder_resources.min(self.initiator_depth), initiator_depth.min(self.responder_resources))
@@ -188,8 +189,8 @@ pub struct AcceptParams {
     pub starting_psn: Psn,
     /// READs and atomics of the peer that our queue pair can hold. Sent value: at most what the peer requested.
     pub responder_resources: u8,
-    /// READs and atomics that our queue pair will have outstanding. Sent value: at most what the peer can hold. When 0, Linux
-    /// peers refuse READs.
+    /// READs and atomics that our queue pair will have outstanding. Sent value: at most what the peer can hold. When 0,
+    /// Linux peers refuse READs.
     pub initiator_depth: u8,
     /// RNR retries of the peer; use 7 (unlimited) unless the service limits them.
     pub rnr_retry_count: u8,
@@ -229,8 +230,8 @@ impl AcceptParams {
 /// Parameters of [`connect`](super::Cm::connect). [`ConnectParams::new`] has the defaults of Linux.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectParams {
-    /// Path of the connection manager's MADs: our address and the peer's, of the same IP version, and the traffic class of
-    /// the connection.
+    /// Path of the connection manager's MADs: our address and the peer's, of the same IP version, and the traffic class
+    /// of the connection.
     pub path: MadPath,
     /// Our port, as the peer's service sees it.
     pub source_port: u16,
@@ -270,8 +271,8 @@ pub struct ConnectParams {
 }
 
 impl ConnectParams {
-    /// A reliable connection with the defaults of Linux: unlimited RNR retries, 7 transport retries, ACK timeout 2.1 s, 16
-    /// REQs in 103 s, flow label computed from the ports, no READs and atomics, no private data.
+    /// A reliable connection with the defaults of Linux: unlimited RNR retries, 7 transport retries, ACK timeout 2.1 s,
+    /// 16 REQs in 103 s, flow label computed from the ports, no READs and atomics, no private data.
     #[must_use]
     pub fn new(path: MadPath, ports: (u16, u16), qpn: Qpn, starting_psn: Psn, path_mtu: PathMtu) -> ConnectParams {
         let (source_port, dest_port) = ports;
@@ -309,8 +310,8 @@ pub struct ConnectReply {
     pub starting_psn: Psn,
     /// READs and atomics that our queue pair may have outstanding: at most what the peer holds and what we requested.
     pub responder_resources: u8,
-    /// READs and atomics that the peer may have outstanding: our queue pair must hold them. It may exceed our offer; reject
-    /// the REP if the queue pair cannot hold that many.
+    /// READs and atomics that the peer may have outstanding: our queue pair must hold them. It may exceed our offer;
+    /// reject the REP if the queue pair cannot hold that many.
     pub initiator_depth: u8,
     /// RNR retries for our queue pair; 7 is unlimited.
     pub rnr_retry_count: u8,

@@ -17,8 +17,8 @@ const HOP_LIMIT: u8 = 64;
 
 /// The MAD in a packet to queue pair 1, and its path. The caller has verified the ICRC.
 ///
-/// PSN, solicited, migration and ACK request bits are ignored; so is the source queue pair, since answers always go to queue
-/// pair 1.
+/// PSN, solicited, migration and ACK request bits are ignored; so is the source queue pair, since answers always go to
+/// queue pair 1.
 ///
 /// # Errors
 ///
@@ -45,7 +45,8 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
     if packet.deth().is_none_or(|deth| deth.qkey() != GSI_QKEY) {
         return Err(DropReason::QkeyMismatch);
     }
-    // [CM-QP1]
+    // compliance.md [CM-QP1]: Queue pair 1 accepts UD SEND_ONLY of the default partition with the well-known Q_Key and
+    // exactly 256 bytes.
     if packet.payload().len() != MAD_LEN {
         return Err(DropReason::MadMalformed);
     }

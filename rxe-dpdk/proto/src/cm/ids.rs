@@ -53,8 +53,8 @@ impl IdSource {
         IdSource { rng, next_serial: 0, next_sidr: 0, transactions }
     }
 
-    /// A new connection handle. `taken` tells which communication ids are in use, timewait included; these are far fewer than
-    /// half of all, so few draws are needed.
+    /// A new connection handle. `taken` tells which communication ids are in use, timewait included; these are far
+    /// fewer than half of all, so few draws are needed.
     pub fn connection(&mut self, taken: impl Fn(u32) -> bool) -> ConnId {
         loop {
             let comm_id = self.rng.next_u32();

@@ -6,12 +6,13 @@
 //! * calls commands: on the passive side [`accept`](Cm::accept), [`established`](Cm::established) and
 //!   [`reply_sidr`](Cm::reply_sidr), on the active side [`connect`](Cm::connect), [`confirm`](Cm::confirm) and
 //!   [`resolve_datagram`](Cm::resolve_datagram), on either [`reject`](Cm::reject) and [`disconnect`](Cm::disconnect);
-//! * and after any of these dequeues MADs to send ([`Cm::poll_transmit`], written as frames by [`write_mad`]) and events
+//! * and after any of these dequeues MADs to send ([`Cm::poll_transmit`], written as frames by [`write_mad`]) and
+//!   events
 //!   ([`Cm::poll_event`]).
 //!
-//! It knows queue pairs by number only: programming them is up to the user. Each message is handled in the file of its phase
-//! of a connection (`passive`, `active`, `mra`, `reject`, `disconnect`), all on the same table of connections. For datagram
-//! queue pairs (SIDR), `sidr` is the passive side and `resolve` the active one.
+//! It knows queue pairs by number only: programming them is up to the user. Each message is handled in the file of its
+//! phase of a connection (`passive`, `active`, `mra`, `reject`, `disconnect`), all on the same table of connections.
+//! For datagram queue pairs (SIDR), `sidr` is the passive side and `resolve` the active one.
 //!
 //! # States of a connection
 //!
@@ -41,14 +42,14 @@
 //!      '------------------------- DREQ: DREP, or REJ -----------------------------------------^
 //! ```
 //!
-//! A peer may also disconnect before that: a DREQ is answered in every state and leads to Timewait. A connection is removed from
-//! memory at its end; all tables and queues are bounded by [`CmConfig`].
+//! A peer may also disconnect before that: a DREQ is answered in every state and leads to Timewait. A connection is
+//! removed from memory at its end; all tables and queues are bounded by [`CmConfig`].
 //!
 //! # Which messages are accepted
 //!
-//! Messages are matched by communication ids, as in every implementation; transaction ids are echoed and never checked. A
-//! message for a connection is accepted only from the address of the connection's peer. A REQ must come from the address that it
-//! names as the peer's, because that is where the local queue pair sends.
+//! Messages are matched by communication ids, as in every implementation; transaction ids are echoed and never checked.
+//! A message for a connection is accepted only from the address of the connection's peer. A REQ must come from the
+//! address that it names as the peer's, because that is where the local queue pair sends.
 //!
 //! A REQ is the same as an earlier one if GUID, source address, communication id, queue pair, PSN and service
 //! agree. If only the queue pair or only the communication id of a REQ or REP is known already, the peer has restarted:
@@ -56,8 +57,8 @@
 //! with [`Cm::replaced_by`] whether the old connection's queue pair still receives packets.
 //!
 //! Until a peer has confirmed a connection, its address may be forged. So one REQ causes few REPs, within a short time
-//! ([`CmConfig::max_rep_resends`]), each address has a limit of pending connections, and when the total limit is reached, the
-//! oldest unconfirmed one is evicted.
+//! ([`CmConfig::max_rep_resends`]), each address has a limit of pending connections, and when the total limit is
+//! reached, the oldest unconfirmed one is evicted.
 
 mod active;
 mod config;
@@ -180,7 +181,8 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         let (header, message) = CmMessage::parse(mad).map_err(|error| {
-            // [CM-MAD]
+            // compliance.md [CM-MAD]: A MAD with another length, version, class, method or attribute is dropped with a
+            // reason.
             let reason = DropReason::from(error);
             match reason {
                 DropReason::MadMalformed => self.stats.rx_malformed.inc(),
@@ -200,7 +202,8 @@ impl Cm {
             CmMessage::Rep(rep) => self.on_rep(now, path, transaction_id, &rep),
             CmMessage::SidrRep(rep) => self.on_sidr_rep(&rep),
             CmMessage::Lap(_) => {
-                // [CM-NO-APM]
+                // compliance.md [CM-NO-APM]: LAP and APR are dropped by name, alternate paths in a REQ rejected with
+                // reason 18.
                 self.stats.rx_lap.inc();
                 Err(DropReason::MadUnsupported)
             }
@@ -342,7 +345,8 @@ impl Cm {
         mad
     }
 
-    /// Enqueues a MAD and counts it. If the queue is full, the MAD is dropped: a timer of ours or of the peer retransmits it.
+    /// Enqueues a MAD and counts it. If the queue is full, the MAD is dropped: a timer of ours or of the peer
+    /// retransmits it.
     fn queue(&mut self, path: &MadPath, mad: Mad) {
         use crate::wire::mad::attribute;
         if self.transmits.len() >= self.config.max_transmits {
@@ -368,7 +372,7 @@ impl Cm {
     /// Ends a connection: only its ids stay for a while.
     fn enter_timewait(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
-        // [CM-TIMEWAIT]
+        // compliance.md [CM-TIMEWAIT]: After its end a connection's ids are kept for an ACK timeout.
         let until = now + conn.timewait;
         self.connections.transition(&mut self.timers, comm_id, State::Timewait, Some(until));
         self.limit_closing();

@@ -22,7 +22,8 @@ impl Cm {
             return Err(self.unexpected());
         }
         // The peer's service timeout plus the time of flight of its answer, as Linux computes it.
-        // [CM-MRA]
+        // compliance.md [CM-MRA]: An MRA delays the next retransmission of REQ or REP by its service timeout, once and
+        // within a limit.
         let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
         let until = now + wait;
         if let Some(conn) = self.connections.get_mut(ours)

@@ -52,7 +52,8 @@ impl Cm {
             remote_comm_id: connection.remote_comm_id,
             local_qpn: params.qpn.get(),
             starting_psn: params.starting_psn,
-            // [CM-REP-DEPTHS]
+            // compliance.md [CM-REP-DEPTHS]: A REP grants no more READ resources and depth than the REQ asks for,
+            // crossed.
             responder_resources: params.responder_resources.min(connection.initiator_depth),
             initiator_depth: params.initiator_depth.min(connection.responder_resources),
             target_ack_delay: self.config.target_ack_delay & 31,
@@ -63,11 +64,12 @@ impl Cm {
             private_data,
             ..Rep::default()
         });
-        // [CM-TRANSACTION]
+        // compliance.md [CM-TRANSACTION]: An answer carries the transaction id of its request.
         let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
         let (resends, resend_after) = self.rep_resends(connection);
         let (peer, remote_comm_id, remote_qpn) = (connection.peer, connection.remote_comm_id, connection.remote_qpn);
-        // [CM-STALE-ACCEPT]
+        // compliance.md [CM-STALE-ACCEPT]: A REQ with a queue pair or id of a known connection is served, and ends that
+        // connection when it is accepted.
         self.end_stale_of(now, peer, remote_comm_id, remote_qpn, conn);
         let rep = self.send(&path, transaction_id, &rep);
         if let Some(connection) = self.connections.get_mut(conn.comm_id()) {
@@ -99,8 +101,8 @@ impl Cm {
     /// The established connections that end when the request `conn` is accepted, because the peer names a queue pair or
     /// communication id of theirs as its own.
     ///
-    /// Anyone with these numbers can forge such a REQ. While one of these connections receives packets in sequence, its peer
-    /// has not restarted: then [`reject`](Self::reject) the request.
+    /// Anyone with these numbers can forge such a REQ. While one of these connections receives packets in sequence, its
+    /// peer has not restarted: then [`reject`](Self::reject) the request.
     #[must_use]
     pub fn replaced_by(&self, conn: ConnId) -> Vec<ConnId> {
         let Some(new) = self.connections.by_id(conn) else { return Vec::new() };
@@ -117,7 +119,8 @@ impl Cm {
     pub fn established(&mut self, conn: ConnId) -> Result<(), CmError> {
         match self.connections.by_id(conn).ok_or(CmError::Unknown)?.state.name() {
             ConnState::RepSent => {
-                // [CM-DATA-IS-RTU]
+                // compliance.md [CM-DATA-IS-RTU]: The first request on the queue pair counts as RTU, which may come
+                // later or not at all.
                 self.stats.implied_rtu.inc();
                 self.establish(conn, None);
                 Ok(())
@@ -141,13 +144,13 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         self.stats.rx_req.inc();
-        // [CM-CLONE]
+        // compliance.md [CM-CLONE]: Peers with the same GUID but different addresses are different peers.
         let peer = Peer { guid: req.local_ca_guid, gid: path.peer };
         let mut same_id = self.connections.with_remote_comm_id(peer, req.local_comm_id);
         let repeated = same_id.find(|conn| conn.is_repetition(req)).map(|conn| conn.id.comm_id());
         drop(same_id);
         if let Some(comm_id) = repeated {
-            // [CM-REQ-DUP]
+            // compliance.md [CM-REQ-DUP]: A repeated REQ makes no second connection.
             return self.on_repeated_req(now, comm_id);
         }
         // A late copy: the peer has ended this connection.
@@ -163,20 +166,22 @@ impl Cm {
             self.stats.event_queue_full.inc();
             return Err(DropReason::CmLimit);
         }
-        // [CM-STALE-ACCEPT]
-        // Pending attempts of the peer that this one replaces do not count against the limits. An established connection ends
-        // only when the new one is accepted.
+        // compliance.md [CM-STALE-ACCEPT]: A REQ with a queue pair or id of a known connection is served, and ends that
+        // connection when it is accepted. Pending attempts of the peer that this one replaces do not count against the
+        // limits. An established connection ends only when the new one is accepted.
         let rivals = self.connections.rivals(peer, req.local_comm_id, req.local_qpn);
         let (attempts, replaced): (Vec<_>, Vec<_>) =
             rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);
         let leaving = attempts.len() + replaced.len();
-        // [CM-LIMITS]
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
+        // address with 3.
         if self.connections.open() >= self.config.max_connections + leaving {
             self.stats.req_connection_limit.inc();
             let refusal = Refusal::new(RejReason::NoQp, "there are as many connections as allowed");
             return self.refuse_req(path, transaction_id, req, &refusal);
         }
-        // [CM-LIMITS]
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
+        // address with 3.
         if self.connections.unconfirmed_of(peer.gid) >= self.config.max_pending_per_peer + attempts.len() {
             self.stats.req_peer_limit.inc();
             let refusal =
@@ -186,7 +191,8 @@ impl Cm {
         for (comm_id, _) in attempts {
             self.end_stale(now, comm_id);
         }
-        // [CM-LIMITS]
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
+        // address with 3.
         if self.connections.pending() >= self.config.max_pending && !self.evict_unconfirmed() {
             self.stats.req_pending_limit.inc();
             let refusal = Refusal::new(RejReason::NoResources, "there are as many pending connections as allowed");
@@ -241,7 +247,8 @@ impl Cm {
     pub(super) fn answer_timeout(&mut self, comm_id: u32) {
         let Some(id) = self.connections.get(comm_id).map(|conn| conn.id) else { return };
         // Not reason 4 (timeout): a peer without our REP would look that up by an id that it does not have.
-        // [CM-ANSWER-TIMEOUT]
+        // compliance.md [CM-ANSWER-TIMEOUT]: If a service does not answer in time, the peer gets a REJ, and the
+        // connection is removed.
         let _fits = self.refuse(id, RejReason::NoResources, &[], &[]);
         self.stats.unanswered.inc();
         self.events.push_back(CmEvent::failed(id, ConnectFailure::NotAnswered));
@@ -257,7 +264,8 @@ impl Cm {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let (_, resend_after) = self.rep_resends(conn);
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
-        // [CM-REP-RETRY]
+        // compliance.md [CM-REP-RETRY]: A REP is retransmitted until RTU, data or REJ, as often and as fast as the REQ
+        // requests, but twice at most per copy of the REQ.
         let State::RepSent { rep, resends, expires, deferred } = &mut conn.state else { return };
         let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
         let (expires, deferred) = (*expires, *deferred);
@@ -274,8 +282,8 @@ impl Cm {
             }
             return;
         }
-        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get no REJ:
-        // a forged REQ must not make us send more than the REPs to the forged address.
+        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get no
+        // REJ: a forged REQ must not make us send more than the REPs to the forged address.
         if deferred {
             let ids = (id.comm_id(), conn.remote_comm_id);
             let guid = self.config.ca_guid.to_be_bytes();
@@ -300,7 +308,8 @@ impl Cm {
                     let deadline = if again > 0 { (*expires).min(now + resend_after) } else { *expires };
                     self.connections.set_deadline(&mut self.timers, comm_id, deadline);
                 }
-                // [CM-REP-AT-ONCE]
+                // compliance.md [CM-REP-AT-ONCE]: A REQ repeated after our REP gets the REP again at once, not with the
+                // next timeout.
                 self.stats.rx_req_duplicate_answered.inc();
                 self.queue(&path, rep);
                 Ok(())
@@ -337,7 +346,8 @@ impl Cm {
     fn check_req(&self, path: &MadPath, req: &Req, local: &impl LocalAddresses) -> Result<Checked, Refusal> {
         let refuse = |reason, ari: &[u8], why| Err(Refusal { reason, ari: ari.to_vec(), why });
         let stats = &self.stats;
-        // [CM-REJ-REASON]
+        // compliance.md [CM-REJ-REASON]: An invalid REQ is rejected with the matching reason, and the supported value
+        // as additional information.
         if req.service_id.port_space() != Some(PortSpace::Tcp) {
             stats.req_service_id.inc();
             return refuse(RejReason::InvalidServiceId, &[], "the service id is not of the TCP port space");
@@ -346,8 +356,9 @@ impl Cm {
             stats.req_transport.inc();
             return refuse(RejReason::InvalidTransportType, &[], "the transport is neither RC nor UC");
         }
-        // There is no reject reason for a wrong partition; Linux uses this one. Full and limited members are both accepted.
-        // [CM-LENIENT]
+        // There is no reject reason for a wrong partition; Linux uses this one. Full and limited members are both
+        // accepted.
+        // compliance.md [CM-LENIENT]: REQs are as lenient as Linux.
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is not the default one");
@@ -362,19 +373,21 @@ impl Cm {
             stats.req_gid.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "our GID in it is not an address of this port");
         }
-        // [CM-NO-APM]
+        // compliance.md [CM-NO-APM]: LAP and APR are dropped by name, alternate paths in a REQ rejected with reason 18.
         if req.alternate.local_lid != 0 {
             stats.req_alternate_path.inc();
             return refuse(RejReason::InvalidAlternateGid, &path.local.0, "it has an alternate path");
         }
-        // [CM-REJ-REASON]
+        // compliance.md [CM-REJ-REASON]: An invalid REQ is rejected with the matching reason, and the supported value
+        // as additional information.
         let largest = local.path_mtu(path.port);
         let Some(path_mtu) = PathMtu::from_code(req.path_mtu).filter(|&mtu| mtu <= largest) else {
             stats.req_path_mtu.inc();
             return refuse(RejReason::InvalidMtu, &[largest.code()], "the path MTU is larger than this port carries");
         };
         let ip = req.ip_addressing();
-        // [CM-IP-HEADER]
+        // compliance.md [CM-IP-HEADER]: A REQ begins its private data with the IP addresses and the port of the
+        // connection.
         let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else {
             stats.req_ip_header.inc();
             return refuse(RejReason::ConsumerDefined, &[], "the IP addressing header is malformed");
@@ -391,7 +404,8 @@ impl Cm {
     pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32, new: ConnId) {
         let rivals = self.connections.rivals(peer, remote_comm_id, remote_qpn);
         let old: Vec<u32> = rivals.map(|conn| conn.id).filter(|&id| id != new).map(ConnId::comm_id).collect();
-        // [CM-STALE]
+        // compliance.md [CM-STALE]: A queue pair or id of a known connection in a new REQ or REP means that the peer
+        // has restarted.
         for comm_id in old {
             self.end_stale(now, comm_id);
         }

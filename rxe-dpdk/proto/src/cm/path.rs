@@ -34,8 +34,8 @@ pub trait LocalAddresses {
         let _ = (port, gid);
         false
     }
-    /// Whether `gid` can be the address of a host that uses `path`. A loopback address can only if the local one is a loopback
-    /// address, too.
+    /// Whether `gid` can be the address of a host that uses `path`. A loopback address can only if the local one is a
+    /// loopback address, too.
     fn is_peer(&self, path: &MadPath, gid: Gid) -> bool {
         is_host(gid.ip())
             && !self.is_broadcast(path.port, gid)

@@ -7,10 +7,10 @@ use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Rej, RejReason};
 
 impl Cm {
-    /// Rejects a peer's REQ, or a REP with parameters that our queue pair cannot take: sends a REJ with `reason`, additional
-    /// information `ari` (at most 72 bytes) and the upper layer's `private_data` (at most 148 bytes), and removes the
-    /// connection. Use [`RejReason::InvalidServiceId`] for a service that does not exist, [`RejReason::ConsumerDefined`] to
-    /// reject the peer or its parameters.
+    /// Rejects a peer's REQ, or a REP with parameters that our queue pair cannot take: sends a REJ with `reason`,
+    /// additional information `ari` (at most 72 bytes) and the upper layer's `private_data` (at most 148 bytes), and
+    /// removes the connection. Use [`RejReason::InvalidServiceId`] for a service that does not exist,
+    /// [`RejReason::ConsumerDefined`] to reject the peer or its parameters.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Cm {
     ) -> Result<(), CmError> {
         let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
         // A peer that waits for a REP expects a REJ without an id of ours.
-        // [CM-REJ-IDS]
+        // compliance.md [CM-REJ-IDS]: A REJ of a REQ has local id 0 and says that it answers a REQ.
         let (local_comm_id, answered) = match connection.state.name() {
             ConnState::ReqReceived => (0, Answered::Req),
             ConnState::RepReceived => (conn.comm_id(), Answered::Rep),
@@ -48,11 +48,13 @@ impl Cm {
     pub(super) fn on_rej(&mut self, now: Instant, path: &MadPath, rej: &Rej) -> Result<(), DropReason> {
         self.stats.rx_rej.inc();
         // Before the REP the peer's id is not known, and the peer need not have one.
-        // [CM-ACTIVE-REJ]
+        // compliance.md [CM-ACTIVE-REJ]: A REJ of our REQ, with the peer's id or without, ends the attempt with its
+        // reason, its information and its private data.
         let asked = || self.connections.requested(rej.remote_comm_id).filter(|_| rej.answered != Answered::Rep);
         let by_ids = self.connections.by_ids(rej.remote_comm_id, rej.local_comm_id).or_else(asked);
         // A peer that gives up before our REP arrives does not know our id. It sends its GUID instead.
-        // [CM-REJ-KILLED]
+        // compliance.md [CM-REJ-KILLED]: REJ "timeout" without our id finds the connection by GUID and the peer's id,
+        // if it is not established.
         let found = by_ids.or_else(|| {
             let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
             let peer = Peer { guid, gid: path.peer };

@@ -39,8 +39,8 @@ impl ResolveTable {
 }
 
 impl Cm {
-    /// Asks a peer which of its datagram queue pairs serves a port: sends the SIDR_REQ, and retransmits it until the peer
-    /// answers or the retries are used up. `DatagramResolved` or `ResolveFailed` follows.
+    /// Asks a peer which of its datagram queue pairs serves a port: sends the SIDR_REQ, and retransmits it until the
+    /// peer answers or the retries are used up. `DatagramResolved` or `ResolveFailed` follows.
     ///
     /// # Errors
     ///
@@ -82,7 +82,8 @@ impl Cm {
     pub(super) fn on_sidr_rep(&mut self, rep: &SidrRep) -> Result<(), DropReason> {
         self.stats.rx_sidr_rep.inc();
         let Some(id) = self.resolves.remove(&mut self.timers, rep.request_id) else { return Err(self.unknown_id()) };
-        // [CM-SIDR-ASK]
+        // compliance.md [CM-SIDR-ASK]: Our SIDR request is retransmitted until it is answered or its retries are used
+        // up.
         self.events.push_back(match rep.status {
             SidrStatus::Valid => {
                 self.stats.resolved.inc();
@@ -101,7 +102,8 @@ impl Cm {
     pub(super) fn resolve_timeout(&mut self, now: Instant, request_id: u32) {
         let Some(request) = self.resolves.0.get_mut(&request_id) else { return };
         request.deadline = None;
-        // [CM-SIDR-ASK]
+        // compliance.md [CM-SIDR-ASK]: Our SIDR request is retransmitted until it is answered or its retries are used
+        // up.
         if request.resends > 0 {
             request.resends -= 1;
             let (path, mad) = (request.path.clone(), request.mad.clone());

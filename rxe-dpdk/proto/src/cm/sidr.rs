@@ -1,7 +1,7 @@
 //! SIDR, the passive side: which datagram queue pair serves a port.
 //!
-//! There is no connection: one request, one reply. The reply is kept for a while, because a request whose reply was lost is
-//! retransmitted and must get the same reply.
+//! There is no connection: one request, one reply. The reply is kept for a while, because a request whose reply was
+//! lost is retransmitted and must get the same reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,8 @@ impl SidrTable {
 }
 
 impl Cm {
-    /// Answers a SIDR request. Repetitions of the request get the same reply for [`CmConfig::sidr_memory`](super::CmConfig).
+    /// Answers a SIDR request. Repetitions of the request get the same reply for
+    /// [`CmConfig::sidr_memory`](super::CmConfig).
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl Cm {
         let (path, transaction_id) = (entry.path.clone(), entry.transaction_id);
         let mad = self.send(&path, transaction_id, &rep);
         if let Some(entry) = self.sidr.entries.get_mut(&id) {
-            // [CM-SIDR]
+            // compliance.md [CM-SIDR]: A SIDR request is answered by queue pair and Q_Key or by a status.
             entry.answer = Some(mad);
         }
         self.sidr.answered.insert(id);
@@ -101,7 +102,7 @@ impl Cm {
         if let Some(&id) = self.sidr.by_request.get(&request_key)
             && let Some(entry) = self.sidr.entries.get(&id)
         {
-            // [CM-SIDR]
+            // compliance.md [CM-SIDR]: A SIDR request is answered by queue pair and Q_Key or by a status.
             if entry.transaction_id == transaction_id && entry.service_id == req.service_id {
                 let Some(answer) = entry.answer.clone() else {
                     self.stats.sidr_duplicate.inc();
@@ -156,7 +157,7 @@ impl Cm {
 
 /// Checks a request; the error is the status that refuses it. The caller sets the id.
 fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<SidrRequest, SidrStatus> {
-    // [CM-SIDR-REFUSE]
+    // compliance.md [CM-SIDR-REFUSE]: A SIDR request for a service id other than a datagram port gets status 1.
     if req.service_id.port_space() != Some(PortSpace::Udp) {
         return Err(SidrStatus::ServiceIdNotSupported);
     }

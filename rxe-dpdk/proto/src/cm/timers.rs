@@ -57,10 +57,10 @@ pub(super) fn time_of(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 31))
 }
 
-/// The ACK timeout code for a queue pair: twice the packet lifetime `lifetime` plus the other side's ACK delay, rounded as Linux
-/// does (docs/protocol-notes.md, 7.2).
+/// The ACK timeout code for a queue pair: twice the packet lifetime `lifetime` plus the other side's ACK delay, rounded
+/// as Linux does (docs/protocol-notes.md, 7.2).
 pub(super) fn ack_timeout(lifetime: u8, ack_delay: u8) -> u8 {
-    // [CM-ACTIVE-GRANT]
+    // compliance.md [CM-ACTIVE-GRANT]: No more READs are outstanding than requested, whatever the REP allows.
     let trip = lifetime + 1;
     let timeout = if trip >= ack_delay {
         trip + u8::from(ack_delay >= trip - 1)

@@ -30,7 +30,7 @@ impl Access {
     #[inline]
     #[must_use]
     pub const fn is_legal(self) -> bool {
-        // [MEM-LEGAL-ACCESS]
+        // compliance.md [MEM-LEGAL-ACCESS]: Remote write and atomic access need local write access.
         !self.intersects(Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC)) || self.contains(Access::LOCAL_WRITE)
     }
 }

@@ -249,8 +249,8 @@ bitflags::bitflags! {
         const NEEDS_RECEIVE = 4;
         /// The peer's bytes come back to the local buffers.
         const RETURNS_DATA = 8;
-        /// The responder answers with more than an ACK, so that the operation takes one of its READ and atomic resources
-        /// until then.
+        /// The responder answers with more than an ACK, so that the operation takes one of its READ and atomic
+        /// resources until then.
         const WANTS_RESPONSE = 16;
         /// The local buffers hold eight bytes.
         const EIGHT_BYTES = 32;

@@ -66,7 +66,7 @@ impl Syndrome {
     /// The meaning of a syndrome byte.
     #[inline]
     pub const fn from_byte(byte: u8) -> Syndrome {
-        // [PKT-SYNDROME]
+        // compliance.md [PKT-SYNDROME]: The upper three bits of a syndrome distinguish ACK, RNR NAK and NAK.
         let low = byte & 0x1F;
         match byte >> 5 {
             0 => Syndrome::Ack { credits: low },
@@ -137,7 +137,7 @@ impl NakCode {
 #[inline]
 pub const fn rnr_timer(code: u8) -> Duration {
     /// Units of 10 microseconds. Code 0 is the longest.
-    // [PKT-RNR-TIMER]
+    // compliance.md [PKT-RNR-TIMER]: RNR timer codes are 655.36 ms for 0, 0.01 ms for 1, up to 491.52 ms for 31.
     const UNITS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
         4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -155,7 +155,7 @@ const CREDIT_COUNTS: [u32; 31] = [
 #[inline]
 pub const fn credit_count(code: u8) -> Option<u32> {
     let code = (code & 0x1F) as usize;
-    // [PKT-CREDIT-CODE]
+    // compliance.md [PKT-CREDIT-CODE]: There are two credit codes per power of two, rounded down.
     if code < CREDIT_COUNTS.len() { Some(CREDIT_COUNTS[code]) } else { None }
 }
 
@@ -167,7 +167,7 @@ pub const fn credit_code(count: u32) -> u8 {
     }
     // From 4 on there are two codes for each power of two: the power itself and half as much again.
     let log = count.ilog2();
-    // [PKT-CREDIT-CODE]
+    // compliance.md [PKT-CREDIT-CODE]: There are two credit codes per power of two, rounded down.
     let code = log * 2 + (count >> (log - 1) & 1);
     if code > 30 { 30 } else { code as u8 }
 }

@@ -137,8 +137,8 @@ pub struct BthFields {
 }
 
 impl BthFields {
-    /// The header, as its first eight bytes and its last four. Built as whole words: assembling smaller pieces and then copying
-    /// them would stall on store forwarding.
+    /// The header, as its first eight bytes and its last four. Built as whole words: assembling smaller pieces and then
+    /// copying them would stall on store forwarding.
     #[inline]
     pub fn to_words(self, pad: usize) -> ([u8; 8], [u8; 4]) {
         let flags = if self.solicited { flag::SE } else { 0 } | (pad as u8 & 3) << 4;

@@ -7,8 +7,8 @@ use super::net::{Ipv4Header, Ipv6Header};
 /// "Congestion experienced", as the ECN bits of an IP header.
 const CE: u8 = 3;
 
-/// Sets "congestion experienced" in the IP packet whose header begins at `ip_at`. The ICRC does not cover the changed bits.
-/// False, and no change, when there is no IP header, or one with options.
+/// Sets "congestion experienced" in the IP packet whose header begins at `ip_at`. The ICRC does not cover the changed
+/// bits. False, and no change, when there is no IP header, or one with options.
 pub fn mark_congestion(frame: &mut [u8], ip_at: usize) -> bool {
     let Some(packet) = frame.get_mut(ip_at..) else { return false };
     match packet.first() {

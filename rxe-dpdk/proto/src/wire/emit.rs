@@ -20,8 +20,8 @@ const TEMPLATE_LEN: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
 /// path_len without VLAN tag.
 const IPV4_PATH: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
 
-/// The precomputed bytes of a [`Path`] before the BTH. Lengths, IPv4 identification and IPv4 header checksum are filled in for
-/// each packet.
+/// The precomputed bytes of a [`Path`] before the BTH. Lengths, IPv4 identification and IPv4 header checksum are filled
+/// in for each packet.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; TEMPLATE_LEN],
@@ -67,7 +67,7 @@ impl HeaderTemplate {
             let ip = Ipv4Header {
                 version_ihl: 0x45,
                 tos: path.traffic_class,
-                // [PKT-NO-FRAGMENTS]
+                // compliance.md [PKT-NO-FRAGMENTS]: Fragments and IPv4 options are refused.
                 fragment: U16::new(IPV4_DONT_FRAGMENT),
                 ttl: path.hop_limit,
                 protocol: IP_PROTO_UDP,
@@ -149,7 +149,7 @@ impl HeaderTemplate {
         debug_assert_eq!(frame.len(), self.frame_len(fields.opcode, payload_len));
         let pad = pad_of(payload_len);
         // Zeros for the pad; the other bytes of this word are overwritten later.
-        // [PKT-PAD]
+        // compliance.md [PKT-PAD]: Payload is padded with zeros to a multiple of four bytes.
         let last = frame.len() - ICRC_LEN;
         frame[last - 4..last].fill(0);
         let bth = fields.to_words(pad);

@@ -1,8 +1,8 @@
 //! Wire format: parsing and writing packets.
 //!
-//! [`classify`] checks every length in a received frame once; the resulting [`RocePacket`] is read without further checks. A
-//! packet to send starts from the [`HeaderTemplate`] of its [`Path`], is written in place by a [`PacketBuilder`] and ends with
-//! its ICRC. Connection manager messages are owned values:
+//! [`classify`] checks every length in a received frame once; the resulting [`RocePacket`] is read without further
+//! checks. A packet to send starts from the [`HeaderTemplate`] of its [`Path`], is written in place by a
+//! [`PacketBuilder`] and ends with its ICRC. Connection manager messages are owned values:
 //! [`cm::CmMessage`].
 
 mod ack;

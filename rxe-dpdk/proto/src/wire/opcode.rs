@@ -174,7 +174,7 @@ impl Headers {
     /// Offset after the BTH of the header `which` (one bit) in a packet with these headers.
     #[inline]
     pub const fn offset_of(self, which: Headers) -> usize {
-        // [PKT-EXT-ORDER]
+        // compliance.md [PKT-EXT-ORDER]: Extension headers follow in the order of the standard.
         Headers::from_bits_truncate(self.bits() & which.bits().wrapping_sub(1)).byte_len()
     }
 }

@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use super::{BthOpcode, OPCODES};
 
-/// A set of opcodes, given as a comma-separated list of names: a full name (`RC SEND_ONLY`), a name without transport for all
-/// transports (`SEND_ONLY`), or a prefix for several opcodes (`READ_RESPONSE`, `UD`). Upper and lower case are the same, so are
-/// spaces, `_` and `-`, and the word `RDMA` is optional.
+/// A set of opcodes, given as a comma-separated list of names: a full name (`RC SEND_ONLY`), a name without transport
+/// for all transports (`SEND_ONLY`), or a prefix for several opcodes (`READ_RESPONSE`, `UD`). Upper and lower case are
+/// the same, so are spaces, `_` and `-`, and the word `RDMA` is optional.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpcodeSet {
     /// By the byte on the wire.

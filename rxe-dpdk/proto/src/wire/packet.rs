@@ -73,8 +73,8 @@ impl AddressPair {
 
 /// Classifies a frame: RoCEv2, a frame for the host stack, or a reason to drop it.
 ///
-/// Addresses are not checked: the caller knows its own. The IPv4 header checksum is not checked either: the ICRC covers every
-/// field of that header that RoCEv2 uses.
+/// Addresses are not checked: the caller knows its own. The IPv4 header checksum is not checked either: the ICRC covers
+/// every field of that header that RoCEv2 uses.
 ///
 /// # Errors
 /// The reason to drop the frame.
@@ -112,11 +112,11 @@ fn classify_ipv4<'a>(
     if ip.version_ihl != 0x45 || ip.protocol != IP_PROTO_UDP {
         return unusual_ipv4(ip);
     }
-    // [PKT-NO-FRAGMENTS]
+    // compliance.md [PKT-NO-FRAGMENTS]: Fragments and IPv4 options are refused.
     if ip.fragment.get() & 0x3FFF != 0 {
         return Err(DropReason::IpFragment);
     }
-    // [PKT-LENGTH]
+    // compliance.md [PKT-LENGTH]: The IP length says where a packet ends.
     let packet = packet.get(..usize::from(ip.total_len.get())).ok_or(DropReason::IpLengthMismatch)?;
     let (_, datagram) = packet.split_at_checked(IPV4_LEN).ok_or(DropReason::IpLengthMismatch)?;
     classify_udp(frame, eth, vlan, IpHeader::V4(ip), packet, datagram)
@@ -148,7 +148,7 @@ fn classify_ipv6<'a>(
     if ip.next_header != IP_PROTO_UDP {
         return Ok(Frame::Host);
     }
-    // [PKT-LENGTH]
+    // compliance.md [PKT-LENGTH]: The IP length says where a packet ends.
     let packet = packet.get(..IPV6_LEN + usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
     let (_, datagram) = packet.split_at_checked(IPV6_LEN).ok_or(DropReason::IpLengthMismatch)?;
     classify_udp(frame, eth, vlan, IpHeader::V6(ip), packet, datagram)
@@ -165,25 +165,25 @@ fn classify_udp<'a>(
     datagram: &'a [u8],
 ) -> Result<Frame<'a>, DropReason> {
     let (udp, roce) = UdpHeader::ref_from_prefix(datagram).map_err(|_| DropReason::IpLengthMismatch)?;
-    // [PKT-UDP-PORT]
+    // compliance.md [PKT-UDP-PORT]: UDP to port 4791 is RoCEv2.
     if udp.dst_port.get() != ROCE_UDP_PORT {
         return Ok(Frame::Host);
     }
     if usize::from(udp.len.get()) != datagram.len() {
         return Err(DropReason::UdpLengthMismatch);
     }
-    // [PKT-UDP-CHECKSUM]
+    // compliance.md [PKT-UDP-CHECKSUM]: A UDP checksum of 0 or a correct one is accepted.
     if udp.checksum.get() != 0 && !udp_checksum_ok(ip, datagram) {
         return Err(DropReason::UdpChecksum);
     }
     let (bth, rest) = Bth::ref_from_prefix(roce).map_err(|_| DropReason::RoceTooShort)?;
     let (body, icrc) = rest.split_last_chunk().ok_or(DropReason::RoceTooShort)?;
     let (covered, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::RoceTooShort)?;
-    // [PKT-TVER]
+    // compliance.md [PKT-TVER]: A transport header version other than 0 is dropped silently.
     if bth.tver() != 0 {
         return Err(DropReason::BthVersion);
     }
-    // [PKT-OPCODE-RESERVED]
+    // compliance.md [PKT-OPCODE-RESERVED]: A reserved opcode, or one of an unsupported transport, is dropped silently.
     let info = OPCODES[usize::from(bth.opcode_byte())].as_ref().ok_or(DropReason::UnknownOpcode)?;
     let (extension, padded) =
         body.split_at_checked(usize::from(info.extension_len)).ok_or(DropReason::HeaderTruncated)?;

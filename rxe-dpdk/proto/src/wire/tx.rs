@@ -8,18 +8,18 @@ pub struct PortId(pub u16);
 
 /// A queue for outgoing frames.
 ///
-/// `push` commits: every returned slice is sent, in order, with exactly the requested length. The bytes are initialised but
-/// arbitrary, so the writer must fill all of them. The driver pads short frames.
+/// `push` commits: every returned slice is sent, in order, with exactly the requested length. The bytes are initialised
+/// but arbitrary, so the writer must fill all of them. The driver pads short frames.
 pub trait TxQueue {
-    /// Reserves room for one frame of `len` bytes (Ethernet header to ICRC) on `port`; `None` for back-pressure: keep the
-    /// state and retry on the next poll.
+    /// Reserves room for one frame of `len` bytes (Ethernet header to ICRC) on `port`; `None` for back-pressure: keep
+    /// the state and retry on the next poll.
     fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]>;
 
-    /// As [`push`](Self::push), for a frame that needs an ICRC. If the second part is `true`, the queue writes the ICRC before
-    /// it transmits the frame; otherwise the writer must.
+    /// As [`push`](Self::push), for a frame that needs an ICRC. If the second part is `true`, the queue writes the ICRC
+    /// before it transmits the frame; otherwise the writer must.
     ///
-    /// Computing the ICRC reads bytes that were just written, and waits until the stores have reached the cache. A queue that
-    /// seals a whole burst waits once.
+    /// Computing the ICRC reads bytes that were just written, and waits until the stores have reached the cache. A
+    /// queue that seals a whole burst waits once.
     #[inline]
     fn push_unsealed(&mut self, port: PortId, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
         let _ = seal;

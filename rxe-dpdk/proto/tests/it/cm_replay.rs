@@ -1,4 +1,5 @@
-//! Recorded initiators and servers talk to our connection manager: what it says must be what the recorded other side said.
+//! Recorded initiators and servers talk to our connection manager: what it says must be what the recorded other side
+//! said.
 
 use crate::cm_support::replay::{Outcome, capture_dir, mads, replay};
 use crate::cm_support::replay_active;

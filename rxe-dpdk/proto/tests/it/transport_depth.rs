@@ -1,5 +1,5 @@
-//! As many as there may be: READs and atomics outstanding, buffers of one work request; message sequence numbers in every
-//! reply; draining; congestion notifications.
+//! As many as there may be: READs and atomics outstanding, buffers of one work request; message sequence numbers in
+//! every reply; draining; congestion notifications.
 
 use crate::harness::ops::*;
 use crate::harness::scripted_peer::{AckReq, PEER_QPN, ScriptedPeer};

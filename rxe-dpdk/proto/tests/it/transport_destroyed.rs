@@ -251,7 +251,8 @@ fn so_many_linger_and_no_more() {
     assert_eq!(transmit_all(&mut peer).len(), 4096);
 }
 
-/// Both ends: the owner of the target's queue pairs lets go of those in error as soon as it hears of it, as services do.
+/// Both ends: the owner of the target's queue pairs lets go of those in error as soon as it hears of it, as services
+/// do.
 #[test]
 fn the_peer_hears_what_is_wrong_from_a_queue_pair_that_is_gone() {
     let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..EngineConfig::default() };

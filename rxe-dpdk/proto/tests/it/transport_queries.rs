@@ -1,4 +1,5 @@
-//! What an engine tells those who look after it: what a queue pair waits for, how far it has come, which packet ended it.
+//! What an engine tells those who look after it: what a queue pair waits for, how far it has come, which packet ended
+//! it.
 
 use std::time::Duration;
 

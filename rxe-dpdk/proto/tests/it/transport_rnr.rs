@@ -8,7 +8,8 @@ use crate::harness::scripted_peer::ScriptedPeer;
 use rxe_proto::transport::WcStatus;
 use rxe_proto::wire::Syndrome;
 
-/// How long the requester waits after being refused `psn` with the timer of 0.01 ms; what it sends then is not answered.
+/// How long the requester waits after being refused `psn` with the timer of 0.01 ms; what it sends then is not
+/// answered.
 fn wait(peer: &mut ScriptedPeer, psn: i32) -> Duration {
     peer.answer(psn, Syndrome::Rnr { timer: 1 });
     let began = peer.now;

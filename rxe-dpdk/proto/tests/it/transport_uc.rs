@@ -1,5 +1,5 @@
-//! The responder of an unreliable connection, rule by rule: a message arrives whole or not at all, a lost one costs nothing
-//! but itself, and nothing is ever answered.
+//! The responder of an unreliable connection, rule by rule: a message arrives whole or not at all, a lost one costs
+//! nothing but itself, and nothing is ever answered.
 
 use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
 use crate::harness::{ALL_ACCESS, Agreed, Node, PORT, path};
@@ -136,8 +136,8 @@ fn copies_and_stragglers_are_dropped() {
 // [UC-RSP-STALE]
 #[test]
 fn a_sender_that_went_on_unheard_is_followed() {
-    // Half the PSNs and more have passed: what looks far behind is ahead. The second packet in a row shows that the sender
-    // is there.
+    // Half the PSNs and more have passed: what looks far behind is ahead. The second packet in a row shows that the
+    // sender is there.
     for far in [257, 65_000, 0x7F_FFF0, 0x80_0010] {
         let mut peer = with_receives(2);
         peer.request(SendOnly, far, NoAck, b"far");

@@ -63,7 +63,7 @@ impl KeyTable {
             return Err(FastRegMrError::IllegalAccess);
         }
         slot.iova = first_address(memory, iova, access).ok_or(FastRegMrError::AddressOverflow)?;
-        // [MEM-FAST-REGION]
+        // compliance.md [MEM-FAST-REGION]: A fast-registration MR is FREE or VALID.
         slot.open(Role::ValidFastRegMr { max_len, windows: 0 }, access);
         Ok(())
     }

@@ -34,12 +34,13 @@ impl KeyTable {
             return Err(InvalidateError::WrongPd);
         }
         match slot.role() {
-            // [MEM-INVALIDATE]
+            // compliance.md [MEM-INVALIDATE]: Plain regions and type 1 windows cannot be invalidated.
             Role::Region { .. } | Role::BoundType1 { .. } | Role::Unbound(WindowKind::Type1) => {
                 Err(InvalidateError::NotInvalidatable)
             }
             Role::FreeFastRegMr { .. } | Role::Unbound(WindowKind::Type2) => Err(InvalidateError::NotValid),
-            // [MEM-WINDOW-HOLDS]
+            // compliance.md [MEM-WINDOW-HOLDS]: A region is neither deregistered nor invalidated while windows are
+            // bound to it.
             Role::ValidFastRegMr { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
             Role::ValidFastRegMr { max_len, .. } => {
                 slot.close(Role::FreeFastRegMr { max_len });
@@ -67,7 +68,8 @@ impl KeyTable {
             Role::ValidFastRegMr { .. } | Role::BoundType2 { .. } => return Err(RenewError::Valid),
             Role::FreeFastRegMr { .. } | Role::BoundType1 { .. } | Role::Unbound(_) => {}
         }
-        // [MEM-KEY-RENEW]
+        // compliance.md [MEM-KEY-RENEW]: A FREE fast-registration MR, an unbound type 2 window or a type 1 window can
+        // get another key.
         let fresh = self.draw_key();
         let slot = self.slots.remove(key).ok_or(RenewError::Unknown)?;
         self.slots.insert(slot.with_key(fresh));

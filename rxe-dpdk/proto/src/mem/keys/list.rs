@@ -33,8 +33,8 @@ impl KeyKind {
     }
 }
 
-/// One key of a [`KeyTable`]. The key is a secret: who knows it can reach the memory by any queue pair that the peer has
-/// in the protection domain.
+/// One key of a [`KeyTable`]. The key is a secret: who knows it can reach the memory by any queue pair that the peer
+/// has in the protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyInfo {
     /// The key.
@@ -55,7 +55,8 @@ pub struct KeyInfo {
 
 impl KeyTable {
     /// The keys in these slots of the table, for who looks at many of them a part at a time; the table has
-    /// [`slots`](Self::slots). Keys move when the table grows: a list in parts may then miss some and name others twice.
+    /// [`slots`](Self::slots). Keys move when the table grows: a list in parts may then miss some and name others
+    /// twice.
     pub fn list(&self, slots: Range<usize>) -> impl Iterator<Item = KeyInfo> + '_ {
         self.slots.in_slots(slots).map(info)
     }

@@ -57,9 +57,9 @@ pub enum KeyDomain {
 ///
 /// [`fast_register`](Self::fast_register) takes a fast region from FREE to VALID and
 /// [`bind_window`](Self::bind_window) a window from unbound to bound;
-/// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back. These
-/// four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do not
-/// allocate. A region that windows are bound to can be neither deregistered nor invalidated.
+/// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back.
+/// These four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do
+/// not allocate. A region that windows are bound to can be neither deregistered nor invalidated.
 ///
 /// # Keys
 ///
@@ -212,7 +212,8 @@ impl KeyTable {
     pub fn deregister(&mut self, key: u32) -> Result<Option<Memory>, DeregisterError> {
         match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role() {
             Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => Err(DeregisterError::Unknown),
-            // [MEM-WINDOW-HOLDS]
+            // compliance.md [MEM-WINDOW-HOLDS]: A region is neither deregistered nor invalidated while windows are
+            // bound to it.
             Role::Region { windows: 1.. } | Role::ValidFastRegMr { windows: 1.., .. } => {
                 Err(DeregisterError::WindowsBound)
             }
@@ -268,7 +269,7 @@ impl KeyTable {
     /// A key that is neither in use nor in quarantine. At most one key in 128 is, so few draws do.
     fn draw_key(&mut self) -> u32 {
         loop {
-            // [MEM-KEY-RANDOM]
+            // compliance.md [MEM-KEY-RANDOM]: Keys are drawn at random.
             let key = self.rng.next_u32() & !1 | self.domain as u32;
             if key != 0 && !self.slots.contains(key) && !self.quarantine.contains(key) {
                 return key;
