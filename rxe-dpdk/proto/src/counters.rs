@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that its owner (one lcore) adds to and anybody may read.
+/// A count that its owner (one lcore) adds to and any thread may read.
 ///
 /// Adding is a plain load and store, not a read-modify-write: there is exactly one writer, so no bus lock is paid
 /// for on the data path. A second writer would lose counts.

@@ -26,7 +26,7 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// Whether the combination is legal: who lets peers write must let the owner write, too.
+    /// Whether the combination is legal: remote write and atomic access need local write access.
     #[inline]
     #[must_use]
     pub const fn is_legal(self) -> bool {

@@ -274,7 +274,7 @@ impl Memory {
         self.kept(result.unwrap_or_else(|found| found))
     }
 
-    /// Asks the processor to load the cache line at `offset`. Does nothing out of bounds.
+    /// Prefetches the cache line at `offset`. No effect out of bounds.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         if let Ok(place) = self.at(offset, 1) {

@@ -98,7 +98,7 @@ fn linux_initiators_are_matched() {
     }
 }
 
-/// What the user of the asking side hears of odd servers.
+/// Events on the active side with unusual servers.
 #[test]
 fn initiators_hear_why() {
     let events = |file: &str| replay_active::replay(&format!("{file}.pcap")).events;

@@ -407,7 +407,7 @@ fn a_section_that_does_not_exist_is_found() {
 }
 
 #[test]
-fn what_is_no_row_is_found() {
+fn malformed_rows_are_found() {
     assert_eq!(
         after("| A-TWO | Two is two. |", "| A-TWO |")[0],
         "docs/compliance.md:6: 4 cells where there should be 5"

@@ -267,7 +267,7 @@ fn one_congestion_notification_for_each_interval() {
 
 // [ECN-CNP] [ECN-CNP-NOT-OBEYED]
 #[test]
-fn a_marked_response_is_told_too_and_notifications_are_counted() {
+fn a_marked_response_causes_a_cnp_and_notifications_are_counted() {
     let mut peer = ScriptedPeer::new();
     post(&mut peer, 1, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);

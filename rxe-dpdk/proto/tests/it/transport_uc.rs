@@ -156,7 +156,7 @@ fn a_sender_that_went_on_unheard_is_followed() {
 
 // [UC-RSP-RESYNC]
 #[test]
-fn one_stray_packet_costs_next_to_nothing() {
+fn one_stray_packet_does_not_move_the_expected_psn() {
     type Stray = fn(&mut ScriptedPeer, i32);
     let strays: [(&str, Stray); 4] = [
         ("MIDDLE", |peer, psn| peer.request(SendMiddle, psn, NoAck, &[9; MTU])),
@@ -376,7 +376,7 @@ fn requests_are_taken_from_rtr_on_and_in_sqe() {
 
 // [UC-OPERATIONS]
 #[test]
-fn what_unreliable_connections_do_not_have() {
+fn operations_missing_on_unreliable_connections() {
     // On the wire: the opcodes do not exist.
     let template = HeaderTemplate::new(&path(2, 1));
     for byte in

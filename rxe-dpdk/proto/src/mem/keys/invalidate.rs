@@ -7,8 +7,8 @@ use super::slot::Role;
 use super::{InvalidateError, KeyTable, PdId, RenewError, WindowKind};
 
 impl KeyTable {
-    /// Invalidates a key as a posted request of a queue pair of `pd` asks: a fast region becomes FREE, a type 2 memory
-    /// window unbound, whatever queue pair it is bound on. Neither allocates nor frees memory.
+    /// Invalidates a key as a posted request of a queue pair of `pd` asks: a fast-registration MR becomes FREE, a type
+    /// 2 memory window unbound, whatever queue pair it is bound on. Neither allocates nor frees memory.
     ///
     /// # Errors
     ///
@@ -54,9 +54,10 @@ impl KeyTable {
         }
     }
 
-    /// Gives a fast region in state FREE, an unbound type 2 memory window, or a type 1 memory window another key, and
-    /// returns it; everything else about it stays. The old key is unknown from then on and does not come back (see
-    /// [Keys](Self#keys)). Who made a key known to a peer calls this before using the object again, so that what the
+    /// Gives a fast-registration MR in state FREE, an unbound type 2 memory window, or a type 1 memory window another
+    /// key, and returns it; everything else about it stays. The old key is unknown from then on and does not come back
+    /// (see
+    /// [Keys](Self#keys)). Call this before reusing an object whose key a peer knows, so that what the
     /// peer still has in flight cannot hit the new bytes. Allocates nothing.
     ///
     /// # Errors

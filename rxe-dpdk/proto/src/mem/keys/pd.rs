@@ -1,4 +1,4 @@
-//! Protection domains and who uses them.
+//! Protection domains and their users.
 
 use super::{DeallocPdError, KeyTable, PdId};
 

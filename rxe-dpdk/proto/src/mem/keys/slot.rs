@@ -47,7 +47,7 @@ pub(super) enum Role {
         /// How many memory windows are bound to it.
         windows: u32,
     },
-    /// A fast region in state VALID.
+    /// A fast-registration MR in state VALID.
     ValidFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,
@@ -66,7 +66,7 @@ pub(super) enum Role {
         /// The only queue pair whose peer reaches it.
         qpn: u32,
     },
-    /// A fast region in state FREE.
+    /// A fast-registration MR in state FREE.
     FreeFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,

@@ -58,8 +58,8 @@ impl KeyTable {
 
     /// Binds a memory window, as a bind request that is executed on queue pair `qpn` of `pd` asks. From then on the
     /// bytes can be reached by the window's key: by peers of any queue pair of the protection domain (type 1) or of
-    /// `qpn` alone (type 2). A type 1 window that is bound already is bound anew, under the same key;
-    /// [`renew_key`](Self::renew_key) shuts out who knows the old key. Allocates nothing.
+    /// `qpn` alone (type 2). A type 1 window that is bound already is bound again, under the same key;
+    /// [`renew_key`](Self::renew_key) shuts out peers that know the old key. Allocates nothing.
     ///
     /// The region may be an [adopted](Self::adopt) one: the binding is this table's alone, like the adoption.
     ///

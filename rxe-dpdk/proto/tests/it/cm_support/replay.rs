@@ -1,5 +1,5 @@
-//! Replays a capture: the recorded initiator's MADs go into our connection manager, which is told to accept, reject and
-//! disconnect when the recorded server did. What ours sends is set beside what the recorded one sent.
+//! Replays a capture: the recorded initiator's MADs go into our connection manager, which accepts, rejects and
+//! disconnects when the recorded server did. Its messages are compared with the recorded server's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

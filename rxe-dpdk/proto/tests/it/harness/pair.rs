@@ -123,7 +123,7 @@ fn to_queue_pair(mut id: [u8; 12]) -> [u8; 12] {
     id
 }
 
-/// Which requests to which end are refused on purpose, and how.
+/// Refused requests (fault injection): to which end, and how.
 pub type Refuse = Box<dyn FnMut(usize, &RocePacket<'_>) -> Option<RequestRefusal>>;
 
 pub struct Pair {

@@ -1,4 +1,4 @@
-//! Random programs between two engines over a bad link: how they are drawn, carried out and judged.
+//! Random programs between two engines over a bad link: how they are generated, executed and checked.
 
 pub mod check;
 pub mod plan;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folder with the captures, from the crate of whatever test asks.
+/// The folder with the captures, from any crate's tests.
 pub fn folder() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("tests/captures").is_dir());
     root.expect("tests/captures in a folder above").join("tests/captures")
