@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use rxe_proto::wire::PortId;
 
 use super::config::PortConfig;
-use super::inner::PortInner;
 use crate::eal::args::Vdev;
 use crate::eal::burst::BURST;
 use crate::eal::error::EalError;
@@ -15,7 +14,7 @@ use crate::eal::info::{DeviceLimits, PortInfo, check, raw_info};
 use crate::eal::init::EalGuard;
 use crate::eal::mempool::Mempool;
 use crate::eal::mtu::{self, Fallback};
-use crate::eal::reattach::QueuesInUse;
+use crate::eal::port_inner::{PortInner, QueuesInUse};
 use crate::eal::sockets;
 use crate::eal::tx::{SPARES, STAGE};
 
