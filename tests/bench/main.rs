@@ -3,7 +3,7 @@
 //! `cargo bench --bench performance [-- SECTION...]` runs rxe-target and rxe-bench, each pinned to a CPU of its own, on
 //! ports that both drive in user space, and beside them what says how fast the port itself is: `rxe-bench echo` and
 //! DPDK's testpmd, at the same frame sizes and in the same run. The figures go to `target/bench/results.json`, and from
-//! there into docs/performance.md, docs/choosing-a-port.md and docs/plots. With some sections only, copies of the pages
+//! there into docs/performance.md, docs/choosing-a-port.md, README.md and docs/plots. With some sections only, copies of the pages
 //! are written to `target/bench/docs` instead.
 //!
 //! [`matrix`] says what is measured, [`rig`], [`testpmd`] and [`guests`] run the programs, [`carry_out`] takes the figures into

@@ -41,6 +41,16 @@ pub enum Request {
         /// 0, or `next` of the page before.
         start: u32,
     },
+    /// A [`RegionDigest`](crate::report::RegionDigest). It may cover fewer bytes than requested, from the same offset on:
+    /// request the digest of the others then.
+    Digest {
+        /// Name of the region.
+        name: String,
+        /// First byte, counted from the start of the region.
+        offset: u64,
+        /// Number of bytes; `None` for all up to the end of the region.
+        length: Option<u64>,
+    },
     /// Every [`CounterGroup`](crate::report::CounterGroup).
     Counters,
     /// Every [`Service`](crate::report::Service).
@@ -90,6 +100,7 @@ impl Request {
             | Request::Qps { .. }
             | Request::Qp { .. }
             | Request::Mrs { .. }
+            | Request::Digest { .. }
             | Request::Counters
             | Request::Services
             | Request::Faults

@@ -274,6 +274,21 @@ pub struct Mr {
     pub lost: bool,
 }
 
+/// The CRC-32C (Castagnoli) of a part of a named region.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RegionDigest {
+    /// Name of the region.
+    pub name: String,
+    /// Length of the region in bytes.
+    pub mrlen: u64,
+    /// First byte of the part, counted from the start of the region.
+    pub offset: u64,
+    /// Length of the part in bytes.
+    pub length: u64,
+    /// The CRC-32C of the part.
+    pub crc32c: u32,
+}
+
 /// A counter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Counter {

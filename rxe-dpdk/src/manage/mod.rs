@@ -11,6 +11,6 @@ mod reports;
 
 pub use capture::{Capture, CaptureError};
 pub(crate) use fault_list::FaultList;
-pub(crate) use inspector::Parts;
 pub use inspector::{InspectError, Inspector};
+pub(crate) use inspector::{Parts, RegionMemory};
 pub(crate) use key_names::RegionKeys;

@@ -1,16 +1,16 @@
 //! The memory of named regions: registered once, under the same keys for every worker.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
 use rxe_proto::transport::Engine;
-use rxe_service::{NamedRegion, RegionNames};
+use rxe_service::{NamedRegion, RegionNames, Which};
 
 use super::error::RuntimeError;
 use super::settings::RegionSettings;
 use crate::eal::{Eal, FileMemory, HugeMemory};
-use crate::manage::RegionKeys;
+use crate::manage::{RegionKeys, RegionMemory};
 
 /// Longest region name in bytes, as the region service sends it.
 const MAX_REGION_NAME: usize = 32;
@@ -92,14 +92,50 @@ pub(super) fn adopt(engine: &mut Engine, regions: &[SharedRegions]) -> Result<Ve
     regions.iter().map(adopt).collect()
 }
 
-/// The keys of regions, for reports.
-pub(super) fn keys(regions: &[SharedRegions]) -> Vec<RegionKeys> {
-    let keys = |shared: &SharedRegions| RegionKeys {
-        name: shared.settings.name.clone(),
-        count: shared.settings.count,
-        keys: shared.mrs.iter().map(MemoryRegion::rkey).collect(),
+/// The regions of a runtime, also for other threads. They keep EAL in use, so they are given back when this is dropped, even
+/// if others still have access to the list.
+pub(super) struct OwnedRegions(Arc<Mutex<Vec<SharedRegions>>>);
+
+impl OwnedRegions {
+    pub(super) fn new(regions: Vec<SharedRegions>) -> OwnedRegions {
+        OwnedRegions(Arc::new(Mutex::new(regions)))
+    }
+
+    /// Names and keys, for reports.
+    pub(super) fn keys(&self) -> Vec<RegionKeys> {
+        let keys = |shared: &SharedRegions| RegionKeys {
+            name: shared.settings.name.clone(),
+            count: shared.settings.count,
+            keys: shared.mrs.iter().map(MemoryRegion::rkey).collect(),
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(keys).collect()
+    }
+
+    /// Access for the [`Inspector`](crate::manage::Inspector). The lock makes the end of the runtime wait for a reader.
+    pub(super) fn memory(&self) -> RegionMemory {
+        let regions = Arc::clone(&self.0);
+        Box::new(move |name, read| {
+            let regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(memory) = find(&regions, name) {
+                read(memory);
+            }
+        })
+    }
+}
+
+impl Drop for OwnedRegions {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// The memory of the region called `name`.
+fn find<'a>(regions: &'a [SharedRegions], name: &str) -> Option<&'a Memory> {
+    let number = |shared: &SharedRegions| match shared.settings.names().find(name) {
+        Some(Which::Number(number)) => Some(number as usize),
+        Some(Which::All) | None => None,
     };
-    regions.iter().map(keys).collect()
+    regions.iter().find_map(|shared| Some(shared.mrs.get(number(shared)?)?.memory()))
 }
 
 /// Region names, by device and inode of their files.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::time::{Duration, Instant};
 
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
-use rxe_proto::mem::KeyTable;
+use rxe_proto::mem::{KeyTable, Memory};
 use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
@@ -63,11 +63,15 @@ struct Inner {
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
     regions: KeyNames,
+    region_memory: RegionMemory,
     faults: Arc<FaultList>,
 }
 
 /// Makes reports of the ports as they are now.
 pub(crate) type PortReports = Box<dyn Fn() -> Vec<Port> + Send + Sync>;
+
+/// Calls the function with the memory of the region of this name, if there is one.
+pub(crate) type RegionMemory = Box<dyn Fn(&str, &mut dyn FnMut(&Memory)) + Send + Sync>;
 
 impl fmt::Debug for Inspector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,6 +108,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
     pub(crate) regions: Vec<RegionKeys>,
+    pub(crate) region_memory: RegionMemory,
     /// The rules in force from the start.
     pub(crate) faults: Arc<FaultList>,
 }
@@ -121,6 +126,7 @@ impl Inspector {
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
             regions: KeyNames::new(parts.regions),
+            region_memory: parts.region_memory,
             faults: parts.faults,
         }))
     }
@@ -251,6 +257,14 @@ impl Inspector {
         let part = self.ask(place.worker, |reply| Question::Keys { from: place.slot, reply })?;
         let items = part.items.iter().map(|info| reports::mr(info, lcore, self.0.regions.get(info.key)));
         Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
+    }
+
+    /// The result of `read` for the memory of the region called `name`; `None` if there is no such region. The runtime waits
+    /// for `read` before it gives the memory back.
+    pub fn with_region<T>(&self, name: &str, read: impl FnOnce(&Memory) -> T) -> Option<T> {
+        let (mut read, mut result) = (Some(read), None);
+        (self.0.region_memory)(name, &mut |memory| result = read.take().map(|read| read(memory)));
+        result
     }
 
     /// Disconnects a queue pair, as its service would. A queue pair without a connection moves to the error state; its

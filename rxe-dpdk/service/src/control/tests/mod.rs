@@ -1,9 +1,8 @@
 mod connections;
-mod env;
 mod groups;
 mod streams;
 
-use env::TestEnv;
+use crate::test_env::TestEnv;
 
 use crate::service::Listen;
 
