@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_goes_only_while_no_queue_is_in_use_and_no_queue_is_used_while_it_is_gone() {
+    fn a_device_is_removed_only_while_no_queue_is_in_use() {
         let queues = QueuesInUse::default();
         assert!(queues.enter() && queues.enter());
         queues.leave();

@@ -142,7 +142,7 @@ impl SetUp {
         const CACHE: usize = 256;
         let rx = usize::from(self.config.rx_queues) * (usize::from(self.config.rx_descriptors) + 2 * BURST);
         let tx = usize::from(self.config.tx_queues) * (usize::from(self.config.tx_descriptors) + STAGE + SPARES);
-        // An lcore's cache holds up to one and a half times its size, out of everybody else's reach.
+        // An lcore's cache holds up to one and a half times its size, which other lcores cannot use.
         let lcores = usize::from(self.config.rx_queues.max(self.config.tx_queues)) + 1;
         let count = rx + tx + lcores * CACHE * 3 / 2 + self.config.extra_mbufs;
         Mempool::with_guard(guard, &guard.unique_name("port"), count, buffer, CACHE, self.info.socket)
