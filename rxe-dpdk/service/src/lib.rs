@@ -50,14 +50,14 @@
 
 pub mod context;
 pub mod control;
-pub mod event_log;
+mod event_log;
 pub mod inspect;
-pub mod local_port;
+mod local_port;
 pub mod mailbox;
-pub mod messages;
+mod messages;
 pub mod multicast;
-pub mod qp_map;
-pub mod regions;
+mod qp_map;
+mod regions;
 pub mod seeds;
 pub mod service;
 pub mod service_host;
