@@ -106,7 +106,7 @@ struct Args {
     #[arg(short, long = "bidirectional")]
     bidirectional: bool,
 
-    /// Check the data of every message after its round trip. Messages below 4 KiB are compared byte by byte, longer ones by
+    /// Check the data of every message after its round trip. Messages below 512 bytes are compared byte by byte, longer ones by
     /// their CRC-32C
     #[arg(long)]
     verify: bool,

@@ -174,7 +174,7 @@ mod tests {
         );
         assert_eq!(
             said(EndReason::Stopping),
-            "the connection to 10.0.0.1:4792 is over: it was never asked for: the adapter stops"
+            "the connection to 10.0.0.1:4792 is over: no request was sent: the adapter stops"
         );
         assert_eq!(
             said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),

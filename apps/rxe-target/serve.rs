@@ -5,7 +5,7 @@ use rxe::signals::Signals;
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::output;
 use rxe_dpdk::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig};
-use rxe_dpdk::worker::{IdlePolicy, Marking};
+use rxe_dpdk::worker::{IdlePolicy, TrafficClassConfig};
 
 use crate::config::{Config, Idle, fault_text};
 use crate::manage::{Managed, Management, RuntimeFolder};
@@ -71,7 +71,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         max_pending_per_peer: config.limits.pending_per_address as usize,
         engine: config.engine.clone(),
         faults: config.faults.clone(),
-        marking: Marking { traffic_class: config.traffic_class, pcp: config.pcp },
+        traffic_class: TrafficClassConfig { value: config.traffic_class, pcp: config.pcp },
         ..RuntimeConfig::default()
     }
 }

@@ -62,7 +62,9 @@ pub fn refused(command: &mut Command, sentence: &str) {
 pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     mistakes(target);
     let mut connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
-    connection.write(initiator, 0, &[7; 1 << 20]);
+    let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(0x9E37_79B9) >> 24) as u8).collect();
+    connection.write(initiator, 0, &bytes);
+    digests(target, &bytes);
     let local = wait_for_qp(target);
     let peer_qpn = connection.qpn();
 
@@ -180,6 +182,31 @@ fn device(target: &Target) {
     let link = ctl(target, "link");
     assert_eq!(link, format!("link {name}/1 state ACTIVE physical_state LINK_UP netdev net_memif0\n"));
     contains(&ctl(target, "link --details"), &[mac, "driver net_memif", "mtu 4200", "path_mtu 4096", "rx_frames "]);
+}
+
+/// The target's digests of the region `demo`, which begins with `bytes`.
+fn digests(target: &Target, bytes: &[u8]) {
+    let whole = json(target, &format!("mr --digest demo --length {}", bytes.len()));
+    assert_eq!((&whole["crc32c"], &whole["mrlen"]), (&crc32c(bytes).into(), &(4 << 20).into()), "{whole}");
+    assert_eq!(
+        ctl(target, "mr --digest demo --offset 70001 --length 100"),
+        format!("crc32c {:#010x} region demo offset 70001 length 100\n", crc32c(&bytes[70_001..70_101]))
+    );
+    assert_eq!(json(target, "mr --digest demo --offset 1")["length"], (4 << 20) - 1);
+    let with_prefix = || {
+        let mut command = rxe_ctl();
+        command.args(["--file-prefix", &target.prefix, "mr"]);
+        command
+    };
+    refused(with_prefix().args(["--digest", "dem"]), "there is no region 'dem': rxe-ctl mr lists the regions");
+    refused(with_prefix().args(["--digest", "demo", "--offset", "4194305"]), "the region 'demo' has 4194304 bytes");
+    refused(with_prefix().args(["--length", "5"]), "--digest <NAME>");
+}
+
+/// CRC-32C bit by bit: reflected polynomial 0x82F63B78, all ones before and inverted after.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
 fn mistakes(target: &Target) {

@@ -261,7 +261,7 @@ fn the_option_names_the_file_and_the_section_the_rest() {
     let config = resolve(&format!("[capture]\nfile = \"/a/file.pcapng\"\n{PORT}")).expect("right");
     assert!(config.to_string().ends_with(", captures to /a/file.pcapng"), "{config}");
     for (text, part) in [
-        ("file = \"a.pcapng\"", "the capture file a.pcapng needs its whole path"),
+        ("file = \"a.pcapng\"", "the capture file a.pcapng needs an absolute path"),
         ("file = \"/a\"\nfiles = 3", "give their size too"),
         ("peers = [\"x\"]", "key 'peers': 'x' is not an IP address"),
         ("size = \"big\"", "key 'size': 'big' is not a whole number"),

@@ -5,6 +5,7 @@
 
 mod answers;
 mod clients;
+mod digest;
 mod exposition;
 mod faults;
 mod http;

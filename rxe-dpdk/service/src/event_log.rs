@@ -1,20 +1,18 @@
-//! What happens to peers, for the log: one line each that a person understands, and not more of them than a log can
-//! take, however many peers come and go.
+//! A rate limit for log lines that peers can cause: however many peers connect and disconnect, the log stays readable.
 
 use std::borrow::Cow;
 
 use rxe_proto::{Duration, Instant};
 
-/// Over how long lines are counted.
+/// The interval over which lines are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How many lines one window takes.
+/// Most lines per window.
 const LIMIT: u32 = 20;
 
-/// Lets 20 lines a second through, and says how many it did not, when the next one may be written.
+/// Admits 20 lines per second. When lines are admitted again, logs how many were withheld.
 #[derive(Debug)]
 pub struct EventLog {
-    /// What the lines are about.
     subject: Cow<'static, str>,
     since: Option<Instant>,
     lines: u32,
@@ -22,19 +20,19 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Of lines about `subject`, in the plural: "events of connections".
+    /// A limit for lines about `subject`, a plural: "events of connections".
     pub fn new(subject: impl Into<Cow<'static, str>>) -> EventLog {
         EventLog { subject: subject.into(), since: None, lines: 0, withheld: 0 }
     }
 
-    /// Whether a line may be written now. Who asks writes one, or counts that it did not.
+    /// Whether a line may be written now. The caller writes one line per `true`; a `false` counts as one withheld line.
     pub fn admits(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now.saturating_since(since) >= WINDOW) {
             self.since = Some(now);
             self.lines = 0;
             let withheld = std::mem::take(&mut self.withheld);
             if withheld > 0 {
-                // A warning, as what was withheld may have been one.
+                // A warning, because withheld lines may have been warnings.
                 tracing::warn!("{withheld} more {} came too fast to be logged", self.subject);
             }
         }
@@ -50,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_cut_and_counted() {
+    fn lines_beyond_the_limit_are_withheld_and_counted() {
         let mut log = EventLog::new("events of a test");
         let start = Instant::from_nanos(5);
         assert_eq!((0..100).filter(|_| log.admits(start)).count(), LIMIT as usize);

@@ -1,8 +1,7 @@
-//! What those who look after the adapter ask of a worker, and how it answers.
+//! Questions of management to a worker.
 //!
-//! Only the worker's own lcore may look at its queue pairs, keys and connections. So a question comes as a message, is
-//! answered in one turn of the loop, and costs nothing when nobody asks. Long lists are asked for in parts of
-//! [`PART`] slots each, so that no turn becomes long.
+//! Only the worker's own thread may access its queue pairs, keys and connections. A question is therefore a message, which the
+//! worker answers in one turn of its loop. Long lists are read in parts of [`PART`] slots each, to keep turns short.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
@@ -12,10 +11,10 @@ use rxe_proto::cm::ConnId;
 use rxe_proto::mem::KeyInfo;
 use rxe_proto::transport::{QpInfo, Qpn};
 
-/// Slots of a table that one answer covers.
+/// Slots of a table per answer.
 pub const PART: usize = 64;
 
-/// A question to one worker. Who asks waits for the answer at the other end of `reply`, or has given up.
+/// A question to one worker. The answer goes to `reply`; it is lost when the other end of that is closed or full.
 #[derive(Debug)]
 pub enum Question {
     /// Lists the queue pairs in `PART` slots.

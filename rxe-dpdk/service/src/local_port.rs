@@ -4,17 +4,17 @@ use std::net::IpAddr;
 
 use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId};
 
-/// One of our ports, as services see it: what a peer must be told to find us, and what a
-/// [`Path`](rxe_proto::wire::Path) of ours needs.
+/// A port of the adapter: the addresses that peers use for it, and the local part of a
+/// [`Path`](rxe_proto::wire::Path).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPort {
     /// Its number.
     pub id: PortId,
-    /// Our Ethernet address.
+    /// Ethernet address.
     pub mac: MacAddr,
-    /// Tag control information (priority and VLAN id) of what we send; `None` is untagged.
+    /// Tag control information (priority and VLAN id) of transmitted frames; `None` for untagged.
     pub vlan: Option<u16>,
-    /// Our IP addresses, preferred ones first, the link-local one last.
+    /// IP addresses in order of preference, the link-local one last.
     pub addresses: Vec<IpAddr>,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
@@ -23,7 +23,7 @@ pub struct LocalPort {
 }
 
 impl LocalPort {
-    /// Our addresses as GIDs: the port's GID table.
+    /// The GID table: the addresses as GIDs.
     pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
         self.addresses.iter().map(|ip| Gid::from(*ip))
     }

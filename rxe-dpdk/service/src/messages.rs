@@ -1,5 +1,11 @@
-//! What control and workers tell each other. With one lcore both ends live in one loop and still talk this way, so
-//! that there is one path to get right.
+//! Messages between the control side and the service hosts, and the types that services see in them.
+//!
+//! A connection that a peer requests, and one that a service requests:
+//!
+//! ```text
+//! passive: ToWorker::ConnectRequest -> ToControl::SendRep -> ToWorker::Connected -> ... -> ToWorker::Disconnected
+//! active:  ToControl::Connect -> ToWorker::ReqSent -> ToWorker::RepReceived -> ToControl::SendRtu -> ToWorker::Connected ...
+//! ```
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +21,7 @@ use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 use crate::inspect::Question;
 use crate::multicast::WorkerSet;
 
-/// A TCP stream of the side channels, unique while the process lives.
+/// A TCP stream of a service, unique while the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct StreamId(pub(crate) u64);
 
@@ -24,17 +30,17 @@ pub struct StreamId(pub(crate) u64);
 pub enum EndReason {
     /// It was up, and one side disconnected.
     Disconnected(DisconnectReason),
-    /// It never came up: the peer refused, or did not answer or confirm.
+    /// It was never established: the peer refused, or did not answer or confirm.
     NotEstablished(ConnectFailure),
-    /// The queue pair went to the error state; the peer is told by a DREQ.
+    /// The queue pair went to the error state; the peer gets a DREQ.
     QueuePair(QpErrorCause),
-    /// It never came up: the queue pair does not take what the peer asked for or granted.
+    /// It was never established: the queue pair does not support what the peer asked for in its REQ or REP.
     Unacceptable,
-    /// It was never asked for: no port has a route to the peer, or nobody has the peer's address.
+    /// No REQ was sent: no port has a route to the peer, or no host has the peer's address.
     NoPath,
-    /// It was never asked for: the connection manager cannot send such a request.
-    NotAsked(CmError),
-    /// It was never asked for: the adapter stops.
+    /// No REQ was sent: the connection manager cannot send such a request.
+    ReqNotSent(CmError),
+    /// No REQ was sent: the adapter stops.
     Stopping,
 }
 
@@ -49,7 +55,9 @@ impl fmt::Display for EndReason {
             EndReason::Disconnected(DisconnectReason::PeerRejected(reason)) => {
                 write!(f, "the peer rejected it although it was up ({reason})")
             }
-            EndReason::Disconnected(DisconnectReason::Stale) => f.write_str("the peer has forgotten it and asked anew"),
+            EndReason::Disconnected(DisconnectReason::Stale) => {
+                f.write_str("the peer has lost it and requested a new one")
+            }
             EndReason::NotEstablished(ConnectFailure::PeerRejected(reason)) => {
                 write!(f, "it never came up: the peer rejected it ({reason})")
             }
@@ -66,15 +74,15 @@ impl fmt::Display for EndReason {
                 f.write_str("it never came up: the peer had not confirmed it when newer requests needed its place")
             }
             EndReason::NotEstablished(ConnectFailure::Stale) => {
-                f.write_str("it never came up: the peer has asked anew")
+                f.write_str("it never came up: the peer has requested a new one")
             }
             EndReason::QueuePair(cause) => write!(f, "its queue pair is in error ({cause})"),
             EndReason::Unacceptable => {
-                f.write_str("it never came up: the queue pair does not take what the peer wants or grants")
+                f.write_str("it never came up: the queue pair does not support what the peer asked for")
             }
-            EndReason::NoPath => f.write_str("it was never asked for: there is no way to the peer"),
-            EndReason::NotAsked(error) => write!(f, "it was never asked for: {error}"),
-            EndReason::Stopping => f.write_str("it was never asked for: the adapter stops"),
+            EndReason::NoPath => f.write_str("no request was sent: there is no path to the peer"),
+            EndReason::ReqNotSent(error) => write!(f, "no request was sent: {error}"),
+            EndReason::Stopping => f.write_str("no request was sent: the adapter stops"),
         }
     }
 }
@@ -88,7 +96,7 @@ pub struct Connect {
     /// A queue pair from [`Context::create_qp`](crate::service::Context::create_qp), in Init, with the first receives
     /// posted.
     pub qp: Qpn,
-    /// What the queue pair is.
+    /// The transport service of the queue pair.
     pub transport: CmTransport,
     /// READs and atomics that we let the peer have outstanding.
     pub responder_resources: u8,
@@ -96,24 +104,24 @@ pub struct Connect {
     pub initiator_depth: u8,
     /// Transport retries of both queue pairs, 0 to 7.
     pub retry_count: u8,
-    /// Receiver-not-ready retries that the peer shall make, 0 to 7; 7 is without end.
+    /// Receiver-not-ready retries of the peer, 0 to 7; 7 means no limit.
     pub rnr_retry_count: u8,
-    /// Path MTU; `None` takes the largest that our port carries. The peer cannot change it, and refuses one that its
+    /// Path MTU; `None` for the largest that our port carries. The peer cannot negotiate it, and refuses one that its
     /// own port does not carry.
     pub path_mtu: Option<PathMtu>,
     /// ACK timeout of the peer's queue pair, and at least of ours: 4.096 us * 2^this.
     pub local_ack_timeout: u8,
     /// How long the peer may take to answer the REQ: 4.096 us * 2^this.
     pub response_timeout: u8,
-    /// How often a REQ without an answer is sent again, 0 to 15.
+    /// Retransmissions of a REQ without an answer, 0 to 15.
     pub max_cm_retries: u8,
     /// The upper layer's private data, at most 56 bytes.
     pub private_data: Vec<u8>,
 }
 
 impl Connect {
-    /// A reliable connection from `qp` to `remote` as Linux programs ask for it: READs and atomics refused and not
-    /// wanted, 7 retries, those of receivers that are not ready without end, 16 REQs in 103 s.
+    /// A reliable connection from `qp` to `remote` with the usual parameters of Linux programs: no READs and atomics in
+    /// either direction, 7 retries, unlimited RNR retries, 16 REQs in 103 s.
     #[must_use]
     pub fn new(remote: SocketAddr, qp: Qpn) -> Connect {
         Connect {
@@ -133,10 +141,11 @@ impl Connect {
     }
 }
 
-/// The way to a peer.
+/// The path to a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerPath {
-    /// Port and addresses. The flow label is 0, and so is the UDP source port: who sends sets it by the queue pairs.
+    /// Port and addresses. Flow label and UDP source port are 0; a queue pair derives its own from the numbers of both
+    /// queue pairs.
     pub path: Path,
     /// The largest path MTU that our port carries.
     pub path_mtu: PathMtu,
@@ -145,7 +154,7 @@ pub struct PeerPath {
 /// A peer's datagram queue pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DatagramPeer {
-    /// The way to it.
+    /// The path to it.
     pub path: PeerPath,
     /// The queue pair.
     pub qpn: Qpn,
@@ -155,40 +164,40 @@ pub struct DatagramPeer {
     pub private_data: [u8; SidrRep::PRIVATE_DATA_LEN],
 }
 
-/// Another host that listens to a multicast group; see
+/// Another host that joined or left a multicast group; see
 /// [`Service::group_listener`](crate::service::Service::group_listener).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupListener {
-    /// The port that it is behind.
+    /// The port on whose network it is.
     pub port: PortId,
     /// The group.
     pub group: IpAddr,
     /// The host's address.
     pub host: IpAddr,
-    /// It begins to listen; else it ceases.
+    /// It joined; else it left.
     pub joined: bool,
 }
 
 impl GroupListener {
-    /// A number that spreads listeners over workers: who hears that one begins hears that it ceases.
+    /// A number that spreads listeners over workers. It is the same for joining and leaving.
     pub(crate) fn spread(&self) -> usize {
         let low_bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            // The interface's part is what differs.
+            // The interface identifier: hosts differ in that.
             IpAddr::V6(ip) => ip.to_bits() as u64,
         };
         low_bits(self.group).wrapping_add(low_bits(self.host)) as usize
     }
 }
 
-/// Why a datagram queue pair of a peer is not known.
+/// Why a SIDR request has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResolveError {
-    /// No port has a route to the peer, or nobody has the peer's address.
+    /// No port has a route to the peer, or no host has the peer's address.
     NoPath,
-    /// The connection manager cannot ask such a question.
-    NotAsked(CmError),
-    /// The peer says why.
+    /// The connection manager cannot send such a request.
+    NotSent(CmError),
+    /// The peer refused, with this status.
     Refused(SidrStatus),
     /// The peer did not answer.
     Timeout,
@@ -196,94 +205,94 @@ pub enum ResolveError {
     Stopping,
 }
 
-/// Who asked for something, and the number that the answer carries.
+/// The service that a reply goes to, and the number that the reply carries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct ReplyTo {
     pub(crate) worker: usize,
     pub(crate) service: usize,
-    /// The service's own number.
+    /// Chosen by the service.
     pub(crate) token: u64,
 }
 
-/// What a queue pair needs besides the REP of its connection.
+/// What a queue pair needs for RTR and RTS besides the REP.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct RtsParams {
     pub(crate) path: Path,
     pub(crate) path_mtu: PathMtu,
-    /// The PSN of the peer's first request.
+    /// The PSN of the peer's first request, from our REQ.
     pub(crate) rq_psn: Psn,
     pub(crate) retry_count: u8,
 }
 
-/// From the control side to the worker that owns a connection or stream.
+/// From the control side, or from management, to the service host of a worker.
 #[derive(Debug)]
 pub(crate) enum ToWorker {
-    /// Decide about this request; the answer is [`ToControl::Accept`] or [`ToControl::Reject`].
+    /// A peer requests a connection. The answer is [`ToControl::SendRep`] or [`ToControl::SendRej`].
     ConnectRequest { service: usize, request: Box<ConnectRequest>, path: Path },
-    /// The REQ for a connection that the service wants is on its way.
-    Asked { service: usize, conn: ConnId, qp: Qpn },
-    /// The connection that the service wants cannot even be asked for.
-    NotAsked { service: usize, conn: ConnId, qp: Qpn, reason: EndReason },
-    /// The peer grants a connection: the answer is [`ToControl::Confirm`] or [`ToControl::Reject`].
-    Granted { reply: Box<ConnectReply>, terms: Box<Terms> },
-    /// The peer refuses a connection, in these words; [`ToWorker::Disconnected`] follows.
-    Rejected { conn: ConnId, rej: Box<Rej> },
-    /// Both sides have confirmed.
+    /// The REQ for a connection that a service requested was sent.
+    ReqSent { service: usize, conn: ConnId, qp: Qpn },
+    /// The connection that a service requested failed before a REQ was sent.
+    ReqNotSent { service: usize, conn: ConnId, qp: Qpn, reason: EndReason },
+    /// The peer accepts. The answer is [`ToControl::SendRtu`] or [`ToControl::SendRej`].
+    RepReceived { reply: Box<ConnectReply>, rts: Box<RtsParams> },
+    /// The peer refuses; [`ToWorker::Disconnected`] follows.
+    RejReceived { conn: ConnId, rej: Box<Rej> },
+    /// Both sides have confirmed the connection.
     Connected { conn: ConnId },
     /// The connection is over.
     Disconnected { conn: ConnId, reason: EndReason },
-    /// The peer, or the router to it, has another MAC address now.
-    PeerMoved { conn: ConnId, mac: MacAddr },
-    /// Look whether the peer of `conn` still uses it, since `request` would replace it; the answer is
-    /// [`ToControl::Watched`].
-    WatchConnection { conn: ConnId, request: ConnId },
-    /// Decide about this question for a datagram queue pair; the answer is [`ToControl::ReplyDatagram`].
-    DatagramRequest { service: usize, request: Box<SidrRequest> },
+    /// The next hop to the peer has another MAC address now.
+    PeerMacChanged { conn: ConnId, mac: MacAddr },
+    /// Check whether the peer of `conn` still uses it: `request` would replace it. The answer is
+    /// [`ToControl::InUseChecked`].
+    CheckInUse { conn: ConnId, request: ConnId },
+    /// A peer sends a SIDR request. The answer is [`ToControl::SendSidrRep`].
+    SidrRequest { service: usize, request: Box<SidrRequest> },
     /// The answer to [`ToControl::ResolveDatagram`].
     DatagramResolved { service: usize, token: u64, result: Result<Box<DatagramPeer>, ResolveError> },
     /// The answer to [`ToControl::ResolvePath`].
     PathResolved { service: usize, token: u64, path: Option<Box<PeerPath>> },
-    /// A stream to a service's port was opened.
+    /// A client opened a stream to a service's port.
     StreamOpened { service: usize, stream: StreamId, local: SocketAddr, peer: SocketAddr },
-    /// Bytes from the peer.
+    /// Bytes from the client.
     StreamData { stream: StreamId, data: Vec<u8> },
     /// The stream is over.
     StreamClosed { stream: StreamId, reset: bool },
-    /// Another host begins or ceases to listen to a multicast group.
+    /// Another host joined or left a multicast group.
     GroupListener { service: usize, listener: GroupListener },
-    /// These workers have members of a multicast group now.
+    /// The workers that have members of a multicast group.
     GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
-    /// Somebody who looks after the adapter asks.
+    /// Management asks.
     Inspect(Question),
 }
 
-/// From a worker to the control side.
+/// From the service host of a worker to the control side.
 #[derive(Debug)]
 pub(crate) enum ToControl {
     /// Send the REP: the queue pair can receive.
-    Accept { conn: ConnId, params: AcceptParams },
-    /// Refuse.
-    Reject { conn: ConnId, reason: RejReason, private_data: Vec<u8> },
-    /// The first valid request arrived on the queue pair: an RTU by other means.
+    SendRep { conn: ConnId, params: AcceptParams },
+    /// Refuse a connection.
+    SendRej { conn: ConnId, reason: RejReason, private_data: Vec<u8> },
+    /// The first valid request arrived on the queue pair, which replaces the RTU.
     CommunicationEstablished { conn: ConnId },
-    /// Ask a peer for a connection; `asker.token` is not used. The answer is [`ToWorker::Asked`] or
-    /// [`ToWorker::NotAsked`].
-    Connect { asker: Asker, connect: Box<Connect>, rq_psn: Psn },
+    /// Request a connection from a peer; `reply_to.token` is not used. The answer is [`ToWorker::ReqSent`] or
+    /// [`ToWorker::ReqNotSent`].
+    Connect { reply_to: ReplyTo, connect: Box<Connect>, rq_psn: Psn },
     /// Send the RTU: the queue pair is ready.
-    Confirm { conn: ConnId },
-    /// Ask a peer for a datagram queue pair.
-    ResolveDatagram { asker: Asker, remote: SocketAddr, private_data: Vec<u8> },
-    /// Answer a peer's question for a datagram queue pair.
-    ReplyDatagram { id: SidrId, reply: SidrReply },
-    /// Find the way to a peer; for a client that names its address, only if it is the client's own.
-    ResolvePath { asker: Asker, remote: IpAddr, client: Option<IpAddr> },
-    /// The service or a dead queue pair wants the connection gone.
+    SendRtu { conn: ConnId },
+    /// Send a SIDR request.
+    ResolveDatagram { reply_to: ReplyTo, remote: SocketAddr, private_data: Vec<u8> },
+    /// Answer a SIDR request.
+    SendSidrRep { id: SidrId, reply: SidrReply },
+    /// Find the path to a peer. With a client, which names `remote` as its address, only if that is the client's own.
+    ResolvePath { reply_to: ReplyTo, remote: IpAddr, client: Option<IpAddr> },
+    /// End a connection.
     Disconnect { conn: ConnId },
-    /// Whether packets in sequence came for a connection that `request` would replace.
-    Watched { request: ConnId, in_use: bool },
-    /// Bytes for the peer of a stream.
+    /// Whether packets in sequence arrived on a connection that `request` would replace.
+    InUseChecked { request: ConnId, in_use: bool },
+    /// Bytes for the client of a stream.
     StreamSend { stream: StreamId, data: Vec<u8> },
-    /// The worker has taken a new stream (`len` is 0) or this many bytes of one, and may get more.
+    /// The service has taken a new stream (`len` is 0) or this many bytes of one: flow control.
     StreamTaken { stream: StreamId, len: usize },
     /// Close after what was sent.
     StreamClose { stream: StreamId },

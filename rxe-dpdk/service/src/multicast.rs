@@ -1,14 +1,13 @@
 //! Which workers have members of a multicast group.
 //!
-//! A frame to a group arrives at one worker; every worker with members gets it, as a copy. Who has members is known to
-//! the control side, which tells all workers of every change, so a look into a table of its own is all that a worker
-//! needs per frame.
+//! A frame to a group arrives at one worker, which passes a copy to every other worker with members. The control side
+//! keeps the sets and sends every change to all workers, so that a worker looks up each frame in a table of its own.
 
 use std::collections::BTreeMap;
 
 use rxe_proto::wire::{Gid, PortId};
 
-/// Workers with members of a group, as bits by worker number.
+/// A set of workers, one bit per worker number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerSet(u16);
 
@@ -33,7 +32,7 @@ impl WorkerSet {
         WorkerSet(self.0 & !(1 << worker))
     }
 
-    /// The only worker, if there is one and no other.
+    /// The worker, if the set has exactly one.
     pub fn only(self) -> Option<usize> {
         self.0.is_power_of_two().then(|| self.0.trailing_zeros() as usize)
     }
@@ -54,7 +53,7 @@ impl GroupMembers {
         self.0.get(&(port, group)).copied().unwrap_or_default()
     }
 
-    /// Takes note of them.
+    /// Sets the workers with members of a group.
     pub fn set(&mut self, port: PortId, group: Gid, workers: WorkerSet) {
         if workers == WorkerSet::EMPTY {
             self.0.remove(&(port, group));

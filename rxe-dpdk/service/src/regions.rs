@@ -1,7 +1,7 @@
-//! Named regions, as services see them.
+//! Named regions, which every worker registers under the same keys.
 //!
-//! A setting with a count stands for numbered regions: `NAME0`, `NAME1` and so on, each with a key of its own, one behind
-//! the other in one piece of memory.
+//! One setting names one region, or with a count numbered regions: `NAME0`, `NAME1` and so on, each with a key of its own,
+//! adjacent in one piece of memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -9,22 +9,22 @@ use std::path::PathBuf;
 
 use rxe_proto::mem::{MemoryRegion, PdId};
 
-/// Behind the name of numbered regions: all of them together.
+/// Suffix for all numbered regions together.
 const ALL: char = '*';
 
-/// The names that one setting gives: one, or with a count that many, numbered from 0.
+/// The names of one setting's regions: one name, or with a count that many, numbered from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionNames<'a> {
-    /// The name; of numbered regions what comes before the number.
+    /// The name, or the prefix of numbered names.
     pub name: &'a str,
-    /// How many numbered regions there are, if that is what they are.
+    /// The number of regions; `None` for a region without a number.
     pub count: Option<u32>,
 }
 
-/// Which of a setting's regions a name means.
+/// Which of a setting's regions a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// The one with this number; 0 where there is only one.
+    /// The region with this number; 0 for a region without a number.
     Number(u32),
     /// `NAME*`: all numbered regions together.
     All,
@@ -46,7 +46,7 @@ impl RegionNames<'_> {
         self.numbered(self.count.unwrap_or(1).saturating_sub(1))
     }
 
-    /// What `name` means here, if anything.
+    /// Finds the region that `name` refers to.
     pub fn find(&self, name: &str) -> Option<Which> {
         let rest = name.strip_prefix(self.name)?;
         match self.count {
@@ -56,14 +56,14 @@ impl RegionNames<'_> {
         }
     }
 
-    /// The first name that is given twice in `settings`, with the position of the setting where that shows.
+    /// The first name that two of `settings` have, with the position of the later one.
     pub fn given_twice<'a>(settings: impl Iterator<Item = RegionNames<'a>> + Clone) -> Option<(usize, String)> {
         let counts: HashMap<&str, u32> =
             settings.clone().filter_map(|names| Some((names.name, names.count?))).collect();
         let mut seen = HashSet::new();
         settings.enumerate().find_map(|(at, names)| {
-            // Where the names of two settings with counts meet, one of them has the other's first name: it is enough to
-            // look for first names, and the work does not grow with the counts.
+            // When two settings with counts have a name in common, one of them has the other's first name. So only first names
+            // are compared, and the work does not grow with the counts.
             let first = names.numbered(0);
             let begins =
                 |prefix: &str| counts.get(prefix).copied().filter(|_| names.count.is_none() || prefix != names.name);
@@ -74,7 +74,7 @@ impl RegionNames<'_> {
     }
 }
 
-/// As users are told of them.
+/// For messages to users.
 impl fmt::Display for RegionNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
@@ -84,37 +84,37 @@ impl fmt::Display for RegionNames<'_> {
     }
 }
 
-/// A number as it stands in a name: without zeros in front.
+/// Parses the number at the end of a name: digits without leading zeros.
 fn number(digits: &str) -> Option<u32> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
     digits.parse().ok().filter(|_| plain)
 }
 
-/// All ways to see `name` as another name and a number.
+/// All ways to split `name` into a prefix and a number.
 fn splits(name: &str) -> impl Iterator<Item = (&str, u32)> {
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
     (name.len() - digits..name.len()).filter_map(|at| Some((&name[..at], number(&name[at..])?)))
 }
 
-/// What one setting has named, as a worker knows it.
+/// The regions of one setting, as one worker has registered them.
 #[derive(Clone, Debug)]
 pub struct NamedRegion {
-    /// The name that clients ask for; of numbered regions what comes before the number.
+    /// The name that clients ask for, or the prefix of numbered names.
     pub name: String,
     /// Whether the regions are numbered, even if there is only one.
     pub is_numbered: bool,
     /// The protection domain that queue pairs must be in to reach them.
     pub pd: PdId,
-    /// Address, length and key of the region, or of the numbered ones in their order.
+    /// Address, length and key of the region, or of the numbered regions in order.
     pub mrs: Vec<MemoryRegion>,
-    /// The file behind it that other local processes may map, if there is one.
+    /// The file with its bytes, which other local processes may map; `None` for anonymous memory.
     pub file: Option<PathBuf>,
 }
 
 impl NamedRegion {
     /// The names of its regions.
     pub fn names(&self) -> RegionNames<'_> {
-        // As many as a setting counts.
+        // A setting's count is a u32.
         RegionNames { name: &self.name, count: self.is_numbered.then_some(self.mrs.len() as u32) }
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn numbered_regions_are_found_by_their_numbers() {
+    fn numbered_regions_are_found_by_number() {
         let one = names("a", None);
         assert_eq!(
             (one.find("a"), one.find("a0"), one.find("a*"), one.find("")),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_given_twice_is_found() {
+    fn duplicate_names_are_found() {
         let twice = |settings: &[(&str, Option<u32>)]| {
             RegionNames::given_twice(settings.iter().map(|(name, count)| names(name, *count)))
         };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_of_first_names_is_right() {
+    fn comparing_first_names_finds_every_duplicate() {
         // All names of small settings, compared one by one.
         let all = |name: &str, count: u32| (0..count).map(|n| format!("{name}{n}")).collect::<HashSet<_>>();
         let prefixes = ["a", "a0", "a1", "a2", "a10", "a11", "a100"];

@@ -96,7 +96,7 @@ impl Decision {
     }
 }
 
-/// The terms on which a connection is accepted.
+/// The rts on which a connection is accepted.
 #[derive(Debug)]
 pub struct Accept {
     /// A queue pair from [`Context::create_qp`], in Init, with the first receives posted. Of the transport that the

@@ -1,13 +1,16 @@
 //! ARP (RFC 826) with probes, announcements and conflicts (RFC 5227).
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use rxe_proto::Instant;
+use rxe_proto::wire::net::ethertype;
 use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
 
-use super::ethernet::{self, Ethernet};
-use super::neighbour::{Evidence, Update};
-use super::node::{NOBODY, Node};
+use super::interface::Interface;
+use super::interface::link::EthFrame;
+use super::interface::neighbour::{Evidence, Update};
+use super::stats::HostStats;
 
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 const LEN: usize = 28;
@@ -17,7 +20,7 @@ const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
 /// The fields of an ARP packet.
-struct Arp {
+struct ArpPacket {
     operation: u16,
     sender_mac: MacAddr,
     sender: Ipv4Addr,
@@ -25,15 +28,15 @@ struct Arp {
     target: Ipv4Addr,
 }
 
-impl Arp {
-    fn parse(data: &[u8]) -> Option<Arp> {
+impl ArpPacket {
+    fn parse(data: &[u8]) -> Option<ArpPacket> {
         let (packet, _) = data.split_first_chunk::<LEN>()?;
         if packet[..6] != PREAMBLE {
             return None;
         }
         let mac = |at: usize| MacAddr([0, 1, 2, 3, 4, 5].map(|n| packet[at + n]));
         let ip = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|n| packet[at + n]));
-        Some(Arp {
+        Some(ArpPacket {
             operation: u16::from_be_bytes([packet[6], packet[7]]),
             sender_mac: mac(8),
             sender: ip(14),
@@ -50,50 +53,68 @@ impl Arp {
         packet[18..24].copy_from_slice(&self.target_mac.0);
         packet[24..28].copy_from_slice(&self.target.octets());
     }
+
+    /// `None` when the port takes no more.
+    fn send(&self, interface: &Interface, to: MacAddr, tx: &mut impl TxQueue) -> Option<()> {
+        self.emit(interface.link.push(tx, to, ethertype::ARP, LEN)?);
+        Some(())
+    }
 }
 
-impl Node {
-    /// Answers requests for our addresses and learns from what it hears.
-    pub(super) fn handle_arp(
+/// ARP on one interface.
+pub(super) struct Arp {
+    stats: Arc<HostStats>,
+}
+
+impl Arp {
+    pub(super) fn new(stats: Arc<HostStats>) -> Arp {
+        Arp { stats }
+    }
+
+    /// Answers requests for our addresses and updates the neighbour table.
+    pub(super) fn handle(
         &mut self,
         now: Instant,
-        eth: &Ethernet<'_>,
+        interface: &mut Interface,
+        eth: &EthFrame<'_>,
         tx: &mut impl TxQueue,
     ) -> Result<(), DropReason> {
-        let arp = Arp::parse(eth.payload).ok_or(DropReason::ArpMalformed)?;
+        let arp = ArpPacket::parse(eth.payload).ok_or(DropReason::ArpMalformed)?;
         let sender_is_station = !arp.sender_mac.is_multicast() && arp.sender_mac != MacAddr::default();
         if !sender_is_station || !matches!(arp.operation, REQUEST | REPLY) || arp.sender.is_multicast() {
             return Err(DropReason::ArpMalformed);
         }
         let sender: IpAddr = arp.sender.into();
-        let for_us = self.routing.owns(arp.target.into());
-        if self.routing.owns(sender) {
-            if arp.sender_mac == self.link.mac {
-                // Our own words, back from a loop.
+        let for_us = interface.routing.owns(arp.target.into());
+        if interface.routing.owns(sender) {
+            if arp.sender_mac == interface.link.mac {
+                // A loop returned our own packet.
                 return Err(DropReason::ForeignMac);
             }
-            self.conflict(now, sender, arp.sender_mac, tx);
+            if interface.conflict(now, sender, arp.sender_mac) {
+                self.announce(interface, arp.sender, tx);
+            }
         }
         let evidence = match arp.operation {
             REPLY => Evidence::Reply,
             _ if for_us => Evidence::Request,
             _ => Evidence::Overheard,
         };
-        let update = self.update_neighbour(now, sender, arp.sender_mac, evidence);
+        let update = interface.update_neighbour(now, sender, arp.sender_mac, evidence);
         // [HOST-ARP]
         if arp.operation == REQUEST && for_us {
-            let answer = Arp {
+            let reply = ArpPacket {
                 operation: REPLY,
-                sender_mac: self.link.mac,
+                sender_mac: interface.link.mac,
                 sender: arp.target,
                 target_mac: arp.sender_mac,
                 target: arp.sender,
             };
-            self.send_arp(arp.sender_mac, &answer, tx).ok_or(DropReason::NoTransmitRoom)?;
+            reply.send(interface, arp.sender_mac, tx).ok_or(DropReason::NoTransmitRoom)?;
             self.stats.arp_replies_sent.inc();
             return Ok(());
         }
-        // A gratuitous request names its sender as the target; a frame that told us something was no waste either.
+        // A gratuitous request has its sender as the target. A frame that changed or confirmed an entry is no drop.
         if for_us || matches!(update, Update::Learned | Update::Changed | Update::Confirmed) {
             Ok(())
         } else {
@@ -101,39 +122,42 @@ impl Node {
         }
     }
 
-    /// Asks for the MAC of `ip`. `None` when the port took no more.
-    pub(super) fn ask_arp(&mut self, ip: Ipv4Addr, to: Option<MacAddr>, tx: &mut impl TxQueue) -> Option<()> {
-        let sender = match self.routing.source(ip.into(), ip.into()) {
+    /// Requests the MAC address of `ip`, from the station `to` or from all. `None` when the port takes no more.
+    pub(super) fn solicit(
+        &mut self,
+        interface: &Interface,
+        ip: Ipv4Addr,
+        to: Option<MacAddr>,
+        tx: &mut impl TxQueue,
+    ) -> Option<()> {
+        let sender = match interface.routing.source(ip.into(), ip.into()) {
             Some(IpAddr::V4(sender)) => sender,
-            // A question from nobody is a probe: it is answered too.
-            _ => NOBODY,
+            // Without a sender address the request is a probe, which is answered too.
+            _ => Ipv4Addr::UNSPECIFIED,
         };
-        let request = Arp {
+        let request = ArpPacket {
             operation: REQUEST,
-            sender_mac: self.link.mac,
+            sender_mac: interface.link.mac,
             sender,
             target_mac: to.unwrap_or_default(),
             target: ip,
         };
-        self.send_arp(to.unwrap_or(MacAddr::BROADCAST), &request, tx)?;
+        request.send(interface, to.unwrap_or(MacAddr::BROADCAST), tx)?;
         self.stats.arp_requests_sent.inc();
         Some(())
     }
 
-    /// Tells everybody that `ip` is ours.
-    pub(super) fn announce_arp(&mut self, ip: Ipv4Addr, tx: &mut impl TxQueue) -> Option<()> {
-        let announcement = Arp {
+    /// Announces our address `ip` to all. `None` when the port takes no more.
+    pub(super) fn announce(&mut self, interface: &Interface, ip: Ipv4Addr, tx: &mut impl TxQueue) -> Option<()> {
+        let announcement = ArpPacket {
             operation: REQUEST,
-            sender_mac: self.link.mac,
+            sender_mac: interface.link.mac,
             sender: ip,
             target_mac: MacAddr::default(),
             target: ip,
         };
-        self.send_arp(MacAddr::BROADCAST, &announcement, tx)
-    }
-
-    fn send_arp(&self, to: MacAddr, arp: &Arp, tx: &mut impl TxQueue) -> Option<()> {
-        arp.emit(self.link.push(tx, to, ethernet::ARP, LEN)?);
+        announcement.send(interface, MacAddr::BROADCAST, tx)?;
+        self.stats.announcements_sent.inc();
         Some(())
     }
 }

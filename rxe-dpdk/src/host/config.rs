@@ -1,4 +1,4 @@
-//! What a host is told at start: addresses, routes, limits.
+//! Configuration of a host: addresses, routes, limits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use rxe_proto::wire::{MacAddr, PortId};
 
-/// Most addresses of one host, the link-local one included: all of them fit one multicast listener report.
+/// Maximum number of addresses, including the link-local one: all of them fit one multicast listener report.
 pub const MAX_ADDRESSES: usize = 32;
 
-/// Smallest IP MTU a port may have: what IPv6 asks of every link.
+/// Smallest IP MTU of a port: the minimum that IPv6 requires.
 pub const MIN_MTU: u16 = 1280;
 
 /// An address with the length of its network prefix, or a network when the host bits do not matter.
@@ -40,7 +40,7 @@ impl Cidr {
         self.prefix <= if self.ip.is_ipv4() { 32 } else { 128 }
     }
 
-    /// The address to which a datagram for every IPv4 host of the network goes; `None` where there is none.
+    /// The broadcast address of an IPv4 network; `None` where there is none.
     pub(super) fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.ip {
             IpAddr::V4(ip) if self.prefix <= 30 => Some(Ipv4Addr::from_bits(ip.to_bits() | (u32::MAX >> self.prefix))),
@@ -49,7 +49,7 @@ impl Cidr {
     }
 }
 
-/// How many leading bits `a` and `b`, both `width` bits wide, share.
+/// Number of leading bits that `a` and `b`, both `width` bits wide, share.
 pub(super) fn common_prefix(a: u128, b: u128, width: u32) -> u8 {
     // At most 128, so the cast keeps the value.
     ((a ^ b) << (128 - width)).leading_zeros().min(width) as u8
@@ -92,37 +92,37 @@ pub struct Route {
     pub via: IpAddr,
 }
 
-/// All that a [`Host`](super::Host) needs to know at start.
+/// Configuration of a [`Host`](super::Host).
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// The port that frames come from and go to.
+    /// The port on which frames are received and sent.
     pub port: PortId,
     /// Our MAC address.
     pub mac: MacAddr,
     /// Largest IP packet, in bytes, that the port sends: at least [`MIN_MTU`].
     pub mtu: u16,
-    /// Tag control information of our VLAN: the id in the low 12 bits, the priority of what we send in the top 3.
+    /// Tag control information of our VLAN: the id in the low 12 bits, the priority of frames sent in the top 3.
     /// Frames of other VLANs, and untagged ones, are dropped. `None`: only untagged and priority-tagged frames.
     pub vlan: Option<u16>,
-    /// Our addresses with their on-link prefixes, preferred ones first. `fe80::EUI-64` is ours without being named.
+    /// Our addresses with their on-link prefixes, preferred ones first. `fe80::EUI-64` is added.
     pub addresses: Vec<Cidr>,
     /// Default routers: the first IPv4 and the first IPv6 one are used.
     pub gateways: Vec<IpAddr>,
-    /// Routes by longest prefix; they win over the default routers.
+    /// Routes, applied by longest prefix and before the default routers.
     pub routes: Vec<Route>,
-    /// Whether to drop TCP segments with a wrong checksum. Off for ports on which a local kernel sends (veth, tap):
-    /// it leaves the checksum to a device that is not there.
+    /// Whether to drop TCP segments with a wrong checksum. Off for ports on which a local kernel sends (veth, tap), which
+    /// leaves the checksum to offload hardware that does not exist.
     pub verify_tcp_checksums: bool,
-    /// Most neighbours remembered.
+    /// Capacity of the neighbour table.
     pub max_neighbours: usize,
-    /// Most TCP streams, the half-open ones and those in TIME-WAIT included.
+    /// Maximum number of TCP streams, including half-open ones and those in TIME-WAIT.
     pub max_streams: usize,
-    /// Randomness for TCP sequence numbers, ports and IP ids.
+    /// Seed of TCP sequence numbers, ports and IP ids.
     pub seed: [u8; 32],
 }
 
 impl Default for HostConfig {
-    /// No address at all, MTU 1500, 1024 neighbours, 256 streams.
+    /// No address, MTU 1500, 1024 neighbours, 256 streams.
     fn default() -> HostConfig {
         HostConfig {
             port: PortId::default(),
@@ -140,32 +140,32 @@ impl Default for HostConfig {
     }
 }
 
-/// Why a [`HostConfig`] makes no host.
+/// Why a [`HostConfig`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostConfigError {
-    /// The MAC is zero or a group address.
-    #[error("{0} is not the address of one station")]
+    /// The MAC address is zero or a group address.
+    #[error("MAC address {0} is zero or a group address: use the address of one station")]
     Mac(MacAddr),
     /// The MTU is below [`MIN_MTU`].
-    #[error("MTU {0} is too small: IPv6 needs {MIN_MTU} bytes")]
+    #[error("MTU {0} is too small: IPv6 needs at least {MIN_MTU} bytes")]
     Mtu(u16),
-    /// A VLAN id is 1 to 4094.
-    #[error("{0} is no VLAN id: they go from 1 to 4094")]
+    /// A VLAN id outside 1 to 4094.
+    #[error("{0} is not a VLAN id: use 1 to 4094")]
     Vlan(u16),
-    /// Not an address that one host can have, or a prefix longer than the address.
-    #[error("{0} is not an address that a host can have")]
+    /// Not a unicast address of a host, or a prefix longer than the address.
+    #[error("{0} is not the unicast address of a host")]
     Address(Cidr),
     /// The same address twice.
     #[error("address {0} is given twice")]
     DuplicateAddress(IpAddr),
     /// More than [`MAX_ADDRESSES`].
-    #[error("{0} addresses are too many: {MAX_ADDRESSES} is the most, with the link-local one")]
+    #[error("{0} addresses are too many: the maximum is {MAX_ADDRESSES}, including the link-local one")]
     TooManyAddresses(usize),
-    /// A router that is not on a network of ours, or is ourselves.
+    /// A router that is not on a network of ours, or is one of our addresses.
     #[error("router {0} is not on a network of this port")]
     Gateway(IpAddr),
     /// A route across address families, or with a prefix longer than the address.
-    #[error("the route to {to} by way of {via} makes no sense")]
+    #[error("the route to {to} via {via} is invalid: both must be of one address family, with a prefix that fits it")]
     Route {
         /// The network.
         to: Cidr,
@@ -175,7 +175,7 @@ pub enum HostConfigError {
 }
 
 impl HostConfig {
-    /// The address that IPv6 gives every station for talk on the link.
+    /// The IPv6 link-local address, derived from the MAC address.
     pub(super) fn link_local(&self) -> Ipv6Addr {
         let mut octets = [0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         octets[8..].copy_from_slice(&self.mac.eui64(true));
@@ -234,7 +234,7 @@ impl HostConfig {
         Ok(())
     }
 
-    /// Whether `ip` can be another station on our link.
+    /// Whether `ip` can be the address of another station on our link.
     fn is_neighbour(&self, ip: IpAddr) -> bool {
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let own = ip == IpAddr::V6(self.link_local()) || self.addresses.iter().any(|a| a.ip == ip);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_contain_what_they_should() {
+    fn network_contains_its_addresses_only() {
         let net: Cidr = "192.168.77.1/24".parse().expect("a CIDR");
         assert!(net.contains([192, 168, 77, 255].into()));
         assert!(!net.contains([192, 168, 78, 1].into()));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_configuration_is_refused() {
         assert_eq!(config(&["192.168.77.1/24", "fd00:77::1/64"]).check(), Ok(()));
         for address in [
             "0.0.0.0/0",

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use rxe_proto::wire::DropReason;
-
-use super::checksum::Sum;
-use super::ethernet;
+use rxe_proto::wire::net::{
+    Header, IP_PROTO_UDP, IPV4_DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ethertype,
+};
+use rxe_proto::wire::{Checksum, DropReason};
 
 /// IPv6 hop-by-hop options.
 pub(super) const HOP_BY_HOP: u8 = 0;
@@ -16,225 +16,235 @@ pub(super) const IGMP: u8 = 2;
 /// TCP.
 pub(super) const TCP: u8 = 6;
 /// UDP.
-pub(super) const UDP: u8 = 17;
+pub(super) const UDP: u8 = IP_PROTO_UDP;
 /// ICMP for IPv6.
 pub(super) const ICMPV6: u8 = 58;
 
-/// Hop limit of all we send, unless a protocol asks for another.
+/// Hop limit of all packets sent, unless a protocol asks for another.
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// Bytes of an IPv4 header without options.
-pub(super) const IPV4_HEADER: usize = 20;
 /// The IPv4 option "router alert", which IGMP messages carry.
 pub(super) const ROUTER_ALERT: [u8; 4] = [0x94, 4, 0, 0];
-/// Bytes of an IPv6 header.
-pub(super) const IPV6_HEADER: usize = 40;
 
-/// Source and destination of a packet: of one family, by type.
+/// Source and destination address of a packet, of one family by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pair {
+pub(super) enum AddrPair {
     V4 { src: Ipv4Addr, dst: Ipv4Addr },
     V6 { src: Ipv6Addr, dst: Ipv6Addr },
 }
 
-impl Pair {
+impl AddrPair {
     /// The pair, when both are of one family.
-    pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<Pair> {
+    pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<AddrPair> {
         match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Pair::V4 { src, dst }),
-            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Pair::V6 { src, dst }),
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(AddrPair::V4 { src, dst }),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(AddrPair::V6 { src, dst }),
             _ => None,
         }
     }
 
     pub(super) fn src(self) -> IpAddr {
         match self {
-            Pair::V4 { src, .. } => src.into(),
-            Pair::V6 { src, .. } => src.into(),
+            AddrPair::V4 { src, .. } => src.into(),
+            AddrPair::V6 { src, .. } => src.into(),
         }
     }
 
     pub(super) fn dst(self) -> IpAddr {
         match self {
-            Pair::V4 { dst, .. } => dst.into(),
-            Pair::V6 { dst, .. } => dst.into(),
+            AddrPair::V4 { dst, .. } => dst.into(),
+            AddrPair::V6 { dst, .. } => dst.into(),
+        }
+    }
+
+    /// The pair of a reply.
+    pub(super) fn reversed(self) -> AddrPair {
+        match self {
+            AddrPair::V4 { src, dst } => AddrPair::V4 { src: dst, dst: src },
+            AddrPair::V6 { src, dst } => AddrPair::V6 { src: dst, dst: src },
         }
     }
 
     pub(super) fn ethertype(self) -> u16 {
         match self {
-            Pair::V4 { .. } => ethernet::IPV4,
-            Pair::V6 { .. } => ethernet::IPV6,
+            AddrPair::V4 { .. } => ethertype::IPV4,
+            AddrPair::V6 { .. } => ethertype::IPV6,
         }
     }
 
-    pub(super) fn header_len(self) -> usize {
+    /// The sum that a transport checksum over `len` bytes starts from.
+    pub(super) fn pseudo_header(self, protocol: u8, len: usize) -> Checksum {
         match self {
-            Pair::V4 { .. } => IPV4_HEADER,
-            Pair::V6 { .. } => IPV6_HEADER,
+            AddrPair::V4 { src, dst } => Checksum::pseudo_header(&src.octets(), &dst.octets(), protocol, len),
+            AddrPair::V6 { src, dst } => Checksum::pseudo_header(&src.octets(), &dst.octets(), protocol, len),
         }
     }
 }
 
-/// A received packet whose header was found right.
+/// A received packet with a valid header.
 #[derive(Clone, Copy)]
-pub(super) struct Ip<'a> {
-    pub(super) pair: Pair,
-    /// What follows the header.
+pub(super) struct IpPacket<'a> {
+    pub(super) pair: AddrPair,
+    /// Protocol of the payload.
     pub(super) protocol: u8,
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
-    /// Header and payload, no Ethernet padding.
+    /// Header and payload, without Ethernet padding.
     pub(super) packet: &'a [u8],
     pub(super) payload: &'a [u8],
 }
 
-impl<'a> Ip<'a> {
-    /// Checks an IPv4 header: length, version, no options (but the router alert of IGMP), total length, checksum, no
-    /// fragment, a source that can be. IGMP may come from nobody: switches without an address ask so.
-    pub(super) fn parse_v4(data: &'a [u8]) -> Result<Ip<'a>, DropReason> {
-        let (header, _) = data.split_first_chunk::<IPV4_HEADER>().ok_or(DropReason::IpHeaderMalformed)?;
-        let header_len = usize::from(header[0] & 0x0F) * 4;
-        if header[0] >> 4 != 4 || header_len < IPV4_HEADER {
+impl<'a> IpPacket<'a> {
+    /// Checks an IPv4 header: length, version, no options (except IGMP's router alert), total length, checksum, no
+    /// fragment, a possible source. IGMP may come from 0.0.0.0: that is how switches without an address query.
+    pub(super) fn parse_v4(data: &'a [u8]) -> Result<IpPacket<'a>, DropReason> {
+        let (header, _) = Ipv4Header::split(data).ok_or(DropReason::IpHeaderMalformed)?;
+        let header_len = header.header_len();
+        if header.version_ihl >> 4 != 4 || header_len < IPV4_LEN {
             return Err(DropReason::IpHeaderMalformed);
         }
-        let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        if total < header_len || total > data.len() {
+        let total_len = usize::from(header.total_len.get());
+        if total_len < header_len || total_len > data.len() {
             return Err(DropReason::IpLengthMismatch);
         }
-        let igmp = header[9] == IGMP;
-        if header_len > IPV4_HEADER && !(igmp && data[IPV4_HEADER..header_len] == ROUTER_ALERT) {
+        let (packet, igmp) = (&data[..total_len], header.protocol == IGMP);
+        let (all_headers, payload) = packet.split_at(header_len);
+        if header_len > IPV4_LEN && !(igmp && all_headers[IPV4_LEN..] == ROUTER_ALERT) {
             return Err(DropReason::IpOptions);
         }
-        if Sum::default().add(&data[..header_len]).finish() != 0 {
+        if Checksum::default().with(all_headers).finish() != 0 {
             return Err(DropReason::HostChecksum);
         }
-        // More fragments, or an offset: reserved and "don't fragment" bits left out.
-        if u16::from_be_bytes([header[6], header[7]]) & 0x3FFF != 0 {
+        if header.is_fragment() {
             return Err(DropReason::IpFragment);
         }
-        let src = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
-        let dst = Ipv4Addr::new(header[16], header[17], header[18], header[19]);
+        let (src, dst) = (Ipv4Addr::from(header.src), Ipv4Addr::from(header.dst));
         // No host sends from these, so no answer may go there.
-        let nobody = src.is_unspecified() && !igmp;
-        if src.is_multicast() || src.is_broadcast() || nobody || src.is_loopback() {
+        let no_sender = src.is_unspecified() && !igmp;
+        if src.is_multicast() || src.is_broadcast() || no_sender || src.is_loopback() {
             return Err(DropReason::IpHeaderMalformed);
         }
-        let packet = &data[..total];
-        Ok(Ip {
-            pair: Pair::V4 { src, dst },
-            protocol: header[9],
-            traffic_class: header[1],
-            hop_limit: header[8],
+        Ok(IpPacket {
+            pair: AddrPair::V4 { src, dst },
+            protocol: header.protocol,
+            traffic_class: header.tos,
+            hop_limit: header.ttl,
             packet,
-            payload: &packet[header_len..],
-        })
-    }
-
-    /// Checks an IPv6 header: length, version, payload length, no extension header but hop-by-hop options (which the
-    /// caller may know), a source that can be. An unspecified source passes: duplicate address detection has it.
-    pub(super) fn parse_v6(data: &'a [u8]) -> Result<Ip<'a>, DropReason> {
-        const ROUTING: u8 = 43;
-        const FRAGMENT: u8 = 44;
-        const DESTINATION_OPTIONS: u8 = 60;
-
-        let (header, rest) = data.split_first_chunk::<IPV6_HEADER>().ok_or(DropReason::IpHeaderMalformed)?;
-        if header[0] >> 4 != 6 {
-            return Err(DropReason::IpHeaderMalformed);
-        }
-        let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-        let payload = rest.get(..len).ok_or(DropReason::IpLengthMismatch)?;
-        match header[6] {
-            ROUTING | DESTINATION_OPTIONS => return Err(DropReason::IpOptions),
-            FRAGMENT => return Err(DropReason::IpFragment),
-            _ => {}
-        }
-        let address = |at: usize| {
-            let mut octets = [0; 16];
-            octets.copy_from_slice(&header[at..at + 16]);
-            Ipv6Addr::from(octets)
-        };
-        let (src, dst) = (address(8), address(24));
-        if src.is_multicast() || src.is_loopback() {
-            return Err(DropReason::IpHeaderMalformed);
-        }
-        Ok(Ip {
-            pair: Pair::V6 { src, dst },
-            protocol: header[6],
-            traffic_class: (header[0] << 4) | (header[1] >> 4),
-            hop_limit: header[7],
-            packet: &data[..IPV6_HEADER + len],
             payload,
         })
     }
 
-    /// The sum that a transport checksum over the payload starts from.
-    pub(super) fn pseudo_header(&self, protocol: u8) -> Sum {
-        Sum::pseudo_header(self.pair, protocol, self.payload.len())
+    /// Checks an IPv6 header: length, version, payload length, no extension header except hop-by-hop options (which the
+    /// caller may know), a possible source. An unspecified source passes: duplicate address detection uses it.
+    pub(super) fn parse_v6(data: &'a [u8]) -> Result<IpPacket<'a>, DropReason> {
+        const ROUTING: u8 = 43;
+        const FRAGMENT: u8 = 44;
+        const DESTINATION_OPTIONS: u8 = 60;
+
+        let (header, rest) = Ipv6Header::split(data).ok_or(DropReason::IpHeaderMalformed)?;
+        if header.version() != 6 {
+            return Err(DropReason::IpHeaderMalformed);
+        }
+        let payload = rest.get(..usize::from(header.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
+        match header.next_header {
+            ROUTING | DESTINATION_OPTIONS => return Err(DropReason::IpOptions),
+            FRAGMENT => return Err(DropReason::IpFragment),
+            _ => {}
+        }
+        let (src, dst) = (Ipv6Addr::from(header.src), Ipv6Addr::from(header.dst));
+        if src.is_multicast() || src.is_loopback() {
+            return Err(DropReason::IpHeaderMalformed);
+        }
+        Ok(IpPacket {
+            pair: AddrPair::V6 { src, dst },
+            protocol: header.next_header,
+            traffic_class: header.traffic_class(),
+            hop_limit: header.hop_limit,
+            packet: &data[..IPV6_LEN + payload.len()],
+            payload,
+        })
+    }
+
+    /// Whether the transport checksum over the payload is right.
+    pub(super) fn transport_checksum_ok(&self, protocol: u8) -> bool {
+        self.pair.pseudo_header(protocol, self.payload.len()).with(self.payload).finish() == 0
     }
 }
 
 /// A header to send.
 #[derive(Clone, Copy)]
 pub(super) struct IpHeader {
-    pub(super) pair: Pair,
+    pub(super) pair: AddrPair,
     pub(super) protocol: u8,
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
 }
 
 impl IpHeader {
-    /// An ordinary packet.
-    pub(super) fn new(pair: Pair, protocol: u8) -> IpHeader {
+    /// The header of an ordinary packet.
+    pub(super) fn new(pair: AddrPair, protocol: u8) -> IpHeader {
         IpHeader { pair, protocol, traffic_class: 0, hop_limit: HOP_LIMIT }
     }
 
-    /// Writes the header at the front of `packet`, which is exactly as long as the packet will be, and returns the
-    /// rest. `id` identifies an IPv4 packet; fragmenting is forbidden.
-    pub(super) fn emit<'b>(&self, packet: &'b mut [u8], id: u16) -> &'b mut [u8] {
-        let total = packet.len();
-        let (header, payload) = packet.split_at_mut(self.pair.header_len());
+    /// Bytes of the header.
+    pub(super) fn len(&self) -> usize {
         match self.pair {
-            Pair::V4 { src, dst } => {
-                header[0] = 0x45;
-                header[1] = self.traffic_class;
-                header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-                header[4..6].copy_from_slice(&id.to_be_bytes());
-                header[6..8].copy_from_slice(&0x4000_u16.to_be_bytes());
-                header[8] = self.hop_limit;
-                header[9] = self.protocol;
-                header[12..16].copy_from_slice(&src.octets());
-                header[16..20].copy_from_slice(&dst.octets());
-                fill_v4_checksum(header);
+            AddrPair::V4 { .. } => IPV4_LEN,
+            AddrPair::V6 { .. } => IPV6_LEN,
+        }
+    }
+
+    /// Writes the header to the front of `packet`, which is exactly as long as the whole packet, and returns the rest.
+    /// `id` identifies an IPv4 packet; fragmenting is forbidden.
+    pub(super) fn emit<'b>(&self, packet: &'b mut [u8], id: u16) -> &'b mut [u8] {
+        let len = packet.len();
+        match self.pair {
+            AddrPair::V4 { src, dst } => {
+                let mut header = Ipv4Header {
+                    version_ihl: 0x45,
+                    tos: self.traffic_class,
+                    total_len: (len as u16).into(),
+                    id: id.into(),
+                    fragment: IPV4_DONT_FRAGMENT.into(),
+                    ttl: self.hop_limit,
+                    protocol: self.protocol,
+                    checksum: 0.into(),
+                    src: src.octets(),
+                    dst: dst.octets(),
+                };
+                header.fill_checksum();
+                header.put(packet)
             }
-            Pair::V6 { src, dst } => {
-                header[0] = 0x60 | (self.traffic_class >> 4);
-                header[1] = self.traffic_class << 4;
-                header[2..4].fill(0);
-                header[4..6].copy_from_slice(&((total - IPV6_HEADER) as u16).to_be_bytes());
-                header[6] = self.protocol;
-                header[7] = self.hop_limit;
-                header[8..24].copy_from_slice(&src.octets());
-                header[24..40].copy_from_slice(&dst.octets());
+            AddrPair::V6 { src, dst } => {
+                let header = Ipv6Header {
+                    version_class_flow: Ipv6Header::first_word(self.traffic_class, 0),
+                    payload_len: (len.saturating_sub(IPV6_LEN) as u16).into(),
+                    next_header: self.protocol,
+                    hop_limit: self.hop_limit,
+                    src: src.octets(),
+                    dst: dst.octets(),
+                };
+                header.put(packet)
             }
         }
-        payload
+        .unwrap_or_default()
     }
 
     /// As [`emit`](Self::emit) for IPv4, with a router alert option behind the header.
     pub(super) fn emit_router_alert<'b>(&self, packet: &'b mut [u8], id: u16) -> &'b mut [u8] {
         self.emit(packet, id);
-        let (header, payload) = packet.split_at_mut(IPV4_HEADER + ROUTER_ALERT.len());
+        let (header, payload) = packet.split_at_mut(IPV4_LEN + ROUTER_ALERT.len());
+        // Version 4, six words.
         header[0] = 0x46;
-        header[IPV4_HEADER..].copy_from_slice(&ROUTER_ALERT);
+        header[IPV4_LEN..].copy_from_slice(&ROUTER_ALERT);
         fill_v4_checksum(header);
         payload
     }
 }
 
-/// Gives a finished packet of ours the next IPv4 id; IPv6 packets have none.
+/// Gives a complete packet the next IPv4 id; IPv6 packets have none.
 pub(super) fn set_id(packet: &mut [u8], id: u16) {
-    if let Some(header) = packet.get_mut(..IPV4_HEADER)
+    if let Some(header) = packet.get_mut(..IPV4_LEN)
         && header[0] >> 4 == 4
     {
         header[4..6].copy_from_slice(&id.to_be_bytes());
@@ -242,9 +252,10 @@ pub(super) fn set_id(packet: &mut [u8], id: u16) {
     }
 }
 
+/// Sets the checksum of an IPv4 header with its options.
 fn fill_v4_checksum(header: &mut [u8]) {
     header[10..12].fill(0);
-    let sum = Sum::default().add(header).finish();
+    let sum = Checksum::default().with(header).finish();
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -253,39 +264,40 @@ mod tests {
     use super::*;
 
     fn packet(src: &str, dst: &str) -> Vec<u8> {
-        let pair = Pair::new(src.parse().expect("an address"), dst.parse().expect("an address")).expect("one family");
-        let mut bytes = vec![0xA5; pair.header_len() + 3];
+        let pair =
+            AddrPair::new(src.parse().expect("an address"), dst.parse().expect("an address")).expect("one family");
+        let mut bytes = vec![0xA5; IpHeader::new(pair, UDP).len() + 3];
         let header = IpHeader { traffic_class: 0xB9, ..IpHeader::new(pair, UDP) };
         header.emit(&mut bytes, 7).copy_from_slice(&[1, 2, 3]);
         bytes
     }
 
     #[test]
-    fn headers_come_back_as_written() {
+    fn parsed_header_is_the_one_emitted() {
         let mut v4 = packet("10.0.0.1", "10.0.0.2");
         set_id(&mut v4, 0x1234);
         assert_eq!(v4[..12], [0x45, 0xB9, 0, 23, 0x12, 0x34, 0x40, 0, 64, 17, v4[10], v4[11]]);
         v4.extend([0; 30]);
-        let ip = Ip::parse_v4(&v4).unwrap_or_else(|e| panic!("{e:?}"));
+        let ip = IpPacket::parse_v4(&v4).unwrap_or_else(|e| panic!("{e:?}"));
         assert_eq!((ip.protocol, ip.traffic_class, ip.hop_limit, ip.payload), (UDP, 0xB9, 64, &[1, 2, 3][..]));
-        assert_eq!(ip.packet.len(), 23, "Ethernet padding is no payload");
+        assert_eq!(ip.packet.len(), 23, "without Ethernet padding");
 
         let v6 = packet("fd00::1", "fd00::2");
         assert_eq!(v6[..8], [0x6B, 0x90, 0, 0, 0, 3, UDP, 64]);
-        let ip = Ip::parse_v6(&v6).unwrap_or_else(|e| panic!("{e:?}"));
+        let ip = IpPacket::parse_v6(&v6).unwrap_or_else(|e| panic!("{e:?}"));
         assert_eq!((ip.protocol, ip.traffic_class, ip.payload), (UDP, 0xB9, &[1, 2, 3][..]));
         assert_eq!((ip.pair.src(), ip.pair.dst()), ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()));
     }
 
     #[test]
-    fn each_fault_has_its_reason() {
+    fn each_malformed_header_has_its_reason() {
         let v4 = |at: usize, value: u8, fix: bool| {
             let mut bytes = packet("10.0.0.1", "10.0.0.2");
             bytes[at] = value;
             if fix {
-                fill_v4_checksum(&mut bytes[..IPV4_HEADER]);
+                fill_v4_checksum(&mut bytes[..IPV4_LEN]);
             }
-            Ip::parse_v4(&bytes).err()
+            IpPacket::parse_v4(&bytes).err()
         };
         assert_eq!(v4(0, 0x65, true), Some(DropReason::IpHeaderMalformed));
         assert_eq!(v4(0, 0x44, true), Some(DropReason::IpHeaderMalformed));
@@ -301,12 +313,12 @@ mod tests {
         options.extend([1; 1]);
         options[0] = 0x46;
         options[3] = 24;
-        assert_eq!(Ip::parse_v4(&options).err(), Some(DropReason::IpOptions));
+        assert_eq!(IpPacket::parse_v4(&options).err(), Some(DropReason::IpOptions));
 
         let v6 = |at: usize, value: u8| {
             let mut bytes = packet("fd00::1", "fd00::2");
             bytes[at] = value;
-            Ip::parse_v6(&bytes).err()
+            IpPacket::parse_v6(&bytes).err()
         };
         assert_eq!(v6(0, 0x40), Some(DropReason::IpHeaderMalformed));
         assert_eq!(v6(5, 4), Some(DropReason::IpLengthMismatch));

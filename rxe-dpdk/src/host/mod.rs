@@ -1,81 +1,80 @@
-//! What every IP host must answer on a port: ARP, IPv6 neighbour discovery, ping, and TCP for the side channels of
+//! The IP host of a port: ARP, IPv6 neighbour discovery, ping, multicast membership, and TCP for the side channels of
 //! some clients.
 //!
-//! A [`Host`] is one port's IP stack without IO: frames come in with [`Host::handle_frame`], frames go out through a
-//! [`TxQueue`], the time is an argument and randomness a seed. It takes the frames that are not RoCE and decides
-//! nothing about those that are, except where they go: [`Host::resolve`] finds the MAC and source address for a peer,
-//! and [`HostEvent::NeighbourChanged`] tells when a MAC moved.
+//! A [`Host`] does no IO: frames come in with [`Host::handle_frame`] and leave through a [`TxQueue`], the time is an
+//! argument, randomness a seed. It handles the frames that are not RoCE. For RoCE it only finds paths: [`Host::resolve`]
+//! returns the MAC and source address for a peer, and [`HostEvent::NeighbourChanged`] reports a changed MAC address.
 //!
-//! The layers, bottom up: `ethernet` (header and VLAN tag), `ip` (headers), `neighbour` and `route` (tables), `node`
-//! (the four together), `arp`, `nd`, `igmp`, `mld` and `icmp` (protocols over a node), `listeners` (who else listens to groups), `tcp` over smoltcp, which sees bare IP
-//! packets only: all addressing below IP is ours.
+//! # Structure
 //!
-//! What it does **not** do: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects,
-//! duplicate address detection for its own addresses, path MTU discovery.
+//! `interface` has what all protocols share: the link, our addresses and routes, the neighbour table, output. It knows
+//! none of them. Each protocol is a type that owns its state and takes the interface and a packet: `arp`, `nd`
+//! (neighbour discovery), `icmp` (ping and "unreachable"), `igmp` and `mld` (multicast membership, both over `groups`),
+//! `tcp` (over smoltcp, which sees bare IP packets: all addressing below IP is ours). `announce` schedules the
+//! announcements of our addresses. [`Host`] owns them all and dispatches: received packets in [`Host::handle_frame`],
+//! time in [`Host::poll`].
 //!
-//! Driving it: after frames were handled, and whenever [`Host::next_timeout`] has passed, call [`Host::poll`], then
-//! take all events with [`Host::poll_event`].
+//! Not supported: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects, duplicate
+//! address detection for our own addresses, path MTU discovery.
+//!
+//! # Use
+//!
+//! After frames were handled, and whenever [`Host::next_timeout`] has passed, call [`Host::poll`], then take all events
+//! with [`Host::poll_event`].
 
+mod announce;
 mod arp;
-mod checksum;
 mod config;
-mod device;
-mod ethernet;
 mod event;
 mod groups;
 mod icmp;
 mod igmp;
+mod interface;
 mod ip;
-mod listeners;
 mod mld;
+mod multicast;
 mod nd;
-mod neighbour;
-mod node;
-mod route;
+mod rate_limit;
 mod stats;
-mod stream;
 mod tcp;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rxe_proto::Instant;
+use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
 
 pub use config::{Cidr, CidrParseError, HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
-pub(crate) use route::group_macs;
-pub use route::multicast_mac;
+pub use interface::Resolution;
+pub(crate) use multicast::group_macs;
+pub use multicast::multicast_mac;
 pub use stats::HostStats;
 pub use tcp::ConnectError;
 
-use ethernet::Ethernet;
-use icmp::Unwanted;
-use ip::Ip;
-use node::Node;
+use announce::Announcer;
+use arp::Arp;
+use icmp::{Icmp, Unreachable};
+use igmp::Igmp;
+use interface::Interface;
+use interface::link::EthFrame;
+use ip::IpPacket;
+use mld::Mld;
+use nd::Nd;
 use tcp::Tcp;
 
-/// Where packets to an address go; see [`Host::resolve`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolution {
-    /// Send now.
-    Ready {
-        /// The MAC of the destination, or of the router on the way.
-        mac: MacAddr,
-        /// The address of ours to send from.
-        source: IpAddr,
-    },
-    /// The MAC is being asked for: resolve again later. It takes at most three seconds to know.
-    Pending,
-    /// There is no route, no address of that family, or nobody answers. Who did not answer is asked again some
-    /// seconds later, if still resolved then. Our own addresses are unreachable too: no port brings a frame back.
-    Unreachable,
-}
-
-/// One port's IP stack. See the [module's](self) text.
+/// One port's IP host; see the [module](self).
 pub struct Host {
-    node: Node,
+    interface: Interface,
+    announcer: Announcer,
+    arp: Arp,
+    nd: Nd,
+    icmp: Icmp,
+    igmp: Igmp,
+    mld: Mld,
     tcp: Tcp,
+    stats: Arc<HostStats>,
 }
 
 impl Host {
@@ -86,198 +85,295 @@ impl Host {
     /// Configurations that contradict themselves or the rules of IP; see [`HostConfigError`].
     pub fn new(config: &HostConfig) -> Result<Host, HostConfigError> {
         config.check()?;
+        let stats = Arc::<HostStats>::default();
         let word = |n: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| config.seed[8 * n + byte]));
-        // Cuts to what an IP id holds.
-        let node = Node::new(config, word(0) as u16);
-        Ok(Host { node, tcp: Tcp::new(config, word(1) ^ word(2), word(3)) })
+        // An IPv4 id has 16 bits.
+        let interface = Interface::new(config, word(0) as u16, Arc::clone(&stats));
+        Ok(Host {
+            announcer: Announcer::new(Instant::ZERO),
+            arp: Arp::new(Arc::clone(&stats)),
+            nd: Nd::new(Arc::clone(&stats)),
+            icmp: Icmp::new(Arc::clone(&stats)),
+            igmp: Igmp::new(Arc::clone(&stats)),
+            mld: Mld::new(&interface, Arc::clone(&stats)),
+            tcp: Tcp::new(config, word(1) ^ word(2), word(3), Arc::clone(&stats)),
+            interface,
+            stats,
+        })
     }
 
-    /// Takes one received frame: anything but RoCE. Answers go out at once.
+    /// Handles one received frame, which is not RoCE. Answers are sent at once.
     ///
     /// # Errors
     ///
-    /// Why the frame was dropped, for the caller to count. A datagram or segment that was refused with an ICMP message
-    /// counts as dropped, one answered with a TCP reset does not.
+    /// Why the frame was dropped, for the caller to count. A datagram or segment refused with an ICMP message counts as
+    /// dropped, one answered with a TCP reset does not.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], tx: &mut impl TxQueue) -> Result<(), DropReason> {
-        let eth = self.node.link.receive(frame)?;
-        if !matches!(eth.ethertype, ethernet::ARP | ethernet::IPV4 | ethernet::IPV6) {
+        let eth = self.interface.link.receive(frame)?;
+        if !matches!(eth.ethertype, ethertype::ARP | ethertype::IPV4 | ethertype::IPV6) {
             return Err(DropReason::UnknownEthertype);
         }
-        if !self.node.accepts(&eth) {
+        if !self.interface.accepts(&eth) {
             return Err(DropReason::ForeignMac);
         }
         let result = match eth.ethertype {
-            ethernet::ARP => self.node.handle_arp(now, &eth, tx),
-            ethernet::IPV4 => self.handle_ipv4(now, &eth, tx),
+            ethertype::ARP => self.arp.handle(now, &mut self.interface, &eth, tx),
+            ethertype::IPV4 => self.handle_ipv4(now, &eth, tx),
             _ => self.handle_ipv6(now, &eth, tx),
         };
-        if std::mem::take(&mut self.node.resolved) {
-            self.tcp.neighbours_resolved(now, &mut self.node, tx);
+        if self.interface.take_resolved() {
+            self.tcp.neighbours_resolved(now, &mut self.interface, tx);
         }
         result
     }
 
-    fn handle_ipv4(&mut self, now: Instant, eth: &Ethernet<'_>, tx: &mut impl TxQueue) -> Result<(), DropReason> {
-        let ip = Ip::parse_v4(eth.payload)?;
+    fn handle_ipv4(&mut self, now: Instant, eth: &EthFrame<'_>, tx: &mut impl TxQueue) -> Result<(), DropReason> {
+        let ip = IpPacket::parse_v4(eth.payload)?;
         if ip.protocol == ip::IGMP {
-            return igmp::handle(&mut self.node, now, &ip);
+            return self.igmp.handle(now, &mut self.interface, &ip);
         }
-        self.node.check_v4(&ip, eth)?;
+        self.interface.check_v4(&ip, eth)?;
         match ip.protocol {
-            ip::ICMP => self.node.handle_icmp(eth, &ip, tx),
-            ip::TCP => self.tcp.handle(now, &mut self.node, eth, &ip, tx),
+            ip::ICMP => self.icmp.handle_v4(&mut self.interface, eth, &ip, tx),
+            ip::TCP => self.tcp.handle(now, &mut self.interface, eth, &ip, tx),
             _ => self.refuse(now, eth, &ip, tx),
         }
     }
 
-    fn handle_ipv6(&mut self, now: Instant, eth: &Ethernet<'_>, tx: &mut impl TxQueue) -> Result<(), DropReason> {
-        let mut ip = Ip::parse_v6(eth.payload)?;
-        let to_us_alone = self.node.check_v6(&ip)?;
+    fn handle_ipv6(&mut self, now: Instant, eth: &EthFrame<'_>, tx: &mut impl TxQueue) -> Result<(), DropReason> {
+        let mut ip = IpPacket::parse_v6(eth.payload)?;
+        let to_us_alone = self.interface.check_v6(&ip)?;
+        // The source of an ICMPv6 message is checked by its type.
+        if ip.protocol != ip::ICMPV6 {
+            self.interface.check_source(ip.pair.src())?;
+        }
         if ip.protocol == ip::HOP_BY_HOP {
             ip = mld::strip_router_alert(&ip).ok_or(DropReason::IpOptions)?;
         }
         match ip.protocol {
-            ip::ICMPV6 => self.node.handle_icmpv6(now, eth, &ip, tx),
+            ip::ICMPV6 => self.handle_icmpv6(now, eth, &ip, tx),
             _ if !to_us_alone || eth.dst.is_multicast() => Err(DropReason::ForeignAddress),
             _ if ip.pair.src().is_unspecified() => Err(DropReason::IpHeaderMalformed),
-            ip::TCP => self.tcp.handle(now, &mut self.node, eth, &ip, tx),
+            ip::TCP => self.tcp.handle(now, &mut self.interface, eth, &ip, tx),
             _ => self.refuse(now, eth, &ip, tx),
         }
     }
 
-    /// Refuses what nothing here listens to.
+    fn handle_icmpv6(
+        &mut self,
+        now: Instant,
+        eth: &EthFrame<'_>,
+        ip: &IpPacket<'_>,
+        tx: &mut impl TxQueue,
+    ) -> Result<(), DropReason> {
+        let kind = icmp::check_v6(ip)?;
+        // An advertisement from an address of ours reveals that another station claims it.
+        if kind != nd::ADVERTISEMENT {
+            self.interface.check_source(ip.pair.src())?;
+        }
+        match kind {
+            nd::SOLICITATION => self.nd.handle_solicitation(now, &mut self.interface, eth, ip, tx),
+            nd::ADVERTISEMENT => self.nd.handle_advertisement(now, &mut self.interface, eth, ip, tx),
+            mld::QUERY => self.mld.handle_query(now, &self.interface, ip),
+            _ => self.icmp.handle_v6(&mut self.interface, eth, ip, tx),
+        }
+    }
+
+    /// Refuses a packet of a protocol or to a UDP port that nothing here listens to.
     fn refuse(
         &mut self,
         now: Instant,
-        eth: &Ethernet<'_>,
-        ip: &Ip<'_>,
+        eth: &EthFrame<'_>,
+        ip: &IpPacket<'_>,
         tx: &mut impl TxQueue,
     ) -> Result<(), DropReason> {
-        let unwanted = if ip.protocol == ip::UDP {
-            let claimed = ip.payload.get(4..6).map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
-            if claimed < 8 || claimed > ip.payload.len() {
+        let unreachable = if ip.protocol == ip::UDP {
+            let claimed = UdpHeader::split(ip.payload).map_or(0, |(udp, _)| usize::from(udp.len.get()));
+            if claimed < UDP_LEN || claimed > ip.payload.len() {
                 return Err(DropReason::UdpLengthMismatch);
             }
-            Unwanted::Port
+            Unreachable::Port
         } else {
-            Unwanted::Protocol
+            Unreachable::Protocol
         };
-        self.node.send_unreachable(now, eth, ip, unwanted, tx);
+        self.icmp.send_unreachable(now, &mut self.interface, eth, ip, unreachable, tx);
         Err(DropReason::HostUnsupported)
     }
 
-    /// Does what is due: announcements, questions for neighbours, TCP's timers and what services gave it to send.
-    /// Cheap when nothing is.
+    /// Does what is due: announcements, reports, solicitations, TCP's timers and output. Cheap when nothing is.
     pub fn poll(&mut self, now: Instant, tx: &mut impl TxQueue) {
-        if self.node.next_timeout().is_some_and(|at| at <= now) {
-            self.node.poll(now, tx);
+        if self.interface_timeout().is_some_and(|at| at <= now) {
+            let sent = self
+                .poll_announcements(now, tx)
+                .and_then(|()| self.mld.poll(now, &mut self.interface, tx))
+                .and_then(|()| self.igmp.poll(now, &mut self.interface, tx));
+            self.interface.expire_neighbours(now);
+            if sent.is_some() {
+                self.poll_neighbours(now, tx);
+            }
         }
-        self.tcp.poll(now, &mut self.node, tx);
+        self.tcp.poll(now, &mut self.interface, tx);
     }
 
-    /// When [`Host::poll`] has something to do next; a time that has passed means now.
+    /// `None` when the port takes no more.
+    fn poll_announcements(&mut self, now: Instant, tx: &mut impl TxQueue) -> Option<()> {
+        let Host { announcer, interface, arp, nd, .. } = self;
+        if announcer.next_timeout().is_none_or(|at| at > now) {
+            return Some(());
+        }
+        let addresses: Vec<IpAddr> = interface.routing.addresses().collect();
+        announcer.poll(now, &addresses, |ip| match ip {
+            IpAddr::V4(ip) => arp.announce(interface, ip, tx),
+            IpAddr::V6(ip) => nd.announce(interface, ip, tx),
+        })
+    }
+
+    /// Sends the solicitations that the neighbour table schedules.
+    fn poll_neighbours(&mut self, now: Instant, tx: &mut impl TxQueue) {
+        let interface = &mut self.interface;
+        for due in interface.neighbours.due_solicitations(now) {
+            let sent = match due.ip {
+                IpAddr::V4(ip) => self.arp.solicit(interface, ip, due.to, tx),
+                IpAddr::V6(ip) => self.nd.solicit(interface, ip, due.to, tx),
+            };
+            if sent.is_none() {
+                return;
+            }
+            interface.neighbours.solicited(now, due.ip);
+        }
+    }
+
+    /// When [`Host::poll`] has something to do next; a time in the past means now.
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.node.next_timeout(), self.tcp.next_timeout()].into_iter().flatten().min()
+        [self.interface_timeout(), self.tcp.next_timeout()].into_iter().flatten().min()
     }
 
-    /// The next thing that happened.
+    /// When one of the protocols below TCP has something to do.
+    fn interface_timeout(&self) -> Option<Instant> {
+        let timeouts = [
+            self.announcer.next_timeout(),
+            self.mld.next_timeout(),
+            self.igmp.next_timeout(),
+            self.interface.neighbours.next_timeout(),
+        ];
+        timeouts.into_iter().flatten().min()
+    }
+
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<HostEvent> {
-        self.node.events.pop_front().or_else(|| self.tcp.poll_event().map(HostEvent::Stream))
+        self.interface.events.pop().or_else(|| self.tcp.poll_event().map(HostEvent::Stream))
     }
 
-    /// Announces our addresses again, on the next [`Host::poll`]: for a link that came back.
+    /// Announces our addresses and groups again, on the next [`Host::poll`]: for a link that came back.
     pub fn announce(&mut self, now: Instant) {
-        self.node.announce(now);
+        self.announcer = Announcer::new(now);
+        self.mld.report_all(now);
+        self.igmp.report_all(now);
     }
 
-    /// The port that frames go out by.
+    /// The port by which frames leave.
     pub fn port(&self) -> PortId {
-        self.node.link.port
+        self.interface.link.port
     }
 
     /// Our MAC address.
     pub fn mac(&self) -> MacAddr {
-        self.node.link.mac
+        self.interface.link.mac
     }
 
     /// Tag control information of our VLAN.
     pub fn vlan(&self) -> Option<u16> {
-        self.node.link.vlan
+        self.interface.link.vlan
     }
 
     /// Largest IP packet, in bytes.
     pub fn mtu(&self) -> u16 {
-        self.node.mtu
+        self.interface.mtu
     }
 
     /// Whether `ip` is ours, the link-local address included.
     pub fn owns(&self, ip: IpAddr) -> bool {
-        self.node.routing.owns(ip)
+        self.interface.routing.owns(ip)
     }
 
     /// Whether `ip` is in a network of ours.
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
-        self.node.routing.is_on_link(ip)
+        self.interface.routing.is_on_link(ip)
     }
 
-    /// Whether there is a way to `ip`: it is in a network of ours, or there is a route.
+    /// Whether `ip` is in a network of ours, or has a route.
     pub fn has_route(&self, ip: IpAddr) -> bool {
-        self.node.routing.next_hop(ip).is_some()
+        self.interface.routing.next_hop(ip).is_some()
     }
 
     /// Whether `ip` is a broadcast address, of a network of ours or of all.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
-        matches!(ip, IpAddr::V4(v4) if self.node.routing.is_broadcast(v4))
+        matches!(ip, IpAddr::V4(v4) if self.interface.routing.is_broadcast(v4))
     }
 
     /// Our addresses, in the order of the configuration; the link-local one comes last.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.node.routing.addresses()
+        self.interface.routing.addresses()
     }
 
-    /// The group MACs that the port must let in besides our own and broadcast. They change when a group is joined or
-    /// left.
+    /// The group MAC addresses that the port must accept besides its own and broadcast. They change when a group is
+    /// joined or left.
     pub fn multicast_macs(&self) -> &[MacAddr] {
-        self.node.multicast_macs()
+        self.interface.multicast_macs()
     }
 
-    /// Joins a multicast group: tells routers and switches, on the next [`Host::poll`], and answers when they ask.
-    /// Frames to the group that are not RoCE are dropped as before. Returns whether that is new; what is no group is not.
+    /// Joins a multicast group: reports the membership to routers and switches on the next [`Host::poll`] and answers
+    /// their queries. Frames to the group that are not RoCE are dropped as before. Returns whether the group is new;
+    /// false for an address that is not a multicast address.
     pub fn join_group(&mut self, now: Instant, group: IpAddr) -> bool {
-        self.node.join_group(now, group)
+        if !self.interface.join(group) {
+            return false;
+        }
+        match group {
+            IpAddr::V4(group) => self.igmp.join(now, group),
+            IpAddr::V6(group) => self.mld.join(now, &self.interface, group),
+        }
+        true
     }
 
-    /// Leaves a multicast group that was joined; returns whether it was.
+    /// Leaves a multicast group; returns whether it was joined.
     pub fn leave_group(&mut self, now: Instant, group: IpAddr) -> bool {
-        self.node.leave_group(now, group)
+        if !self.interface.leave(group) {
+            return false;
+        }
+        match group {
+            IpAddr::V4(group) => self.igmp.leave(now, group),
+            IpAddr::V6(group) => self.mld.leave(now, &self.interface, group),
+        }
+        true
     }
 
-    /// Reports from now on, as [`HostEvent::Listener`], which IPv4 multicast groups other hosts begin or cease to listen to,
-    /// by IGMP of all versions. Reports of versions 1 and 2 go to the groups themselves: of those only what the port lets
-    /// in is heard. Groups of the link's own protocols (224.0.0.0/24) are left out.
+    /// Emits a [`HostEvent::Listener`] from now on when another host begins or ceases to listen to an IPv4 multicast group,
+    /// as reported by IGMP of any version. Reports of versions 1 and 2 are sent to the groups themselves, so only those to
+    /// groups that the port accepts are seen. Groups of the link's own protocols (224.0.0.0/24) are ignored.
     pub fn watch_listeners(&mut self) {
-        self.node.watch_listeners();
+        self.igmp.watch_listeners(&mut self.interface);
     }
 
     /// Counters; readable from any thread.
     pub fn stats(&self) -> &Arc<HostStats> {
-        &self.node.stats
+        &self.stats
     }
 
-    /// Finds the MAC and source address for packets to `dst`, by longest prefix over our networks, routes and default
-    /// routers. Asks for a MAC that is not known; groups and broadcast addresses have theirs by rule.
+    /// The MAC and source address for packets to `dst`, by longest prefix over our networks, routes and default routers.
+    /// Solicits an unknown MAC address; those of groups and broadcast addresses follow from the address.
     pub fn resolve(&mut self, now: Instant, dst: IpAddr) -> Resolution {
-        self.node.resolve(now, dst)
+        self.interface.resolve(now, dst)
     }
 
-    /// The neighbour through which packets to `dst` go: the router, or `dst` itself where it is on the link or there is no
-    /// route. It is the same for as long as the host lives, as routes are configured.
+    /// The next hop of packets to `dst`: the router, or `dst` itself when it is on the link or has no route. Constant, as
+    /// routes are configured.
     pub fn next_hop(&self, dst: IpAddr) -> IpAddr {
-        self.node.routing.next_hop(dst).unwrap_or(dst)
+        self.interface.routing.next_hop(dst).unwrap_or(dst)
     }
 
-    /// Whether two addresses are those of one station: the same, or both on the link at one MAC. What is behind a router
-    /// has the router's, which says nothing.
+    /// Whether two addresses belong to one station: they are the same, or both are on the link at one MAC address. Hosts
+    /// behind a router have the router's MAC address, so they are never one station.
     pub fn same_station(&mut self, now: Instant, a: IpAddr, b: IpAddr) -> bool {
         if a == b {
             return true;
@@ -291,16 +387,16 @@ impl Host {
         }
     }
 
-    /// Takes note that a packet from `ip` which the caller trusts (a connection manager's message) came from `mac`.
-    /// It fills a gap in the neighbour table; where another MAC is known, the neighbour is asked which one is right.
-    /// For a peer beyond our networks the MAC is used only when there is no route to it.
+    /// Learns that a packet from `ip` that the caller trusts (a connection manager's message) came from `mac`. This adds
+    /// an unknown neighbour; where another MAC address is known, the neighbour is solicited to find which one is right.
+    /// For a peer outside our networks the MAC address is used only when there is no route to it.
     pub fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
-        self.node.learn(now, ip, mac);
+        self.interface.learn(now, ip, mac);
     }
 
-    /// Neighbours in the table, those being asked for included.
+    /// Neighbours in the table, including those being resolved.
     pub fn neighbour_count(&self) -> usize {
-        self.node.neighbours.len()
+        self.interface.neighbours.len()
     }
 
     /// Accepts TCP streams to `port`, on all our addresses.
@@ -308,7 +404,7 @@ impl Host {
         self.tcp.listen(port);
     }
 
-    /// Accepts no more streams to `port`; those that are open stay.
+    /// Accepts no more streams to `port`; open ones stay.
     pub fn unlisten(&mut self, port: u16) {
         self.tcp.unlisten(port);
     }
@@ -319,39 +415,39 @@ impl Host {
     ///
     /// No route to the peer, or no room for a stream.
     pub fn connect(&mut self, now: Instant, peer: SocketAddr) -> Result<TcpStreamId, ConnectError> {
-        self.tcp.connect(now, &mut self.node, peer)
+        self.tcp.connect(now, &mut self.interface, peer)
     }
 
-    /// Reads bytes that arrived; 0 when there are none, or the stream is over.
+    /// Reads received bytes; 0 when there are none, or the stream has ended.
     pub fn recv(&mut self, stream: TcpStreamId, buffer: &mut [u8]) -> usize {
         self.tcp.recv(stream, buffer)
     }
 
-    /// Gives `data` to a stream and returns how many bytes it took: all, if they fit the room left of 64 KiB.
+    /// Queues `data` on a stream and returns the number of bytes taken: all that fit the free part of its 64 KiB.
     ///
-    /// What one call took is one message: its bytes go out (on the next [`Host::poll`]) in segments of their own, in
-    /// one when they fit. Clients that read a message with one call and count on getting all of it need that.
+    /// The bytes of one call are one message: they leave (on the next [`Host::poll`]) in segments of their own, in one
+    /// when they fit. Clients that read a whole message with one call depend on that.
     pub fn send(&mut self, stream: TcpStreamId, data: &[u8]) -> usize {
         self.tcp.send(stream, data)
     }
 
-    /// How many bytes [`Host::send`] takes now.
+    /// Bytes that [`Host::send`] takes now.
     pub fn send_room(&self, stream: TcpStreamId) -> usize {
         self.tcp.send_room(stream)
     }
 
-    /// Ends a stream in good order: what was sent goes out first, what arrives from now on is thrown away.
-    /// [`StreamEvent::Closed`] follows when the peer has closed too, at the latest after half a minute.
+    /// Closes a stream gracefully: queued bytes are sent first, bytes received from now on are discarded.
+    /// [`StreamEvent::Closed`] follows when the peer has closed too, after half a minute at the latest.
     pub fn close(&mut self, stream: TcpStreamId) {
         self.tcp.close(stream);
     }
 
-    /// Ends a stream with a reset, at once. No event follows.
+    /// Resets a stream at once. No event follows.
     pub fn abort(&mut self, stream: TcpStreamId) {
         self.tcp.abort(stream);
     }
 
-    /// TCP streams in any state, those in TIME-WAIT included.
+    /// TCP streams in any state, including TIME-WAIT.
     pub fn stream_count(&self) -> usize {
         self.tcp.len()
     }

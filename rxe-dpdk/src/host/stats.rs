@@ -1,9 +1,9 @@
-//! What the host counts. Drops are not here: every dropped frame leaves with its reason.
+//! Counters of a host. Dropped frames are counted by the caller, by reason.
 
 use rxe_proto::counters;
 
 counters! {
-    /// What a host did, in frames unless said otherwise.
+    /// Counters of a host, in frames unless stated otherwise.
     pub struct HostStats {
         /// ARP requests answered.
         arp_replies_sent,
@@ -17,31 +17,31 @@ counters! {
         announcements_sent,
         /// Multicast listener reports sent.
         mld_reports_sent,
-        /// IGMP messages sent: reports of our IPv4 groups, and leaving them.
+        /// IGMP messages sent: reports and leave messages of our IPv4 groups.
         igmp_reports_sent,
-        /// IGMP reports of other hosts, where somebody wants to know.
+        /// IGMP reports of other hosts received while a service watches listeners.
         igmp_reports_heard,
         /// Other hosts that began to listen to a multicast group.
         listeners_joined,
-        /// Other hosts that ceased to.
+        /// Other hosts that ceased to listen to a multicast group.
         listeners_left,
-        /// Reports that were not believed because too many came at once.
+        /// Reports of new listeners ignored by the rate limit.
         listeners_limited,
         /// Multicast groups joined for services.
         groups_joined,
-        /// Multicast groups left again.
+        /// Multicast groups left for services.
         groups_left,
-        /// Neighbours whose MAC became known.
+        /// Neighbours whose MAC address became known.
         neighbours_learned,
-        /// Neighbours whose MAC changed.
+        /// Neighbours whose MAC address changed.
         neighbours_changed,
-        /// Changes of a neighbour's MAC ignored because its MAC had changed less than a second before.
+        /// Changes of a neighbour's MAC address ignored because it had changed less than a second before.
         neighbours_locked,
         /// Neighbours that did not answer.
         neighbours_failed,
-        /// Neighbours forgotten to make room for others.
+        /// Neighbours evicted to make room for others.
         neighbours_evicted,
-        /// Neighbours not remembered because the table was full of ones still being looked for.
+        /// Neighbours not added because the table was full of ones still being resolved.
         neighbours_refused,
         /// Frames in which another station claims an address of ours.
         address_conflicts,
@@ -49,27 +49,27 @@ counters! {
         echo_replies_sent,
         /// "Port unreachable" and "protocol unreachable" messages sent.
         unreachables_sent,
-        /// Such messages not sent because there were too many.
+        /// Unreachable messages suppressed by the rate limit.
         unreachables_limited,
         /// TCP streams that reached the open state.
         tcp_opened,
         /// TCP streams that ended by FIN on both sides.
         tcp_closed,
-        /// TCP streams that ended by a reset or because the peer fell silent.
+        /// TCP streams that ended by a reset or because the peer did not answer.
         tcp_reset,
         /// TCP streams that never opened.
         tcp_open_failed,
-        /// TCP segments accepted in spite of a wrong checksum, on a port where local kernels leave it unfinished.
+        /// TCP segments accepted with a wrong checksum, on a port where a local kernel leaves it to offload hardware.
         tcp_checksum_unfinished,
         /// TCP segments to a port or stream that does not exist.
         tcp_refused,
-        /// TCP connection requests ignored because there are too many streams.
+        /// TCP connection requests ignored because the stream table is full.
         tcp_no_room,
-        /// TCP connection requests ignored because their source has its share of half-open or of all streams.
+        /// TCP connection requests ignored because their source has its maximum share of half-open or of all streams.
         tcp_source_limited,
-        /// Half-open TCP streams given up early to make room for another connection request.
+        /// Half-open TCP streams evicted to make room for another connection request.
         tcp_half_open_evicted,
-        /// TCP segments whose header makes no sense.
+        /// TCP segments with a malformed header.
         tcp_malformed,
     }
 }

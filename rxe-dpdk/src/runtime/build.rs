@@ -5,19 +5,19 @@ use std::sync::mpsc::{self, Sender};
 
 use rxe_proto::Instant;
 use rxe_proto::cm::{Cm, CmConfig};
-use rxe_proto::mem::Allocator;
 use rxe_proto::transport::{Engine, EngineConfig};
-use rxe_service::control::{Control, IpHost};
-use rxe_service::host::ServiceHost;
+use rxe_service::control::Control;
+use rxe_service::control::ip_host::IpHost;
 use rxe_service::mailbox::{ControlMailbox, WorkerInspector, WorkerMailbox, mailboxes};
 use rxe_service::seeds::Seeds;
+use rxe_service::service_host::{ServiceHost, ServiceHostParts};
 use rxe_service::{LocalPort, ServiceFactory};
 
 use super::error::RuntimeError;
 use super::link_watch::{LinkWatch, WatchedPort};
 use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
-use super::regions::{self, SharedRegions};
+use super::regions::{self, OwnedRegions, SharedRegions};
 use super::settings::RuntimeConfig;
 use super::{MAX_WORKERS, Runtime, hosts, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
@@ -52,8 +52,7 @@ impl Runtime {
         let mut seeds = Seeds::new(config.seed);
 
         let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
-        let hosts = hosts::make(&ports, &config, &factories, &mut seeds)?;
-        hosts.iter().try_for_each(PortHost::set_filter)?;
+        let hosts = hosts::make(&ports, &config, &mut seeds)?;
         let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
         let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
         let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
@@ -61,7 +60,7 @@ impl Runtime {
         let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
         let inspectors = control_mailbox.inspectors();
         let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
-        let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds);
+        let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds)?;
         let faults = Arc::new(FaultList::new(&config.faults));
         let mut build = Build {
             eal,
@@ -87,11 +86,24 @@ impl Runtime {
 
         let links = build.watch_links();
         let monitors = Monitors::new(build.ports.iter().map(Port::monitor).collect::<Vec<_>>().into());
-        let inspector = build.make_inspector(lcores, &monitors, &links);
+        let regions = OwnedRegions::new(std::mem::take(&mut build.regions));
+        let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
         let capture = build.make_capture(&inspector);
         telemetry::register(&build.eal, &inspector);
         let Build { eal, ports, telemetry, flags, .. } = build;
-        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, capture, monitors, links, ready })
+        Ok(Runtime {
+            eal,
+            ports,
+            workers,
+            flags,
+            telemetry,
+            inspector,
+            capture,
+            monitors,
+            links,
+            _regions: regions,
+            ready,
+        })
     }
 }
 
@@ -112,7 +124,7 @@ fn make_control(
     factories: &[Box<dyn ServiceFactory>],
     mailbox: ControlMailbox,
     seeds: &mut Seeds,
-) -> (Control<PortHost>, Telemetry) {
+) -> Result<(Control<PortHost>, Telemetry), RuntimeError> {
     let guid = u64::from_be_bytes(hosts[0].local_port().mac.eui64(true));
     let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
     let cm = Cm::new(CmConfig {
@@ -126,16 +138,15 @@ fn make_control(
         .enumerate()
         .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
         .collect();
-    let (drops, stats) = (Arc::default(), Arc::default());
-    let control = Control::new(hosts, cm, listens, mailbox, config.marking, Arc::clone(&drops), Arc::clone(&stats));
+    let control = Control::new(hosts, cm, listens, mailbox, config.traffic_class)?;
     let telemetry = Telemetry {
         workers: Vec::new(),
-        control: stats,
-        cm: control.cm_stats().clone(),
+        control: Arc::clone(control.stats()),
+        cm: Arc::clone(control.cm_stats()),
         hosts: host_stats,
-        control_drops: drops,
+        control_drops: Arc::clone(control.drops()),
     };
-    (control, telemetry)
+    Ok((control, telemetry))
 }
 
 /// The parts that are ready before the workers are.
@@ -166,27 +177,25 @@ impl Build {
         let config = EngineConfig { worker: index as u8, seed: self.seeds.next_seed(), ..self.config.engine.clone() };
         let mut engine = Engine::new(config);
         let regions = regions::adopt(&mut engine, &self.regions)?;
+        let parts = ServiceHostParts {
+            worker: index,
+            services: self.factories.iter().map(|factory| (factory.name(), factory.create(index))).collect(),
+            allocator: Arc::new(HugeAllocator::new(&self.eal)),
+            regions,
+            ports: Arc::clone(&self.local),
+            mailbox,
+            seed: self.seeds.next_seed(),
+        };
+        let services = ServiceHost::new(parts, &mut engine)?;
         let counters = WorkerCounters {
             worker: Arc::default(),
             rx_faults: Arc::default(),
             tx_faults: Arc::default(),
             transport: engine.stats().clone(),
-            services: Arc::default(),
+            services: Arc::clone(services.stats()),
             capture: Arc::default(),
             drops: [Arc::default(), engine.drops().clone()],
         };
-        let allocator: Arc<dyn Allocator> = Arc::new(HugeAllocator::new(&self.eal));
-        let services = ServiceHost::new(
-            index,
-            self.factories.iter().map(|factory| (factory.name(), factory.create(index))).unzip(),
-            &mut engine,
-            allocator,
-            regions,
-            Arc::clone(&self.local),
-            mailbox,
-            counters.services.clone(),
-            self.seeds.next_seed(),
-        )?;
         let rules = self.faults.lock().rules().clone();
         let pools = self.ports.iter().map(|port| port.pool().clone()).collect();
         let (rx_faults, tx_faults) = (counters.rx_faults.clone(), counters.tx_faults.clone());
@@ -235,7 +244,13 @@ impl Build {
         LinkWatch::start(watched.collect(), self.orders.clone())
     }
 
-    fn make_inspector(&self, lcores: Vec<u32>, monitors: &Monitors, links: &LinkWatch) -> Inspector {
+    fn make_inspector(
+        &self,
+        lcores: Vec<u32>,
+        monitors: &Monitors,
+        links: &LinkWatch,
+        regions: &OwnedRegions,
+    ) -> Inspector {
         let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
         Inspector::new(Parts {
             telemetry: self.telemetry.clone(),
@@ -246,7 +261,8 @@ impl Build {
             ports: Box::new(move || port_reports::ports(&local, &monitors, &links)),
             engine: self.config.engine.clone(),
             factories: &self.factories,
-            regions: regions::keys(&self.regions),
+            regions: regions.keys(),
+            region_memory: regions.memory(),
             faults: Arc::clone(&self.faults),
         })
     }

@@ -1,9 +1,9 @@
 //! The IP hosts of the ports.
 
 use rxe_proto::wire::{MacAddr, PathMtu};
-use rxe_service::control::IpHost;
+use rxe_service::ServiceFactory;
+use rxe_service::control::ip_host::IpHost;
 use rxe_service::seeds::Seeds;
-use rxe_service::{Listen, ServiceFactory};
 
 use super::error::RuntimeError;
 use super::settings::RuntimeConfig;
@@ -19,21 +19,16 @@ const UNFINISHED_CHECKSUMS: [&str; 7] =
 /// Bytes of a packet besides its payload and in front of the frame's IP header: IPv6, UDP, BTH, RETH, immediate, ICRC.
 const PACKET_OVERHEAD: u16 = 40 + 8 + 12 + 16 + 4 + 4;
 
-/// One host per port, listening on the ports of the services.
-pub(super) fn make(
-    ports: &[Port],
-    config: &RuntimeConfig,
-    factories: &[Box<dyn ServiceFactory>],
-    seeds: &mut Seeds,
-) -> Result<Vec<PortHost>, RuntimeError> {
+/// One host per port.
+pub(super) fn make(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) -> Result<Vec<PortHost>, RuntimeError> {
     let mut hosts = Vec::new();
     for (number, (port, own)) in ports.iter().zip(&config.ports).enumerate() {
         let mac = station_address(port.mac(), seeds);
-        let mut host = Host::new(&HostConfig {
+        let host = Host::new(&HostConfig {
             port: port.id(),
             mac,
             mtu: port.mtu(),
-            vlan: own.vlan.map(|id| id | u16::from(config.marking.pcp) << 13),
+            vlan: own.vlan.map(|id| id | u16::from(config.traffic_class.pcp) << 13),
             addresses: own.addresses.clone(),
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
@@ -42,16 +37,9 @@ pub(super) fn make(
             ..HostConfig::default()
         })
         .map_err(|error| RuntimeError::Host { port: number, error })?;
-        for listen in factories.iter().flat_map(|factory| factory.listen()) {
-            match listen {
-                Listen::Tcp { port } => host.listen(port),
-                Listen::GroupListeners => host.watch_listeners(),
-                Listen::Cm { .. } => {}
-            }
-        }
         let seed = seeds.next_seed();
         let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
-        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id));
+        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id)?);
     }
     Ok(hosts)
 }

@@ -27,4 +27,4 @@ pub use injector::{
     PsnRange, nak_name,
 };
 pub use ports::WorkerStats;
-pub use rxe_service::{LocalPort, Marking, NamedRegion, QpCaps, RegionNames, Which};
+pub use rxe_service::{LocalPort, NamedRegion, QpCaps, RegionNames, TrafficClassConfig, Which};

@@ -7,7 +7,7 @@ use rxe_proto::cm::{MadPath, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 use rxe_service::LocalPort;
-use rxe_service::control::{HostEvent, IpHost, Resolution, StreamEvent};
+use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
 
 use super::ports::PortsTx;
 use crate::eal::{EalError, MulticastFilter};
@@ -25,13 +25,23 @@ pub(crate) struct PortHost {
 }
 
 impl PortHost {
-    /// Packets from queue pair 1 are identified from `ip_id` on.
-    pub(crate) fn new(host: Host, filter: MulticastFilter, path_mtu: PathMtu, ip_id: u16) -> PortHost {
-        PortHost { host, filter, path_mtu, gsi_psn: Psn::default(), ip_id }
+    /// `ip_id` is the IPv4 identification of the first packet from queue pair 1.
+    ///
+    /// # Errors
+    /// The port refuses the groups that the host listens to.
+    pub(crate) fn new(
+        host: Host,
+        filter: MulticastFilter,
+        path_mtu: PathMtu,
+        ip_id: u16,
+    ) -> Result<PortHost, EalError> {
+        let host = PortHost { host, filter, path_mtu, gsi_psn: Psn::default(), ip_id };
+        host.set_filter()?;
+        Ok(host)
     }
 
     /// Makes the port pass the groups that the host listens to.
-    pub(crate) fn set_filter(&self) -> Result<(), EalError> {
+    fn set_filter(&self) -> Result<(), EalError> {
         self.filter.set(self.host.multicast_macs())
     }
 }
@@ -84,12 +94,14 @@ impl IpHost for PortHost {
         self.host.learn(now, ip, mac);
     }
 
-    fn listen(&mut self, port: u16) {
+    fn listen(&mut self, port: u16) -> Result<(), EalError> {
         self.host.listen(port);
+        Ok(())
     }
 
-    fn watch_listeners(&mut self) {
+    fn watch_listeners(&mut self) -> Result<(), EalError> {
         self.host.watch_listeners();
+        self.set_filter()
     }
 
     fn join_group(&mut self, now: Instant, group: IpAddr) -> Result<(), EalError> {

@@ -1,7 +1,7 @@
 //! The side that asks: from the user's wish to an established connection.
 
 use super::connection::{Connection, Peer, State};
-use super::passive::is_host;
+use super::path::is_host;
 use super::timers::ack_timeout;
 use super::{
     Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectParams, ConnectReply, DisconnectReason, MadPath,

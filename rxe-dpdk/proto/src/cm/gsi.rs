@@ -1,7 +1,7 @@
 //! Queue pair 1: MADs out of packets, and frames around MADs.
 
 use super::MadPath;
-use super::passive::is_host;
+use super::path::is_host;
 use crate::transport::Qpn;
 use crate::wire::mad::{GSI_QKEY, MAD_LEN};
 use crate::wire::{

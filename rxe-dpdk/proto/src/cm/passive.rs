@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::connection::{Connection, Mad, Peer, State};
+use super::path::is_host;
 use super::{
     AcceptParams, Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectRequest, DisconnectReason,
     LocalAddresses, MadPath, RefusedRequest,
@@ -425,14 +426,6 @@ impl Cm {
         self.connections.transition(&mut self.timers, conn.comm_id(), State::Established { rtu }, None);
         self.stats.established.inc();
         self.events.push_back(CmEvent::Established { conn });
-    }
-}
-
-/// Whether an address can be that of one host.
-pub(super) fn is_host(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
-        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! How MADs travel, and what the connection manager asks about our own addresses.
 
-use super::passive::is_host;
+use std::net::IpAddr;
+
 use crate::wire::{Gid, MacAddr, PathMtu, PortId};
 
 /// How a MAD came in; an answer goes back along it. "Local" is always our side.
@@ -39,5 +40,13 @@ pub trait LocalAddresses {
         is_host(gid.ip())
             && !self.is_broadcast(path.port, gid)
             && (!gid.ip().is_loopback() || path.local.ip().is_loopback())
+    }
+}
+
+/// Whether an address can be that of one host.
+pub(super) fn is_host(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
+        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
     }
 }

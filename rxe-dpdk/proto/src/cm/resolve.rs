@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::connection::Mad;
-use super::passive::is_host;
+use super::path::is_host;
 use super::timers::{TimerKey, Timers, time_of};
 use super::{Cm, CmError, CmEvent, DatagramReply, MadPath, ResolveFailure, ResolveParams, SidrId};
 use crate::transport::Qpn;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::connection::Mad;
-use super::passive::is_host;
+use super::path::is_host;
 use super::timers::{TimerKey, Timers};
 use super::{Cm, CmError, CmEvent, LocalAddresses, MadPath, SidrId, SidrReply, SidrRequest};
 use crate::Instant;

@@ -14,7 +14,7 @@ pub enum AhError {
     /// There is no such protection domain here.
     #[error("no such protection domain")]
     UnknownPd,
-    /// There is no such port. The engine knows no ports: its user says so.
+    /// There is no such port. Raised by the engine's user: the engine does not know ports.
     #[error("no such port: {}", .0.0)]
     UnknownPort(PortId),
     /// There is no such address handle.
@@ -29,8 +29,8 @@ struct Ah {
     template: HeaderTemplate,
 }
 
-/// The address handles of one engine. The low 20 bits of an [`AhId`] are an index, the rest tells apart successive
-/// users of it.
+/// The address handles of one engine. The low 20 bits of an [`AhId`] are an index, the rest distinguishes successive
+/// handles with that index.
 #[derive(Debug)]
 pub(super) struct AhTable {
     slots: Vec<Option<Box<Ah>>>,
@@ -61,12 +61,12 @@ impl AhTable {
         Ok(id)
     }
 
-    /// How many there are.
+    /// Address handles in use.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns the protection domain that it was in.
+    /// Returns the protection domain of the removed handle.
     pub(super) fn destroy(&mut self, id: AhId) -> Result<PdId, AhError> {
         let index = id.0 & ((1 << INDEX_BITS) - 1);
         let slot = self.slots.get_mut(index as usize).ok_or(AhError::Unknown)?;
@@ -75,7 +75,7 @@ impl AhTable {
         Ok(ah.pd)
     }
 
-    /// Headers of what is sent with handle `id`, if that is of `pd`.
+    /// Header template of handle `id`, if the handle belongs to `pd`.
     #[inline]
     pub(super) fn template(&self, id: AhId, pd: PdId) -> Option<&HeaderTemplate> {
         let index = id.0 & ((1 << INDEX_BITS) - 1);

@@ -1,48 +1,12 @@
-//! What queue pairs are made with, what they tell, and why a call was refused.
-
-use std::fmt;
+//! Attributes of queue pairs: creation, queries and errors.
 
 use crate::mem::{Access, PdId};
 use crate::time::Duration;
-use crate::wire::{Path, PathMtu, Psn, Transport};
+use crate::wire::{Path, PathMtu, Psn};
 
-use super::{CqId, EngineConfig, QpState, Qpn, SrqId, Wait};
+use super::{CqId, EngineConfig, QpState, QpType, Qpn, SrqId, Wait};
 
-/// The transport service of a queue pair; the names are those of libibverbs' `ibv_qp_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum QpType {
-    /// Reliable connection.
-    #[default]
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-}
-
-impl QpType {
-    /// The transport bits of its packets.
-    #[inline]
-    pub const fn transport(self) -> Transport {
-        match self {
-            QpType::Rc => Transport::Rc,
-            QpType::Uc => Transport::Uc,
-            QpType::Ud => Transport::Ud,
-        }
-    }
-}
-
-impl fmt::Display for QpType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            QpType::Rc => "RC",
-            QpType::Uc => "UC",
-            QpType::Ud => "UD",
-        })
-    }
-}
-
-/// What a queue pair is made of.
+/// Attributes for creating a queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
     /// Transport service.
@@ -104,7 +68,7 @@ pub enum QpError {
         /// The most there can be.
         limit: u32,
     },
-    /// The state diagram has no such way.
+    /// The state diagram has no such transition.
     #[error("a queue pair in {from} cannot go to {to}")]
     Transition {
         /// The present state.
@@ -161,16 +125,16 @@ pub enum PostError {
     NoReadResources,
 }
 
-/// What can be asked of a queue pair.
+/// Attributes and progress of a queue pair, as queried.
 #[derive(Clone, Debug)]
 pub struct QpInfo {
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
-    /// Its transport service.
+    /// Transport service.
     pub qp_type: QpType,
-    /// Its state.
+    /// State.
     pub state: QpState,
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: PdId,
     /// Where send queue work requests complete.
     pub send_cq: CqId,
@@ -184,11 +148,11 @@ pub struct QpInfo {
     pub qkey: u32,
     /// Which remote operations the peer may do.
     pub access: Access,
-    /// The way to the peer, from RTR on.
+    /// Path to the peer, from RTR on.
     pub path: Option<Path>,
     /// The peer's queue pair, from RTR on.
     pub dest_qpn: Option<Qpn>,
-    /// Most payload of one packet, from RTR on.
+    /// Path MTU, from RTR on.
     pub path_mtu: Option<PathMtu>,
     /// The PSN expected next from the peer.
     pub expected_psn: Psn,
@@ -196,23 +160,23 @@ pub struct QpInfo {
     pub next_psn: Psn,
     /// The oldest PSN of ours without an answer.
     pub unacked_psn: Psn,
-    /// Send queue work requests not completed.
+    /// Outstanding work requests of the send queue.
     pub send_queued: u32,
-    /// Receives not completed.
+    /// Outstanding receives of its own receive queue.
     pub recv_queued: u32,
-    /// The peer has said that it has no receive for our next message (RNR NAK), and its wait is not over.
+    /// An RNR NAK was received and its timer has not expired yet.
     pub peer_not_ready: bool,
     /// Measured round trip time, once there is one (RC).
     pub rtt: Option<Duration>,
-    /// Congestion notifications received and sent.
+    /// Congestion notification packets: received, sent.
     pub cnps: (u64, u64),
-    /// Whether communication is established (told or seen).
+    /// Whether communication is established: the consumer said so, or a request was executed.
     pub established: bool,
-    /// What it waits for now.
+    /// What the queue pair waits for now.
     pub waits: Wait,
-    /// How far its requests have come.
+    /// Progress of its own requests.
     pub sends: SendProgress,
-    /// Packets of the peer's requests served, READ responses included, from where the count happened to start (RC, UC).
+    /// Packets of the peer's requests served, READ responses included. Counts from an arbitrary start (RC, UC).
     pub packets_served: u64,
     /// Receives completed, modulo 2^32.
     pub recvs_completed: u32,
@@ -220,32 +184,32 @@ pub struct QpInfo {
     pub msn: u32,
 }
 
-/// How far the requests of a queue pair have come.
+/// Progress of a queue pair's own requests.
 #[derive(Clone, Copy, Debug)]
 pub struct SendProgress {
-    /// Packets that have their answer, or need none; from where the count happened to start.
+    /// Packets that are acknowledged, or need no acknowledgement. Counts from an arbitrary start.
     pub packets: u64,
     /// Work requests completed.
     pub completed: u64,
-    /// Packets sent and not answered.
+    /// Packets sent and not acknowledged.
     pub unacked: u64,
-    /// READs and atomics sent and not answered.
+    /// READs and atomics outstanding.
     pub rd_outstanding: u32,
-    /// How many of those there may be.
+    /// Limit of outstanding READs and atomics.
     pub max_rd_atomic: u32,
-    /// How often it went back to send again, for whatever reason.
+    /// Times that the requester went back to retransmit, for any reason.
     pub retries: u64,
-    /// Transport retries left until the next progress, and how many there are in all.
+    /// Transport retries left until the next progress.
     pub retries_left: u8,
-    /// See [`retries_left`](Self::retries_left).
+    /// Transport retries after each progress.
     pub retry_cnt: u8,
-    /// Retries left for a peer that is not ready, and how many there are in all; 7 is without end.
+    /// RNR retries left; 7 is unlimited.
     pub rnr_retries_left: u8,
-    /// See [`rnr_retries_left`](Self::rnr_retries_left).
+    /// RNR retries after each progress; 7 is unlimited.
     pub rnr_retry: u8,
     /// The retransmission timeout now.
     pub timeout: Duration,
-    /// The ACK timeout that was agreed on; `None` waits for ever.
+    /// The local ACK timeout of the connection; `None` waits for ever.
     pub ack_timeout: Option<Duration>,
 }
 

@@ -1,11 +1,11 @@
-//! What the halves of a queue pair share: the requester and responder see this, never each other or the queue pair.
+//! What requester and responder of a queue pair share. Neither of them accesses the other or the queue pair.
 
 use crate::mem::PdId;
 use crate::wire::PortId;
 
 use super::{CqId, QpErrorCause, QpType, Qpn, SrqId, WcOpcode, WcStatus, WorkCompletion};
 
-/// What both halves need.
+/// Attributes that requester and responder both need.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) qpn: Qpn,
@@ -41,14 +41,14 @@ impl Common {
     }
 }
 
-/// Why a queue pair must go to error: the work request that is to blame, if one is, and with which status.
+/// Why a queue pair must go to error: the failed work request with its status, if there is one, and the cause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) wqe: Option<(u64, WcStatus)>,
     pub(super) cause: QpErrorCause,
 }
 
-/// How many packets `len` bytes take; `mtu` is a power of two.
+/// Number of packets for `len` bytes; `mtu` is a power of two.
 #[inline]
 pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
     debug_assert!(mtu.is_power_of_two());

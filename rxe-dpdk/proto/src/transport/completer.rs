@@ -1,8 +1,8 @@
-//! The completer: what a queue pair does with responses.
+//! The completer: handles responses.
 //!
-//! Responses are taken in PSN order only. An answer to a PSN is also an answer to every SEND and WRITE before it, but
-//! never to a READ or atomic: those complete with their own responses and nothing else. An answer past an unanswered
-//! READ or atomic therefore means that its response was lost.
+//! Responses are accepted in PSN order only. A response to a PSN also acknowledges every SEND and WRITE before it, but never a
+//! READ or atomic: those complete with their own responses and nothing else. A response past an outstanding READ or atomic
+//! therefore means that its response was lost.
 
 use crate::time::Instant;
 use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome};
@@ -14,19 +14,19 @@ use super::seq::Seq;
 use super::work::OpTraits;
 use super::{QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
 
-/// What made a requester go back.
+/// Why the requester retransmits.
 #[derive(Clone, Copy)]
 enum Retry {
     /// A sequence NAK.
     SequenceNak,
-    /// A response past an unanswered READ or atomic.
+    /// A response past an outstanding READ or atomic.
     Implied,
     /// A missing packet within the responses to a READ.
     ReadGap,
 }
 
 impl Requester {
-    /// A response whose source, partition and ICRC have been checked.
+    /// Handles a response whose source, partition and ICRC have been checked.
     ///
     /// # Errors
     /// Why the queue pair must go to error.
@@ -46,7 +46,7 @@ impl Requester {
         }
         let before = self.una;
         if psn < before {
-            // An ACK that repeats the last one may bring credits that the peer has had since ("unsolicited ACK").
+            // A repeated ACK may carry new credits ("unsolicited ACK").
             // [RC-REQ-STALE]
             let is_last = psn.add(1) == before && packet.opcode() == Opcode::Acknowledge;
             let credited = is_last && self.take_credits(packet.aeth());
@@ -55,7 +55,7 @@ impl Requester {
             }
         } else {
             self.take_credits(packet.aeth());
-            self.take(common, cx, now, packet, psn)?;
+            self.handle_new(common, cx, now, packet, psn)?;
         }
         if self.una > before {
             self.progressed(cx, now);
@@ -65,9 +65,9 @@ impl Requester {
         Ok(())
     }
 
-    /// A response to `psn`, which is not answered yet.
+    /// Handles a response to `psn`, which is outstanding.
     #[inline]
-    fn take(
+    fn handle_new(
         &mut self,
         common: &Common,
         cx: &mut Context,
@@ -83,7 +83,7 @@ impl Requester {
                 Some(Syndrome::Nak(NakCode::PsnSequence)) => {
                     cx.stats.rcvd_seq_err.inc();
                     self.acknowledge(common, cx, psn)?;
-                    // Where the response to a READ before it has not come yet, the retry begins there.
+                    // If a READ before it is still outstanding, the retry begins there.
                     self.retry(cx, now, Retry::SequenceNak, psn, false).map(|_| ())
                 }
                 Some(Syndrome::Nak(code)) => self.refused(common, cx, psn, code),
@@ -119,7 +119,7 @@ impl Requester {
         done
     }
 
-    /// Completes the oldest work request with success, and the local operations behind it that have been carried out.
+    /// Completes the oldest work request with success, and the executed local operations behind it.
     #[inline]
     pub(super) fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         self.complete_oldest(common, cx)?;
@@ -157,7 +157,7 @@ impl Requester {
         }
     }
 
-    /// A plain ACK.
+    /// Handles a plain ACK.
     #[inline]
     fn ack(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<(), Failure> {
         self.acknowledge(common, cx, psn.add(1))?;
@@ -176,8 +176,8 @@ impl Requester {
         self.retry(cx, now, Retry::Implied, self.una, false).map(|_| ())
     }
 
-    /// Answers `psn` with a response to a READ or atomic: completes what is before it, and returns the work request it
-    /// belongs to if it is the next one due.
+    /// Acknowledges everything before the READ or atomic response `psn`. Returns the work request that it belongs to if this
+    /// is the next response due.
     #[inline]
     fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<&SendWqe>, Failure> {
         // [RC-REQ-READ-ACKS]
@@ -189,8 +189,8 @@ impl Requester {
         cx.drop(DropReason::ResponseGap);
         // [RC-REQ-READ-GAP]
         let why = if psn < wqe.end() { Retry::ReadGap } else { Retry::Implied };
-        // PSNs that we have seen beyond this gap begin again: this is the answer to the last retry, and its head was
-        // lost, too. (Or packets overtook each other; then this costs a repetition.)
+        // PSNs already seen beyond this gap arrive again: these are responses to the last retry, and its first ones were
+        // lost, too. (Or the network reordered; then this costs one retransmission.)
         let again = self.retried >= Some(self.una) && self.beyond_gap.is_some_and(|newest| psn <= newest);
         if self.retry(cx, now, why, self.una, again)? {
             self.beyond_gap = Some(psn);
@@ -218,8 +218,8 @@ impl Requester {
         let expected = if is_read { (wqe.length - offset).min(common.mtu) } else { 0 };
         let last = psn.add(1) == wqe.end();
         let position = packet.info().position;
-        // FIRST and MIDDLE are not told apart, nor LAST and ONLY: the standard wants FIRST or ONLY at the start of a
-        // repeated READ, rxe does not send it. What is no READ is answered by ONLY.
+        // FIRST and MIDDLE are not distinguished, nor LAST and ONLY: the standard requires FIRST or ONLY at the start of a
+        // repeated READ, rxe does not send it. FLUSH and ATOMIC WRITE are answered by ONLY.
         // [RC-REQ-READ-BEGIN]
         if position.is_end() != last
             || !is_read && !position.is_start()
@@ -256,7 +256,7 @@ impl Requester {
         self.complete(common, cx)
     }
 
-    /// Puts bytes of a response into the buffers of the oldest work request.
+    /// Copies bytes of a response into the buffers of the oldest work request.
     #[inline]
     fn store(&self, common: &Common, cx: &Context, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
         let sges = self.sq.sges(self.sq.head());
@@ -268,7 +268,7 @@ impl Requester {
         Failure { wqe: Some((self.sq.head(), status)), cause }
     }
 
-    /// RNR NAK: the peer has no receive for the packet at `psn`.
+    /// Handles an RNR NAK: the peer has no receive for the packet at `psn`.
     fn receiver_not_ready(
         &mut self,
         common: &Common,
@@ -282,7 +282,7 @@ impl Requester {
         if self.rnr_wait.is_some() {
             return Ok(());
         }
-        // The peer is there: what was lost on the way here does not count against it.
+        // The peer is alive: earlier losses no longer count.
         // [RC-REQ-RNR-ALIVE]
         self.restore_retries();
         if self.rnr_retries_left == 0 {
@@ -300,7 +300,7 @@ impl Requester {
         Ok(())
     }
 
-    /// A NAK that ends the connection.
+    /// Handles a fatal NAK: it ends the connection.
     fn refused(&mut self, common: &Common, cx: &mut Context, psn: Seq, code: NakCode) -> Result<(), Failure> {
         cx.stats.fatal_naks_rcvd.inc();
         self.acknowledge(common, cx, psn)?;
@@ -322,8 +322,8 @@ impl Requester {
         Failure { wqe: Some((number, status)), cause }
     }
 
-    /// Goes back to the first PSN without an answer, as `missing` has to be sent again, unless that is under way already
-    /// (then it returns false). `again` says that what is under way has failed, too.
+    /// Goes back to the first unacknowledged PSN to retransmit `missing`, unless that retransmission is in progress (then it
+    /// returns false). `again`: the retransmission in progress has failed, too.
     fn retry(&mut self, cx: &Context, now: Instant, why: Retry, missing: Seq, again: bool) -> Result<bool, Failure> {
         if self.rnr_wait.is_some() || self.retried >= Some(missing) && !again {
             return Ok(false);
@@ -333,8 +333,8 @@ impl Requester {
             Retry::Implied => cx.stats.implied_naks.inc(),
             Retry::ReadGap => cx.stats.read_gaps.inc(),
         }
-        // A missing response shows that the peer is there and costs no retry. What is never answered for all that is
-        // found by the ACK timeout, which is not started anew.
+        // A missing READ response shows that the peer is alive and costs no retry. If it never answers, the ACK timeout ends
+        // the connection, as it is not restarted here.
         // [RC-REQ-NAK-RETRY]
         if !again && !matches!(why, Retry::ReadGap) && !self.nak_counted {
             if self.retries_left == 0 {

@@ -1,15 +1,13 @@
-//! What an engine can be told.
+//! Settings of an engine.
 
 use crate::time::Duration;
-
-use super::KeepAlive;
 
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
-    /// Which worker this is, 0 to 14: bits 23..20 of its queue pair numbers.
+    /// Number of the worker, 0 to 14: bits 23..20 of its queue pair numbers.
     pub worker: u8,
-    /// Randomness for the numbers of queue pairs and the keys of the engine's key table: secret, and fresh at every start.
+    /// Seed for queue pair numbers and memory keys: secret, and fresh at every start.
     pub seed: [u8; 32],
     /// Most queue pairs, at most 65,534.
     pub max_qp: u32,
@@ -31,20 +29,21 @@ pub struct EngineConfig {
     pub max_srq_wr: u32,
     /// Most address handles, at most 2^20.
     pub max_ah: u32,
-    /// Most multicast groups joined, and most queue pairs in one group.
+    /// Most multicast groups with attached queue pairs.
     pub max_mcast_grp: u32,
-    /// See [`max_mcast_grp`](Self::max_mcast_grp).
+    /// Most queue pairs attached to one multicast group.
     pub max_mcast_qp_attach: u32,
     /// Whether peers may FLUSH. Off, a FLUSH is an invalid request.
     pub flush: bool,
     /// Whether peers may do ATOMIC WRITEs. Off, an ATOMIC WRITE is an invalid request.
     pub atomic_write: bool,
-    /// Whether ACKs tell the peer how many receives are posted (end-to-end credits). Off, and always with a shared
-    /// receive queue, they say that the peer is not limited.
+    /// Whether ACKs carry end-to-end credits: how many receives are posted. If not, and always with a shared receive
+    /// queue, they carry "no limit".
     pub credits: bool,
     /// The shortest time between two congestion notifications of one queue pair.
     pub cnp_interval: Duration,
-    /// When to ask silent peers whether they are still there, for who asks for it; the engine does not look at it. `None` is never.
+    /// Keep-alive settings for consumers that enable it on their queue pairs; the engine itself does not use them. `None` is
+    /// never.
     pub keep_alive: Option<KeepAlive>,
     /// The shortest retransmission timeout, at least a microsecond. The measured round trip sets it between this and the
     /// connection's ACK timeout.
@@ -52,18 +51,18 @@ pub struct EngineConfig {
     /// The retransmission timeout before a round trip has been measured, if the connection's ACK timeout is not shorter;
     /// at least [`min_timeout`](Self::min_timeout).
     pub initial_timeout: Duration,
-    /// How many PSNs a requester may be ahead of the oldest one not acknowledged. More fills longer links; every one
-    /// of them may have to be sent again after a loss, and the responder's receive ring must hold the burst.
+    /// Send window: PSNs that a requester may be ahead of the oldest one not acknowledged. A larger window fills longer
+    /// links; after a loss all of it may be retransmitted, and the responder's receive ring must hold the burst.
     pub window: u32,
-    /// A requester asks for an ACK at the end of each message and after this many packets without asking. At most half
-    /// a window is used, so that the window never closes with nothing asked for.
+    /// A requester sets AckReq in the last packet of each message and after this many packets without it. Limited to
+    /// half a window, so that the window never closes without an ACK requested.
     pub ack_every: u32,
-    /// READ response packets that a queue pair sends before the next one gets its turn.
+    /// READ response packets that a queue pair sends before the next queue pair is served.
     pub read_quantum: u32,
-    /// Request packets that a queue pair sends before the next one gets its turn.
+    /// Request packets that a queue pair sends before the next queue pair is served.
     pub send_quantum: u32,
-    /// Packets for one port after which a call of [`transmit`](super::Engine::transmit) leaves the rest to the next one: so
-    /// that its caller looks at what has come in meanwhile. The queue pair whose turn it is keeps it to the end.
+    /// Packets for one port after which a call of [`transmit`](super::Engine::transmit) returns, so that its caller polls for
+    /// received packets. The queue pair being served finishes its quantum.
     pub transmit_quantum: u32,
 }
 
@@ -101,7 +100,7 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// The settings with each tunable brought into the range in which it works.
+    /// The settings, each clamped to its valid range.
     pub(super) fn bounded(mut self) -> EngineConfig {
         self.worker = self.worker.min(14);
         self.max_qp = self.max_qp.min(65_534);
@@ -114,12 +113,30 @@ impl EngineConfig {
         self.max_ah = self.max_ah.min(1 << 20);
         self.min_timeout = self.min_timeout.max(Duration::from_micros(1));
         self.initial_timeout = self.initial_timeout.max(self.min_timeout);
-        // PSNs are compared within half their space; a window anywhere near that helps nobody.
+        // PSNs compare within half their space; a window must stay far below that.
         self.window = self.window.clamp(1, 1 << 16);
         self.ack_every = self.ack_every.clamp(1, self.window.div_ceil(2));
         self.read_quantum = self.read_quantum.max(1);
         self.send_quantum = self.send_quantum.max(1);
         self.transmit_quantum = self.transmit_quantum.max(1);
         self
+    }
+}
+
+/// When to probe a silent peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeepAlive {
+    /// Time without news from the peer before the first probe. It may take up to twice as long.
+    pub idle: Duration,
+    /// Interval between probes, and between the last one and giving up.
+    pub interval: Duration,
+    /// Unanswered probes before the queue pair goes to error.
+    pub probes: u8,
+}
+
+impl Default for KeepAlive {
+    /// First probe after 30 s, then every 5 s, 6 probes: a dead peer is detected within 90 s.
+    fn default() -> KeepAlive {
+        KeepAlive { idle: Duration::from_secs(30), interval: Duration::from_secs(5), probes: 6 }
     }
 }

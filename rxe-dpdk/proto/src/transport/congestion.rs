@@ -1,9 +1,9 @@
-//! Congestion: what switches say by marking packets, and what the two ends tell each other about it.
+//! Congestion notification: packets marked by switches, and the notifications that answer them.
 //!
 //! A packet that a switch marked (ECN: congestion experienced) is answered by a congestion notification packet (CNP) to
 //! its sender. See "Congestion management" of the RoCEv2 annex of the standard. Notifications received are counted per
-//! queue pair. Nothing slows down for them: a rate limit would belong here, asked by the requester before each packet
-//! and by the responder before each READ response.
+//! queue pair; they do not reduce the rate. A rate limiter would belong here, called by the requester before each packet and
+//! by the responder before each READ response.
 
 use crate::time::{Duration, Instant};
 use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Psn, TxQueue};
@@ -11,29 +11,29 @@ use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Psn, TxQueue};
 use super::context::Context;
 use super::link::Link;
 
-/// What a queue pair knows of congestion on its path.
+/// Congestion state of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// A notification is owed.
-    owed: bool,
-    /// No notification before this.
+    /// A notification is due.
+    due: bool,
+    /// No further notification before this time.
     quiet_until: Option<Instant>,
     received: u64,
     sent: u64,
 }
 
 impl Congestion {
-    /// A marked packet came. Whether a notification is owed.
+    /// Records a marked packet. Returns whether a notification is due.
     pub(super) fn marked(&mut self, now: Instant, interval: Duration) -> bool {
         // [ECN-CNP]
         if self.quiet_until.is_none_or(|until| until <= now) {
             self.quiet_until = Some(now + interval);
-            self.owed = true;
+            self.due = true;
         }
-        self.owed
+        self.due
     }
 
-    /// A notification came.
+    /// Records a received notification.
     pub(super) fn notified(&mut self) {
         // [ECN-CNP-NOT-OBEYED]
         self.received += 1;
@@ -44,16 +44,16 @@ impl Congestion {
         (self.received, self.sent)
     }
 
-    /// Whether a notification is owed.
+    /// Whether a notification is due.
     #[inline]
     pub(super) fn cnp_due(&self) -> bool {
-        self.owed
+        self.due
     }
 
-    /// Writes the notification if one is owed. `None` when `tx` has no room, else whether one was written.
+    /// Writes the notification if one is due. `None` when `tx` has no room, else whether one was written.
     #[inline]
     pub(super) fn notify(&mut self, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> Option<bool> {
-        if !self.owed {
+        if !self.due {
             return Some(false);
         }
         let fields = BthFields {
@@ -67,7 +67,7 @@ impl Congestion {
         let mut packet = cx.emitter.begin(tx, &link.template, fields, 0)?;
         packet.congestion(false, true);
         packet.finish();
-        self.owed = false;
+        self.due = false;
         self.sent += 1;
         cx.stats.cnps_sent.inc();
         Some(true)

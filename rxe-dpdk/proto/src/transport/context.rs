@@ -17,11 +17,11 @@ use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
 use super::{AsyncEvent, CqId, EngineConfig, Qpn, SrqId, TransportStats, WorkCompletion};
 
-/// How many packets that made queue pairs go to error are remembered until somebody asks.
+/// Packets that caused errors, kept until they are taken.
 const MAX_ERROR_PACKETS: usize = 64;
 
-/// Everything of an [`Engine`](super::Engine) but its queue pairs: handed, beside one queue pair, to whatever works on
-/// that.
+/// Everything of an [`Engine`](super::Engine) except its queue pairs: passed along with one queue pair to the code that works
+/// on it.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) config: EngineConfig,
@@ -31,7 +31,7 @@ pub(super) struct Context {
     pub(super) ahs: AhTable,
     pub(super) timers: TimerHeap,
     pub(super) events: VecDeque<AsyncEvent>,
-    /// The last packets that made queue pairs go to error, in words and without remote keys.
+    /// The last packets that made queue pairs go to error, as text without remote keys.
     pub(super) error_packets: VecDeque<(Qpn, String)>,
     /// Queue pairs that may have something to transmit.
     pub(super) scheduler: TxScheduler,
@@ -41,7 +41,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// This packet makes a queue pair go to error.
+    /// Records the packet that makes a queue pair go to error.
     #[cold]
     pub(super) fn record_error_packet(&mut self, qpn: Qpn, packet: &RocePacket<'_>) {
         if self.error_packets.len() == MAX_ERROR_PACKETS {
@@ -66,8 +66,8 @@ impl Context {
         fits
     }
 
-    /// Makes sure that `rq` holds a receive, if there is one: a queue pair with a shared receive queue takes its next one
-    /// from there when it needs it.
+    /// Ensures that `rq` holds a receive, taking one from the shared receive queue if the queue pair has one. False when
+    /// there is none.
     #[inline]
     pub(super) fn ensure_recv_wqe(&mut self, srq: Option<SrqId>, rq: &mut RecvQueue) -> bool {
         if rq.front().is_some() {
@@ -90,14 +90,14 @@ impl Context {
         self.events.push_back(AsyncEvent::SrqLimitReached { srq });
     }
 
-    /// Makes sure that the queue pair in `slot` is looked at by `at`.
+    /// Arms the timer of the queue pair in `slot` for `at`, unless it expires earlier.
     #[inline]
-    pub(super) fn wake_at(&mut self, slot: u16, at: Instant) {
+    pub(super) fn arm_timer_at(&mut self, slot: u16, at: Instant) {
         self.timers.arm(u32::from(slot), at);
     }
 }
 
-/// Starts frames.
+/// Writes frame headers: IPv4 identification and the counters of sent packets.
 #[derive(Debug)]
 pub(super) struct Emitter {
     /// Identification of the last IPv4 packet.
@@ -110,8 +110,8 @@ impl Emitter {
         Emitter { ip_id: 0, stats }
     }
 
-    /// Asks `tx` for room and writes everything up to the BTH; `None` when there is no room. What is begun must be
-    /// finished: `tx` sends it in any case.
+    /// Reserves room in `tx` and writes everything up to the BTH; `None` when there is no room. A packet that was begun must
+    /// be finished: `tx` sends it in any case.
     #[inline(always)]
     pub(super) fn begin<'t>(
         &mut self,
@@ -143,7 +143,7 @@ impl Emitter {
         true
     }
 
-    /// A frame of `len` bytes is sent. It gets a new [`ip_id`](Emitter::ip_id).
+    /// Counts a frame of `len` bytes and advances [`ip_id`](Emitter::ip_id).
     #[inline(always)]
     fn count(&mut self, len: usize) {
         // Linux peers send no zero here either; some middleboxes take zero for "not set".

@@ -29,15 +29,15 @@ struct Cq {
     id: CqId,
     entries: VecDeque<WorkCompletion>,
     depth: usize,
-    /// Whether the queue stands in the table's list of ready ones.
+    /// Whether the queue is in the table's `ready` list.
     listed: bool,
-    /// Which completion the owner wants word of.
+    /// Which completion notifies the owner.
     notify: Notify,
-    /// How many send and receive queues complete here.
+    /// Send and receive queues that complete here.
     users: u32,
 }
 
-/// Which completion the owner of a queue wants word of.
+/// Which completion notifies the owner of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Notify {
     None,
@@ -47,13 +47,13 @@ enum Notify {
     Next,
 }
 
-/// The completion queues of one engine. The low 16 bits of a [`CqId`] are an index, the rest tells apart successive
-/// users of it.
+/// The completion queues of one engine. The low 16 bits of a [`CqId`] are an index, the rest distinguishes successive
+/// queues with that index.
 #[derive(Debug)]
 pub(super) struct CqTable {
     slots: Vec<Option<Cq>>,
     ready: VecDeque<CqId>,
-    /// Queues whose owner wanted word and has not got it yet, each at most once: asking again puts off the word.
+    /// Queues with a pending notification, each at most once: arming again withdraws a pending notification.
     notified: VecDeque<CqId>,
     created: u32,
     max: u32,
@@ -91,7 +91,7 @@ impl CqTable {
         Ok(id)
     }
 
-    /// How many there are.
+    /// Completion queues in use.
     pub(super) fn len(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -162,7 +162,7 @@ impl CqTable {
 
     pub(super) fn request_notify(&mut self, id: CqId, solicited_only: bool) -> Result<(), CqError> {
         let cq = self.get_mut(id).ok_or(CqError::Unknown)?;
-        // The stronger wish wins, as in the standard's "Request Completion Notification".
+        // "Next completion" overrides "solicited only", as in the standard's "Request Completion Notification".
         // [CQ-NOTIFY-SOLICITED]
         if cq.notify != Notify::Next {
             cq.notify = if solicited_only { Notify::Solicited } else { Notify::Next };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_queues_take_turns() {
+    fn ready_queues_are_returned_round_robin() {
         let mut cqs = CqTable::new(8, 8);
         let (a, b) = (cqs.create(2).unwrap(), cqs.create(2).unwrap());
         assert_eq!(cqs.poll_ready(), None);
@@ -237,11 +237,11 @@ mod tests {
 
     // [CQ-NOTIFY-SOLICITED]
     #[test]
-    fn word_of_a_completion_comes_once_for_each_request() {
+    fn each_request_yields_one_notification() {
         let mut cqs = CqTable::new(4, 8);
         let a = cqs.create(8).unwrap();
         assert!(cqs.push(a, wc(1)));
-        assert_eq!(cqs.poll_notified(), None, "nobody asked");
+        assert_eq!(cqs.poll_notified(), None, "not armed");
         cqs.request_notify(a, true).unwrap();
         assert!(cqs.push(a, wc(2)));
         assert_eq!(cqs.poll_notified(), None, "not solicited");
@@ -254,12 +254,12 @@ mod tests {
         cqs.request_notify(a, false).unwrap();
         cqs.request_notify(a, true).unwrap();
         assert!(cqs.push(a, wc(6)));
-        assert_eq!(cqs.poll_notified(), Some(a), "the stronger wish wins");
+        assert_eq!(cqs.poll_notified(), Some(a), "next overrides solicited");
         assert_eq!(cqs.request_notify(CqId(99), false), Err(CqError::Unknown));
     }
 
     #[test]
-    fn an_id_dies_with_its_queue() {
+    fn a_destroyed_queues_id_is_not_reused() {
         let mut cqs = CqTable::new(1, 8);
         let a = cqs.create(1).unwrap();
         assert_eq!(cqs.create(1), Err(CqError::TooMany(1)));

@@ -1,19 +1,19 @@
-//! What an engine has to tell besides completions.
+//! Asynchronous events of an engine.
 
 use std::fmt;
 
 use super::{Qpn, SrqId};
 
-/// Something happened to a queue pair or shared receive queue.
+/// An asynchronous event of a queue pair or shared receive queue (`ibv_async_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsyncEvent {
-    /// The first valid request came before [`Engine::established`](super::Engine::established) was called: the peer
-    /// takes the connection for established, whatever became of its RTU.
+    /// The first valid request arrived before [`Engine::established`](super::Engine::established) was called: the peer
+    /// considers the connection established, even if its RTU was lost.
     CommunicationEstablished {
         /// Our queue pair.
         qpn: Qpn,
     },
-    /// The queue pair went to the error state, not by the consumer's wish.
+    /// The queue pair went to the error state, not at the consumer's request.
     QpError {
         /// Our queue pair.
         qpn: Qpn,
@@ -25,7 +25,7 @@ pub enum AsyncEvent {
         /// Our queue pair.
         qpn: Qpn,
     },
-    /// A shared receive queue holds fewer receives than its limit. The limit is off again.
+    /// A shared receive queue holds fewer receives than its limit. The limit is disarmed.
     SrqLimitReached {
         /// Which one.
         srq: SrqId,
@@ -53,7 +53,7 @@ macro_rules! causes {
                 match self { $(QpErrorCause::$variant => $name,)* }
             }
 
-            /// What it means, in a sentence.
+            /// Description, one sentence.
             pub const fn describe(self) -> &'static str {
                 match self { $(QpErrorCause::$variant => concat!($($doc),*).trim_ascii(),)* }
             }

@@ -1,4 +1,4 @@
-//! Where the peer of a queue pair is.
+//! The path between a queue pair and its peer.
 
 use crate::wire::{
     AckTemplate, AddressPair, BthFields, BthOpcode, DEFAULT_PKEY, HeaderTemplate, MacAddr, Opcode, PacketBuilder, Path,
@@ -8,12 +8,12 @@ use crate::wire::{
 use super::context::Emitter;
 use super::{QpType, Qpn};
 
-/// The peer and the way to it: known from RTR on.
+/// The peer and the path to it: known from RTR on.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) template: HeaderTemplate,
     pub(super) acks: AckTemplate,
-    /// The addresses of what the peer sends.
+    /// Source and destination address of the peer's packets.
     from_peer: AddressPair,
     pub(super) dest_qpn: Qpn,
     transport: Transport,
@@ -37,14 +37,14 @@ impl Link {
     }
 
     /// Whether a packet came along this path, in the other direction. MAC addresses and the UDP source port may differ:
-    /// routes change, and peers choose ports for their own reasons.
+    /// routes change, and peers are free to choose the port.
     #[inline]
     pub(super) fn leads_here(&self, port: PortId, packet: &RocePacket<'_>) -> bool {
         // [PKT-ADDRESS]
         packet.is_between(&self.from_peer) && port == self.template.port()
     }
 
-    /// The peer turned out to be of this type, with this path MTU.
+    /// Sets transport service and path MTU, as detected from the peer.
     pub(super) fn set_type_and_mtu(&mut self, qp_type: QpType, path_mtu: PathMtu) {
         self.transport = qp_type.transport();
         self.path_mtu = path_mtu;
@@ -58,7 +58,7 @@ impl Link {
     }
 
     /// Begins a packet to the peer; `None` when `tx` has no room.
-    // Most callers know the opcode, and with it most of the headers.
+    // Inlined: most callers pass a constant opcode, which makes most of the headers constant.
     #[inline(always)]
     pub(super) fn begin<'t>(
         &self,

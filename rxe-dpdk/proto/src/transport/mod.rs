@@ -1,8 +1,8 @@
-//! Queue pairs and what moves them.
+//! Queue pairs: transport of requests and responses.
 //!
 //! An [`Engine`] owns the queue pairs of one lcore. Each queue pair (`qp`) has a `responder`, which serves the peer's
-//! requests, and a `requester` with its `completer`, which carry out our own. They share nothing but the `link` to the
-//! peer; what all queue pairs of the engine share is in `context`.
+//! requests, and a `requester` with its `completer`, which execute our own. They share only the `link` to the peer. What all
+//! queue pairs of the engine share is in `context`.
 
 mod ah;
 mod attr;
@@ -18,7 +18,9 @@ mod link;
 mod multicast;
 mod numbers;
 mod qp;
+mod qp_type;
 mod recv_queue;
+mod refusal;
 mod requester;
 mod responder;
 mod seq;
@@ -33,13 +35,14 @@ mod wait;
 pub mod work;
 
 pub use ah::AhError;
-pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, SendProgress};
-pub use config::EngineConfig;
+pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, SendProgress};
+pub use config::{EngineConfig, KeepAlive};
 pub use cq::CqError;
-pub use engine::{Engine, RequestRefusal};
+pub use engine::Engine;
 pub use event::{AsyncEvent, QpErrorCause};
 pub use multicast::MulticastError;
-pub use requester::KeepAlive;
+pub use qp_type::QpType;
+pub use refusal::RequestRefusal;
 pub use srq::{SrqError, SrqInit};
 pub use state::{QpState, QpTransition, RtrAttr, RtsAttr};
 pub use stats::TransportStats;

@@ -39,7 +39,7 @@ pub(super) struct MulticastTable {
 }
 
 impl MulticastTable {
-    /// Adds `qpn` to a group; again is no change.
+    /// Adds `qpn` to a group; no change if it is in already.
     pub(super) fn attach(
         &mut self,
         port: PortId,
@@ -73,8 +73,8 @@ impl MulticastTable {
         Ok(())
     }
 
-    /// The queue pair is gone.
-    pub(super) fn forget(&mut self, qpn: Qpn) {
+    /// Removes a destroyed queue pair from all groups.
+    pub(super) fn remove(&mut self, qpn: Qpn) {
         self.groups.retain(|_, members| {
             members.retain(|&member| member != qpn);
             !members.is_empty()

@@ -6,20 +6,20 @@ use super::{PostError, RecvWr, Sge, sge};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecvWqe {
     pub(super) wr_id: u64,
-    /// What its buffers hold together.
+    /// Total length of its buffers, in bytes.
     pub(super) length: u32,
     num_sge: u32,
 }
 
-/// A ring of posted receives and their buffers. The oldest one stays in its place while a message is written to it and
-/// leaves when the message is complete.
+/// A ring of posted receives and their buffers. The oldest one stays in the ring while a message is written to it and is
+/// removed when the message is complete.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
     sges: Box<[Sge]>,
     max_sge: u32,
     max: u32,
-    /// Counts of receives taken out and put in; they wrap.
+    /// Receives removed and added so far, modulo 2^32.
     head: u32,
     tail: u32,
 }
@@ -64,8 +64,8 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the oldest receive of `other` in; false when that is empty. Call only when empty, with buffers for as many as
-    /// a receive of `other` can have.
+    /// Moves the oldest receive of `other` into this queue; false when `other` is empty. Call only when this queue is empty
+    /// and has room for all buffers of a receive of `other`.
     #[inline]
     pub(super) fn take_from(&mut self, other: &mut RecvQueue) -> bool {
         let Some((wqe, sges)) = other.front() else { return false };
@@ -91,7 +91,7 @@ impl RecvQueue {
         Some((wqe, self.sges.get(first..first + wqe.num_sge as usize)?))
     }
 
-    /// Takes out the oldest receive.
+    /// Removes the oldest receive.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<RecvWqe> {
         let wqe = *self.front()?.0;
@@ -104,8 +104,8 @@ impl RecvQueue {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// How many were taken out, modulo 2^32.
-    pub(super) fn taken(&self) -> u32 {
+    /// Receives removed so far, modulo 2^32.
+    pub(super) fn removed(&self) -> u32 {
         self.head
     }
 

@@ -1,18 +1,18 @@
-//! PSNs without the wrap.
+//! Unwrapped PSNs.
 
 use std::fmt;
 
 use crate::wire::Psn;
 
-/// A PSN that knows how often the 24 bits have wrapped.
+/// A PSN with a count of how often its 24 bits have wrapped.
 ///
-/// Inside the transport every PSN is unwrapped once, next to one we know, and from then on compares and subtracts like
-/// any number. That also keeps apart a PSN and its namesake one lap earlier, say of an old READ resource.
+/// The transport unwraps every PSN once, relative to a known one; from then on it compares and subtracts like any number.
+/// That also distinguishes a PSN from the same PSN one wrap earlier, for example of an old READ resource.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seq(u64);
 
 impl Seq {
-    /// The start of a connection. One lap in, so that packets from before the start have a number too.
+    /// The start of a connection. One wrap in, so that PSNs before the start have a number too.
     pub(crate) const fn start(psn: Psn) -> Seq {
         Seq(1 << 24 | psn.get() as u64)
     }
@@ -44,7 +44,7 @@ impl Seq {
         Seq(self.0 - 1)
     }
 
-    /// A count that goes up by one with each packet, from where its start happened to be.
+    /// A packet count from an arbitrary start.
     #[inline]
     pub(crate) const fn count(self) -> u64 {
         self.0
@@ -69,7 +69,7 @@ mod tests {
 
     // [PKT-PSN-ORDER]
     #[test]
-    fn unwraps_around_the_turn() {
+    fn nearest_unwraps_across_the_wrap() {
         let last = Seq::start(Psn::MAX);
         assert_eq!(last.nearest(Psn::new(0)), last.add(1));
         assert_eq!(last.add(1).nearest(Psn::MAX), last);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_very_first_psn_has_a_past() {
+    fn psns_before_the_start_can_be_unwrapped() {
         let first = Seq::start(Psn::new(0));
         assert_eq!(first.prev().psn(), Psn::MAX);
         assert!(first.nearest(Psn::new(0x80_0000)) < first);

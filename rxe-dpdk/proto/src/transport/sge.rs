@@ -1,11 +1,11 @@
-//! Gathering from and scattering to the buffers of a work request.
+//! Gather from and scatter to the buffers of a work request.
 
 use crate::mem::{Access, AccessError, KeyError, KeyTable, PdId, Span};
 use crate::wire::PacketBuilder;
 
 use super::Sge;
 
-/// The pieces that bytes `offset` to `offset + len` of the buffers, taken as one, are made of: address, length, key.
+/// The pieces that make up bytes `offset` to `offset + len` of the concatenated buffers: address, length, key.
 #[inline]
 fn pieces(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (u64, usize, u32)> + '_ {
     let (mut skip, mut left) = (offset, len);
@@ -23,7 +23,7 @@ fn pieces(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (u64,
     })
 }
 
-/// The only piece, where one buffer holds bytes `offset` to `offset + len`, as nearly always: address and key.
+/// The common case: a single buffer holds bytes `offset` to `offset + len`. Returns address and key.
 #[inline]
 fn only_piece(sges: &[Sge], offset: usize, len: usize) -> Option<(u64, u32)> {
     match sges {
@@ -78,14 +78,14 @@ pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst
     Ok(())
 }
 
-/// Where the bytes of one packet come from: found and checked before room for the packet is asked for, as a frame once
-/// begun is sent.
+/// Where the payload of one packet comes from. Looked up and checked before room for the packet is reserved, because a frame
+/// that was begun is sent.
 pub(super) enum Source<'a> {
-    /// The work request brought them along.
+    /// Inline data of the work request.
     Inline(&'a [u8]),
-    /// A piece of one buffer, as nearly always.
+    /// A piece of one buffer: the common case.
     Piece(Span<'a>),
-    /// From this byte on of several buffers.
+    /// Several buffers, from this offset on.
     Pieces(&'a [Sge], usize),
 }
 
@@ -93,7 +93,7 @@ impl<'a> Source<'a> {
     /// Bytes `offset` to `offset + len` of the buffers. Empty buffers need no key.
     ///
     /// # Errors
-    /// What is wrong with a key, its rights or bounds.
+    /// A key is unknown, or its rights or bounds do not allow the access.
     #[inline(always)]
     pub(super) fn find(
         keys: &'a KeyTable,
@@ -108,8 +108,8 @@ impl<'a> Source<'a> {
         check_pieces(keys, pd, sges, offset, len, Access::empty()).map(|()| Source::Pieces(sges, offset))
     }
 
-    /// Fills the payload of `packet`, which is as long as was asked for. False when the bytes have gone since they were
-    /// found: then the packet is void.
+    /// Fills the payload of `packet`, which has the length that was looked up. False when the memory was lost meanwhile: then
+    /// the packet is made void.
     #[inline(always)]
     #[must_use]
     pub(super) fn fill(&self, keys: &KeyTable, pd: PdId, packet: &mut PacketBuilder<'_>) -> bool {
@@ -160,7 +160,7 @@ fn copy_error(error: AccessError) -> KeyError {
     }
 }
 
-/// The bytes that the buffers hold together, or `None` beyond what a message can be (2^31).
+/// Total length of the buffers in bytes, or `None` beyond the longest message (2^31).
 #[inline]
 pub(super) fn total_len(sges: &[Sge]) -> Option<u32> {
     let total: u64 = match sges {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_scattered_can_be_gathered() {
+    fn gather_returns_what_scatter_wrote() {
         let mut keys = KeyTable::new([1; 32], KeyDomain::Local);
         let pd = keys.alloc_pd();
         let region = keys.register(pd, Memory::heap(4096), 0x1000, Access::LOCAL_WRITE).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_have_a_limit() {
+    fn total_length_is_limited_to_2_to_the_31() {
         let sge = |length| Sge { addr: 0, length, lkey: 0 };
         assert_eq!(total_len(&[]), Some(0));
         assert_eq!(total_len(&[sge(1 << 30), sge(1 << 30)]), Some(1 << 31));

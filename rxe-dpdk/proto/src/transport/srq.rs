@@ -5,7 +5,7 @@ use crate::mem::PdId;
 use super::recv_queue::RecvQueue;
 use super::{PostError, RecvWr, SrqId};
 
-/// What a shared receive queue is made of.
+/// Attributes for creating a shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct SrqInit {
     /// Protection domain of the buffers.
@@ -57,7 +57,7 @@ struct Srq {
     users: u32,
 }
 
-/// What was found when a receive was wanted.
+/// Outcome of taking a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Taken {
     /// The queue is empty.
@@ -68,8 +68,8 @@ pub(super) enum Taken {
     OneBelowLimit,
 }
 
-/// The shared receive queues of one engine. The low 16 bits of a [`SrqId`] are an index, the rest tells apart
-/// successive users of it.
+/// The shared receive queues of one engine. The low 16 bits of a [`SrqId`] are an index, the rest
+/// distinguishes successive queues with that index.
 #[derive(Debug)]
 pub(super) struct SrqTable {
     slots: Vec<Option<Srq>>,
@@ -99,12 +99,12 @@ impl SrqTable {
         Ok(id)
     }
 
-    /// How many there are.
+    /// Shared receive queues in use.
     pub(super) fn count(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// Returns the protection domain that it was in.
+    /// Returns the protection domain of the removed queue.
     pub(super) fn destroy(&mut self, id: SrqId) -> Result<PdId, SrqError> {
         let srq = self.get_mut(id).ok_or(SrqError::Unknown)?;
         if srq.users != 0 {
@@ -115,7 +115,7 @@ impl SrqTable {
         Ok(pd)
     }
 
-    /// Arms the limit event. Whether it is due at once.
+    /// Arms the limit event. Returns whether it is due at once.
     pub(super) fn set_limit(&mut self, id: SrqId, limit: u32) -> Result<bool, SrqError> {
         let srq = self.get_mut(id).ok_or(SrqError::Unknown)?;
         if limit > srq.max_wr {
@@ -142,7 +142,7 @@ impl SrqTable {
         self.get_mut(id).ok_or(PostError::UnknownSrq)?.queue.push(wr)
     }
 
-    /// Receives posted and not taken.
+    /// Receives posted and not taken yet.
     pub(super) fn len(&self, id: SrqId) -> Option<u32> {
         let srq = self.slots.get(usize::from(id.0 as u16))?.as_ref().filter(|srq| srq.id == id)?;
         Some(srq.queue.len())
@@ -167,7 +167,7 @@ impl SrqTable {
 }
 
 impl Srq {
-    /// Whether the limit event is due. It is off then: it comes once for each time that it is armed.
+    /// Whether the limit event is due. If so, it is disarmed: one event each time it is armed.
     #[inline]
     fn is_below_limit(&mut self) -> bool {
         // [SRQ-LIMIT]

@@ -1,4 +1,4 @@
-//! Queue pair states and the one table of the ways between them.
+//! Queue pair states and the table of transitions between them.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{QpType, Qpn};
 /// The state of a queue pair, as in the standard and in verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpState {
-    /// Just made: nothing may be posted.
+    /// Just created: nothing may be posted.
     Reset,
     /// Receives may be posted; packets are dropped.
     Init,
@@ -33,7 +33,7 @@ impl QpState {
 
     /// Whether a consumer may move a queue pair from this state to `to`.
     ///
-    /// IBTA: the ways of the QP state diagram that Modify Queue Pair may take.
+    /// IBTA: the transitions of the QP state diagram that Modify Queue Pair may perform.
     pub const fn may_become(self, to: QpState) -> bool {
         // [QP-STATE-WAYS]
         use QpState::*;
@@ -167,7 +167,7 @@ pub enum QpTransition {
 }
 
 impl QpTransition {
-    /// Whether it is one of a queue pair of type `qp_type`.
+    /// Whether queue pairs of type `qp_type` have this transition.
     pub const fn is_of(&self, qp_type: QpType) -> bool {
         match self {
             QpTransition::ToInit { .. } | QpTransition::ToRtr(_) | QpTransition::ToRts(_) => {
@@ -198,7 +198,7 @@ mod tests {
     use super::QpState;
 
     #[test]
-    fn every_way_between_states() {
+    fn allowed_transitions_between_all_states() {
         let mut matrix = String::from("from/to  RESET INIT  RTR   RTS   SQD   SQE   ERROR\n");
         for from in QpState::ALL {
             matrix += &format!("{:<9}", from.to_string());

@@ -1,8 +1,8 @@
-//! What an engine counts.
+//! Counters of an engine.
 
 crate::counters! {
-    /// Counters of one engine. The first block has the names of rxe's hw_counters, so that the tools people know can be
-    /// pointed at us; what is dropped is counted by reason in [`DropCounters`](crate::wire::DropCounters).
+    /// Counters of one engine. The first block has the names of rxe's hw_counters, so that existing tools can
+    /// read them. Dropped packets are counted by reason in [`DropCounters`](crate::wire::DropCounters).
     pub struct TransportStats {
         /// Packets written.
         sent_pkts,

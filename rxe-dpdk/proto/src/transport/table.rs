@@ -1,4 +1,4 @@
-//! From queue pair number to queue pair.
+//! The queue pairs of an engine, by number.
 
 use std::ops::Range;
 
@@ -12,23 +12,23 @@ use super::qp::Qp;
 const SLOTS: usize = 1 << 16;
 
 /// The queue pairs by number. The low 16 bits of a number are the slot, so a look-up is one load and a comparison of the
-/// whole number, which also refuses numbers of former users of the slot. Slots are taken at random.
+/// whole number, which also rejects numbers of former queue pairs in the slot. Slots are chosen at random.
 #[derive(Debug)]
 pub(super) struct QpTable {
     slots: Vec<Option<Box<Qp>>>,
     numbers: Numbers,
-    /// The slots in use, for who goes through them all, a part at a time: each keeps its place in here.
+    /// The slots in use, for iterating over all of them in parts: each keeps its index in this list.
     list: Vec<Option<u16>>,
-    /// By slot: its place in the list.
+    /// By slot: its index in `list`.
     places: Vec<u16>,
-    /// Places in the list to use again.
+    /// Free indices of `list`.
     vacant: Vec<u16>,
     live: u32,
     max: u32,
 }
 
 impl QpTable {
-    /// A table for up to `max` queue pairs, which is less than [`SLOTS`]. `seed` is what their numbers come from.
+    /// A table for up to `max` queue pairs, which is less than [`SLOTS`]. `seed` seeds their numbers.
     pub(super) fn new(worker: u8, max: u32, seed: [u8; 32]) -> QpTable {
         QpTable {
             slots: std::iter::repeat_with(|| None).take(SLOTS).collect(),
@@ -41,8 +41,8 @@ impl QpTable {
         }
     }
 
-    /// A number for the next queue pair; `None` when the table is full.
-    pub(super) fn vacancy(&mut self, now: Instant) -> Option<Qpn> {
+    /// Allocates a number for the next queue pair; `None` when the table is full.
+    pub(super) fn allocate(&mut self, now: Instant) -> Option<Qpn> {
         if self.live >= self.max {
             return None;
         }
@@ -50,12 +50,12 @@ impl QpTable {
         self.numbers.draw(now, |slot| slots.get(usize::from(slot)).is_some_and(Option::is_none))
     }
 
-    /// Puts a queue pair where [`vacancy`](Self::vacancy) said.
+    /// Inserts a queue pair with a number from [`allocate`](Self::allocate).
     pub(super) fn insert(&mut self, qp: Box<Qp>) {
         let slot = qp.common.qpn.slot();
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.list.push(None);
-            // There are fewer than slots.
+            // Fits: there are fewer list entries than slots.
             (self.list.len() - 1) as u16
         });
         self.slots[usize::from(slot)] = Some(qp);
@@ -64,7 +64,7 @@ impl QpTable {
         self.live += 1;
     }
 
-    /// Takes a queue pair out. Its number rests.
+    /// Removes a queue pair. Its number goes into quarantine.
     pub(super) fn remove(&mut self, now: Instant, qpn: Qpn) -> Option<Box<Qp>> {
         self.get_mut(qpn)?;
         let qp = self.slots.get_mut(usize::from(qpn.slot()))?.take();
@@ -72,7 +72,7 @@ impl QpTable {
         self.list[usize::from(place)] = None;
         self.vacant.push(place);
         // [QP-NUMBER-REUSE]
-        self.numbers.rest(now, qpn);
+        self.numbers.release(now, qpn);
         self.live -= 1;
         qp
     }
@@ -89,13 +89,13 @@ impl QpTable {
         (qp.common.qpn == qpn).then_some(qp)
     }
 
-    /// Whoever has the slot of a number, which may be another one. Nothing of it is read.
+    /// The queue pair in the slot of a number, which may be one with another number: nothing of it is read (for prefetching).
     #[inline]
     pub(super) fn get_slot(&self, qpn: Qpn) -> Option<&Qp> {
         self.slots.get(usize::from(qpn.slot()))?.as_deref()
     }
 
-    /// Whoever is in the slot now.
+    /// The queue pair in a slot.
     #[inline]
     pub(super) fn in_slot(&mut self, slot: u16) -> Option<&mut Qp> {
         self.slots.get_mut(usize::from(slot))?.as_deref_mut()
@@ -105,7 +105,7 @@ impl QpTable {
         self.iter_places(0..usize::MAX)
     }
 
-    /// Those at these places of the list.
+    /// The queue pairs at these indices of the list.
     pub(super) fn iter_places(&self, places: Range<usize>) -> impl Iterator<Item = &Qp> {
         let places = places.start.min(self.list.len())..places.end.min(self.list.len());
         let listed = self.list.get(places).unwrap_or_default().iter().flatten();
@@ -117,7 +117,7 @@ impl QpTable {
         self.live as usize
     }
 
-    /// How many places the list has.
+    /// Length of the list, unused entries included.
     pub(super) fn places(&self) -> usize {
         self.list.len()
     }
@@ -127,8 +127,8 @@ impl QpTable {
         self.slots.len()
     }
 
-    /// How many numbers came back since the last call before they had rested as long as they should.
-    pub(super) fn take_rests_cut(&mut self) -> u64 {
+    /// Numbers whose quarantine was cut short since the last call.
+    pub(super) fn take_quarantines_cut(&mut self) -> u64 {
         std::mem::take(&mut self.numbers.cut_short)
     }
 }

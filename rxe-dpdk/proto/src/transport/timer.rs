@@ -1,15 +1,15 @@
-//! When to wake which queue pair: a heap with at most one entry per slot.
+//! Timers of queue pairs: a heap with at most one entry per slot.
 
 use crate::time::Instant;
 
 /// A slot without an entry.
 const ABSENT: u32 = u32::MAX;
 
-/// A binary heap of deadlines, ordered by time, with the place of every slot's entry on record so that an entry can be
-/// brought forward instead of doubled.
+/// A binary heap of deadlines, ordered by time. It records the position of every slot's entry, so that an entry can be moved
+/// instead of duplicated.
 ///
-/// A queue pair pushes its deadline back with every ACK. It does not touch the heap for that: its entry stays at the
-/// earlier time, and whoever finds it due looks at the real deadline and moves it.
+/// A queue pair pushes its deadline back with every ACK. That does not touch the heap: the entry stays at the
+/// earlier time, and when it is due, the caller compares it with the real deadline and moves it.
 #[derive(Debug, Default)]
 pub(super) struct TimerHeap {
     heap: Vec<(Instant, u32)>,
@@ -31,7 +31,7 @@ impl TimerHeap {
         self.heap.first().copied()
     }
 
-    /// Makes sure that `slot` is looked at no later than `at`: an entry due earlier is left as it is.
+    /// Arms the timer of `slot` for `at`, unless its entry is due earlier.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32, at: Instant) {
         let Some(&place) = self.place.get(slot as usize) else { return };

@@ -1,15 +1,15 @@
-//! What a queue pair waits for, in words.
+//! What a queue pair waits for, as text.
 
 use std::fmt;
 
 macro_rules! waits {
     ($($(#[doc = $doc:literal])* $variant:ident => $name:literal,)*) => {
-        /// What a queue pair waits for at this moment. Of several things the one that comes first.
+        /// What a queue pair waits for now. If there are several reasons, the first of them in the order of the checks.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Wait { $($(#[doc = $doc])* $variant,)* }
 
         impl Wait {
-            /// Everything there is to wait for.
+            /// Every reason to wait.
             pub const ALL: &'static [Wait] = &[$(Wait::$variant,)*];
 
             /// The name users see.
@@ -17,7 +17,7 @@ macro_rules! waits {
                 match self { $(Wait::$variant => $name,)* }
             }
 
-            /// What it means, in a sentence.
+            /// Description, one sentence.
             pub const fn describe(self) -> &'static str {
                 match self { $(Wait::$variant => concat!($($doc),*).trim_ascii(),)* }
             }

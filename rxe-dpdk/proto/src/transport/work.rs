@@ -35,7 +35,7 @@ impl Qpn {
         Qpn((worker as u32 & 0xF) << 20 | (generation as u32 & 0xF) << 16 | slot as u32)
     }
 
-    /// Which worker's engine owns this queue pair, when it is one of ours.
+    /// The worker whose engine owns this queue pair, if it is a local one.
     #[inline]
     pub const fn worker(self) -> u8 {
         (self.0 >> 20) as u8
@@ -185,7 +185,7 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// What a completion of this operation calls itself.
+    /// The opcode in completions of this operation.
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
             SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. } => WcOpcode::Send,
@@ -217,7 +217,7 @@ impl SendOp {
         types & bit(qp_type) != 0
     }
 
-    /// What all the operations of this kind have in common.
+    /// Properties of the operation.
     #[inline]
     pub(crate) const fn traits(self) -> OpTraits {
         const SEND: OpTraits = OpTraits::SEND.union(OpTraits::SENDS_DATA).union(OpTraits::NEEDS_RECEIVE);
@@ -238,10 +238,10 @@ impl SendOp {
 }
 
 bitflags::bitflags! {
-    /// What becomes of an operation: looked up once, when it is posted.
+    /// Properties of an operation: looked up once, when it is posted.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct OpTraits: u8 {
-        /// Carried out on our side alone: no packets, no PSN.
+        /// Executed locally: no packets, no PSN.
         const LOCAL = 1;
         /// Carries bytes of ours to the peer, so that they may be inline.
         const SENDS_DATA = 2;
@@ -330,7 +330,7 @@ pub enum WcStatus {
     GeneralErr = 21,
 }
 
-/// What completed; numbers as in libibverbs' `ibv_wc_opcode`.
+/// The completed operation; numbers as in libibverbs' `ibv_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WcOpcode {

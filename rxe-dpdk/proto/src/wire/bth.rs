@@ -5,9 +5,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{BthOpcode, Psn};
 
-/// Length of the BTH in bytes.
-pub const BTH_LEN: usize = 12;
-
 /// The P_Key of the default partition with full membership; the only one used on RoCE.
 pub const DEFAULT_PKEY: u16 = 0xFFFF;
 

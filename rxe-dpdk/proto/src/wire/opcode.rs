@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::{aeth, atomic, bth, deth, feth, imm, reth};
+use super::{aeth, atomic, deth, feth, imm, reth};
+
+/// Length of the BTH in bytes.
+pub const BTH_LEN: usize = 12;
 
 /// The transport service, the top three bits of the opcode byte. RD and XRC are not spoken here: their opcodes are
 /// unknown.
@@ -251,7 +254,7 @@ impl BthOpcode {
     /// Bytes from the start of the BTH to the payload.
     #[inline]
     pub const fn header_len(self) -> usize {
-        bth::BTH_LEN + self.headers().byte_len()
+        BTH_LEN + self.headers().byte_len()
     }
 }
 

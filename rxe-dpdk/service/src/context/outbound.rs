@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Context;
-use crate::messages::{Asker, Connect, ToControl};
+use crate::messages::{Connect, ReplyTo, ToControl};
 
 impl Context<'_> {
     /// Asks a peer for a connection. The port and the address of ours to connect from are those of the route to the
@@ -14,30 +14,30 @@ impl Context<'_> {
     /// pair is the runtime's: it cannot be destroyed.
     pub fn connect(&mut self, connect: Connect) {
         let rq_psn = self.psns.psn();
-        self.tell(ToControl::Connect { asker: self.asker(0), connect: Box::new(connect), rq_psn });
+        self.tell(ToControl::Connect { reply_to: self.reply_to(0), connect: Box::new(connect), rq_psn });
     }
 
     /// Asks a peer which of its datagram queue pairs serves `remote`'s port in the UDP port space, with at most 180
     /// bytes of private data. [`Service::datagram_resolved`](crate::service::Service::datagram_resolved) brings the
     /// answer under `token`.
     pub fn resolve_datagram(&mut self, remote: SocketAddr, token: u64, private_data: Vec<u8>) {
-        self.tell(ToControl::ResolveDatagram { asker: self.asker(token), remote, private_data });
+        self.tell(ToControl::ResolveDatagram { reply_to: self.reply_to(token), remote, private_data });
     }
 
     /// Finds the way to a peer: port, MAC, our address. [`Service::path_resolved`](crate::service::Service::path_resolved)
     /// brings the answer under `token`, after some seconds if nobody has the address.
     pub fn resolve_path(&mut self, remote: IpAddr, token: u64) {
-        self.tell(ToControl::ResolvePath { asker: self.asker(token), remote, client: None });
+        self.tell(ToControl::ResolvePath { reply_to: self.reply_to(token), remote, client: None });
     }
 
     /// As [`resolve_path`](Context::resolve_path), for a client that has connected from `client` and names `remote` as its
     /// own address: there is no path unless both are the same, or neighbours of ours with one MAC. So nobody can have
     /// packets sent to others.
     pub fn resolve_path_of(&mut self, client: IpAddr, remote: IpAddr, token: u64) {
-        self.tell(ToControl::ResolvePath { asker: self.asker(token), remote, client: Some(client) });
+        self.tell(ToControl::ResolvePath { reply_to: self.reply_to(token), remote, client: Some(client) });
     }
 
-    fn asker(&self, token: u64) -> Asker {
-        Asker { worker: self.worker, service: self.service, token }
+    fn reply_to(&self, token: u64) -> ReplyTo {
+        ReplyTo { worker: self.worker, service: self.service, token }
     }
 }

@@ -1,7 +1,7 @@
-//! MADs on their way to the connection manager: which are taken in, and how many per turn.
+//! Packets to queue pair 1: which are processed, and how many per turn.
 //!
-//! A MAD costs much more than a packet of data, so only some are dealt with per turn of the lcore. The others wait, within
-//! bounds and in order; each address has a share of the places, and some places are kept for messages that are no requests.
+//! A MAD costs much more than a data packet, so at most [`BUDGET`] are processed per turn. The others wait in order, within bounds:
+//! each address has a share of the places, and some places are reserved for messages other than requests.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,17 +13,17 @@ use rxe_proto::wire::{DropReason, Gid, PortId, RocePacket};
 use super::ip_host::IpHost;
 use super::{Control, Locals};
 
-/// MADs per turn.
+/// Most MADs per turn.
 const BUDGET: u32 = 16;
 
-/// MADs that wait.
+/// Most waiting MADs.
 const MAX_WAITING: usize = 1024;
 
-/// Places for requests among them.
+/// Most waiting requests.
 const MAX_REQUESTS: usize = MAX_WAITING * 3 / 4;
 
-/// Places for one address.
-const MAX_OF_PEER: usize = MAX_WAITING / 4;
+/// Most waiting MADs of one address.
+const MAX_PER_PEER: usize = MAX_WAITING / 4;
 
 struct Waiting {
     path: MadPath,
@@ -31,20 +31,21 @@ struct Waiting {
 }
 
 pub(super) struct GsiQueue {
-    /// MADs that this turn may still take in.
+    /// MADs that this turn may still process.
     budget: u32,
     waiting: VecDeque<Waiting>,
-    of: HashMap<Gid, usize>,
+    /// Waiting MADs by address.
+    per_peer: HashMap<Gid, usize>,
 }
 
 impl Default for GsiQueue {
     fn default() -> GsiQueue {
-        GsiQueue { budget: BUDGET, waiting: VecDeque::new(), of: HashMap::new() }
+        GsiQueue { budget: BUDGET, waiting: VecDeque::new(), per_peer: HashMap::new() }
     }
 }
 
 impl GsiQueue {
-    /// Whether a MAD may be dealt with at once.
+    /// Whether a MAD may be processed at once.
     fn admits(&mut self) -> bool {
         let admitted = self.budget > 0 && self.waiting.is_empty();
         self.budget -= u32::from(admitted);
@@ -54,14 +55,14 @@ impl GsiQueue {
     fn enqueue(&mut self, path: MadPath, mad: &[u8]) -> Result<(), DropReason> {
         let mad: Box<[u8; MAD_LEN]> = mad.to_vec().try_into().map_err(|_| DropReason::MadMalformed)?;
         let places = if is_request(&mad) { MAX_REQUESTS } else { MAX_WAITING };
-        let of_peer = self.of.entry(path.peer).or_default();
-        if self.waiting.len() >= places || *of_peer >= MAX_OF_PEER {
-            if *of_peer == 0 {
-                self.of.remove(&path.peer);
+        let from_peer = self.per_peer.entry(path.peer).or_default();
+        if self.waiting.len() >= places || *from_peer >= MAX_PER_PEER {
+            if *from_peer == 0 {
+                self.per_peer.remove(&path.peer);
             }
             return Err(DropReason::GsiBudget);
         }
-        *of_peer += 1;
+        *from_peer += 1;
         self.waiting.push_back(Waiting { path, mad });
         Ok(())
     }
@@ -72,10 +73,10 @@ impl GsiQueue {
         }
         let waiting = self.waiting.pop_front()?;
         self.budget -= 1;
-        if let Some(of_peer) = self.of.get_mut(&waiting.path.peer) {
-            *of_peer -= 1;
-            if *of_peer == 0 {
-                self.of.remove(&waiting.path.peer);
+        if let Some(from_peer) = self.per_peer.get_mut(&waiting.path.peer) {
+            *from_peer -= 1;
+            if *from_peer == 0 {
+                self.per_peer.remove(&waiting.path.peer);
             }
         }
         Some(waiting)
@@ -87,7 +88,7 @@ fn is_request(mad: &[u8; MAD_LEN]) -> bool {
 }
 
 impl<H: IpHost> Control<H> {
-    /// A packet for queue pair 1.
+    /// Handles a packet to queue pair 1.
     pub fn handle_gsi(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) {
         if let Err(reason) = self.gsi(now, port, packet) {
             self.drop_mad(now, packet.src_gid(), reason);
@@ -113,7 +114,7 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Deals with MADs that wait, as far as this turn's budget goes, and begins the next turn's.
+    /// Processes waiting MADs, as far as this turn's budget goes, and starts the next turn's.
     pub(super) fn poll_gsi(&mut self, now: Instant) {
         while let Some(Waiting { path, mad }) = self.gsi.dequeue() {
             if let Err(reason) = self.cm.handle_mad(now, &path, &*mad, &Locals(&self.ports)) {
@@ -130,7 +131,7 @@ impl<H: IpHost> Control<H> {
 
     fn drop_mad(&mut self, now: Instant, peer: Gid, reason: DropReason) {
         self.drops.count(reason);
-        // What a forger or a flood does is for the operator to see; the others come from lossy links and late peers.
+        // Forged messages and floods concern the operator; the other reasons are usual on lossy links.
         let hostile = matches!(reason, DropReason::GsiBudget | DropReason::GsiSource | DropReason::CmForeign);
         if hostile && self.events.admits(now) {
             tracing::warn!(%peer, reason = reason.name(), "a message to queue pair 1 was dropped: {}", reason.describe());
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_takes_its_budget_and_the_rest_waits_in_order() {
+    fn mads_beyond_the_budget_of_a_turn_wait_in_order() {
         let mut queue = GsiQueue::default();
         assert_eq!((0..BUDGET + 5).filter(|_| queue.admits()).count(), BUDGET as usize);
         for peer in 0..BUDGET + 5 {
@@ -173,22 +174,22 @@ mod tests {
         }
         assert!(queue.dequeue().is_none());
         queue.budget = BUDGET;
-        assert!(!queue.admits(), "those that wait come first");
+        assert!(!queue.admits(), "waiting MADs come first");
         let first: Vec<Gid> = std::iter::from_fn(|| queue.dequeue()).map(|waiting| waiting.path.peer).collect();
         assert_eq!(first, (0..BUDGET).map(|peer| path(peer).peer).collect::<Vec<_>>());
         queue.budget = BUDGET;
         while queue.dequeue().is_some() {}
-        assert!(queue.of.is_empty() && queue.waiting.is_empty());
+        assert!(queue.per_peer.is_empty() && queue.waiting.is_empty());
     }
 
     #[test]
-    fn one_address_has_a_share_and_requests_leave_room_for_other_messages() {
+    fn waiting_places_are_limited_per_address_and_for_requests() {
         let mut queue = GsiQueue { budget: 0, ..GsiQueue::default() };
         let taken = |queue: &mut GsiQueue, peer, attribute| queue.enqueue(path(peer), &mad(attribute)).is_ok();
-        assert_eq!((0..MAX_WAITING).filter(|_| taken(&mut queue, 1, attribute::REQ)).count(), MAX_OF_PEER);
+        assert_eq!((0..MAX_WAITING).filter(|_| taken(&mut queue, 1, attribute::REQ)).count(), MAX_PER_PEER);
         let others = 2..2 + MAX_WAITING as u32;
         let requests = others.clone().filter(|&peer| taken(&mut queue, peer, attribute::REQ)).count();
-        assert_eq!(requests, MAX_REQUESTS - MAX_OF_PEER);
+        assert_eq!(requests, MAX_REQUESTS - MAX_PER_PEER);
         let others = others.filter(|&peer| taken(&mut queue, peer, attribute::RTU)).count();
         assert_eq!(others, MAX_WAITING - MAX_REQUESTS);
         assert_eq!(queue.enqueue(path(7), &mad(attribute::RTU)), Err(DropReason::GsiBudget));

@@ -1,68 +1,123 @@
-//! Requests of peers on their way to a service.
+//! The passive side: requests of peers on their way to a service.
 //!
-//! No service hears of a request, and no queue pair is made for it, before the source has proved to exist: its MAC, or
-//! that of the router to it, must be known or be found. A request that names numbers of an established connection waits
-//! until that connection's worker has looked whether its peer still uses it.
+//! No service sees a request, and no queue pair is created for it, before its source has proved to exist: the source's MAC,
+//! or that of the router to it, must be known or be found. A request that names numbers of an established connection waits
+//! until that connection's worker has checked whether its peer still uses it.
+//!
+//! ```text
+//! REQ ─> offer ─> resolve MAC ─> check older connections ─> ToWorker::ConnectRequest
+//! ```
 
 use std::collections::{HashMap, VecDeque};
 
-use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::wire::cm::RejReason;
-use rxe_proto::wire::{Path, udp_source_port};
+use rxe_proto::cm::{ConnId, ConnectRequest, SidrReply, SidrRequest};
+use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
+use rxe_proto::wire::{MacAddr, Path, udp_source_port};
 use rxe_proto::{Duration, Instant};
 
 use super::ip_host::{IpHost, Resolution};
 use super::{Control, Placement};
 use crate::messages::ToWorker;
+use crate::service::Listen;
 
-/// How often requests that wait for a MAC are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Interval between attempts to resolve the MACs of waiting requests.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Requests that wait for a MAC, at most. A host that wants to connect has most likely asked for our MAC before, and then
-/// its own is known.
+/// Most requests that wait for a MAC. A host that wants to connect has usually asked for our MAC before, so that its own is
+/// known.
 const MAX_WAITING: usize = 256;
 
-/// Requests that wait until it is known whether the connection that they would replace is in use, at most.
+/// Most requests that wait for the check of an older connection.
 const MAX_CHECKS: usize = 64;
 
 /// A request and the service that claims it.
-pub(super) struct Arrival {
-    pub(super) service: usize,
-    pub(super) request: Box<ConnectRequest>,
+struct Arrival {
+    service: usize,
+    request: Box<ConnectRequest>,
 }
 
-/// A request for which workers look after connections.
+/// A request that waits for workers to check connections that it would replace.
 struct Check {
     arrival: Arrival,
     path: Path,
     /// Answers that are missing.
-    asked: usize,
+    pending: usize,
 }
 
-/// Requests that no service has heard of yet.
+/// Requests that no service has seen yet.
 #[derive(Default)]
 pub(super) struct Inbound {
     waiting: VecDeque<Arrival>,
-    next_look: Option<Instant>,
+    next_retry: Option<Instant>,
     checks: HashMap<ConnId, Check>,
 }
 
 impl<H: IpHost> Control<H> {
-    /// A new request, or one that has waited.
-    pub(super) fn arrive(&mut self, now: Instant, arrival: Arrival) {
+    /// Finds the service that claims a new request.
+    pub(super) fn offer(&mut self, now: Instant, request: Box<ConnectRequest>) {
+        let conn = request.conn;
+        let service = self.listens.iter().find_map(|(service, listen)| match listen {
+            Listen::Cm { space, port, claims }
+                if request.service_id.port_space() == Some(*space)
+                    && request.service_id.port() == *port
+                    && claims(&request) =>
+            {
+                Some(*service)
+            }
+            _ => None,
+        });
+        let Some(service) = service.filter(|_| self.stopping.is_none()) else {
+            self.stats.connect_unclaimed.inc();
+            if self.events.admits(now) {
+                tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            }
+            self.reject(conn, RejReason::InvalidServiceId, &[]);
+            return;
+        };
+        self.arrive(now, Arrival { service, request });
+    }
+
+    /// Hands a SIDR request to the service that listens on its port.
+    pub(super) fn offer_datagram(&mut self, now: Instant, request: Box<SidrRequest>) {
+        let service = self.listens.iter().find_map(|(service, listen)| match listen {
+            Listen::Cm { space: PortSpace::Udp, port, .. } if request.service_id.port() == *port => Some(*service),
+            _ => None,
+        });
+        let Some(service) = service.filter(|_| self.stopping.is_none()) else {
+            self.stats.connect_unclaimed.inc();
+            if self.events.admits(now) {
+                tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
+            }
+            // A request that timed out meanwhile needs no answer.
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
+            return;
+        };
+        // The service may resolve the path to the peer. Without a route, only this packet has the peer's MAC.
+        if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0))
+            && !port.host.has_route(request.path.peer.ip())
+        {
+            port.host.learn(now, request.path.peer.ip(), request.path.peer_mac);
+        }
+        let worker = self.next_worker();
+        self.stats.datagram_offered.inc();
+        self.send(worker, ToWorker::SidrRequest { service, request });
+    }
+
+    /// Resolves the source of a request that is new or has waited.
+    fn arrive(&mut self, now: Instant, arrival: Arrival) {
         let conn = arrival.request.conn;
         match self.resolve_source(now, &arrival.request) {
             Resolution::Ready { mac, .. } => {
                 let Some(path) = self.path_to(&arrival.request, mac) else { return };
-                // It was there a moment ago.
+                // The connection manager has just reported the request, so it knows the connection.
                 let _ = self.cm.set_peer_mac(conn, mac);
                 self.check_replaced(now, arrival, path);
             }
             Resolution::Pending if self.inbound.waiting.len() < MAX_WAITING => {
                 self.inbound.waiting.push_back(arrival);
-                self.inbound.next_look.get_or_insert(now + LOOK_EVERY);
+                self.inbound.next_retry.get_or_insert(now + RETRY_INTERVAL);
             }
-            // The peer sends its REQ again.
+            // The peer retransmits its REQ.
             Resolution::Pending => {
                 self.stats.connect_waiting_full.inc();
                 self.discard(now, &arrival, "too many others wait for their MAC address to be found");
@@ -74,13 +129,13 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Looks after requests that wait for a MAC.
+    /// Retries requests that wait for a MAC.
     pub(super) fn poll_inbound(&mut self, now: Instant) {
-        if self.inbound.next_look.is_none_or(|at| at > now) {
+        if self.inbound.next_retry.is_none_or(|at| at > now) {
             return;
         }
-        self.inbound.next_look = None;
-        // Each once: those that go on waiting come to the back.
+        self.inbound.next_retry = None;
+        // Each once: a request that goes on waiting is appended again.
         for _ in 0..self.inbound.waiting.len() {
             if let Some(arrival) = self.inbound.waiting.pop_front()
                 && self.cm.connection(arrival.request.conn).is_some()
@@ -90,7 +145,7 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Forgets all requests that no service has heard of, since we stop.
+    /// Discards all requests that no service has seen.
     pub(super) fn stop_inbound(&mut self) {
         let checks = self.inbound.checks.drain().map(|(_, check)| check.arrival);
         for arrival in self.inbound.waiting.drain(..).chain(checks) {
@@ -99,11 +154,11 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Whether a connection is in use that the request `request` would replace.
-    pub(super) fn checked(&mut self, now: Instant, request: ConnId, in_use: bool) {
+    /// A worker has checked a connection that `request` would replace.
+    pub(super) fn in_use_checked(&mut self, now: Instant, request: ConnId, in_use: bool) {
         let Some(check) = self.inbound.checks.get_mut(&request) else { return };
-        check.asked -= 1;
-        if !in_use && check.asked > 0 {
+        check.pending -= 1;
+        if !in_use && check.pending > 0 {
             return;
         }
         let Some(Check { arrival, path, .. }) = self.inbound.checks.remove(&request) else { return };
@@ -119,29 +174,29 @@ impl<H: IpHost> Control<H> {
         self.reject(request, RejReason::StaleConnection, &[]);
     }
 
-    /// A request ended before a service has heard of it.
+    /// A request ended before a service has seen it.
     pub(super) fn forget_check(&mut self, conn: ConnId) {
         self.inbound.checks.remove(&conn);
     }
 
-    /// Asks the workers of connections that the request would replace whether they are in use.
+    /// Has workers check the connections that the request would replace.
     fn check_replaced(&mut self, now: Instant, arrival: Arrival, path: Path) {
         let request = arrival.request.conn;
         let replaced = self.cm.replaced_by(request);
-        let watched: Vec<_> =
+        let replaced: Vec<_> =
             replaced.into_iter().filter_map(|old| Some((old, self.connections.get(&old)?.worker))).collect();
-        if watched.is_empty() {
+        if replaced.is_empty() {
             self.offer_to_service(arrival, path);
             return;
         }
         if self.inbound.checks.len() >= MAX_CHECKS {
             self.stats.connect_waiting_full.inc();
-            self.discard(now, &arrival, "too many others name connections that there are already");
+            self.discard(now, &arrival, "too many others name connections that exist already");
             return;
         }
-        self.inbound.checks.insert(request, Check { arrival, path, asked: watched.len() });
-        for (conn, worker) in watched {
-            self.send(worker, ToWorker::WatchConnection { conn, request });
+        self.inbound.checks.insert(request, Check { arrival, path, pending: replaced.len() });
+        for (conn, worker) in replaced {
+            self.send(worker, ToWorker::CheckInUse { conn, request });
         }
     }
 
@@ -154,7 +209,7 @@ impl<H: IpHost> Control<H> {
         let worker = self.next_worker();
         self.stats.connect_offered.inc();
         let port = usize::from(path.port.0);
-        let placement = Placement { worker, port, peer: request.peer_gid, mac: path.dst_mac, terms: None };
+        let placement = Placement { worker, port, peer: request.peer_gid, mac: path.dst_mac, rts: None };
         self.place(conn, placement);
         self.send(worker, ToWorker::ConnectRequest { service, request, path });
     }
@@ -167,8 +222,8 @@ impl<H: IpHost> Control<H> {
         let _ = self.cm.discard(arrival.request.conn);
     }
 
-    /// The MAC by which the source of a request is reached: by our own lookup, since the one in its packet may be forged.
-    /// Only without a route there is nothing else to go by. The neighbour table learns that when the peer has confirmed.
+    /// The MAC of a request's source, by a lookup of our own: the one in the packet may be forged. Without a route it is
+    /// all there is; the neighbour table learns it only once the peer has confirmed the connection.
     fn resolve_source(&mut self, now: Instant, request: &ConnectRequest) -> Resolution {
         let Some(port) = self.ports.get_mut(usize::from(request.path.port.0)) else { return Resolution::Unreachable };
         let source = request.peer_gid.ip();
@@ -179,7 +234,7 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// A peer has confirmed its connection, so it is where its packets come from. Without a route, nothing else says so.
+    /// Learns the MAC of a peer without a route that has confirmed its connection, and so received our answer there.
     pub(super) fn learn_confirmed(&mut self, now: Instant, conn: ConnId) {
         let Some(placement) = self.connections.get(&conn) else { return };
         let (peer, mac) = (placement.peer.ip(), placement.mac);
@@ -190,10 +245,10 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// The way of the queue pair of `request`.
-    fn path_to(&self, request: &ConnectRequest, dst_mac: rxe_proto::wire::MacAddr) -> Option<Path> {
+    /// The path of the queue pair of `request`.
+    fn path_to(&self, request: &ConnectRequest, dst_mac: MacAddr) -> Option<Path> {
         let port = self.ports.get(usize::from(request.path.port.0))?;
-        let vlan = request.path.vlan.map(|tci| (tci & 0x0FFF) | (u16::from(self.marking.pcp) << 13));
+        let vlan = request.path.vlan.map(|tci| (tci & 0x0FFF) | (u16::from(self.traffic_class.pcp) << 13));
         Some(Path {
             port: request.path.port,
             src_mac: port.local.mac,
@@ -201,9 +256,9 @@ impl<H: IpHost> Control<H> {
             vlan,
             src: request.local_gid,
             dst: request.peer_gid,
-            // The queue pair number is not known before the service has made one: see `connect` in the worker.
+            // The worker sets it when the service has created the queue pair.
             udp_src_port: udp_source_port(request.flow_label, 0, request.remote_qpn),
-            traffic_class: self.marking.traffic_class.unwrap_or(request.traffic_class),
+            traffic_class: self.traffic_class.value.unwrap_or(request.traffic_class),
             flow_label: request.flow_label,
             hop_limit: 64,
         })

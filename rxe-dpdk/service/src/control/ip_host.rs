@@ -21,7 +21,7 @@ pub trait IpHost {
     type Output;
     /// Identifies a TCP stream; not reused while the host lives.
     type Stream: Copy + Eq + Hash;
-    /// Why the port does not pass the frames of a multicast group.
+    /// Why the host cannot listen, or its port cannot receive a multicast group.
     type Error: fmt::Display;
 
     /// The port. All of it stays as it is while the host lives.
@@ -51,11 +51,17 @@ pub trait IpHost {
     fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr);
 
     /// Accepts TCP streams to `port`, on all addresses.
-    fn listen(&mut self, port: u16);
+    ///
+    /// # Errors
+    /// The port is in use.
+    fn listen(&mut self, port: u16) -> Result<(), Self::Error>;
 
     /// Reports from now on which groups other hosts join and leave; see [`HostEvent::GroupListener`]. A host that cannot
     /// observe that reports nothing.
-    fn watch_listeners(&mut self);
+    ///
+    /// # Errors
+    /// The port cannot receive what other hosts report.
+    fn watch_listeners(&mut self) -> Result<(), Self::Error>;
 
     /// Joins a multicast group on the network. A group that was joined already stays so.
     ///

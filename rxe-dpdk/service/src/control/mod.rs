@@ -1,75 +1,55 @@
-//! The control side: connection manager, host stack, and the routing of what they say to services.
+//! The control side of an adapter: the connection manager and the ports' IP hosts, and the routing of their events to
+//! services.
 //!
-//! It runs on worker 0, between bursts. It owns the CM, one [`Host`] per port and the listen table; it reaches
-//! workers (its own included) through their mailboxes only. What services ask of peers is in [`outbound`].
+//! There is one [`Control`] per adapter. It owns the connection manager ([`Cm`]), one [`IpHost`] per port, and the list of
+//! what services listen to. It runs between bursts on the thread of worker 0. All workers, that one included, are reached
+//! through their mailboxes only, so that control needs nothing of a worker but its number.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`ip_host`] | what control needs of a port: addresses, routes, groups, TCP streams, transmission of MADs |
+//! | `gsi` | packets to queue pair 1, and how many of them are processed per turn |
+//! | `inbound` | passive side: requests of peers, from the REQ to the service |
+//! | `outbound` | active side: connections, SIDR requests and paths that services ask for |
+//! | `peers` | connections whose next hop changed its MAC address |
+//! | `streams` | TCP streams of services, with flow control |
+//! | `groups` | multicast groups of all workers |
 
+mod groups;
 mod gsi;
 mod inbound;
 pub mod ip_host;
 mod outbound;
 mod peers;
+mod stats;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rxe_proto::cm::{
-    Cm, CmEvent, CmStats, ConnId, ConnectRequest, LocalAddresses, MadTransmit, SidrReply, SidrRequest,
-};
-use rxe_proto::counters;
-use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
+use rxe_proto::cm::{Cm, CmEvent, CmStats, ConnId, LocalAddresses, MadTransmit};
+use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId};
 use rxe_proto::{Duration, Instant};
 
 use crate::event_log::EventLog;
 use crate::local_port::LocalPort;
 use crate::mailbox::ControlMailbox;
-use crate::messages::{EndReason, GroupListener, Terms, ToControl, ToWorker};
-use crate::multicast::{GroupMembers, WorkerSet};
+use crate::messages::{EndReason, GroupListener, RtsParams, ToControl, ToWorker};
+use crate::multicast::GroupMembers;
 use crate::service::Listen;
 use gsi::GsiQueue;
-use inbound::{Arrival, Inbound};
-pub use ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
+use inbound::Inbound;
+use ip_host::{HostEvent, IpHost};
 use outbound::Outbound;
 use peers::Peers;
+pub use stats::ControlStats;
 use streams::Streams;
 
-counters! {
-    /// What the control side did.
-    pub struct ControlStats {
-        /// Connection requests that no service claimed.
-        connect_unclaimed,
-        /// Connection requests handed to a service.
-        connect_offered,
-        /// Connection requests dropped because the peer's MAC could not be found.
-        connect_unresolved,
-        /// Connection requests dropped because too many others wait for a MAC or for the look at an older connection.
-        connect_waiting_full,
-        /// Connection requests refused because they name a queue pair or id of a connection in use.
-        connect_stale_refused,
-        /// Connections that services asked for.
-        connect_asked,
-        /// Questions for datagram queue pairs that services asked for.
-        datagram_asked,
-        /// Questions of peers for datagram queue pairs handed to a service.
-        datagram_offered,
-        /// Peers that no port has a path to.
-        path_unresolved,
-        /// Addresses that clients named as their own and that are another station's, or behind a router.
-        path_foreign,
-        /// Multicast groups that a port's address filter did not take.
-        group_filter_refused,
-        /// TCP streams reset because their client does not read what a service wrote.
-        streams_unread,
-        /// TCP streams reset at once because the workers have not taken what other streams brought.
-        streams_refused,
-        /// Messages of the CM that waited because the port took no more frames.
-        mad_tx_stalls,
-    }
-}
-
-/// One port, as the control side sees it.
+/// One port.
 struct ControlPort<H> {
     local: LocalPort,
     host: H,
@@ -82,11 +62,11 @@ impl<H> ControlPort<H> {
     }
 }
 
-/// The traffic class and priority of what we send.
+/// Traffic class and priority of transmitted packets.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Marking {
+pub struct TrafficClassConfig {
     /// DSCP and ECN bits; `None` mirrors the peer's traffic class.
-    pub traffic_class: Option<u8>,
+    pub value: Option<u8>,
     /// VLAN priority (PCP), 0 to 7; only on ports with a VLAN.
     pub pcp: u8,
 }
@@ -106,7 +86,8 @@ pub struct Control<H: IpHost> {
     groups: GroupMembers,
     next_worker: usize,
     mailbox: ControlMailbox,
-    marking: Marking,
+    traffic_class: TrafficClassConfig,
+    /// A MAD that the port had no room for.
     pending_mad: Option<MadTransmit>,
     drops: Arc<DropCounters>,
     stats: Arc<ControlStats>,
@@ -117,14 +98,15 @@ pub struct Control<H: IpHost> {
 /// Where a connection lives and where its packets go.
 struct Placement {
     worker: usize,
+    /// Index into `ports`.
     port: usize,
     peer: Gid,
     mac: MacAddr,
-    /// Until the peer has granted a connection that we asked for.
-    terms: Option<Box<Terms>>,
+    /// Of a connection that a service requested, until the REP arrives.
+    rts: Option<Box<RtsParams>>,
 }
 
-/// What the CM wants to know of us: which addresses are ours and how large a path MTU a port carries.
+/// The ports as the connection manager sees them.
 struct Locals<'a, H>(&'a [ControlPort<H>]);
 
 impl<H: IpHost> LocalAddresses for Locals<'_, H> {
@@ -142,19 +124,31 @@ impl<H: IpHost> LocalAddresses for Locals<'_, H> {
 }
 
 impl<H: IpHost> Control<H> {
-    /// `hosts` has one host per port. `listens` says what each service, by its number, listens to.
+    /// `hosts` has one host per port, in the order of the port numbers. `listens` pairs what services listen to with the
+    /// number of the service; where two entries match, the first one wins.
+    ///
+    /// # Errors
+    /// A host cannot listen as a service wants.
     pub fn new(
         hosts: Vec<H>,
         cm: Cm,
         listens: Vec<(usize, Listen)>,
         mailbox: ControlMailbox,
-        marking: Marking,
-        drops: Arc<DropCounters>,
-        stats: Arc<ControlStats>,
-    ) -> Control<H> {
-        let ports = hosts.into_iter().map(|host| ControlPort { local: host.local_port(), host }).collect();
+        traffic_class: TrafficClassConfig,
+    ) -> Result<Control<H>, H::Error> {
+        let mut ports = Vec::with_capacity(hosts.len());
+        for mut host in hosts {
+            for (_, listen) in &listens {
+                match *listen {
+                    Listen::Tcp { port } => host.listen(port)?,
+                    Listen::GroupListeners => host.watch_listeners()?,
+                    Listen::Cm { .. } => {}
+                }
+            }
+            ports.push(ControlPort { local: host.local_port(), host });
+        }
         let cm_stats = cm.stats().clone();
-        Control {
+        Ok(Control {
             ports,
             cm,
             cm_stats,
@@ -168,13 +162,18 @@ impl<H: IpHost> Control<H> {
             groups: GroupMembers::default(),
             next_worker: 0,
             mailbox,
-            marking,
+            traffic_class,
             pending_mad: None,
-            drops,
-            stats,
+            drops: Arc::default(),
+            stats: Arc::default(),
             events: EventLog::new("events of connections"),
             stopping: None,
-        }
+        })
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Arc<ControlStats> {
+        &self.stats
     }
 
     /// Counters of the connection manager.
@@ -182,17 +181,17 @@ impl<H: IpHost> Control<H> {
         &self.cm_stats
     }
 
-    /// The host of a port, for what it receives.
+    /// Dropped packets of queue pair 1 and of the hosts, by reason.
+    pub fn drops(&self) -> &Arc<DropCounters> {
+        &self.drops
+    }
+
+    /// The host of a port, to give it received frames.
     pub fn host_mut(&mut self, port: PortId) -> Option<&mut H> {
         self.ports.get_mut(usize::from(port.0)).map(|port| &mut port.host)
     }
 
-    /// Counters of what is dropped on the way to the connection manager and the hosts.
-    pub fn drops(&self) -> &DropCounters {
-        &self.drops
-    }
-
-    /// Does what is due: mail from workers, CM events and timers, the hosts' timers and streams.
+    /// Does what is due: messages of workers, the connection manager's events and timers, the hosts' timers and streams.
     pub fn poll(&mut self, now: Instant, output: &mut H::Output) {
         while let Ok(message) = self.mailbox.inbox.try_recv() {
             self.handle_message(now, message);
@@ -210,12 +209,12 @@ impl<H: IpHost> Control<H> {
             self.ports[index].host.poll(now, output);
             self.poll_host_events(now, index);
         }
-        self.follow_peers(now);
+        self.update_moved_peers(now);
         self.push_streams(now);
         self.send_mads(output);
     }
 
-    /// Asks every peer to disconnect. [`Control::is_idle`] tells when they have answered.
+    /// Disconnects every peer and leaves every group. Later calls change nothing.
     pub fn begin_stop(&mut self, now: Instant) {
         if self.stopping.is_none() {
             self.stopping = Some(now);
@@ -225,17 +224,14 @@ impl<H: IpHost> Control<H> {
             for conn in conns {
                 self.disconnect(now, conn);
             }
-            let groups: Vec<(PortId, Gid)> = self.groups.groups().collect();
-            for (port, group) in groups {
-                self.set_members(now, port, group, WorkerSet::EMPTY);
-            }
+            self.leave_groups(now);
         }
     }
 
-    /// Whether nothing more is expected from peers, or they had their time.
+    /// Whether all peers have answered since [`begin_stop`](Self::begin_stop), or `patience` has passed.
     pub fn is_stopped(&self, now: Instant, patience: Duration) -> bool {
         self.stopping.is_some_and(|since| {
-            // One more turn in any case, in which the hosts say what groups they leave.
+            // One more turn in any case, in which the hosts announce the groups that they leave.
             let idle = now > since && self.connections.is_empty() && self.pending_mad.is_none();
             idle || now.saturating_since(since) >= patience
         })
@@ -243,7 +239,7 @@ impl<H: IpHost> Control<H> {
 
     fn handle_message(&mut self, now: Instant, message: ToControl) {
         match message {
-            ToControl::Accept { conn, params } => {
+            ToControl::SendRep { conn, params } => {
                 if let Err(error) = self.cm.accept(now, conn, params) {
                     if self.events.admits(now) {
                         tracing::info!(?conn, %error, "accepted too late");
@@ -251,7 +247,7 @@ impl<H: IpHost> Control<H> {
                     self.end_connection(conn, EndReason::Unacceptable);
                 }
             }
-            ToControl::Reject { conn, reason, private_data } => {
+            ToControl::SendRej { conn, reason, private_data } => {
                 self.remove_placement(conn);
                 self.reject(conn, reason, &private_data);
             }
@@ -259,53 +255,28 @@ impl<H: IpHost> Control<H> {
                 // A connection that ended meanwhile needs no RTU.
                 let _ = self.cm.established(conn);
             }
-            ToControl::Connect { asker, connect, rq_psn } => self.ask_connection(now, asker, connect, rq_psn),
-            ToControl::Confirm { conn } => {
+            ToControl::Connect { reply_to, connect, rq_psn } => self.request_connection(now, reply_to, connect, rq_psn),
+            ToControl::SendRtu { conn } => {
                 if let Err(error) = self.cm.confirm(conn, &[]) {
-                    tracing::debug!(?conn, %error, "over before it was confirmed");
+                    tracing::debug!(?conn, %error, "over before the RTU");
                 }
             }
-            ToControl::ResolveDatagram { asker, remote, private_data } => {
-                self.ask_datagram(now, asker, remote, private_data);
+            ToControl::ResolveDatagram { reply_to, remote, private_data } => {
+                self.request_datagram(now, reply_to, remote, private_data);
             }
-            ToControl::ReplyDatagram { id, reply } => {
-                // A question that timed out meanwhile needs no answer.
+            ToControl::SendSidrRep { id, reply } => {
+                // A request that timed out meanwhile needs no answer.
                 let _ = self.cm.reply_sidr(now, id, reply);
             }
-            ToControl::ResolvePath { asker, remote, client } => self.ask_path(now, asker, remote, client),
+            ToControl::ResolvePath { reply_to, remote, client } => self.request_path(now, reply_to, remote, client),
             ToControl::Disconnect { conn } => self.disconnect(now, conn),
-            ToControl::Watched { request, in_use } => self.checked(now, request, in_use),
+            ToControl::InUseChecked { request, in_use } => self.in_use_checked(now, request, in_use),
             ToControl::StreamSend { stream, data } => self.send_on_stream(now, stream, data),
             ToControl::StreamTaken { stream, len } => self.stream_taken(stream, len),
             ToControl::StreamClose { stream } => self.streams.close(stream),
             ToControl::GroupMember { worker, port, group, joined } => {
-                let members = self.groups.get(port, group);
-                let members = if joined { members.with(worker) } else { members.without(worker) };
-                // When we stop, every group was left already.
-                if self.stopping.is_none() {
-                    self.set_members(now, port, group, members);
-                }
+                self.member_changed(now, worker, port, group, joined);
             }
-        }
-    }
-
-    /// These workers have members of a group now: the first one joins it on the network, the last one leaves it, and
-    /// every worker hears where its frames belong.
-    fn set_members(&mut self, now: Instant, port: PortId, group: Gid, workers: WorkerSet) {
-        self.groups.set(port, group, workers);
-        if let Some(own) = self.ports.get_mut(usize::from(port.0)) {
-            let changed = if workers == WorkerSet::EMPTY {
-                own.host.leave_group(now, group.ip())
-            } else {
-                own.host.join_group(now, group.ip())
-            };
-            if let Err(error) = changed {
-                self.stats.group_filter_refused.inc();
-                tracing::warn!(%group, "the port may not let the multicast group in: {error}");
-            }
-        }
-        for worker in 0..self.mailbox.workers.len() {
-            self.send(worker, ToWorker::GroupMembers { port, group, workers });
         }
     }
 
@@ -314,26 +285,39 @@ impl<H: IpHost> Control<H> {
             CmEvent::ConnectRequest(request) => self.offer(now, request),
             CmEvent::Established { conn } => {
                 self.learn_confirmed(now, conn);
-                self.tell_owner(conn, ToWorker::Connected { conn });
+                self.send_to_owner(conn, ToWorker::Connected { conn });
             }
             CmEvent::Disconnected { conn, reason } => self.end_connection(conn, EndReason::Disconnected(reason)),
             CmEvent::ConnectFailed { conn, reason, rej } => {
                 self.forget_check(conn);
                 if let Some(rej) = rej {
-                    self.tell_owner(conn, ToWorker::Rejected { conn, rej });
+                    self.send_to_owner(conn, ToWorker::RejReceived { conn, rej });
                 }
                 self.end_connection(conn, EndReason::NotEstablished(reason));
             }
-            CmEvent::ConnectReply(reply) => self.granted(reply),
+            CmEvent::ConnectReply(reply) => self.rep_received(reply),
             CmEvent::SidrRequest(request) => self.offer_datagram(now, request),
             CmEvent::DatagramResolved(reply) => self.datagram_resolved(&reply),
             CmEvent::ResolveFailed { id, reason } => self.datagram_failed(id, reason),
         }
     }
 
+    fn poll_host_events(&mut self, now: Instant, index: usize) {
+        while let Some(event) = self.ports[index].host.poll_event() {
+            match event {
+                HostEvent::NeighbourChanged { ip, mac } => self.neighbour_changed(now, index, ip, mac),
+                HostEvent::GroupListener { group, host, joined } => {
+                    let port = self.ports[index].local.id;
+                    self.report_listener(GroupListener { port, group, host, joined });
+                }
+                HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
+            }
+        }
+    }
+
     fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {
         if let Err(error) = self.cm.reject(conn, reason, &[], private_data) {
-            tracing::debug!(?conn, %error, "the peer is gone before its rejection");
+            tracing::debug!(?conn, %error, "over before the REJ");
         }
     }
 
@@ -343,57 +327,7 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Finds the service that claims a request. It is asked when the request's source has proved to exist.
-    fn offer(&mut self, now: Instant, request: Box<ConnectRequest>) {
-        let conn = request.conn;
-        let service = self.listens.iter().find_map(|(service, listen)| match listen {
-            Listen::Cm { space, port, claims }
-                if request.service_id.port_space() == Some(*space)
-                    && request.service_id.port() == *port
-                    && claims(&request) =>
-            {
-                Some(*service)
-            }
-            _ => None,
-        });
-        let Some(service) = service.filter(|_| self.stopping.is_none()) else {
-            self.stats.connect_unclaimed.inc();
-            if self.events.admits(now) {
-                tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
-            }
-            self.reject(conn, RejReason::InvalidServiceId, &[]);
-            return;
-        };
-        self.arrive(now, Arrival { service, request });
-    }
-
-    /// Finds the service that answers questions for datagram queue pairs at a port, and asks it.
-    fn offer_datagram(&mut self, now: Instant, request: Box<SidrRequest>) {
-        let service = self.listens.iter().find_map(|(service, listen)| match listen {
-            Listen::Cm { space: PortSpace::Udp, port, .. } if request.service_id.port() == *port => Some(*service),
-            _ => None,
-        });
-        let Some(service) = service.filter(|_| self.stopping.is_none()) else {
-            self.stats.connect_unclaimed.inc();
-            if self.events.admits(now) {
-                tracing::info!(peer = %request.source.0, service_id = %request.service_id, "no service listens there");
-            }
-            // A request that timed out meanwhile needs no answer.
-            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
-            return;
-        };
-        // The service may ask for the way to the peer. Without a route, only this packet tells it.
-        if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0))
-            && !port.host.has_route(request.path.peer.ip())
-        {
-            port.host.learn(now, request.path.peer.ip(), request.path.peer_mac);
-        }
-        let worker = self.next_worker();
-        self.stats.datagram_offered.inc();
-        self.send(worker, ToWorker::DatagramRequest { service, request });
-    }
-
-    /// Workers take turns.
+    /// The worker for the next connection or stream: round robin.
     fn next_worker(&mut self) -> usize {
         let worker = self.next_worker % self.mailbox.workers.len();
         self.next_worker = worker + 1;
@@ -406,14 +340,14 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    fn tell_owner(&self, conn: ConnId, message: ToWorker) {
+    fn send_to_owner(&self, conn: ConnId, message: ToWorker) {
         if let Some(placement) = self.connections.get(&conn) {
             self.send(placement.worker, message);
         }
     }
 
     fn send(&self, worker: usize, message: ToWorker) {
-        // A worker that is gone has no connections left to hear of.
+        // A worker that has ended has no connection left that the message could be about.
         let _ = self.mailbox.workers[worker].send(message);
     }
 
@@ -424,29 +358,6 @@ impl<H: IpHost> Control<H> {
                 self.stats.mad_tx_stalls.inc();
                 self.pending_mad = Some(mad);
                 return;
-            }
-        }
-    }
-
-    fn poll_host_events(&mut self, now: Instant, index: usize) {
-        while let Some(event) = self.ports[index].host.poll_event() {
-            match event {
-                HostEvent::NeighbourChanged { ip, mac } => self.neighbour_changed(now, index, ip, mac),
-                HostEvent::GroupListener { group, host, joined } => {
-                    let port = self.ports[index].local.id;
-                    self.tell_listener(GroupListener { port, group, host, joined });
-                }
-                HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
-            }
-        }
-    }
-
-    /// Tells the services that want to know of another host that begins or ceases to listen to a group.
-    fn tell_listener(&self, listener: GroupListener) {
-        let worker = listener.spread() % self.mailbox.workers.len();
-        for (service, listen) in &self.listens {
-            if matches!(listen, Listen::GroupListeners) {
-                self.send(worker, ToWorker::GroupListener { service: *service, listener });
             }
         }
     }

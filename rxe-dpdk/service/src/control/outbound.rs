@@ -1,8 +1,8 @@
-//! What services ask of peers: connections, datagram queue pairs, paths.
+//! The active side: connections, SIDR requests and paths that services ask for.
 //!
-//! Each begins with the way there. A port is chosen that has the peer on one of its networks, or else one with a route;
-//! its host stack finds the MAC, which may take some seconds. What waits for that is looked at again and again; what
-//! has its path goes to the connection manager.
+//! Each starts with path resolution. The port is one that has the peer on one of its networks, or else one with a route;
+//! its host finds the MAC, which may take some seconds. A [`Goal`] whose path is not known is retried until then; with its
+//! path it goes to the connection manager.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,19 +15,19 @@ use rxe_proto::{Duration, Instant};
 
 use super::ip_host::{IpHost, Resolution};
 use super::{Control, Placement};
-use crate::messages::{Asker, Connect, DatagramPeer, EndReason, PeerPath, ResolveError, Terms, ToWorker};
+use crate::messages::{Connect, DatagramPeer, EndReason, PeerPath, ReplyTo, ResolveError, RtsParams, ToWorker};
 
-/// How often what waits for a MAC is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Interval between attempts to resolve MACs.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Hop limit of packets to peers.
 const HOP_LIMIT: u8 = 64;
 
-/// The first of the ports that we connect from; they are taken in turn up to the last one there is.
+/// The first source port of connections and SIDR requests; they rotate from here to 65,535.
 const FIRST_SOURCE_PORT: u16 = 49_152;
 
-/// What is wanted of a peer.
-enum Wish {
+/// What a service wants the path for.
+enum Goal {
     Connection {
         connect: Box<Connect>,
         rq_psn: Psn,
@@ -36,128 +36,134 @@ enum Wish {
         dest_port: u16,
         private_data: Vec<u8>,
     },
-    /// For a client that names the address as its own, if any.
+    /// The path itself. With a client, only if the address is the client's own.
     Path {
         client: Option<IpAddr>,
     },
 }
 
-/// A wish whose path is not known yet.
+/// A goal whose path is not known yet.
 struct Waiting {
-    asker: Asker,
+    reply_to: ReplyTo,
     remote: IpAddr,
-    wish: Wish,
+    goal: Goal,
     /// Ports to try, the next one last.
     ports: Vec<usize>,
 }
 
-/// A question for a datagram queue pair that a peer has been asked.
-struct Question {
-    asker: Asker,
+/// A SIDR request that was sent.
+struct PendingSidr {
+    reply_to: ReplyTo,
     path: PeerPath,
 }
 
-/// Wishes of services that are not settled.
+/// Requests of services that are not answered yet.
 #[derive(Default)]
 pub(super) struct Outbound {
     waiting: VecDeque<Waiting>,
-    next_look: Option<Instant>,
-    questions: HashMap<SidrId, Question>,
-    /// How many source ports were taken.
-    taken: u16,
+    next_retry: Option<Instant>,
+    sidr: HashMap<SidrId, PendingSidr>,
+    /// Source ports used so far.
+    source_ports_used: u16,
 }
 
 impl Outbound {
-    fn source_port(&mut self) -> u16 {
-        let port = FIRST_SOURCE_PORT + self.taken % (u16::MAX - FIRST_SOURCE_PORT + 1);
-        self.taken = self.taken.wrapping_add(1);
+    fn next_source_port(&mut self) -> u16 {
+        let port = FIRST_SOURCE_PORT + self.source_ports_used % (u16::MAX - FIRST_SOURCE_PORT + 1);
+        self.source_ports_used = self.source_ports_used.wrapping_add(1);
         port
     }
 }
 
 impl<H: IpHost> Control<H> {
     /// See [`ToControl::Connect`](crate::messages::ToControl::Connect).
-    pub(super) fn ask_connection(&mut self, now: Instant, asker: Asker, connect: Box<Connect>, rq_psn: Psn) {
+    pub(super) fn request_connection(&mut self, now: Instant, reply_to: ReplyTo, connect: Box<Connect>, rq_psn: Psn) {
         let remote = connect.remote.ip();
-        self.find_path(now, asker, remote, Wish::Connection { connect, rq_psn });
+        self.find_path(now, reply_to, remote, Goal::Connection { connect, rq_psn });
     }
 
     /// See [`ToControl::ResolveDatagram`](crate::messages::ToControl::ResolveDatagram).
-    pub(super) fn ask_datagram(&mut self, now: Instant, asker: Asker, remote: SocketAddr, private_data: Vec<u8>) {
-        self.find_path(now, asker, remote.ip(), Wish::Datagram { dest_port: remote.port(), private_data });
+    pub(super) fn request_datagram(
+        &mut self,
+        now: Instant,
+        reply_to: ReplyTo,
+        remote: SocketAddr,
+        private_data: Vec<u8>,
+    ) {
+        self.find_path(now, reply_to, remote.ip(), Goal::Datagram { dest_port: remote.port(), private_data });
     }
 
     /// See [`ToControl::ResolvePath`](crate::messages::ToControl::ResolvePath).
-    pub(super) fn ask_path(&mut self, now: Instant, asker: Asker, remote: IpAddr, client: Option<IpAddr>) {
-        self.find_path(now, asker, remote, Wish::Path { client });
+    pub(super) fn request_path(&mut self, now: Instant, reply_to: ReplyTo, remote: IpAddr, client: Option<IpAddr>) {
+        self.find_path(now, reply_to, remote, Goal::Path { client });
     }
 
-    /// Looks after what waits for a path.
+    /// Retries what waits for a path.
     pub(super) fn poll_outbound(&mut self, now: Instant) {
-        if self.outbound.next_look.is_none_or(|at| at > now) {
+        if self.outbound.next_retry.is_none_or(|at| at > now) {
             return;
         }
-        self.outbound.next_look = None;
-        // Each once: those that go on waiting come to the back.
+        self.outbound.next_retry = None;
+        // Each once: a goal that goes on waiting is appended again.
         for _ in 0..self.outbound.waiting.len() {
             if let Some(waiting) = self.outbound.waiting.pop_front() {
-                self.look(now, waiting);
+                self.try_path(now, waiting);
             }
         }
     }
 
-    /// Gives up what waits for a path; questions end when the connection manager does.
+    /// Fails everything that is not answered yet.
     pub(super) fn stop_outbound(&mut self) {
         for waiting in std::mem::take(&mut self.outbound.waiting) {
-            self.fail(waiting.asker, waiting.wish, EndReason::Stopping, ResolveError::Stopping);
+            self.fail(waiting.reply_to, waiting.goal, EndReason::Stopping, ResolveError::Stopping);
         }
-        for (_, question) in std::mem::take(&mut self.outbound.questions) {
-            self.answer_datagram(question.asker, Err(ResolveError::Stopping));
+        for (_, pending) in std::mem::take(&mut self.outbound.sidr) {
+            self.answer_datagram(pending.reply_to, Err(ResolveError::Stopping));
         }
     }
 
-    fn find_path(&mut self, now: Instant, asker: Asker, remote: IpAddr, wish: Wish) {
+    fn find_path(&mut self, now: Instant, reply_to: ReplyTo, remote: IpAddr, goal: Goal) {
         if self.stopping.is_some() {
-            self.fail(asker, wish, EndReason::Stopping, ResolveError::Stopping);
+            self.fail(reply_to, goal, EndReason::Stopping, ResolveError::Stopping);
             return;
         }
-        // The last one is tried first: of those on the peer's network the first.
+        // Ports are tried from the end: first those on the peer's network, then the others, each in ascending order.
         let on_link = |&port: &usize| self.ports[port].host.is_on_link(remote);
         let (near, far): (Vec<usize>, Vec<usize>) = (0..self.ports.len()).rev().partition(on_link);
-        self.look(now, Waiting { asker, remote, wish, ports: [far, near].concat() });
+        self.try_path(now, Waiting { reply_to, remote, goal, ports: [far, near].concat() });
     }
 
-    fn look(&mut self, now: Instant, mut waiting: Waiting) {
+    fn try_path(&mut self, now: Instant, mut waiting: Waiting) {
         while let Some(&index) = waiting.ports.last() {
             match self.ports[index].host.resolve(now, waiting.remote) {
                 Resolution::Ready { mac, source } => {
-                    if let Wish::Path { client: Some(client) } = waiting.wish
+                    if let Goal::Path { client: Some(client) } = waiting.goal
                         && !self.ports[index].host.same_station(now, waiting.remote, client)
                     {
                         self.stats.path_foreign.inc();
-                        self.answer_path(waiting.asker, None);
+                        self.answer_path(waiting.reply_to, None);
                         return;
                     }
-                    let port = &self.ports[index];
+                    let local = &self.ports[index].local;
                     let path = Path {
                         port: PortId(index as u16),
-                        src_mac: port.local.mac,
+                        src_mac: local.mac,
                         dst_mac: mac,
-                        vlan: port.local.vlan,
+                        vlan: local.vlan,
                         src: Gid::from(source),
                         dst: Gid::from(waiting.remote),
                         udp_src_port: 0,
-                        traffic_class: self.marking.traffic_class.unwrap_or(0),
+                        traffic_class: self.traffic_class.value.unwrap_or(0),
                         flow_label: 0,
                         hop_limit: HOP_LIMIT,
                     };
-                    let path = PeerPath { path, path_mtu: port.local.path_mtu };
-                    self.go(now, waiting.asker, waiting.wish, path);
+                    let path = PeerPath { path, path_mtu: local.path_mtu };
+                    self.path_found(now, waiting.reply_to, waiting.goal, path);
                     return;
                 }
                 Resolution::Pending => {
                     self.outbound.waiting.push_back(waiting);
-                    self.outbound.next_look.get_or_insert(now + LOOK_EVERY);
+                    self.outbound.next_retry.get_or_insert(now + RETRY_INTERVAL);
                     return;
                 }
                 Resolution::Unreachable => waiting.ports.pop(),
@@ -165,17 +171,17 @@ impl<H: IpHost> Control<H> {
         }
         self.stats.path_unresolved.inc();
         if self.events.admits(now) {
-            tracing::info!(peer = %waiting.remote, "no path there: no route, or nobody has the address");
+            tracing::info!(peer = %waiting.remote, "no path there: no route, or no host has the address");
         }
-        self.fail(waiting.asker, waiting.wish, EndReason::NoPath, ResolveError::NoPath);
+        self.fail(waiting.reply_to, waiting.goal, EndReason::NoPath, ResolveError::NoPath);
     }
 
-    /// The path is known: on to the connection manager, or to the service that wanted just that.
-    fn go(&mut self, now: Instant, asker: Asker, wish: Wish, path: PeerPath) {
-        let source_port = self.outbound.source_port();
-        match wish {
-            Wish::Connection { connect, rq_psn } => self.connect(now, asker, &connect, rq_psn, path, source_port),
-            Wish::Datagram { dest_port, private_data } => {
+    /// Passes a goal with its path to the connection manager; a path alone to the service.
+    fn path_found(&mut self, now: Instant, reply_to: ReplyTo, goal: Goal, path: PeerPath) {
+        let source_port = self.outbound.next_source_port();
+        match goal {
+            Goal::Connection { connect, rq_psn } => self.send_req(now, reply_to, &connect, rq_psn, path, source_port),
+            Goal::Datagram { dest_port, private_data } => {
                 let params = ResolveParams {
                     private_data,
                     ..ResolveParams::new(mad_path(&path.path), (source_port, dest_port))
@@ -183,25 +189,25 @@ impl<H: IpHost> Control<H> {
                 match self.cm.resolve_datagram(now, params) {
                     Ok(id) => {
                         self.stats.datagram_asked.inc();
-                        self.outbound.questions.insert(id, Question { asker, path });
+                        self.outbound.sidr.insert(id, PendingSidr { reply_to, path });
                     }
-                    Err(error) => self.answer_datagram(asker, Err(ResolveError::NotAsked(error))),
+                    Err(error) => self.answer_datagram(reply_to, Err(ResolveError::NotSent(error))),
                 }
             }
-            Wish::Path { .. } => self.answer_path(asker, Some(Box::new(path))),
+            Goal::Path { .. } => self.answer_path(reply_to, Some(Box::new(path))),
         }
     }
 
-    fn connect(
+    fn send_req(
         &mut self,
         now: Instant,
-        asker: Asker,
+        reply_to: ReplyTo,
         connect: &Connect,
         rq_psn: Psn,
         PeerPath { mut path, path_mtu: largest }: PeerPath,
         source_port: u16,
     ) {
-        let (service, qp) = (asker.service, connect.qp);
+        let (service, qp) = (reply_to.service, connect.qp);
         let path_mtu = connect.path_mtu.unwrap_or(largest).min(largest);
         let ports = (source_port, connect.remote.port());
         let params = ConnectParams {
@@ -221,79 +227,77 @@ impl<H: IpHost> Control<H> {
             Ok(conn) => {
                 self.stats.connect_asked.inc();
                 let placement = Placement {
-                    worker: asker.worker,
+                    worker: reply_to.worker,
                     port: usize::from(path.port.0),
                     peer: path.dst,
                     mac: path.dst_mac,
-                    terms: Some(Box::new(Terms { path, path_mtu, rq_psn, retry_count: connect.retry_count })),
+                    rts: Some(Box::new(RtsParams { path, path_mtu, rq_psn, retry_count: connect.retry_count })),
                 };
                 self.place(conn, placement);
-                self.send(asker.worker, ToWorker::Asked { service, conn, qp });
+                self.send(reply_to.worker, ToWorker::ReqSent { service, conn, qp });
             }
-            Err(error) => self.not_asked(asker, qp, EndReason::NotAsked(error)),
+            Err(error) => self.req_not_sent(reply_to, qp, EndReason::ReqNotSent(error)),
         }
     }
 
-    /// A peer grants what we asked for: the worker takes the queue pair to RTS.
-    pub(super) fn granted(&mut self, reply: Box<ConnectReply>) {
+    /// The peer accepts a connection that a service requested: the worker takes the queue pair to RTS.
+    pub(super) fn rep_received(&mut self, reply: Box<ConnectReply>) {
         let conn = reply.conn;
-        let Some((placement, mut terms)) = self
-            .connections
-            .get_mut(&conn)
-            .and_then(|placement| placement.terms.take().map(|terms| (placement, terms)))
+        let Some((placement, mut rts)) =
+            self.connections.get_mut(&conn).and_then(|placement| placement.rts.take().map(|rts| (placement, rts)))
         else {
-            // The worker has let go of it meanwhile.
+            // The worker has dropped the connection meanwhile.
             self.reject(conn, RejReason::ConsumerDefined, &[]);
             return;
         };
-        // The peer may have moved since it was asked.
-        terms.path.dst_mac = placement.mac;
+        // The peer's MAC may have changed since the REQ.
+        rts.path.dst_mac = placement.mac;
         let worker = placement.worker;
-        self.send(worker, ToWorker::Granted { reply, terms });
+        self.send(worker, ToWorker::RepReceived { reply, rts });
     }
 
-    /// A peer has named its datagram queue pair.
+    /// A peer has answered a SIDR request with a queue pair.
     pub(super) fn datagram_resolved(&mut self, reply: &DatagramReply) {
-        let Some(Question { asker, path }) = self.outbound.questions.remove(&reply.id) else { return };
+        let Some(PendingSidr { reply_to, path }) = self.outbound.sidr.remove(&reply.id) else { return };
         let (qpn, qkey, private_data): (Qpn, _, _) = (reply.qpn, reply.qkey, reply.private_data);
-        self.answer_datagram(asker, Ok(Box::new(DatagramPeer { path, qpn, qkey, private_data })));
+        self.answer_datagram(reply_to, Ok(Box::new(DatagramPeer { path, qpn, qkey, private_data })));
     }
 
-    /// A peer has refused to, or has not answered.
+    /// A peer has refused a SIDR request, or has not answered it.
     pub(super) fn datagram_failed(&mut self, id: SidrId, reason: ResolveFailure) {
-        let Some(question) = self.outbound.questions.remove(&id) else { return };
+        let Some(pending) = self.outbound.sidr.remove(&id) else { return };
         let error = match reason {
             ResolveFailure::Refused(status) => ResolveError::Refused(status),
             ResolveFailure::Timeout => ResolveError::Timeout,
         };
-        self.answer_datagram(question.asker, Err(error));
+        self.answer_datagram(pending.reply_to, Err(error));
     }
 
-    fn fail(&mut self, asker: Asker, wish: Wish, reason: EndReason, error: ResolveError) {
-        match wish {
-            Wish::Connection { connect, .. } => self.not_asked(asker, connect.qp, reason),
-            Wish::Datagram { .. } => self.answer_datagram(asker, Err(error)),
-            Wish::Path { .. } => self.answer_path(asker, None),
+    fn fail(&mut self, reply_to: ReplyTo, goal: Goal, reason: EndReason, error: ResolveError) {
+        match goal {
+            Goal::Connection { connect, .. } => self.req_not_sent(reply_to, connect.qp, reason),
+            Goal::Datagram { .. } => self.answer_datagram(reply_to, Err(error)),
+            Goal::Path { .. } => self.answer_path(reply_to, None),
         }
     }
 
-    fn not_asked(&mut self, asker: Asker, qp: Qpn, reason: EndReason) {
+    fn req_not_sent(&mut self, reply_to: ReplyTo, qp: Qpn, reason: EndReason) {
         let conn = self.cm.unused_id();
-        self.send(asker.worker, ToWorker::NotAsked { service: asker.service, conn, qp, reason });
+        self.send(reply_to.worker, ToWorker::ReqNotSent { service: reply_to.service, conn, qp, reason });
     }
 
-    fn answer_datagram(&self, asker: Asker, result: Result<Box<DatagramPeer>, ResolveError>) {
-        let Asker { worker, service, token } = asker;
+    fn answer_datagram(&self, reply_to: ReplyTo, result: Result<Box<DatagramPeer>, ResolveError>) {
+        let ReplyTo { worker, service, token } = reply_to;
         self.send(worker, ToWorker::DatagramResolved { service, token, result });
     }
 
-    fn answer_path(&self, asker: Asker, path: Option<Box<PeerPath>>) {
-        let Asker { worker, service, token } = asker;
+    fn answer_path(&self, reply_to: ReplyTo, path: Option<Box<PeerPath>>) {
+        let ReplyTo { worker, service, token } = reply_to;
         self.send(worker, ToWorker::PathResolved { service, token, path });
     }
 }
 
-/// The same way for the connection manager's messages.
+/// The same path for the connection manager's messages.
 fn mad_path(path: &Path) -> MadPath {
     MadPath {
         port: path.port,

@@ -1,4 +1,4 @@
-//! Which connections go through which neighbour, so that a neighbour with a new MAC address costs no look at others.
+//! Connections indexed by next hop, so that a neighbour with a new MAC address costs no scan of all connections.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use super::ip_host::{IpHost, Resolution};
 use super::{Control, Placement};
 use crate::messages::ToWorker;
 
-/// Connections that get a new MAC address in one poll of the control side: a router may have thousands behind it.
+/// Most connections updated per poll of the control side: a router may have thousands behind it.
 const PEERS_PER_POLL: usize = 256;
 
 /// Connections by their next hop.
@@ -43,8 +43,8 @@ impl<C: Copy + Eq + Hash> Peers<C> {
         }
     }
 
-    /// Notes that the connections through a neighbour need its new MAC. A change that was not applied to all of them yet
-    /// is replaced: what is applied is the MAC that is known then.
+    /// Queues the connections through a neighbour for an update. An earlier change that is not applied to all of them yet
+    /// is replaced: the MAC is looked up when it is applied.
     fn changed(&mut self, port: usize, next_hop: IpAddr) {
         self.moved.retain(|(p, ip, _)| (*p, *ip) != (port, next_hop));
         if let Some(conns) = self.by_next_hop.get(&(port, next_hop)) {
@@ -65,7 +65,7 @@ impl<C: Copy + Eq + Hash> Peers<C> {
 }
 
 impl<H: IpHost> Control<H> {
-    /// Notes where a connection lives.
+    /// Records where a connection lives.
     pub(super) fn place(&mut self, conn: ConnId, placement: Placement) {
         let port = placement.port;
         let next_hop = self.ports[port].host.next_hop(placement.peer.ip());
@@ -89,8 +89,8 @@ impl<H: IpHost> Control<H> {
         self.peers.changed(port, ip);
     }
 
-    /// Gives connections the new MAC address of their next hop, some in each poll.
-    pub(super) fn follow_peers(&mut self, now: Instant) {
+    /// Updates the MAC address of connections whose next hop has a new one, a limited number per poll.
+    pub(super) fn update_moved_peers(&mut self, now: Instant) {
         for _ in 0..PEERS_PER_POLL {
             let Some((port, conn)) = self.peers.next_moved() else { return };
             let Some(placement) = self.connections.get_mut(&conn) else { continue };
@@ -98,9 +98,9 @@ impl<H: IpHost> Control<H> {
                 && mac != placement.mac
             {
                 placement.mac = mac;
-                // A connection that is placed is known, but may just have come to its end.
+                // The connection may have ended just now.
                 let _ = self.cm.set_peer_mac(conn, mac);
-                let _ = self.mailbox.workers[placement.worker].send(ToWorker::PeerMoved { conn, mac });
+                let _ = self.mailbox.workers[placement.worker].send(ToWorker::PeerMacChanged { conn, mac });
             }
         }
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_concerns_the_connections_through_that_neighbour_only() {
+    fn a_mac_change_updates_only_connections_through_that_neighbour() {
         let mut peers = Peers::<u32>::default();
         let (router, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for n in 0..1000 {

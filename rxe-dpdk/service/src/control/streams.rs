@@ -1,8 +1,11 @@
-//! Streams of services: bytes go between the ports' stacks and the services' workers, in bounded amounts.
+//! TCP streams of services: bytes move between the ports' hosts and the services' workers, in bounded amounts.
 //!
-//! A worker returns a credit for all that it has taken. A stream whose service has not taken 64 KiB, or whose client does
-//! not read what the service wrote, is not read: the bytes stay in the stack, and TCP's window stops the client. What a
-//! service writes beyond [`UNSENT`], or what nobody reads for [`UNREAD`], costs the client its stream.
+//! Receive: a worker returns a credit for everything that its service has taken. A stream with [`MAX_IN_FLIGHT`] bytes not
+//! taken is not read, nor is one whose client does not read what the service wrote. The bytes stay in the host, and TCP's
+//! window stops the client.
+//!
+//! Send: a stream is reset when more than [`MAX_UNSENT`] bytes wait for its client, or when the client has read none of them for
+//! [`UNREAD_TIMEOUT`].
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,59 +17,61 @@ use super::ip_host::{IpHost, StreamEvent};
 use crate::messages::{StreamId, ToWorker};
 use crate::service::Listen;
 
-/// Received bytes of one stream that its service has not taken.
-const IN_FLIGHT: usize = 64 * 1024;
-/// Messages about new streams and received bytes, of all streams, that workers have not taken. No stream opens beyond it.
-const UNTAKEN: usize = 8192;
-/// Bytes that wait for room in a stack, per stream.
-const UNSENT: usize = 256 * 1024;
-/// For how long a client may read nothing of what waits.
-const UNREAD: Duration = Duration::from_secs(30);
+/// Most received bytes of one stream that its service has not taken.
+pub(super) const MAX_IN_FLIGHT: usize = 64 * 1024;
+/// Most messages about new streams and received bytes, of all streams, that workers have not taken. Beyond it new streams are
+/// refused.
+pub(super) const MAX_UNTAKEN: usize = 8192;
+/// Most bytes per stream that wait for room in the host.
+pub(super) const MAX_UNSENT: usize = 256 * 1024;
+/// How long a client may read nothing of what waits for it.
+pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A service's stream: its port's stack, the id there, its worker, and what the stack has not taken yet.
-struct StreamPlace<S> {
+/// A stream of a service.
+struct Stream<S> {
     port: usize,
     tcp: S,
     worker: usize,
-    /// What the service wrote, a message per write: the stack keeps messages apart, and so must we.
+    /// What the service wrote and the host has not taken. One entry per write, since the host keeps writes in segments of their
+    /// own.
     unsent: VecDeque<Vec<u8>>,
     unsent_len: usize,
-    /// Since when the stack has taken nothing of it.
+    /// Since when the host has taken nothing of it.
     stalled: Option<Instant>,
-    /// The stack has bytes that were not read.
+    /// The host has bytes that were not read.
     readable: bool,
-    /// Bytes that the worker has not taken.
+    /// Bytes sent to the worker that the service has not taken.
     in_flight: usize,
     closing: bool,
 }
 
 /// All streams of services.
 pub(super) struct Streams<S> {
-    places: HashMap<StreamId, StreamPlace<S>>,
-    by_host_stream: HashMap<(usize, S), StreamId>,
+    by_id: HashMap<StreamId, Stream<S>>,
+    by_tcp: HashMap<(usize, S), StreamId>,
     opened: u64,
-    /// Messages that workers have not taken.
+    /// Messages sent to workers that they have not taken.
     untaken: usize,
 }
 
 impl<S> Default for Streams<S> {
     fn default() -> Streams<S> {
-        Streams { places: HashMap::new(), by_host_stream: HashMap::new(), opened: 0, untaken: 0 }
+        Streams { by_id: HashMap::new(), by_tcp: HashMap::new(), opened: 0, untaken: 0 }
     }
 }
 
 impl<S: Copy + Eq + Hash> Streams<S> {
-    /// The service wants the stream closed after what it wrote.
+    /// Closes a stream after what the service wrote.
     pub(super) fn close(&mut self, stream: StreamId) {
-        if let Some(place) = self.places.get_mut(&stream) {
-            place.closing = true;
+        if let Some(entry) = self.by_id.get_mut(&stream) {
+            entry.closing = true;
         }
     }
 
-    fn remove(&mut self, stream: StreamId) -> Option<StreamPlace<S>> {
-        let place = self.places.remove(&stream)?;
-        self.by_host_stream.remove(&(place.port, place.tcp));
-        Some(place)
+    fn remove(&mut self, stream: StreamId) -> Option<Stream<S>> {
+        let entry = self.by_id.remove(&stream)?;
+        self.by_tcp.remove(&(entry.port, entry.tcp));
+        Some(entry)
     }
 }
 
@@ -78,12 +83,12 @@ impl<H: IpHost> Control<H> {
                     Listen::Tcp { port } if *port == local.port() => Some(*service),
                     _ => None,
                 });
-                let room = self.streams.untaken < UNTAKEN;
+                let room = self.streams.untaken < MAX_UNTAKEN;
                 let Some(service) = service.filter(|_| room) else {
                     if !room {
                         self.stats.streams_refused.inc();
                         if self.events.admits(now) {
-                            tracing::warn!(%peer, "TCP stream refused: services are behind with what other streams bring");
+                            tracing::warn!(%peer, "TCP stream refused: services are behind with the data of other streams");
                         }
                     }
                     self.ports[index].host.abort(tcp);
@@ -92,7 +97,7 @@ impl<H: IpHost> Control<H> {
                 self.streams.opened += 1;
                 let stream = StreamId(self.streams.opened);
                 let worker = self.next_worker();
-                let place = StreamPlace {
+                let entry = Stream {
                     port: index,
                     tcp,
                     worker,
@@ -103,112 +108,112 @@ impl<H: IpHost> Control<H> {
                     in_flight: 0,
                     closing: false,
                 };
-                self.streams.places.insert(stream, place);
-                self.streams.by_host_stream.insert((index, tcp), stream);
+                self.streams.by_id.insert(stream, entry);
+                self.streams.by_tcp.insert((index, tcp), stream);
                 self.streams.untaken += 1;
                 self.send(worker, ToWorker::StreamOpened { service, stream, local, peer });
             }
             StreamEvent::Readable { stream: tcp } => {
-                let Some(&stream) = self.streams.by_host_stream.get(&(index, tcp)) else { return };
-                if let Some(place) = self.streams.places.get_mut(&stream) {
-                    place.readable = true;
+                let Some(&stream) = self.streams.by_tcp.get(&(index, tcp)) else { return };
+                if let Some(entry) = self.streams.by_id.get_mut(&stream) {
+                    entry.readable = true;
                 }
                 self.read_stream(stream);
             }
             StreamEvent::Closed { stream: tcp, reset } => {
-                if let Some(&stream) = self.streams.by_host_stream.get(&(index, tcp))
-                    && let Some(place) = self.streams.remove(stream)
+                if let Some(&stream) = self.streams.by_tcp.get(&(index, tcp))
+                    && let Some(entry) = self.streams.remove(stream)
                 {
-                    self.send(place.worker, ToWorker::StreamClosed { stream, reset });
+                    self.send(entry.worker, ToWorker::StreamClosed { stream, reset });
                 }
             }
         }
     }
 
-    /// Gives the service what it has credit for, unless its client does not read.
+    /// Sends the service what it has credit for, unless its client does not read.
     fn read_stream(&mut self, stream: StreamId) {
-        let Some(place) = self.streams.places.get_mut(&stream) else { return };
+        let Some(entry) = self.streams.by_id.get_mut(&stream) else { return };
         let mut buffer = [0; 4096];
-        while place.readable && place.unsent.is_empty() && place.in_flight < IN_FLIGHT {
-            let len = self.ports[place.port].host.recv(place.tcp, &mut buffer);
-            place.readable = len > 0;
+        while entry.readable && entry.unsent.is_empty() && entry.in_flight < MAX_IN_FLIGHT {
+            let len = self.ports[entry.port].host.recv(entry.tcp, &mut buffer);
+            entry.readable = len > 0;
             if len > 0 {
-                place.in_flight += len;
+                entry.in_flight += len;
                 self.streams.untaken += 1;
-                // A worker that is gone has no streams left.
-                let _ = self.mailbox.workers[place.worker]
+                // A worker that has ended has no streams left.
+                let _ = self.mailbox.workers[entry.worker]
                     .send(ToWorker::StreamData { stream, data: buffer[..len].to_vec() });
             }
         }
     }
 
-    /// A worker has taken a new stream (`len` is 0) or so many bytes.
+    /// A worker has taken a new stream (`len` is 0) or `len` bytes.
     pub(super) fn stream_taken(&mut self, stream: StreamId, len: usize) {
         self.streams.untaken = self.streams.untaken.saturating_sub(1);
-        if let Some(place) = self.streams.places.get_mut(&stream) {
-            place.in_flight = place.in_flight.saturating_sub(len);
+        if let Some(entry) = self.streams.by_id.get_mut(&stream) {
+            entry.in_flight = entry.in_flight.saturating_sub(len);
             self.read_stream(stream);
         }
     }
 
-    /// A service has written.
+    /// A service has written to a stream.
     pub(super) fn send_on_stream(&mut self, now: Instant, stream: StreamId, data: Vec<u8>) {
-        let Some(place) = self.streams.places.get_mut(&stream) else { return };
-        if place.unsent_len + data.len() > UNSENT {
-            self.end_unread(now, stream);
+        let Some(entry) = self.streams.by_id.get_mut(&stream) else { return };
+        if entry.unsent_len + data.len() > MAX_UNSENT {
+            self.reset_unread(now, stream);
             return;
         }
-        place.unsent_len += data.len();
-        place.unsent.push_back(data);
+        entry.unsent_len += data.len();
+        entry.unsent.push_back(data);
     }
 
-    /// Gives the stacks what services have written and they have room for.
+    /// Passes what services have written to the hosts, as far as they have room.
     pub(super) fn push_streams(&mut self, now: Instant) {
         let (mut drained, mut unread) = (Vec::new(), Vec::new());
-        for (&stream, place) in &mut self.streams.places {
-            let host = &mut self.ports[place.port].host;
-            let before = place.unsent_len;
-            while let Some(message) = place.unsent.front_mut() {
-                let taken = host.send(place.tcp, message);
-                place.unsent_len -= taken;
+        for (&stream, entry) in &mut self.streams.by_id {
+            let host = &mut self.ports[entry.port].host;
+            let before = entry.unsent_len;
+            while let Some(message) = entry.unsent.front_mut() {
+                let taken = host.send(entry.tcp, message);
+                entry.unsent_len -= taken;
                 if taken < message.len() {
                     message.drain(..taken);
                     break;
                 }
-                place.unsent.pop_front();
+                entry.unsent.pop_front();
             }
-            if place.unsent.is_empty() {
-                place.stalled = None;
-                if place.readable && place.in_flight < IN_FLIGHT {
+            if entry.unsent.is_empty() {
+                entry.stalled = None;
+                if entry.readable && entry.in_flight < MAX_IN_FLIGHT {
                     drained.push(stream);
                 }
-            } else if place.unsent_len < before {
-                place.stalled = Some(now);
-            } else if now.saturating_since(*place.stalled.get_or_insert(now)) >= UNREAD {
+            } else if entry.unsent_len < before {
+                entry.stalled = Some(now);
+            } else if now.saturating_since(*entry.stalled.get_or_insert(now)) >= UNREAD_TIMEOUT {
                 unread.push(stream);
             }
-            if place.closing && place.unsent.is_empty() {
-                host.close(place.tcp);
-                place.closing = false;
+            if entry.closing && entry.unsent.is_empty() {
+                host.close(entry.tcp);
+                entry.closing = false;
             }
         }
         for stream in drained {
             self.read_stream(stream);
         }
         for stream in unread {
-            self.end_unread(now, stream);
+            self.reset_unread(now, stream);
         }
     }
 
     /// Resets a stream whose client does not read.
-    fn end_unread(&mut self, now: Instant, stream: StreamId) {
-        let Some(place) = self.streams.remove(stream) else { return };
+    fn reset_unread(&mut self, now: Instant, stream: StreamId) {
+        let Some(entry) = self.streams.remove(stream) else { return };
         self.stats.streams_unread.inc();
         if self.events.admits(now) {
-            let bytes = place.unsent_len;
+            let bytes = entry.unsent_len;
             tracing::warn!("TCP stream reset: its client does not read, and {bytes} bytes wait for it");
         }
-        self.ports[place.port].host.abort(place.tcp);
-        self.send(place.worker, ToWorker::StreamClosed { stream, reset: true });
+        self.ports[entry.port].host.abort(entry.tcp);
+        self.send(entry.worker, ToWorker::StreamClosed { stream, reset: true });
     }
 }

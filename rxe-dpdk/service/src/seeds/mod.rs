@@ -1,10 +1,10 @@
-//! One secret seed in, any number of independent ones out.
+//! Derives any number of independent secret seeds from one.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rxe_proto::wire::Psn;
 
-/// Derives the seeds of engines, hosts and the connection manager from the process's one.
+/// Source of the seeds of engines, hosts and the connection manager, and of PSNs.
 pub struct Seeds(ChaCha20Rng);
 
 impl Seeds {
@@ -20,7 +20,7 @@ impl Seeds {
         seed
     }
 
-    /// A packet sequence number that nobody can guess.
+    /// A starting PSN that peers cannot guess.
     pub fn psn(&mut self) -> Psn {
         Psn::new(self.0.next_u32())
     }

@@ -1,5 +1,4 @@
-//! Jumbo frames over net_af_packet on a veth pair. Wants root for a network namespace of its own, in which the test
-//! runs a copy of itself: the namespace and all in it vanish with that process.
+//! Jumbo frames over net_af_packet on a veth pair. Needs root, for a network namespace.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use rxe_dpdk::rxe_proto::wire::PortId;
 use rxe_testkit::child::{self, ip};
 
 #[test]
-fn jumbo_frames_pass_and_mtus_follow_what_the_interface_can() {
+fn jumbo_frames_pass_and_the_mtu_fits_ring_and_interface() {
     child::in_namespace(inside);
 }
 
@@ -17,7 +16,7 @@ fn inside() {
     for (pair, mtu) in [("a", 9000), ("b", 9000), ("c", 1500)] {
         ip(&format!("link add {pair}0 type veth peer name {pair}1"));
         for end in [0, 1] {
-            // No neighbour discovery of the kernel's between our frames.
+            // Keeps the kernel's neighbour discovery off the link.
             ip(&format!("link set {pair}{end} mtu {mtu} addrgenmode none up"));
         }
     }
@@ -40,7 +39,7 @@ fn inside() {
         carry(&mut tx1, &mut rx0, &mut burst, len);
     }
 
-    // What the ring or the interface cannot carry is taken off the MTU, with a hint.
+    // The MTU is reduced to what ring and interface can carry, with a hint.
     assert_eq!(limited(&eal, 2, 2048 - 66 - 18), "framesz=2048");
     assert_eq!(limited(&eal, 3, 1500), "mtu 4200");
     let vast = configure(&eal, 4).unwrap_err().to_string();
@@ -56,11 +55,11 @@ fn jumbo(eal: &Eal, n: u16) -> (Port, RxQueue, TxStage) {
     let mut port = configure(eal, n).unwrap();
     let mut queues = port.start().unwrap();
     assert_eq!((port.id(), port.mtu()), (PortId(n), 4200));
-    assert!(port.fallbacks().contains(&Fallback::MtuUntold));
+    assert!(port.fallbacks().contains(&Fallback::MtuNotSet));
     (port, queues.rx.remove(0), queues.tx.remove(0))
 }
 
-/// Checks the MTU of device `n` and returns the hint that comes with it, cut to its interesting part.
+/// Checks the MTU of device `n` and returns the essential part of its hint.
 fn limited(eal: &Eal, n: u16, mtu: u16) -> &'static str {
     let port = configure(eal, n).unwrap();
     let found = port.fallbacks().iter().find_map(|fallback| match fallback {
@@ -72,13 +71,13 @@ fn limited(eal: &Eal, n: u16, mtu: u16) -> &'static str {
     ["framesz=2048", "mtu 4200"].into_iter().find(|hint| reason.contains(hint)).unwrap_or("no hint")
 }
 
-/// Sends 100 frames of `len` bytes and wants them all, in order and intact.
+/// Sends 100 frames of `len` bytes and expects them all, in order and intact.
 fn carry(tx: &mut TxStage, rx: &mut RxQueue, burst: &mut RxBurst, len: usize) {
     const COUNT: u8 = 100;
     for seq in 0..COUNT {
         let frame = tx.push(len).unwrap();
         frame.fill(seq);
-        // Broadcast, of an EtherType for experiments.
+        // Broadcast, with an EtherType for experiments.
         frame[..6].fill(0xFF);
         frame[12..14].copy_from_slice(&[0x88, 0xB5]);
     }

@@ -1,5 +1,5 @@
-//! Each type of port with the queue size that its driver has by default, which may be smaller than what we ask for: it is
-//! set up, starts, and sends a frame. Wants root, for interfaces in a network namespace; each test runs in a copy.
+//! Each type of port with its driver's default queue size, which may be smaller than the size asked for: the port is
+//! configured, starts, and sends a frame. Needs root, for interfaces in a network namespace.
 
 use std::env;
 use std::process::{Child, ChildStdin, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Eal, Port, PortConfig, RxBurst, RxQueue, TxStage};
 use rxe_testkit::child;
 
-/// The other end's device, in the copy that has it.
+/// Environment variable of the child process with the peer's port: its device.
 const PEER: &str = "RXE_TEST_PEER_DEVICE";
 
 fn init(vdevs: &[&str]) -> Eal {
@@ -19,7 +19,7 @@ fn init(vdevs: &[&str]) -> Eal {
     Eal::init(&args).unwrap()
 }
 
-/// The port of a device, with what a program gets that asks for nothing special.
+/// The port of a device with the default configuration.
 fn started(eal: &Eal, name: &str) -> (Port, RxQueue, TxStage) {
     let id = eal.ports().into_iter().find(|info| info.name == name).unwrap().id;
     let mut port = Port::configure(eal, id, &PortConfig::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -31,9 +31,9 @@ fn started(eal: &Eal, name: &str) -> (Port, RxQueue, TxStage) {
 fn send(tx: &mut TxStage, mut arrived: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !arrived() {
-        assert!(Instant::now() < deadline, "no frame of ours arrived");
+        assert!(Instant::now() < deadline, "no frame arrived");
         if let Some(frame) = tx.push(100) {
-            // Broadcast, of an EtherType for experiments.
+            // Broadcast, with an EtherType for experiments.
             frame.fill(0xFF);
             frame[12..14].copy_from_slice(&[0x88, 0xB5]);
         }
@@ -43,7 +43,7 @@ fn send(tx: &mut TxStage, mut arrived: impl FnMut() -> bool) {
 }
 
 #[test]
-fn devices_that_need_nobody() {
+fn devices_without_a_peer_send() {
     child::in_namespace(|| {
         child::ip("link add rings0 type veth peer name rings1");
         child::ip("link set rings0 up");
@@ -57,7 +57,7 @@ fn devices_that_need_nobody() {
 }
 
 #[test]
-fn a_pair_of_memif() {
+fn memif_pair_carries_frames() {
     child::in_namespace(|| {
         let args = format!("id=0,socket=rings-memif-{}", std::process::id());
         let eal = init(&[&format!("net_memif0,role=server,{args}"), &format!("net_memif1,role=client,{args}")]);
@@ -69,7 +69,7 @@ fn a_pair_of_memif() {
     });
 }
 
-/// A copy of this program that has the other end's port, until its standard input ends.
+/// A child process with the peer's port, which ends with its standard input.
 struct Peer {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -81,8 +81,8 @@ impl Peer {
         Peer { stdin: child.stdin.take(), child }
     }
 
-    /// What the copy does: it has the port, and reads.
-    fn be(device: &str) {
+    /// Runs in the child: receives and sends on the port.
+    fn run(device: &str) {
         let eal = init(&[device]);
         let (_port, mut rx, mut tx) = started(&eal, device.split(',').next().unwrap());
         let (ended, end) = std::sync::mpsc::channel();
@@ -111,9 +111,9 @@ impl Drop for Peer {
 }
 
 #[test]
-fn virtio_user_and_vhost() {
+fn virtio_user_and_vhost_carry_frames() {
     if let Ok(device) = env::var(PEER) {
-        return Peer::be(&device);
+        return Peer::run(&device);
     }
     child::in_namespace(|| {
         let socket = env::temp_dir().join(format!("rxe-rings-{}.sock", std::process::id()));
@@ -121,7 +121,7 @@ fn virtio_user_and_vhost() {
         let peer = Peer::start(&format!("net_vhost0,iface={path}"));
         let deadline = Instant::now() + Duration::from_secs(30);
         while !socket.exists() {
-            assert!(Instant::now() < deadline, "the other end made no socket");
+            assert!(Instant::now() < deadline, "the peer created no socket");
             std::thread::sleep(Duration::from_millis(10));
         }
         let eal = init(&[&format!("net_virtio_user0,path={path},mac=52:54:00:00:00:41")]);

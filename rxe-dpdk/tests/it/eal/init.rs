@@ -1,4 +1,4 @@
-//! What a user sees when EAL does not start. A process has one EAL, so each test runs in a copy of this program.
+//! The errors that a user sees when EAL does not start.
 
 use rxe_dpdk::eal::{Eal, EalError};
 use rxe_testkit::child;
@@ -7,7 +7,7 @@ fn init(args: &str) -> Result<Eal, EalError> {
     Eal::init(&args.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
 }
 
-/// The error that `args` lead to, as a user reads it.
+/// The error for `args`, and its text.
 fn sentence(args: &str) -> (EalError, String) {
     let error = init(args).unwrap_err();
     let text = error.to_string();
@@ -18,7 +18,7 @@ fn sentence(args: &str) -> (EalError, String) {
 const QUIET: &str = "--no-huge -m 64 --no-pci --no-telemetry --no-shconf";
 
 #[test]
-fn arguments_that_eal_cannot_read() {
+fn invalid_arguments_are_named_and_eal_can_start_after_them() {
     child::alone(|| {
         let cases = [
             ("--nonsense", "unrecognized option '--nonsense'"),
@@ -39,7 +39,7 @@ fn arguments_that_eal_cannot_read() {
         }
         assert!(matches!(Eal::init(&["\0".to_owned()]), Err(EalError::BadArguments { .. })));
 
-        // After all that the process can still start.
+        // EAL can still start after all these errors.
         let eal = init(QUIET).unwrap();
         assert_eq!(eal.port_count(), 0);
         assert!(eal.ports().is_empty());
@@ -47,7 +47,7 @@ fn arguments_that_eal_cannot_read() {
 }
 
 #[test]
-fn a_stray_word() {
+fn stray_word_is_named() {
     child::alone(|| {
         let (error, text) = sentence(&format!("{QUIET} vdev=net_ring0"));
         assert!(matches!(error, EalError::BadArguments { .. }), "{error:?}");
@@ -57,7 +57,7 @@ fn a_stray_word() {
 }
 
 #[test]
-fn a_driver_that_does_not_exist() {
+fn missing_driver_is_named() {
     child::alone(|| {
         let (_, text) = sentence(&format!("{QUIET} --vdev=net_nonsense0"));
         assert!(text.contains("net_nonsense0"), "{text}");
@@ -65,7 +65,7 @@ fn a_driver_that_does_not_exist() {
 }
 
 #[test]
-fn a_device_that_does_not_start() {
+fn device_that_does_not_start_is_named() {
     child::alone(|| {
         let (error, text) = sentence(&format!("{QUIET} --vdev=net_ring0 --vdev=net_af_packet7,iface=nosuchif0"));
         assert!(matches!(error, EalError::Device { .. }), "{error:?}");
@@ -75,9 +75,9 @@ fn a_device_that_does_not_start() {
 }
 
 #[test]
-fn more_memory_than_there_is() {
+fn lack_of_memory_is_named() {
     child::alone(|| {
-        // With hugepages or without, on any machine: an error that names the need or the lack of pages.
+        // With hugepages or without, on any machine: the error names memory or hugepages.
         let (error, text) = sentence("--in-memory -m 16000000 --no-pci --no-telemetry");
         assert!(matches!(error, EalError::Init { .. } | EalError::NoHugepages { .. }), "{error:?}");
         assert!(text.contains("emory") || text.contains("hugepages"), "{text}");

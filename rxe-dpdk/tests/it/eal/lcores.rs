@@ -1,4 +1,4 @@
-//! Jobs on lcores. The thread that starts EAL is the main lcore.
+//! Jobs on lcores. The thread that starts EAL becomes the main lcore.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rxe_testkit::child;
 use crate::cpu;
 
 #[test]
-fn workers_run_join_and_may_panic() {
+fn jobs_run_on_their_lcores_and_panics_are_reported() {
     child::alone(run_jobs);
 }
 
@@ -24,9 +24,9 @@ fn run_jobs() {
 
     jobs_borrow_and_exchange_packets(&eal);
     a_panic_is_reported_after_all_have_ended(&eal);
-    wrong_lcores_are_refused_before_anything_runs(&eal);
+    invalid_lcores_are_refused_before_any_job_runs(&eal);
 
-    // An Mbuf keeps the memory; the last object but it shuts nothing down.
+    // An Mbuf keeps its memory alive after all other objects are dropped.
     let pool = Mempool::create(&eal, "last", 63, 256, 0, -1).unwrap();
     let mut mbuf = pool.alloc().unwrap();
     drop((pool, eal));
@@ -75,7 +75,7 @@ fn jobs_borrow_and_exchange_packets(eal: &Eal) {
     ];
     eal.run_workers(jobs).unwrap();
     assert_eq!(received.into_inner(), COUNT);
-    // Also across lcores' caches.
+    // Also with the per-lcore caches.
     assert_eq!(pool.in_use(), 0);
 }
 
@@ -93,7 +93,7 @@ fn a_panic_is_reported_after_all_have_ended(eal: &Eal) {
             let (stop, ended) = (&stop, &ended);
             let body = move || {
                 let _stop = StopOnDrop(stop);
-                assert!(lcore != bad, "lcore {bad} had enough");
+                assert!(lcore != bad, "panic on lcore {bad}");
                 while !stop.load(Ordering::Acquire) {
                     std::thread::yield_now();
                 }
@@ -103,7 +103,7 @@ fn a_panic_is_reported_after_all_have_ended(eal: &Eal) {
         };
         match eal.run_workers(vec![job(3), job(5)]) {
             Err(EalError::WorkerPanicked { lcore, message }) => {
-                assert_eq!((lcore, message), (bad, format!("lcore {bad} had enough")));
+                assert_eq!((lcore, message), (bad, format!("panic on lcore {bad}")));
             }
             other => panic!("{other:?}"),
         }
@@ -111,7 +111,7 @@ fn a_panic_is_reported_after_all_have_ended(eal: &Eal) {
     }
 }
 
-fn wrong_lcores_are_refused_before_anything_runs(eal: &Eal) {
+fn invalid_lcores_are_refused_before_any_job_runs(eal: &Eal) {
     let ran = AtomicBool::new(false);
     for lcores in [[3, 4], [5, 5], [3, 100_000]] {
         let job = |lcore| -> Job<'_> { (lcore, Box::new(|| ran.store(true, Ordering::Relaxed))) };

@@ -25,7 +25,7 @@ fn eal() -> &'static Eal {
     })
 }
 
-/// The device `net_ring<n>`, small.
+/// The port of device `net_ring<n>`.
 fn configure(n: u16, config: &PortConfig) -> Result<Port, EalError> {
     let name = format!("net_ring{n}");
     let info = eal().ports().into_iter().find(|info| info.name == name).unwrap();
@@ -62,7 +62,7 @@ fn seq_of(frame: &[u8]) -> u32 {
 }
 
 #[test]
-fn a_port_carries_frames_of_every_length() {
+fn port_carries_frames_of_every_length() {
     child::alone(|| {
         let (port, mut rx, mut tx) = started(0, &small());
         assert_eq!(port.mtu(), 4200);
@@ -102,7 +102,7 @@ fn short_frames_are_padded_with_zeros() {
     child::alone(|| {
         let (_port, mut rx, mut tx) = started(1, &small());
         let mut burst = RxBurst::new();
-        // Dirty the buffers first.
+        // Fill the buffers with other bytes first.
         for _ in 0..2 * BURST {
             tx.push(200).unwrap().fill(0xFF);
         }
@@ -113,7 +113,7 @@ fn short_frames_are_padded_with_zeros() {
         tx.push(42).unwrap().fill(1);
         tx.flush();
         assert_eq!(rx.burst(&mut burst), 1);
-        // The same for a buffer that is passed on.
+        // Also in a forwarded buffer.
         let mut mbuf = burst.take(0).unwrap();
         assert!(mbuf.resize(20));
         assert!(burst.data(0).is_empty() && burst.take(0).is_none());
@@ -130,7 +130,7 @@ fn short_frames_are_padded_with_zeros() {
 }
 
 #[test]
-fn nothing_leaks_and_nothing_is_lost_under_back_pressure() {
+fn back_pressure_loses_and_leaks_no_buffer() {
     child::alone(|| {
         let (port, mut rx, mut tx) = started(2, &PortConfig { extra_mbufs: 2048, ..small() });
         let mut burst = RxBurst::new();
@@ -145,7 +145,7 @@ fn nothing_leaks_and_nothing_is_lost_under_back_pressure() {
             assert_eq!(waiting, 64, "the stage is full when push refuses");
             assert_eq!(sent - received, 1023 + 64);
             assert!(tx.push(100).is_none() && tx.room() == 0);
-            // Then what was accepted comes out in order.
+            // Accepted frames arrive in order.
             let floor = if round % 2 == 0 { 0 } else { 500 };
             while sent - received > floor {
                 let count = rx.burst(&mut burst);
@@ -161,7 +161,7 @@ fn nothing_leaks_and_nothing_is_lost_under_back_pressure() {
 
         let pool = port.pool().clone();
         while rx.burst(&mut burst) > 0 || tx.flush() > 0 {}
-        // All free but the buffers that the stage keeps for the next frames.
+        // All buffers are free except those that the stage keeps for the next frames.
         assert!(pool.in_use() <= BURST, "{} of {} in use", pool.in_use(), pool.count());
         tx.push(100).unwrap();
         drop((burst, rx, tx));
@@ -171,7 +171,7 @@ fn nothing_leaks_and_nothing_is_lost_under_back_pressure() {
 }
 
 #[test]
-fn an_empty_pool_refuses_and_recovers() {
+fn empty_pool_refuses_and_recovers() {
     child::alone(|| {
         let (port, mut rx, mut tx) = started(3, &small());
         let hoard: Vec<_> = std::iter::from_fn(|| port.pool().alloc()).collect();
@@ -188,10 +188,10 @@ fn an_empty_pool_refuses_and_recovers() {
 }
 
 #[test]
-fn rings_hand_packets_over_in_order() {
+fn rings_keep_the_order_of_packets() {
     child::alone(|| {
-        // Few, since a producer that is interrupted within DPDK's ring holds up all others, spinning: with more threads than
-        // cores that is the usual case.
+        // Few threads: a producer preempted inside DPDK's ring blocks all others, which spin.
+        // That is common with more threads than cores.
         const EACH: u32 = 2_000;
         for senders in [1, 3] {
             let given_up = AtomicBool::new(false);
@@ -244,7 +244,7 @@ fn rings_hand_packets_over_in_order() {
 }
 
 #[test]
-fn a_dropped_ring_frees_what_it_held_and_gaps_are_closed() {
+fn dropped_ring_frees_its_packets_and_partial_send_keeps_the_rest() {
     child::alone(|| {
         let pool = Mempool::create(eal(), "gaps", 63, 256, 0, -1).unwrap();
         let MbufRing { mut senders, mut receiver } = MbufRing::new(eal(), 10, 1).unwrap();
@@ -275,7 +275,7 @@ fn a_dropped_ring_frees_what_it_held_and_gaps_are_closed() {
 }
 
 #[test]
-fn a_buffer_may_outlive_its_pool() {
+fn buffer_may_outlive_its_pool() {
     child::alone(|| {
         let pool = Mempool::create(eal(), "orphan", 63, 256, 0, -1).unwrap();
         let mut mbuf = pool.alloc().unwrap();
@@ -302,7 +302,7 @@ fn huge_memory_is_zeroed_aligned_and_returned() {
                 bytes.fill(0xEE);
                 memory.write(0, &bytes).unwrap();
             }
-            // A name is taken while its owner lives.
+            // A name is in use while its owner exists.
             let error = HugeMemory::named(eal(), "region", 1000).unwrap_err();
             assert!(error.to_string().contains("region region of 1000 bytes"), "{error}");
         }
@@ -316,7 +316,7 @@ fn huge_memory_is_zeroed_aligned_and_returned() {
 }
 
 #[test]
-fn ports_are_refused_with_a_sentence() {
+fn invalid_ports_are_refused_with_an_explanation() {
     child::alone(|| {
         let message = |result: Result<Port, EalError>| result.unwrap_err().to_string();
         let missing = Port::configure(eal(), PortId(31), &small());
@@ -327,7 +327,7 @@ fn ports_are_refused_with_a_sentence() {
         assert!(message(none).contains("at least one RX and one TX queue"));
         let vast = configure(4, &PortConfig { extra_mbufs: 1 << 26, ..small() });
         assert!(message(vast).contains("no DPDK memory for"));
-        // After a failure the port can be had, once. (The device itself is closed after the last failure.)
+        // After a failure the port can be configured, once. (The device is closed after the last failure.)
         let mut port = configure(5, &small()).unwrap();
         assert!(matches!(configure(5, &small()), Err(EalError::PortInUse(_))));
         let queues = port.start().unwrap();
@@ -339,7 +339,7 @@ fn ports_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn a_port_has_several_queues_and_says_what_it_lacks() {
+fn port_has_several_queues_and_reports_fallbacks() {
     child::alone(|| {
         let mut port = configure(6, &PortConfig { rx_queues: 2, tx_queues: 40, ..small() }).unwrap();
         let mut queues = port.start().unwrap();
@@ -391,7 +391,7 @@ fn eal_starts_once_and_runs_workers_from_its_own_thread_only() {
 }
 
 #[test]
-fn the_clock_follows_real_time() {
+fn clock_follows_real_time() {
     child::alone(|| {
         let clock = Clock::new(eal());
         let (start, real) = (clock.now(), Instant::now());

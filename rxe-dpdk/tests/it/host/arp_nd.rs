@@ -1,4 +1,4 @@
-//! ARP and neighbour discovery: exchanges between real Linux hosts, with us in one of the places, and the odd cases.
+//! ARP and neighbour discovery: recorded exchanges between Linux hosts with our host as one of them, and edge cases.
 
 use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ip, ms, poll};
 use rxe_dpdk::host::{Host, HostEvent, Resolution};
@@ -10,17 +10,17 @@ const A6: &str = "fd00:77::1/64";
 
 // [HOST-ARP]
 #[test]
-fn we_answer_a_captured_arp_request_as_linux_did() {
+fn recorded_arp_request_gets_the_reply_of_linux() {
     let frames = pcap::recorded("cm-rping-ipv4.pcap");
     let mut a = host(MAC_A, &[A4, A6]);
     let (result, answers) = exchange(&mut a, ms(0), &frames[0]);
     assert_eq!(result, Ok(()));
     assert_eq!(answers, [frames[1].clone()]);
-    // It asked, so we know it.
+    // Its request made it a known neighbour.
     let source = ip("192.168.77.1");
     assert_eq!(a.resolve(ms(1), ip("192.168.77.2")), Resolution::Ready { mac: MAC_B, source });
 
-    // The other end: B asks just so, and takes the captured answer.
+    // The other end: B sends the same request and accepts the recorded reply.
     let mut b = host(MAC_B, &["192.168.77.2/24"]);
     b.announce(ms(1_000_000));
     assert_eq!(b.resolve(ms(0), ip("192.168.77.1")), Resolution::Pending);
@@ -34,7 +34,7 @@ fn we_answer_a_captured_arp_request_as_linux_did() {
 
 // [HOST-ND]
 #[test]
-fn we_answer_a_captured_solicitation_as_linux_did() {
+fn recorded_solicitation_gets_the_advertisement_of_linux() {
     let frames = pcap::recorded("cm-rping-ipv6.pcap");
     let mut a = host(MAC_A, &[A4, A6]);
     let (result, answers) = exchange(&mut a, ms(0), &frames[0]);
@@ -43,14 +43,14 @@ fn we_answer_a_captured_solicitation_as_linux_did() {
     let mac = MAC_B;
     let link_local = Resolution::Ready { mac, source: ip("fe80::5054:ff:fe00:a") };
     assert_eq!(a.resolve(ms(1), ip("fe80::5054:ff:fe00:b")), link_local);
-    // Nobody said yet where the global address is; the captured advertisement does.
+    // The MAC address of the global address is unknown until the recorded advertisement.
     assert_eq!(a.resolve(ms(1), ip("fd00:77::2")), Resolution::Pending);
     assert_eq!(exchange(&mut a, ms(2), &frames[4]), (Ok(()), vec![]));
     assert_eq!(a.resolve(ms(2), ip("fd00:77::2")), Resolution::Ready { mac, source: ip("fd00:77::1") });
 }
 
 #[test]
-fn our_solicitation_is_well_formed() {
+fn solicitations_are_well_formed_and_stop_after_three() {
     let mut a = host(MAC_A, &[A6]);
     a.announce(ms(1_000_000));
     assert_eq!(a.resolve(ms(0), ip("fd00:77::2")), Resolution::Pending);
@@ -58,7 +58,7 @@ fn our_solicitation_is_well_formed() {
     let expected = hex("3333ff000002 52540000000a 86dd 60000000 0020 3a ff fd000077000000000000000000000001
          ff0200000000000000000001ff000002 8700 2c4c 00000000 fd000077000000000000000000000002 0101 52540000000a");
     assert_eq!(asked, [expected]);
-    // Three times, a second apart, then never mind for a while.
+    // Three times, a second apart, then the hold-down time.
     assert_eq!(poll(&mut a, ms(999)).len(), 0);
     assert_eq!(poll(&mut a, ms(1000)).len(), 1);
     assert_eq!(poll(&mut a, ms(2000)).len(), 1);
@@ -79,7 +79,7 @@ fn all_addresses_are_announced_twice() {
          ff020000000000000000000000000001 8800 0950 20000000 fd000077000000000000000000000001 0201 52540000000a");
     assert_eq!(first[0], arp);
     assert_eq!(first[1], unsolicited);
-    // The link-local address, and the report of the groups that we listen to.
+    // The link-local address, and the report of our groups.
     assert_eq!(first.len(), 4);
     assert_eq!(first[3][..6], [0x33, 0x33, 0, 0, 0, 0x16]);
     assert_eq!(poll(&mut a, ms(1999)).len(), 0);
@@ -92,7 +92,7 @@ fn all_addresses_are_announced_twice() {
 }
 
 #[test]
-fn announcements_wait_for_room() {
+fn announcements_wait_for_transmit_room() {
     let mut a = host(MAC_A, &[A4, A6]);
     let mut tx = TxFrames { room: Some(2), ..TxFrames::default() };
     a.poll(ms(0), &mut tx);
@@ -105,9 +105,9 @@ fn announcements_wait_for_room() {
 
 // [HOST-ARP] [HOST-ND]
 #[test]
-fn probes_are_answered_and_teach_nothing() {
+fn probes_are_answered_and_add_no_neighbour() {
     let mut a = host(MAC_A, &[A4, A6]);
-    // ARP probe: the sender has no address yet. To everybody, and to us alone.
+    // ARP probe: the sender has no address yet. Broadcast, and unicast.
     for to in ["ffffffffffff", "52540000000a"] {
         let probe =
             hex(&format!("{to} 52540000000b 0806 0001080006040001 52540000000b 00000000 000000000000 c0a84d01"));
@@ -128,7 +128,7 @@ fn probes_are_answered_and_teach_nothing() {
 // [HOST-ARP]
 #[test]
 fn unicast_checks_of_our_address_are_answered() {
-    // What Linux sends to see whether a neighbour is still there.
+    // Linux' check of a known neighbour.
     let mut a = host(MAC_A, &[A4, A6]);
     let check = hex("52540000000a 52540000000b 0806 0001080006040001 52540000000b c0a84d02 52540000000a c0a84d01");
     let reply = hex("52540000000b 52540000000a 0806 0001080006040002 52540000000a c0a84d01 52540000000b c0a84d02");
@@ -136,13 +136,13 @@ fn unicast_checks_of_our_address_are_answered() {
 }
 
 #[test]
-fn strangers_are_ignored_and_old_friends_followed() {
+fn announcements_update_known_neighbours_only() {
     let mut a = host(MAC_A, &[A4, A6]);
-    // Somebody asks somebody else: not for us, and nobody that we know.
+    // A request between two other hosts, both unknown.
     let request = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b c0a84d02 000000000000 c0a84d03");
     assert_eq!(exchange(&mut a, ms(0), &request), (Err(DropReason::ForeignAddress), vec![]));
     assert_eq!(a.neighbour_count(), 0);
-    // Once we know it, its announcement of another MAC counts.
+    // The announcement of a known neighbour changes its MAC address.
     let to_us = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b c0a84d02 000000000000 c0a84d01");
     assert_eq!(exchange(&mut a, ms(0), &to_us).0, Ok(()));
     let moved = hex("ffffffffffff 52540000000c 0806 0001080006040001 52540000000c c0a84d02 000000000000 c0a84d02");
@@ -151,7 +151,7 @@ fn strangers_are_ignored_and_old_friends_followed() {
     assert_eq!(a.poll_event(), Some(HostEvent::NeighbourChanged { ip: ip("192.168.77.2"), mac }));
     assert_eq!(a.poll_event(), None);
     assert_eq!(a.resolve(ms(1), ip("192.168.77.2")), Resolution::Ready { mac, source: ip("192.168.77.1") });
-    // An address that is not on our link gets its answer, but no place in the table.
+    // An address outside our networks gets a reply, but no entry.
     let foreign = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b 08080808 000000000000 c0a84d01");
     assert_eq!(exchange(&mut a, ms(0), &foreign).1.len(), 1);
     assert_eq!(a.neighbour_count(), 1);
@@ -171,7 +171,7 @@ fn a_flood_of_forged_replies_changes_a_neighbour_once_per_second() {
     }
     assert_eq!((a.stats().neighbours_changed.get(), a.stats().neighbours_locked.get()), (1, 49_999));
     assert_eq!(std::iter::from_fn(|| a.poll_event()).count(), 1);
-    // The neighbour is asked after the lock time, and its own answer counts.
+    // After the lock time the neighbour is solicited, and its reply decides.
     let asked = poll(&mut a, ms(11_000));
     assert!(asked.iter().any(|frame| frame[12..14] == [8, 6] && frame[38..42] == [192, 168, 77, 2]), "{asked:?}");
     let answer = hex("52540000000a 52540000000b 0806 0001080006040002 52540000000b c0a84d02 52540000000a c0a84d01");
@@ -180,7 +180,7 @@ fn a_flood_of_forged_replies_changes_a_neighbour_once_per_second() {
 }
 
 #[test]
-fn another_owner_of_our_address_is_noticed() {
+fn address_conflict_is_detected_and_defended() {
     let mut a = host(MAC_A, &[A4, A6]);
     let claim = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b c0a84d01 000000000000 c0a84d01");
     let (_, first) = exchange(&mut a, ms(0), &claim);
@@ -198,7 +198,7 @@ fn another_owner_of_our_address_is_noticed() {
 }
 
 #[test]
-fn malformed_ones_are_named() {
+fn malformed_messages_are_dropped_with_a_reason() {
     let mut a = host(MAC_A, &[A4, A6]);
     let arp = pcap::recorded("cm-rping-ipv4.pcap").remove(0);
     let mut verdict = |base: &[u8], changes: &[(usize, u8)]| {
@@ -220,7 +220,7 @@ fn malformed_ones_are_named() {
 
     let nd = pcap::recorded("cm-rping-ipv6.pcap").remove(0);
     let sum = |frame: &[u8]| u16::from_be_bytes([frame[56], frame[57]]);
-    // One byte changed, and the checksum made to fit: a word that grows makes the sum shrink as much.
+    // One byte changed, and the checksum adapted: it shrinks by as much as the word grows.
     let verdict_nd = |at: usize, value: u8| {
         let mut frame = nd.clone();
         let word = |f: &[u8]| u32::from(u16::from_be_bytes([f[at & !1], f[at | 1]]));
@@ -249,7 +249,7 @@ fn malformed_ones_are_named() {
 }
 
 #[test]
-fn the_table_is_bounded_under_a_flood() {
+fn neighbour_table_is_bounded_under_a_flood() {
     let mut config = config(MAC_A, &["10.0.0.1/8"]);
     config.max_neighbours = 64;
     let mut a = Host::new(&config).expect("a good configuration");
@@ -269,7 +269,7 @@ fn the_table_is_bounded_under_a_flood() {
 }
 
 #[test]
-fn listener_queries_are_answered() {
+fn mld_queries_are_answered() {
     let mut a = host(MAC_A, &[A4, A6]);
     while a.next_timeout().is_some() {
         poll(&mut a, ms(100_000));

@@ -1,4 +1,4 @@
-//! Whatever comes in, the host stays up, its tables stay small, and it always goes idle again.
+//! Random frames: the host never panics, its tables stay bounded, and it always becomes idle again.
 
 use super::net::{MAC_A, MAC_B, config, ip};
 use proptest::collection::vec;
@@ -18,7 +18,7 @@ fn target() -> Host {
     host
 }
 
-/// Takes all events and reads whatever there is to read: a stream ends for its user when all was read.
+/// Takes all events and reads all bytes: a stream ends for its user when everything is read.
 fn read_all(host: &mut Host) {
     while let Some(event) = host.poll_event() {
         if let HostEvent::Stream(StreamEvent::Readable { stream }) = event {
@@ -27,7 +27,7 @@ fn read_all(host: &mut Host) {
     }
 }
 
-/// Feeds frames, lets services and timers do their work in between, and then waits for silence.
+/// Feeds frames, with service calls and timers in between, and then waits until the host is idle.
 fn survives(frames: &[Vec<u8>], steps: &[u16]) {
     let mut host = target();
     let mut now = Instant::from_nanos(1);
@@ -90,7 +90,7 @@ fn tcp_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Answers the host's sequence numbers, which random segments never hit: a peer that follows it, with mistakes.
+/// A peer that follows the host's sequence numbers, which random segments never hit, but makes errors.
 fn peer_script(mistakes: &[(u8, u8, u16)]) {
     let mut host = target();
     host.learn(Instant::from_nanos(1), ip("10.0.0.2"), MAC_B);
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn captured_frames_with_a_byte_changed(changes in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..30)) {
+    fn recorded_frames_with_changed_bytes(changes in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..30)) {
         let captured: Vec<Vec<u8>> = ["cm-rping-ipv4.pcap", "cm-rping-ipv6.pcap"].iter().flat_map(|name| pcap::recorded(name)).collect();
         let frames: Vec<Vec<u8>> = changes
             .into_iter()
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn a_peer_that_makes_mistakes(
+    fn peer_with_faulty_segments(
         mistakes in vec((prop_oneof![4 => Just(0x10_u8), 4 => Just(0x18), 1 => Just(0x11), 1 => any::<u8>()], 0..100_u8, any::<u16>()), 1..40),
     ) {
         peer_script(&mistakes);

@@ -1,5 +1,5 @@
-//! Multicast groups: what the host tells the network of them, held against a Linux host that was recorded, and how it
-//! answers the queriers of all versions.
+//! Multicast groups: reports compared with those of a recorded Linux host, answers to queriers of all versions, and the
+//! listeners found in the reports of other hosts.
 
 use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ip, ms, poll};
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, MIN_MTU, Resolution, multicast_mac};
@@ -22,7 +22,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// An IGMP packet from `src` to `dst`; `options` go into the IP header. The checksums are made here.
+/// An IGMP packet from `src` to `dst`; `options` go into the IP header. Computes the checksums.
 fn igmp(src: [u8; 4], dst: [u8; 4], options: &[u8], message: &[u8]) -> Vec<u8> {
     let mac = if dst[0] < 224 { MAC_A } else { multicast_mac(dst.into()).expect("a group") };
     let header_len = 20 + options.len();
@@ -43,7 +43,7 @@ const ROUTER: [u8; 4] = [192, 168, 77, 254];
 const ALL_HOSTS: [u8; 4] = [224, 0, 0, 1];
 const ALERT: &[u8] = &[0x94, 4, 0, 0];
 
-/// A query to everybody: 8 bytes are version 1 or 2, 12 are version 3.
+/// A query: 8 bytes are version 1 or 2, 12 are version 3.
 fn query(len: usize, code: u8, group: [u8; 4]) -> Vec<u8> {
     let dst = if group == [0; 4] { ALL_HOSTS } else { group };
     let mut message = vec![0x11, code, 0, 0, group[0], group[1], group[2], group[3]];
@@ -51,7 +51,7 @@ fn query(len: usize, code: u8, group: [u8; 4]) -> Vec<u8> {
     igmp(ROUTER, dst, ALERT, &message)
 }
 
-/// A host that has said all that hosts say at start.
+/// A host that has sent its announcements.
 fn quiet(config: &HostConfig) -> Host {
     let mut host = Host::new(config).expect("a good configuration");
     for now in [0, 2000] {
@@ -61,7 +61,7 @@ fn quiet(config: &HostConfig) -> Host {
     host
 }
 
-/// A frame without what tells one packet from the next: IPv4 id and header checksum.
+/// A frame without the fields that differ from packet to packet: IPv4 id and header checksum.
 fn without_id(mut frame: Vec<u8>) -> Vec<u8> {
     frame[18..20].fill(0);
     frame[24..26].fill(0);
@@ -79,7 +79,7 @@ fn parse(frame: &[u8]) -> ([u8; 4], Vec<u8>) {
 
 // [HOST-IGMP]
 #[test]
-fn we_join_and_leave_as_linux_did() {
+fn join_and_leave_are_reported_as_by_linux() {
     let recorded: Vec<Vec<u8>> = pcap::recorded("cm-x-mckey-join-igmp.pcap").into_iter().map(without_id).collect();
     let mut a = quiet(&config(MacAddr([0x52, 0x54, 0, 0, 0, 2]), &["192.168.77.2/24"]));
     assert!(a.join_group(ms(10_000), ip(GROUP)));
@@ -98,7 +98,7 @@ fn we_join_and_leave_as_linux_did() {
 
 // [HOST-GROUP-MAC]
 #[test]
-fn the_port_lets_in_what_was_joined() {
+fn port_accepts_the_macs_of_joined_groups() {
     let mut a = quiet(&config(MAC_A, &[A4, A6]));
     let before = a.multicast_macs().to_vec();
     a.join_group(ms(0), ip("239.129.2.3"));
@@ -107,7 +107,7 @@ fn the_port_lets_in_what_was_joined() {
         a.multicast_macs().iter().filter(|mac| !before.contains(mac)).map(ToString::to_string).collect();
     // Queries; the group, and the MAC of its mapped address, which soft-RoCE joins; the IPv6 group.
     assert_eq!(added, ["01:00:5e:00:00:01", "01:00:5e:01:02:03", "33:33:00:02:00:03", "33:33:ef:81:02:03"]);
-    // A group with the same MAC keeps it in when the other one leaves.
+    // The MAC address stays while another group that has it is joined.
     a.join_group(ms(0), ip("224.1.2.3"));
     a.leave_group(ms(0), ip("239.129.2.3"));
     assert!(a.multicast_macs().contains(&"01:00:5e:01:02:03".parse().expect("a MAC")));
@@ -131,45 +131,45 @@ fn version_3_queries_are_answered() {
         a.join_group(ms(5000), ip(group));
     }
     let told = poll(&mut a, ms(5000));
-    // Everybody is in 224.0.0.1, and nobody says so.
+    // Every host is a member of 224.0.0.1, and none reports it.
     assert_eq!(
         told.iter().map(|frame| parse(frame)).collect::<Vec<_>>(),
         [([224, 0, 0, 22], hex("2200 ece5 0000 0002 04000000 ef010203 04000000 ef090909"))]
     );
     poll(&mut a, ms(6000));
 
-    // Everything, within the time allowed; the last byte of the MAC is 10 of 256.
+    // All groups, within the maximum response time; the last byte of the MAC address is 10 of 256.
     assert_eq!(exchange(&mut a, ms(10_000), &general), (Ok(()), vec![]));
     assert_eq!(a.next_timeout(), Some(ms(10_000) + rxe_proto::Duration::from_secs(10) * 10 / 256));
     assert_eq!(poll(&mut a, ms(10_300)).len(), 0);
     let answer = parse(&poll(&mut a, ms(10_400))[0]);
     assert_eq!(answer, ([224, 0, 0, 22], hex("2200 f0e5 0000 0002 02000000 ef010203 02000000 ef090909")));
-    // One group, with a list of senders that somebody wants to hear: we take them all.
+    // A query for one group and some sources is answered for all sources.
     let mut of_senders = vec![0x11, 10, 0, 0, 239, 9, 9, 9, 0, 0, 0, 1];
     of_senders.extend([10, 0, 0, 7]);
     let specific = igmp(ROUTER, [239, 9, 9, 9], ALERT, &of_senders);
     assert_eq!(exchange(&mut a, ms(20_000), &specific), (Ok(()), vec![]));
     let answer = parse(&poll(&mut a, ms(20_040))[0]);
     assert_eq!(answer.1[8..], hex("02000000 ef090909"));
-    // A group that we are not in is nothing to us, though its MAC lets it in; times beyond ten seconds are cut.
+    // A group that is not joined is ignored, although the MAC filter passes it; delays are limited to ten seconds.
     assert_eq!(exchange(&mut a, ms(30_000), &query(12, 10, [224, 129, 2, 3])).0, Err(DropReason::ForeignAddress));
     assert_eq!(exchange(&mut a, ms(30_000), &query(12, 0xFF, [0; 4])).0, Ok(()));
     assert!(a.next_timeout().is_some_and(|at| at < ms(30_400)));
     poll(&mut a, ms(30_400));
-    // Switches without an address ask from nobody, and some without the option; a query may come to us alone.
+    // Switches without an address query from 0.0.0.0, some without the option; a query may be unicast.
     let message = [0x11, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for frame in [igmp([0; 4], ALL_HOSTS, &[], &message), igmp(ROUTER, [192, 168, 77, 1], ALERT, &message)] {
         assert_eq!(exchange(&mut a, ms(40_000), &frame).0, Ok(()));
         assert_eq!(poll(&mut a, ms(40_040)).len(), 1);
     }
-    // After a break of the link everybody hears again.
+    // All groups are reported again when the link is back.
     a.announce(ms(50_000));
     assert!(poll(&mut a, ms(50_000)).iter().any(|frame| frame[23] == 2 && parse(frame).1[8..].len() == 16));
 }
 
 // [HOST-IGMP]
 #[test]
-fn older_queriers_get_their_version() {
+fn older_queriers_are_answered_in_their_version() {
     let mut a = quiet(&config(MAC_A, &[A4]));
     a.join_group(ms(5000), ip(GROUP));
     poll(&mut a, ms(5000));
@@ -182,7 +182,7 @@ fn older_queriers_get_their_version() {
         message
     };
 
-    // Version 2: reports go to the group, leaving to all routers.
+    // Version 2: reports go to the group, leave messages to all routers.
     assert_eq!(exchange(&mut a, ms(10_000), &query(8, 100, [0; 4])).0, Ok(()));
     assert_eq!(said(&mut a, 10_400), [([239, 1, 2, 3], message(0x16))]);
     a.leave_group(ms(11_000), ip(GROUP));
@@ -192,7 +192,7 @@ fn older_queriers_get_their_version() {
     assert_eq!(said(&mut a, 13_000), [([239, 1, 2, 3], message(0x16))]);
     said(&mut a, 14_000);
 
-    // Version 1 knows no leaving.
+    // Version 1 has no leave message.
     assert_eq!(exchange(&mut a, ms(20_000), &query(8, 0, [0; 4])).0, Ok(()));
     assert_eq!(said(&mut a, 20_400), [([239, 1, 2, 3], message(0x12))]);
     a.leave_group(ms(21_000), ip(GROUP));
@@ -200,13 +200,13 @@ fn older_queriers_get_their_version() {
     assert_eq!(said(&mut a, 22_000), []);
     assert_eq!(a.next_timeout(), None);
 
-    // It went away.
+    // The older querier has timed out.
     a.join_group(ms(20_000 + 260_000), ip(GROUP));
     assert_eq!(said(&mut a, 280_000)[0].1[0], 0x22);
 }
 
 #[test]
-fn bad_igmp_is_named() {
+fn malformed_igmp_is_dropped_with_a_reason() {
     let mut a = quiet(&config(MAC_A, &[A4]));
     a.join_group(ms(0), ip(GROUP));
     let mut verdict = |frame: &[u8]| exchange(&mut a, ms(3000), frame).0.expect_err("a drop");
@@ -222,10 +222,10 @@ fn bad_igmp_is_named() {
     assert_eq!(verdict(&igmp(ROUTER, ALL_HOSTS, &[1, 1, 1, 1], &[0x11; 8])), DropReason::IpOptions);
     assert_eq!(verdict(&igmp([192, 168, 77, 1], ALL_HOSTS, ALERT, &message)), DropReason::IpHeaderMalformed, "we");
     assert_eq!(verdict(&igmp(ROUTER, [192, 168, 77, 9], ALERT, &message)), DropReason::ForeignAddress);
-    // What others report is theirs.
+    // Reports of other hosts are not for us.
     let report = [0x16, 0, 0, 0, 239, 1, 2, 3];
     assert_eq!(verdict(&igmp(ROUTER, [239, 1, 2, 3], ALERT, &report)), DropReason::HostUnsupported);
-    // Other protocols get no router alert through, and a joined group no ordinary packet in.
+    // Other protocols may not have a router alert, and packets to a joined group are dropped.
     let mut udp = igmp(ROUTER, [192, 168, 77, 1], ALERT, &[0; 8]);
     udp[23] = 17;
     udp[24..26].fill(0);
@@ -241,7 +241,7 @@ fn bad_igmp_is_named() {
 }
 
 #[test]
-fn many_groups_are_told_in_packets_that_fit() {
+fn many_groups_are_reported_in_packets_that_fit_the_mtu() {
     let config = HostConfig { mtu: MIN_MTU, ..config(MAC_A, &[A4, A6]) };
     let mut a = quiet(&config);
     for n in 0..1000_u16 {
@@ -249,7 +249,7 @@ fn many_groups_are_told_in_packets_that_fit() {
         a.join_group(ms(5000), [239, 1, high, low].into());
         a.join_group(ms(5000), ip(&format!("ff15::{n:x}")));
     }
-    // The port takes two packets at a time; what was begun is told from the start.
+    // The port takes two packets at a time; an interrupted report is repeated from its start.
     let mut tx = TxFrames { room: Some(2), ..TxFrames::default() };
     a.poll(ms(5000), &mut tx);
     assert!(a.next_timeout().is_some_and(|at| at <= ms(5000)));
@@ -263,7 +263,7 @@ fn many_groups_are_told_in_packets_that_fit() {
     assert_eq!((v4.len(), v6.len()), (7, 17));
 }
 
-/// The listeners that a host tells of: group, host, whether it begins.
+/// The listener events of a host: group, host, whether it joined.
 fn listeners(host: &mut Host) -> Vec<(String, String, bool)> {
     let told = std::iter::from_fn(|| host.poll_event());
     let told = told.filter_map(|event| match event {
@@ -274,8 +274,8 @@ fn listeners(host: &mut Host) -> Vec<(String, String, bool)> {
 }
 
 #[test]
-fn who_watches_hears_of_a_linux_listener() {
-    // The four reports that Linux made when mckey joined and left, and a host on the same network.
+fn recorded_linux_listener_produces_events() {
+    // The four reports that Linux sent when mckey joined and left, and a host on the same network.
     let mut a = quiet(&config(MAC_A, &["192.168.77.1/24"]));
     let recorded = pcap::recorded("cm-x-mckey-join-igmp.pcap");
     assert_eq!(exchange(&mut a, ms(5000), &recorded[0]).0, Err(DropReason::ForeignMac), "nobody wants to know");
@@ -292,14 +292,14 @@ fn who_watches_hears_of_a_linux_listener() {
     let stats = a.stats();
     assert_eq!((stats.igmp_reports_heard.get(), stats.igmp_reports_sent.get()), (4, 0));
     assert_eq!((stats.listeners_joined.get(), stats.listeners_left.get()), (1, 1));
-    // The port lets in what hosts say to routers.
+    // The port accepts reports to routers.
     for mac in ["01:00:5e:00:00:16", "01:00:5e:00:00:02"] {
         assert!(a.multicast_macs().contains(&mac.parse().expect("a MAC")), "{mac}");
     }
 }
 
 #[test]
-fn listeners_of_all_versions_are_heard() {
+fn listeners_of_all_igmp_versions_produce_events() {
     const PEER: [u8; 4] = [192, 168, 77, 9];
     const V3: [u8; 4] = [224, 0, 0, 22];
     let mut a = quiet(&config(MAC_A, &[A4]));
@@ -316,7 +316,7 @@ fn listeners_of_all_versions_are_heard() {
     assert_eq!(hear(5000, group, &old(0x12, group)), nothing);
     assert_eq!(hear(6000, [224, 0, 0, 2], &old(0x17, group)), news("239.9.9.9", false));
     assert_eq!(hear(7000, group, &old(0x12, group)), news("239.9.9.9", true));
-    // The link's own protocols are not told of, nor is what is no group.
+    // No events for the link's own groups and for addresses that are not multicast.
     assert_eq!(hear(8000, [224, 0, 0, 251], &old(0x16, [224, 0, 0, 251])), nothing);
     assert_eq!(hear(8000, group, &old(0x16, [10, 0, 0, 1])), nothing);
 
@@ -325,7 +325,7 @@ fn listeners_of_all_versions_are_heard() {
     };
     let report = |records: &[Vec<u8>]| [&[0x22, 0, 0, 0, 0, 0, 0, records.len() as u8][..], &records.concat()].concat();
     let (us, other) = ([192, 168, 77, 1], [192, 168, 77, 7]);
-    // Several records with auxiliary data; the second is about senders that we are not among.
+    // Several records with auxiliary data; the sources of the second do not include us.
     let two = report(&[
         record(4, [239, 0, 0, 1], &[]),
         record(3, [239, 0, 0, 2], &[other]),
@@ -337,30 +337,30 @@ fn listeners_of_all_versions_are_heard() {
     assert_eq!(hear(9500, V3, &report(&[record(4, [239, 0, 0, 1], &[us])])), news("239.0.0.1", false));
     assert_eq!(hear(9500, V3, &report(&[record(2, [239, 0, 0, 1], &[us])])), nothing);
     assert_eq!(hear(9600, V3, &report(&[record(1, [239, 0, 0, 1], &[us])])), news("239.0.0.1", true));
-    // More records than bytes.
+    // Fewer bytes than the number of records needs.
     let mut cut = report(&[record(4, [239, 0, 0, 5], &[])]);
     cut[7] = 2;
     assert_eq!(hear(9700, V3, &cut).0, Err(DropReason::IcmpMalformed));
     let mut sources = report(&[record(4, [239, 0, 0, 6], &[other])]);
     sources[11] = 9;
     assert_eq!(hear(9800, V3, &sources), (Err(DropReason::IcmpMalformed), vec![]));
-    // Ordinary packets to groups stay out.
+    // Ordinary packets to groups are dropped.
     let mut udp = igmp(PEER, group, &[], &[0; 8]);
     udp[23] = 17;
     udp[24..26].fill(0);
     let sum = checksum(&udp[14..34]);
     udp[24..26].copy_from_slice(&sum);
     assert_eq!(exchange(&mut a, ms(9900), &udp).0, Err(DropReason::ForeignAddress));
-    // Switches that speak for others have no address.
+    // Reports without a source address are those of switches.
     let frame = igmp([0; 4], V3, ALERT, &report(&[record(4, [239, 0, 0, 8], &[])]));
     assert_eq!((exchange(&mut a, ms(9900), &frame).0, listeners(&mut a)), (Ok(()), vec![]));
 }
 
 // [HOST-MLD]
 #[test]
-fn ipv6_groups_are_told_by_mld() {
+fn ipv6_groups_are_reported_by_mld() {
     let mut a = quiet(&config(MAC_A, &[A4, A6]));
-    // Nobody hears of these: all nodes, groups of the interface, and those of our addresses.
+    // Not reported: all nodes, groups of interface scope, and those of our addresses.
     for group in ["ff02::1", "ff01::5", "ff02::1:ff00:1"] {
         assert!(a.join_group(ms(5000), ip(group)));
     }
@@ -373,12 +373,12 @@ fn ipv6_groups_are_told_by_mld() {
     assert_eq!(joined, [expected]);
     assert_eq!(poll(&mut a, ms(7000)), joined);
 
-    // A query for this group, with one second to answer.
+    // A query for this group, with a maximum response time of one second.
     let query = hex("333300000007 52540000000b 86dd 60000000 0024 00 01 fe80000000000000505400fffe00000b
          ff150000000000000000000000000007 3a00 0502 0000 0100
          8200 2a2b 03e8 0000 ff150000000000000000000000000007 027d 0000");
     let mut query = query;
-    // Source, destination, length, next header and message sum up to nothing.
+    // Pseudo header and message sum up to zero.
     let pseudo = [&query[22..54], &[0, 0, 0, 28, 0, 0, 0, 58]].concat();
     query[64..66].fill(0);
     let sum = checksum(&[&pseudo, &query[62..]].concat());
@@ -388,7 +388,7 @@ fn ipv6_groups_are_told_by_mld() {
     assert_eq!(answer[0][70..], hex("02000000 ff150000000000000000000000000007"));
     assert_eq!(answer.len(), 1);
 
-    // Leaving an address's own group changes nothing.
+    // Leaving the group of one of our addresses changes nothing.
     a.leave_group(ms(20_000), ip("ff02::1:ff00:1"));
     assert_eq!(poll(&mut a, ms(20_000)).len(), 0);
     assert!(a.multicast_macs().contains(&"33:33:ff:00:00:01".parse().expect("a MAC")));
@@ -399,7 +399,7 @@ fn ipv6_groups_are_told_by_mld() {
 }
 
 #[test]
-fn a_port_without_an_ipv4_address_reports_from_nobody() {
+fn port_without_an_ipv4_address_reports_from_0_0_0_0() {
     let mut a = host(MAC_A, &[A6]);
     a.join_group(ms(0), ip(GROUP));
     let report = poll(&mut a, ms(0)).into_iter().find(|frame| frame[12..14] == [8, 0]).expect("a report");
@@ -407,14 +407,14 @@ fn a_port_without_an_ipv4_address_reports_from_nobody() {
 }
 
 proptest::proptest! {
-    /// With right checksums around them: whatever others report, a host that watches tells of groups only.
+    /// Random reports with correct checksums produce events about multicast groups only.
     #[test]
     fn random_reports(kind in 0x10..0x24_u8, body in proptest::collection::vec(0..12_u8, 1..80)) {
         let mut a = quiet(&config(MAC_A, &[A4]));
         a.watch_listeners();
         let message = [&[kind, 0, 0, 0][..], &body].concat();
         let _ = exchange(&mut a, ms(5000), &igmp([192, 168, 77, 9], [224, 0, 0, 22], ALERT, &message));
-        // As part of a group, too.
+        // Also when the group is joined.
         let message = [&[0x22, 0, 0, 0, 0, 0, 0, 9, 4, 0, 0, body[0], 239, 1, 1, 1][..], &body].concat();
         let _ = exchange(&mut a, ms(5001), &igmp([192, 168, 77, 9], [224, 0, 0, 22], ALERT, &message));
         for (group, host, _) in listeners(&mut a) {

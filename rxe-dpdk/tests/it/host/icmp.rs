@@ -1,4 +1,4 @@
-//! Echo, "unreachable", and the reasons for which IP packets are dropped.
+//! Echo, "unreachable" messages, and the reasons for dropping IP packets.
 
 use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ms};
 use rxe_dpdk::host::Host;
@@ -6,7 +6,7 @@ use rxe_proto::wire::DropReason;
 
 const ADDRESSES: [&str; 2] = ["10.0.0.1/24", "fd00::1/64"];
 
-/// Ones' complement sum, by hand.
+/// Internet checksum, independent of the host's.
 fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let bytes: Vec<u8> = parts.concat();
     let mut sum: u32 = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0))).sum();
@@ -56,7 +56,7 @@ fn ping6(data: &[u8], traffic_class: u8) -> Vec<u8> {
 }
 
 #[test]
-fn echo_requests_come_back() {
+fn echo_requests_are_answered() {
     let mut a = host(MAC_A, &ADDRESSES);
     for len in [0, 1, 56, 57, 1472] {
         let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
@@ -77,11 +77,11 @@ fn echo_requests_come_back() {
         let reply = &answers[0];
         assert_eq!(reply[14..18], hex("62c00000"));
         assert_eq!(reply[22..54], hex("fd000000000000000000000000000001 fd000000000000000000000000000002"));
-        // Source and destination are summed alike, so the request's pseudo header does.
+        // The sum is symmetric in source and destination, so the request's pseudo header serves.
         assert_eq!(reply[54..], echo(129, &pseudo(8 + data.len()), &data));
     }
     assert_eq!(a.stats().echo_replies_sent.get(), 8);
-    // Successive packets have successive ids.
+    // Consecutive packets have consecutive ids.
     let id = |a: &mut Host| {
         let (_, answers) = exchange(a, ms(0), &v4(1, 0, &echo(8, &[], &[])));
         u16::from_be_bytes([answers[0][18], answers[0][19]])
@@ -109,7 +109,7 @@ fn jumbo_pings_follow_the_mtu() {
 }
 
 #[test]
-fn a_ping_to_all_nodes_is_answered_by_one() {
+fn ping_to_all_nodes_is_answered_from_our_address() {
     let mut a = host(MAC_A, &ADDRESSES);
     let mut frame = hex("333300000001 52540000000b 86dd 60000000 0008 3a 40 fe80000000000000505400fffe00000b
          ff020000000000000000000000000001 8000 0000 0001 0001");
@@ -122,7 +122,7 @@ fn a_ping_to_all_nodes_is_answered_by_one() {
 }
 
 #[test]
-fn closed_udp_ports_say_so_but_not_without_end() {
+fn closed_udp_ports_send_unreachable_messages_up_to_a_limit() {
     let mut a = host(MAC_A, &ADDRESSES);
     let datagram = hex("3039 0035 000c 0000 01020304");
     let frame = v4(17, 0, &datagram);
@@ -146,11 +146,11 @@ fn closed_udp_ports_say_so_but_not_without_end() {
     assert_eq!(a.stats().unreachables_limited.get(), 10_000 - 98);
     assert_eq!(exchange(&mut a, ms(1000), &frame).1.len(), 1, "a second later there is room again");
 
-    // Long ones are cut to what every host takes.
+    // Long packets are cut to the size that every host accepts.
     let long = v4(17, 0, &[&hex("3039 0035 03f0 0000")[..], &[9; 1000]].concat());
     assert_eq!(exchange(&mut a, ms(2000), &long).1[0].len(), 14 + 576);
     assert_eq!(exchange(&mut a, ms(2000), &v4(17, 0, &datagram[..7])).0, Err(DropReason::UdpLengthMismatch));
-    // Other protocols are refused as such.
+    // Other protocols: "protocol unreachable".
     assert_eq!(exchange(&mut a, ms(2000), &v4(132, 0, &[0; 8])).1[0][34..36], [3, 2]);
     let (_, answers) = exchange(&mut a, ms(2000), &v6(132, 0, &[0; 8]));
     assert_eq!(answers[0][54..56], [4, 1], "a parameter problem");
@@ -158,7 +158,7 @@ fn closed_udp_ports_say_so_but_not_without_end() {
 }
 
 #[test]
-fn groups_and_broadcasts_are_never_refused_aloud() {
+fn packets_to_groups_and_broadcasts_get_no_unreachable_message() {
     let mut a = host(MAC_A, &ADDRESSES);
     let mut to_broadcast = v4(17, 0, &hex("3039 0035 000c 0000 01020304"));
     to_broadcast[..6].fill(0xFF);
@@ -172,13 +172,13 @@ fn groups_and_broadcasts_are_never_refused_aloud() {
 }
 
 #[test]
-fn every_drop_has_its_name() {
+fn each_malformed_packet_has_its_drop_reason() {
     let mut a = host(MAC_A, &ADDRESSES);
     let ping = v4(1, 0, &echo(8, &[], &[1, 2, 3, 4]));
     let mut verdict = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut frame = ping.clone();
         change(&mut frame);
-        // Make the header's checksum right again, unless it was what changed.
+        // Correct the header checksum, unless it was changed on purpose.
         if frame.len() > 34 && frame[12..14] == [8, 0] && frame[24..26] != [0xBA, 0xD0] {
             frame[24..26].fill(0);
             let sum = checksum(&[&frame[14..34]]);
@@ -215,7 +215,7 @@ fn every_drop_has_its_name() {
 }
 
 #[test]
-fn on_a_vlan_all_is_tagged() {
+fn all_frames_of_a_vlan_are_tagged() {
     let mut config = config(MAC_A, &ADDRESSES);
     config.vlan = Some(0x6064);
     let mut a = Host::new(&config).expect("a good configuration");
@@ -229,7 +229,7 @@ fn on_a_vlan_all_is_tagged() {
 }
 
 #[test]
-fn a_full_port_is_a_reason_too() {
+fn full_port_is_a_drop_reason() {
     let mut a = host(MAC_A, &ADDRESSES);
     let mut tx = rxe_proto::wire::TxFrames { room: Some(0), ..Default::default() };
     let result = a.handle_frame(ms(0), &v4(1, 0, &echo(8, &[], &[])), &mut tx);

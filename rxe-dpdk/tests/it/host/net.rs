@@ -28,14 +28,14 @@ pub fn host(mac: MacAddr, addresses: &[&str]) -> Host {
     Host::new(&config(mac, addresses)).expect("a good configuration")
 }
 
-/// Hands one frame over and returns the verdict and the answers.
+/// Passes one frame to the host; returns the result and the answers.
 pub fn exchange(host: &mut Host, now: Instant, frame: &[u8]) -> (Result<(), DropReason>, Vec<Vec<u8>>) {
     let mut tx = TxFrames::default();
     let result = host.handle_frame(now, frame, &mut tx);
     (result, tx.frames.into_iter().map(|(_, frame)| frame).collect())
 }
 
-/// Polls and returns what was sent.
+/// Polls and returns the frames sent.
 pub fn poll(host: &mut Host, now: Instant) -> Vec<Vec<u8>> {
     let mut tx = TxFrames::default();
     host.poll(now, &mut tx);
@@ -47,7 +47,7 @@ pub fn ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-/// Bytes from hexadecimal text; blanks do not count.
+/// Bytes from hexadecimal text; white space is ignored.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
         .bytes()
@@ -57,24 +57,24 @@ pub fn hex(text: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// A frame on its way.
+/// A frame on the link.
 struct InFlight {
     at: Instant,
     to: usize,
     frame: Vec<u8>,
 }
 
-/// Two hosts, the link between them, and what they had to say.
+/// Two hosts, the link between them, and everything they emitted.
 pub struct Net {
     pub now: Instant,
     pub hosts: [Host; 2],
     /// Frames lost out of 1000.
     pub loss: u64,
-    /// Every frame that arrived, with who got it.
+    /// Every frame that arrived, by receiving host.
     pub seen: Vec<(usize, Vec<u8>)>,
-    /// Every drop, with who did it.
+    /// Every drop, by host.
     pub drops: Vec<(usize, DropReason)>,
-    /// What was received on streams, in order.
+    /// Bytes received on streams, in order.
     pub received: Vec<(usize, TcpStreamId, Vec<u8>)>,
     pub events: Vec<(usize, HostEvent)>,
     flying: VecDeque<InFlight>,
@@ -106,7 +106,7 @@ impl Net {
         self.random % n
     }
 
-    /// Puts frames from host `from` on the link.
+    /// Sends frames of host `from` over the link.
     pub fn send(&mut self, from: usize, tx: TxFrames) {
         for (port, frame) in tx.frames {
             assert_eq!(port, PortId(2));
@@ -116,7 +116,7 @@ impl Net {
         }
     }
 
-    /// Polls both hosts and takes their events; reads what came on streams.
+    /// Polls both hosts, takes their events and reads their streams.
     pub fn poll(&mut self) {
         for n in 0..2 {
             let mut tx = TxFrames::default();
@@ -138,7 +138,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass to the next thing that happens, at most to `limit`. Returns whether anything did.
+    /// Advances time to the next timer or frame, to `limit` at most. Returns whether there was one.
     pub fn step(&mut self, limit: Instant) -> bool {
         self.poll();
         let timers = self.hosts.iter().filter_map(Host::next_timeout);
@@ -146,7 +146,7 @@ impl Net {
             self.now = limit;
             return false;
         };
-        // A host that wants to be called now gets its call a little later: real loops take time too.
+        // A host that is due now is polled a little later, as in a real loop.
         self.now = next.max(self.now + Duration::from_micros(1));
         while self.flying.front().is_some_and(|f| f.at <= self.now)
             && let Some(InFlight { to, frame, .. }) = self.flying.pop_front()
@@ -162,7 +162,7 @@ impl Net {
         true
     }
 
-    /// Runs for so long.
+    /// Runs for `time`.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -174,7 +174,7 @@ impl Net {
     pub fn until(&mut self, done: impl Fn(&Net) -> bool) {
         let end = self.now + Duration::from_secs(100);
         while !done(self) {
-            assert!(self.now < end, "it never came, events: {:?}, drops: {:?}", self.events, self.drops);
+            assert!(self.now < end, "condition not met in time, events: {:?}, drops: {:?}", self.events, self.drops);
             self.step(end);
         }
     }
@@ -190,7 +190,7 @@ impl Net {
             .collect()
     }
 
-    /// The streams that a host was told are open.
+    /// The opened streams of a host.
     pub fn opened(&self, n: usize) -> Vec<TcpStreamId> {
         let ids = |event| match event {
             StreamEvent::Opened { stream, .. } => Some(stream),
@@ -199,7 +199,7 @@ impl Net {
         self.stream_events(n).into_iter().filter_map(ids).collect()
     }
 
-    /// How a host's stream ended, if it did: whether by a reset.
+    /// Whether a host's stream was reset, if it has ended.
     pub fn closed(&self, n: usize, id: TcpStreamId) -> Option<bool> {
         self.stream_events(n).into_iter().find_map(|event| match event {
             StreamEvent::Closed { stream, reset } if stream == id => Some(reset),
@@ -207,7 +207,7 @@ impl Net {
         })
     }
 
-    /// All that a stream received.
+    /// All bytes that a stream received.
     pub fn bytes(&self, n: usize, id: TcpStreamId) -> Vec<u8> {
         let of_stream = self.received.iter().filter(|(host, stream, _)| (*host, *stream) == (n, id));
         of_stream.flat_map(|(_, _, bytes)| bytes.clone()).collect()

@@ -1,4 +1,4 @@
-//! Where packets go: neighbours, routers, what was learned, and what changes.
+//! Path resolution: neighbours, routers, learned and changed MAC addresses.
 
 use super::net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ip, ms, poll};
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, Resolution, Route};
@@ -24,7 +24,7 @@ fn pair(vlan: Option<u16>) -> Net {
 }
 
 #[test]
-fn hosts_find_each_other() {
+fn hosts_resolve_each_other() {
     for vlan in [None, Some(0x2007)] {
         let mut net = pair(vlan);
         for dst in ["10.0.0.2", "fd00::2", "fe80::5054:ff:fe00:b"] {
@@ -35,7 +35,7 @@ fn hosts_find_each_other() {
         assert_eq!(resolve(&mut net, 0, "10.0.0.2"), ready(MAC_B, "10.0.0.1"));
         assert_eq!(resolve(&mut net, 0, "fd00::2"), ready(MAC_B, "fd00::1"));
         assert_eq!(resolve(&mut net, 0, "fe80::5054:ff:fe00:b"), ready(MAC_B, "fe80::5054:ff:fe00:a"));
-        // Who was asked knows who asked.
+        // The solicited host has learned the other one.
         assert_eq!(resolve(&mut net, 1, "10.0.0.1"), ready(MAC_A, "10.0.0.2"));
         assert_eq!(resolve(&mut net, 0, "10.0.0.3"), Resolution::Pending);
         net.run(Duration::from_secs(3));
@@ -45,7 +45,7 @@ fn hosts_find_each_other() {
 }
 
 #[test]
-fn loss_only_delays() {
+fn loss_only_delays_resolution() {
     let mut found = 0;
     for seed in 1..40 {
         let mut net = pair(None);
@@ -66,7 +66,7 @@ fn loss_only_delays() {
 
 // [HOST-GROUP-MAC]
 #[test]
-fn groups_have_their_macs_by_rule() {
+fn groups_have_the_mac_of_their_address() {
     let mut a = host(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
     let mac = |text: &str| text.parse().expect("a MAC");
     assert_eq!(a.resolve(ms(0), ip("239.1.2.3")), ready(mac("01:00:5e:01:02:03"), "10.0.0.1"));
@@ -83,7 +83,7 @@ fn groups_have_their_macs_by_rule() {
 }
 
 #[test]
-fn routers_stand_for_what_is_behind_them() {
+fn hosts_behind_a_router_have_its_mac() {
     let mut a = config(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
     a.gateways = vec![ip("10.0.0.2"), ip("fe80::5054:ff:fe00:b")];
     a.routes = vec![Route { to: "172.16.0.0/12".parse().expect("a CIDR"), via: ip("10.0.0.9") }];
@@ -104,10 +104,10 @@ fn routers_stand_for_what_is_behind_them() {
 #[test]
 fn learned_macs_fill_gaps_only() {
     let mut a = host(MAC_A, &["10.0.0.1/24"]);
-    // On our link: no need to ask.
+    // On our link: no solicitation is needed.
     a.learn(ms(0), ip("10.0.0.2"), MAC_B);
     assert_eq!(a.resolve(ms(0), ip("10.0.0.2")), ready(MAC_B, "10.0.0.1"));
-    // Another MAC than the known one: the neighbour is asked, and tells.
+    // Another MAC address than the known one: the neighbour is solicited, and its reply decides.
     poll(&mut a, ms(10_000));
     poll(&mut a, ms(20_000));
     a.learn(ms(20_000), ip("10.0.0.2"), MAC_C);
@@ -118,17 +118,17 @@ fn learned_macs_fill_gaps_only() {
     let reply = hex("52540000000a 52540000000c 0806 0001080006040002 52540000000c 0a000002 52540000000a 0a000001");
     assert_eq!(exchange(&mut a, ms(20_001), &reply).0, Ok(()));
     assert_eq!(a.poll_event(), Some(HostEvent::NeighbourChanged { ip: ip("10.0.0.2"), mac: MAC_C }));
-    // Beyond our link and without a route: the MAC is all that we have.
+    // Outside our networks and without a route: only the MAC address is known.
     assert_eq!(a.resolve(ms(20_001), ip("8.8.8.8")), Resolution::Unreachable);
     a.learn(ms(20_001), ip("8.8.8.8"), MAC_B);
     assert_eq!(a.resolve(ms(20_001), ip("8.8.8.8")), ready(MAC_B, "10.0.0.1"));
-    // With a route, the route says.
+    // A route decides.
     let mut routed = config(MAC_A, &["10.0.0.1/24"]);
     routed.gateways = vec![ip("10.0.0.254")];
     let mut routed = Host::new(&routed).expect("a good configuration");
     routed.learn(ms(0), ip("8.8.8.8"), MAC_B);
     assert_eq!(routed.resolve(ms(0), ip("8.8.8.8")), Resolution::Pending);
-    // Nonsense is not learned.
+    // Impossible addresses are not learned.
     for (address, mac) in [("10.0.0.1", MAC_B), ("10.0.0.255", MAC_B), ("10.0.0.3", MacAddr::BROADCAST)] {
         let before = routed.neighbour_count();
         routed.learn(ms(0), ip(address), mac);
@@ -137,7 +137,7 @@ fn learned_macs_fill_gaps_only() {
 }
 
 #[test]
-fn a_moved_neighbour_is_reported() {
+fn changed_mac_of_a_neighbour_produces_an_event() {
     let mut net = pair(None);
     resolve(&mut net, 0, "10.0.0.2");
     resolve(&mut net, 0, "fd00::2");
@@ -154,7 +154,7 @@ fn a_moved_neighbour_is_reported() {
 }
 
 #[test]
-fn events_do_not_pile_up() {
+fn event_queue_is_bounded() {
     let mut a = host(MAC_A, &["10.0.0.1/24"]);
     let mut frame = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b 0a000002 000000000000 0a000001");
     for n in 0..10_000_u16 {
@@ -165,7 +165,7 @@ fn events_do_not_pile_up() {
 }
 
 #[test]
-fn two_addresses_are_one_stations_if_they_are_neighbours_with_one_mac() {
+fn addresses_of_one_station_are_neighbours_with_one_mac() {
     let mut a = config(MAC_A, &["10.0.0.1/24", "fd00::1/64"]);
     a.routes = vec![Route { to: "10.9.0.0/16".parse().expect("a CIDR"), via: ip("10.0.0.2") }];
     let b = config(MAC_B, &["10.0.0.2/24", "fd00::2/64"]);

@@ -45,7 +45,7 @@ fn segment(frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The payloads, empty ones left out, of the segments that host `n` got.
+/// The non-empty payloads of the segments that host `n` received.
 fn payloads(net: &Net, n: usize) -> Vec<Vec<u8>> {
     let to_host = net.seen.iter().filter(|(to, _)| *to == n).filter_map(|(_, frame)| segment(frame));
     to_host.map(|s| s[usize::from(s[12] >> 4) * 4..].to_vec()).filter(|p| !p.is_empty()).collect()
@@ -78,7 +78,7 @@ fn open_echo_close() {
         assert_eq!((net.closed(0, a), net.closed(1, b)), (Some(false), Some(false)));
         assert_eq!(net.drops, [], "{address}");
         assert_eq!(flags(&net, 0) & RST, 0);
-        // Both ends are free again after TIME-WAIT, and dead ids do nothing.
+        // Both ends are free after TIME-WAIT, and ids of ended streams have no effect.
         net.run(Duration::from_secs(11));
         assert_eq!((net.hosts[0].stream_count(), net.hosts[1].stream_count()), (0, 0));
         assert_eq!(net.hosts[0].send(a, b"late"), 0);
@@ -97,7 +97,7 @@ fn open_echo_close() {
 fn one_message_is_one_segment() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
-    // All given before anything is sent, and so many that the ring buffer wraps several times.
+    // All queued before anything is sent, and so many that the ring buffer wraps several times.
     let mut sent = Vec::new();
     for round in 0..40_usize {
         for n in 0..50_usize {
@@ -120,7 +120,7 @@ fn one_message_is_one_segment() {
     assert!(got.iter().all(|p| p.len() <= 1460));
     assert_eq!(got.len(), sent.len());
     assert!(got == sent, "cut elsewhere than where it was sent");
-    // Longer ones take several segments, but share none with their neighbours.
+    // A longer message takes several segments, but shares none with another message.
     net.seen.clear();
     for len in [3000, 10, 1461, 10] {
         assert_eq!(net.hosts[0].send(a, &vec![len as u8; len]), len);
@@ -153,7 +153,7 @@ fn segments_fit_the_mtu() {
 }
 
 #[test]
-fn sixty_four_at_once() {
+fn sixty_four_streams_at_once() {
     for loss in [0, 50] {
         let mut net = pair(None);
         net.loss = loss;
@@ -166,7 +166,7 @@ fn sixty_four_at_once() {
         }
         let servers = net.opened(0);
         net.until(|net| servers.iter().all(|&s| net.bytes(0, s).len() == 108));
-        // Each gets its own bytes back, and both sides close.
+        // Each receives its own bytes, and both sides close.
         for &server in &servers {
             let bytes = net.bytes(0, server);
             assert_eq!(net.hosts[0].send(server, &bytes), 108);
@@ -184,7 +184,7 @@ fn sixty_four_at_once() {
 }
 
 #[test]
-fn loss_loses_nothing() {
+fn lost_frames_are_retransmitted() {
     for loss in [10, 100, 200] {
         let mut net = pair(None);
         net.loss = loss;
@@ -199,7 +199,7 @@ fn loss_loses_nothing() {
 }
 
 #[test]
-fn data_and_close_together_arrive_both() {
+fn data_queued_before_close_arrives() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
     assert_eq!(net.hosts[1].send(b, b"done\0"), 5);
@@ -215,10 +215,10 @@ fn data_and_close_together_arrive_both() {
 }
 
 #[test]
-fn what_a_service_sent_before_the_peer_closed_is_delivered() {
+fn bytes_queued_before_the_peers_close_are_delivered() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
-    // More than the peer's window at once, the peer's close right behind.
+    // More than the peer's window at once; the peer closes right after.
     assert_eq!(net.hosts[0].send(a, &[9; 65_536]), 65_536);
     assert_eq!(net.hosts[0].send_room(a), 0);
     assert_eq!(net.hosts[0].send(a, &[9]), 0);
@@ -227,7 +227,7 @@ fn what_a_service_sent_before_the_peer_closed_is_delivered() {
 }
 
 #[test]
-fn aborts_reach_the_peer() {
+fn abort_resets_the_peer() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
     net.hosts[0].abort(a);
@@ -239,7 +239,7 @@ fn aborts_reach_the_peer() {
 }
 
 #[test]
-fn closed_ports_refuse() {
+fn closed_ports_reset() {
     let mut net = pair(None);
     for address in ["10.0.0.1:1", "[fd00::1]:1"] {
         let now = net.now;
@@ -259,21 +259,21 @@ fn closed_ports_refuse() {
 }
 
 #[test]
-fn nobody_there_ends_by_time() {
+fn silent_peers_end_by_timeout() {
     let mut net = pair(None);
     let now = net.now;
     let b = net.hosts[1].connect(now, addr("10.0.0.77")).expect("a stream");
     net.until(|net| net.closed(1, b).is_some());
     assert_eq!(net.closed(1, b), Some(true));
     assert!(net.now >= now + Duration::from_secs(10) && net.now < now + Duration::from_secs(12));
-    // An open one whose peer falls silent is noticed too.
+    // An open stream with a silent peer ends too.
     let (a, _) = open(&mut net, "10.0.0.1");
     let now = net.now;
     net.loss = 1000;
     net.until(|net| net.closed(0, a).is_some());
     assert_eq!(net.closed(0, a), Some(true));
     assert!(net.now < now + Duration::from_secs(65));
-    // An idle one whose peer answers stays.
+    // An idle stream stays while its peer answers.
     net.loss = 0;
     let (a, b) = open(&mut net, "10.0.0.1");
     net.run(Duration::from_secs(600));
@@ -281,8 +281,8 @@ fn nobody_there_ends_by_time() {
 }
 
 #[test]
-fn a_syn_sent_again_finds_the_same_stream() {
-    // The answer is lost, so the client asks again: two first SYNs, one stream. And answers come from one sequence.
+fn retransmitted_syn_finds_its_stream() {
+    // The SYN|ACK is lost, so the client retransmits: two SYNs, one stream, one sequence number.
     let mut net = pair(None);
     let now = net.now;
     net.hosts[1].resolve(now, super::net::ip("10.0.0.1"));
@@ -298,7 +298,7 @@ fn a_syn_sent_again_finds_the_same_stream() {
     let (result, _) = exchange(&mut net.hosts[0], now + Duration::from_millis(1), &syn);
     assert_eq!(result, Ok(()));
     assert_eq!(net.hosts[0].stream_count(), 1);
-    // Its own clock sends the SYN|ACK again.
+    // The timer retransmits the SYN|ACK.
     net.run(Duration::from_secs(3));
     let answers: Vec<&[u8]> = net.seen.iter().filter(|(to, _)| *to == 1).filter_map(|(_, f)| segment(f)).collect();
     assert!(!answers.is_empty());
@@ -316,7 +316,7 @@ fn streams_are_bounded() {
     net.hosts[0].listen(PORT);
     let streams: Vec<_> = (0..6).map(|_| open(&mut net, "10.0.0.1")).collect();
     assert_eq!(net.hosts[0].stream_count(), 6);
-    // The seventh is more than one source's share. It is ignored until there is room; the client tries again by itself.
+    // The seventh exceeds the share of one source. It is ignored until there is room; the client retransmits.
     let now = net.now;
     let seventh = net.hosts[1].connect(now, addr("10.0.0.1")).expect("a stream");
     net.run(Duration::from_millis(100));
@@ -325,14 +325,14 @@ fn streams_are_bounded() {
     let (server, _) = streams[3];
     net.hosts[0].close(server);
     net.run(Duration::from_millis(1));
-    // B's end saw the close and closed too; A's is in TIME-WAIT and makes room.
+    // B closed after A did; A's stream is in TIME-WAIT and is replaced.
     net.until(|net| net.opened(1).contains(&seventh));
     assert_eq!(net.hosts[0].stream_count(), 7);
-    // The id of the one before is dead although its place is used again.
+    // The old id is invalid although its slot is in use again.
     assert_eq!(net.hosts[0].send(server, b"x"), 0);
 }
 
-/// A first SYN from `10.x.y.z` to 10.0.0.1, TCP checksum left out.
+/// A first SYN from `10.x.y.z` to 10.0.0.1, without TCP checksum.
 fn syn(n: u32) -> Vec<u8> {
     let mut frame = hex("52540000000a 52540000000b 0800 4500 0028 0000 4000 4006 0000 0a000000 0a000001
          3039 4853 00000001 00000000 5002 ffff 0000 0000");
@@ -343,7 +343,7 @@ fn syn(n: u32) -> Vec<u8> {
     frame
 }
 
-/// A host with a port that listens, places for 32 streams, and no check of TCP checksums.
+/// A host with a listening port and 32 streams at most, which ignores TCP checksums.
 fn small_host() -> Host {
     let mut config = config(MAC_A, &["10.0.0.1/8"]);
     config.verify_tcp_checksums = false;
@@ -354,14 +354,14 @@ fn small_host() -> Host {
 }
 
 #[test]
-fn a_flood_of_syns_takes_half_the_places_and_the_oldest_make_room() {
+fn syn_flood_takes_half_of_the_slots_and_evicts_the_oldest() {
     let mut a = small_host();
     for n in 2..2000 {
         assert_eq!(exchange(&mut a, ms(u64::from(n)), &syn(n)).0, Ok(()), "{n}");
         assert!(a.stream_count() <= 16);
     }
     assert_eq!(a.stats().tcp_half_open_evicted.get(), 1982);
-    // The latest ones are still there: a SYN sent again finds its stream.
+    // The latest streams remain: a retransmitted SYN finds its stream.
     assert_eq!(exchange(&mut a, ms(2000), &syn(1999)).0, Ok(()));
     assert_eq!((a.stream_count(), a.stats().tcp_half_open_evicted.get()), (16, 1982));
     for second in 3..=11 {
@@ -373,7 +373,7 @@ fn a_flood_of_syns_takes_half_the_places_and_the_oldest_make_room() {
 }
 
 #[test]
-fn one_source_has_a_share_of_the_half_open_streams() {
+fn half_open_streams_of_one_source_are_limited() {
     let mut a = small_host();
     for n in 0..200_u16 {
         let mut frame = syn(2);
@@ -387,7 +387,7 @@ fn one_source_has_a_share_of_the_half_open_streams() {
 }
 
 #[test]
-fn checksums_count_when_they_should() {
+fn tcp_checksums_are_verified_unless_configured_off() {
     let mut strict = host(MAC_A, &["10.0.0.1/8"]);
     strict.listen(PORT);
     assert_eq!(exchange(&mut strict, ms(0), &syn(2)), (Err(DropReason::HostChecksum), vec![]));
@@ -401,7 +401,7 @@ fn checksums_count_when_they_should() {
     lax.listen(PORT);
     assert_eq!(exchange(&mut lax, ms(0), &syn(2)), (Ok(()), vec![]));
     assert_eq!((strict.stats().tcp_checksum_unfinished.get(), lax.stats().tcp_checksum_unfinished.get()), (0, 1));
-    // Its MAC is not known: it is asked for, and then the SYN|ACK follows.
+    // Its MAC address is unknown: the SYN|ACK follows after it is resolved.
     let arp = super::net::poll(&mut lax, ms(0));
     assert!(arp.iter().any(|f| f[12..14] == [8, 6] && f[38..42] == [10, 0, 0, 2]));
     let reply = hex("52540000000a 52540000000b 0806 0001080006040002 52540000000b 0a000002 52540000000a 0a000001");
@@ -411,7 +411,7 @@ fn checksums_count_when_they_should() {
 }
 
 #[test]
-fn a_full_port_loses_no_segment() {
+fn full_port_loses_no_segment() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
     assert_eq!(net.hosts[0].send(a, &[1; 100]), 100);
@@ -429,16 +429,16 @@ fn a_full_port_loses_no_segment() {
 }
 
 #[test]
-fn a_client_may_come_again_from_the_same_port() {
+fn client_may_reconnect_from_the_same_port() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
     let [StreamEvent::Opened { peer, .. }] = net.stream_events(0)[..] else { panic!("{:?}", net.events) };
-    // We close first, so TIME-WAIT is ours.
+    // A closes first, so it has the TIME-WAIT state.
     net.hosts[0].close(a);
     net.until(|net| net.closed(0, a).is_some() && net.closed(1, b).is_some());
     net.run(Duration::from_millis(100));
     assert_eq!((net.hosts[0].stream_count(), net.hosts[1].stream_count()), (1, 0));
-    // A new B starts at the same seed, so at the same port.
+    // A new B with the same seed starts with the same port.
     net.hosts[1] = host(MAC_B, &["10.0.0.2/24", "fd00::2/64"]);
     net.run(Duration::from_secs(3));
     let (again, _) = open(&mut net, "10.0.0.1");

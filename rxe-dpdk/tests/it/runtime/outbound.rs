@@ -1,6 +1,6 @@
-//! Connecting out: one adapter with two ports on one veth pair, whose service asks itself over the wire for connections,
-//! datagram queue pairs and paths, and is granted, refused or not heard. Two lcores, so that the ends live apart. Wants
-//! root for a network namespace, as `eal::af_packet`.
+//! Outbound connections: one adapter with two ports on one veth pair, whose service requests connections, datagram queue
+//! pairs and paths from itself over the wire; requests are accepted, rejected or not answered. Two lcores, so that the ends
+//! are on different ones. Needs root, for a network namespace.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -23,14 +23,13 @@ use rxe_testkit::child::{self, ip};
 
 /// Serves connections and datagrams.
 const SERVES: u16 = 7000;
-/// Refuses connections, and datagrams.
+/// Rejects connections and SIDR requests.
 const REFUSES: u16 = 7001;
 const BUFFER: usize = 256;
-/// What the server's memory holds, for READs.
+/// Content of the server's memory, for READs.
 const TREASURE: &[u8; 16] = b"a treasure chest";
 
-/// What is done one after the other. The first step that is not about to end by itself stays open until the adapter
-/// stops.
+/// The requests, one after the other. The connection of the last one stays until the adapter stops.
 const STEPS: [Step; 14] = [
     Step::Path("10.77.0.2"),
     Step::Path("10.77.0.99"),
@@ -51,18 +50,18 @@ const STEPS: [Step; 14] = [
 #[derive(Clone, Copy)]
 enum Step {
     Path(&'static str),
-    /// With so much private data.
+    /// With this many bytes of private data.
     Connect(&'static str, usize),
     Datagram(&'static str),
-    /// A connection that nobody ends.
+    /// A connection that stays.
     Stay(&'static str),
 }
 
-/// What happened, in order, by side.
+/// Log lines of the client and the server.
 #[derive(Clone, Default)]
-struct Book(Arc<Mutex<[Vec<String>; 2]>>);
+struct Log(Arc<Mutex<[Vec<String>; 2]>>);
 
-impl Book {
+impl Log {
     fn client(&self, line: impl Into<String>) {
         self.0.lock().unwrap()[0].push(line.into());
     }
@@ -73,7 +72,7 @@ impl Book {
 }
 
 struct Both {
-    book: Book,
+    log: Log,
     stop: Arc<OnceLock<StopHandle>>,
 }
 
@@ -87,13 +86,13 @@ impl ServiceFactory for Both {
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        let (book, stop) = (self.book.clone(), Arc::clone(&self.stop));
-        Box::new(Instance { book, stop, memory: None, step: 0, client: None, conn: None })
+        let (log, stop) = (self.log.clone(), Arc::clone(&self.stop));
+        Box::new(Instance { log, stop, memory: None, step: 0, client: None, conn: None })
     }
 }
 
 struct Instance {
-    book: Book,
+    log: Log,
     stop: Arc<OnceLock<StopHandle>>,
     memory: Option<MemoryRegion>,
     /// The next of [`STEPS`].
@@ -116,8 +115,8 @@ impl Instance {
         qp
     }
 
-    /// The next step.
-    fn go(&mut self, cx: &mut Context<'_>) {
+    /// Starts the next step.
+    fn next_step(&mut self, cx: &mut Context<'_>) {
         let Some(&step) = STEPS.get(self.step) else { return };
         self.step += 1;
         match step {
@@ -136,7 +135,7 @@ impl Instance {
                     private_data,
                     initiator_depth: 200,
                     responder_resources: 1,
-                    // What the other end would better not go by.
+                    // Ours only: the peer must not use it.
                     rnr_retry_count: 1,
                     ..Connect::new(remote.parse().unwrap(), qp)
                 });
@@ -157,20 +156,20 @@ impl Service for Instance {
         let memory = cx.alloc_memory(BUFFER).unwrap();
         self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap());
         if cx.worker() == 0 {
-            self.go(cx);
+            self.next_step(cx);
         }
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let said = text(&request.private_data);
         if request.dest.1 == REFUSES {
-            self.book.server(format!("refuses {said}"));
+            self.log.server(format!("refuses {said}"));
             return Decision::refuse("go away");
         }
-        self.book.server(format!("asked by {}: {said}, {}", request.source.0, request.path_mtu.bytes()));
+        self.log.server(format!("asked by {}: {said}, {}", request.source.0, request.path_mtu.bytes()));
         let memory = self.memory.as_ref().unwrap();
         memory.memory().write(0, TREASURE).unwrap();
-        // Where the treasure is, for the client to READ.
+        // Address and key for the READ of the client.
         let private_data = [&memory.addr().to_be_bytes()[..], &memory.rkey().to_be_bytes()].concat();
         let qp = self.queue_pair(cx);
         Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 1, private_data })
@@ -179,7 +178,7 @@ impl Service for Instance {
     fn connect_reply(&mut self, cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reply: &ConnectReply) {
         assert_eq!(self.client, Some(qp));
         let depths = (reply.responder_resources, reply.initiator_depth);
-        self.book.client(format!("granted {depths:?}"));
+        self.log.client(format!("granted {depths:?}"));
         self.conn = Some(conn);
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, ..] = reply.private_data;
         let addr = u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
@@ -195,13 +194,13 @@ impl Service for Instance {
 
     fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, rej: &Rej) {
         assert_eq!(self.client, Some(qp));
-        self.book.client(format!("rejected: {}", text(&rej.private_data)));
+        self.log.client(format!("rejected: {}", text(&rej.private_data)));
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
-        // Neither side has said what it wants of its own retries.
+        // The default of both sides: retry without limit.
         assert_eq!(cx.query_qp(qp).map(|info| info.sends.rnr_retry), Some(7));
-        if self.client == Some(qp) { self.book.client("connected") } else { self.book.server("connected") }
+        if self.client == Some(qp) { self.log.client("connected") } else { self.log.server("connected") }
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -213,7 +212,7 @@ impl Service for Instance {
             WcOpcode::RdmaRead if client => {
                 let mut read = [0; TREASURE.len()];
                 self.memory.as_ref().unwrap().memory().read(0, &mut read).unwrap();
-                self.book.client(format!("read {}", text(&read)));
+                self.log.client(format!("read {}", text(&read)));
                 let send = SendWr {
                     wr_id: 1,
                     op: SendOp::Send { imm: None },
@@ -222,7 +221,7 @@ impl Service for Instance {
                 };
                 cx.post_send(wc.qpn, &send).unwrap();
             }
-            WcOpcode::Recv => self.book.server(format!("got {} bytes", wc.byte_len)),
+            WcOpcode::Recv => self.log.server(format!("got {} bytes", wc.byte_len)),
             WcOpcode::Send if client => match STEPS[self.step - 1] {
                 Step::Stay(_) => self.stop.get().unwrap().stop(),
                 _ => cx.disconnect(self.conn.unwrap()),
@@ -233,15 +232,15 @@ impl Service for Instance {
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         if self.client.take_if(|client| *client == qp).is_some() {
-            self.book.client(format!("{reason:?}"));
-            self.go(cx);
+            self.log.client(format!("{reason:?}"));
+            self.next_step(cx);
         } else {
-            self.book.server("over");
+            self.log.server("over");
         }
     }
 
     fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
-        self.book.server(format!("datagrams: {}", text(&request.private_data)));
+        self.log.server(format!("datagrams: {}", text(&request.private_data)));
         if request.dest.1 == REFUSES {
             return DatagramDecision::Refuse { status: SidrStatus::NoQp };
         }
@@ -251,31 +250,31 @@ impl Service for Instance {
 
     fn datagram_resolved(&mut self, cx: &mut Context<'_>, token: u64, result: Result<&DatagramPeer, ResolveError>) {
         assert_eq!(token, self.step as u64);
-        self.book.client(match result {
+        self.log.client(match result {
             Ok(peer) => {
                 let qpn = peer.qpn.get() & 0xFFFF;
                 format!("{qpn} {:#x} {} at {}", peer.qkey, text(&peer.private_data), peer.path.path.dst.ip())
             }
             Err(error) => format!("{error:?}"),
         });
-        self.go(cx);
+        self.next_step(cx);
     }
 
     fn path_resolved(&mut self, cx: &mut Context<'_>, token: u64, path: Option<&PeerPath>) {
         assert_eq!(token, self.step as u64);
-        self.book.client(match path {
+        self.log.client(match path {
             Some(PeerPath { path, path_mtu }) => {
                 assert_ne!(path.src_mac, path.dst_mac);
                 format!("port {}: {} to {}, {}", path.port.0, path.src.ip(), path.dst.ip(), path_mtu.bytes())
             }
             None => "no path".to_owned(),
         });
-        self.go(cx);
+        self.next_step(cx);
     }
 }
 
 #[test]
-fn a_service_connects_out() {
+fn service_connects_resolves_and_is_rejected_over_the_wire() {
     child::in_namespace(inside);
 }
 
@@ -295,11 +294,11 @@ fn inside() {
         idle: IdlePolicy::Sleep(Duration::from_micros(50)),
         ..RuntimeConfig::default()
     };
-    let (book, stop) = (Book::default(), Arc::new(OnceLock::new()));
-    let both = Both { book: book.clone(), stop: Arc::clone(&stop) };
+    let (log, stop) = (Log::default(), Arc::new(OnceLock::new()));
+    let both = Both { log: log.clone(), stop: Arc::clone(&stop) };
     let runtime = Runtime::new(Eal::init(&args).unwrap(), config, vec![Box::new(both)]).unwrap();
     stop.set(runtime.stop_handle()).unwrap();
-    // Should a step never end.
+    // Stops the adapter when a step does not end.
     let (handle, (done, ended)) = (runtime.stop_handle(), std::sync::mpsc::channel::<()>());
     let watcher = std::thread::spawn(move || {
         let _ = ended.recv_timeout(Duration::from_secs(60));
@@ -310,7 +309,7 @@ fn inside() {
     watcher.join().unwrap();
     println!("{summary}");
 
-    let [client, server] = std::mem::take(&mut *book.0.lock().unwrap());
+    let [client, server] = std::mem::take(&mut *log.0.lock().unwrap());
     println!("{client:#?}\n{server:#?}");
     let good = ["granted (4, 1)", "connected", "read a treasure chest", "Disconnected(Local)"];
     let expected: Vec<&str> = [
@@ -319,12 +318,12 @@ fn inside() {
         &good,
         &["rejected: go away", "NotEstablished(PeerRejected(ConsumerDefined))"],
         &["rejected: ", "NotEstablished(PeerRejected(InvalidServiceId))"],
-        &["NoPath", "NoPath", "NotAsked(TooLong)"],
+        &["NoPath", "NoPath", "ReqNotSent(TooLong)"],
         &["77 0x1234567 this one at 10.77.0.2", "Refused(NoQp)", "Refused(ServiceIdNotSupported)", "NoPath"],
         &good[..3],
     ]
     .concat();
-    // Of the end of the connection that stays the service hears only if it comes before the end of everything.
+    // The end of the last connection is reported only if it precedes the end of the adapter.
     let (in_order, rest) = client.split_at(expected.len());
     assert_eq!(in_order, expected);
     assert!(rest.iter().all(|line| line.starts_with("Disconnected(")) && rest.len() <= 1, "{rest:?}");

@@ -1,4 +1,4 @@
-//! A service with queue pairs of its own, which tells the test what it sees: on each worker a UC queue pair with a shared
+//! A service with queue pairs of its own, which reports its events to the test: on each worker a UC queue pair with a shared
 //! receive queue, and a UD queue pair in two multicast groups.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,20 +22,20 @@ pub const GROUP6: &str = "ff15::7";
 pub const QKEY: u32 = 0x0123_4567;
 pub const MTU: PathMtu = PathMtu::Mtu1024;
 
-/// Receives of the shared receive queue, and how few make it call for more.
+/// Receives of the shared receive queue, and its limit.
 pub const SHARED: u32 = 4;
 pub const LOW: u32 = 3;
 /// Bytes of one receive.
 pub const SLOT: usize = 256;
-/// Where the peer WRITEs to.
+/// Offset of the region part that the peer WRITEs.
 pub const WINDOW: usize = 4096;
 pub const CAPS: QpCaps =
     QpCaps { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 256 };
 
-/// Bytes in front of every received datagram: room for the global route header.
+/// Bytes of the global route header in front of every received datagram.
 pub const GRH: usize = 40;
 
-/// What an instance of the service tells the test.
+/// A report of an instance of the service to the test.
 #[derive(Debug)]
 pub enum Report {
     Ready { worker: usize, uc: Qpn, sq_psn: Psn, ud: Qpn, window: RemoteAddr },
@@ -92,7 +92,7 @@ impl Made {
     }
 }
 
-/// The way from us to the peer.
+/// The path from us to the peer.
 fn path_to_peer(cx: &Context<'_>) -> Path {
     let port = cx.port(PortId(0)).unwrap();
     assert_eq!((port.mac, port.mtu, port.path_mtu, port.vlan), (OUR_MAC, 1500, MTU, None));
@@ -174,11 +174,11 @@ impl Service for Instance {
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         let worker = cx.worker();
         let made = self.made.as_ref().unwrap();
-        // What a queue pair in error flushed comes after its events, upon which it was destroyed.
+        // Flushed completions follow the error events, on which the queue pair is destroyed.
         assert_eq!(wc.status, WcStatus::Success);
         let offset = wc.wr_id as usize * SLOT;
         match wc.opcode {
-            // Taken in by the next event of the shared receive queue.
+            // The next limit event of the shared receive queue posts it again.
             WcOpcode::Recv if wc.qpn == made.uc => {
                 let bytes = made.bytes(offset, wc.byte_len as usize);
                 let op = SendOp::Send { imm: wc.imm.map(|imm| imm + 1) };
@@ -195,7 +195,7 @@ impl Service for Instance {
                 self.command(cx, wc, &bytes);
                 self.report(Report::Datagram { worker, bytes });
             }
-            // Nothing was asked to be signalled.
+            // No send is signalled.
             opcode => panic!("{opcode:?}"),
         }
     }
@@ -205,7 +205,7 @@ impl Service for Instance {
         match event {
             AsyncEvent::SrqLimitReached { srq } => {
                 assert_eq!(*srq, made.srq);
-                // Which slots are free does not matter here: messages come one at a time.
+                // Messages arrive one at a time, so any slots may be posted.
                 for slot in u64::from(cx.srq_len(made.srq).unwrap())..u64::from(SHARED) {
                     cx.post_srq_recv(made.srq, &RecvWr { wr_id: slot, sges: &[made.sge(slot)] }).unwrap();
                 }
@@ -225,7 +225,7 @@ impl Service for Instance {
 }
 
 impl Instance {
-    /// Does what the peer wants to see.
+    /// Executes a command of the peer.
     fn command(&self, cx: &mut Context<'_>, wc: &WorkCompletion, command: &[u8]) {
         let made = self.made.as_ref().unwrap();
         let answer = |cx: &mut Context<'_>| {
@@ -239,7 +239,7 @@ impl Instance {
                 cx.modify_qp(made.uc, QpTransition::ToSqd).unwrap();
             }
             b"leave" => cx.detach_multicast(made.ud, groups()[0]).unwrap(),
-            // The way out of a group that nobody can miss.
+            // Leaves the groups implicitly.
             b"destroy" => {
                 cx.destroy_ah(made.ah).unwrap();
                 cx.destroy_qp(made.ud);

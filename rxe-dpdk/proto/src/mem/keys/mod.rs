@@ -25,8 +25,9 @@ pub use error::{
 pub use list::{KeyInfo, KeyKind};
 use open_table::OpenTable;
 use quarantine::Quarantine;
+pub use slot::WindowKind;
 use slot::{Role, Slot};
-pub use window::{WindowBind, WindowKind};
+pub use window::WindowBind;
 
 /// Which keys a table makes: the lowest bit of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

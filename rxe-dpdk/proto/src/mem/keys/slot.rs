@@ -1,7 +1,18 @@
 //! What the table holds for one key.
 
 use super::open_table::Keyed;
-use super::{Access, KeyError, Memory, MemoryRegion, PdId, Span, WindowKind};
+use super::{Access, KeyError, Memory, MemoryRegion, PdId, Span};
+
+/// Which kind of memory window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum WindowKind {
+    /// `IBV_MW_TYPE_1`: open to every queue pair of its protection domain; may be bound again while it is bound.
+    Type1 = 1,
+    /// `IBV_MW_TYPE_2`, as 2B: open to the queue pair that it was bound on; must be invalidated before it is bound
+    /// again.
+    Type2 = 2,
+}
 
 /// One key, in a cache line of its own. Empty when `key` is 0.
 #[derive(Clone, Debug, Default)]

@@ -3,18 +3,7 @@
 //! IBTA: "Memory Windows". In libibverbs: `ibv_alloc_mw`, `ibv_bind_mw`, `IBV_WR_BIND_MW`.
 
 use super::slot::{Role, Slot};
-use super::{Access, BindError, KeyTable, PdId, RegisterError, UnknownKey};
-
-/// Which kind of memory window.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum WindowKind {
-    /// `IBV_MW_TYPE_1`: open to every queue pair of its protection domain; may be bound again while it is bound.
-    Type1 = 1,
-    /// `IBV_MW_TYPE_2`, as 2B: open to the queue pair that it was bound on; must be invalidated before it is bound
-    /// again.
-    Type2 = 2,
-}
+use super::{Access, BindError, KeyTable, PdId, RegisterError, UnknownKey, WindowKind};
 
 /// What a memory window is bound to: `ibv_mw_bind_info`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

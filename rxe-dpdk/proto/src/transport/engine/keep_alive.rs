@@ -1,4 +1,4 @@
-//! Queue pairs whose peers are looked after.
+//! Keep-alive of connections.
 
 use crate::time::Instant;
 use crate::transport::{KeepAlive, QpError, QpState, QpType, Qpn};
@@ -6,8 +6,8 @@ use crate::transport::{KeepAlive, QpError, QpState, QpType, Qpn};
 use super::Engine;
 
 impl Engine {
-    /// Asks the peer of a reliable connection in RTS from time to time whether it is still there, when nothing comes from
-    /// it; `None` ends that, and so do error and reset. A peer that does not answer takes the queue pair to error, with
+    /// Probes the peer of a reliable connection in RTS while nothing arrives from it; `None` disables that, and so do error and
+    /// reset. If the peer does not answer, the queue pair goes to error with
     /// [`QpErrorCause::PeerSilent`](crate::transport::QpErrorCause::PeerSilent).
     ///
     /// # Errors

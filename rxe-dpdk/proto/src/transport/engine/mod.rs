@@ -1,31 +1,29 @@
-//! The engine: all queue pairs of one lcore, driven from outside.
+//! The engine: all queue pairs of one lcore, driven by its caller.
 
 mod destroyed;
 mod keep_alive;
 mod objects;
 mod post;
 mod prefetch;
+mod receive;
 mod refuse;
-
-pub use refuse::RequestRefusal;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::mem::{KeyDomain, KeyTable};
 use crate::time::Instant;
-use crate::wire::{DropCounters, DropReason, PortId, RocePacket, Transport, TxQueue};
+use crate::wire::{DropCounters, TxQueue};
 
 use super::ah::AhTable;
 use super::context::{Context, Emitter, TxOutcome};
 use super::cq::CqTable;
 use super::multicast::MulticastTable;
-use super::qp::Qp;
 use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
-use super::{AsyncEvent, EngineConfig, QpState, Qpn, TransportStats};
+use super::{AsyncEvent, EngineConfig, TransportStats};
 use destroyed::DestroyedQps;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
@@ -38,15 +36,14 @@ use destroyed::DestroyedQps;
 /// * commands: [`post_send`](Engine::post_send), [`post_recv`](Engine::post_recv);
 /// * output: [`transmit`](Engine::transmit), [`poll_cq`](Engine::poll_cq), [`poll_event`](Engine::poll_event).
 ///
-/// Input and commands write no packets; they note what is owed, and `transmit` writes it. So all packets of a received
-/// burst are answered together: call `transmit` after each burst and after posting. `now` must not go back.
+/// Input and commands write no packets; they record pending replies and requests, and `transmit` writes them. So all packets of
+/// a received burst are answered together: call `transmit` after each burst and after posting. `now` must not go back.
 ///
-/// Packets, completions and timers of a queue pair are handled here only: an engine has one owner. Others may read its
-/// counters.
+/// An engine has one owner, which makes all calls. Other threads may read its counters.
 #[derive(Debug)]
 pub struct Engine {
     qps: QpTable,
-    /// Queue pairs that are destroyed and still owe something.
+    /// Destroyed queue pairs with pending replies.
     destroyed: DestroyedQps,
     groups: MulticastTable,
     cx: Context,
@@ -81,92 +78,25 @@ impl Engine {
         }
     }
 
-    /// The settings, as brought into range.
+    /// The settings, clamped to their valid ranges.
     pub fn config(&self) -> &EngineConfig {
         &self.cx.config
     }
 
-    /// What the engine counts; to be read from anywhere.
+    /// Counters, readable from any thread.
     pub fn stats(&self) -> &Arc<TransportStats> {
         &self.cx.stats
     }
 
-    /// Packets dropped, by reason; to be read from anywhere.
+    /// Packets dropped, by reason; readable from any thread.
     pub fn drops(&self) -> &Arc<DropCounters> {
         &self.cx.drops
     }
 
-    /// Takes in one packet that came by `port` and whose destination queue pair, or multicast group, is this engine's to
-    /// serve. Its ICRC is verified here. What cannot be used is counted in [`drops`](Engine::drops).
-    ///
-    /// The caller has made sure that the packet was sent to one of its addresses; that a connection's packets come from
-    /// its peer is checked here.
-    #[inline]
-    pub fn receive(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) {
-        if let Err(reason) = self.admit(now, port, packet) {
-            self.cx.drop(reason);
-        }
-    }
-
-    #[inline]
-    fn admit(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Result<(), DropReason> {
-        let cx = &mut self.cx;
-        let qpn = Qpn::new(packet.dest_qp());
-        if qpn == Qpn::MULTICAST {
-            return self.admit_multicast(port, packet);
-        }
-        let qp = addressed(&mut self.qps, qpn, port, packet)?;
-        let transport = packet.transport();
-        let response = packet.info().response;
-        cx.stats.rcvd_pkts.inc();
-        cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
-        if packet.is_congestion_marked() {
-            qp.congestion_experienced(cx, now);
-        }
-        match transport {
-            Transport::Cnp => {
-                cx.stats.cnps_rcvd.inc();
-                qp.congestion.notified();
-            }
-            Transport::Rc if response => qp.handle_response(cx, now, packet),
-            Transport::Rc => qp.handle_request(cx, packet),
-            Transport::Uc => qp.handle_unreliable(cx, packet),
-            Transport::Ud => return qp.handle_datagram(cx, packet),
-        }
-        Ok(())
-    }
-
-    /// A datagram to a group: every queue pair that is attached gets a copy.
-    #[cold]
-    fn admit_multicast(&mut self, port: PortId, packet: &RocePacket<'_>) -> Result<(), DropReason> {
-        if packet.transport() != Transport::Ud {
-            return Err(DropReason::QpWrongTransport);
-        }
-        let members = self.groups.members(port, packet.dst_gid());
-        if members.is_empty() {
-            return Err(DropReason::QpnUnknown);
-        }
-        check_integrity(packet)?;
-        let cx = &mut self.cx;
-        cx.stats.rcvd_pkts.inc();
-        cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
-        cx.stats.multicast_rcvd.inc();
-        // [UD-MULTICAST]
-        for &qpn in members {
-            if let Some(qp) = self.qps.get_mut(qpn)
-                && qp.state.receives()
-                && let Err(reason) = qp.handle_datagram(cx, packet)
-            {
-                cx.drop(reason);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes what is owed: replies, READ responses and requests, a quantum for each queue pair in turn, until nothing
-    /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is written; all that for each
-    /// port. Destroyed queue pairs that owe something have a turn before the others. Returns how many packets were written;
-    /// [`wants_transmit`](Engine::wants_transmit) says whether there is more.
+    /// Writes pending replies, READ responses and requests, for each port: one quantum per queue pair, round robin, until none
+    /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is used up. Replies of destroyed
+    /// queue pairs come first. Returns the number of packets written; [`wants_transmit`](Engine::wants_transmit) tells whether
+    /// there are more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
         for port in 0..self.cx.scheduler.ports() {
@@ -202,12 +132,12 @@ impl Engine {
         !self.cx.scheduler.is_empty() || !self.destroyed.is_empty()
     }
 
-    /// When to call [`handle_timeout`](Engine::handle_timeout) at the latest. May be early, never late.
+    /// The deadline for the next call of [`handle_timeout`](Engine::handle_timeout). May be early, never late.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.cx.timers.peek().map(|(at, _)| at)
     }
 
-    /// Acts upon every deadline up to `now`. Call `transmit` afterwards.
+    /// Handles every deadline up to `now`. Call `transmit` afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, slot)) = self.cx.timers.peek() {
             if at > now {
@@ -226,59 +156,8 @@ impl Engine {
         }
     }
 
-    /// Takes the oldest event.
+    /// Dequeues the oldest event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.cx.events.pop_front()
-    }
-}
-
-/// The queue pair that `packet` is for, if that may take it.
-#[inline(always)]
-fn addressed<'q>(
-    qps: &'q mut QpTable,
-    qpn: Qpn,
-    port: PortId,
-    packet: &RocePacket<'_>,
-) -> Result<&'q mut Qp, DropReason> {
-    let qp = qps.get_mut(qpn).ok_or(DropReason::QpnUnknown)?;
-    if let Some(detection) = qp.detection {
-        check_integrity(packet)?;
-        qp.detect_from(port, packet, detection)?;
-    }
-    let transport = packet.transport();
-    // [PKT-QP-TYPE]
-    if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
-        return Err(DropReason::QpWrongTransport);
-    }
-    // [QP-STATE-SERVE]
-    let open = if packet.info().response { qp.state.sends() } else { qp.state.receives() };
-    if !open {
-        let in_error = qp.state == QpState::Error;
-        return Err(if in_error { DropReason::QpInError } else { DropReason::QpWrongState });
-    }
-    let from_peer = match &qp.link {
-        Some(link) => link.leads_here(port, packet),
-        // [UD-RSP-ANYBODY]
-        // A datagram may come from anywhere.
-        None => qp.common.port == Some(port),
-    };
-    if !from_peer {
-        return Err(DropReason::QpWrongAddress);
-    }
-    check_integrity(packet)?;
-    Ok(qp)
-}
-
-/// Partition and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.
-#[inline(always)]
-fn check_integrity(packet: &RocePacket<'_>) -> Result<(), DropReason> {
-    // [PKT-PKEY]
-    if packet.bth().pkey() & 0x7FFF != 0x7FFF {
-        Err(DropReason::PkeyMismatch)
-    } else if !packet.icrc_ok() {
-        // [PKT-ICRC-CHECK]
-        Err(DropReason::IcrcMismatch)
-    } else {
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Set-up: what an engine is asked to make, change, describe and remove.
+//! Set-up: creating, modifying, querying and destroying objects.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ impl Engine {
         &self.cx.keys
     }
 
-    /// To register and deregister regions.
+    /// For registering and deregistering regions.
     pub fn keys_mut(&mut self) -> &mut KeyTable {
         &mut self.cx.keys
     }
@@ -27,7 +27,7 @@ impl Engine {
     /// Makes a completion queue of `depth` entries.
     ///
     /// A queue that overflows takes the queue pair that completes to it into error, so make it as deep as all work
-    /// requests that may complete to it.
+    /// requests that may complete to it together.
     ///
     /// # Errors
     /// [`CqError::TooMany`], [`CqError::Depth`].
@@ -58,21 +58,21 @@ impl Engine {
     /// [`QpError::UnknownSrq`].
     pub fn create_qp(&mut self, now: Instant, init: &QpInit) -> Result<Qpn, QpError> {
         init.caps.check(&self.cx.config)?;
-        let qpn = self.qps.vacancy(now).ok_or(QpError::TooMany(self.cx.config.max_qp))?;
+        let qpn = self.qps.allocate(now).ok_or(QpError::TooMany(self.cx.config.max_qp))?;
         let (recv_pd, srq_sges) = self.hold_parts(init)?;
         if !self.destroyed.is_empty() {
             self.destroyed.remove(qpn);
         }
         self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges)));
-        self.cx.stats.qpn_rests_cut.add(self.qps.take_rests_cut());
-        // Whatever the data path keeps per queue pair gets its room here.
+        self.cx.stats.qpn_rests_cut.add(self.qps.take_quarantines_cut());
+        // The data path does not allocate: what it keeps per queue pair is reserved here.
         self.cx.timers.grow(self.qps.slots(), self.qps.len());
         self.cx.scheduler.reserve(self.qps.len());
         Ok(qpn)
     }
 
-    /// Counts the queue pair as a user of all that it is made of, or of nothing. Returns the protection domain of its
-    /// receives, and the buffers of one receive of its shared receive queue.
+    /// Takes a reference to everything that the queue pair uses, or to nothing on error. Returns the protection domain of its
+    /// receives, and the most buffers of one receive of its shared receive queue.
     fn hold_parts(&mut self, init: &QpInit) -> Result<(PdId, u32), QpError> {
         let cx = &mut self.cx;
         if !cx.cqs.attach(init.send_cq) {
@@ -100,9 +100,9 @@ impl Engine {
         Err(refused)
     }
 
-    /// Removes a queue pair. Its outstanding work is forgotten; completions already made stay. What it owes to its peer (ACKs,
-    /// READ responses, the NAK that ended the connection) is still sent in the next half second, as far as the memory of
-    /// READs is still registered. Its number rests for ten seconds, before another one can get it.
+    /// Removes a queue pair. Its outstanding work is dropped; completions in the completion queue stay. Pending replies (ACKs,
+    /// READ responses, the NAK that ended the connection) are still sent within half a second, as long as the memory of READs
+    /// stays registered. Its number is not reused for ten seconds.
     ///
     /// # Errors
     /// [`QpError::Unknown`].
@@ -117,19 +117,19 @@ impl Engine {
         // [MEM-WINDOW-QP-END]
         self.cx.keys.unbind_windows_of(qpn.get());
         if qp.common.qp_type == QpType::Ud {
-            self.groups.forget(qpn);
+            self.groups.remove(qpn);
         }
         self.cx.timers.remove(u32::from(qpn.slot()));
         self.cx.scheduler.remove(qpn.slot());
         self.keep_replies(now, qp);
-        self.cx.stats.qpn_rests_cut.add(self.qps.take_rests_cut());
+        self.cx.stats.qpn_rests_cut.add(self.qps.take_quarantines_cut());
         Ok(())
     }
 
     /// Changes the state of a queue pair.
     ///
     /// # Errors
-    /// [`QpError::Transition`] when the state diagram has no such way, [`QpError::Limit`] for an attribute out of
+    /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out of
     /// range, [`QpError::Unknown`]. The queue pair is unchanged then.
     pub fn modify_qp(&mut self, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
         let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
@@ -138,16 +138,16 @@ impl Engine {
         qp.modify(&mut self.cx, transition)?;
         if leaves {
             qp.common.port = None;
-            self.groups.forget(qpn);
+            self.groups.remove(qpn);
         }
         Ok(())
     }
 
-    /// Lets a queue pair learn from its peer what it is. It is in RTR or RTS as RC with an assumed path MTU; the first
-    /// packet that its peer sends makes it RC, UC or UD, and raises the path MTU to the peer's. In case of datagrams it
-    /// takes those that bear `qkey`, from anywhere, and one may carry up to `path_mtu`.
+    /// Detects the peer's transport service. The queue pair is in RTR or RTS as RC with an assumed path MTU; the peer's first
+    /// packet makes it RC, UC or UD, and raises the path MTU to the peer's. As UD it takes datagrams with Q_Key `qkey` of up to
+    /// `path_mtu` bytes from any address.
     ///
-    /// Work posted before that is sent as assumed; while such work is outstanding, only a peer of that kind is heard.
+    /// Work posted before that is sent as RC; while it is outstanding, packets of other transport services are dropped.
     ///
     /// # Errors
     /// [`QpError::Unknown`], [`QpError::NoPath`] before RTR.
@@ -155,14 +155,14 @@ impl Engine {
         self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.detect_peer_type(qkey, path_mtu)
     }
 
-    /// Makes a queue pair in RESET one of another type.
+    /// Changes the type of a queue pair in RESET.
     ///
     /// # Errors
     /// [`QpError::Unknown`], [`QpError::Transition`] in other states.
     pub fn set_qp_type(&mut self, qpn: Qpn, qp_type: QpType) -> Result<(), QpError> {
         self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.set_type(qp_type)?;
-        // Groups are for datagrams.
-        self.groups.forget(qpn);
+        // Only datagram queue pairs are in groups.
+        self.groups.remove(qpn);
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Engine {
         self.qps.get(qpn).map(|qp| qp.common.qp_type)
     }
 
-    /// What there is to know about a queue pair.
+    /// Attributes and progress of a queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
         self.qps.get(qpn).map(|qp| qp.info(&self.cx))
     }
@@ -182,34 +182,34 @@ impl Engine {
         self.qps.iter().map(|qp| qp.info(&self.cx))
     }
 
-    /// The queue pairs at these places of the list of all, for who looks at many of them a part at a time; the list has
-    /// [`qp_slots`](Engine::qp_slots) places, and a queue pair keeps its own.
+    /// The queue pairs at these indices of the list of all, for iterating over many of them in parts. The list has
+    /// [`qp_slots`](Engine::qp_slots) entries, and a queue pair keeps its index.
     pub fn qps_in(&self, places: Range<usize>) -> impl Iterator<Item = QpInfo> + '_ {
         self.qps.iter_places(places).map(|qp| qp.info(&self.cx))
     }
 
-    /// How many places the list of queue pairs has: as many as there ever were at once.
+    /// Length of the list of queue pairs: the most that existed at the same time.
     pub fn qp_slots(&self) -> usize {
         self.qps.places()
     }
 
-    /// How many completion queues there are.
+    /// Completion queues in use.
     pub fn cq_count(&self) -> usize {
         self.cx.cqs.len()
     }
 
-    /// How many shared receive queues there are.
+    /// Shared receive queues in use.
     pub fn srq_count(&self) -> usize {
         self.cx.srqs.count()
     }
 
-    /// How many address handles there are.
+    /// Address handles in use.
     pub fn ah_count(&self) -> usize {
         self.cx.ahs.len()
     }
 
-    /// Takes a queue pair to the error state because somebody who looks after the adapter wants it to end: its consumer
-    /// hears of it by [`QpError`](crate::transport::AsyncEvent::QpError), as of any other error.
+    /// Takes a queue pair to the error state at an administrator's request. Its consumer gets a
+    /// [`QpError`](crate::transport::AsyncEvent::QpError) event, as for any other error.
     ///
     /// # Errors
     /// [`QpError::Unknown`].
@@ -219,14 +219,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The packet that made a queue pair go to error, in words, once; `None` when it was no packet, or too many others
-    /// have come to that since.
+    /// Takes the text of the packet that made a queue pair go to error. `None` when no packet was the cause, or when it was
+    /// displaced by those of later errors.
     pub fn take_error_packet(&mut self, qpn: Qpn) -> Option<String> {
         let at = self.cx.error_packets.iter().position(|(of, _)| *of == qpn)?;
         self.cx.error_packets.remove(at).map(|(_, packet)| packet)
     }
 
-    /// How many queue pairs there are.
+    /// Queue pairs in use.
     pub fn qp_count(&self) -> usize {
         self.qps.len()
     }
@@ -241,8 +241,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The connection manager knows that communication is established, and need not be told by
-    /// [`CommunicationEstablished`](crate::transport::AsyncEvent::CommunicationEstablished) any more.
+    /// The consumer knows that communication is established: suppresses
+    /// [`CommunicationEstablished`](crate::transport::AsyncEvent::CommunicationEstablished).
     pub fn established(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.established = true;
@@ -270,8 +270,8 @@ impl Engine {
         self.cx.srqs.create(init).inspect_err(|_| self.cx.keys.release_pd(init.pd))
     }
 
-    /// Asks for [`SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached), once, when fewer than `limit`
-    /// receives are left; 0 asks for nothing.
+    /// Arms [`SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached): raised once, when fewer than `limit` receives
+    /// are left; 0 disarms it.
     ///
     /// # Errors
     /// [`SrqError::Limit`], [`SrqError::Unknown`].
@@ -282,7 +282,7 @@ impl Engine {
         Ok(())
     }
 
-    /// How many receives wait in a shared receive queue.
+    /// Receives posted to a shared receive queue and not taken yet.
     pub fn srq_len(&self, srq: SrqId) -> Option<u32> {
         self.cx.srqs.len(srq)
     }
@@ -320,7 +320,7 @@ impl Engine {
     }
 
     /// Attaches a datagram queue pair (in INIT or later) to a multicast group of its port: it gets a copy of every
-    /// datagram to the group. To join the group on the network is the caller's part.
+    /// datagram to the group. Joining the group on the network is up to the caller.
     ///
     /// # Errors
     /// [`MulticastError`]; nothing is changed then.
@@ -334,10 +334,10 @@ impl Engine {
         self.groups.attach(port, group, qpn, config.max_mcast_grp, config.max_mcast_qp_attach)
     }
 
-    /// Takes back [`attach_multicast`](Engine::attach_multicast).
+    /// Detaches a queue pair from a multicast group.
     ///
     /// # Errors
-    /// [`MulticastError::NotAttached`] and those that say that there is no such queue pair.
+    /// [`MulticastError::NotAttached`], and those of a queue pair that cannot be attached.
     pub fn detach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
         let port = self.multicast_port(qpn)?;
         self.groups.detach(port, group, qpn)

@@ -1,4 +1,4 @@
-//! Commands: posting work, and taking out what has completed.
+//! Commands: posting work requests and polling completions.
 
 use crate::transport::{CqError, CqId, PostError, Qpn, RecvWr, SendWr, SrqId, WorkCompletion};
 
@@ -38,8 +38,8 @@ impl Engine {
         self.cx.srqs.post(srq, wr)
     }
 
-    /// Asks for word of the next completion in a queue, once: [`poll_cq_event`](Engine::poll_cq_event) names the queue
-    /// then. With `solicited_only`, only receives whose sender asked for it, and failures, count. Completions that are in
+    /// Arms a notification for the next completion in a queue: [`poll_cq_event`](Engine::poll_cq_event) returns the queue
+    /// then, once. With `solicited_only`, only receives with the solicited bit, and failures, notify. Completions that are in
     /// the queue already do not.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Engine {
         self.cx.cqs.request_notify(cq, solicited_only)
     }
 
-    /// Takes the oldest notification.
+    /// Dequeues the oldest notification.
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
         self.cx.cqs.poll_notified()
     }
@@ -58,12 +58,12 @@ impl Engine {
         self.cx.cqs.poll(cq, out, max)
     }
 
-    /// Takes the oldest completion.
+    /// Dequeues the oldest completion.
     pub fn poll_cq_one(&mut self, cq: CqId) -> Option<WorkCompletion> {
         self.cx.cqs.poll_one(cq)
     }
 
-    /// A completion queue that holds completions; another one with each call, if there are several.
+    /// A completion queue that holds completions; round robin if there are several.
     pub fn poll_ready(&mut self) -> Option<CqId> {
         self.cx.cqs.poll_ready()
     }

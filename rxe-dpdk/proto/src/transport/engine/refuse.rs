@@ -1,49 +1,18 @@
-//! Requests refused on purpose, for tests of initiators.
+//! Fault injection: refused requests.
 
 use crate::time::Instant;
-use crate::transport::Qpn;
-use crate::wire::{NakCode, PortId, RocePacket, Transport};
+use crate::transport::{Qpn, RequestRefusal};
+use crate::wire::{PortId, RocePacket, Transport};
 
-use super::{Engine, addressed};
-
-/// How a request is refused without a reason of its own.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RequestRefusal {
-    /// As if no receive were posted: the peer is to come again.
-    NotReady {
-        /// The RNR timer code, 0 to 31; see [`rnr_timer`](crate::wire::rnr_timer).
-        timer: u8,
-    },
-    /// As if the request before it were lost: the peer is to send it again.
-    PsnSequence,
-    /// As an invalid request. The queue pair goes to error, as it does in the following.
-    InvalidRequest,
-    /// As one that may not reach the memory it names.
-    RemoteAccess,
-    /// As one that cannot be carried out for a reason of our own.
-    RemoteOperational,
-}
-
-impl RequestRefusal {
-    /// What the peer is told by a NAK; `None` where it is told by an RNR NAK.
-    pub const fn nak_code(self) -> Option<NakCode> {
-        match self {
-            RequestRefusal::NotReady { .. } => None,
-            RequestRefusal::PsnSequence => Some(NakCode::PsnSequence),
-            RequestRefusal::InvalidRequest => Some(NakCode::InvalidRequest),
-            RequestRefusal::RemoteAccess => Some(NakCode::RemoteAccess),
-            RequestRefusal::RemoteOperational => Some(NakCode::RemoteOperational),
-        }
-    }
-}
+use super::Engine;
+use super::receive::check;
 
 impl Engine {
-    /// Refuses a request on purpose: to be called in place of [`receive`](Engine::receive), and before it when it returns
-    /// false, as it then has done nothing.
+    /// Refuses a request (fault injection). Call it before [`receive`](Engine::receive); if it returns true, the packet has been
+    /// handled, otherwise it had no effect.
     ///
-    /// `choose` is asked only where a refusal makes sense: for an intact request on a reliable connection, with the PSN
-    /// that is expected next. What was refused is not executed. It counts as received, and as dropped for the reason
-    /// `injected`.
+    /// `choose` is called only where a refusal makes sense: for an intact request on a reliable connection, with the
+    /// expected PSN. A refused request is not executed. It counts as received, and as dropped for the reason `injected`.
     #[cold]
     pub fn refuse_request(
         &mut self,
@@ -56,8 +25,8 @@ impl Engine {
         if packet.transport() != Transport::Rc || packet.info().response || qpn == Qpn::MULTICAST {
             return false;
         }
-        // What is wrong with it, `receive` finds too.
-        let Ok(qp) = addressed(&mut self.qps, qpn, port, packet) else { return false };
+        // `receive` repeats these checks and counts the reason.
+        let Ok(qp) = check(&mut self.qps, qpn, port, packet) else { return false };
         if packet.psn() != qp.responder.expected_psn() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! What moves a queue pair: packets in, packets out, time.
+//! Events of a queue pair: packets received, packets to transmit, timeouts.
 
 use crate::prefetch;
 use crate::time::Instant;
@@ -11,7 +11,7 @@ use crate::wire::{DropReason, RocePacket, TxQueue};
 use super::Qp;
 
 impl Qp {
-    /// Asks for what a response to this queue pair needs, or a request.
+    /// Prefetches what handling a response, or a request, needs.
     #[inline]
     pub(in crate::transport) fn prefetch(&self, response: bool) {
         prefetch::whole(&self.common);
@@ -23,17 +23,17 @@ impl Qp {
         }
     }
 
-    /// A request whose source, partition and ICRC have been checked.
+    /// Handles a request whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_request(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
         let outcome = self.responder.handle_request(&self.common, cx, packet);
-        self.served(cx, packet, outcome);
+        self.request_done(cx, packet, outcome);
         if self.responder.has_replies() {
             self.activate(cx);
         }
     }
 
-    /// As [`handle_request`](Self::handle_request), for the next one in sequence, which is refused on purpose.
+    /// Refuses the request with the expected PSN (fault injection).
     #[cold]
     pub(in crate::transport) fn refuse_request(
         &mut self,
@@ -42,21 +42,21 @@ impl Qp {
         refusal: RequestRefusal,
     ) {
         let outcome = self.responder.refuse_on_purpose(cx, refusal);
-        self.served(cx, packet, outcome.map(|()| false));
+        self.request_done(cx, packet, outcome.map(|()| false));
         self.activate(cx);
     }
 
-    /// A request on an unreliable connection.
+    /// Handles a request on an unreliable connection.
     #[inline]
     pub(in crate::transport) fn handle_unreliable(&mut self, cx: &mut Context, packet: &RocePacket<'_>) {
         let outcome = self.responder.handle_unreliable(&self.common, cx, packet);
-        self.served(cx, packet, outcome);
+        self.request_done(cx, packet, outcome);
     }
 
-    /// What became of a request: the first one that is executed shows that the peer takes the connection for
+    /// Acts on the outcome of a request. The first one that is executed shows that the peer considers the connection
     /// established.
     #[inline]
-    fn served(&mut self, cx: &mut Context, packet: &RocePacket<'_>, outcome: Result<bool, FatalError>) {
+    fn request_done(&mut self, cx: &mut Context, packet: &RocePacket<'_>, outcome: Result<bool, FatalError>) {
         // [RC-RSP-COMM-EST]
         match outcome {
             Ok(true) if !self.established => {
@@ -71,7 +71,7 @@ impl Qp {
         }
     }
 
-    /// A datagram.
+    /// Handles a datagram.
     ///
     /// # Errors
     /// Why it is dropped.
@@ -85,25 +85,25 @@ impl Qp {
             Ok(()) => Ok(()),
             Err(Undelivered::Dropped(reason)) => Err(reason),
             Err(Undelivered::Fatal(FatalError { cause, receive })) => {
-                // The packet is not the cause: it has been received, as far as it could be.
+                // The receive is the cause, not the packet: the packet does not count as dropped.
                 self.fail(cx, cause, None, receive);
                 Ok(())
             }
         }
     }
 
-    /// A switch marked a packet of the peer's.
+    /// Handles an ECN mark on a packet of the peer.
     #[cold]
     pub(in crate::transport) fn congestion_experienced(&mut self, cx: &mut Context, now: Instant) {
         cx.stats.ecn_marked.inc();
-        // A datagram's sender cannot be told: we know no way back to it.
+        // There is no known path back to the sender of a datagram.
         // [UD-NO-CNP]
         if self.link.is_some() && self.congestion.marked(now, cx.config.cnp_interval) {
             self.activate(cx);
         }
     }
 
-    /// A response whose source, partition and ICRC have been checked.
+    /// Handles a response whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
         if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
@@ -118,7 +118,7 @@ impl Qp {
         self.report_drained(cx);
     }
 
-    /// The deadline has passed.
+    /// Handles expired deadlines: retransmission, keep-alive.
     pub(in crate::transport) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
         if self.requester.deadline.is_some_and(|at| at <= now) {
             match self.requester.handle_timeout(cx, now) {
@@ -134,7 +134,7 @@ impl Qp {
         }
     }
 
-    /// One turn: replies first, as the peer waits for them, then requests.
+    /// Writes up to one quantum of replies, which the peer waits for, then one of requests.
     // Called per packet, from one place.
     #[inline(always)]
     pub(in crate::transport) fn transmit(
@@ -165,7 +165,7 @@ impl Qp {
             (QpType::Rc | QpType::Uc, None) => (0, TxOutcome::Done, None),
         };
         written += requests;
-        // Nothing else in a turn starts the clock.
+        // Only requests start the retransmission timer.
         if requests > 0 {
             self.arm_retransmit_timer(cx);
         }
@@ -185,7 +185,7 @@ impl Qp {
         self.link.as_ref().is_none_or(|link| self.requester.write_probe(link, cx, tx))
     }
 
-    /// What the peer waits for.
+    /// Writes pending replies: congestion notification, responses, ACK, NAK.
     fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, TxOutcome) {
         let Some(link) = &self.link else { return (0, TxOutcome::Done) };
         let Some(notified) = self.congestion.notify(link, cx, tx) else { return (0, TxOutcome::Backpressure) };
@@ -200,12 +200,12 @@ impl Qp {
         }
     }
 
-    /// What is left to do after a failure.
+    /// The outcome after a failure: a NAK may be pending.
     fn outcome_in_error(&self) -> TxOutcome {
         if self.responder.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }
     }
 
-    /// In SQD, says so once when everything begun has completed.
+    /// In SQD, raises the event once when everything begun has completed.
     fn report_drained(&mut self, cx: &mut Context) {
         // [REQ-SQD]
         if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {

@@ -1,4 +1,4 @@
-//! A queue pair: its two halves and what they have in common.
+//! A queue pair: responder, requester, and what they share.
 
 mod detect;
 mod flow;
@@ -9,7 +9,7 @@ use crate::mem::PdId;
 use crate::time::Instant;
 use crate::wire::{Path, PathMtu, PortId};
 
-use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, QpType, check_limit};
+use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, check_limit};
 use super::common::{Common, Failure};
 use super::congestion::Congestion;
 use super::context::Context;
@@ -18,10 +18,10 @@ use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
 use super::state::{QpState, QpTransition};
-use super::{AsyncEvent, QpErrorCause, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
+use super::{AsyncEvent, QpErrorCause, QpType, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
 
 impl QpCaps {
-    /// Bytes of memory that a queue pair with these queues and `rd_atomic` READ and atomic resources takes.
+    /// Memory of a queue pair with these queues and `rd_atomic` READ and atomic resources, in bytes.
     pub fn footprint(&self, rd_atomic: u8) -> usize {
         let depth = if rd_atomic == 0 { 0 } else { usize::from(rd_atomic).next_power_of_two() };
         size_of::<Qp>()
@@ -38,15 +38,15 @@ use detect::PeerDetection;
 pub(super) struct Qp {
     pub(super) common: Common,
     pub(super) state: QpState,
-    /// Whether the slot stands in one of the context's rotations.
+    /// Whether the slot is in the transmit scheduler.
     active: bool,
-    /// Whether communication is established: the event was raised or need not be.
+    /// Whether communication is established: the event was raised or is suppressed.
     pub(super) established: bool,
-    /// Whether the end of draining was reported.
+    /// Whether the end of draining was reported, by an event.
     pub(super) drained: bool,
-    /// The peer's first packet says what this queue pair is.
+    /// Set while the transport service is to be detected from the peer's first packet.
     pub(super) detection: Option<PeerDetection>,
-    /// The way to the peer (RC and UC).
+    /// The path to the peer (RC and UC).
     pub(super) link: Option<Link>,
     pub(super) congestion: Congestion,
     pub(super) responder: Responder,
@@ -59,7 +59,7 @@ impl Qp {
     pub(super) fn new(qpn: Qpn, init: &QpInit, recv_pd: PdId, srq_sges: u32) -> Qp {
         let caps = init.caps;
         let rq = match init.srq {
-            // The receive in use moves here from the shared queue.
+            // Holds the receive in use, taken from the shared queue.
             Some(_) => RecvQueue::new(1, srq_sges),
             None => RecvQueue::new(caps.max_recv_wr, caps.max_recv_sge),
         };
@@ -119,12 +119,12 @@ impl Qp {
             waits: self.waits(cx),
             sends: self.requester.progress(),
             packets_served: self.responder.packets_served(),
-            recvs_completed: self.responder.rq.taken(),
+            recvs_completed: self.responder.rq.removed(),
             msn: self.responder.msn(),
         }
     }
 
-    /// What it waits for now: its own work first, then what the peer asks of it.
+    /// What the queue pair waits for now: its own requests first, then the peer's.
     fn waits(&self, cx: &Context) -> Wait {
         let sends = match self.state {
             QpState::Reset | QpState::Init | QpState::Sqe | QpState::Error => return Wait::State,
@@ -138,35 +138,35 @@ impl Qp {
         }
     }
 
-    /// Makes sure that the next transmission looks at this queue pair.
+    /// Enqueues this queue pair for transmission.
     #[inline]
     pub(super) fn activate(&mut self, cx: &mut Context) {
         if !self.active {
             self.active = true;
             let port = self.link.as_ref().map(|link| link.template.port()).or(self.common.port);
-            // Without a port it sends nothing, and is told so in any rotation.
+            // Without a port it has nothing to send: any port's scheduler will do.
             cx.scheduler.enqueue(port.unwrap_or(PortId(0)), self.common.qpn.slot());
         }
     }
 
-    /// Makes sure that the timers look at this queue pair by its deadline.
+    /// Arms the timer for the retransmission deadline.
     #[inline]
     pub(super) fn arm_retransmit_timer(&self, cx: &mut Context) {
         if let Some(deadline) = self.requester.deadline {
-            cx.wake_at(self.common.qpn.slot(), deadline);
+            cx.arm_timer_at(self.common.qpn.slot(), deadline);
         }
     }
 
-    /// When to look at this queue pair at the latest.
+    /// The earliest deadline: retransmission or keep-alive.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.requester.deadline.into_iter().chain(self.requester.keep_alive_at()).min()
     }
 
-    /// As [`arm_retransmit_timer`](Self::arm_retransmit_timer), its peer included.
+    /// Arms the timer for the earliest deadline, keep-alive included.
     #[cold]
     pub(super) fn arm_timer(&self, cx: &mut Context) {
         if let Some(deadline) = self.deadline() {
-            cx.wake_at(self.common.qpn.slot(), deadline);
+            cx.arm_timer_at(self.common.qpn.slot(), deadline);
         }
     }
 
@@ -254,8 +254,8 @@ impl Qp {
         }
     }
 
-    /// Goes to the error state for a cause that is not the consumer's wish. `send` is the work request to blame,
-    /// `receive` the status of a receive in use.
+    /// Goes to the error state for a cause other than the consumer's request. `send` is the failed work request with its
+    /// status, `receive` the status of a receive in use.
     #[cold]
     pub(super) fn fail(
         &mut self,
@@ -271,7 +271,7 @@ impl Qp {
         // [RC-RSP-FATAL-SILENT]
         cx.events.push_back(AsyncEvent::QpError { qpn: self.common.qpn, cause });
         self.enter_error(cx, send, receive);
-        // A NAK must still go out, and everything before it. So must the ACK of a SEND whose invalidation failed.
+        // A fatal NAK must still be sent, and every reply before it. So must the ACK of a SEND whose invalidation failed.
         if !self.responder.has_fatal_nak() && cause != QpErrorCause::Invalidate {
             self.responder.abandon_replies();
         }
@@ -280,8 +280,7 @@ impl Qp {
         }
     }
 
-    /// A work request of ours failed. On UC and UD only the send queue stops (SQE): nothing that the peer sends depends
-    /// on it.
+    /// A work request failed. On UC and UD only the send queue stops (SQE): receiving does not depend on it.
     pub(super) fn fail_send(&mut self, cx: &mut Context, failure: Failure) {
         cx.stats.send_err.inc();
         if self.common.qp_type == QpType::Rc || failure.cause == QpErrorCause::CqOverflow {
@@ -293,7 +292,7 @@ impl Qp {
         }
     }
 
-    /// Posts a work request that brings its `inline` data along, or names buffers.
+    /// Posts a work request with `inline` data or with buffers.
     #[inline]
     pub(super) fn post_send(
         &mut self,
@@ -312,7 +311,7 @@ impl Qp {
         }
     }
 
-    /// A work request that is posted in the error state.
+    /// Completes a work request that is posted in the error state.
     #[cold]
     fn flush_posted(&mut self, cx: &mut Context, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
         // [REQ-ERROR-POST]
@@ -340,7 +339,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The slot was taken out of its rotation.
+    /// The slot has left the transmit scheduler.
     pub(super) fn set_inactive(&mut self) {
         self.active = false;
     }

@@ -1,12 +1,12 @@
-//! End-to-end flow control as requester: who needs a receive at the peer waits until there is one.
+//! End-to-end flow control of the requester: a message that needs a receive waits until the peer has one.
 //!
-//! Each ACK says how many messages the peer has completed (MSN) and how many receives it has for more (credits).
-//! Messages are numbered as they are posted (SSN), so the two together are the number of the last message that may be
-//! sent; messages that need no receive go beyond it. IBTA: "End-to-End (Message Level) Flow Control".
+//! Each ACK carries the number of messages that the peer has completed (MSN) and of receives that it has for more (credits).
+//! Messages are numbered as they are posted (SSN), so the sum is the number of the last message that may be sent; messages that
+//! need no receive may go beyond it. IBTA: "End-to-End (Message Level) Flow Control".
 //!
-//! The limit is advice: a peer may have posted receives without saying so. So a message beyond it waits only while
-//! something before it is unanswered. Then its first packet goes out alone, as a probe; when that is acknowledged the
-//! rest follows. What comes of a lost probe, or of one that finds no receive, is no different from any other packet.
+//! The limit is a hint: a peer may have posted receives since. So a message beyond it waits only while something before it is
+//! outstanding. Then its first packet is sent alone, as a probe; when that is acknowledged, the rest follows. A lost probe, or
+//! one that finds no receive, is handled like any other packet.
 
 use crate::transport::context::Context;
 use crate::transport::seq::Seq;
@@ -15,29 +15,29 @@ use crate::wire::{Aeth, Syndrome, credit_count};
 
 use super::{Requester, SendWqe};
 
-/// What the peer's credits mean to the requester.
+/// State of the peer's credits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Credits {
-    /// SSN of the last message that may be sent, modulo 2^24; `None` while the peer does not limit us.
+    /// SSN of the last message that may be sent, modulo 2^24; `None` while the peer sets no limit.
     limit: Option<u32>,
-    /// The PSN of a message's first packet that was sent without a credit and is not acknowledged yet.
+    /// The PSN of an unacknowledged probe: a message's first packet, sent without a credit.
     probe: Option<Seq>,
 }
 
-/// How far `ssn` is beyond `limit`, both modulo 2^24: not at all when 0 or less.
+/// How far `ssn` is beyond `limit`, both modulo 2^24; within the limit when 0 or less.
 #[inline]
 const fn beyond(ssn: u32, limit: u32) -> i32 {
     ((ssn.wrapping_sub(limit) << 8) as i32) >> 8
 }
 
 impl Credits {
-    /// An ACK with MSN `msn` and credit code `code`. Whether it moves the limit.
+    /// Updates the limit from an ACK with MSN `msn` and credit code `code`. Returns whether it moved.
     #[inline]
     fn update(&mut self, msn: u32, code: u8) -> bool {
         let new = credit_count(code).map(|count| msn.wrapping_add(count) & 0xFF_FFFF);
         // [RC-REQ-CREDIT-FORWARD]
         let moves = match (self.limit, new) {
-            // Receives that were promised stay: an answer from before others were posted takes nothing back.
+            // Credits never go back: an ACK from before further receives were posted takes none away.
             (Some(old), Some(new)) => beyond(new, old) > 0,
             (old, new) => old != new,
         };
@@ -49,7 +49,7 @@ impl Credits {
 }
 
 impl Requester {
-    /// What the AETH of a response says of the receives at the peer, if it does. Whether that is news.
+    /// Updates the credits from the AETH of a response. Returns whether the limit moved.
     #[inline]
     pub(in crate::transport) fn take_credits(&mut self, aeth: Option<&Aeth>) -> bool {
         match aeth.map(|aeth| (aeth.syndrome(), aeth.msn())) {
@@ -58,7 +58,7 @@ impl Requester {
         }
     }
 
-    /// What was sent as a probe is to be sent again, with all the rest.
+    /// Forgets the probe: it is retransmitted with everything else.
     pub(super) fn forget_probe(&mut self) {
         self.credits.probe = None;
     }
@@ -74,14 +74,14 @@ impl Requester {
     #[inline]
     pub(super) fn lacks_credit(&self, wqe: &SendWqe) -> bool {
         // [RC-REQ-CREDIT-LIMIT]
-        // A message that was begun is finished: whether there is a receive has been found out.
+        // A message that was begun is finished: it has a receive.
         self.credits.limit.is_some_and(|limit| {
             self.cursor == wqe.first && wqe.is(OpTraits::NEEDS_RECEIVE) && beyond(wqe.ssn, limit) > 0
         })
     }
 
-    /// Whether the packet of `wqe` at the cursor has to wait for an answer that may bring credits. If not, and it lacks
-    /// one, it may go as a probe.
+    /// Whether the packet of `wqe` at the cursor has to wait for a response that may carry credits. If not, and it lacks a
+    /// credit, it is sent as a probe.
     #[inline]
     pub(super) fn waits_for_credit(&self, wqe: &SendWqe) -> bool {
         self.credits.probe.is_some_and(|probe| self.una <= probe) || self.una < wqe.first && self.lacks_credit(wqe)
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_limit_moves_forward_across_the_wrap_and_never_back() {
         let mut credits = Credits::default();
-        assert!(!credits.update(0, 31), "not limited anyway");
+        assert!(!credits.update(0, 31), "no limit before the first credits");
         assert!(credits.update(0xFF_FFFE, credit_code(1)));
         assert_eq!(credits.limit, Some(0xFF_FFFF));
         assert!(credits.update(0xFF_FFFE, credit_code(4)));
@@ -107,7 +107,7 @@ mod tests {
         assert!(credits.update(1, 31));
         assert_eq!(credits.limit, None);
         assert!(credits.update(7, 0));
-        assert_eq!(credits.limit, Some(7), "a peer that begins to count");
+        assert_eq!(credits.limit, Some(7), "a peer that starts to limit");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! FLUSH and ATOMIC WRITE: both are answered like a READ of nothing, and take up one of the peer's READ and atomic
-//! resources until then. IBTA: annex "Memory Placement Extensions".
+//! FLUSH and ATOMIC WRITE: both are answered like a READ of no bytes, and occupy one of the peer's READ and atomic resources
+//! until then. IBTA: annex "Memory Placement Extensions".
 
 use crate::time::Instant;
 use crate::transport::SendOp;
@@ -12,7 +12,7 @@ use super::packet::Sent;
 use super::{Requester, SendWqe};
 
 impl Requester {
-    /// The request of a FLUSH or ATOMIC WRITE.
+    /// Writes the request of a FLUSH or ATOMIC WRITE.
     pub(super) fn send_flush_or_atomic_write(
         &mut self,
         wqe: &SendWqe,
@@ -47,7 +47,7 @@ impl Requester {
         if !filled {
             return self.bad_key(wqe);
         }
-        self.asked(cx, now, 1);
+        self.response_expected(cx, now, 1);
         Sent::Written
     }
 }

@@ -1,43 +1,25 @@
-//! Asking a silent peer whether it is still there, as TCP does it.
+//! Keep-alive: probing a silent peer, as TCP does.
 //!
-//! A queue pair that only serves never misses a peer that is gone without a word: its READs go on to their end, and the queue
-//! pair stays. The probe is a SEND without bytes, one PSN before the first unused one. The peer takes it for a repetition:
-//! it acknowledges again and executes nothing, and no receive is used up.
+//! A queue pair that only serves requests does not notice that its peer has died. The probe is a SEND without bytes, with the
+//! PSN before the first unused one. The peer handles it as a duplicate: it acknowledges again and executes nothing, and no
+//! receive is used up.
 
-use crate::time::{Duration, Instant};
-use crate::transport::QpErrorCause;
+use crate::time::Instant;
 use crate::transport::common::Failure;
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
+use crate::transport::{KeepAlive, QpErrorCause};
 use crate::wire::{Opcode, TxQueue};
 
 use super::Requester;
 
-/// When to ask a peer whether it is still there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeepAlive {
-    /// Nothing has come from the peer, or only what it had sent before, for this long at least and twice as long at most.
-    pub idle: Duration,
-    /// From one probe to the next, and from the last one to giving up.
-    pub interval: Duration,
-    /// Probes without an answer before the peer is given up.
-    pub probes: u8,
-}
-
-impl Default for KeepAlive {
-    /// After half a minute, every five seconds, six times: a peer that is gone is given up within a minute and a half.
-    fn default() -> KeepAlive {
-        KeepAlive { idle: Duration::from_secs(30), interval: Duration::from_secs(5), probes: 6 }
-    }
-}
-
-/// A peer that is looked after.
+/// Keep-alive state.
 #[derive(Debug)]
 pub(super) struct PeerProbe {
     settings: KeepAlive,
-    /// When to look next.
+    /// The next check.
     at: Instant,
-    /// What the peer had sent and acknowledged at the last look. Looking costs packets nothing.
+    /// Packets served and acknowledged at the last check. Comparing them at each check costs nothing per packet.
     seen: (u64, u64),
     unanswered: u8,
     /// A probe is to be written.
@@ -45,24 +27,24 @@ pub(super) struct PeerProbe {
 }
 
 impl Requester {
-    /// Looks after the peer from now on, or no more. `served` counts what the peer has asked for.
+    /// Enables or disables keep-alive. `served` is the count of the peer's packets served.
     pub(in crate::transport) fn set_keep_alive(&mut self, now: Instant, settings: Option<KeepAlive>, served: u64) {
         let seen = (served, self.una.count());
         self.keep_alive = settings
             .map(|settings| Box::new(PeerProbe { settings, at: now + settings.idle, seen, unanswered: 0, due: false }));
     }
 
-    /// When to look at the peer next.
+    /// The time of the next check.
     pub(in crate::transport) fn keep_alive_at(&self) -> Option<Instant> {
         self.keep_alive.as_ref().map(|watched| watched.at)
     }
 
-    /// The time to look at the peer has come.
+    /// Checks for news from the peer, and schedules a probe if there is none.
     ///
     /// # Errors
-    /// It has answered none of the probes.
+    /// The peer has answered none of the probes.
     pub(in crate::transport) fn probe_peer(&mut self, cx: &Context, now: Instant, served: u64) -> Result<(), Failure> {
-        // What waits for an answer finds out by its own timeout, unless it has none.
+        // Outstanding requests detect a dead peer by their own timeout, if they have one.
         let timed = self.una < self.sent && self.ack_timeout.is_some();
         let seen = (served, self.una.count());
         let Some(watched) = &mut self.keep_alive else { return Ok(()) };
@@ -80,7 +62,7 @@ impl Requester {
         Ok(())
     }
 
-    /// A response came to what is answered already: the answer to a probe is one. Whether it may be that.
+    /// Handles a response to an acknowledged PSN. Returns whether it may be the answer to a probe.
     #[cold]
     pub(in crate::transport) fn heard_again(&mut self, now: Instant) -> bool {
         let Some(watched) = &mut self.keep_alive else { return false };
@@ -97,7 +79,7 @@ impl Requester {
         self.keep_alive.as_ref().is_some_and(|watched| watched.due)
     }
 
-    /// Writes the probe; false when there is no room. PSNs, timers and what was posted know nothing of it.
+    /// Writes the probe; false when there is no room. It affects neither PSNs nor timers nor posted work.
     #[cold]
     pub(in crate::transport) fn write_probe(&mut self, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
         let flags = Flags { solicited: false, ack_req: true };
@@ -114,7 +96,7 @@ impl Requester {
 }
 
 impl PeerProbe {
-    /// The peer is there.
+    /// The peer is alive.
     fn heard(&mut self, now: Instant) {
         self.unanswered = 0;
         self.due = false;

@@ -1,7 +1,7 @@
-//! Work requests that are carried out on our side alone: binding memory windows, fast registration, local invalidation.
+//! Local work requests: binding memory windows, fast registration, local invalidation.
 //!
-//! They have their place in the queue but no PSN: each is carried out when the cursor comes to it, once, however often
-//! the cursor goes back, and completes after everything before it. IBTA: "Memory Windows", "Fast Register Physical MR",
+//! They have an entry in the queue but no PSN: each is executed once, when the cursor first reaches it, and completes after
+//! everything before it. IBTA: "Memory Windows", "Fast Register Physical MR",
 //! "Invalidate operations".
 
 use crate::transport::common::{Common, Failure};
@@ -12,16 +12,16 @@ use super::packet::Sent;
 use super::{Requester, SendWqe};
 
 impl Requester {
-    /// Carries out the local operation at the cursor, if it may be now.
+    /// Executes the local operation at the cursor, unless it has to wait.
     pub(super) fn local_operation(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context, draining: bool) -> Sent {
         let number = self.cursor_wqe;
         // [REQ-LOCAL-ONCE]
         if number < self.local_done {
-            // Before a retry.
+            // Executed before a retry.
             self.cursor_wqe += 1;
             return Sent::Local;
         }
-        // SQD: nothing is begun.
+        // SQD: nothing new is begun.
         if draining {
             return Sent::Blocked;
         }
@@ -39,7 +39,7 @@ impl Requester {
             SendOp::FastRegister { key, addr, access } => {
                 cx.keys.fast_register(key, pd, addr, access).map_err(|_| WcStatus::LocQpOpErr)
             }
-            // What was posted before may still need the key, when it is sent again.
+            // Earlier requests may need the key for a retransmission.
             // [REQ-LOCAL-INVALIDATE]
             SendOp::LocalInvalidate { .. } if !is_oldest => {
                 cx.stats.local_stalls.inc();
@@ -57,7 +57,7 @@ impl Requester {
                     Err(failure) => Sent::Failed(failure),
                 }
             }
-            // It fails when it is its turn, so that what was sent before can still complete; till then it is tried.
+            // It fails only when it is the oldest, so that earlier requests can complete; until then it is retried.
             // [REQ-LOCAL-FAIL]
             Err(_) if !is_oldest => Sent::Blocked,
             Err(status) => Sent::Failed(Failure { wqe: Some((number, status)), cause: QpErrorCause::LocalOperation }),

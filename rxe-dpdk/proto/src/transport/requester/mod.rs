@@ -1,16 +1,16 @@
-//! The requester: turns work requests into request packets, and sends them again when needed.
+//! The requester: turns work requests into request packets, and retransmits them when needed.
 //!
-//! PSNs are given out when work is posted. Four marks move over them:
+//! PSNs are assigned when work is posted. Four pointers move over them:
 //!
 //! ```text
 //!      una            cursor          sent            next
 //! ------+---------------+---------------+---------------+------
-//! acked | waiting for   | to be sent    | not yet sent  | not yet
-//!       | an answer     | again         |               | given out
+//! acked | outstanding   | to be         | not yet sent  | not yet
+//!       |               | retransmitted |               | assigned
 //! ```
 //!
 //! `cursor` goes back to `una` for a retry and usually equals `sent`. The [completer](super::completer) moves `una`.
-//! Local operations take no PSN; they are told apart from their neighbours by their number in the queue.
+//! Local operations take no PSN; they are identified by their number in the queue.
 
 mod credits;
 mod flush;
@@ -35,51 +35,51 @@ use super::work::OpTraits;
 use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
-pub use keep_alive::KeepAlive;
 use packet::Sent;
 pub(super) use rnr::RNR_RETRY_INFINITE;
 use rtt::RoundTrip;
 pub(super) use send_queue::{SendQueue, SendWqe};
 
-/// PSNs between the oldest unacknowledged one and the newest must compare unambiguously: less than half their space.
+/// Most PSNs between the oldest unacknowledged one and the newest: less than half the space, so that they compare.
 const MAX_SPAN: u64 = (1 << 23) - 1;
 
 /// The most packets of one message: a READ of that many behind a full window is still within [`MAX_SPAN`].
 const MAX_PACKETS: u32 = 1 << 22;
 
-/// The sending half of a queue pair. The completer works on the same state.
+/// The requester half of a queue pair. The completer works on the same state.
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) sq: SendQueue,
-    /// The oldest PSN without an answer.
+    /// The oldest unacknowledged PSN.
     pub(super) una: Seq,
     /// The next PSN to write, and the number of the work request that it belongs to.
     pub(super) cursor: Seq,
     pub(super) cursor_wqe: u64,
     /// One past the newest PSN ever written.
     pub(super) sent: Seq,
-    /// The local operations of lower number have been carried out.
+    /// Local operations with a lower number have been executed.
     pub(super) local_done: u64,
-    /// What `sent` was when `cursor` last went back.
+    /// Value of `sent` when `cursor` last went back.
     before_retry: Seq,
     /// The first PSN of the next work request posted.
     next: Seq,
     /// Messages posted, modulo 2^24: the SSN of the newest one.
     ssn: u32,
     credits: Credits,
-    /// READs and atomics written since `una` without a full answer.
+    /// READs and atomics outstanding.
     pub(super) rd_outstanding: u32,
     max_rd_atomic: u32,
-    /// Packets written since the last one that asks for an ACK.
+    /// Packets written since the last one with AckReq.
     since_ack: u32,
     rtt: RoundTrip,
-    /// Packets below were sent again on a guess. Either copy may be answered, which measures nothing.
+    /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken (Karn's
+    /// rule).
     untimed: Seq,
-    /// The retransmission timeout, as the round trip has it now.
+    /// The current retransmission timeout.
     timeout: Duration,
-    /// Time without progress that uses up a retry; `None` waits for ever.
+    /// The local ACK timeout: time without progress that uses up a retry; `None` waits for ever.
     ack_timeout: Option<Duration>,
-    /// When that time is over.
+    /// When the ACK timeout expires.
     expires: Instant,
     retry_cnt: u8,
     rnr_retry: u8,
@@ -87,27 +87,27 @@ pub(super) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// Whether a NAK or missing response has used up a retry since the last progress or whole ACK timeout. One may.
     pub(super) nak_counted: bool,
-    /// The PSN that was missing at the last retry by NAK or missing response: another one for it, or for one before it,
-    /// would only repeat what is under way. The timer does not ask.
+    /// The missing PSN of the last retry caused by a NAK or a missing response: another such retry for it, or for a PSN before
+    /// it, is suppressed, as the retransmission is in progress. Timeouts ignore it.
     pub(super) retried: Option<Seq>,
-    /// The newest PSN of a READ response that came beyond a gap since the last retry.
+    /// The newest PSN of a READ response received beyond a gap since the last retry.
     pub(super) beyond_gap: Option<Seq>,
-    /// The receiver is not ready: nothing is sent until then.
+    /// Set after an RNR NAK: nothing is sent until the wait is over.
     pub(super) rnr_wait: Option<RnrWait>,
-    /// The message that was refused last for want of a receive, and how many times in a row after the first.
+    /// The message that got the last RNR NAK, and how many further ones it has got in a row.
     rnr_row: (Option<Seq>, u32),
-    /// When to act if nothing happens before.
+    /// Deadline of the retransmission timer.
     pub(super) deadline: Option<Instant>,
-    /// How often it went back to send again.
+    /// Times that the cursor went back to retransmit.
     retries: u64,
-    /// A peer that is to be asked whether it is there.
+    /// Keep-alive state, if enabled.
     keep_alive: Option<Box<keep_alive::PeerProbe>>,
 }
 
-/// A wait that the peer asked for.
+/// The wait after an RNR NAK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RnrWait {
-    /// The PSN that it refused.
+    /// The PSN of the RNR NAK.
     pub(super) psn: Seq,
     pub(super) until: Instant,
 }
@@ -149,7 +149,7 @@ impl Requester {
         }
     }
 
-    /// The queue pair becomes ready to send.
+    /// Starts at the PSN and with the attributes of RTS.
     pub(super) fn start(&mut self, attr: &RtsAttr, config: &EngineConfig) {
         self.start_at(attr.sq_psn);
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
@@ -160,7 +160,7 @@ impl Requester {
         (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
     }
 
-    /// As far as an unreliable queue pair needs it.
+    /// Starts at a PSN: all that an unreliable queue pair needs.
     pub(super) fn start_at(&mut self, psn: Psn) {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
@@ -168,19 +168,19 @@ impl Requester {
         self.cursor_wqe = self.sq.tail();
     }
 
-    /// Back to the start, as after a transition to RESET.
+    /// Clears all state, for a transition to RESET.
     pub(super) fn reset(&mut self) {
         let mut sq = std::mem::replace(&mut self.sq, SendQueue::new(0, 0, 0));
         sq.clear();
         *self = Requester::new(sq);
     }
 
-    /// Whether everything begun has its answer.
+    /// Whether everything begun has been acknowledged.
     pub(super) fn is_drained(&self) -> bool {
         self.una == self.sent && self.sq.front().is_none_or(|wqe| wqe.first == self.una)
     }
 
-    /// Whether a work request is not written to its end, or is to be written again.
+    /// Whether packets are to be written, for the first time or again.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         self.cursor_wqe < self.sq.tail()
@@ -194,13 +194,13 @@ impl Requester {
         self.una.psn()
     }
 
-    /// Whether `psn` has been sent and not answered.
+    /// Whether `psn` is outstanding.
     pub(super) fn awaits(&self, psn: Psn) -> bool {
         let psn = self.una.nearest(psn);
         self.una <= psn && psn < self.sent
     }
 
-    /// What queries tell of it besides what its consumer posted.
+    /// Progress, for queries.
     pub(super) fn progress(&self) -> SendProgress {
         SendProgress {
             packets: self.una.count(),
@@ -243,8 +243,8 @@ impl Requester {
         Ok(())
     }
 
-    /// What a work request becomes in the queue.
-    // Where it is put into the queue, it is made in its place.
+    /// Checks a work request and converts it into its queue entry.
+    // Inlined, so that the entry is built in place.
     #[inline(always)]
     pub(super) fn check(
         &self,
@@ -311,14 +311,14 @@ impl Requester {
         })
     }
 
-    /// Goes back to the first PSN without an answer. With `told` the peer, or a gap, has told that it was not received;
-    /// else that is a guess.
-    pub(super) fn rewind(&mut self, cx: &Context, now: Instant, told: bool) {
+    /// Goes back to the first unacknowledged PSN. `known_lost`: a NAK or a gap shows that it was not received; otherwise a
+    /// timeout suggests it.
+    pub(super) fn rewind(&mut self, cx: &Context, now: Instant, known_lost: bool) {
         self.retries += 1;
         self.measure(cx, now);
         // [RC-REQ-RTT-KARN]
         self.rtt.forget();
-        self.untimed = if told { self.una } else { self.sent };
+        self.untimed = if known_lost { self.una } else { self.sent };
         self.forget_probe();
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
@@ -328,7 +328,7 @@ impl Requester {
         self.beyond_gap = None;
     }
 
-    /// Everything before `psn` has been answered. That is progress: retries count anew.
+    /// Acknowledges everything before `psn`. That is progress: all retries are restored.
     #[inline]
     pub(super) fn advance(&mut self, psn: Seq) {
         self.una = psn;
@@ -342,7 +342,7 @@ impl Requester {
         }
     }
 
-    /// Retries (but not those of a receiver that is not ready) count anew.
+    /// Restores the transport retries (not the RNR retries).
     #[inline]
     pub(super) fn restore_retries(&mut self) {
         // [RC-REQ-PROGRESS]
@@ -350,7 +350,7 @@ impl Requester {
         self.nak_counted = false;
     }
 
-    /// Takes out the oldest work request, which has its answer.
+    /// Removes the oldest work request, which has been acknowledged.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<&SendWqe> {
         let number = self.sq.head();
@@ -385,7 +385,7 @@ impl Requester {
 }
 
 impl Requester {
-    /// Writes up to `quantum` request packets. Returns how many, how it ended, and what went wrong.
+    /// Writes up to a quantum of request packets. Returns the number of packets, why it stopped, and the failure, if any.
     pub(super) fn send_requests(
         &mut self,
         common: &Common,

@@ -1,4 +1,4 @@
-//! Writing request packets.
+//! Writes request packets.
 
 use crate::mem::{Access, KeyTable};
 use crate::time::Instant;
@@ -12,21 +12,21 @@ use crate::wire::{Opcode, TxQueue};
 
 use super::{Requester, SendWqe};
 
-/// What became of the next packet.
+/// Outcome of writing the next packet.
 pub(super) enum Sent {
     Written,
-    /// Nothing to write: the work request was carried out on our side.
+    /// Nothing to write: the work request was executed locally.
     Local,
-    /// There is none, or it has to wait for an answer.
+    /// There is none, or it has to wait for a response.
     Blocked,
     /// The port takes no more packets now.
     Backpressure,
-    /// A work request of ours is bad.
+    /// A work request failed.
     Failed(Failure),
 }
 
 impl Requester {
-    /// Writes the packet at the cursor, if it may go.
+    /// Writes the packet at the cursor, unless it has to wait.
     #[inline(always)]
     pub(super) fn send_one(
         &mut self,
@@ -60,10 +60,10 @@ impl Requester {
         }
     }
 
-    /// Whether the packet at the cursor has to wait, each reason with its counter.
+    /// Counts why the packet at the cursor has to wait, if it has to.
     #[inline]
     fn stall(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Sent> {
-        match self.obstacle(wqe, cx, draining)? {
+        match self.blocked_by(wqe, cx, draining)? {
             Wait::Window => cx.stats.window_stalls.inc(),
             Wait::Credit => cx.stats.credit_stalls.inc(),
             Wait::Fence => cx.stats.fence_stalls.inc(),
@@ -73,8 +73,8 @@ impl Requester {
         Some(Sent::Blocked)
     }
 
-    /// A key of the work request at the cursor is bad. It fails when it is its turn, so that what was sent before can
-    /// still complete.
+    /// Fails the work request at the cursor because of a bad key, but only when it is the oldest, so that earlier requests can
+    /// complete.
     pub(super) fn bad_key(&self, wqe: &SendWqe) -> Sent {
         // [RC-REQ-LOCAL-KEY]
         if self.una < wqe.first {
@@ -83,7 +83,7 @@ impl Requester {
         Sent::Failed(Failure { wqe: Some((self.cursor_wqe, WcStatus::LocProtErr)), cause: QpErrorCause::LocalKey })
     }
 
-    /// Where bytes `offset` to `offset + len` of the work request at the cursor are; `None` when a key is bad.
+    /// Looks up bytes `offset` to `offset + len` of the work request at the cursor; `None` when a key is bad.
     #[inline(always)]
     pub(super) fn source<'a>(
         &'a self,
@@ -100,7 +100,7 @@ impl Requester {
         Source::find(keys, common.pd, self.sq.sges(self.cursor_wqe), offset, len).ok()
     }
 
-    /// The packet at the cursor, of a SEND or WRITE.
+    /// Writes the packet at the cursor, of a SEND or WRITE.
     #[inline(always)]
     fn send_message(
         &mut self,
@@ -116,17 +116,17 @@ impl Requester {
         let Some(source) = self.source(wqe, common, &cx.keys, offset, len) else { return self.bad_key(wqe) };
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
-        let probes = self.lacks_credit(wqe);
-        // The first packet of a retry: its answer shows early that the way is free again, and how long it is.
-        let retries = self.cursor == self.una && self.cursor < self.sent;
+        let is_probe = self.lacks_credit(wqe);
+        // The first packet of a retry: its ACK confirms early that the peer is reachable, and gives an RTT sample.
+        let is_retry = self.cursor == self.una && self.cursor < self.sent;
         // [RC-REQ-ACKREQ]
-        let asks = last
-            || probes
-            || retries
+        let ack_req = last
+            || is_probe
+            || is_retry
             || self.since_ack + 1 >= cx.config.ack_every
             || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
         // [RC-REQ-SOLICITED]
-        let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: asks };
+        let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req };
         // [RC-REQ-PACKETS]
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
@@ -152,16 +152,16 @@ impl Requester {
         if !filled {
             return self.bad_key(wqe);
         }
-        self.since_ack = if asks { 0 } else { self.since_ack + 1 };
+        self.since_ack = if ack_req { 0 } else { self.since_ack + 1 };
         // [RC-REQ-CREDIT-PROBE]
-        if probes {
+        if is_probe {
             self.probed(cx);
         }
-        self.written(cx, asks.then_some(now), 1, last);
+        self.written(cx, ack_req.then_some(now), 1, last);
         Sent::Written
     }
 
-    /// A READ request from the cursor on (which is amid the READ when a response is missing), or an atomic.
+    /// Writes an atomic, or a READ request from the cursor on (in the middle of the READ when a response is missing).
     fn send_read_or_atomic(
         &mut self,
         wqe: &SendWqe,
@@ -194,24 +194,24 @@ impl Requester {
             _ => &mut packet,
         };
         packet.finish();
-        self.asked(cx, now, wqe.end().since(self.cursor) as u32);
+        self.response_expected(cx, now, wqe.end().since(self.cursor) as u32);
         Sent::Written
     }
 
-    /// A request has been written that is answered by a response with the next `psns` PSNs.
-    pub(super) fn asked(&mut self, cx: &Context, now: Instant, psns: u32) {
+    /// Records a request that is answered by `psns` responses.
+    pub(super) fn response_expected(&mut self, cx: &Context, now: Instant, psns: u32) {
         self.since_ack = 0;
         self.rd_outstanding += 1;
         self.written(cx, Some(now), psns, true);
     }
 
-    /// Moves the cursor over what was written; `asked` is the time, when the peer is to answer at once.
+    /// Advances the cursor past a written packet. `ack_requested`: the time, if the peer answers it at once.
     #[inline(always)]
-    fn written(&mut self, cx: &Context, asked: Option<Instant>, psns: u32, last: bool) {
+    fn written(&mut self, cx: &Context, ack_requested: Option<Instant>, psns: u32, last: bool) {
         if self.cursor < self.sent {
             cx.stats.retransmitted_pkts.inc();
         }
-        if let Some(now) = asked
+        if let Some(now) = ack_requested
             && self.cursor >= self.untimed
         {
             self.rtt.begin(self.cursor, now);

@@ -1,10 +1,10 @@
-//! When a requester sends again unasked, and when it gives up.
+//! Retransmission and ACK timeouts.
 //!
-//! Two clocks run while something is unanswered. The retransmission timeout follows the measured round trip (see
-//! [`RoundTrip`](super::rtt::RoundTrip)): when it ends, everything from the first PSN without an answer on is sent
-//! again, and that costs no retry. The ACK timeout that the connection agreed on ("Local ACK Timeout" in the IBTA's
-//! words) is the unit of giving up: each whole one without progress uses up a retry. So a peer is given up no earlier
-//! than with the ACK timeout alone, and a lost packet costs some round trips.
+//! Two timers run while packets are outstanding. The retransmission timeout follows the measured round trip (see
+//! [`RoundTrip`](super::rtt::RoundTrip)): when it expires, everything from the first unacknowledged PSN on is retransmitted, and
+//! that costs no retry. The ACK timeout of the connection (IBTA: "Local ACK Timeout") limits the attempts: each whole one
+//! without progress uses up a retry. So a connection ends no earlier than with the ACK timeout alone, and a lost packet costs
+//! only a few round trips.
 
 use crate::time::{Duration, Instant};
 use crate::transport::common::Failure;
@@ -21,19 +21,19 @@ pub(super) fn ack_timeout(code: u8) -> Option<Duration> {
 }
 
 impl Requester {
-    /// The round trip, the doubling or the ACK timeout has changed.
+    /// Recomputes the retransmission timeout after a change of round trip, backoff or ACK timeout.
     pub(super) fn set_timeout(&mut self, config: &EngineConfig) {
         self.timeout = self.rtt.timeout(config, self.ack_timeout.unwrap_or(Duration::MAX));
     }
 
-    /// Starts both clocks anew, before the first packet of all or after progress.
+    /// Restarts both timers, with the first packet or after progress.
     #[inline]
     pub(super) fn rearm(&mut self, now: Instant) {
         self.expect_progress(now);
         self.schedule(now);
     }
 
-    /// Starts the ACK timeout anew.
+    /// Restarts the ACK timeout.
     #[inline]
     pub(in crate::transport) fn expect_progress(&mut self, now: Instant) {
         if let Some(ack_timeout) = self.ack_timeout {
@@ -41,7 +41,7 @@ impl Requester {
         }
     }
 
-    /// Starts the retransmission timeout anew, as when something is to be sent again.
+    /// Restarts the retransmission timeout.
     #[inline]
     pub(in crate::transport) fn schedule(&mut self, now: Instant) {
         self.deadline = match (self.rnr_wait, self.ack_timeout) {
@@ -49,21 +49,21 @@ impl Requester {
             (None, Some(_)) if self.una < self.sent => {
                 // [RC-REQ-EARLY-RETRY]
                 let early = now + self.timeout;
-                // What is sent again shall have time to be answered before the next time.
+                // Leave time for an answer to the retransmission before the ACK timeout.
                 Some(if early + self.timeout > self.expires { self.expires } else { early })
             }
             _ => None,
         };
     }
 
-    /// An answer moved `una`, be it by one packet of a long READ.
+    /// Records progress: a response moved `una`, if only by one packet of a long READ.
     #[inline]
     pub(in crate::transport) fn progressed(&mut self, cx: &Context, now: Instant) {
         self.measure(cx, now);
         self.rearm(now);
     }
 
-    /// Takes the round trip of the packet that is being timed, if it has its answer.
+    /// Takes an RTT sample, if the timed packet has been acknowledged.
     #[inline]
     pub(super) fn measure(&mut self, cx: &Context, now: Instant) {
         if self.rtt.answered(self.una, now) {
@@ -72,9 +72,8 @@ impl Requester {
         }
     }
 
-    /// A response to a READ or atomic did not move `una`. As long as the peer still answers what was sent before the
-    /// last retry it has not come to what was sent again, however long the queue before that is. The ACK timeout runs
-    /// on.
+    /// Handles a READ or atomic response that did not move `una`. While the peer still answers requests from before the last
+    /// retry, it has not processed the retransmission yet: the retransmission timeout restarts, the ACK timeout does not.
     #[inline]
     pub(in crate::transport) fn still_answering(&mut self, psn: Seq, now: Instant) {
         // [RC-REQ-STILL-ANSWERING]
@@ -83,13 +82,13 @@ impl Requester {
         }
     }
 
-    /// The deadline has passed.
+    /// Handles the expired retransmission timer.
     ///
     /// # Errors
     /// The failure of the oldest work request when all retries are used up.
     pub(in crate::transport) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) -> Result<(), Failure> {
         if self.rnr_wait.take().is_some() {
-            // The wait is over; the clock starts when something is sent.
+            // The RNR wait is over; the timer starts when something is sent.
             self.deadline = None;
             return Ok(());
         }
@@ -108,7 +107,7 @@ impl Requester {
         cx.stats.completer_retry_err.inc();
         self.rtt.double();
         self.set_timeout(&cx.config);
-        // Whatever was sent for the last retry is lost too: the next NAK is news.
+        // The last retransmission is lost, too: the next NAK counts again.
         // [RC-REQ-TIMEOUT]
         self.retried = None;
         self.rewind(cx, now, false);

@@ -1,4 +1,4 @@
-//! How long to wait for a peer without receives.
+//! The wait after an RNR NAK.
 
 use crate::time::Duration;
 use crate::transport::context::Context;
@@ -7,17 +7,16 @@ use crate::wire::rnr_timer;
 
 use super::Requester;
 
-/// As retry count: never give up.
+/// RNR retry count without limit.
 pub(in crate::transport) const RNR_RETRY_INFINITE: u8 = 7;
 
-/// The longest time that a peer can ask for.
-const LONGEST: Duration = rnr_timer(0);
+/// The longest RNR timer.
+const MAX_RNR_TIMER: Duration = rnr_timer(0);
 
 impl Requester {
-    /// How long to wait before the message at `psn` is sent again, of which the peer has said by `timer` that it has no
-    /// receive. A peer that never posts one, while we never give up, would else be asked a thousand times a second: every
-    /// further refusal of the same message doubles the time, which must be as long as the peer asks, up to the longest that
-    /// a peer can ask for.
+    /// How long to wait before the message at `psn` is retransmitted, after an RNR NAK with `timer`. With unlimited retries, a
+    /// peer that never posts a receive would get a thousand requests per second: every further RNR NAK for the same message
+    /// doubles the wait, up to the longest RNR timer. It is never shorter than the peer's timer.
     pub(in crate::transport) fn rnr_time(&mut self, cx: &Context, psn: Seq, timer: u8) -> Duration {
         let asked = rnr_timer(timer);
         let again = match self.rnr_row {
@@ -29,6 +28,6 @@ impl Requester {
         };
         self.rnr_row = (Some(psn), again);
         // [RC-REQ-RNR-BACKOFF]
-        asked.saturating_mul(1 << again.min(16)).min(LONGEST).max(asked)
+        asked.saturating_mul(1 << again.min(16)).min(MAX_RNR_TIMER).max(asked)
     }
 }

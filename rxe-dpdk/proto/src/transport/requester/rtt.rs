@@ -1,22 +1,21 @@
-//! The round trip time, and the retransmission timeout that follows it.
+//! Round trip time, and the retransmission timeout derived from it.
 //!
 //! Mean and deviation are smoothed after Jacobson and Karels, in the terms of RFC 6298 ("Computing TCP's Retransmission
-//! Timer"). One packet is timed at a time, and by Karn's rule none that was sent again on a guess: nobody could say which
-//! copy was answered. When the peer, or a gap, tells what is missing, nothing from there on was received, and what is
-//! sent again can be timed like anything new; otherwise a lossy link would never be measured.
+//! Timer"). One packet is timed at a time, and by Karn's rule none that was retransmitted after a timeout: the ACK may be
+//! for either copy. After a NAK or a gap, nothing from the missing packet on was received, so retransmissions can be timed like
+//! new packets; otherwise a lossy link would never be measured.
 //!
-//! The second half of Karn's rule: the doubling after a timeout is kept until a round trip has been measured again. Were
-//! it undone by the first answer, a round trip longer than the timeout would never be measured, and everything would be
-//! sent twice for ever.
+//! The second half of Karn's rule: the backoff after a timeout is kept until the next RTT sample. If the first response undid
+//! it, a round trip longer than the timeout would never be measured, and every packet would be sent twice.
 
 use crate::time::{Duration, Instant};
 use crate::transport::EngineConfig;
 use crate::transport::seq::Seq;
 
-/// The least that the timeout is above the round trip, in nanoseconds: one turn of a busy caller.
+/// The minimum margin of the timeout above the round trip, in nanoseconds: one iteration of a busy caller.
 const GRANULARITY: u64 = 10_000;
 
-/// What is known of the way to the peer and back, in nanoseconds.
+/// RTT estimate, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     /// Smoothed round trip time (SRTT).
@@ -31,7 +30,7 @@ pub(super) struct RoundTrip {
     estimate: Option<Estimate>,
     /// The packet being timed, and when it was written.
     timed: Option<(Seq, Instant)>,
-    /// How often the timeout has been doubled.
+    /// Doublings of the timeout since the last sample (backoff).
     doublings: u8,
 }
 
@@ -41,7 +40,7 @@ impl RoundTrip {
         self.estimate.map(|estimate| Duration::from_nanos(estimate.mean))
     }
 
-    /// A packet that the peer answers at once has been written.
+    /// Starts timing a packet that the peer answers at once.
     #[inline]
     pub(super) fn begin(&mut self, psn: Seq, now: Instant) {
         if self.timed.is_none() {
@@ -49,13 +48,13 @@ impl RoundTrip {
         }
     }
 
-    /// Packets are going to be sent again.
+    /// Stops timing, before a retransmission.
     #[inline]
     pub(super) fn forget(&mut self) {
         self.timed = None;
     }
 
-    /// Everything before `una` has its answer. Whether that made a measurement.
+    /// Everything before `una` has been acknowledged. Returns whether that gave an RTT sample.
     #[inline]
     pub(super) fn answered(&mut self, una: Seq, now: Instant) -> bool {
         match self.timed {
@@ -73,7 +72,7 @@ impl RoundTrip {
     fn measured(&mut self, sample: u64) {
         self.estimate = Some(match self.estimate {
             None => Estimate { mean: sample, deviation: sample / 2 },
-            // Each addend is rounded on its own, so that a constant round trip ends up as itself.
+            // Rounding each term separately makes the mean of a constant round trip converge to it exactly.
             Some(Estimate { mean, deviation }) => Estimate {
                 mean: mean - mean / 8 + sample / 8,
                 deviation: deviation - deviation / 4 + mean.abs_diff(sample) / 4,
@@ -81,12 +80,12 @@ impl RoundTrip {
         });
     }
 
-    /// Nothing came within the timeout: the next one is twice as long.
+    /// Doubles the timeout (backoff).
     pub(super) fn double(&mut self) {
         self.doublings = self.doublings.saturating_add(1);
     }
 
-    /// How long to wait for an answer, at most `ack_timeout`.
+    /// The retransmission timeout, at most `ack_timeout`.
     pub(super) fn timeout(&self, config: &EngineConfig, ack_timeout: Duration) -> Duration {
         let once = match self.estimate {
             None => config.initial_timeout,
@@ -115,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Packets that are answered after each of these times, in microseconds.
+    /// Measures packets that are acknowledged after these times, in microseconds.
     fn measure(samples: impl IntoIterator<Item = u64>) -> RoundTrip {
         let mut rtt = RoundTrip::default();
         let (mut psn, mut now) = (Seq::start(Psn::new(0)), Instant::ZERO);
@@ -145,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wandering_round_trip_stays_below_the_timeout() {
+    fn a_varying_round_trip_stays_below_the_timeout() {
         let rtt = measure((0..1000).map(|i| 3000 + i * 7919 % 2000));
         let timeout = rtt.timeout(&config(), CEILING);
         assert!(timeout > Duration::from_micros(5000) && timeout < Duration::from_micros(8000), "{timeout:?}");
     }
 
     #[test]
-    fn limits() {
+    fn the_timeout_stays_between_its_limits() {
         let config = config();
         let none = RoundTrip::default();
         assert_eq!(none.mean(), None);
@@ -175,7 +174,7 @@ mod tests {
             rtt.double();
         }
         assert_eq!(rtt.timeout(&config, CEILING), CEILING);
-        // An answer to what was sent again says nothing.
+        // The ACK of a retransmitted packet gives no sample.
         let psn = Seq::start(Psn::new(7));
         rtt.begin(psn, Instant::ZERO);
         rtt.forget();

@@ -10,18 +10,18 @@ use crate::wire::Psn;
 pub(in crate::transport) struct SendWqe {
     pub(in crate::transport) wr_id: u64,
     pub(in crate::transport) op: SendOp,
-    /// Its first PSN, and how many it takes (a READ: those of its responses).
+    /// Its first PSN, and the number of PSNs that it takes (a READ: those of its responses).
     pub(in crate::transport) first: Seq,
     pub(in crate::transport) packets: u32,
     /// Its send sequence number, counting messages from 1, modulo 2^24. A local operation has that of the message before.
     pub(in crate::transport) ssn: u32,
-    /// What its buffers hold together.
+    /// Total length of its buffers, in bytes.
     pub(in crate::transport) length: u32,
     pub(in crate::transport) num_sge: u8,
     pub(in crate::transport) flags: SendFlags,
-    /// What `op` is.
+    /// Properties of `op`.
     pub(in crate::transport) traits: OpTraits,
-    /// The bytes are in the queue, not in buffers.
+    /// The data is inline in the queue, not in buffers.
     pub(in crate::transport) inline: bool,
 }
 
@@ -39,7 +39,7 @@ impl SendWqe {
         inline: false,
     };
 
-    /// Whether `op` is all this.
+    /// Whether `op` has all these properties.
     #[inline]
     pub(in crate::transport) fn is(&self, traits: OpTraits) -> bool {
         self.traits.contains(traits)
@@ -51,7 +51,7 @@ impl SendWqe {
         self.first.add(self.packets)
     }
 
-    /// How many bytes of the message lie before PSN `psn` of it.
+    /// Offset of the message's packet `psn`, in bytes.
     #[inline]
     pub(in crate::transport) fn offset_of(&self, psn: Seq, mtu: u32) -> u32 {
         // At most 2^31, as the PSN is within the message.
@@ -59,7 +59,7 @@ impl SendWqe {
     }
 }
 
-/// A ring of work requests and their buffers, by running number: the oldest one not completed is `head`.
+/// A ring of work requests and their buffers, numbered consecutively; `head` is the oldest one not completed.
 #[derive(Debug)]
 pub(in crate::transport) struct SendQueue {
     wqes: Box<[SendWqe]>,
@@ -180,7 +180,7 @@ impl SendQueue {
         self.get(self.head)
     }
 
-    /// Takes out the oldest one.
+    /// Removes the oldest one.
     #[inline]
     pub(in crate::transport) fn pop(&mut self) -> Option<&SendWqe> {
         if self.is_empty() {

@@ -1,4 +1,4 @@
-//! Writing packets of the unreliable services: a message is done with when its last packet is written.
+//! Writes packets of the unreliable services: a message completes when its last packet is written.
 
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::{Context, TxOutcome};
@@ -14,8 +14,8 @@ use super::{Requester, SendWqe};
 const OWN_QKEY: u32 = 1 << 31;
 
 impl Requester {
-    /// Writes up to a quantum of packets: along `link` (UC), or where each datagram goes (UD). Returns how many, how it
-    /// ended, and what went wrong.
+    /// Writes up to a quantum of packets: along `link` (UC), or to each datagram's destination (UD). Returns the number of
+    /// packets, why it stopped, and the failure, if any.
     pub(in crate::transport) fn send_unreliable(
         &mut self,
         common: &Common,
@@ -28,7 +28,7 @@ impl Requester {
         let mut written = 0;
         while written < quantum {
             let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, TxOutcome::Done, None) };
-            // SQD: the message that was begun is finished, no other is begun.
+            // SQD: a message that was begun is finished, no other is begun.
             // [REQ-SQD]
             if draining && self.cursor <= wqe.first {
                 return (written, TxOutcome::Done, None);
@@ -58,7 +58,7 @@ impl Requester {
         (written, TxOutcome::Quantum, None)
     }
 
-    /// A packet of a UC SEND or WRITE.
+    /// Writes a packet of a UC SEND or WRITE.
     fn write_message_packet(
         &mut self,
         wqe: &SendWqe,

@@ -1,4 +1,4 @@
-//! What a requester waits for: the ladder that every packet passes before it is written, and what is said of it.
+//! Whether the next packet may be written: the checks, in order, and the reason for queries.
 
 use crate::transport::Wait;
 use crate::transport::context::Context;
@@ -7,9 +7,9 @@ use crate::transport::work::OpTraits;
 use super::{MAX_SPAN, Requester, SendWqe};
 
 impl Requester {
-    /// What keeps the packet at the cursor, which is one of `wqe`, from being written now.
+    /// Why the packet of `wqe` at the cursor has to wait, if it has to.
     #[inline]
-    pub(super) fn obstacle(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Wait> {
+    pub(super) fn blocked_by(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Wait> {
         let in_flight = self.cursor.since(self.una);
         // [RC-REQ-WINDOW]
         if in_flight >= u64::from(cx.config.window) {
@@ -22,7 +22,7 @@ impl Requester {
         if self.cursor > wqe.first && !wants_response {
             return None;
         }
-        // SQD: what was begun before is finished (or repeated), nothing else is begun.
+        // SQD: what was begun is finished (or retransmitted), nothing new is begun.
         // [REQ-SQD]
         if draining && self.cursor >= self.sent {
             return Some(Wait::Drain);
@@ -39,7 +39,7 @@ impl Requester {
         None
     }
 
-    /// What it waits for now.
+    /// What the requester waits for now.
     pub(in crate::transport) fn waits_for(&self, cx: &Context, draining: bool) -> Wait {
         if self.rnr_wait.is_some() {
             return Wait::PeerReceive;
@@ -51,7 +51,7 @@ impl Requester {
             Some(wqe) if wqe.is(OpTraits::LOCAL) && wqe.is_fenced() && self.rd_outstanding > 0 => Wait::Fence,
             Some(wqe) if wqe.is(OpTraits::LOCAL) && self.sq.head() != self.cursor_wqe => Wait::Invalidate,
             Some(wqe) if wqe.is(OpTraits::LOCAL) => Wait::Turn,
-            Some(wqe) => self.obstacle(wqe, cx, draining).unwrap_or(Wait::Turn),
+            Some(wqe) => self.blocked_by(wqe, cx, draining).unwrap_or(Wait::Turn),
         }
     }
 }

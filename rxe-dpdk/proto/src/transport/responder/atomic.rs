@@ -1,4 +1,4 @@
-//! COMPARE_SWAP and FETCH_ADD: executed exactly once, answered as often as asked.
+//! COMPARE_SWAP and FETCH_ADD: executed exactly once, answered as often as requested.
 
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
@@ -35,7 +35,7 @@ impl Responder {
         }
         let span = cx.keys.check_remote(eth.rkey(), common.pd, common.qpn.get(), eth.va(), 8, Access::REMOTE_ATOMIC);
         let span = span.map_err(|_| Refusal::access())?;
-        // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
+        // Bounds are checked; it still fails for a region whose memory is less aligned than its addresses.
         // [RC-RSP-ATOMIC]
         let original = match op {
             AtomicKind::CompareSwap => span.compare_swap(0, eth.compare(), eth.swap_or_add()),
@@ -55,7 +55,7 @@ impl Responder {
         Ok(())
     }
 
-    /// A repeated atomic gets the value of the first time. False when we no longer know it.
+    /// Repeats the answer to a duplicate atomic, with the original value. False when it is no longer known.
     pub(super) fn atomic_again(&mut self, cx: &Context, again: AtomicKind, psn: Seq) -> bool {
         let Some((index, resource)) = self.resources.find(psn) else { return false };
         if !matches!(resource.kind, Kind::Atomic { op, .. } if op == again) {

@@ -1,4 +1,4 @@
-//! FLUSH and ATOMIC WRITE: executed exactly once, answered like a READ of nothing, as often as asked.
+//! FLUSH and ATOMIC WRITE: executed exactly once, answered like a READ of no bytes, as often as requested.
 
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
@@ -11,8 +11,8 @@ use super::resources::{Kind, Reply, Resource};
 use super::{Message, Refusal, Responder, check_remote};
 
 impl Responder {
-    /// FLUSH: what was written before it is visible to everybody, as writes are done when they are accepted. Persistence
-    /// is another matter: only regions that grant it are flushed to it.
+    /// Executes a FLUSH. Earlier writes are globally visible already, because they are executed when accepted. Persistence needs
+    /// a region that grants it.
     pub(super) fn flush_memory(
         &mut self,
         common: &Common,
@@ -29,7 +29,7 @@ impl Responder {
         if !packet.payload().is_empty() || packet.pad() != 0 {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
-        // Two bits, either or both.
+        // Two bits; at least one must be set.
         // [RC-RSP-FLUSH-RIGHTS]
         let placement = feth.placement();
         let mut need = Access::empty();
@@ -53,7 +53,7 @@ impl Responder {
         Ok(())
     }
 
-    /// ATOMIC WRITE: 8 bytes at once.
+    /// Executes an ATOMIC WRITE: stores 8 bytes at once.
     pub(super) fn atomic_write(
         &mut self,
         common: &Common,
@@ -78,7 +78,7 @@ impl Responder {
         }
         let qpn = common.qpn.get();
         let span = cx.keys.check_remote(reth.rkey(), common.pd, qpn, reth.va(), 8, Access::REMOTE_WRITE);
-        // Bounds are checked; what is left is a region whose bytes lie less aligned than its addresses.
+        // Bounds are checked; it still fails for a region whose memory is less aligned than its addresses.
         span.map_err(|_| Refusal::access())?.store(0, u64::from_ne_bytes(bytes)).map_err(Refusal::atomic)?;
         cx.stats.atomic_writes.inc();
         self.answer_later();
@@ -93,7 +93,7 @@ impl Responder {
         self.expected = first.add(1);
     }
 
-    /// A repeated FLUSH or ATOMIC WRITE is answered, not executed. False when we no longer know it.
+    /// Repeats the answer to a duplicate FLUSH or ATOMIC WRITE. False when it is no longer known.
     pub(super) fn flush_again(&mut self, cx: &Context, psn: Seq) -> bool {
         let Some((index, resource)) = self.resources.find(psn) else { return false };
         if !matches!(resource.kind, Kind::Flush) {

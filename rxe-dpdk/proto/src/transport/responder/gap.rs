@@ -1,9 +1,9 @@
-//! Packets beyond the expected PSN: what the peer is told, and what becomes of a NAK that is not sent yet.
+//! Packets beyond the expected PSN, and the sequence NAK for them.
 //!
 //! The peer must learn of each packet that was dropped, or it waits for its ACK timeout. One sequence NAK, or RNR NAK, is
 //! enough for all packets dropped before it is sent, as the peer then goes back to the expected PSN. When the expected
-//! packet comes before the NAK has been sent, as from a network that reorders, the NAK moves on to the next packet that is
-//! missing, and is given up only when none is.
+//! packet arrives before the NAK has been sent, because the network reorders, the NAK moves on to the next missing packet, and
+//! is dropped only when none is missing.
 
 use crate::transport::context::Context;
 use crate::transport::seq::Seq;
@@ -12,7 +12,7 @@ use crate::wire::{DropReason, NakCode, Syndrome};
 use super::{Gap, Nak, NakSent, Responder};
 
 impl Responder {
-    /// A request from beyond the expected PSN: something is missing.
+    /// Handles a request beyond the expected PSN: packets before it are missing.
     pub(super) fn out_of_sequence(&mut self, cx: &Context, psn: Seq) {
         self.dropped(psn);
         match self.nak_sent {
@@ -29,31 +29,31 @@ impl Responder {
         }
     }
 
-    /// The packet `psn`, the expected one or one beyond it, is dropped. To be called before `told` is set.
+    /// Records that packet `psn`, the expected one or one beyond it, is dropped. Call it before setting `nak_sent`.
     pub(super) fn dropped(&mut self, psn: Seq) {
         if self.nak_sent == NakSent::None {
             self.gap = Gap { last: psn, again: false };
             return;
         }
-        // What is in flight comes in order, so a PSN not above the last one is sent again (or was overtaken; then the peer
-        // repeats more than it has to).
+        // Packets in flight arrive in order, so a PSN not above the last one is a retransmission (or was reordered; then the
+        // peer retransmits more than necessary).
         self.gap.again |= self.nak.is_none() && psn > self.expected && psn <= self.gap.last;
         self.gap.last = self.gap.last.max(psn);
     }
 
-    /// The expected packet has come although the peer was told, or is to be told, that something is missing.
+    /// Updates the NAK state when the expected packet arrives after a NAK was sent or is pending.
     #[cold]
     #[inline(never)]
     pub(super) fn expected_came(&mut self) {
         if self.nak.is_some() || self.gap.again {
             self.schedule_sequence_nak();
         } else {
-            // The NAK was sent: all that was dropped comes again.
+            // The NAK was sent: everything dropped is retransmitted.
             self.nak_sent = NakSent::None;
         }
     }
 
-    /// Notes a sequence NAK for whatever packet is expected when it is written.
+    /// Schedules a sequence NAK for the PSN that is expected when it is written.
     fn schedule_sequence_nak(&mut self) {
         self.nak_sent = NakSent::Sequence;
         self.gap.again = false;
@@ -61,7 +61,7 @@ impl Responder {
         self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
     }
 
-    /// Before a NAK is written: a sequence NAK names the packet expected now, and is given up when nothing is missing.
+    /// Updates a pending sequence NAK to the PSN expected now, or drops it when nothing is missing.
     #[cold]
     #[inline(never)]
     pub(super) fn update_nak(&mut self) {

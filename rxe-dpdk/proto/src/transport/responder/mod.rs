@@ -1,13 +1,12 @@
-//! The responder: what a queue pair does with requests.
+//! The responder: executes requests.
 //!
-//! A request passes a ladder: PSN first, then the order of opcodes, rights, resources, lengths, keys; then it is
-//! executed. Nothing is sent here. What is owed to the peer is noted and written by [`reply`] when the engine
-//! transmits, in PSN order:
+//! A request is checked in this order: PSN, opcode sequence, rights, resources, lengths, keys; then it is executed. Nothing is
+//! sent here. Replies are recorded, and [`reply`] writes them when the engine transmits, in PSN order:
 //!
 //! * responses to READs and atomics, the oldest first;
-//! * one plain ACK for all SENDs and WRITEs of a burst, never past a READ or atomic that still waits for its response,
-//!   as the peer would take that for a loss;
-//! * a NAK after everything before it has been answered.
+//! * one plain ACK for all SENDs and WRITEs of a burst, never past a READ or atomic whose response is pending: the peer would
+//!   conclude that the response was lost;
+//! * a NAK, after everything before it has been answered.
 
 mod atomic;
 mod flush;
@@ -41,33 +40,33 @@ pub(super) struct Responder {
     expected: Seq,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// The newest SEND or WRITE packet executed, and the MSN then: what a plain ACK says. Never the PSN of a READ or
-    /// atomic, as rxe completes those on a plain ACK, without data.
+    /// PSN of the newest SEND or WRITE packet executed, and the MSN then: the content of a plain ACK. Never the PSN of a READ
+    /// or atomic, because rxe completes those on a plain ACK, without data.
     executed: (Seq, u32),
-    /// A plain ACK is owed.
+    /// A plain ACK is pending.
     ack_due: bool,
-    /// A NAK is owed.
+    /// A pending NAK.
     nak: Option<Nak>,
-    /// What the peer has been told, or will be by `nak`, about the expected PSN. Nothing when all before it was executed
-    /// in order: then there is no NAK either.
+    /// The NAK sent, or pending in `nak`, for the expected PSN. `None` when everything before it was executed in order: then
+    /// `nak` is empty, too.
     nak_sent: NakSent,
     gap: Gap,
-    /// UC: the newest packet far from the expected PSN, if it is newer than the last one executed.
+    /// UC: the newest packet far from the expected PSN, if newer than the last one executed.
     far: Option<uc::Far>,
-    /// The message under way.
+    /// The message in progress.
     message: Message,
-    /// What the peer may do.
+    /// Remote access rights.
     access: Access,
     min_rnr_timer: u8,
     resources: Resources,
     pub(super) rq: RecvQueue,
 }
 
-/// A message of several packets, after its first.
+/// A multi-packet message in progress.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     None,
-    /// A SEND that goes to the oldest receive.
+    /// A SEND into the oldest receive.
     Send {
         received: u32,
     },
@@ -80,29 +79,29 @@ enum Message {
     },
 }
 
-/// Whether the peer knows that it must send again. One word about each gap is enough; more would make it start over
-/// more than once.
+/// Whether the peer knows that it must retransmit. One NAK per gap is enough; further ones would make it go back several
+/// times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NakSent {
     None,
     /// A sequence NAK.
     Sequence,
-    /// Receiver not ready. What was in flight behind the refused packet is dropped without a word: a sequence NAK on
-    /// top would cost the peer a retry.
+    /// An RNR NAK. Packets in flight behind the refused one are dropped silently: an additional sequence NAK would cost the
+    /// peer a retry.
     NotReady,
 }
 
-/// The packets from the expected PSN on that were dropped since `told` was set.
+/// The packets from the expected PSN on that were dropped since `nak_sent` was set.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
-    /// The last PSN of them.
+    /// Their highest PSN.
     last: Seq,
-    /// Whether one came a second time after the NAK was sent: the retransmission reached us out of order, and the peer
-    /// does not know that we dropped a part of it.
+    /// Whether one arrived a second time after the NAK was sent: the retransmission arrived out of order, and the peer does
+    /// not know that a part of it was dropped.
     again: bool,
 }
 
-/// A NAK that is owed. A sequence NAK gets its PSN and MSN when it is written; see [`Responder::update_nak`].
+/// A pending NAK. A sequence NAK gets its final PSN and MSN when it is written; see [`Responder::update_nak`].
 #[derive(Clone, Copy, Debug)]
 struct Nak {
     psn: Psn,
@@ -111,7 +110,7 @@ struct Nak {
 }
 
 impl Nak {
-    /// Whether the connection ends with it.
+    /// Whether it ends the connection.
     fn is_fatal(self) -> bool {
         matches!(self.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
     }
@@ -124,9 +123,9 @@ impl Nak {
 /// Why a request in sequence was not executed.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    /// No receive is posted: the peer is to come again.
+    /// No receive is posted: RNR NAK.
     NotReady,
-    /// The connection ends. `nak` is the answer, if there is one; `receive` the status of the receive in use.
+    /// The connection ends. `nak` is the reply, if there is one; `receive` the status of the receive in use.
     Fatal { nak: Option<NakCode>, cause: QpErrorCause, receive: WcStatus },
 }
 
@@ -150,7 +149,7 @@ impl Refusal {
         }
     }
 
-    /// An atomic access within the bounds that did not come about.
+    /// The refusal of an atomic access within bounds that failed.
     #[cold]
     fn atomic(error: AtomicError) -> Refusal {
         match error {
@@ -188,19 +187,19 @@ impl Responder {
         self.access
     }
 
-    /// The queue pair becomes ready to receive.
+    /// Starts at the PSN and with the attributes of RTR.
     pub(super) fn start(&mut self, attr: &RtrAttr) {
         self.expected = Seq::start(attr.rq_psn);
         self.msn = 0;
         self.executed = (self.expected.prev(), 0);
         self.min_rnr_timer = attr.min_rnr_timer;
-        // rxe has as many outstanding as the next power of two of what was agreed.
+        // rxe uses the next power of two of the agreed depth.
         // [RC-RSP-DEPTH-POW2]
         let depth = usize::from(attr.max_dest_rd_atomic);
         self.resources = Resources::new(if depth == 0 { 0 } else { depth.next_power_of_two() });
     }
 
-    /// Back to the start, as after a transition to RESET.
+    /// Clears all state, for a transition to RESET.
     pub(super) fn reset(&mut self) {
         let mut rq = std::mem::replace(&mut self.rq, RecvQueue::new(0, 0));
         rq.clear();
@@ -216,28 +215,28 @@ impl Responder {
         self.msn
     }
 
-    /// The peer's packets served so far, from where the count happened to start.
+    /// The peer's packets served so far, from an arbitrary start.
     pub(super) fn packets_served(&self) -> u64 {
         self.expected.count()
     }
 
-    /// Whether a message found no receive and its peer was sent away for a while.
+    /// Whether a message found no receive, was answered by an RNR NAK, and none has been posted since.
     pub(super) fn lacks_receive(&self) -> bool {
         self.nak_sent == NakSent::NotReady && self.rq.len() == 0
     }
 
-    /// Whether something is owed to the peer.
+    /// Whether an ACK, a NAK or a response is pending.
     #[inline]
     pub(super) fn has_replies(&self) -> bool {
         self.ack_due || self.nak.is_some() || self.resources.is_due()
     }
 
-    /// Whether responses to READs or atomics are owed.
+    /// Whether responses to READs or atomics are pending.
     pub(super) fn has_responses_due(&self) -> bool {
         self.resources.is_due()
     }
 
-    /// Whether a NAK is owed that ends the connection.
+    /// Whether a fatal NAK is pending.
     pub(super) fn has_fatal_nak(&self) -> bool {
         self.nak.is_some_and(Nak::is_fatal)
     }
@@ -256,25 +255,25 @@ impl Responder {
         self.message = Message::None;
     }
 
-    /// Forgets what is owed to the peer.
+    /// Drops all pending replies.
     pub(super) fn abandon_replies(&mut self) {
         self.ack_due = false;
         self.nak = None;
         self.resources.abandon();
     }
 
-    /// What an ACK says of the receives that are posted; see [`credit_code`].
+    /// The syndrome of an ACK, with the credits for posted receives; see [`credit_code`].
     #[inline]
     fn credits(&self, common: &Common, cx: &Context) -> Syndrome {
         // [RC-RSP-CREDITS]
         if !cx.config.credits || common.srq.is_some() {
             return Syndrome::ACK;
         }
-        // The receive in use counts: the peer adds what we say to the MSN, and its message is not in that yet.
+        // The receive in use counts: the peer adds the credits to the MSN, which does not include that message yet.
         Syndrome::Ack { credits: credit_code(self.rq.len()) }
     }
 
-    /// A packet of SENDs or WRITEs has been executed.
+    /// Records that a SEND or WRITE packet has been executed.
     #[inline]
     fn executed(&mut self, packet: &RocePacket<'_>, cx: &Context) {
         // [RC-RSP-READ-NO-ACK]
@@ -295,13 +294,13 @@ impl Responder {
         self.msn = self.msn.wrapping_add(1) & 0xFF_FFFF;
     }
 
-    /// Whether a receive is there for a message; with a shared receive queue, one is taken from that.
+    /// Whether there is a receive for a message; takes one from the shared receive queue if need be.
     #[inline]
     fn has_receive(&mut self, common: &Common, cx: &mut Context) -> bool {
         cx.ensure_recv_wqe(common.srq, &mut self.rq)
     }
 
-    /// Takes the oldest receive out and completes it with `byte_len` bytes of `packet`'s message.
+    /// Dequeues the oldest receive and completes it with `byte_len` bytes, for the message that ends with `packet`.
     #[inline]
     fn complete_receive(
         &mut self,
@@ -331,7 +330,7 @@ impl Responder {
         }
     }
 
-    /// Carries out the request with the expected PSN.
+    /// Executes the request with the expected PSN.
     #[inline]
     fn execute(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         use Opcode::*;
@@ -354,7 +353,7 @@ impl Responder {
         }
     }
 
-    /// A request from before the expected PSN: nothing is executed again, but the answer may have been lost.
+    /// Handles a duplicate request: nothing is executed again, but the reply may have been lost and is repeated.
     fn duplicate(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>, psn: Seq) {
         use Opcode::*;
         // [RC-RSP-DUP-SEND-WRITE]
@@ -380,7 +379,7 @@ impl Responder {
         }
     }
 
-    /// The rights check of a remote operation on the queue pair itself.
+    /// Checks that the queue pair grants a remote operation.
     #[inline]
     fn require(&self, access: Access) -> Result<(), Refusal> {
         // IBTA has no NAK code of its own for this; rxe and hardware answer invalid request.
@@ -390,10 +389,10 @@ impl Responder {
 }
 
 impl Responder {
-    /// A request whose source, partition and ICRC have been checked. Whether it was executed.
+    /// Handles a request whose source, partition and ICRC have been checked. Returns whether it was executed.
     ///
     /// # Errors
-    /// Why the queue pair must go to error; an answer, if there is one, is noted.
+    /// Why the queue pair must go to error; the NAK, if there is one, is pending.
     #[inline]
     pub(super) fn handle_request(
         &mut self,
@@ -417,7 +416,7 @@ impl Responder {
         Ok(false)
     }
 
-    /// The request with the expected PSN is refused without a reason of its own.
+    /// Refuses the request with the expected PSN (fault injection).
     ///
     /// # Errors
     /// As for [`handle_request`](Self::handle_request).
@@ -429,7 +428,7 @@ impl Responder {
             RequestRefusal::RemoteAccess => return self.refuse_fatally(cx, NakCode::RemoteAccess),
             RequestRefusal::RemoteOperational => return self.refuse_fatally(cx, NakCode::RemoteOperational),
         };
-        // What is in flight behind it is dropped without another word, as behind any gap.
+        // Packets in flight behind it are dropped silently, as behind any gap.
         self.dropped(self.expected);
         self.gap.again = false;
         self.nak_sent = nak_sent;
@@ -470,7 +469,7 @@ impl Responder {
     }
 }
 
-/// What the packet that caused an error is counted as; `None` when it was executed.
+/// The drop reason of a packet that caused an error; `None` when it was executed.
 fn drop_reason(cause: QpErrorCause) -> Option<DropReason> {
     Some(match cause {
         QpErrorCause::OpcodeSequence => DropReason::OpcodeOutOfSequence,
@@ -484,8 +483,7 @@ fn drop_reason(cause: QpErrorCause) -> Option<DropReason> {
     })
 }
 
-/// Whether the payload of a packet that is not the last one of its message, or of the last or only one, may be `len`
-/// bytes long.
+/// Whether a packet's payload and pad have a valid length for its position in the message.
 #[inline]
 fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
     let len = packet.payload().len();
@@ -500,7 +498,7 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
     length_ok && packet.pad() == len.wrapping_neg() & 3
 }
 
-/// The protection domain and key check of a remote operation; zero bytes need neither key nor address.
+/// Checks key, protection domain, rights and range of a remote operation; zero bytes need neither key nor address.
 #[inline]
 fn check_remote(cx: &Context, common: &Common, rkey: u32, va: u64, len: u32, need: Access) -> Result<(), Refusal> {
     // [RC-RSP-ZERO-LENGTH]

@@ -12,7 +12,7 @@ use super::write::MAX_MESSAGE;
 use super::{Message, Refusal, Responder, check_remote};
 
 impl Responder {
-    /// Accepts a READ. All of it is validated now: a NAK amid the responses confuses rxe.
+    /// Accepts a READ. All of it is validated now: a NAK in the middle of the responses confuses rxe.
     pub(super) fn read(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         // [RC-RSP-OPCODE-ORDER]
         let (Message::None, Some(reth)) = (self.message, packet.reth()) else {
@@ -44,8 +44,8 @@ impl Responder {
         Ok(())
     }
 
-    /// A READ request for something asked for before: the responses from its PSN on are given (again), with the data
-    /// as it is now. False when we do not know the READ or it is not part of it.
+    /// Handles a duplicate READ request: repeats the responses from its PSN on, with the current data. False when the READ is
+    /// unknown or the request is not part of it.
     pub(super) fn read_again(&mut self, common: &Common, cx: &Context, packet: &RocePacket<'_>, psn: Seq) -> bool {
         let Some(reth) = packet.reth() else { return false };
         let Some((index, resource)) = self.resources.find(psn) else { return false };
@@ -64,8 +64,8 @@ impl Responder {
         let replay = resource.is_answered();
         // [RC-RSP-DUP-READ-BOUNDS]
         if replay && check_remote(cx, common, rkey, reth.va(), left, Access::REMOTE_READ).is_err() {
-            // Not worth the connection: it may be a stray copy of a READ answered long ago. One that was never answered
-            // whole ends with a NAK when it is its turn.
+            // No reason to end the connection: it may be a late copy of a READ answered long ago. One that was never fully
+            // answered ends with a NAK when its response is due.
             return false;
         }
         self.resources.reply_again(index, Reply { from: psn, next: psn, va: reth.va(), left, replay });

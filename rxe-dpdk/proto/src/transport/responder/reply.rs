@@ -1,4 +1,4 @@
-//! Writing what is owed to the peer.
+//! Writes pending replies.
 
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
@@ -10,21 +10,21 @@ use crate::wire::{NakCode, Opcode, Syndrome, TxQueue};
 use super::resources::Kind;
 use super::{FatalError, Nak, Responder};
 
-/// What became of one response to a READ or atomic.
+/// Outcome of writing one response to a READ or atomic.
 enum Response {
     Written,
     /// The port takes no more packets now.
     Backpressure,
-    /// The memory is no longer registered, or lost.
+    /// The memory was deregistered, or lost.
     Unreadable,
 }
 
 impl Responder {
-    /// Writes up to `quantum` packets of what is owed, in PSN order. Returns how many and how it ended.
+    /// Writes up to a quantum of pending replies, in PSN order. Returns the number of packets and why it stopped.
     ///
-    /// The last part is why the queue pair must go to error: the region of a READ was deregistered before all of it was
-    /// sent. The NAK that says so is noted.
-    // The hot path has it in line, as if departed queue pairs did not call it, too.
+    /// The third part is why the queue pair must go to error: the region of a READ was deregistered before all of it was
+    /// sent. The NAK for that is pending then.
+    // Inlined into the hot path although it has a second, cold caller (destroyed queue pairs).
     #[inline(always)]
     pub(in crate::transport) fn reply(
         &mut self,
@@ -41,7 +41,7 @@ impl Responder {
         while written < quantum {
             // [RC-RSP-ACK-ORDER]
             let due = self.resources.oldest_due_psn();
-            // A NAK says the same and more; until it is written, the ACK is owed.
+            // A NAK acknowledges as well; until it is written, the ACK stays pending.
             let nak_instead = due.is_none() && self.nak.is_some();
             if self.ack_due && !nak_instead && due.is_none_or(|first| self.executed.0 < first) {
                 if !acknowledge(self, common, link, cx, tx) {
@@ -74,7 +74,7 @@ impl Responder {
         (written, if self.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }, None)
     }
 
-    /// The region of a READ was deregistered before all of it was sent.
+    /// Ends a READ whose region was deregistered before all of it was sent.
     fn unreadable(&mut self, cx: &mut Context) -> Option<FatalError> {
         let resource = self.resources.oldest_due()?;
         let (msn, reply) = (resource.msn, resource.reply?);
@@ -85,7 +85,7 @@ impl Responder {
         }
         self.resources.abandon();
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
-        // The READ is not complete, and the MSN leaves it out.
+        // The READ is not complete, so the MSN does not count it.
         // [RC-RSP-READ-GONE]
         self.nak = Some(Nak { psn: reply.next.psn(), msn: msn.wrapping_sub(1) & 0xFF_FFFF, syndrome });
         Some(FatalError { cause: QpErrorCause::RemoteKey, receive: None })
@@ -150,7 +150,7 @@ impl Responder {
                 if op != Opcode::ReadResponseMiddle {
                     packet.aeth(syndrome, resource.msn);
                 }
-                // The span has just been cut to this length, but its bytes may go at any time.
+                // The span has this length, but the memory behind it may be lost at any time.
                 if let Some(span) = span
                     && span.read(0, packet.payload_mut()).is_err()
                 {

@@ -1,4 +1,4 @@
-//! What a responder remembers of READs and atomics: enough to answer them, and to answer them again.
+//! READ and atomic resources of a responder: what it needs to answer them, and to repeat the answers.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,10 @@ pub(in crate::transport) struct Resource {
     /// Its first PSN, and how many it takes.
     pub(in crate::transport) first: Seq,
     pub(in crate::transport) packets: u32,
-    /// The MSN with it counted: what its responses say, so that a requester that goes by MSN completes nothing beyond
-    /// it.
+    /// The MSN that counts it: used in its responses, so that a requester that relies on the MSN completes nothing beyond it.
     pub(in crate::transport) msn: u32,
     pub(in crate::transport) kind: Kind,
-    /// The answer being given, if one is due.
+    /// The responses in progress, if any are due.
     pub(in crate::transport) reply: Option<Reply>,
 }
 
@@ -40,17 +39,17 @@ pub(in crate::transport) enum AtomicKind {
     FetchAdd,
 }
 
-/// How far an answer has got.
+/// Progress of the responses.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct Reply {
-    /// Where it began: there the response is FIRST or ONLY, also when that is in the middle of the READ as first asked.
+    /// Their first PSN: this response is FIRST or ONLY, even when it is in the middle of the original READ.
     pub(in crate::transport) from: Seq,
     /// The next response.
     pub(in crate::transport) next: Seq,
     /// The bytes still to send.
     pub(in crate::transport) va: u64,
     pub(in crate::transport) left: u32,
-    /// Whether this repeats an answer that was given whole.
+    /// Whether they repeat responses that were all sent before.
     pub(in crate::transport) replay: bool,
 }
 
@@ -61,7 +60,7 @@ impl Resource {
         self.first.add(self.packets)
     }
 
-    /// Whether all of the answer has been sent once.
+    /// Whether all responses have been sent once.
     #[inline]
     pub(in crate::transport) fn is_answered(&self) -> bool {
         self.reply.is_none_or(|reply| reply.replay)
@@ -89,15 +88,15 @@ impl Resources {
         depth * size_of::<Resource>()
     }
 
-    /// Whether one more can be accepted: the oldest is given up if it has been answered. So is an answer given again: who
-    /// asks for one more has had it the first time, and this is for a copy of the request that came late.
+    /// Whether one more can be accepted: the oldest is dropped if it has been answered, even while its responses are being
+    /// repeated: a peer that sends a further request has received them, so the repetition is for a late copy.
     #[inline]
     pub(in crate::transport) fn has_room(&self) -> bool {
         // [RC-RSP-READ-DEPTH-COPY]
         self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(Resource::is_answered))
     }
 
-    /// Remembers a new one, whose reply is due. Call only with room.
+    /// Adds a resource whose reply is due. Call only if [`has_room`](Self::has_room).
     #[inline]
     pub(in crate::transport) fn push(&mut self, resource: Resource) {
         if self.ring.len() >= self.depth {
@@ -137,7 +136,7 @@ impl Resources {
         self.oldest_due().map(|resource| resource.first)
     }
 
-    /// The reply of the oldest due one has been given (or given up).
+    /// Records that the reply of the oldest due one has been sent, or is dropped.
     #[inline]
     pub(in crate::transport) fn done(&mut self) {
         if let Some(resource) = self.oldest_due() {
@@ -146,12 +145,12 @@ impl Resources {
         }
     }
 
-    /// The one that `psn` belongs to.
+    /// The resource that `psn` belongs to, with its index.
     pub(in crate::transport) fn find(&self, psn: Seq) -> Option<(usize, &Resource)> {
         self.ring.iter().enumerate().rev().find(|(_, r)| r.first <= psn && psn < r.end())
     }
 
-    /// Makes a reply due, in place of one under way.
+    /// Schedules a reply, replacing one in progress.
     pub(in crate::transport) fn reply_again(&mut self, index: usize, reply: Reply) {
         if let Some(resource) = self.ring.get_mut(index)
             && resource.reply.replace(reply).is_none()
@@ -161,7 +160,7 @@ impl Resources {
         }
     }
 
-    /// Gives up all replies.
+    /// Drops all replies.
     pub(in crate::transport) fn abandon(&mut self) {
         for resource in &mut self.ring {
             resource.reply = None;

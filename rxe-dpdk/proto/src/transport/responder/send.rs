@@ -1,4 +1,4 @@
-//! SEND, its immediate and invalidating forms included.
+//! SEND, also with immediate or invalidate.
 
 use crate::transport::common::Common;
 use crate::transport::context::Context;
@@ -59,8 +59,8 @@ impl Responder {
     }
 }
 
-/// Invalidates the key that the peer asks for. The message has been received by then: a bad key is the receiver's
-/// error, and the peer is not told (nor by rxe).
+/// Invalidates the key in a SEND with invalidate. The message has been received by then: a bad key is the receiver's error,
+/// and the peer gets no NAK (rxe does the same).
 fn invalidate(cx: &mut Context, common: &Common, rkey: u32) -> Result<(), Refusal> {
     cx.keys.invalidate_remote(rkey, common.pd, common.qpn.get()).map_err(|_| Refusal::Fatal {
         nak: None,

@@ -1,9 +1,8 @@
 //! Requests on an unreliable connection: a message arrives whole or not at all, and nothing is ever answered.
 //!
-//! Whatever is wrong with a packet breaks its message, and packets are dropped until a new message begins. (What a
-//! broken WRITE had written before stays.) The receive that a broken SEND was being written to is used for the next
-//! message. See "Unreliable Connection" under "Responder behavior" of the standard; docs/protocol-notes.md says where we
-//! differ.
+//! Any invalid packet ends its message, and packets are dropped until a new message begins. (Bytes already written by an
+//! incomplete WRITE stay.) The receive of an incomplete SEND is used for the next message. See "Unreliable Connection" under
+//! "Responder behavior" of the standard; docs/protocol-notes.md lists the differences.
 
 use crate::transport::common::Common;
 use crate::transport::context::Context;
@@ -12,28 +11,28 @@ use crate::wire::{DropReason, Opcode, RocePacket};
 
 use super::{FatalError, Message, Refusal, Responder, drop_reason};
 
-/// How far behind the expected PSN a packet is taken for a copy or a straggler, and dropped; further behind, the sender
-/// must have gone on unheard. More packets than the network ever holds, far less than half the PSNs.
+/// How far behind the expected PSN a packet counts as duplicated or late, and is dropped; farther behind, the sender must have
+/// advanced unnoticed. More packets than the network ever holds, far less than half the PSN space.
 const STALE_SPAN: u64 = 1 << 16;
 
-/// How far ahead of the expected PSN one packet that starts a message is believed: as many packets as may get lost at
-/// once without the message behind them being lost, too. It is also how many packets one forged or damaged packet costs,
-/// as they then seem stale.
+/// How far ahead of the expected PSN a single packet that starts a message is accepted: the number of consecutive packets that
+/// can be lost without losing the message behind them. It is also how many packets one forged packet can cost, as they seem
+/// stale then.
 const NEAR_SPAN: u64 = 256;
 
 /// A packet far from the expected PSN, which was dropped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Far {
     psn: Seq,
-    /// The PSN expected then.
+    /// The expected PSN at that time.
     expected: Seq,
 }
 
 impl Responder {
-    /// A request whose source, partition and ICRC have been checked. Whether it was executed.
+    /// Handles a request whose source, partition and ICRC have been checked. Returns whether it was executed.
     ///
     /// # Errors
-    /// Why the queue pair must go to error: only for faults of our own receives.
+    /// Why the queue pair must go to error: only for errors of its own receives.
     #[inline]
     pub(in crate::transport) fn handle_unreliable(
         &mut self,
@@ -93,7 +92,7 @@ impl Responder {
         Ok(false)
     }
 
-    /// A packet with another PSN than the expected one: only one that starts a message moves that.
+    /// Handles a packet with an unexpected PSN: only one that starts a message can move the expected PSN.
     ///
     /// # Errors
     /// Why the packet is dropped.
@@ -112,7 +111,7 @@ impl Responder {
             return Ok(());
         }
         if near {
-            // A packet of the message under way was lost.
+            // A packet of the message in progress was lost.
             self.break_message(cx);
             return Err(DropReason::UcMessageBroken);
         }
@@ -120,7 +119,7 @@ impl Responder {
         Err(if starts { DropReason::UcPsnJump } else { DropReason::UcMessageBroken })
     }
 
-    /// What was received of the message under way is worth nothing.
+    /// Discards the message in progress.
     #[inline]
     fn break_message(&mut self, cx: &Context) {
         if !matches!(self.message, Message::None) {

@@ -1,4 +1,4 @@
-//! Datagrams: each stands alone, and nothing is ever answered.
+//! Datagrams: independent of each other, never acknowledged.
 
 use crate::transport::common::Common;
 use crate::transport::context::Context;
@@ -7,7 +7,7 @@ use crate::wire::{DropReason, RocePacket};
 
 use super::{FatalError, Responder};
 
-/// What goes in front of every datagram: room for a global route header.
+/// Bytes in front of every received datagram, for the global route header.
 pub(in crate::transport) const GRH_LEN: usize = 40;
 
 /// Why a datagram was not received.
@@ -19,10 +19,10 @@ pub(in crate::transport) enum Undelivered {
 }
 
 impl Responder {
-    /// A datagram whose partition and ICRC have been checked.
+    /// Receives a datagram whose partition and ICRC have been checked.
     ///
     /// # Errors
-    /// What became of it instead.
+    /// Why it was not received.
     #[inline]
     pub(in crate::transport) fn handle_datagram(
         &mut self,
@@ -50,7 +50,7 @@ impl Responder {
         let total = GRH_LEN + payload.len();
         // [UD-RSP-TOO-LONG]
         if total > wqe.length as usize {
-            // The receive stays for a datagram that fits.
+            // The receive stays posted.
             return Err(Dropped(DropReason::UdTooLong));
         }
         let error = |cause, receive| Undelivered::Fatal(FatalError { cause, receive: Some(receive) });

@@ -1,4 +1,4 @@
-//! RDMA WRITE, with immediate data included.
+//! RDMA WRITE, also with immediate data.
 
 use crate::mem::Access;
 use crate::transport::common::Common;
@@ -8,7 +8,7 @@ use crate::wire::RocePacket;
 
 use super::{Message, Refusal, Responder, payload_fits};
 
-/// The longest message there is.
+/// The longest message, in bytes.
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
 impl Responder {
@@ -28,14 +28,14 @@ impl Responder {
         }
         let payload = packet.payload();
         let len = payload.len() as u32;
-        // A packet that is not the last one must leave something for the last; the last must leave nothing.
+        // Every packet but the last leaves bytes for the last; the last completes the announced length.
         // [RC-RSP-WRITE-LENGTH]
         let length_ok = if info.position.is_end() { len == left } else { len < left };
         if !length_ok || left > MAX_MESSAGE || !payload_fits(packet, common.mtu) {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
-        // The whole range with the first packet, so that a bad one changes nothing; then again what each packet brings, as
-        // the region may be gone since the first.
+        // The first packet checks the whole range, so that a bad WRITE changes nothing. Every packet checks its own bytes again,
+        // as the region may have been deregistered since.
         // [RC-RSP-RKEY-FIRST]
         // [RC-RSP-WRITE-GONE]
         let checked = if info.position.is_start() { left } else { len };

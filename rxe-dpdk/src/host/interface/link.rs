@@ -1,89 +1,76 @@
-//! The Ethernet header with its optional VLAN tag, off on receive and on at transmit.
+//! The Ethernet header with its optional VLAN tag: removed on receive, written on transmit.
 
+use rxe_proto::wire::net::{ETH_LEN, EthHeader, Header, VLAN_LEN, VlanTag, ethertype};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
-
-/// EtherType of IPv4.
-pub(super) const IPV4: u16 = 0x0800;
-/// EtherType of ARP.
-pub(super) const ARP: u16 = 0x0806;
-/// EtherType of IPv6.
-pub(super) const IPV6: u16 = 0x86DD;
-/// EtherType of an 802.1Q tag.
-const VLAN: u16 = 0x8100;
-
-/// Bytes of the two addresses.
-const ADDRESSES: usize = 12;
 
 /// A received frame without its header.
 #[derive(Clone, Copy)]
-pub(super) struct Ethernet<'a> {
-    pub(super) src: MacAddr,
-    pub(super) dst: MacAddr,
-    pub(super) ethertype: u16,
-    /// What follows the EtherType, padding included.
-    pub(super) payload: &'a [u8],
+pub(in crate::host) struct EthFrame<'a> {
+    pub(in crate::host) src: MacAddr,
+    pub(in crate::host) dst: MacAddr,
+    pub(in crate::host) ethertype: u16,
+    /// What follows the Ethertype, padding included.
+    pub(in crate::host) payload: &'a [u8],
 }
 
 /// Our end of the link.
 #[derive(Clone, Copy)]
-pub(super) struct Link {
-    pub(super) port: PortId,
-    pub(super) mac: MacAddr,
-    /// Tag control information that we send and whose VLAN id we accept.
-    pub(super) vlan: Option<u16>,
+pub(in crate::host) struct Link {
+    pub(in crate::host) port: PortId,
+    pub(in crate::host) mac: MacAddr,
+    /// Tag control information of the frames we send; its VLAN id is the one we accept.
+    pub(in crate::host) vlan: Option<u16>,
+}
+
+/// The VLAN id of a tag control information.
+fn vlan_id(tci: u16) -> u16 {
+    tci & 0x0FFF
 }
 
 impl Link {
-    /// Takes the header off `frame` and checks the VLAN; whether the addresses concern us is the caller's question.
-    pub(super) fn receive<'a>(&self, frame: &'a [u8]) -> Result<Ethernet<'a>, DropReason> {
-        let (dst, rest) = frame.split_first_chunk::<6>().ok_or(DropReason::FrameTooShort)?;
-        let (src, rest) = rest.split_first_chunk::<6>().ok_or(DropReason::FrameTooShort)?;
-        let (ethertype, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::FrameTooShort)?;
-        let (ethertype, vlan, payload) = match u16::from_be_bytes(*ethertype) {
-            VLAN => {
-                let (tci, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::VlanMalformed)?;
-                let (inner, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::VlanMalformed)?;
-                if *inner == VLAN.to_be_bytes() {
+    /// Removes the header of `frame` and checks the VLAN. The MAC addresses are for the caller to check.
+    pub(in crate::host) fn receive<'a>(&self, frame: &'a [u8]) -> Result<EthFrame<'a>, DropReason> {
+        let (eth, rest) = EthHeader::split(frame).ok_or(DropReason::FrameTooShort)?;
+        let (ethertype, vlan, payload) = match eth.ethertype.get() {
+            ethertype::VLAN => {
+                let (tag, rest) = VlanTag::split(rest).ok_or(DropReason::VlanMalformed)?;
+                if tag.ethertype.get() == ethertype::VLAN {
                     return Err(DropReason::VlanMalformed);
                 }
-                (u16::from_be_bytes(*inner), u16::from_be_bytes(*tci) & 0x0FFF, rest)
+                (tag.ethertype.get(), vlan_id(tag.tci.get()), rest)
             }
             untagged => (untagged, 0, rest),
         };
         // A tag with id 0 carries a priority only: the frame belongs to no VLAN.
-        if vlan != self.vlan.map_or(0, |tci| tci & 0x0FFF) {
+        if vlan != self.vlan.map_or(0, vlan_id) {
             return Err(DropReason::VlanMismatch);
         }
-        Ok(Ethernet { src: MacAddr(*src), dst: MacAddr(*dst), ethertype, payload })
+        Ok(EthFrame { src: eth.src, dst: eth.dst, ethertype, payload })
     }
 
     /// Room for a frame that carries `len` bytes to `dst`, its header written; `None` when the port takes no more.
-    pub(super) fn push<'t>(
+    pub(in crate::host) fn push<'t>(
         &self,
         tx: &'t mut impl TxQueue,
         dst: MacAddr,
         ethertype: u16,
         len: usize,
     ) -> Option<&'t mut [u8]> {
-        let header = ADDRESSES + if self.vlan.is_some() { 6 } else { 2 };
-        let (header, payload) = tx.push(self.port, header + len)?.split_at_mut(header);
-        header[..6].copy_from_slice(&dst.0);
-        header[6..ADDRESSES].copy_from_slice(&self.mac.0);
-        let kind = &mut header[ADDRESSES..];
-        if let Some(tci) = self.vlan {
-            kind[..2].copy_from_slice(&VLAN.to_be_bytes());
-            kind[2..4].copy_from_slice(&tci.to_be_bytes());
-            kind[4..].copy_from_slice(&ethertype.to_be_bytes());
-        } else {
-            kind.copy_from_slice(&ethertype.to_be_bytes());
+        let header_len = ETH_LEN + if self.vlan.is_some() { VLAN_LEN } else { 0 };
+        let frame = tx.push(self.port, header_len + len)?;
+        let first = if self.vlan.is_some() { ethertype::VLAN } else { ethertype };
+        let rest = EthHeader { dst, src: self.mac, ethertype: first.into() }.put(frame)?;
+        match self.vlan {
+            Some(tci) => VlanTag { tci: tci.into(), ethertype: ethertype.into() }.put(rest),
+            None => Some(rest),
         }
-        Some(payload)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use rxe_proto::wire::TxFrames;
+    use rxe_proto::wire::net::ethertype::ARP;
 
     use super::*;
 
@@ -102,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_comes_off() {
+    fn received_header_is_the_one_sent() {
         for vlan in [None, Some(0x6064)] {
             let bytes = frame(vlan);
             assert_eq!(bytes.len(), if vlan.is_some() { 20 } else { 16 });
@@ -112,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn other_vlans_stay_out() {
+    fn frames_of_other_vlans_are_dropped() {
         let drop = |ours, theirs| link(ours).receive(&frame(theirs)).err();
         assert_eq!(drop(Some(100), Some(0xE064)), None, "the priority does not matter");
         assert_eq!(drop(Some(100), Some(101)), Some(DropReason::VlanMismatch));

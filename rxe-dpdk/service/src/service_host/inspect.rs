@@ -40,7 +40,7 @@ impl ServiceHost {
             Question::Disconnect { qpn, reply } => {
                 let known = match self.connection_of(qpn) {
                     Some((conn, _)) => {
-                        self.tell(ToControl::Disconnect { conn });
+                        self.send(ToControl::Disconnect { conn });
                         true
                     }
                     // The service hears of it as of any error.

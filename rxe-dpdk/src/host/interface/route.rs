@@ -1,27 +1,23 @@
-//! Which addresses are ours, which neighbour a packet goes to and which address it comes from.
+//! Our addresses, the next hop of a packet and its source address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rxe_proto::wire::MacAddr;
 
-use super::config::{Cidr, HostConfig, Route, common_prefix};
+use crate::host::config::{Cidr, HostConfig, Route, common_prefix};
+use crate::host::multicast::{ALL_NODES, multicast_mac_v6, solicited_node};
 
-/// The IPv6 group of all hosts on the link.
-pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
-
-/// Addresses and routes; fixed from the start.
-pub(super) struct Routing {
+/// Addresses and routes, fixed at start.
+pub(in crate::host) struct Routing {
     /// Ours, preferred ones first, the link-local one last.
     addresses: Vec<Cidr>,
     /// Longest prefix first, the default routers included.
     routes: Vec<Route>,
-    /// The MACs of the groups that we listen to.
-    multicast_macs: Vec<MacAddr>,
 }
 
 impl Routing {
-    /// The tables for a configuration that was checked.
-    pub(super) fn new(config: &HostConfig) -> Routing {
+    /// The tables of a checked configuration.
+    pub(in crate::host) fn new(config: &HostConfig) -> Routing {
         let mut addresses = config.addresses.clone();
         let link_local = IpAddr::V6(config.link_local());
         if !addresses.iter().any(|a| a.ip == link_local) {
@@ -33,43 +29,38 @@ impl Routing {
         };
         let mut routes = config.routes.clone();
         routes.extend(config.gateways.iter().map(default));
-        // Stable: of two equal prefixes the first named one wins.
+        // A stable sort: of two equal prefixes the first one wins.
         routes.sort_by_key(|route| std::cmp::Reverse(route.to.prefix));
-        let mut routing = Routing { addresses, routes, multicast_macs: Vec::new() };
-        let groups = std::iter::once(ALL_NODES).chain(routing.addresses_v6().map(solicited_node));
-        routing.multicast_macs = groups.map(multicast_mac_v6).collect();
-        routing.multicast_macs.sort_by_key(|mac| mac.0);
-        routing.multicast_macs.dedup();
-        routing
+        Routing { addresses, routes }
     }
 
-    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+    pub(in crate::host) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().map(|a| a.ip)
     }
 
-    pub(super) fn addresses_v6(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
+    pub(in crate::host) fn addresses_v6(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
         self.addresses().filter_map(|ip| match ip {
             IpAddr::V6(ip) => Some(ip),
             IpAddr::V4(_) => None,
         })
     }
 
-    pub(super) fn owns(&self, ip: IpAddr) -> bool {
+    pub(in crate::host) fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|a| a.ip == ip)
     }
 
-    /// Whether `ip` is a group that we listen to.
-    pub(super) fn listens_to(&self, ip: Ipv6Addr) -> bool {
+    /// Whether `ip` is a group that our IPv6 addresses make us a member of.
+    pub(in crate::host) fn listens_to(&self, ip: Ipv6Addr) -> bool {
         ip == ALL_NODES || self.addresses_v6().any(|own| solicited_node(own) == ip)
     }
 
-    /// Whether `ip` is an address by which all IPv4 hosts of a network of ours are meant.
-    pub(super) fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+    /// Whether `ip` is a broadcast address, of one of our networks or of all.
+    pub(in crate::host) fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         ip.is_broadcast() || self.addresses.iter().any(|a| a.broadcast() == Some(ip))
     }
 
-    /// Whether `ip` is in a network that we are in.
-    pub(super) fn is_on_link(&self, ip: IpAddr) -> bool {
+    /// Whether `ip` is in one of our networks.
+    pub(in crate::host) fn is_on_link(&self, ip: IpAddr) -> bool {
         self.on_link_prefix(ip).is_some()
     }
 
@@ -77,8 +68,8 @@ impl Routing {
         self.addresses.iter().filter(|a| a.contains(ip)).map(|a| a.prefix).max()
     }
 
-    /// The neighbour to which packets for `dst` go: `dst` itself or a router. `None` without a route.
-    pub(super) fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
+    /// The next hop to `dst`: `dst` itself or a router. `None` without a route.
+    pub(in crate::host) fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         let on_link = self.on_link_prefix(dst);
         let route = self.routes.iter().find(|route| route.to.contains(dst));
         match (on_link, route) {
@@ -88,12 +79,12 @@ impl Routing {
         }
     }
 
-    /// The address that packets to `dst` by way of `next_hop` come from. `None` when we have none of that family.
+    /// The source address of packets to `dst` over `next_hop`. `None` when we have no address of that family.
     ///
-    /// An address on the next hop's network comes before others, then (IPv4) the one with the longest prefix or (IPv6)
-    /// the one that shares the most bits with `dst`, then the one named first. Link-local addresses serve link-local
-    /// peers; others only when nothing else is there.
-    pub(super) fn source(&self, dst: IpAddr, next_hop: IpAddr) -> Option<IpAddr> {
+    /// An address on the next hop's network is preferred, then (IPv4) the one with the longest prefix or (IPv6) the one
+    /// that shares the most leading bits with `dst`, then the first one configured. Link-local addresses are for
+    /// link-local peers, and for others only when there is no other address.
+    pub(in crate::host) fn source(&self, dst: IpAddr, next_hop: IpAddr) -> Option<IpAddr> {
         let rank = |a: &Cidr| match (a.ip, dst) {
             (IpAddr::V4(_), IpAddr::V4(_)) => Some((true, a.contains(next_hop), a.prefix)),
             (IpAddr::V6(ip), IpAddr::V6(dst)) => Some((
@@ -103,7 +94,7 @@ impl Routing {
             )),
             _ => None,
         };
-        // The last of equals wins in `max_by_key`, so look from the back.
+        // `max_by_key` returns the last of equals, hence the reversed order.
         self.addresses
             .iter()
             .rev()
@@ -112,53 +103,15 @@ impl Routing {
             .map(|(_, ip)| ip)
     }
 
-    /// The group MACs to which frames for us may go.
-    pub(super) fn multicast_macs(&self) -> &[MacAddr] {
-        &self.multicast_macs
+    /// MAC addresses of the groups that our IPv6 addresses make us a member of.
+    pub(in crate::host) fn multicast_macs(&self) -> Vec<MacAddr> {
+        let groups = std::iter::once(ALL_NODES).chain(self.addresses_v6().map(solicited_node));
+        groups.map(multicast_mac_v6).collect()
     }
 }
 
 fn is_link_scope(ip: Ipv6Addr) -> bool {
     ip.is_unicast_link_local() || (ip.is_multicast() && ip.segments()[0] & 0xF == 2)
-}
-
-/// The group through which `ip`'s MAC is asked for (RFC 4291 section 2.7.1).
-pub(super) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
-    let o = ip.octets();
-    Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 1, 0xFF00 | u16::from(o[13]), u16::from_be_bytes([o[14], o[15]]))
-}
-
-/// The MAC that frames to a multicast group have; `None` when `ip` is no group.
-pub fn multicast_mac(ip: IpAddr) -> Option<MacAddr> {
-    match ip {
-        IpAddr::V4(group) if group.is_multicast() => Some(multicast_mac_v4(group)),
-        IpAddr::V6(group) if group.is_multicast() => Some(multicast_mac_v6(group)),
-        _ => None,
-    }
-}
-
-/// The MACs to which frames to a group may go: its own, and for IPv4 the one of its IPv4-mapped address, which
-/// soft-RoCE listens to.
-pub(crate) fn group_macs(group: IpAddr) -> impl Iterator<Item = MacAddr> {
-    let mapped = match group {
-        IpAddr::V4(ip) if ip.is_multicast() => Some(multicast_mac_v6(ip.to_ipv6_mapped())),
-        _ => None,
-    };
-    multicast_mac(group).into_iter().chain(mapped)
-}
-
-/// The MAC that frames to an IPv6 group have (RFC 2464 section 7).
-pub(super) fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
-    let o = group.octets();
-    // [HOST-GROUP-MAC]
-    MacAddr([0x33, 0x33, o[12], o[13], o[14], o[15]])
-}
-
-/// The MAC that frames to an IPv4 group have (RFC 1112 section 6.4).
-pub(super) fn multicast_mac_v4(group: Ipv4Addr) -> MacAddr {
-    let o = group.octets();
-    // [HOST-GROUP-MAC]
-    MacAddr([0x01, 0x00, 0x5E, o[1] & 0x7F, o[2], o[3]])
 }
 
 #[cfg(test)]
@@ -203,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_on_the_way() {
+    fn source_address_is_on_the_next_hops_network() {
         let r = routing(
             &["10.0.0.1/24", "10.0.0.9/24", "192.168.1.1/24", "fd00::1/64", "fd01::1/64"],
             &["192.168.1.254", "fe80::fe"],
@@ -225,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_follow_the_addresses() {
+    fn group_membership_follows_the_addresses() {
         let r = routing(&["fd00:77::1/64", "fd00:78::1/64", "10.0.0.1/24"], &[], &[]);
         let macs: Vec<String> = r.multicast_macs().iter().map(MacAddr::to_string).collect();
-        assert_eq!(macs, ["33:33:00:00:00:01", "33:33:ff:00:00:01", "33:33:ff:00:00:0a"]);
+        let one = "33:33:ff:00:00:01";
+        assert_eq!(macs, ["33:33:00:00:00:01", one, one, "33:33:ff:00:00:0a"]);
         assert!(r.listens_to("ff02::1:ff00:a".parse().expect("an address")));
         assert!(!r.listens_to("ff02::1:ff00:b".parse().expect("an address")));
         assert!(r.is_broadcast([10, 0, 0, 255].into()) && r.is_broadcast(Ipv4Addr::BROADCAST));
-        assert_eq!(multicast_mac_v4([239, 129, 2, 3].into()).to_string(), "01:00:5e:01:02:03");
     }
 }

@@ -5,7 +5,7 @@ use rxe_proto::wire::MacAddr;
 use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant as SmolInstant;
 
-/// One packet on its way out, kept until the port has room: smoltcp believes that it was sent.
+/// One packet that smoltcp has sent, kept until the port has room.
 #[derive(Default)]
 pub(super) struct Staging {
     packet: Vec<u8>,
@@ -13,25 +13,25 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// The packet that waits.
+    /// The packet, if there is one.
     pub(super) fn packet(&mut self) -> Option<&mut [u8]> {
         self.full.then_some(&mut self.packet)
     }
 
-    /// The packet is on its way.
+    /// The packet was passed to the port.
     pub(super) fn clear(&mut self) {
         self.full = false;
     }
 }
 
-/// A packet that waits, with the MAC that it goes to.
+/// The staged packet and its destination MAC address.
 #[derive(Default)]
 pub(super) struct Outlet {
     pub(super) staging: Staging,
     pub(super) to: MacAddr,
 }
 
-/// A [`Device`] for the time of one call.
+/// A [`Device`] for one call.
 pub(super) struct PacketDevice<'a> {
     pub(super) received: Option<&'a [u8]>,
     pub(super) staging: &'a mut Staging,
@@ -59,7 +59,7 @@ impl Device for PacketDevice<'_> {
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut checksum = ChecksumCapabilities::default();
-        // What comes in was checked before it came here, as far as it is to be checked at all.
+        // Received packets were checked before, as far as the configuration asks for it.
         checksum.ipv4 = Checksum::Tx;
         checksum.tcp = Checksum::Tx;
         let mut caps = DeviceCapabilities::default();
@@ -94,7 +94,7 @@ pub(super) fn to_smoltcp(now: Instant) -> SmolInstant {
     SmolInstant::from_micros(i64::try_from(now.as_nanos() / 1000).unwrap_or(i64::MAX))
 }
 
-/// A time of smoltcp's on ours.
+/// A time on smoltcp's clock as ours.
 pub(super) fn from_smoltcp(at: SmolInstant) -> Instant {
     Instant::from_nanos(u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000))
 }

@@ -1,7 +1,7 @@
 use std::sync::mpsc::{self, Receiver};
 
 use rxe_proto::mem::{Access, HeapAllocator, PdId};
-use rxe_proto::transport::{EngineConfig, QpCaps, QpInit, RecvWr};
+use rxe_proto::transport::{EngineConfig, QpCaps, QpInit, QpTransition, QpType, RecvWr};
 
 use super::*;
 use crate::context::verbs::QpSpec;
@@ -41,10 +41,16 @@ fn host(engine: &mut Engine) -> (ServiceHost, Receiver<u64>) {
     let services: Vec<Box<dyn Service>> = vec![Box::new(Restless { calls, qp: None })];
     let (allocator, regions, ports) = (Arc::new(HeapAllocator), Vec::new(), Arc::from(Vec::new()));
     let mailbox = mailboxes(1).1.remove(0);
-    let names = vec!["restless"];
-    let parts = (names, services);
-    let stats = Arc::default();
-    let host = ServiceHost::new(0, parts, engine, allocator, regions, ports, mailbox, stats, [1; 32]).unwrap();
+    let parts = ServiceHostParts {
+        worker: 0,
+        services: services.into_iter().map(|service| ("restless", service)).collect(),
+        allocator,
+        regions,
+        ports,
+        mailbox,
+        seed: [1; 32],
+    };
+    let host = ServiceHost::new(parts, engine).unwrap();
     (host, called)
 }
 

@@ -1,4 +1,4 @@
-//! What is logged of connections and queue pairs.
+//! Log lines about connections and queue pairs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use rxe_proto::Instant;
 use rxe_proto::transport::{Engine, QpErrorCause, Qpn};
 
-use super::{Connection, ServiceHost};
+use super::ServiceHost;
+use super::connections::Connection;
 use crate::messages::EndReason;
 
-/// A peer, as well as it is known.
+/// A peer, as far as it is known.
 struct Peer<'a> {
     connection: Option<&'a Connection>,
     ip: Option<IpAddr>,
@@ -64,7 +65,7 @@ impl ServiceHost {
 
     #[cold]
     pub(super) fn log_qp_error(&mut self, now: Instant, engine: &mut Engine, qpn: Qpn, cause: QpErrorCause) {
-        // Taken in any case, or it would be told for a later error of the same queue pair.
+        // Taken even when no line is written: a later error of the same queue pair must not show it.
         let packet = engine.take_error_packet(qpn).unwrap_or_else(|| "none".to_owned());
         if self.events.admits(now) {
             let connection = self.connection_of(qpn).map(|(_, connection)| connection);

@@ -1,4 +1,4 @@
-//! One TCP stream: a smoltcp socket, the messages that wait for it, and what its user was told.
+//! One TCP stream: a smoltcp socket, the messages queued for it, and the events its user has received.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,35 +7,35 @@ use rxe_proto::{Duration, Instant};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
-use super::event::{StreamEvent, TcpStreamId};
+use crate::host::event::{StreamEvent, TcpStreamId};
 
-/// Bytes of the receive buffer, of the send buffer, and of what may wait for the send buffer.
+/// Bytes of the receive buffer, of the send buffer, and of the messages queued for the send buffer.
 pub(super) const BUFFER: usize = 64 * 1024;
 
-/// A silent peer is asked whether it is still there.
+/// Interval of keep-alive probes to a silent peer.
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(15);
-/// A peer that does not answer for so long is gone.
+/// A peer that does not answer for this long is considered dead.
 const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(60);
-/// For how long a connection of ours may take to open.
+/// Time limit for a connection of ours to open.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// For how long a peer's connection request may stay half open.
+/// Time limit for the handshake of a peer's connection request.
 const HALF_OPEN_WITHIN: Duration = Duration::from_secs(8);
-/// For how long a stream may take to close.
+/// Time limit for a stream to close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The handshake is on. A passive stream is nobody's business yet.
+    /// The handshake is in progress. A passive stream is not reported yet.
     Opening { passive: bool },
-    /// Told to the user.
+    /// Reported to the user.
     Open,
-    /// The user closed: it waits for the end.
+    /// The user closed and waits for the peer.
     Closing,
-    /// The user knows that it is over, or gave it up; the socket may have things to finish.
+    /// The end was reported, or the user aborted; the socket may still have to finish.
     Over,
 }
 
-/// What [`Stream::advance`] found.
+/// Result of [`Stream::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     Event(StreamEvent),
@@ -47,26 +47,26 @@ pub(super) struct Stream {
     pub(super) id: TcpStreamId,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// A set of its own for one socket, so that a segment concerns no other.
+    /// Contains one socket, so that a segment is matched with no other.
     pub(super) set: SocketSet<'static>,
     socket: SocketHandle,
     phase: Phase,
-    /// Messages that the socket does not have yet.
+    /// Messages not yet passed to the socket.
     outgoing: VecDeque<Vec<u8>>,
     outgoing_len: usize,
-    /// Close our side when all messages are with the socket.
+    /// Close our side once all messages are passed to the socket.
     finish: bool,
-    /// What the user was told holds: there are bytes to read.
-    readable_told: bool,
-    /// The socket's state when it was looked at last.
+    /// A `Readable` event was emitted and bytes are still unread.
+    readable_reported: bool,
+    /// The socket's state at the last [`advance`](Self::advance).
     last_state: State,
-    /// When the present phase must be over.
+    /// When the present phase times out.
     pub(super) limit: Option<Instant>,
-    /// When the socket has something to do.
+    /// When the socket is due.
     pub(super) wake: Option<Instant>,
-    /// On the list of those to look at.
+    /// In the list of streams to drive.
     pub(super) dirty: bool,
-    /// Waits for a neighbour's MAC.
+    /// Waits for a neighbour's MAC address.
     pub(super) unresolved: bool,
 }
 
@@ -74,7 +74,7 @@ impl Stream {
     pub(super) fn new(now: Instant, id: TcpStreamId, local: SocketAddr, peer: SocketAddr, passive: bool) -> Stream {
         let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
         socket.set_nagle_enabled(false);
-        // A peer whose own Nagle algorithm is on waits for each ACK.
+        // A peer with Nagle's algorithm waits for each ACK.
         socket.set_ack_delay(None);
         socket.set_keep_alive(Some(KEEP_ALIVE));
         socket.set_timeout(Some(SILENCE));
@@ -94,7 +94,7 @@ impl Stream {
             outgoing: VecDeque::new(),
             outgoing_len: 0,
             finish: false,
-            readable_told: false,
+            readable_reported: false,
             last_state: State::Closed,
             limit: Some(now + if passive { HALF_OPEN_WITHIN } else { OPEN_WITHIN }),
             wake: None,
@@ -120,13 +120,13 @@ impl Stream {
         self.phase == Phase::Opening { passive: true }
     }
 
-    /// Nobody waits for it any more, and the peer has closed too or is not there.
+    /// Its user has finished with it and the connection has ended: a new stream may replace it.
     pub(super) fn is_expendable(&self) -> bool {
         matches!(self.phase, Phase::Over) && matches!(self.state(), State::TimeWait | State::Closed)
             || (self.phase == Phase::Open && self.state() == State::Closed)
     }
 
-    /// Nothing is left to do or to tell.
+    /// Nothing is left to send or to report.
     pub(super) fn is_gone(&self) -> bool {
         let socket = self.set.get::<Socket<'_>>(self.socket);
         self.phase == Phase::Over && socket.state() == State::Closed && socket.remote_endpoint().is_none()
@@ -142,7 +142,7 @@ impl Stream {
             return 0;
         }
         let n = self.socket().recv_slice(buffer).unwrap_or(0);
-        self.readable_told &= self.socket().recv_queue() > 0;
+        self.readable_reported &= self.socket().recv_queue() > 0;
         n
     }
 
@@ -159,7 +159,7 @@ impl Stream {
         taken.len()
     }
 
-    /// The user wants no more of it.
+    /// Closes it for the user.
     pub(super) fn close(&mut self) {
         if self.is_usable() {
             self.phase = Phase::Closing;
@@ -167,7 +167,7 @@ impl Stream {
         }
     }
 
-    /// Ends it with a reset, without a word to the user; not one that the user was told is over.
+    /// Resets it without an event. No effect after its end was reported.
     pub(super) fn abort(&mut self) {
         if self.phase == Phase::Over {
             return;
@@ -180,18 +180,18 @@ impl Stream {
         self.socket().abort();
     }
 
-    /// Closes our side once all is sent.
+    /// Closes our side once all messages are sent.
     fn begin_finish(&mut self) {
         self.finish = true;
-        // Set when time is known: on the next `expire`.
+        // `expire` sets it, as it knows the time.
         self.limit = None;
     }
 
-    /// Takes the consequences of a limit that has passed.
+    /// Ends a phase that has timed out.
     pub(super) fn expire(&mut self, now: Instant) {
         match self.limit {
             None if self.finish => self.limit = Some(now + CLOSE_WITHIN),
-            // Nobody answers the SYN, or the SYN|ACK: a reset would hit someone who never asked.
+            // The SYN|ACK is not answered: no reset, as the SYN may have been forged.
             Some(limit) if limit <= now => {
                 self.limit = None;
                 if self.is_half_open() {
@@ -206,7 +206,7 @@ impl Stream {
         }
     }
 
-    /// Looks at what the socket has become. Call until it has nothing more to say.
+    /// Follows the state of the socket. Call until it returns `None`.
     pub(super) fn advance(&mut self) -> Option<Progress> {
         let state = self.state();
         let before = std::mem::replace(&mut self.last_state, state);
@@ -228,8 +228,8 @@ impl Stream {
             },
             Phase::Open => {
                 if self.socket().recv_queue() > 0 {
-                    let news = !std::mem::replace(&mut self.readable_told, true);
-                    return news.then_some(Progress::Event(StreamEvent::Readable { stream }));
+                    let new = !std::mem::replace(&mut self.readable_reported, true);
+                    return new.then_some(Progress::Event(StreamEvent::Readable { stream }));
                 }
                 match state {
                     State::Closed => {
@@ -253,7 +253,7 @@ impl Stream {
                     }
                     State::Closed => {
                         self.phase = Phase::Over;
-                        // In LAST-ACK the peer had closed before: it has nothing more to say.
+                        // In LAST-ACK the peer had closed before, so this is no reset.
                         closed(before != State::LastAck)
                     }
                     _ => None,
@@ -266,14 +266,14 @@ impl Stream {
         }
     }
 
-    /// Bytes that nobody will read must not hold up the peer's close.
+    /// Unread bytes must not delay the peer's close.
     fn discard_input(&mut self) {
         while self.socket().recv(|bytes| (bytes.len(), bytes.len())).is_ok_and(|n| n > 0) {}
     }
 
-    /// Gives the socket the next message, if it can take it in one piece; at the end, our side's close.
+    /// Passes the next message to the socket, if it fits in one piece; after the last one, closes our side.
     ///
-    /// One message at a time, each sent before the next comes: so a segment holds bytes of one message only.
+    /// One message at a time, each sent before the next one is passed: a segment has bytes of one message only.
     pub(super) fn feed(&mut self) {
         if self.socket().may_send()
             && let Some(message) = self.outgoing.pop_front()
@@ -288,7 +288,7 @@ impl Stream {
             if whole == Ok(true) {
                 self.outgoing_len -= message.len();
             } else {
-                // The ring's end is near: wait until it is empty, then it begins anew.
+                // The free part of the ring buffer wraps: wait until it is empty and starts from its beginning.
                 self.outgoing.push_front(message);
             }
         }
@@ -297,7 +297,7 @@ impl Stream {
         }
     }
 
-    /// Whether messages wait that the socket could take.
+    /// Whether the next message fits the socket now.
     pub(super) fn has_messages(&mut self) -> bool {
         let Some(next) = self.outgoing.front().map(Vec::len) else { return false };
         let socket = self.socket();

@@ -1,0 +1,365 @@
+//! Calls the services of one worker: connections, completions, events of queue pairs, TCP streams and timers each go to the
+//! service that they belong to.
+//!
+//! A worker owns its [`ServiceHost`] and calls [`read_mail`](ServiceHost::read_mail) and [`poll`](ServiceHost::poll) in each turn
+//! of its loop, with its engine. No other thread touches either.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `inbound` | requests of peers: connections and SIDR |
+//! | `outbound` | connections that services request |
+//! | `connections` | established and ended connections |
+//! | `in_use` | whether a peer still uses a connection that a new request would replace |
+//! | `inspect` | answers to management |
+//! | `log` | log lines about connections and queue pairs |
+
+mod connections;
+mod in_use;
+mod inbound;
+mod inspect;
+mod log;
+mod outbound;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rxe_proto::Instant;
+use rxe_proto::cm::ConnId;
+use rxe_proto::mem::Allocator;
+use rxe_proto::transport::{AsyncEvent, CqError, Engine, Qpn, WorkCompletion};
+use rxe_proto::wire::{Gid, PortId};
+
+use crate::context::verbs::{Objects, ServiceCq};
+use crate::context::{Context, ServiceTimers};
+use crate::event_log::EventLog;
+use crate::local_port::LocalPort;
+use crate::mailbox::WorkerMailbox;
+use crate::messages::{EndReason, StreamId, ToControl, ToWorker};
+use crate::multicast::{GroupMembers, WorkerSet};
+use crate::qp_map::QpMap;
+use crate::regions::NamedRegion;
+use crate::seeds::Seeds;
+use crate::service::Service;
+use connections::Connection;
+pub use stats::ServiceStats;
+
+/// Most completions polled from a queue at once.
+const COMPLETION_BATCH: usize = 32;
+
+/// How long a peer waits after an RNR NAK of ours: code 12 is 0.64 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
+/// The services of one worker.
+pub struct ServiceHost {
+    worker: usize,
+    services: Vec<Box<dyn Service>>,
+    /// The names of their factories.
+    names: Vec<&'static str>,
+    /// The completion queue of each service.
+    cqs: Vec<ServiceCq>,
+    objects: Objects,
+    connections: HashMap<ConnId, Connection>,
+    by_qp: QpMap<ConnId>,
+    /// The service of each stream.
+    streams: HashMap<StreamId, usize>,
+    groups: GroupMembers,
+    timers: ServiceTimers,
+    allocator: Arc<dyn Allocator>,
+    regions: Vec<NamedRegion>,
+    ports: Arc<[LocalPort]>,
+    mailbox: WorkerMailbox,
+    stats: Arc<ServiceStats>,
+    events: EventLog,
+    in_use_checks: in_use::Checks,
+    completions: Vec<WorkCompletion>,
+    /// Source of starting PSNs.
+    psns: Seeds,
+    /// Keys that existed when the services had started.
+    first_keys: usize,
+}
+
+/// What a [`ServiceHost`] is made of.
+pub struct ServiceHostParts {
+    /// The worker's number.
+    pub worker: usize,
+    /// The services with the names of their factories. A service's position is its number.
+    pub services: Vec<(&'static str, Box<dyn Service>)>,
+    /// Source of memory for [`Context::alloc_memory`].
+    pub allocator: Arc<dyn Allocator>,
+    /// The named regions, registered with the worker's engine.
+    pub regions: Vec<NamedRegion>,
+    /// The adapter's ports, by number.
+    pub ports: Arc<[LocalPort]>,
+    /// The worker's mailbox.
+    pub mailbox: WorkerMailbox,
+    /// Secret seed of starting PSNs.
+    pub seed: [u8; 32],
+}
+
+impl ServiceHost {
+    /// Creates a completion queue for each service in `engine`.
+    ///
+    /// # Errors
+    /// The engine has no completion queue left.
+    pub fn new(parts: ServiceHostParts, engine: &mut Engine) -> Result<ServiceHost, CqError> {
+        let cqs = parts.services.iter().map(|_| Ok(ServiceCq::new(engine.create_cq(1)?)));
+        let cqs = cqs.collect::<Result<_, CqError>>()?;
+        let (names, services) = parts.services.into_iter().unzip();
+        Ok(ServiceHost {
+            worker: parts.worker,
+            services,
+            names,
+            cqs,
+            objects: Objects::default(),
+            connections: HashMap::new(),
+            by_qp: QpMap::default(),
+            streams: HashMap::new(),
+            groups: GroupMembers::default(),
+            timers: ServiceTimers::default(),
+            allocator: parts.allocator,
+            regions: parts.regions,
+            ports: parts.ports,
+            mailbox: parts.mailbox,
+            stats: Arc::default(),
+            events: EventLog::new("events of connections"),
+            in_use_checks: in_use::Checks::default(),
+            completions: Vec::with_capacity(COMPLETION_BATCH),
+            psns: Seeds::new(parts.seed),
+            first_keys: 0,
+        })
+    }
+
+    /// Calls every service's `start`.
+    pub fn start(&mut self, now: Instant, engine: &mut Engine) {
+        for service in 0..self.services.len() {
+            self.call(now, engine, service, |s, cx| s.start(cx));
+        }
+        self.first_keys = engine.keys().len();
+    }
+
+    /// Counts what services have not destroyed, when the adapter stops.
+    pub fn count_left(&self, engine: &Engine) {
+        self.stats.queue_pairs_left.add(engine.qp_count() as u64);
+        self.stats.regions_left.add(engine.keys().len().saturating_sub(self.first_keys) as u64);
+    }
+
+    /// Handles messages of the control side and of management. Returns whether there were any.
+    pub fn read_mail(&mut self, now: Instant, engine: &mut Engine) -> bool {
+        let mut busy = false;
+        while let Ok(message) = self.mailbox.inbox.try_recv() {
+            busy = true;
+            self.handle_message(now, engine, message);
+        }
+        self.poll_in_use_checks(now, engine);
+        busy
+    }
+
+    /// Delivers events of queue pairs, completions and expired timers. Returns whether there were any.
+    pub fn poll(&mut self, now: Instant, engine: &mut Engine) -> bool {
+        let mut busy = false;
+        // Events first: a service learns that a connection is established before it sees the first message on it.
+        while let Some(event) = engine.poll_event() {
+            busy = true;
+            self.handle_qp_event(now, engine, event);
+        }
+        busy |= self.deliver_completions(now, engine);
+        // A timer that a timer callback sets for now fires in the next turn.
+        for _ in 0..self.timers.len() {
+            let Some((service, token)) = self.timers.pop_due(now) else { break };
+            busy = true;
+            self.call(now, engine, service, |s, cx| s.timer(cx, token));
+        }
+        busy
+    }
+
+    /// The named regions.
+    pub fn regions(&self) -> &[NamedRegion] {
+        &self.regions
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Arc<ServiceStats> {
+        &self.stats
+    }
+
+    /// The workers whose services have members of a multicast group.
+    pub fn group_members(&self, port: PortId, group: Gid) -> WorkerSet {
+        self.groups.get(port, group)
+    }
+
+    /// Calls a service with its context.
+    fn call<R>(
+        &mut self,
+        now: Instant,
+        engine: &mut Engine,
+        service: usize,
+        f: impl FnOnce(&mut dyn Service, &mut Context<'_>) -> R,
+    ) -> R {
+        let mut context = Context {
+            now,
+            worker: self.worker,
+            service,
+            engine,
+            cq: &mut self.cqs[service],
+            objects: &mut self.objects,
+            psns: &mut self.psns,
+            ports: &self.ports,
+            allocator: &*self.allocator,
+            regions: &self.regions,
+            outbox: &self.mailbox.outbox,
+            timers: &mut self.timers,
+        };
+        f(&mut *self.services[service], &mut context)
+    }
+
+    fn deliver_completions(&mut self, now: Instant, engine: &mut Engine) -> bool {
+        let mut busy = false;
+        let mut limit = None;
+        while let Some(cq) = engine.poll_ready() {
+            // At most as many as can have been queued before the call: requests posted to a queue pair in error complete at
+            // once, so a service that answers each completion with another request would keep the worker here forever. The
+            // rest waits for the next turn.
+            let left = limit.get_or_insert_with(|| self.cqs.iter().map(ServiceCq::depth).sum::<usize>());
+            if *left == 0 {
+                return true;
+            }
+            let mut batch = std::mem::take(&mut self.completions);
+            batch.clear();
+            engine.poll_cq(cq, &mut batch, COMPLETION_BATCH.min(*left));
+            *left -= batch.len();
+            busy |= !batch.is_empty();
+            match self.cqs.iter().position(|c| c.cq == cq) {
+                Some(service) => {
+                    self.stats.completions.add(batch.len() as u64);
+                    if !batch.is_empty() {
+                        self.call(now, engine, service, |s, cx| s.completions(cx, &batch));
+                    }
+                }
+                None => self.stats.completions_unclaimed.add(batch.len() as u64),
+            }
+            self.completions = batch;
+        }
+        self.cqs.iter_mut().for_each(ServiceCq::drained);
+        busy
+    }
+
+    fn handle_message(&mut self, now: Instant, engine: &mut Engine, message: ToWorker) {
+        match message {
+            ToWorker::ConnectRequest { service, request, path } => {
+                self.connect_request(now, engine, service, &request, path);
+            }
+            ToWorker::ReqSent { service, conn, qp } => self.req_sent(now, service, conn, qp),
+            ToWorker::ReqNotSent { service, conn, qp, reason } => {
+                self.req_not_sent(now, engine, service, (conn, qp), reason);
+            }
+            ToWorker::RepReceived { reply, rts } => self.rep_received(now, engine, &reply, &rts),
+            ToWorker::RejReceived { conn, rej } => self.rej_received(now, engine, conn, &rej),
+            ToWorker::SidrRequest { service, request } => self.sidr_request(now, engine, service, &request),
+            ToWorker::DatagramResolved { service, token, result } => {
+                let result = result.as_deref().map_err(|error| *error);
+                self.call(now, engine, service, |s, cx| s.datagram_resolved(cx, token, result));
+            }
+            ToWorker::PathResolved { service, token, path } => {
+                self.call(now, engine, service, |s, cx| s.path_resolved(cx, token, path.as_deref()));
+            }
+            ToWorker::Connected { conn } => {
+                if let Some(connection) = self.connections.get(&conn) {
+                    engine.established(connection.qpn);
+                }
+                self.connected(now, engine, conn);
+            }
+            ToWorker::Disconnected { conn, reason } => self.disconnected(now, engine, conn, reason),
+            ToWorker::CheckInUse { conn, request } => self.check_in_use(now, engine, conn, request),
+            ToWorker::PeerMacChanged { conn, mac } => {
+                if let Some(connection) = self.connections.get(&conn) {
+                    // A queue pair that is in error has no use for it.
+                    let _ = engine.set_path(connection.qpn, mac);
+                }
+            }
+            ToWorker::StreamOpened { service, stream, local, peer } => {
+                self.stats.streams_opened.inc();
+                self.streams.insert(stream, service);
+                self.call(now, engine, service, |s, cx| s.stream_opened(cx, stream, local, peer));
+                self.send(ToControl::StreamTaken { stream, len: 0 });
+            }
+            ToWorker::StreamData { stream, data } => {
+                if let Some(&service) = self.streams.get(&stream) {
+                    self.call(now, engine, service, |s, cx| s.stream_data(cx, stream, &data));
+                }
+                self.send(ToControl::StreamTaken { stream, len: data.len() });
+            }
+            ToWorker::StreamClosed { stream, reset } => {
+                if let Some(service) = self.streams.remove(&stream) {
+                    self.stats.streams_closed.inc();
+                    self.call(now, engine, service, |s, cx| s.stream_closed(cx, stream, reset));
+                }
+            }
+            ToWorker::GroupListener { service, listener } => {
+                self.call(now, engine, service, |s, cx| s.group_listener(cx, &listener));
+            }
+            ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
+            ToWorker::Inspect(question) => self.inspect(now, engine, question),
+        }
+    }
+
+    fn handle_qp_event(&mut self, now: Instant, engine: &mut Engine, event: AsyncEvent) {
+        let owner = match event {
+            AsyncEvent::CommunicationEstablished { qpn } => {
+                if let Some(&conn) = self.by_qp.get(&qpn) {
+                    self.send(ToControl::CommunicationEstablished { conn });
+                    self.connected(now, engine, conn);
+                    return;
+                }
+                self.objects.owner_of_qp(qpn)
+            }
+            AsyncEvent::QpError { qpn, cause } => {
+                self.stats.qp_errors.inc();
+                self.log_qp_error(now, engine, qpn, cause);
+                if let Some(&conn) = self.by_qp.get(&qpn) {
+                    self.send(ToControl::Disconnect { conn });
+                    self.disconnected(now, engine, conn, EndReason::QueuePair(cause));
+                    return;
+                }
+                self.objects.owner_of_qp(qpn)
+            }
+            AsyncEvent::SendQueueDrained { qpn } | AsyncEvent::LastWqeReached { qpn } => self.objects.owner_of_qp(qpn),
+            AsyncEvent::SrqLimitReached { srq } => self.objects.owner_of_srq(srq),
+        };
+        // An object that was destroyed since has no owner.
+        if let Some(service) = owner {
+            self.call(now, engine, service, |s, cx| s.async_event(cx, &event));
+        }
+    }
+
+    /// The connection of a queue pair.
+    fn connection_of(&self, qpn: Qpn) -> Option<(ConnId, &Connection)> {
+        let conn = *self.by_qp.get(&qpn)?;
+        Some((conn, self.connections.get(&conn)?))
+    }
+
+    /// The name of the service that created a queue pair.
+    fn service_of(&self, qpn: Qpn) -> Option<&'static str> {
+        self.objects.owner_of_qp(qpn).map(|service| self.name_of(service, qpn))
+    }
+
+    /// The name of `service` for one of its queue pairs.
+    fn name_of(&self, service: usize, qpn: Qpn) -> &'static str {
+        self.services[service].name_of(qpn).unwrap_or(self.names[service])
+    }
+
+    fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn service_count(&self) -> usize {
+        self.services.len()
+    }
+
+    fn send(&self, message: ToControl) {
+        // The control side outlives the workers' loops.
+        let _ = self.mailbox.outbox.send(message);
+    }
+}

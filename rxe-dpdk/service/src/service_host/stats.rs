@@ -1,0 +1,39 @@
+//! Counters of a service host.
+
+use rxe_proto::counters;
+
+counters! {
+    /// Counters of the services of one worker.
+    pub struct ServiceStats {
+        /// Connection requests that services accepted.
+        connections_accepted,
+        /// Connection requests that services refused.
+        connections_refused,
+        /// Connections that services requested.
+        connections_asked,
+        /// Connections that came up.
+        connections_established,
+        /// Connections that ended, or never came up after they were accepted or requested.
+        connections_ended,
+        /// SIDR requests of peers that services answered with a queue pair.
+        datagrams_accepted,
+        /// SIDR requests of peers that services refused.
+        datagrams_refused,
+        /// Queue pairs that went to the error state.
+        qp_errors,
+        /// TCP streams opened.
+        streams_opened,
+        /// TCP streams closed.
+        streams_closed,
+        /// Work completions handed to services.
+        completions,
+        /// Work completions discarded because their completion queue belongs to no service.
+        completions_unclaimed,
+        /// Queue pairs that services had not destroyed when the adapter stopped.
+        queue_pairs_left,
+        /// Regions and windows that services still had when the adapter stopped, those kept for later peers included.
+        regions_left,
+        /// Named regions whose file was cut short by another process.
+        regions_lost,
+    }
+}

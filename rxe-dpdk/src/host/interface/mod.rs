@@ -1,0 +1,273 @@
+//! One IP interface: link, addresses, routes, neighbour table and output. It knows no protocol: `arp` and `nd` feed the
+//! neighbour table and send the solicitations that it schedules; all protocols send through it.
+
+mod filter;
+pub(super) mod link;
+pub(super) mod neighbour;
+mod route;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
+use rxe_proto::{Duration, Instant};
+
+use super::config::HostConfig;
+use super::event::{EventQueue, HostEvent};
+use super::ip::{AddrPair, IpHeader, IpPacket};
+use super::multicast::multicast_mac;
+use super::stats::HostStats;
+use filter::GroupFilter;
+use link::{EthFrame, Link};
+use neighbour::{Evidence, Lookup, Neighbours, Update};
+use route::Routing;
+
+/// Minimum interval between two defences of an address, or two warnings about it (RFC 5227 section 2.4).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Where packets to an address go; see [`Host::resolve`](super::Host::resolve).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Send now.
+    Ready {
+        /// The MAC address of the destination, or of the router to it.
+        mac: MacAddr,
+        /// Our address to send from.
+        source: IpAddr,
+    },
+    /// The MAC address is being resolved: call again later. It takes three seconds at most.
+    Pending,
+    /// There is no route, no address of that family, or the neighbour does not answer. A neighbour that did not answer is
+    /// solicited again some seconds later, on the next call. Our own addresses are unreachable too: no port loops a
+    /// frame back.
+    Unreachable,
+}
+
+/// Link, addresses, routes, neighbours and output of one port.
+pub(super) struct Interface {
+    pub(super) link: Link,
+    /// Largest IP packet, in bytes.
+    pub(super) mtu: u16,
+    pub(super) routing: Routing,
+    pub(super) neighbours: Neighbours,
+    /// Events about neighbours and listeners, for the host's user.
+    pub(super) events: EventQueue,
+    filter: GroupFilter,
+    stats: Arc<HostStats>,
+    /// A neighbour's MAC address became known since the last [`take_resolved`](Self::take_resolved).
+    resolved: bool,
+    ip_id: u16,
+    /// When an address of ours was last defended.
+    defended: Option<Instant>,
+}
+
+impl Interface {
+    /// `ip_id` is the identification of the first IPv4 packet.
+    pub(super) fn new(config: &HostConfig, ip_id: u16, stats: Arc<HostStats>) -> Interface {
+        let routing = Routing::new(config);
+        Interface {
+            link: Link { port: config.port, mac: config.mac, vlan: config.vlan },
+            mtu: config.mtu,
+            filter: GroupFilter::new(routing.multicast_macs()),
+            routing,
+            neighbours: Neighbours::new(config.max_neighbours.max(1)),
+            events: EventQueue::default(),
+            stats,
+            resolved: false,
+            ip_id,
+            defended: None,
+        }
+    }
+
+    // --- input ---
+
+    /// Whether a frame is for us, by its MAC addresses.
+    pub(super) fn accepts(&self, eth: &EthFrame<'_>) -> bool {
+        let for_us = eth.dst == self.link.mac
+            || eth.dst == MacAddr::BROADCAST
+            || (eth.dst.is_multicast() && self.filter.accepts(eth));
+        for_us && !eth.src.is_multicast() && eth.src != self.link.mac
+    }
+
+    /// Whether a received IPv4 packet is addressed to us alone: no other is answered.
+    pub(super) fn check_v4(&self, ip: &IpPacket<'_>, eth: &EthFrame<'_>) -> Result<(), DropReason> {
+        if !self.routing.owns(ip.pair.dst()) || eth.dst.is_multicast() {
+            return Err(DropReason::ForeignAddress);
+        }
+        self.check_source(ip.pair.src())
+    }
+
+    /// Whether a received IPv6 packet is addressed to us or to a group of ours. Returns whether to us alone.
+    pub(super) fn check_v6(&self, ip: &IpPacket<'_>) -> Result<bool, DropReason> {
+        let AddrPair::V6 { dst, .. } = ip.pair else { return Err(DropReason::IpHeaderMalformed) };
+        let ours = self.routing.owns(dst.into());
+        if ours || self.routing.listens_to(dst) || self.joined(dst.into()) {
+            Ok(ours)
+        } else {
+            Err(DropReason::ForeignAddress)
+        }
+    }
+
+    /// Refuses a packet whose source is one of our addresses or a broadcast address.
+    pub(super) fn check_source(&self, src: IpAddr) -> Result<(), DropReason> {
+        let broadcast = matches!(src, IpAddr::V4(v4) if self.routing.is_broadcast(v4));
+        if broadcast || self.routing.owns(src) { Err(DropReason::IpHeaderMalformed) } else { Ok(()) }
+    }
+
+    // --- output ---
+
+    /// The identification of the next IPv4 packet.
+    pub(super) fn next_id(&mut self) -> u16 {
+        self.ip_id = self.ip_id.wrapping_add(1).max(1);
+        self.ip_id
+    }
+
+    /// Room for a packet with `len` bytes of payload, its header written.
+    pub(super) fn push_ip<'t>(
+        &mut self,
+        tx: &'t mut impl TxQueue,
+        to: MacAddr,
+        header: IpHeader,
+        len: usize,
+    ) -> Result<&'t mut [u8], DropReason> {
+        let id = self.next_id();
+        let packet =
+            self.link.push(tx, to, header.pair.ethertype(), header.len() + len).ok_or(DropReason::NoTransmitRoom)?;
+        Ok(header.emit(packet, id))
+    }
+
+    /// The MAC address and source address of packets to `dst`.
+    pub(super) fn resolve(&mut self, now: Instant, dst: IpAddr) -> Resolution {
+        let group_mac = match dst {
+            IpAddr::V4(ip) if self.routing.is_broadcast(ip) => Some(MacAddr::BROADCAST),
+            _ => multicast_mac(dst),
+        };
+        if let Some(mac) = group_mac {
+            let source = self.routing.source(dst, dst);
+            return source.map_or(Resolution::Unreachable, |source| Resolution::Ready { mac, source });
+        }
+        if dst.is_unspecified() || self.routing.owns(dst) {
+            return Resolution::Unreachable;
+        }
+        let next_hop = self.routing.next_hop(dst);
+        let Some(source) = self.routing.source(dst, next_hop.unwrap_or(dst)) else { return Resolution::Unreachable };
+        let lookup = match next_hop {
+            Some(next_hop) => self.neighbours.lookup(now, next_hop),
+            // No route: only a MAC address learned from a trusted packet.
+            None if self.neighbours.peek(dst).is_some() => self.neighbours.lookup(now, dst),
+            None => Lookup::Failed,
+        };
+        match lookup {
+            Lookup::Ready(mac) => Resolution::Ready { mac, source },
+            Lookup::Pending => Resolution::Pending,
+            Lookup::Failed => Resolution::Unreachable,
+        }
+    }
+
+    // --- neighbours ---
+
+    /// Updates the neighbour table. Addresses of ours, and those that no neighbour can have, are ignored.
+    pub(super) fn update_neighbour(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, evidence: Evidence) -> Update {
+        let impossible = matches!(ip, IpAddr::V4(v4) if self.routing.is_broadcast(v4));
+        if impossible
+            || ip.is_unspecified()
+            || ip.is_multicast()
+            || ip.is_loopback()
+            || self.routing.owns(ip)
+            || mac.is_multicast()
+            || mac == MacAddr::default()
+        {
+            return Update::Ignored;
+        }
+        if evidence != Evidence::TrustedRemote && !self.routing.is_on_link(ip) {
+            return Update::Ignored;
+        }
+        let evicted = self.neighbours.evicted();
+        let update = self.neighbours.update(now, ip, mac, evidence);
+        self.stats.neighbours_evicted.add(self.neighbours.evicted() - evicted);
+        match update {
+            Update::Learned => {
+                self.stats.neighbours_learned.inc();
+                self.resolved = true;
+            }
+            Update::Changed => {
+                self.stats.neighbours_changed.inc();
+                self.resolved = true;
+                self.events.push(HostEvent::NeighbourChanged { ip, mac });
+            }
+            Update::Locked => self.stats.neighbours_locked.inc(),
+            Update::Refused => self.stats.neighbours_refused.inc(),
+            Update::Ignored | Update::Confirmed => {}
+        }
+        update
+    }
+
+    /// Learns from a trusted packet from `ip` that arrived from `mac`.
+    pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
+        match self.routing.next_hop(ip) {
+            // [HOST-PEER-MAC]
+            Some(next_hop) if next_hop == ip => {
+                self.update_neighbour(now, ip, mac, Evidence::Trusted);
+            }
+            // The MAC address is some router's; our routes decide which router we use.
+            Some(_) => {}
+            None => {
+                self.update_neighbour(now, ip, mac, Evidence::TrustedRemote);
+            }
+        }
+    }
+
+    /// Expires entries of the neighbour table.
+    pub(super) fn expire_neighbours(&mut self, now: Instant) {
+        self.stats.neighbours_failed.add(self.neighbours.expire(now));
+    }
+
+    /// Whether a neighbour's MAC address became known since the last call.
+    pub(super) fn take_resolved(&mut self) -> bool {
+        std::mem::take(&mut self.resolved)
+    }
+
+    /// Another station, at `mac`, claims our address `ip`. Returns whether to defend the address now by an announcement;
+    /// that is rate-limited.
+    #[must_use]
+    pub(super) fn conflict(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> bool {
+        self.stats.address_conflicts.inc();
+        if self.defended.is_some_and(|last| now.saturating_since(last) < DEFEND_INTERVAL) {
+            return false;
+        }
+        self.defended = Some(now);
+        tracing::warn!(%ip, %mac, "another station claims our address");
+        true
+    }
+
+    // --- multicast groups ---
+
+    /// The MAC addresses of all groups that the port must accept.
+    pub(super) fn multicast_macs(&self) -> &[MacAddr] {
+        self.filter.macs()
+    }
+
+    /// Whether a service has joined `group`.
+    pub(super) fn joined(&self, group: IpAddr) -> bool {
+        self.filter.contains(group)
+    }
+
+    /// Returns whether the group is new.
+    pub(super) fn join(&mut self, group: IpAddr) -> bool {
+        let new = self.filter.join(group);
+        self.stats.groups_joined.add(new.into());
+        new
+    }
+
+    /// Returns whether the group was joined.
+    pub(super) fn leave(&mut self, group: IpAddr) -> bool {
+        let known = self.filter.leave(group);
+        self.stats.groups_left.add(known.into());
+        known
+    }
+
+    /// Accepts reports about IPv4 groups from now on, also those sent to `groups`.
+    pub(super) fn watch_reports(&mut self, groups: &[Ipv4Addr]) {
+        self.filter.watch_reports(groups);
+    }
+}
