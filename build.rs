@@ -13,7 +13,7 @@ fn main() {
         Ok(dpdk) => println!("cargo::rustc-env=RXE_VERSION={version} (DPDK {})", dpdk.version),
         // Clearer than the errors of the linker.
         Err(_) => println!(
-            "cargo::error=libdpdk was not found by pkg-config; install it (on Debian: apt install libdpdk-dev dpdk \
+            "cargo::error=libdpdk was not found by pkg-config; install it (on Debian 12 or 13: apt install libdpdk-dev dpdk \
              libclang-dev clang pkg-config), or build rxe-ctl alone with --no-default-features"
         ),
     }

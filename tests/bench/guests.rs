@@ -38,7 +38,7 @@ pub struct Guests {
 pub struct Serving<'g> {
     guests: &'g Guests,
     /// If it is rxe-target.
-    target: Option<Job<'g>>,
+    target: Option<Job>,
 }
 
 impl Guests {

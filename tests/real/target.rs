@@ -1,29 +1,34 @@
 //! rxe-target as a process under test.
 
+use crate::env::{TestEnv, target_binary};
 use crate::process::{self, Daemon};
+use crate::station::{TARGET_V4, TARGET_V6};
 use crate::support::image;
-use crate::world::{World, target_binary};
-use std::path::PathBuf;
+use crate::support::process::locked;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// Addresses of the target and of the guest in all tests.
-pub const TARGET_V4: &str = "10.77.0.1";
-pub const TARGET_V6: &str = "fd77::1";
-pub const GUEST_V4: &str = "10.77.0.2";
-pub const GUEST_V6: &str = "fd77::2";
 
 /// From SIGTERM to the end of the process.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
 /// An initramfs with rxe-target, its libraries, DPDK's drivers and conf/, to put on top of a guest's.
-pub fn archive(world: &World) -> Result<PathBuf, String> {
-    let file = world.path("target.initrd");
+pub fn archive(env: &TestEnv) -> Result<PathBuf, String> {
+    static MADE: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = locked(&MADE);
+    let file = env.path("target.initrd");
     if !file.exists() {
         image::pack_target(target_binary(), &file)?;
     }
     Ok(file)
+}
+
+/// A file prefix that no other process of the run has.
+pub fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A running target; dropping it kills it.
@@ -36,26 +41,33 @@ pub struct Target {
 }
 
 impl Target {
-    /// Starts it with both addresses on the given virtual device and waits until it can serve.
-    pub fn start(world: &World, vdev: &str, arguments: &[String]) -> Result<Target, String> {
-        Target::start_on(world, "0", vdev, arguments)
-    }
-
-    /// The same on these lcores.
-    pub fn start_on(world: &World, lcores: &str, vdev: &str, arguments: &[String]) -> Result<Target, String> {
+    /// Starts it with both addresses, on these lcores and with this folder's hugepages, and waits until it can serve.
+    pub fn start_in(
+        env: &TestEnv,
+        lcores: &str,
+        huge: &Path,
+        vdev: &str,
+        arguments: &[String],
+    ) -> Result<Target, String> {
         let addresses = ["--address", &format!("{TARGET_V4}/24"), "--address", &format!("{TARGET_V6}/64")];
-        Target::start_with(world, lcores, vdev, &[&addresses.map(str::to_owned), arguments].concat())
+        let arguments = [&addresses.map(str::to_owned), arguments].concat();
+        Target::start_with(env.eal_options_on(lcores, &unique(), huge), vdev, &arguments)
     }
 
-    /// The same with the addresses that the arguments name.
-    pub fn start_with(world: &World, lcores: &str, vdev: &str, arguments: &[String]) -> Result<Target, String> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let prefix = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    /// Starts it with both addresses on lcore 0.
+    pub fn start(env: &TestEnv, vdev: &str, arguments: &[String]) -> Result<Target, String> {
+        Target::start_in(env, "0", &env.path("huge"), vdev, arguments)
+    }
+
+    /// Starts it with the addresses that the arguments name.
+    pub fn start_with(eal: Vec<String>, vdev: &str, arguments: &[String]) -> Result<Target, String> {
+        let prefix = eal.iter().skip_while(|word| *word != "--file-prefix").nth(1).cloned().unwrap_or_default();
         let mut command = Command::new(target_binary());
-        command.args(world.eal_options_on(lcores, &prefix)).arg(format!("--vdev={vdev}")).arg("--").args(arguments);
+        // Two groups with an lcore each share the CPUs with two guests.
+        command.args(eal).arg(format!("--vdev={vdev}")).args(["--", "--idle", "sleep"]).args(arguments);
         let daemon = Daemon::start(&mut command)?;
         let ready = daemon.wait_for_line("ready ", Duration::from_secs(30))?;
-        Ok(Target { daemon, prefix: format!("rxe{}{prefix}", world.token), ready })
+        Ok(Target { daemon, prefix, ready })
     }
 
     /// The command line.
@@ -73,7 +85,7 @@ impl Target {
         self.daemon.wait_for_line(start, limit)
     }
 
-    /// What rxe-ctl says of it.
+    /// Standard output of rxe-ctl for this target.
     pub fn ctl(&self, words: &str) -> Result<String, String> {
         let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
         ctl.args(["--file-prefix", &self.prefix]).args(words.split(' '));

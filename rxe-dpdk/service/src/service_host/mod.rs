@@ -26,6 +26,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
 use rxe_proto::mem::Allocator;
@@ -71,7 +72,8 @@ pub struct ServiceHost {
     regions: Vec<NamedRegion>,
     ports: Arc<[LocalPort]>,
     mailbox: WorkerMailbox,
-    stats: Arc<ServiceStats>,
+    /// On cache lines of their own: each worker writes its counters on its own lcore.
+    stats: Arc<CachePadded<ServiceStats>>,
     events: EventLog,
     in_use_checks: in_use::Checks,
     completions: Vec<WorkCompletion>,
@@ -181,7 +183,7 @@ impl ServiceHost {
     }
 
     /// Counters.
-    pub fn stats(&self) -> &Arc<ServiceStats> {
+    pub fn stats(&self) -> &Arc<CachePadded<ServiceStats>> {
         &self.stats
     }
 

@@ -1,3 +1,7 @@
+mod connections;
+mod env;
+mod streams;
+
 use std::sync::mpsc::{self, Receiver};
 
 use rxe_proto::mem::{Access, HeapAllocator, PdId};
@@ -9,7 +13,7 @@ use crate::mailbox::mailboxes;
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
-/// Never satisfied: posts a receive for each completion, and sets a timer for now in each timer.
+/// Posts a receive for each completion, and sets a timer for now in each timer callback.
 struct Restless {
     calls: mpsc::Sender<u64>,
     qp: Option<Qpn>,
@@ -55,7 +59,7 @@ fn host(engine: &mut Engine) -> (ServiceHost, Receiver<u64>) {
 }
 
 #[test]
-fn a_service_that_posts_to_a_queue_pair_in_error_does_not_hold_up_the_worker() {
+fn posting_to_a_queue_pair_in_error_does_not_block_the_worker() {
     let mut engine = Engine::new(EngineConfig::default());
     let (mut host, called) = host(&mut engine);
     let now = Instant::ZERO;
@@ -71,7 +75,7 @@ fn a_service_that_posts_to_a_queue_pair_in_error_does_not_hold_up_the_worker() {
 }
 
 #[test]
-fn a_timer_set_for_now_in_a_timer_is_for_the_next_turn() {
+fn a_timer_set_for_now_in_a_timer_callback_fires_in_the_next_turn() {
     let mut engine = Engine::new(EngineConfig::default());
     let (mut host, called) = host(&mut engine);
     let now = Instant::ZERO;
@@ -85,7 +89,7 @@ fn a_timer_set_for_now_in_a_timer_is_for_the_next_turn() {
 }
 
 #[test]
-fn completions_of_a_queue_without_a_service_are_thrown_away() {
+fn completions_of_a_queue_without_a_service_are_discarded() {
     let mut engine = Engine::new(EngineConfig::default());
     let (mut host, called) = host(&mut engine);
     let (now, cq) = (Instant::ZERO, engine.create_cq(64).unwrap());
