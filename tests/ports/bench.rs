@@ -186,10 +186,13 @@ fn mistakes(socket: &str) {
         ),
         (
             "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region many --regions 2 -s 8K",
-            "do not fit the target's 4096 bytes",
+            "the target's region has 4096 bytes, which is too small",
         ),
-        ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1:9", "nobody listens at 10.77.0.1:9"),
-        ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1 -s 5M", "do not fit the target's 4194304 bytes"),
+        ("write-bw --address 10.77.0.2/24 --peer 10.77.0.1:9", "no service listens at 10.77.0.1:9"),
+        (
+            "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 -s 5M",
+            "the target's region has 4194304 bytes, which is too small",
+        ),
     ] {
         let output = bench(socket, words).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);

@@ -52,9 +52,9 @@ fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
     let words: Vec<&str> = eal.iter().chain(&test).copied().collect();
     refused(
         &mut bounded(env!("CARGO_BIN_EXE_rxe-bench"), &words),
-        "--mtu 4096: our port carries a path MTU of 1024 at most",
+        "--mtu 4096: the port of the bench supports a path MTU of 1024 at most",
     );
     let connect: Vec<&str> = words.iter().map(|word| if *word == "write-bw" { "connect-rate" } else { word }).collect();
-    refused(&mut bounded(env!("CARGO_BIN_EXE_rxe-bench"), &connect), "--mtu 4096: our port carries");
+    refused(&mut bounded(env!("CARGO_BIN_EXE_rxe-bench"), &connect), "--mtu 4096: the port of the bench supports");
     let _ = std::fs::remove_file(socket);
 }

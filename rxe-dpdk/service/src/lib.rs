@@ -56,6 +56,7 @@ mod local_port;
 pub mod mailbox;
 mod messages;
 pub mod multicast;
+pub mod prelude;
 mod qp_map;
 mod regions;
 pub mod seeds;
@@ -65,7 +66,6 @@ pub mod service_host;
 mod test_env;
 
 pub use context::Context;
-pub use context::verbs::{QpKind, QpSpec};
 pub use control::{ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
 pub use local_port::LocalPort;
@@ -73,5 +73,5 @@ pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, Re
 pub use qp_map::QpMap;
 pub use regions::{NamedRegion, RegionNames, Which};
 pub use rxe_proto::transport::QpCaps;
-pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory};
+pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory, service_factory};
 pub use service_host::ServiceStats;
