@@ -118,12 +118,12 @@ impl Context<'_> {
         self.psns.psn()
     }
 
-    /// `len` zeroed bytes on hugepages.
+    /// `len` zeroed bytes for regions, on hugepages where the adapter has them.
     pub fn alloc_memory(&mut self, len: usize) -> Result<Memory, AllocError> {
         self.allocator.allocate(len)
     }
 
-    /// The regions named on the command line, in its order.
+    /// The named regions, in the order of the configuration.
     pub fn regions(&self) -> &[NamedRegion] {
         self.regions
     }
