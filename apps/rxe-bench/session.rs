@@ -178,7 +178,7 @@ mod tests {
         );
         assert_eq!(
             said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),
-            "the connection to 10.0.0.1:4792 is over: it never came up: the peer rejected it (no resources available)"
+            "the connection to 10.0.0.1:4792 is over: it was not established: the peer rejected it (no resources available)"
         );
         assert_eq!(why_failed(WcStatus::RemOpErr), "a message failed: remote operation error");
     }

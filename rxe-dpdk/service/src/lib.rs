@@ -7,7 +7,8 @@
 //! * [`Service`] is one instance. The worker calls it for connection requests, completions, timers and so on, always on the
 //!   worker's own thread, so that it needs no locks. A call must not block and should be short: packets wait meanwhile.
 //!
-//! Every call gets a [`Context`], through which the service uses verbs, memory, timers, TCP streams and connections.
+//! Every call gets a [`Context`], whose [`device`](Context::device) has the verbs; memory, timers, TCP streams and connections
+//! are methods of its own. [`prelude`] has the names that an embedder needs.
 //!
 //! # The life of a connection
 //!
@@ -50,15 +51,15 @@
 
 pub mod context;
 pub mod control;
-pub mod event_log;
+mod event_log;
 pub mod inspect;
-pub mod local_port;
+mod local_port;
 pub mod mailbox;
-pub mod messages;
+mod messages;
 pub mod multicast;
 pub mod prelude;
-pub mod qp_map;
-pub mod regions;
+mod qp_map;
+mod regions;
 pub mod seeds;
 pub mod service;
 pub mod service_host;

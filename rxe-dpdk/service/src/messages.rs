@@ -59,26 +59,26 @@ impl fmt::Display for EndReason {
                 f.write_str("the peer has lost it and requested a new one")
             }
             EndReason::NotEstablished(ConnectFailure::PeerRejected(reason)) => {
-                write!(f, "it never came up: the peer rejected it ({reason})")
+                write!(f, "it was not established: the peer rejected it ({reason})")
             }
             EndReason::NotEstablished(ConnectFailure::PeerDisconnected) => {
-                f.write_str("it never came up: the peer disconnected at once")
+                f.write_str("it was not established: the peer disconnected at once")
             }
             EndReason::NotEstablished(ConnectFailure::Timeout) => {
-                f.write_str("it never came up: the peer did not answer")
+                f.write_str("it was not established: the peer did not answer")
             }
             EndReason::NotEstablished(ConnectFailure::NotAnswered) => {
-                f.write_str("it never came up: the service did not answer in time")
+                f.write_str("it was not established: the service did not answer in time")
             }
             EndReason::NotEstablished(ConnectFailure::Evicted) => {
-                f.write_str("it never came up: the peer had not confirmed it when newer requests needed its place")
+                f.write_str("it was not established: the peer had not confirmed it, and newer requests needed the room")
             }
             EndReason::NotEstablished(ConnectFailure::Stale) => {
-                f.write_str("it never came up: the peer has requested a new one")
+                f.write_str("it was not established: the peer has requested a new one")
             }
             EndReason::QueuePair(cause) => write!(f, "its queue pair is in error ({cause})"),
             EndReason::Unacceptable => {
-                f.write_str("it never came up: the queue pair does not support what the peer asked for")
+                f.write_str("it was not established: the queue pair does not support what the peer asked for")
             }
             EndReason::NoPath => f.write_str("no request was sent: there is no path to the peer"),
             EndReason::ReqNotSent(error) => write!(f, "no request was sent: {error}"),
@@ -87,7 +87,7 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// A connection that a service wants; see [`Context::connect`](crate::service::Context::connect). Start from
+/// A connection that a service requests; see [`Context::connect`](crate::Context::connect). Start from
 /// [`Connect::new`] and change what differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connect {
@@ -96,7 +96,7 @@ pub struct Connect {
     /// A queue pair in INIT, with the first receives posted; see
     /// [`Device::create_qp_in_init`](rxe_proto::verbs::Device::create_qp_in_init).
     pub qp: AnyQueuePair,
-    /// The queue pair's transport service. Set by [`Context::connect`](crate::service::Context::connect).
+    /// The queue pair's transport service. Set by [`Context::connect`](crate::Context::connect).
     pub transport: CmTransport,
     /// READs and atomics that we let the peer have outstanding.
     pub responder_resources: u8,
