@@ -1,4 +1,4 @@
-//! `connect-rate`: connections are made, and ended as soon as they are up; so many at a time.
+//! `connect-rate`: connections are established and closed at once, a number of them concurrently.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::plan::Length;
 use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, path_mtu, why_not, words_of};
 
-/// As small as a queue pair gets.
+/// Minimum size of a queue pair.
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-/// How often the time is looked at.
+/// Interval of the timer.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Makes the service.
@@ -53,13 +53,13 @@ impl ServiceFactory for ConnectRateFactory {
 struct ConnectRate {
     session: Arc<Session>,
     pd: Option<ProtectionDomain>,
-    /// When each connection that is not over was asked for.
+    /// When each open connection was requested.
     asked: HashMap<Qpn, Instant>,
-    /// Connections that were up and are over.
+    /// Connections established and closed.
     ended: u64,
-    /// Since when it is measured, and how many had ended then.
+    /// Start of the measurement, and the number of closed connections at that time.
     measured: Option<(Instant, u64)>,
-    /// From asking to being up.
+    /// Times from the request to the established connection.
     times: Option<Histogram<u64>>,
     refusal: Option<String>,
     path_mtu: PathMtu,
@@ -82,7 +82,7 @@ impl ConnectRate {
         self.times = Histogram::new_with_bounds(1, LONGEST, 3).ok();
     }
 
-    /// Ends it, if enough is measured.
+    /// Ends the run when the measurement is complete.
     fn look(&mut self, cx: &Context<'_>) {
         let Some((since, before)) = self.measured else { return };
         let (plan, count) = (&self.session.plan, self.ended - before);

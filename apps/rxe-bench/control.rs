@@ -1,4 +1,4 @@
-//! The control connection of perftest's exchange: one message there, one back.
+//! The control connection of perftest's parameter exchange: each message has one answer.
 
 use rxe_dpdk::service::Context;
 use rxe_proto::cm::ConnId;
@@ -21,10 +21,10 @@ const CAPS: QpCaps = QpCaps {
 pub struct Control {
     /// Ours.
     pub qp: QueuePair<Rc>,
-    /// From the peer's answer on.
+    /// Known from the peer's REP on.
     pub conn: Option<ConnId>,
     pd: ProtectionDomain,
-    /// Where answers go.
+    /// Receive buffer.
     memory: MemoryRegion,
 }
 
@@ -34,10 +34,10 @@ fn open(cx: &mut Context<'_>, pd: ProtectionDomain) -> Result<QueuePair<Rc>, Str
 }
 
 impl Control {
-    /// A queue pair to connect.
+    /// Creates a queue pair to connect.
     ///
     /// # Errors
-    /// In words, what is lacking.
+    /// Why it cannot be created.
     pub fn open(cx: &mut Context<'_>, pd: ProtectionDomain) -> Result<Control, String> {
         let memory = cx.alloc_memory(LONGEST_MESSAGE).map_err(|error| error.to_string())?;
         let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
@@ -45,19 +45,19 @@ impl Control {
         Ok(Control { qp, conn: None, pd, memory })
     }
 
-    /// Another queue pair, after one that came to nothing.
+    /// Creates another queue pair after a failed connection.
     ///
     /// # Errors
-    /// In words, what is lacking.
+    /// Why it cannot be created.
     pub fn reopen(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
         (self.qp, self.conn) = (open(cx, self.pd)?, None);
         Ok(())
     }
 
-    /// Says something that is answered.
+    /// Posts a receive and sends a message.
     ///
     /// # Errors
-    /// In words, why that is impossible.
+    /// Why it cannot be sent.
     pub fn say(&self, cx: &mut Context<'_>, message: &[u8]) -> Result<(), String> {
         let sge = Sge { addr: self.memory.addr(), length: LONGEST_MESSAGE as u32, lkey: self.memory.lkey() };
         let mut dev = cx.device();
@@ -66,7 +66,7 @@ impl Control {
         dev.post_send(self.qp, wr).map_err(|error| error.to_string())
     }
 
-    /// The answer, if that is what completed.
+    /// The answer, if `wc` completes a receive.
     pub fn heard(&self, wc: &WorkCompletion) -> Option<Vec<u8>> {
         if wc.opcode != WcOpcode::Recv {
             return None;

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_has_as_many_records_as_perftest_s() {
+    fn each_test_exchanges_as_many_records_as_perftest() {
         let count = |test, qps| exchange(test, qps).split(|length| *length == 0).map(<[_]>::len).collect::<Vec<_>>();
         assert_eq!(exchange(Test::WriteBw, 1)[..6], [16, 4, 4, 2, 56, 0]);
         // Before the connections; before the traffic, with one of zeros; after it.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn records_tell_queue_pairs_and_memory() {
+    fn records_carry_queue_pair_numbers_and_memory() {
         let mut exchange = Exchange::new(&Plan { test: Test::ReadBw, reads: 128, ..plan() }, PathMtu::Mtu1024);
         for _ in 0..4 {
             let Next::Say(said) = exchange.next() else { panic!("silent") };

@@ -68,7 +68,7 @@ impl Test {
     }
 }
 
-/// Protocol that tells address and key of the target's memory.
+/// Protocol for obtaining address and key of the target's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Protocol {
     /// The `region` service of rxe-target; not for SENDs

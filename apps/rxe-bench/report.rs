@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_come_in_microseconds() {
+    fn percentiles_are_in_microseconds() {
         let mut nanos = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds");
         for n in 1..=10_000 {
             nanos.record(n * 1000).expect("in range");

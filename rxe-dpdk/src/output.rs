@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stalls_blocks_nobody_and_what_it_missed_is_counted() {
+    fn a_stalled_reader_blocks_no_writer_and_dropped_lines_are_counted() {
         let (mut reader, output) = pipe();
         let line = [b'x'; 1024];
         let sent = 3 * CAPACITY as u64;

@@ -3,10 +3,10 @@
 use crate::Check;
 use crate::bed::needs;
 use crate::env::TestEnv;
-use crate::process;
 use crate::station::{GUEST_V4, Lease, Port, StationKey, TARGET_V4};
 use crate::suite::{AnyGroup, Fixture, Group};
 use crate::target::unique;
+use rxe_testkit::process;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Servers {
             if done.code == 0 {
                 return serde_json::from_str(&done.stdout).map_err(|error| format!("{error}: {}", done.stdout));
             }
-            if !done.stderr.contains("nobody listens at") || began.elapsed() > LIMIT {
+            if !done.stderr.contains("no service listens at") || began.elapsed() > LIMIT {
                 return Err(format!("exit code {}: {}", done.code, done.stderr));
             }
             std::thread::sleep(Duration::from_millis(300));

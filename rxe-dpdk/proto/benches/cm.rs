@@ -1,4 +1,4 @@
-//! The connection manager: what a connection costs the side that is asked, from REQ to REP, and from REQ to the end.
+//! The connection manager: the cost of a connection on the passive side, from REQ to REP, and from REQ to the end.
 
 #[allow(dead_code, reason = "a part of it is used here")]
 #[path = "../tests/it/cm_support/mod.rs"]

@@ -1,8 +1,8 @@
 //! Nanoseconds per packet of the pure layers, from frame in memory to frame in memory, ICRC included: `classify`,
-//! `Engine::receive` and `Engine::transmit` in bursts of 32. Only the side that is named is measured.
+//! `Engine::receive` and `Engine::transmit` in bursts of 32. Only the named side is measured.
 //!
-//! "responder" counts requests, their answers come on top; "requester" counts the packets it writes, and taking in what
-//! comes back is part of their price.
+//! "responder" is per request, with the replies included; "requester" is per packet written, with the handling of
+//! responses included.
 
 mod programs;
 

@@ -1,12 +1,12 @@
-//! The ICRC by size of packet and by kernel, next to what a library costs that is called twice: for a masked copy of the
-//! headers, then for the payload.
+//! The ICRC by size of packet and by kernel, compared with a library that is called twice: for a masked copy of
+//! the headers, then for the payload.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rxe_proto::wire::{IcrcKernel, icrc};
 
-/// What RoCEv2 packets over IPv4 there are, and how many bytes the ICRC covers.
+/// RoCEv2 packets over IPv4, and the bytes that the ICRC covers.
 const PACKETS: [(&str, usize); 5] = [
     ("ACK", 20 + 8 + 12 + 4),
     ("64 B WRITE", 20 + 8 + 12 + 16 + 64),
@@ -18,7 +18,7 @@ const PACKETS: [(&str, usize); 5] = [
 /// Bytes in front of the frame in a DPDK buffer, and the Ethernet header.
 const IP_AT: usize = 128 + 14;
 
-/// What the mask of an IPv4 packet covers ends here.
+/// End of the masked bytes of an IPv4 packet.
 const HEADERS: usize = 20 + 8 + 12 + 16;
 
 /// Two calls of the library for each packet; the eight bytes of ones went into `start` before.

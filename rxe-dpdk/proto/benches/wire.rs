@@ -1,4 +1,4 @@
-//! What a frame costs to take apart (`classify`, which leaves the ICRC alone) and to put together, payload and ICRC included.
+//! The cost of parsing a frame (`classify`, without the ICRC) and of writing one, payload and ICRC included.
 
 use std::hint::black_box;
 use std::net::IpAddr;

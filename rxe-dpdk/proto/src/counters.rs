@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that its owner (one lcore) adds to and anybody may read.
+/// A count that its owner (one lcore) adds to and any thread may read.
 ///
 /// Adding is a plain load and store, not a read-modify-write: there is exactly one writer, so no bus lock is paid
 /// for on the data path. A second writer would lose counts.
@@ -34,8 +34,8 @@ impl Counter {
 /// The struct gets `iter()`, which yields `(name, value)` in declaration order, and `DESCRIPTIONS`, the names with what
 /// their documentation says.
 ///
-/// The struct has cache lines of its own (two, as processors prefetch pairs), so that writers on different lcores do not
-/// slow each other down.
+/// The struct has cache lines of its own (two, as processors prefetch pairs), so that writers on different lcores do
+/// not slow each other down.
 #[macro_export]
 macro_rules! counters {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {

@@ -1,14 +1,14 @@
-//! Asking the processor for memory that is needed soon.
+//! Prefetching.
 
-// The one place that may: a hint has no effect that a program could see, whatever the address.
+// Allowed: a prefetch has no architectural effect, whatever the address.
 #![allow(unsafe_code)]
 
 use std::ptr;
 
-/// What a processor loads at once.
+/// Cache line size in bytes.
 const LINE: usize = 64;
 
-/// Asks for the cache line at `place`, which is not read.
+/// Prefetches the cache line at `place`.
 #[inline(always)]
 pub(crate) fn line(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -21,7 +21,7 @@ pub(crate) fn line(place: *const u8) {
     let _ = place;
 }
 
-/// Asks for all lines of `value`.
+/// Prefetches all cache lines of `value`.
 #[inline(always)]
 pub(crate) fn whole<T>(value: &T) {
     let start = ptr::from_ref(value).cast::<u8>();

@@ -1,4 +1,4 @@
-//! The clock as the protocol sees it: a number that somebody else reads.
+//! Time, as passed in by the caller.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_else_may_write_a_file_is_said() {
+    fn other_writers_of_a_file_are_named() {
         use std::os::unix::fs::PermissionsExt;
 
         let path = path("mode");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_to_what_was_cut_off_is_an_error_and_so_is_every_later_one() {
+    fn accesses_fail_from_the_first_one_behind_a_truncation_on() {
         type Try = fn(&Memory) -> bool;
         let tries: [(&str, Try); 7] = [
             ("read", |memory| memory.read(3 * 4096 - 2, &mut [0; 4]) == Err(AccessError::Lost)),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_fault_together_all_go_on() {
+    fn threads_that_fault_at_once_all_continue() {
         for round in 0..20 {
             let memory = cut_short(&format!("threads-{round}"), 64);
             std::thread::scope(|scope| {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_huge_pages_may_be_cut_short_too() {
+    fn a_truncated_hugepage_file_is_handled_too() {
         let path = PathBuf::from(format!("/dev/hugepages/rxe-test-{}-cut", std::process::id()));
         // Where no huge pages are to be had there is nothing to try.
         let Ok(file) = FileMemory::open(&path, 4 << 20) else { return };

@@ -15,7 +15,7 @@ use super::error::{EalError, Errno};
 use super::huge_files::HugeFiles;
 use super::info::PortInfo;
 use super::log::{self, Capture};
-use super::mempool::PoolPtr;
+use super::pool_ptr::PoolPtr;
 use super::sockets;
 
 /// Whether EAL was started in this process.

@@ -10,6 +10,7 @@ use dpdk_sys::{rte_mbuf, rte_mempool};
 use super::error::{EalError, Errno};
 use super::init::{Eal, EalGuard};
 use super::mbuf::{self, Mbuf};
+use super::pool_ptr::PoolPtr;
 
 /// Bytes in front of every frame.
 pub(super) const HEADROOM: usize = dpdk_sys::RXE_MBUF_HEADROOM as usize;
@@ -23,22 +24,6 @@ struct Inner {
     frame: usize,
     count: usize,
     eal: Arc<EalGuard>,
-}
-
-/// A pool that has not been freed.
-#[derive(Clone, Copy)]
-pub(super) struct PoolPtr(NonNull<rte_mempool>);
-
-// SAFETY: DPDK's default pools are safe to use from any thread.
-unsafe impl Send for PoolPtr {}
-// SAFETY: as for Send.
-unsafe impl Sync for PoolPtr {}
-
-impl PoolPtr {
-    pub(super) fn in_use(self) -> usize {
-        // SAFETY: a live pool.
-        unsafe { dpdk_sys::rte_mempool_in_use_count(self.0.as_ptr()) as usize }
-    }
 }
 
 impl Mempool {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::info::{Link, PortInfo, PortStats};
-use super::port::{Port, PortInner};
+use super::port::Port;
+use super::port_inner::PortInner;
 
 /// A view of a [`Port`]: what it is, its link and its counters. The port runs while this lives.
 #[derive(Clone)]

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_that_is_followed_gives_what_was_asked_for() {
+    fn following_the_advice_yields_the_requested_mtu() {
         for asked in [1965, 2000, 4200, 8109, 9000, 9216] {
             // Both limits are named at once, with the interface.
             let small = vdev(&[("iface", "veth7")]);

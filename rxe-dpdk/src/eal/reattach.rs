@@ -6,46 +6,12 @@
 
 use std::ffi::CString;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::error::EalError;
 use super::info::{PortInfo, check};
 use super::init::lock;
-use super::port::{Port, PortConfig, PortInner, SetUp};
-
-/// How many queues of a port are in use, or that its device is gone and none may be.
-#[derive(Debug, Default)]
-pub(super) struct QueuesInUse(AtomicUsize);
-
-impl QueuesInUse {
-    const GONE: usize = usize::MAX;
-
-    /// One more queue is used. False when the device is gone.
-    pub(super) fn enter(&self) -> bool {
-        let enter = |count| (count != Self::GONE).then(|| count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, enter).is_ok()
-    }
-
-    /// A queue that was used is not used any more.
-    pub(super) fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// No queue may be used from now on. False when one is.
-    fn close(&self) -> bool {
-        self.0.compare_exchange(0, Self::GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Queues may be used again.
-    fn open(&self) {
-        self.0.store(0, Ordering::Release);
-    }
-
-    /// Whether the device is gone.
-    pub(super) fn is_gone(&self) -> bool {
-        self.0.load(Ordering::Acquire) == Self::GONE
-    }
-}
+use super::port::{Port, PortConfig, SetUp};
+use super::port_inner::PortInner;
 
 /// Re-creates a port's device.
 #[derive(Debug)]
@@ -161,23 +127,5 @@ impl Reattach {
             unsafe { dpdk_sys::rte_eth_promiscuous_enable(id) };
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_goes_only_while_no_queue_is_in_use_and_no_queue_is_used_while_it_is_gone() {
-        let queues = QueuesInUse::default();
-        assert!(queues.enter() && queues.enter());
-        queues.leave();
-        assert!(!queues.close() && !queues.is_gone());
-        queues.leave();
-        assert!(queues.close() && queues.is_gone());
-        assert!(!queues.enter() && !queues.close());
-        queues.open();
-        assert!(queues.enter() && !queues.is_gone());
     }
 }

@@ -9,7 +9,7 @@ use rxe_proto::wire::PortId;
 use super::burst::RxBurst;
 use super::mbuf;
 use super::mempool::Mempool;
-use super::port::PortInner;
+use super::port_inner::PortInner;
 
 rxe_proto::counters! {
     /// What one receive queue counted. Written by the queue's owner alone.

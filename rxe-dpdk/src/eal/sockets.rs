@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_devices_that_listen_are_known() {
+    fn listening_devices_are_recognised() {
         let path = |text: &str| listening(&vdev(text)).map(|socket| (socket.path.to_owned(), socket.is_abstract));
         let file = |path: &str| Some((path.to_owned(), false));
         assert_eq!(path("net_vhost0,iface=/tmp/a"), file("/tmp/a"));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_living_keep_their_sockets_and_only_those_of_the_dead_are_removed() {
+    fn only_sockets_without_a_listener_are_removed() {
         let folder = std::env::temp_dir().join(format!("rxe-sockets-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("s");

@@ -121,7 +121,7 @@ mod tests {
     use super::key;
 
     #[test]
-    fn names_are_such_as_dpdk_takes() {
+    fn command_names_are_valid_for_dpdk() {
         assert_eq!((key("0x11"), key("rx_frames"), key("a/b")), ("0x11".into(), "rx_frames".into(), "a/b".into()));
         assert_eq!((key("rc-example"), key("a b.c\u{e9}")), ("rc_example".into(), "a_b_c_".into()));
     }

@@ -11,7 +11,7 @@ use rxe_proto::wire::{PortId, Seal};
 use super::burst::BURST;
 use super::mbuf::{self, Mbuf};
 use super::mempool::Mempool;
-use super::port::PortInner;
+use super::port_inner::PortInner;
 
 /// The shortest Ethernet frame without its checksum. Shorter ones are padded with zeros here: software ports do not.
 pub const MIN_FRAME: usize = 60;

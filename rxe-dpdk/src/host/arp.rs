@@ -101,7 +101,8 @@ impl Arp {
             _ => Evidence::Overheard,
         };
         let update = interface.update_neighbour(now, sender, arp.sender_mac, evidence);
-        // [HOST-ARP]
+        // compliance.md [HOST-ARP]: Every ARP request for an address of ours is answered, unicast checks and probes
+        // included.
         if arp.operation == REQUEST && for_us {
             let reply = ArpPacket {
                 operation: REPLY,

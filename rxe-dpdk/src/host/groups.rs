@@ -133,7 +133,8 @@ impl<A: Copy + Ord> Groups<A> {
                 change.rounds -= 1;
                 change.rounds > 0
             });
-            // [HOST-IGMP]
+            // compliance.md [HOST-IGMP]: Joining and leaving an IPv4 group is reported by IGMP version 3, twice and a
+            // second apart.
             self.change_at = (!self.changes.is_empty()).then(|| now + INTERVAL);
         }
         if self.answer_at.is_some_and(|at| at <= now) {

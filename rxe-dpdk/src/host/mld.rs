@@ -99,7 +99,8 @@ impl Mld {
         if self.groups.next_timeout().is_none_or(|at| at > now) {
             return Some(());
         }
-        // [HOST-MLD]
+        // compliance.md [HOST-MLD]: IPv6 groups are reported by MLD version 2, except those of every node and of
+        // interface-local scope.
         let records = self.groups.due(now);
         // The destination has link scope, so the source is the link-local address, which always exists.
         if let Some(IpAddr::V6(src)) = interface.routing.source(ROUTERS.into(), ROUTERS.into()) {

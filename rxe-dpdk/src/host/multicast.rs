@@ -41,7 +41,7 @@ pub(crate) fn group_macs(group: IpAddr) -> impl Iterator<Item = MacAddr> {
 /// The MAC address of an IPv6 group (RFC 2464 section 7).
 pub(super) fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
     let o = group.octets();
-    // [HOST-GROUP-MAC]
+    // compliance.md [HOST-GROUP-MAC]: A group's MAC address follows from its IP address.
     MacAddr([0x33, 0x33, o[12], o[13], o[14], o[15]])
 }
 
@@ -49,7 +49,7 @@ pub(super) fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
 pub(super) fn multicast_mac_v4(group: Ipv4Addr) -> MacAddr {
     let o = group.octets();
     let [a, b, c] = IPV4_GROUP_OUI;
-    // [HOST-GROUP-MAC]
+    // compliance.md [HOST-GROUP-MAC]: A group's MAC address follows from its IP address.
     MacAddr([a, b, c, o[1] & 0x7F, o[2], o[3]])
 }
 

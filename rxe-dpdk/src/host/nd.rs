@@ -139,7 +139,8 @@ impl Nd {
         if !interface.routing.owns(target.into()) {
             return Err(DropReason::ForeignAddress);
         }
-        // [HOST-ND]
+        // compliance.md [HOST-ND]: Every neighbour solicitation for an address of ours is answered, to all nodes when
+        // it is a probe.
         let (to, dst, flags) = if is_probe {
             (multicast_mac_v6(ALL_NODES), ALL_NODES, OVERRIDE)
         } else {

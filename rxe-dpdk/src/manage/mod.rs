@@ -4,12 +4,13 @@
 //! to a worker, which answers between two turns.
 
 pub(crate) mod capture;
-pub(crate) mod faults;
+mod fault_list;
 mod inspector;
 mod key_names;
-pub(crate) mod reports;
+mod reports;
 
 pub use capture::{Capture, CaptureError};
+pub(crate) use fault_list::FaultList;
 pub use inspector::{InspectError, Inspector};
 pub(crate) use inspector::{Parts, RegionMemory};
 pub(crate) use key_names::RegionKeys;

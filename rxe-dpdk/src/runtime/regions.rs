@@ -50,7 +50,7 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
                 (count as usize, stride(settings.size).and_then(|stride| stride.checked_mul(count as usize)))
             }
         };
-        let bytes = bytes.ok_or_else(|| fail("no machine has so many bytes".to_owned()))?;
+        let bytes = bytes.ok_or_else(|| fail("the size exceeds the address space".to_owned()))?;
         let memory = match &settings.file {
             Some(path) => {
                 let file = FileMemory::open(path, bytes).map_err(|error| fail(error.to_string()))?;

@@ -83,7 +83,7 @@ impl TxRing {
         self.staged.push(mbuf)
     }
 
-    /// Moves what is staged into the ring. Returns how many frames stay staged for want of room.
+    /// Moves what is staged into the ring. Returns how many frames did not fit and stay staged.
     pub(crate) fn flush(&mut self) -> usize {
         self.sender.send(&mut self.staged);
         self.staged.len()

@@ -39,7 +39,7 @@ impl TxPath {
         }
     }
 
-    /// Sends what is staged. Returns how many frames stay staged for want of room.
+    /// Sends what is staged. Returns how many frames did not fit and stay staged.
     pub(crate) fn flush(&mut self, now: Instant) -> usize {
         match self {
             TxPath::Queue(stage) => stage.flush(),

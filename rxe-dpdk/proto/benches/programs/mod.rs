@@ -1,7 +1,6 @@
 //! Packet programs: two engines and the frames between them, one side of which is measured. All frames come from an
 //! engine, so PSNs, credits and ICRCs are always right.
 
-// Each bench uses its own part.
 #![allow(dead_code)]
 
 use std::ops::Range;
@@ -55,7 +54,7 @@ impl TxQueue for Frames {
     }
 }
 
-/// What is asked for again and again.
+/// The operation of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     Write,
@@ -64,7 +63,7 @@ pub enum Work {
     FetchAdd,
 }
 
-/// What a [`TestEnv`] does.
+/// A packet program.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     pub work: Work,
@@ -87,7 +86,7 @@ impl Program {
         Program { work, size, qps: 1, mtu, messages: 4 }
     }
 
-    /// Where in its region, on either side, a message lies.
+    /// Offset of a message in the region of either side.
     #[inline]
     fn offset(&self, message: usize) -> usize {
         let size = self.size.next_multiple_of(8);
@@ -111,7 +110,7 @@ pub struct TestEnv {
     completed: usize,
 }
 
-/// Messages take turns in so many bytes on either side.
+/// Bytes in which messages are placed round robin, on either side.
 const REGION: usize = 128 << 10;
 const _: () = assert!(REGION.is_multiple_of(64));
 
@@ -154,7 +153,7 @@ impl TestEnv {
                 env.target.engine.post_recv(qpn, &RecvWr { wr_id: message as u64, sges: &[sge] }).unwrap();
             }
         }
-        // Everything that is made on first use is made, and what credits, windows and round trips start from is past.
+        // Warm-up: lazy initialisation is done, and credits, window and round trip are in their steady state.
         for _ in 0..4 {
             env.round();
         }
@@ -200,7 +199,7 @@ impl TestEnv {
         assert!(!self.initiator.engine.wants_transmit(), "a round does not fit");
     }
 
-    /// The target takes in the requests, burst by burst, and answers each burst.
+    /// The target receives the requests, burst by burst, and answers each burst.
     #[inline(never)]
     pub fn respond(&mut self) {
         self.back.clear();
@@ -222,7 +221,7 @@ impl TestEnv {
         assert!(!self.target.engine.wants_transmit(), "the answers do not fit");
     }
 
-    /// The initiator takes in the answers, burst by burst, and what completes.
+    /// The initiator receives the answers, burst by burst, and polls completions.
     #[inline(never)]
     pub fn complete(&mut self) {
         self.now += Duration::from_micros(10);

@@ -1,4 +1,4 @@
-//! The side that asks: from the user's wish to an established connection.
+//! The active side: from `connect` to an established connection.
 
 use super::connection::{Connection, Peer, State};
 use super::path::is_host;
@@ -19,8 +19,8 @@ const NO_LID: u16 = 0xFFFF;
 const HOP_LIMIT: u8 = 64;
 
 impl Cm {
-    /// Asks a peer for a connection: sends the REQ, again and again until the peer answers or the retries are used up.
-    /// `ConnectReply` or `ConnectFailed` follows. [`disconnect`](Self::disconnect) gives the wish up.
+    /// Requests a connection: sends the REQ, and retransmits it until the peer answers or the retries are used up.
+    /// `ConnectReply` or `ConnectFailed` follows. [`disconnect`](Self::disconnect) cancels the attempt.
     ///
     /// # Errors
     ///
@@ -38,10 +38,10 @@ impl Cm {
         {
             return Err(CmError::Limit);
         }
-        // The low two bits are congestion marks, which every packet sets for itself.
+        // The low two bits are ECN bits, set per packet.
         let path = MadPath { traffic_class: params.path.traffic_class & !3, ..params.path };
         let response_timeout = params.response_timeout & 31;
-        // [CM-ACTIVE-REQ]
+        // compliance.md [CM-ACTIVE-REQ]: Our REQ equals that of Linux for the same parameters.
         let mut req = Req {
             service_id: ServiceId::new(PortSpace::Tcp, params.dest_port),
             local_ca_guid: self.config.ca_guid,
@@ -87,8 +87,8 @@ impl Cm {
         Ok(id)
     }
 
-    /// Confirms what the peer has granted: sends the RTU, with at most 224 bytes of private data. From now on the peer
-    /// may send, so the queue pair must be ready by then.
+    /// Confirms the peer's REP: sends the RTU, with at most 224 bytes of private data. The peer may send from then on,
+    /// so the queue pair must be ready to receive.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A REP: the answer to our REQ, or the same once more because our RTU was lost.
+    /// Handles a REP: the answer to our REQ, or a repetition because our RTU was lost.
     pub(super) fn on_rep(
         &mut self,
         now: Instant,
@@ -126,9 +126,9 @@ impl Cm {
             return self.on_repeated_rep(id);
         }
         let Some(conn) = self.connections.requested(ours) else {
-            // A peer that grants what nobody wants (any more) learns it now and not after its last retry.
+            // Tell the peer now, not after its last retry.
             self.stats.rx_rep_unknown.inc();
-            // [CM-ACTIVE-UNKNOWN]
+            // compliance.md [CM-ACTIVE-UNKNOWN]: A REP without an outstanding REQ is rejected with reason 6.
             let reason = RejReason::InvalidCommId;
             let _fits = self.send_rej(path, transaction_id, (ours, theirs), Answered::Rep, reason, &[], &[]);
             return Ok(());
@@ -156,14 +156,16 @@ impl Cm {
             return Err(self.unexpected());
         };
         match &conn.state {
-            // The user is slow: ask the peer for patience.
+            // The user has not confirmed yet: extend the peer's timeout.
             State::RepReceived => {
-                // [CM-MRA-SEND]
+                // compliance.md [CM-MRA-SEND]: A REP that is repeated before the user has confirmed is answered by an
+                // MRA.
                 self.send_mra(id.comm_id(), Answered::Rep);
                 Ok(())
             }
-            // Our RTU was lost, or is on its way.
-            // [CM-ACTIVE-RTU]
+            // Our RTU was lost, or is in flight.
+            // compliance.md [CM-ACTIVE-RTU]: The RTU is sent when the user has confirmed, and again for each repeated
+            // REP.
             State::Established { rtu: Some(rtu) } => {
                 let (path, rtu) = (conn.path.clone(), rtu.clone());
                 self.stats.rx_rep_duplicate_answered.inc();
@@ -177,10 +179,10 @@ impl Cm {
         }
     }
 
-    /// No REP in time: sends the REQ again, or gives up.
+    /// Retransmits the REQ, or gives up.
     pub(super) fn req_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
-        // [CM-ACTIVE-RETRY]
+        // compliance.md [CM-ACTIVE-RETRY]: A REQ is retransmitted until it is answered.
         let State::ReqSent { req, resends } = &mut conn.state else { return };
         if *resends > 0 {
             *resends -= 1;
@@ -196,20 +198,20 @@ impl Cm {
         self.events.push_back(CmEvent::failed(id, ConnectFailure::Timeout));
     }
 
-    /// The user wants no answer to its REQ any more.
+    /// Cancels a connection attempt at the user's request.
     pub(super) fn abandon(&mut self, conn: ConnId) {
         self.stats.abandoned.inc();
         self.give_up(conn.comm_id());
         self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
     }
 
-    /// Forgets a connection that waits for its REP. The peer may have the REQ, or even be waiting for our RTU; it knows
-    /// the connection by our GUID and id.
+    /// Removes a connection that waits for its REP, and tells the peer: it may have the REQ, or be waiting for our RTU,
+    /// and identifies the connection by our GUID and id.
     fn give_up(&mut self, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let (path, transaction_id) = (conn.path.clone(), conn.transaction_id);
         let guid = self.config.ca_guid.to_be_bytes();
-        // [CM-ACTIVE-RETRY]
+        // compliance.md [CM-ACTIVE-RETRY]: A REQ is retransmitted until it is answered.
         let reason = RejReason::Timeout;
         let _fits = self.send_rej(&path, transaction_id, (comm_id, 0), Answered::Other, reason, &guid, &[]);
         self.connections.remove(&mut self.timers, comm_id);
@@ -221,11 +223,11 @@ fn connect_reply(conn: &Connection, rep: &Rep) -> ConnectReply {
         conn: conn.id,
         remote_qpn: rep.local_qpn,
         starting_psn: rep.starting_psn,
-        // [CM-ACTIVE-GRANT]
+        // compliance.md [CM-ACTIVE-GRANT]: No more READs are outstanding than requested, whatever the REP allows.
         responder_resources: rep.responder_resources.min(conn.initiator_depth),
         initiator_depth: rep.initiator_depth,
         rnr_retry_count: rep.rnr_retry_count,
-        // 0 is no timeout at all, whatever the peer's delay.
+        // 0 disables the timeout, whatever the peer's delay.
         local_ack_timeout: match conn.ack_timeout {
             0 => 0,
             timeout => ack_timeout(timeout - 1, rep.target_ack_delay),

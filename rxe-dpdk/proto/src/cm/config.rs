@@ -1,4 +1,4 @@
-//! What a connection manager is told at its start.
+//! Settings of the connection manager.
 
 use crate::Duration;
 
@@ -7,52 +7,51 @@ use crate::Duration;
 pub struct CmConfig {
     /// Our channel adapter's GUID, as in every REP: stable over restarts, unique on the network, never 0.
     pub ca_guid: u64,
-    /// Where communication ids and transaction ids come from. Fresh at every start: ids that a peer still remembers
-    /// from an earlier run make it ignore us.
+    /// Seed of communication ids and transaction ids. Fresh at every start: a peer ignores messages with ids that it
+    /// still remembers from an earlier run.
     pub seed: [u8; 32],
-    /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP), or
-    /// refused to the user who wants to connect.
+    /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP);
+    /// [`connect`](super::Cm::connect) fails.
     pub max_connections: usize,
-    /// Most connections that are not established yet. For a peer's further request the oldest one that a peer has
-    /// requested and not confirmed is given up; the user who wants to connect is refused.
+    /// Most connections that are not established yet. A further REQ evicts the oldest unconfirmed request of a
+    /// peer; [`connect`](super::Cm::connect) fails.
     pub max_pending: usize,
     /// Most connections that are requested by peers of one address and not established yet. More are rejected with
     /// reason 3 (no resources).
     pub max_pending_per_peer: usize,
-    /// Most connections that are over but whose ids are still kept. Beyond that the oldest is forgotten, which only
-    /// costs its retransmissions.
+    /// Most closing connections, whose ids are still kept. Beyond that the oldest is removed, and its retransmissions
+    /// end.
     pub max_closing: usize,
-    /// Most SIDR requests of peers remembered, answered ones included; and most of our own that wait for an answer.
+    /// Most SIDR requests of peers in the table, answered ones included; and most outstanding ones of ours.
     pub max_sidr: usize,
-    /// Most outgoing MADs that wait for [`poll_transmit`](super::Cm::poll_transmit). More are dropped, as a switch
-    /// might.
+    /// Most outgoing MADs that wait for [`poll_transmit`](super::Cm::poll_transmit). More are dropped, as
+    /// a network might.
     pub max_transmits: usize,
     /// Most events that wait for [`poll_event`](super::Cm::poll_event) before new requests are dropped.
     pub max_events: usize,
-    /// How long the user may take to accept or reject a REQ, or to confirm or reject a REP, before the peer is
-    /// rejected.
+    /// Time for the user to accept or reject a REQ, or to confirm or reject a REP. After it the peer is rejected.
     pub answer_timeout: Duration,
-    /// The shortest time between two REQs, REPs, DREQs or SIDR_REQs, whatever was asked for.
+    /// Minimum retransmission interval of REQ, REP, DREQ and SIDR_REQ, whatever was requested.
     pub min_resend: Duration,
-    /// The longest time between two REQs, REPs, DREQs or SIDR_REQs, whatever was asked for.
+    /// Maximum retransmission interval of REQ, REP, DREQ and SIDR_REQ, whatever was requested.
     pub max_resend: Duration,
-    /// How often a REP is sent again unless the REQ comes again, at most; each copy of a REQ yields one more than this.
+    /// Most retransmissions of a REP per copy of the REQ.
     pub max_rep_resends: u8,
-    /// The longest time between two REPs, whatever the peer asks for.
+    /// Maximum retransmission interval of a REP, whatever the peer requests.
     pub max_rep_resend: Duration,
-    /// How long a request that was accepted waits for the peer's confirmation, from the REQ's last copy on, or from the
-    /// end of what an MRA of the peer asks for.
+    /// How long an accepted request waits for the peer's confirmation, after the last copy of the REQ, or after the
+    /// service timeout of an MRA of the peer.
     pub unconfirmed_timeout: Duration,
-    /// The longest time that an MRA of the peer may put off the next REQ or REP.
+    /// The longest time by which an MRA of the peer can delay the next REQ or REP.
     pub max_service_timeout: Duration,
-    /// What our MRAs ask for when a REP comes again before the user has confirmed: 4.096 us * 2^this. It is a promise:
-    /// should our RTU be lost, the peer sends its REP again only after that time.
+    /// Service timeout in our MRAs, sent when a REP is repeated before the user has confirmed: 4.096 us * 2^this. If
+    /// our RTU is lost, the peer retransmits its REP only after that time.
     pub service_timeout: u8,
-    /// The shortest time that the ids of a finished connection are kept.
+    /// Minimum timewait: time that the ids of a finished connection are kept.
     pub min_timewait: Duration,
-    /// The longest time that the ids of a finished connection are kept.
+    /// Maximum timewait.
     pub max_timewait: Duration,
-    /// How long an answered SIDR request is remembered, so that its retries get the same answer.
+    /// How long an answered SIDR request is kept, so that its retries get the same answer.
     pub sidr_memory: Duration,
     /// Target ACK delay of every REP: 4.096 us * 2^this. Linux adds it to its ACK timeout, so 15 or less.
     pub target_ack_delay: u8,
@@ -82,7 +81,7 @@ impl CmConfig {
             unconfirmed_timeout: Duration::from_secs(8),
             // Linux sends service timeout 24 (68.7 s).
             max_service_timeout: Duration::from_secs(80),
-            // 4.3 s, about the time after which a REP comes again anyway.
+            // 4.3 s, about the retransmission interval of a REP.
             service_timeout: 20,
             min_timewait: Duration::from_millis(500),
             max_timewait: Duration::from_secs(10),

@@ -1,4 +1,4 @@
-//! One connection: what is remembered of it, and its states.
+//! The table of connections, and the state of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,35 +13,35 @@ use crate::{Duration, Instant};
 /// A whole MAD.
 pub(super) type Mad = Box<[u8; MAD_LEN]>;
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ConnState {
-    /// A REQ came; the user has not answered yet.
+    /// REQ received; the user has not answered yet.
     ReqReceived,
-    /// Accepted; the peer has not confirmed yet.
+    /// REP sent; the peer has not confirmed yet.
     RepSent,
-    /// We asked for a connection; the peer has not answered yet.
+    /// REQ sent; the peer has not answered yet.
     ReqSent,
-    /// The peer has granted it; the user has not confirmed yet.
+    /// REP received; the user has not confirmed yet.
     RepReceived,
-    /// Both sides agree.
+    /// Confirmed by RTU or by data.
     Established,
-    /// We asked for the end; the peer has not confirmed yet.
+    /// DREQ sent; the peer has not confirmed yet.
     DreqSent,
-    /// Over; the ids are kept for a while.
+    /// Ended; the ids are kept for a while.
     Timewait,
 }
 
-/// [`ConnState`] with what belongs to each.
+/// [`ConnState`] with the data of each state.
 #[derive(Debug)]
 pub(super) enum State {
     ReqReceived,
     RepSent {
         rep: Mad,
         resends: u8,
-        /// When the request is given up if nothing comes from the peer.
+        /// When the request is given up if the peer does not confirm.
         expires: Instant,
-        /// The peer has asked for more time by an MRA, so it has the REP.
+        /// The peer has answered with an MRA, so it has the REP.
         deferred: bool,
     },
     ReqSent {
@@ -49,7 +49,7 @@ pub(super) enum State {
         resends: u8,
     },
     RepReceived,
-    /// With our RTU, if we are the side that asked: it answers repetitions of the REP.
+    /// With our RTU on the active side: it answers repetitions of the REP.
     Established {
         rtu: Option<Mad>,
     },
@@ -78,13 +78,13 @@ impl State {
         matches!(self, State::ReqReceived | State::RepSent { .. } | State::ReqSent { .. } | State::RepReceived)
     }
 
-    /// Over for the user; only ids are left.
+    /// Ended for the user; only ids are left.
     fn is_closing(&self) -> bool {
         matches!(self, State::DreqSent { .. } | State::Timewait)
     }
 }
 
-/// Who is on the other side. Virtual machines made from one image may share a GUID, hence the address.
+/// Identity of a peer. Virtual machines cloned from one image may share a GUID, hence the address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Peer {
     pub guid: u64,
@@ -100,17 +100,17 @@ pub(super) struct Connection {
     pub id: ConnId,
     pub state: State,
     pub path: MadPath,
-    /// On the side that asked, the GUID is 0 until the REP tells it; so are the peer's numbers.
+    /// On the active side, the GUID and the peer's numbers are 0 until the REP.
     pub peer: Peer,
     pub remote_comm_id: u32,
     pub remote_qpn: u32,
-    /// Set when accepted; from the beginning on the side that asked.
+    /// Set when accepted; on the active side from the beginning.
     pub local_qpn: Option<Qpn>,
     pub service_id: ServiceId,
-    /// The PSN of the peer's REQ: tells a repetition from a new attempt with the same numbers. `None` when the REQ is
-    /// ours.
+    /// The PSN of the peer's REQ: distinguishes a repetition from a new attempt with the same numbers. `None` on the
+    /// active side.
     pub req_psn: Option<Psn>,
-    /// Of the REQ, and of everything that answers it.
+    /// Of the REQ, and of every answer to it.
     pub transaction_id: u64,
     /// As the REQ says.
     pub responder_resources: u8,
@@ -118,19 +118,19 @@ pub(super) struct Connection {
     pub initiator_depth: u8,
     /// As the REQ says.
     pub ack_timeout: u8,
-    /// Between two sends of a REQ, REP or DREQ.
+    /// Retransmission interval of REQ, REP and DREQ.
     pub resend_after: Duration,
     pub max_resends: u8,
     pub timewait: Duration,
     deadline: Option<Instant>,
-    /// Place in the order of closing connections.
+    /// Sequence number among closing connections.
     closing: Option<u64>,
-    /// Place in the order of the peers' unconfirmed requests.
+    /// Sequence number among the peers' unconfirmed requests.
     unconfirmed: Option<u64>,
 }
 
 impl Connection {
-    /// The connection that a REQ asks for.
+    /// A connection requested by a peer's REQ.
     pub fn from_req(
         id: ConnId,
         peer: Peer,
@@ -139,7 +139,7 @@ impl Connection {
         transaction_id: u64,
         config: &CmConfig,
     ) -> Connection {
-        // The low two bits are congestion marks of the packet, not ours to repeat.
+        // The low two bits are ECN bits of the received packet.
         let path = MadPath { traffic_class: req.primary.traffic_class & !3, ..path.clone() };
         Connection {
             id,
@@ -164,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// The connection that our own REQ, whose MAD is `sent`, asks for.
+    /// A connection requested by our REQ, whose MAD is `sent`.
     pub fn from_own_req(
         id: ConnId,
         path: &MadPath,
@@ -173,7 +173,7 @@ impl Connection {
         sent: Mad,
         config: &CmConfig,
     ) -> Connection {
-        // The peer's time to answer, and the way there and back: twice the packet lifetime, which is an ACK timeout.
+        // The peer's response timeout plus the round trip: twice the packet lifetime, which is an ACK timeout.
         let resend_after = time_of(req.remote_response_timeout) + time_of(req.primary.ack_timeout);
         Connection {
             id,
@@ -203,7 +203,7 @@ impl Connection {
         self.local_qpn.is_some_and(|own| own.get() == qpn)
     }
 
-    /// Whether we are the side that asked.
+    /// Whether we are the active side.
     pub fn is_active(&self) -> bool {
         self.req_psn.is_none()
     }
@@ -213,7 +213,7 @@ impl Connection {
         self.path.port == path.port && self.peer.gid == path.peer
     }
 
-    /// What its REQ is recognized by once it is over.
+    /// Identifies its REQ after the connection has ended.
     fn request_key(&self) -> Option<RequestKey> {
         let psn = self.req_psn?.get();
         Some((self.peer, self.remote_comm_id, self.remote_qpn, psn, self.service_id.0, self.transaction_id))
@@ -228,14 +228,13 @@ impl Connection {
         self.deadline
     }
 
-    /// A timer ran out and took the deadline with it.
+    /// Records that the timer has expired.
     pub fn deadline_passed(&mut self) {
         self.deadline = None;
     }
 }
 
-/// All connections, found by our communication id, or by what their REQ said. Keeps the numbers of pending and open
-/// ones.
+/// All connections, indexed by our communication id and by the contents of their REQ. Counts pending and open ones.
 ///
 /// A peer's communication id or queue pair may have two owners for a while: an established connection, and a request
 /// that would replace it.
@@ -252,7 +251,7 @@ pub(super) struct Connections {
     closing: BTreeMap<u64, u32>,
     /// Requests of peers that are not confirmed, the oldest first.
     unconfirmed: BTreeMap<u64, u32>,
-    /// How many of them each address has.
+    /// Number of unconfirmed requests by address.
     unconfirmed_of: BTreeMap<Gid, usize>,
     next_place: u64,
     pending: usize,
@@ -300,13 +299,13 @@ impl Connections {
         self.get(id.comm_id()).filter(|conn| conn.id == id)
     }
 
-    /// The connection that both communication ids of a message name; `local` is ours. One that still waits for its REP
-    /// does not know the peer's id: see [`requested`](Self::requested).
+    /// The connection with both communication ids of a message; `local` is ours. Before the REP the peer's id is not
+    /// known: see [`requested`](Self::requested).
     pub fn by_ids(&self, local: u32, remote: u32) -> Option<&Connection> {
         self.get(local).filter(|conn| conn.remote_comm_id == remote && !matches!(conn.state, State::ReqSent { .. }))
     }
 
-    /// The connection with an id of ours that we have asked for and not heard of yet.
+    /// The connection with an id of ours that waits for its REP.
     pub fn requested(&self, local: u32) -> Option<&Connection> {
         self.get(local).filter(|conn| matches!(conn.state, State::ReqSent { .. }))
     }
@@ -337,17 +336,17 @@ impl Connections {
         self.finished.contains_key(&key)
     }
 
-    /// How many unconfirmed requests an address has.
+    /// Unconfirmed requests of an address.
     pub fn unconfirmed_of(&self, peer: Gid) -> usize {
         self.unconfirmed_of.get(&peer).copied().unwrap_or(0)
     }
 
-    /// The peers' request that has been unconfirmed for the longest time.
+    /// The oldest unconfirmed request of a peer.
     pub fn oldest_unconfirmed(&self) -> Option<u32> {
         self.unconfirmed.first_key_value().map(|(_, &comm_id)| comm_id)
     }
 
-    /// Adds a connection in its first state. One that we have asked for has no keys yet.
+    /// Adds a connection in its first state. On the active side it has no keys of the peer yet.
     pub fn insert(&mut self, mut conn: Connection) {
         let comm_id = conn.id.comm_id();
         self.pending += usize::from(conn.state.is_pending());
@@ -364,7 +363,7 @@ impl Connections {
         self.by_comm_id.insert(comm_id, conn);
     }
 
-    /// Notes what the answer to our REQ tells of the peer.
+    /// Sets the peer's identity and numbers from its REP.
     pub fn set_peer(&mut self, comm_id: u32, guid: u64, remote_comm_id: u32, remote_qpn: u32) {
         let Some(conn) = self.by_comm_id.get_mut(&comm_id) else { return };
         conn.peer.guid = guid;
@@ -404,7 +403,7 @@ impl Connections {
         }
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub fn remove(&mut self, timers: &mut Timers, comm_id: u32) {
         let Some(mut conn) = self.by_comm_id.remove(&comm_id) else { return };
         timers.set(TimerKey::Connection(comm_id), &mut conn.deadline, None);

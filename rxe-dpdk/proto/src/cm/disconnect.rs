@@ -1,4 +1,4 @@
-//! How connections end: DREQ and DREP, from either side.
+//! Disconnection: DREQ and DREP, from either side.
 
 use super::connection::{Mad, State};
 use super::{Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, DisconnectReason, MadPath};
@@ -7,10 +7,9 @@ use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Drep, Dreq, RejReason};
 
 impl Cm {
-    /// Ends a connection that was accepted, or that we have asked for. Everything that belongs to it may be freed right
-    /// away: the exchange with the peer needs it no more. One `Disconnected` event comes when the peer has confirmed or
-    /// its time is up; at once, when we had not confirmed yet ourselves. A connection that is ending already just goes
-    /// on.
+    /// Ends a connection that was accepted, or requested by [`connect`](Self::connect). Its queue pair and buffers may
+    /// be freed right away. One `Disconnected` event follows, when the peer has confirmed or its retries are used up;
+    /// at once if we had not confirmed the connection ourselves. No effect on a connection that is closing already.
     ///
     /// # Errors
     ///
@@ -31,10 +30,11 @@ impl Cm {
                 self.events.push_back(CmEvent::Disconnected { conn, reason: DisconnectReason::Local });
                 return Ok(());
             }
-            // [CM-DISCONNECT-EARLY]
+            // compliance.md [CM-DISCONNECT-EARLY]: Disconnecting before the RTU sends REJ and DREQ, for a peer without
+            // and with our REP.
             ConnState::RepSent => {
-                // The REP may be lost: such a peer understands a REJ of its REQ only. A peer that has the REP does not
-                // heed that but understands the DREQ.
+                // If the REP was lost, the peer accepts only a REJ of its REQ. A peer that has the REP ignores that and
+                // accepts the DREQ.
                 let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
                 let ids = (conn.comm_id(), connection.remote_comm_id);
                 let reason = RejReason::ConsumerDefined;
@@ -45,7 +45,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A DREQ. Answered always, known or not: a peer without an answer holds its side for minutes.
+    /// Handles a DREQ. Always answered, known or not: a peer without an answer keeps its side for minutes.
     pub(super) fn on_dreq(
         &mut self,
         now: Instant,
@@ -54,12 +54,12 @@ impl Cm {
         dreq: &Dreq,
     ) -> Result<(), DropReason> {
         self.stats.rx_dreq.inc();
-        // A peer may disconnect before its REP has come: then it knows our queue pair, and we not yet its id.
+        // A peer may disconnect before its REP arrives: then it knows our queue pair, but we do not know its id yet.
         let (ours, theirs) = (dreq.remote_comm_id, dreq.local_comm_id);
-        // [CM-ACTIVE-DREQ]
+        // compliance.md [CM-ACTIVE-DREQ]: A DREQ that arrives before the REP is answered, and the attempt has failed.
         let early = || self.connections.requested(ours).filter(|conn| conn.has_qpn(dreq.remote_qpn));
         let Some(conn) = self.connections.by_ids(ours, theirs).or_else(early) else {
-            // [CM-DREQ-ANSWER]
+            // compliance.md [CM-DREQ-ANSWER]: Every DREQ is answered by a DREP, known or not, repeated or not.
             self.stats.rx_dreq_unknown.inc();
             self.send_drep(path, transaction_id, dreq);
             return Ok(());
@@ -67,9 +67,9 @@ impl Cm {
         if !conn.is_from_peer(path) {
             return Err(self.foreign());
         }
-        // Ids without the queue pair are a guess or a mix-up. A connection not accepted has none yet.
+        // Right ids with a wrong queue pair are forged or mixed up. A connection not accepted yet has no queue pair.
         if !conn.has_qpn(dreq.remote_qpn) {
-            // [CM-DREQ-ANSWER]
+            // compliance.md [CM-DREQ-ANSWER]: Every DREQ is answered by a DREP, known or not, repeated or not.
             self.stats.rx_dreq_wrong_qpn.inc();
             return Err(DropReason::CmUnexpected);
         }
@@ -84,8 +84,8 @@ impl Cm {
                 CmEvent::failed(id, ConnectFailure::PeerDisconnected)
             }
             ConnState::Established => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Peer },
-            // Both at once: each has its answer.
-            // [CM-DREQ-CROSS]
+            // Both DREQs cross: each is answered.
+            // compliance.md [CM-DREQ-CROSS]: A DREQ that crosses ours is answered and ends the wait for the DREP.
             ConnState::DreqSent => CmEvent::Disconnected { conn: id, reason: DisconnectReason::Local },
         };
         self.send_drep(path, transaction_id, dreq);
@@ -94,7 +94,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A DREP: the peer agrees that it is over.
+    /// Handles a DREP: the peer confirms the end.
     pub(super) fn on_drep(&mut self, now: Instant, path: &MadPath, drep: &Drep) -> Result<(), DropReason> {
         self.stats.rx_drep.inc();
         let Some(conn) = self.connections.by_ids(drep.remote_comm_id, drep.local_comm_id) else {
@@ -122,10 +122,11 @@ impl Cm {
         }
     }
 
-    /// No DREP in time: sends the DREQ again, or gives up.
+    /// Retransmits the DREQ, or gives up.
     pub(super) fn dreq_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
-        // [CM-DREQ-RETRY]
+        // compliance.md [CM-DREQ-RETRY]: A DREQ is retransmitted until DREP, DREQ or REJ, or until its retries are used
+        // up.
         let State::DreqSent { dreq, resends } = &mut conn.state else { return };
         if *resends > 0 {
             *resends -= 1;
@@ -157,7 +158,7 @@ impl Cm {
 
     fn start_disconnect(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
-        // A peer that has not confirmed may not be one that sent the REQ.
+        // The address of an unconfirmed peer may be forged: fewer retransmissions.
         let most = if conn.state.is_pending() { self.config.max_rep_resends } else { u8::MAX };
         let (resends, deadline) = (conn.max_resends.min(most), now + conn.resend_after);
         let Some(dreq) = self.send_dreq(comm_id) else { return };
@@ -166,7 +167,7 @@ impl Cm {
         self.limit_closing();
     }
 
-    /// Answers a DREQ along the way it came.
+    /// Answers a DREQ along its path.
     fn send_drep(&mut self, path: &MadPath, transaction_id: u64, dreq: &Dreq) {
         let drep = Drep { local_comm_id: dreq.remote_comm_id, remote_comm_id: dreq.local_comm_id, ..Drep::default() };
         self.send(path, transaction_id, &CmMessage::Drep(drep));

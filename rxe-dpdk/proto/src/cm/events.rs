@@ -1,4 +1,4 @@
-//! What the connection manager tells its user, and what the user answers.
+//! Events of the connection manager, and the parameters of its commands.
 
 use std::net::IpAddr;
 
@@ -7,50 +7,50 @@ use crate::transport::Qpn;
 use crate::wire::cm::{CmTransport, Rej, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus};
 use crate::wire::{Gid, PathMtu, Psn};
 
-/// Something that the user of a [`Cm`](super::Cm) must know.
+/// An event for the user of a [`Cm`](super::Cm).
 ///
 /// A connection starts with one `ConnectRequest`, or with the user's own [`connect`](super::Cm::connect), and ends with
-/// exactly one `ConnectFailed` or `Disconnected`, unless the user rejects or drops it: then nothing more comes. `Disconnected`
-/// follows `Established` or the user's own [`disconnect`](super::Cm::disconnect); `ConnectFailed` comes before either,
-/// perhaps before the user has answered.
+/// exactly one `ConnectFailed` or `Disconnected`, unless the user rejects or drops it: then no event follows.
+/// `Disconnected` follows `Established` or the user's own [`disconnect`](super::Cm::disconnect); `ConnectFailed` comes
+/// before either, possibly before the user has answered.
 ///
-/// A question that the user asks with [`resolve_datagram`](super::Cm::resolve_datagram) has exactly one answer:
-/// `DatagramResolved` or `ResolveFailed`.
+/// Each [`resolve_datagram`](super::Cm::resolve_datagram) is followed by exactly one `DatagramResolved` or
+/// `ResolveFailed`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CmEvent {
-    /// A peer asks for a connection: answer with [`accept`](super::Cm::accept) or [`reject`](super::Cm::reject).
+    /// A peer requests a connection: answer with [`accept`](super::Cm::accept) or [`reject`](super::Cm::reject).
     ConnectRequest(Box<ConnectRequest>),
-    /// The peer grants the connection that we have asked for: take the queue pair to ready-to-send, then answer with
+    /// The peer accepts our connection: take the queue pair to RTS, then answer with
     /// [`confirm`](super::Cm::confirm), or with [`reject`](super::Cm::reject) if that cannot be done.
     ConnectReply(Box<ConnectReply>),
-    /// Both sides agree: the peer has confirmed the connection, by RTU or by data, or the user has.
+    /// The connection is confirmed: by the peer, by RTU or data, or by the user.
     Established {
         /// Which connection.
         conn: ConnId,
     },
-    /// An established connection, or one that [`disconnect`](super::Cm::disconnect) was called for, is over.
+    /// An established connection, or one that [`disconnect`](super::Cm::disconnect) was called for, has ended.
     Disconnected {
         /// Which connection.
         conn: ConnId,
         /// Why.
         reason: DisconnectReason,
     },
-    /// A connection came to nothing before it was established.
+    /// A connection failed before it was established.
     ConnectFailed {
         /// Which connection.
         conn: ConnId,
         /// Why.
         reason: ConnectFailure,
-        /// The peer's REJ, if there is one: with it come additional information and the upper layer's private data.
+        /// The peer's REJ, if there is one, with additional information and the upper layer's private data.
         rej: Option<Box<Rej>>,
     },
-    /// A peer asks for a datagram queue pair: answer with [`reply_sidr`](super::Cm::reply_sidr).
+    /// A peer sends a SIDR request: answer with [`reply_sidr`](super::Cm::reply_sidr).
     SidrRequest(Box<SidrRequest>),
-    /// The peer has named the datagram queue pair that we have asked for.
+    /// The peer has answered our SIDR request with a datagram queue pair.
     DatagramResolved(Box<DatagramReply>),
-    /// A datagram queue pair that we have asked for is not to be had.
+    /// Our SIDR request was refused, or not answered.
     ResolveFailed {
-        /// Which question.
+        /// Which request.
         id: SidrId,
         /// Why.
         reason: ResolveFailure,
@@ -67,23 +67,22 @@ impl CmEvent {
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DisconnectReason {
-    /// The peer asked for it.
+    /// The peer sent a DREQ.
     Peer,
-    /// We asked for it; the peer has confirmed, or had no connection yet.
+    /// The user called [`disconnect`](super::Cm::disconnect); the peer has confirmed, or had no connection yet.
     Local,
-    /// We asked for it and the peer never answered.
+    /// The user called [`disconnect`](super::Cm::disconnect), and the peer did not answer.
     LocalUnanswered,
     /// The peer rejected the connection although it was established already.
     PeerRejected(RejReason),
-    /// The same queue pair or communication id of the same peer came with a new REQ or REP: the peer has forgotten the
-    /// old connection.
+    /// A new REQ or REP of the same peer has the same queue pair or communication id: the peer has restarted.
     Stale,
 }
 
 /// Why a connection was not established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectFailure {
-    /// The peer rejected our request or our answer, or gave up waiting for the answer.
+    /// The peer rejected our REQ or REP, or gave up waiting for the REP.
     PeerRejected(RejReason),
     /// The peer disconnected at once.
     PeerDisconnected,
@@ -92,13 +91,13 @@ pub enum ConnectFailure {
     /// The user neither accepted ([`accept`](super::Cm::accept), [`confirm`](super::Cm::confirm)) nor
     /// [rejected](super::Cm::reject) in time.
     NotAnswered,
-    /// The same queue pair or communication id of the same peer came with a new REQ or REP.
+    /// A new REQ or REP of the same peer has the same queue pair or communication id.
     Stale,
-    /// The peer's request was unconfirmed and the oldest one when there were too many.
+    /// The limit of pending connections was reached, and this was the oldest unconfirmed request.
     Evicted,
 }
 
-/// A request of a peer that the connection manager has rejected itself, for the log.
+/// A request that was rejected without asking the user, for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RefusedRequest {
     /// The source of the packet.
@@ -107,30 +106,30 @@ pub struct RefusedRequest {
     pub why: &'static str,
 }
 
-/// Why a datagram queue pair is not to be had.
+/// Why a SIDR request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResolveFailure {
-    /// The peer says why.
+    /// The peer refused it with this status.
     Refused(SidrStatus),
     /// The peer did not answer.
     Timeout,
 }
 
-/// A peer's wish to connect, checked as far as the connection manager can: addresses, transport, partition and path MTU
-/// are good; whether there is such a service, and whether it wants the peer, is for the user to decide.
+/// A peer's connection request. Addresses, transport, partition and path MTU have been checked; whether the service
+/// exists and accepts the peer is up to the user.
 ///
-/// "Remote" and "peer" is the initiator, "local" is our side.
+/// "Remote" and "peer" mean the initiator, "local" means our side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectRequest {
     /// The handle to answer with.
     pub conn: ConnId,
-    /// The way of the connection manager's packets.
+    /// Path of the connection manager's MADs.
     pub path: MadPath,
-    /// What the peer wants.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// Reliable or unreliable connection, never another: what our queue pair must be.
+    /// Transport service of our queue pair: reliable or unreliable connection, never another.
     pub transport: CmTransport,
-    /// The initiator's address and port, as it says.
+    /// The initiator's address and port, from the REQ.
     pub source: (IpAddr, u16),
     /// Our address and port.
     pub dest: (IpAddr, u16),
@@ -138,15 +137,15 @@ pub struct ConnectRequest {
     pub remote_qpn: u32,
     /// The PSN that *our* first request must carry (our `sq_psn`).
     pub starting_psn: Psn,
-    /// Path MTU, at most what the port allows. Final: the answer cannot change it.
+    /// Path MTU, at most the port's. Final: the REP cannot change it.
     pub path_mtu: PathMtu,
-    /// READs and atomics that the initiator takes at once: bounds our initiator depth.
+    /// READs and atomics that the initiator can hold: limits our initiator depth.
     pub responder_resources: u8,
-    /// READs and atomics that the initiator wants to have outstanding: bounds our responder resources.
+    /// READs and atomics that the initiator wants to have outstanding: limits our responder resources.
     pub initiator_depth: u8,
     /// Transport retries for our queue pair.
     pub retry_count: u8,
-    /// Receiver-not-ready retries for our queue pair; 7 is without end.
+    /// RNR retries for our queue pair; 7 is unlimited.
     pub rnr_retry_count: u8,
     /// ACK timeout for our queue pair: 4.096 us * 2^this; 0 is none.
     pub local_ack_timeout: u8,
@@ -171,16 +170,15 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// How many READs and atomics either side may have outstanding, when we hold at most `responder_resources` of the
-    /// peer's and want at most `initiator_depth` of our own: what to program into the queue pair and to say in
-    /// [`AcceptParams`].
+    /// READs and atomics that either side may have outstanding, if we hold at most `responder_resources` of the peer's
+    /// and want at most `initiator_depth` of our own. Use these values for the queue pair and in [`AcceptParams`].
     #[must_use]
     pub fn negotiate(&self, responder_resources: u8, initiator_depth: u8) -> (u8, u8) {
         (responder_resources.min(self.initiator_depth), initiator_depth.min(self.responder_resources))
     }
 }
 
-/// The answer that grants a connection.
+/// Parameters of [`accept`](super::Cm::accept).
 ///
 /// By then the queue pair must be able to receive, receives posted: data can arrive before the peer's RTU.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -189,12 +187,12 @@ pub struct AcceptParams {
     pub qpn: Qpn,
     /// The PSN that the *peer's* first request must carry (our `rq_psn`).
     pub starting_psn: Psn,
-    /// READs and atomics of the peer that our queue pair holds. Never says more than the peer asked for.
+    /// READs and atomics of the peer that our queue pair can hold. Sent value: at most what the peer requested.
     pub responder_resources: u8,
-    /// READs and atomics that our queue pair will have outstanding. Never says more than the peer can take. When 0,
+    /// READs and atomics that our queue pair will have outstanding. Sent value: at most what the peer can hold. When 0,
     /// Linux peers refuse READs.
     pub initiator_depth: u8,
-    /// Receiver-not-ready retries that the peer shall make; 7, without end, is right nearly always.
+    /// RNR retries of the peer; use 7 (unlimited) unless the service limits them.
     pub rnr_retry_count: u8,
     /// End-to-end flow control; mirror the request's.
     pub flow_control: bool,
@@ -229,17 +227,17 @@ impl AcceptParams {
     }
 }
 
-/// What [`connect`](super::Cm::connect) asks for. [`ConnectParams::new`] fills in what is usual.
+/// Parameters of [`connect`](super::Cm::connect). [`ConnectParams::new`] has the defaults of Linux.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectParams {
-    /// The way of the connection manager's packets: our address and the peer's, and the traffic class of the
-    /// connection. Both addresses are of the same IP version.
+    /// Path of the connection manager's MADs: our address and the peer's, of the same IP version, and the traffic class
+    /// of the connection.
     pub path: MadPath,
     /// Our port, as the peer's service sees it.
     pub source_port: u16,
     /// The peer's port, in the TCP port space.
     pub dest_port: u16,
-    /// What our queue pair is: RC or UC.
+    /// Transport service of our queue pair: RC or UC.
     pub transport: CmTransport,
     /// Our queue pair. It need not be able to receive yet.
     pub qpn: Qpn,
@@ -247,20 +245,20 @@ pub struct ConnectParams {
     pub starting_psn: Psn,
     /// Path MTU of the connection; the peer cannot change it.
     pub path_mtu: PathMtu,
-    /// READs and atomics of the peer that our queue pair holds.
+    /// READs and atomics of the peer that our queue pair can hold.
     pub responder_resources: u8,
-    /// READs and atomics that we want to have outstanding.
+    /// READs and atomics that our queue pair will have outstanding.
     pub initiator_depth: u8,
-    /// Transport retries that the peer shall make, 0 to 7.
+    /// Transport retries of the peer, 0 to 7.
     pub retry_count: u8,
-    /// Receiver-not-ready retries that the peer shall make, 0 to 7; 7 is without end.
+    /// RNR retries of the peer, 0 to 7; 7 is unlimited.
     pub rnr_retry_count: u8,
-    /// ACK timeout for the peer's queue pair: 4.096 us * 2^this. Also the time that a REQ and its answer may be on
-    /// their way.
+    /// ACK timeout for the peer's queue pair: 4.096 us * 2^this. Also the time that a REQ and its REP may be in
+    /// flight.
     pub local_ack_timeout: u8,
     /// How long either side may take to answer a message of the connection manager: 4.096 us * 2^this.
     pub response_timeout: u8,
-    /// How often a message without an answer is sent again, 0 to 15, by either side.
+    /// Retransmissions of a message without an answer, 0 to 15, on either side.
     pub max_cm_retries: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
@@ -273,8 +271,8 @@ pub struct ConnectParams {
 }
 
 impl ConnectParams {
-    /// A reliable connection as Linux asks for it: retries without end for receivers that are not ready, 7 others, ACK
-    /// timeout 2.1 s, 16 REQs in 103 s, the flow label made of the ports, no READs and atomics, no private data.
+    /// A reliable connection with the defaults of Linux: unlimited RNR retries, 7 transport retries, ACK timeout 2.1 s,
+    /// 16 REQs in 103 s, flow label computed from the ports, no READs and atomics, no private data.
     #[must_use]
     pub fn new(path: MadPath, ports: (u16, u16), qpn: Qpn, starting_psn: Psn, path_mtu: PathMtu) -> ConnectParams {
         let (source_port, dest_port) = ports;
@@ -301,7 +299,7 @@ impl ConnectParams {
     }
 }
 
-/// What a peer grants to our [`connect`](super::Cm::connect), for our queue pair.
+/// The peer's REP to our [`connect`](super::Cm::connect): parameters for our queue pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectReply {
     /// The handle to answer with.
@@ -310,14 +308,14 @@ pub struct ConnectReply {
     pub remote_qpn: u32,
     /// The PSN that *our* first request must carry (our `sq_psn`).
     pub starting_psn: Psn,
-    /// READs and atomics that the peer takes at once: bounds what we have outstanding, and what we asked for does too.
+    /// READs and atomics that our queue pair may have outstanding: at most what the peer holds and what we requested.
     pub responder_resources: u8,
-    /// READs and atomics that the peer may have outstanding: our queue pair must hold them. A peer may say more than we
-    /// offered; who cannot hold that many must reject.
+    /// READs and atomics that the peer may have outstanding: our queue pair must hold them. It may exceed our offer;
+    /// reject the REP if the queue pair cannot hold that many.
     pub initiator_depth: u8,
-    /// Receiver-not-ready retries for our queue pair; 7 is without end.
+    /// RNR retries for our queue pair; 7 is unlimited.
     pub rnr_retry_count: u8,
-    /// ACK timeout for our queue pair, made of the one we asked for and the peer's ACK delay: 4.096 us * 2^this.
+    /// ACK timeout for our queue pair, computed from the requested one and the peer's ACK delay: 4.096 us * 2^this.
     pub local_ack_timeout: u8,
     /// The peer does end-to-end flow control.
     pub flow_control: bool,
@@ -331,10 +329,10 @@ pub struct ConnectReply {
     pub private_data: [u8; Rep::PRIVATE_DATA_LEN],
 }
 
-/// What [`resolve_datagram`](super::Cm::resolve_datagram) asks. [`ResolveParams::new`] fills in what is usual.
+/// Parameters of [`resolve_datagram`](super::Cm::resolve_datagram). [`ResolveParams::new`] has the defaults of Linux.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolveParams {
-    /// The way of the question: our address and the peer's, of the same IP version.
+    /// Path of the SIDR request: our address and the peer's, of the same IP version.
     pub path: MadPath,
     /// Our port, as the peer's service sees it.
     pub source_port: u16,
@@ -342,14 +340,14 @@ pub struct ResolveParams {
     pub dest_port: u16,
     /// How long the peer may take to answer: 4.096 us * 2^this.
     pub response_timeout: u8,
-    /// How often a question without an answer is sent again, 0 to 15.
+    /// Retransmissions of a request without an answer, 0 to 15.
     pub max_cm_retries: u8,
     /// The upper layer's private data, at most 180 bytes.
     pub private_data: Vec<u8>,
 }
 
 impl ResolveParams {
-    /// A question as Linux asks it, 16 times in 69 s, without private data.
+    /// A request with the defaults of Linux: sent 16 times in 69 s, no private data.
     #[must_use]
     pub fn new(path: MadPath, ports: (u16, u16)) -> ResolveParams {
         let (source_port, dest_port) = ports;
@@ -358,12 +356,12 @@ impl ResolveParams {
     }
 }
 
-/// The datagram queue pair that serves, in answer to [`resolve_datagram`](super::Cm::resolve_datagram).
+/// The peer's datagram queue pair, in answer to [`resolve_datagram`](super::Cm::resolve_datagram).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DatagramReply {
-    /// The question.
+    /// The request that it answers.
     pub id: SidrId,
-    /// The queue pair.
+    /// Number of the peer's datagram queue pair.
     pub qpn: Qpn,
     /// Its Q_Key, for every packet to it.
     pub qkey: u32,
@@ -371,16 +369,16 @@ pub struct DatagramReply {
     pub private_data: [u8; SidrRep::PRIVATE_DATA_LEN],
 }
 
-/// A peer's question for a datagram queue pair.
+/// A peer's SIDR request: which datagram queue pair serves a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidrRequest {
     /// The handle to answer with.
     pub id: SidrId,
-    /// The way of the request.
+    /// Path of the request.
     pub path: MadPath,
-    /// What the peer wants.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// The peer's address and port, as it says.
+    /// The peer's address and port, from the request.
     pub source: (IpAddr, u16),
     /// Our address and port.
     pub dest: (IpAddr, u16),
@@ -391,25 +389,25 @@ pub struct SidrRequest {
 /// The answer to a [`SidrRequest`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidrReply {
-    /// [`SidrStatus::Valid`], or why not.
+    /// [`SidrStatus::Valid`], or the reason for the refusal.
     pub status: SidrStatus,
-    /// The queue pair that serves; 0 unless valid.
+    /// The datagram queue pair of the service; 0 unless valid.
     pub qpn: Qpn,
-    /// Its Q_Key. Clients of the IP port spaces insist on [`RDMA_UDP_QKEY`](crate::wire::mad::RDMA_UDP_QKEY).
+    /// Its Q_Key. Clients of the IP port spaces require [`RDMA_UDP_QKEY`](crate::wire::mad::RDMA_UDP_QKEY).
     pub qkey: u32,
     /// The upper layer's private data, at most 136 bytes.
     pub private_data: Vec<u8>,
 }
 
 impl SidrReply {
-    /// The answer that names a queue pair.
+    /// The reply with a queue pair.
     #[must_use]
     pub fn valid(qpn: Qpn) -> SidrReply {
         let qkey = crate::wire::mad::RDMA_UDP_QKEY;
         SidrReply { status: SidrStatus::Valid, qpn, qkey, private_data: Vec::new() }
     }
 
-    /// The answer that refuses.
+    /// The reply that refuses the request.
     #[must_use]
     pub fn refuse(status: SidrStatus) -> SidrReply {
         SidrReply { status, qpn: Qpn::new(0), qkey: 0, private_data: Vec::new() }
@@ -428,13 +426,13 @@ pub enum CmError {
     /// Private data or additional reject information longer than the message has room for.
     #[error("private data too long")]
     TooLong,
-    /// The two addresses cannot be the ends of a connection: they are of different IP versions, or not those of hosts.
+    /// The two addresses are of different IP versions, or not unicast host addresses.
     #[error("not the addresses of two hosts of the same IP version")]
     Address,
     /// Connections are RC or UC.
     #[error("not a transport of connections")]
     Transport,
-    /// As many connections or questions as [`CmConfig`](super::CmConfig) allows.
+    /// The limit of connections or SIDR requests in [`CmConfig`](super::CmConfig) is reached.
     #[error("too many connections")]
     Limit,
 }

@@ -1,4 +1,4 @@
-//! Queue pair 1: MADs out of packets, and frames around MADs.
+//! Queue pair 1: reading MADs from packets, and writing MADs as frames.
 
 use super::MadPath;
 use super::path::is_host;
@@ -15,10 +15,10 @@ pub const MAD_FRAME_LEN_MAX: usize = 14 + 4 + 40 + 8 + 12 + 8 + MAD_LEN + 4;
 /// Hop limit of our MADs.
 const HOP_LIMIT: u8 = 64;
 
-/// The MAD in a packet to queue pair 1 and the way it came. The caller has verified the ICRC.
+/// The MAD in a packet to queue pair 1, and its path. The caller has verified the ICRC.
 ///
-/// PSN, solicited, migration and ACK request bits mean nothing here and are not looked at; nor is the source queue pair,
-/// since answers always go to queue pair 1.
+/// PSN, solicited, migration and ACK request bits are ignored; so is the source queue pair, since answers always go to
+/// queue pair 1.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
     if packet.transport() != Transport::Ud || packet.opcode() != Opcode::SendOnly {
         return Err(DropReason::QpWrongTransport);
     }
-    // An answer would leave by the other IP version, or for more than one host.
+    // The answer needs the same IP version and a single host.
     let (local, peer) = (packet.dst_gid(), packet.src_gid());
     if peer.is_ipv4() != packet.is_ipv4() || local.is_ipv4() != packet.is_ipv4() || !is_host(peer.ip()) {
         return Err(DropReason::GsiSource);
@@ -45,7 +45,8 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
     if packet.deth().is_none_or(|deth| deth.qkey() != GSI_QKEY) {
         return Err(DropReason::QkeyMismatch);
     }
-    // [CM-QP1]
+    // compliance.md [CM-QP1]: Queue pair 1 accepts UD SEND_ONLY of the default partition with the well-known Q_Key and
+    // exactly 256 bytes.
     if packet.payload().len() != MAD_LEN {
         return Err(DropReason::MadMalformed);
     }

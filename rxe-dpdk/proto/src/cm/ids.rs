@@ -5,8 +5,8 @@ use std::fmt;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A connection of one [`Cm`](super::Cm), from its request to its end. A handle of a connection that is gone stays
-/// invalid: the same number does not come again before 2^32 connections later.
+/// A connection of one [`Cm`](super::Cm), from its request to its end. The handle of a former connection stays
+/// invalid: it is not reused within 2^32 connections.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(u64);
 
@@ -32,16 +32,16 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// A SIDR request waiting for its answer, a peer's or ours. Never reused.
+/// An outstanding SIDR request, of a peer or ours. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SidrId(pub(super) u64);
 
-/// Where numbers that peers must not guess, or must not meet twice, come from.
+/// Generator of ids that must be unpredictable or unique.
 pub(super) struct IdSource {
     rng: ChaCha12Rng,
     next_serial: u32,
     next_sidr: u64,
-    /// Where transaction ids come from.
+    /// Generator of transaction ids.
     transactions: ChaCha12Rng,
 }
 
@@ -53,8 +53,8 @@ impl IdSource {
         IdSource { rng, next_serial: 0, next_sidr: 0, transactions }
     }
 
-    /// A fresh connection handle. `taken` tells which communication ids are in use, timewait included; far fewer than
-    /// half of all, so few draws do.
+    /// A new connection handle. `taken` tells which communication ids are in use, timewait included; these are far
+    /// fewer than half of all, so few draws are needed.
     pub fn connection(&mut self, taken: impl Fn(u32) -> bool) -> ConnId {
         loop {
             let comm_id = self.rng.next_u32();
@@ -65,7 +65,7 @@ impl IdSource {
         }
     }
 
-    /// A fresh request id for a SIDR_REQ of ours; `taken` tells which are in use.
+    /// A new request id for a SIDR_REQ of ours; `taken` tells which are in use.
     pub fn sidr_request(&mut self, taken: impl Fn(u32) -> bool) -> u32 {
         loop {
             let request_id = self.rng.next_u32();
@@ -80,7 +80,7 @@ impl IdSource {
         SidrId(self.next_sidr)
     }
 
-    /// The transaction id of an exchange that we start: 64 bits at random are fresh.
+    /// The transaction id of an exchange that we start: 64 random bits.
     pub fn transaction(&mut self) -> u64 {
         self.transactions.next_u64()
     }

@@ -2,21 +2,21 @@
 //!
 //! [`Cm`] is a state machine without IO, in the style of the whole crate. Its user
 //!
-//! * feeds it with received MADs ([`Cm::handle_mad`]) and with time ([`Cm::handle_timeout`], not later than
-//!   [`Cm::next_timeout`]);
-//! * gives it commands: as the side that is asked [`accept`](Cm::accept), [`established`](Cm::established) and
-//!   [`reply_sidr`](Cm::reply_sidr), as the side that asks [`connect`](Cm::connect), [`confirm`](Cm::confirm) and
-//!   [`resolve_datagram`](Cm::resolve_datagram), as either [`reject`](Cm::reject) and [`disconnect`](Cm::disconnect);
-//! * and after any of these takes out what it has to say: MADs to send ([`Cm::poll_transmit`], written as frames by
-//!   [`write_mad`]) and events ([`Cm::poll_event`]).
+//! * passes received MADs ([`Cm::handle_mad`]) and time ([`Cm::handle_timeout`], not later than [`Cm::next_timeout`]);
+//! * calls commands: on the passive side [`accept`](Cm::accept), [`established`](Cm::established) and
+//!   [`reply_sidr`](Cm::reply_sidr), on the active side [`connect`](Cm::connect), [`confirm`](Cm::confirm) and
+//!   [`resolve_datagram`](Cm::resolve_datagram), on either [`reject`](Cm::reject) and [`disconnect`](Cm::disconnect);
+//! * and after any of these dequeues MADs to send ([`Cm::poll_transmit`], written as frames by [`write_mad`]) and
+//!   events
+//!   ([`Cm::poll_event`]).
 //!
-//! It knows nothing of queue pairs but their numbers: programming them is the user's part. Each message has its handler
-//! in the file of its part of a connection's life (`passive`, `active`, `mra`, `reject`, `disconnect`), all on the same
-//! table of connections; datagram queue pairs are found through `sidr`, which answers, and `resolve`, which asks.
+//! It knows queue pairs by number only: programming them is up to the user. Each message is handled in the file of its
+//! phase of a connection (`passive`, `active`, `mra`, `reject`, `disconnect`), all on the same table of connections.
+//! For datagram queue pairs (SIDR), `sidr` is the passive side and `resolve` the active one.
 //!
-//! # A connection's life
+//! # States of a connection
 //!
-//! The side that is asked:
+//! Passive side:
 //!
 //! ```text
 //! REQ -> ReqReceived -- accept: REP --> RepSent -- RTU or data --> Established
@@ -25,7 +25,7 @@
 //!         gone                           gone
 //! ```
 //!
-//! The side that asks:
+//! Active side:
 //!
 //! ```text
 //! connect: REQ -> ReqSent -- REP --> RepReceived -- confirm: RTU --> Established
@@ -42,23 +42,23 @@
 //!      '------------------------- DREQ: DREP, or REJ -----------------------------------------^
 //! ```
 //!
-//! A peer may also disconnect before that: a DREQ is answered in every state and leads to Timewait. Every connection is
-//! dropped from memory at its end; all tables and queues are bounded by [`CmConfig`].
+//! A peer may also disconnect before that: a DREQ is answered in every state and leads to Timewait. A connection is
+//! removed from memory at its end; all tables and queues are bounded by [`CmConfig`].
 //!
-//! # Who is believed
+//! # Which messages are accepted
 //!
-//! Messages are matched by communication ids, as every implementation does; transaction ids are echoed and never
-//! checked. A message for a connection counts only if it comes from the address of the connection's peer. A REQ must
-//! come from the address that it names as the peer's, since that is where our queue pair sends.
+//! Messages are matched by communication ids, as in every implementation; transaction ids are echoed and never checked.
+//! A message for a connection is accepted only from the address of the connection's peer. A REQ must come from the
+//! address that it names as the peer's, because that is where the local queue pair sends.
 //!
 //! A REQ is the same as an earlier one if GUID, source address, communication id, queue pair, PSN and service
 //! agree. If only the queue pair or only the communication id of a REQ or REP is known already, the peer has restarted:
-//! the old connection ends ([`DisconnectReason::Stale`]) when the new one is accepted. Before that, the user can find
-//! out by [`Cm::replaced_by`] and the old connection's queue pair whether that is so.
+//! the old connection ends ([`DisconnectReason::Stale`]) when the new one is accepted. Before that, the user can check
+//! with [`Cm::replaced_by`] whether the old connection's queue pair still receives packets.
 //!
-//! Until a peer has confirmed a connection, its address may be forged. So one REQ yields few REPs, in short time
-//! ([`CmConfig::max_rep_resends`]), one address has a share of the pending connections, and when there are as many as
-//! allowed, the oldest unconfirmed one gives way.
+//! Until a peer has confirmed a connection, its address may be forged. So one REQ causes few REPs, within a short time
+//! ([`CmConfig::max_rep_resends`]), each address has a limit of pending connections, and when the total limit is
+//! reached, the oldest unconfirmed one is evicted.
 
 mod active;
 mod config;
@@ -106,32 +106,32 @@ use crate::wire::{DropReason, MacAddr};
 /// A MAD to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MadTransmit {
-    /// Its way.
+    /// Ports and addresses to send it with.
     pub path: MadPath,
     /// The MAD, header included.
     pub mad: Box<[u8; MAD_LEN]>,
 }
 
-/// What is known of a connection, for tools.
+/// State of a connection, for tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnInfo {
     /// The handle.
     pub conn: ConnId,
-    /// Where it stands.
+    /// State.
     pub state: ConnState,
-    /// The way of its MADs.
+    /// Path of its MADs.
     pub path: MadPath,
-    /// What it is for.
+    /// The service id of its REQ.
     pub service_id: ServiceId,
     /// Our queue pair, once accepted.
     pub local_qpn: Option<Qpn>,
-    /// The peer's queue pair; this and what follows is 0 until the peer has answered our REQ.
+    /// The peer's queue pair; on the active side this and the following fields are 0 until the REP.
     pub remote_qpn: u32,
     /// The peer's communication id.
     pub remote_comm_id: u32,
-    /// The peer's channel adapter, as it says.
+    /// GUID of the peer's channel adapter, from its REQ or REP.
     pub remote_ca_guid: u64,
-    /// When its timer runs out.
+    /// Expiry of its timer.
     pub deadline: Option<Instant>,
 }
 
@@ -167,7 +167,7 @@ impl Cm {
         }
     }
 
-    /// Takes in one MAD that came to queue pair 1 along `path`, whose local address is ours.
+    /// Handles a MAD that queue pair 1 received along `path`, whose local address is ours.
     ///
     /// # Errors
     ///
@@ -181,7 +181,8 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         let (header, message) = CmMessage::parse(mad).map_err(|error| {
-            // [CM-MAD]
+            // compliance.md [CM-MAD]: A MAD with another length, version, class, method or attribute is dropped with a
+            // reason.
             let reason = DropReason::from(error);
             match reason {
                 DropReason::MadMalformed => self.stats.rx_malformed.inc(),
@@ -201,7 +202,8 @@ impl Cm {
             CmMessage::Rep(rep) => self.on_rep(now, path, transaction_id, &rep),
             CmMessage::SidrRep(rep) => self.on_sidr_rep(&rep),
             CmMessage::Lap(_) => {
-                // [CM-NO-APM]
+                // compliance.md [CM-NO-APM]: LAP and APR are dropped by name, alternate paths in a REQ rejected with
+                // reason 18.
                 self.stats.rx_lap.inc();
                 Err(DropReason::MadUnsupported)
             }
@@ -212,28 +214,28 @@ impl Cm {
         }
     }
 
-    /// The next MAD to send.
+    /// Dequeues the next MAD to send.
     pub fn poll_transmit(&mut self) -> Option<MadTransmit> {
         self.transmits.pop_front()
     }
 
-    /// The next event.
+    /// Dequeues the next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()
     }
 
-    /// The next request of a peer that was rejected without asking the user.
+    /// Dequeues the next request that was rejected without asking the user.
     pub fn poll_refusal(&mut self) -> Option<RefusedRequest> {
         self.refusals.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    /// The deadline for the next call of [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Does what is due at `now`: sends again, gives up, forgets.
+    /// Handles every deadline up to `now`: retransmits, gives up, or ends timewait.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(key) = self.timers.pop_due(now) {
             match key {
@@ -255,7 +257,7 @@ impl Cm {
         }
     }
 
-    /// What is known of a connection; `None` when it is gone.
+    /// State of a connection; `None` when it is gone.
     #[must_use]
     pub fn connection(&self, conn: ConnId) -> Option<ConnInfo> {
         self.connections.by_id(conn).map(info)
@@ -266,43 +268,42 @@ impl Cm {
         self.connections.iter().map(info)
     }
 
-    /// How many connections are remembered, closing ones included.
+    /// Number of connections, closing ones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// Whether no connection is remembered.
+    /// Whether there is no connection.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many SIDR requests of peers are remembered.
+    /// SIDR requests of peers in the table, answered ones included.
     #[must_use]
     pub fn sidr_len(&self) -> usize {
         self.sidr.len()
     }
 
-    /// How many SIDR requests of our own wait for their answer.
+    /// Outstanding SIDR requests of ours.
     #[must_use]
     pub fn resolving(&self) -> usize {
         self.resolves.len()
     }
 
-    /// The counters.
+    /// Counters, readable from any thread.
     #[must_use]
     pub fn stats(&self) -> &Arc<CmStats> {
         &self.stats
     }
 
-    /// A handle that names no connection and never will, for users who number attempts that never reached this module.
+    /// A handle that is never used for a connection: a number for attempts that fail before [`connect`](Self::connect).
     pub fn unused_id(&mut self) -> ConnId {
         self.ids.connection(|comm_id| self.connections.contains(comm_id))
     }
 
-    /// Sends the MADs of a connection to another Ethernet address from now on, because the peer or the way to it has
-    /// changed.
+    /// Changes the Ethernet address that MADs of a connection are sent to, after a change of the peer or its route.
     ///
     /// # Errors
     ///
@@ -325,18 +326,18 @@ impl Cm {
         DropReason::CmUnknownId
     }
 
-    /// Counts a message for a connection that does not come from its peer.
+    /// Counts a message for a connection from an address other than its peer's.
     fn foreign(&self) -> DropReason {
         self.stats.rx_foreign.inc();
         DropReason::CmForeign
     }
 
-    /// Whether the user has so many events unread that no new request is taken in.
+    /// Whether the event queue is too full to accept new requests.
     fn events_full(&self) -> bool {
         self.events.len() >= self.config.max_events
     }
 
-    /// Queues a message and returns its MAD, for sending it again.
+    /// Enqueues a message and returns its MAD, for retransmission.
     fn send(&mut self, path: &MadPath, transaction_id: u64, message: &CmMessage) -> Mad {
         let mut mad = Box::new([0; MAD_LEN]);
         message.emit(transaction_id, &mut mad);
@@ -344,7 +345,8 @@ impl Cm {
         mad
     }
 
-    /// Queues a MAD and counts it. A full queue loses it: whatever matters is sent again by a timer, ours or the peer's.
+    /// Enqueues a MAD and counts it. If the queue is full, the MAD is dropped: a timer of ours or of the peer
+    /// retransmits it.
     fn queue(&mut self, path: &MadPath, mad: Mad) {
         use crate::wire::mad::attribute;
         if self.transmits.len() >= self.config.max_transmits {
@@ -367,16 +369,16 @@ impl Cm {
         self.transmits.push_back(MadTransmit { path: path.clone(), mad });
     }
 
-    /// Ends a connection whose peer, or whose user, is done with it: only its ids stay for a while.
+    /// Ends a connection: only its ids stay for a while.
     fn enter_timewait(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
-        // [CM-TIMEWAIT]
+        // compliance.md [CM-TIMEWAIT]: After its end a connection's ids are kept for an ACK timeout.
         let until = now + conn.timewait;
         self.connections.transition(&mut self.timers, comm_id, State::Timewait, Some(until));
         self.limit_closing();
     }
 
-    /// Forgets the oldest closing connections when there are too many.
+    /// Removes the oldest closing connections when there are too many.
     fn limit_closing(&mut self) {
         while let Some(comm_id) = self.connections.surplus_closing(self.config.max_closing) {
             if let Some(conn) = self.connections.get(comm_id)

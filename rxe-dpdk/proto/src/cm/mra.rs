@@ -1,4 +1,4 @@
-//! MRA: somebody needs more time to answer.
+//! MRA: extends the time to answer.
 
 use super::connection::{Connection, State};
 use super::timers::time_of;
@@ -8,7 +8,7 @@ use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Mra};
 
 impl Cm {
-    /// An MRA of our REQ or REP: the peer's application is slow, so the message need not go again that soon.
+    /// Handles an MRA of our REQ or REP: the peer needs more time, so the retransmission is delayed.
     pub(super) fn on_mra(&mut self, now: Instant, path: &MadPath, mra: &Mra) -> Result<(), DropReason> {
         self.stats.rx_mra.inc();
         let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
@@ -21,20 +21,21 @@ impl Cm {
         if !is_waited_for(conn, mra.answered) {
             return Err(self.unexpected());
         }
-        // On top of the time that the peer promises: the way of its answer to us, as generous as Linux is.
-        // [CM-MRA]
+        // The peer's service timeout plus the time of flight of its answer, as Linux computes it.
+        // compliance.md [CM-MRA]: An MRA delays the next retransmission of REQ or REP by its service timeout, once and
+        // within a limit.
         let wait = (time_of(mra.service_timeout) + time_of(19)).min(self.config.max_service_timeout);
         let until = now + wait;
         if let Some(conn) = self.connections.get_mut(ours)
             && let State::RepSent { resends, expires, deferred, .. } = &mut conn.state
         {
-            // Once: a peer must not hold a queue pair for as long as it likes.
+            // Only once: a peer must not hold a queue pair without limit.
             if *deferred {
                 self.stats.rx_mra_again.inc();
                 return Err(DropReason::CmDuplicate);
             }
             *deferred = true;
-            // The peer has the REP; one more finds out whether its RTU was lost.
+            // The peer has the REP; one more retransmission finds out whether its RTU was lost.
             *resends = 1;
             *expires = until + self.config.unconfirmed_timeout;
         }
@@ -43,7 +44,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Asks the peer to wait for our answer to its message.
+    /// Sends an MRA for the peer's message.
     pub(super) fn send_mra(&mut self, comm_id: u32, answered: Answered) {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let mra = Mra {

@@ -1,4 +1,4 @@
-//! The side that is asked: from REQ to an established connection.
+//! The passive side: from REQ to an established connection.
 
 use std::net::IpAddr;
 
@@ -12,14 +12,14 @@ use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Re
 use crate::wire::{DropReason, Gid, PathMtu};
 use crate::{Duration, Instant};
 
-/// What a REQ says, once it is known to be good.
+/// The contents of a valid REQ.
 struct Checked {
     source: (IpAddr, u16),
     dest: (IpAddr, u16),
     path_mtu: PathMtu,
 }
 
-/// Why a REQ is refused, with the additional information that the reason wants.
+/// Why a REQ is rejected, with the additional information of that reason.
 struct Refusal {
     reason: RejReason,
     ari: Vec<u8>,
@@ -32,11 +32,11 @@ impl Refusal {
     }
 }
 
-/// Most refusals that wait for [`Cm::poll_refusal`].
+/// Most entries in the queue of [`Cm::poll_refusal`].
 const MAX_REFUSALS: usize = 64;
 
 impl Cm {
-    /// Grants a connection: sends the REP, again and again until the peer confirms or its retries are used up.
+    /// Accepts a connection: sends the REP, and retransmits it until the peer confirms or the retries are used up.
     ///
     /// # Errors
     ///
@@ -52,7 +52,8 @@ impl Cm {
             remote_comm_id: connection.remote_comm_id,
             local_qpn: params.qpn.get(),
             starting_psn: params.starting_psn,
-            // [CM-REP-DEPTHS]
+            // compliance.md [CM-REP-DEPTHS]: A REP grants no more READ resources and depth than the REQ asks for,
+            // crossed.
             responder_resources: params.responder_resources.min(connection.initiator_depth),
             initiator_depth: params.initiator_depth.min(connection.responder_resources),
             target_ack_delay: self.config.target_ack_delay & 31,
@@ -63,11 +64,12 @@ impl Cm {
             private_data,
             ..Rep::default()
         });
-        // [CM-TRANSACTION]
+        // compliance.md [CM-TRANSACTION]: An answer carries the transaction id of its request.
         let (path, transaction_id) = (connection.path.clone(), connection.transaction_id);
         let (resends, resend_after) = self.rep_resends(connection);
         let (peer, remote_comm_id, remote_qpn) = (connection.peer, connection.remote_comm_id, connection.remote_qpn);
-        // [CM-STALE-ACCEPT]
+        // compliance.md [CM-STALE-ACCEPT]: A REQ with a queue pair or id of a known connection is served, and ends that
+        // connection when it is accepted.
         self.end_stale_of(now, peer, remote_comm_id, remote_qpn, conn);
         let rep = self.send(&path, transaction_id, &rep);
         if let Some(connection) = self.connections.get_mut(conn.comm_id()) {
@@ -81,7 +83,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Forgets a request of a peer without an answer. The peer may send its REQ again, and that is then a new request.
+    /// Drops a request of a peer without an answer. If the peer retransmits its REQ, that is a new request.
     ///
     /// # Errors
     ///
@@ -99,8 +101,8 @@ impl Cm {
     /// The established connections that end when the request `conn` is accepted, because the peer names a queue pair or
     /// communication id of theirs as its own.
     ///
-    /// Anybody who knows these numbers can send such a REQ in the peer's name. As long as one of these connections
-    /// receives packets in sequence, the peer has not forgotten it: then [`reject`](Self::reject) the request.
+    /// Anyone with these numbers can forge such a REQ. While one of these connections receives packets in sequence, its
+    /// peer has not restarted: then [`reject`](Self::reject) the request.
     #[must_use]
     pub fn replaced_by(&self, conn: ConnId) -> Vec<ConnId> {
         let Some(new) = self.connections.by_id(conn) else { return Vec::new() };
@@ -108,8 +110,8 @@ impl Cm {
         rivals.filter(|old| old.state.name() == ConnState::Established).map(|old| old.id).collect()
     }
 
-    /// The first valid packet came to the connection's queue pair: the peer has our REP, whatever became of its RTU.
-    /// Does nothing when the connection is established already.
+    /// The connection's queue pair has received its first valid packet: the peer has our REP, even if its RTU was lost.
+    /// No effect when the connection is established already.
     ///
     /// # Errors
     ///
@@ -117,7 +119,8 @@ impl Cm {
     pub fn established(&mut self, conn: ConnId) -> Result<(), CmError> {
         match self.connections.by_id(conn).ok_or(CmError::Unknown)?.state.name() {
             ConnState::RepSent => {
-                // [CM-DATA-IS-RTU]
+                // compliance.md [CM-DATA-IS-RTU]: The first request on the queue pair counts as RTU, which may come
+                // later or not at all.
                 self.stats.implied_rtu.inc();
                 self.establish(conn, None);
                 Ok(())
@@ -131,7 +134,7 @@ impl Cm {
         }
     }
 
-    /// A REQ: a repetition, a new attempt of a peer that has forgotten an old one, or a new connection.
+    /// Handles a REQ: a repetition, a new attempt of a restarted peer, or a new connection.
     pub(super) fn on_req(
         &mut self,
         now: Instant,
@@ -141,16 +144,16 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         self.stats.rx_req.inc();
-        // [CM-CLONE]
+        // compliance.md [CM-CLONE]: Peers with the same GUID but different addresses are different peers.
         let peer = Peer { guid: req.local_ca_guid, gid: path.peer };
         let mut same_id = self.connections.with_remote_comm_id(peer, req.local_comm_id);
         let repeated = same_id.find(|conn| conn.is_repetition(req)).map(|conn| conn.id.comm_id());
         drop(same_id);
         if let Some(comm_id) = repeated {
-            // [CM-REQ-DUP]
+            // compliance.md [CM-REQ-DUP]: A repeated REQ makes no second connection.
             return self.on_repeated_req(now, comm_id);
         }
-        // A copy that was late on its way: the peer is done with this connection.
+        // A late copy: the peer has ended this connection.
         if self.connections.is_finished(peer, transaction_id, req) {
             self.stats.rx_req_duplicate_late.inc();
             return Err(DropReason::CmDuplicate);
@@ -163,20 +166,22 @@ impl Cm {
             self.stats.event_queue_full.inc();
             return Err(DropReason::CmLimit);
         }
-        // [CM-STALE-ACCEPT]
-        // Attempts of the peer that this one replaces make room for it. An established connection is another matter: it
-        // goes when the new one is accepted, and not before.
+        // compliance.md [CM-STALE-ACCEPT]: A REQ with a queue pair or id of a known connection is served, and ends that
+        // connection when it is accepted. Pending attempts of the peer that this one replaces do not count against the
+        // limits. An established connection ends only when the new one is accepted.
         let rivals = self.connections.rivals(peer, req.local_comm_id, req.local_qpn);
         let (attempts, replaced): (Vec<_>, Vec<_>) =
             rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);
         let leaving = attempts.len() + replaced.len();
-        // [CM-LIMITS]
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
+        // address with 3.
         if self.connections.open() >= self.config.max_connections + leaving {
             self.stats.req_connection_limit.inc();
             let refusal = Refusal::new(RejReason::NoQp, "there are as many connections as allowed");
             return self.refuse_req(path, transaction_id, req, &refusal);
         }
-        // [CM-LIMITS]
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
+        // address with 3.
         if self.connections.unconfirmed_of(peer.gid) >= self.config.max_pending_per_peer + attempts.len() {
             self.stats.req_peer_limit.inc();
             let refusal =
@@ -186,7 +191,8 @@ impl Cm {
         for (comm_id, _) in attempts {
             self.end_stale(now, comm_id);
         }
-        // [CM-LIMITS]
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
+        // address with 3.
         if self.connections.pending() >= self.config.max_pending && !self.evict_unconfirmed() {
             self.stats.req_pending_limit.inc();
             let refusal = Refusal::new(RejReason::NoResources, "there are as many pending connections as allowed");
@@ -203,7 +209,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Gives up the oldest request of a peer that is not confirmed, for a newer one. Its REQ may come again.
+    /// Evicts the oldest unconfirmed request of a peer in favour of a newer one. Its REQ may be retransmitted.
     fn evict_unconfirmed(&mut self) -> bool {
         let oldest = self.connections.oldest_unconfirmed().and_then(|comm_id| self.connections.get(comm_id));
         let Some(id) = oldest.map(|conn| conn.id) else { return false };
@@ -213,7 +219,7 @@ impl Cm {
         true
     }
 
-    /// An RTU: the peer is ready.
+    /// Handles an RTU.
     pub(super) fn on_rtu(&mut self, path: &MadPath, rtu: &Rtu) -> Result<(), DropReason> {
         self.stats.rx_rtu.inc();
         let Some(conn) = self.connections.by_ids(rtu.remote_comm_id, rtu.local_comm_id) else {
@@ -237,28 +243,29 @@ impl Cm {
         }
     }
 
-    /// The user did not answer a request or a grant.
+    /// Rejects a REQ or REP that the user did not answer in time.
     pub(super) fn answer_timeout(&mut self, comm_id: u32) {
         let Some(id) = self.connections.get(comm_id).map(|conn| conn.id) else { return };
-        // Not reason 4: a peer without our REP looks that up by an id that it does not have.
-        // [CM-ANSWER-TIMEOUT]
+        // Not reason 4 (timeout): a peer without our REP would look that up by an id that it does not have.
+        // compliance.md [CM-ANSWER-TIMEOUT]: If a service does not answer in time, the peer gets a REJ, and the
+        // connection is removed.
         let _fits = self.refuse(id, RejReason::NoResources, &[], &[]);
         self.stats.unanswered.inc();
         self.events.push_back(CmEvent::failed(id, ConnectFailure::NotAnswered));
     }
 
-    /// How often the REP of a connection is sent again, and how long after the one before: what the REQ asks for, within
-    /// our own bounds.
+    /// Retransmissions of a connection's REP, and their interval: as the REQ requests, within our limits.
     fn rep_resends(&self, conn: &Connection) -> (u8, Duration) {
         (conn.max_resends.min(self.config.max_rep_resends), conn.resend_after.min(self.config.max_rep_resend))
     }
 
-    /// No RTU in time: sends the REP again, or gives up.
+    /// Retransmits the REP, or gives up.
     pub(super) fn rep_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get(comm_id) else { return };
         let (_, resend_after) = self.rep_resends(conn);
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
-        // [CM-REP-RETRY]
+        // compliance.md [CM-REP-RETRY]: A REP is retransmitted until RTU, data or REJ, as often and as fast as the REQ
+        // requests, but twice at most per copy of the REQ.
         let State::RepSent { rep, resends, expires, deferred } = &mut conn.state else { return };
         let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
         let (expires, deferred) = (*expires, *deferred);
@@ -275,8 +282,8 @@ impl Cm {
             }
             return;
         }
-        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get
-        // nothing: who sends REQs in the name of an address must not make us send more to it than the REPs.
+        // A peer that has the REP, but whose RTUs were all lost, finds its connection by our GUID and id. Others get no
+        // REJ: a forged REQ must not make us send more than the REPs to the forged address.
         if deferred {
             let ids = (id.comm_id(), conn.remote_comm_id);
             let guid = self.config.ca_guid.to_be_bytes();
@@ -292,7 +299,7 @@ impl Cm {
         let (again, resend_after) = self.rep_resends(conn);
         let Some(conn) = self.connections.get_mut(comm_id) else { return Err(DropReason::CmDuplicate) };
         match &mut conn.state {
-            // Our REP was lost, or is on its way.
+            // Our REP was lost, or is in flight.
             State::RepSent { rep, resends, expires, deferred } => {
                 let (path, rep) = (conn.path.clone(), rep.clone());
                 if !*deferred {
@@ -301,7 +308,8 @@ impl Cm {
                     let deadline = if again > 0 { (*expires).min(now + resend_after) } else { *expires };
                     self.connections.set_deadline(&mut self.timers, comm_id, deadline);
                 }
-                // [CM-REP-AT-ONCE]
+                // compliance.md [CM-REP-AT-ONCE]: A REQ repeated after our REP gets the REP again at once, not with the
+                // next timeout.
                 self.stats.rx_req_duplicate_answered.inc();
                 self.queue(&path, rep);
                 Ok(())
@@ -334,11 +342,12 @@ impl Cm {
         Ok(())
     }
 
-    /// Everything that can be said against a REQ without knowing the service.
+    /// Checks everything in a REQ that does not depend on the service.
     fn check_req(&self, path: &MadPath, req: &Req, local: &impl LocalAddresses) -> Result<Checked, Refusal> {
         let refuse = |reason, ari: &[u8], why| Err(Refusal { reason, ari: ari.to_vec(), why });
         let stats = &self.stats;
-        // [CM-REJ-REASON]
+        // compliance.md [CM-REJ-REASON]: An invalid REQ is rejected with the matching reason, and the supported value
+        // as additional information.
         if req.service_id.port_space() != Some(PortSpace::Tcp) {
             stats.req_service_id.inc();
             return refuse(RejReason::InvalidServiceId, &[], "the service id is not of the TCP port space");
@@ -347,14 +356,15 @@ impl Cm {
             stats.req_transport.inc();
             return refuse(RejReason::InvalidTransportType, &[], "the transport is neither RC nor UC");
         }
-        // No reason exists for a wrong partition; Linux takes this one. Full and limited members are alike here.
-        // [CM-LENIENT]
+        // There is no reject reason for a wrong partition; Linux uses this one. Full and limited members are both
+        // accepted.
+        // compliance.md [CM-LENIENT]: REQs are as lenient as Linux.
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is not the default one");
         }
         let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
-        // The queue pair would send to this address, so it must be the one that asks.
+        // The queue pair would send to this address, so it must be the source of the REQ.
         if theirs != path.peer || !local.is_peer(path, theirs) {
             stats.req_gid_foreign.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "its GID is not the address that the REQ came from");
@@ -363,19 +373,21 @@ impl Cm {
             stats.req_gid.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "our GID in it is not an address of this port");
         }
-        // [CM-NO-APM]
+        // compliance.md [CM-NO-APM]: LAP and APR are dropped by name, alternate paths in a REQ rejected with reason 18.
         if req.alternate.local_lid != 0 {
             stats.req_alternate_path.inc();
             return refuse(RejReason::InvalidAlternateGid, &path.local.0, "it has an alternate path");
         }
-        // [CM-REJ-REASON]
+        // compliance.md [CM-REJ-REASON]: An invalid REQ is rejected with the matching reason, and the supported value
+        // as additional information.
         let largest = local.path_mtu(path.port);
         let Some(path_mtu) = PathMtu::from_code(req.path_mtu).filter(|&mtu| mtu <= largest) else {
             stats.req_path_mtu.inc();
             return refuse(RejReason::InvalidMtu, &[largest.code()], "the path MTU is larger than this port carries");
         };
         let ip = req.ip_addressing();
-        // [CM-IP-HEADER]
+        // compliance.md [CM-IP-HEADER]: A REQ begins its private data with the IP addresses and the port of the
+        // connection.
         let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else {
             stats.req_ip_header.inc();
             return refuse(RejReason::ConsumerDefined, &[], "the IP addressing header is malformed");
@@ -387,12 +399,13 @@ impl Cm {
         Ok(Checked { source, dest: (dest, req.service_id.port()), path_mtu })
     }
 
-    /// A queue pair and a communication id of `peer` belong to the connection `new` now: the peer knows nothing any more
-    /// of others that they belonged to.
+    /// Ends connections whose queue pair or communication id `peer` now uses for the connection `new`: the peer has
+    /// restarted.
     pub(super) fn end_stale_of(&mut self, now: Instant, peer: Peer, remote_comm_id: u32, remote_qpn: u32, new: ConnId) {
         let rivals = self.connections.rivals(peer, remote_comm_id, remote_qpn);
         let old: Vec<u32> = rivals.map(|conn| conn.id).filter(|&id| id != new).map(ConnId::comm_id).collect();
-        // [CM-STALE]
+        // compliance.md [CM-STALE]: A queue pair or id of a known connection in a new REQ or REP means that the peer
+        // has restarted.
         for comm_id in old {
             self.end_stale(now, comm_id);
         }
@@ -407,7 +420,7 @@ impl Cm {
                 self.connections.remove(&mut self.timers, comm_id);
             }
             ConnState::Established => {
-                // Once: should we be wrong and the peer alive, it learns that this connection is over.
+                // One DREQ: if the peer is alive after all, it learns that this connection has ended.
                 self.send_dreq(comm_id);
                 self.events.push_back(CmEvent::Disconnected { conn: id, reason: DisconnectReason::Stale });
                 self.enter_timewait(now, comm_id);
@@ -421,7 +434,7 @@ impl Cm {
         self.stats.stale.inc();
     }
 
-    /// Both sides agree. `rtu` is ours, if we are the side that asked.
+    /// Enters Established. `rtu` is ours, on the active side.
     pub(super) fn establish(&mut self, conn: ConnId, rtu: Option<Mad>) {
         self.connections.transition(&mut self.timers, conn.comm_id(), State::Established { rtu }, None);
         self.stats.established.inc();

@@ -1,13 +1,13 @@
-//! How MADs travel, and what the connection manager asks about our own addresses.
+//! Paths of MADs, and the local addresses that they are checked against.
 
 use std::net::IpAddr;
 
 use crate::wire::{Gid, MacAddr, PathMtu, PortId};
 
-/// How a MAD came in; an answer goes back along it. "Local" is always our side.
+/// The path of a MAD. An answer uses the same path; "local" is always our side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadPath {
-    /// The port it came in by.
+    /// The local port.
     pub port: PortId,
     /// Our Ethernet address.
     pub local_mac: MacAddr,
@@ -23,7 +23,7 @@ pub struct MadPath {
     pub traffic_class: u8,
 }
 
-/// What the connection manager needs to know about our own ports.
+/// The addresses of the local ports.
 pub trait LocalAddresses {
     /// Whether `gid` is one of our addresses on `port`.
     fn is_local(&self, port: PortId, gid: Gid) -> bool;
@@ -34,8 +34,8 @@ pub trait LocalAddresses {
         let _ = (port, gid);
         false
     }
-    /// Whether `gid` can be the address of one host that talks to us along `path`. A loopback address is one only where
-    /// our own is, too.
+    /// Whether `gid` can be the address of a host that uses `path`. A loopback address can only if the local one is a
+    /// loopback address, too.
     fn is_peer(&self, path: &MadPath, gid: Gid) -> bool {
         is_host(gid.ip())
             && !self.is_broadcast(path.port, gid)
@@ -43,7 +43,7 @@ pub trait LocalAddresses {
     }
 }
 
-/// Whether an address can be that of one host.
+/// Whether an address can belong to a single host.
 pub(super) fn is_host(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),

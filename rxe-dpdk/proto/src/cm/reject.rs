@@ -1,4 +1,4 @@
-//! REJ: refusals of either side.
+//! REJ, of either side.
 
 use super::connection::Peer;
 use super::{Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, DisconnectReason, MadPath};
@@ -7,10 +7,10 @@ use crate::wire::DropReason;
 use crate::wire::cm::{Answered, CmMessage, Rej, RejReason};
 
 impl Cm {
-    /// Refuses a peer's request, or a grant of a peer that our queue pair cannot take: sends a REJ with `reason`,
+    /// Rejects a peer's REQ, or a REP with parameters that our queue pair cannot take: sends a REJ with `reason`,
     /// additional information `ari` (at most 72 bytes) and the upper layer's `private_data` (at most 148 bytes), and
-    /// forgets the connection. A service that does not exist is [`RejReason::InvalidServiceId`]; who does not want the
-    /// peer, or cannot do what was granted, says [`RejReason::ConsumerDefined`].
+    /// removes the connection. Use [`RejReason::InvalidServiceId`] for a service that does not exist,
+    /// [`RejReason::ConsumerDefined`] to reject the peer or its parameters.
     ///
     /// # Errors
     ///
@@ -21,7 +21,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Sends a REJ of the REQ or REP that waits for the user's answer, and forgets the connection.
+    /// Sends a REJ of the REQ or REP that waits for the user's answer, and removes the connection.
     pub(super) fn refuse(
         &mut self,
         conn: ConnId,
@@ -30,8 +30,8 @@ impl Cm {
         private_data: &[u8],
     ) -> Result<(), CmError> {
         let connection = self.connections.by_id(conn).ok_or(CmError::Unknown)?;
-        // A peer that waits for a REP understands a REJ without an id of ours best.
-        // [CM-REJ-IDS]
+        // A peer that waits for a REP expects a REJ without an id of ours.
+        // compliance.md [CM-REJ-IDS]: A REJ of a REQ has local id 0 and says that it answers a REQ.
         let (local_comm_id, answered) = match connection.state.name() {
             ConnState::ReqReceived => (0, Answered::Req),
             ConnState::RepReceived => (conn.comm_id(), Answered::Rep),
@@ -44,19 +44,21 @@ impl Cm {
         Ok(())
     }
 
-    /// A REJ: of our REQ or REP, or from a peer that has given up.
+    /// Handles a REJ: of our REQ or REP, or from a peer that has given up.
     pub(super) fn on_rej(&mut self, now: Instant, path: &MadPath, rej: &Rej) -> Result<(), DropReason> {
         self.stats.rx_rej.inc();
-        // Waiting for a REP we do not know the peer's id yet, and it need not have one.
-        // [CM-ACTIVE-REJ]
+        // Before the REP the peer's id is not known, and the peer need not have one.
+        // compliance.md [CM-ACTIVE-REJ]: A REJ of our REQ, with the peer's id or without, ends the attempt with its
+        // reason, its information and its private data.
         let asked = || self.connections.requested(rej.remote_comm_id).filter(|_| rej.answered != Answered::Rep);
         let by_ids = self.connections.by_ids(rej.remote_comm_id, rej.local_comm_id).or_else(asked);
-        // A peer that gives up before our REP came does not know our id. It says its GUID instead.
-        // [CM-REJ-KILLED]
+        // A peer that gives up before our REP arrives does not know our id. It sends its GUID instead.
+        // compliance.md [CM-REJ-KILLED]: REJ "timeout" without our id finds the connection by GUID and the peer's id,
+        // if it is not established.
         let found = by_ids.or_else(|| {
             let guid = u64::from_be_bytes(*rej.ari().first_chunk()?);
             let peer = Peer { guid, gid: path.peer };
-            // The peer's attempt, if it also has an older connection with this id.
+            // Prefer the pending attempt to an older connection with this id.
             let conn =
                 self.connections.with_remote_comm_id(peer, rej.local_comm_id).max_by_key(|c| c.state.is_pending())?;
             (rej.reason == RejReason::Timeout && rej.remote_comm_id == 0).then_some(conn)
@@ -73,9 +75,9 @@ impl Cm {
                 self.events.push_back(CmEvent::ConnectFailed { conn: id, reason, rej });
                 self.connections.remove(&mut self.timers, id.comm_id());
             }
-            // It did get our REP, so this "gave up waiting" is not about this connection's present.
+            // The peer has our REP, so this "timeout" is out of date.
             ConnState::Established | ConnState::DreqSent if !knows_our_id => return Err(self.unexpected()),
-            // The peer's REP has overtaken it. What the peer wants now, its DREQ tells.
+            // The peer's REP has overtaken it. If the peer wants to end the connection, it sends a DREQ.
             ConnState::Established if rej.answered == Answered::Req => return Err(self.unexpected()),
             ConnState::Established => {
                 let reason = DisconnectReason::PeerRejected(rej.reason);
@@ -92,7 +94,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Queues a REJ. `ari` and `private_data` that do not fit are an error, and nothing is sent.
+    /// Enqueues a REJ. If `ari` or `private_data` do not fit, nothing is sent.
     #[allow(clippy::too_many_arguments)] // the fields of the message
     pub(super) fn send_rej(
         &mut self,

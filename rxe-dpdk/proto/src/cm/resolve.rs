@@ -1,4 +1,4 @@
-//! Service id resolution, the side that asks: which datagram queue pair of a peer serves a port.
+//! SIDR, the active side: which datagram queue pair of a peer serves a port.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::wire::cm::{CmMessage, IpAddressing, PortSpace, ServiceId, SidrRep, Si
 use crate::wire::{DEFAULT_PKEY, DropReason};
 use crate::{Duration, Instant};
 
-/// A question of ours that waits for its answer.
+/// An outstanding SIDR request of ours.
 #[derive(Debug)]
-struct Question {
+struct Resolve {
     id: SidrId,
     path: MadPath,
     mad: Mad,
@@ -22,9 +22,9 @@ struct Question {
     deadline: Option<Instant>,
 }
 
-/// All questions of ours, by request id.
+/// All outstanding SIDR requests of ours, by request id.
 #[derive(Debug, Default)]
-pub(super) struct ResolveTable(BTreeMap<u32, Question>);
+pub(super) struct ResolveTable(BTreeMap<u32, Resolve>);
 
 impl ResolveTable {
     pub fn len(&self) -> usize {
@@ -32,19 +32,19 @@ impl ResolveTable {
     }
 
     fn remove(&mut self, timers: &mut Timers, request_id: u32) -> Option<SidrId> {
-        let mut question = self.0.remove(&request_id)?;
-        timers.set(TimerKey::Resolve(request_id), &mut question.deadline, None);
-        Some(question.id)
+        let mut request = self.0.remove(&request_id)?;
+        timers.set(TimerKey::Resolve(request_id), &mut request.deadline, None);
+        Some(request.id)
     }
 }
 
 impl Cm {
-    /// Asks a peer which of its datagram queue pairs serves a port: sends the SIDR_REQ, again and again until the peer
-    /// answers or the retries are used up. `DatagramResolved` or `ResolveFailed` follows.
+    /// Asks a peer which of its datagram queue pairs serves a port: sends the SIDR_REQ, and retransmits it until the
+    /// peer answers or the retries are used up. `DatagramResolved` or `ResolveFailed` follows.
     ///
     /// # Errors
     ///
-    /// [`CmError`]: addresses or private data that cannot be sent, or too many questions.
+    /// [`CmError`]: addresses or private data that cannot be sent, or too many requests.
     pub fn resolve_datagram(&mut self, now: Instant, params: ResolveParams) -> Result<SidrId, CmError> {
         let (source, dest) = (params.path.local.ip(), params.path.peer.ip());
         let addressing = IpAddressing::new((source, params.source_port), dest)
@@ -66,23 +66,24 @@ impl Cm {
         tail.copy_from_slice(&ulp_data);
         let id = self.ids.sidr();
         let transaction_id = self.ids.transaction();
-        // The low two bits are congestion marks, which every packet sets for itself.
+        // The low two bits are ECN bits, set per packet.
         let path = MadPath { traffic_class: params.path.traffic_class & !3, ..params.path };
         let mad = self.send(&path, transaction_id, &CmMessage::SidrReq(req));
         let resend_after = time_of(params.response_timeout).clamp(self.config.min_resend, self.config.max_resend);
         let resends = params.max_cm_retries.min(15);
-        let question = Question { id, path, mad, resends, resend_after, deadline: None };
-        let question = self.resolves.0.entry(request_id).or_insert(question);
-        self.timers.set(TimerKey::Resolve(request_id), &mut question.deadline, Some(now + resend_after));
+        let request = Resolve { id, path, mad, resends, resend_after, deadline: None };
+        let request = self.resolves.0.entry(request_id).or_insert(request);
+        self.timers.set(TimerKey::Resolve(request_id), &mut request.deadline, Some(now + resend_after));
         self.stats.resolves.inc();
         Ok(id)
     }
 
-    /// A SIDR_REP: the answer to one of our questions. It needs no room in the queue of events that was not asked for.
+    /// Handles a SIDR_REP. Its event needs no check of the event queue: there is at most one per request of the user.
     pub(super) fn on_sidr_rep(&mut self, rep: &SidrRep) -> Result<(), DropReason> {
         self.stats.rx_sidr_rep.inc();
         let Some(id) = self.resolves.remove(&mut self.timers, rep.request_id) else { return Err(self.unknown_id()) };
-        // [CM-SIDR-ASK]
+        // compliance.md [CM-SIDR-ASK]: Our SIDR request is retransmitted until it is answered or its retries are used
+        // up.
         self.events.push_back(match rep.status {
             SidrStatus::Valid => {
                 self.stats.resolved.inc();
@@ -97,16 +98,17 @@ impl Cm {
         Ok(())
     }
 
-    /// No SIDR_REP in time: sends the SIDR_REQ again, or gives up.
+    /// Retransmits the SIDR_REQ, or gives up.
     pub(super) fn resolve_timeout(&mut self, now: Instant, request_id: u32) {
-        let Some(question) = self.resolves.0.get_mut(&request_id) else { return };
-        question.deadline = None;
-        // [CM-SIDR-ASK]
-        if question.resends > 0 {
-            question.resends -= 1;
-            let (path, mad) = (question.path.clone(), question.mad.clone());
-            let deadline = now + question.resend_after;
-            self.timers.set(TimerKey::Resolve(request_id), &mut question.deadline, Some(deadline));
+        let Some(request) = self.resolves.0.get_mut(&request_id) else { return };
+        request.deadline = None;
+        // compliance.md [CM-SIDR-ASK]: Our SIDR request is retransmitted until it is answered or its retries are used
+        // up.
+        if request.resends > 0 {
+            request.resends -= 1;
+            let (path, mad) = (request.path.clone(), request.mad.clone());
+            let deadline = now + request.resend_after;
+            self.timers.set(TimerKey::Resolve(request_id), &mut request.deadline, Some(deadline));
             self.stats.tx_sidr_req_retry.inc();
             self.queue(&path, mad);
             return;

@@ -1,7 +1,7 @@
-//! Service id resolution: which datagram queue pair serves a port.
+//! SIDR, the passive side: which datagram queue pair serves a port.
 //!
-//! There is no connection behind it: one question, one answer. The answer is kept for a while, because a question whose
-//! answer was lost comes again and must get the same one.
+//! There is no connection: one request, one reply. The reply is kept for a while, because a request whose reply was
+//! lost is retransmitted and must get the same reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use crate::Instant;
 use crate::wire::cm::{CmMessage, PortSpace, ServiceId, SidrRep, SidrReq, SidrStatus};
 use crate::wire::{DropReason, Gid};
 
-/// A question: who asks, and the asker's number for it.
-type Question = (Gid, u32);
+/// Identifies a request: the peer's address, and its request id.
+type RequestKey = (Gid, u32);
 
-/// A remembered question.
+/// A SIDR request of a peer.
 #[derive(Debug)]
 struct Entry {
-    question: Question,
+    request_key: RequestKey,
     transaction_id: u64,
     service_id: ServiceId,
     path: MadPath,
@@ -28,11 +28,11 @@ struct Entry {
     deadline: Option<Instant>,
 }
 
-/// All remembered questions.
+/// All SIDR requests of peers.
 #[derive(Debug, Default)]
 pub(super) struct SidrTable {
     entries: BTreeMap<SidrId, Entry>,
-    by_question: BTreeMap<Question, SidrId>,
+    by_request: BTreeMap<RequestKey, SidrId>,
     /// Ids grow, so the first is the oldest.
     answered: BTreeSet<SidrId>,
 }
@@ -45,7 +45,7 @@ impl SidrTable {
     pub fn forget(&mut self, timers: &mut Timers, id: SidrId) {
         let Some(mut entry) = self.entries.remove(&id) else { return };
         timers.set(TimerKey::Sidr(id), &mut entry.deadline, None);
-        self.by_question.remove(&entry.question);
+        self.by_request.remove(&entry.request_key);
         self.answered.remove(&id);
     }
 
@@ -57,7 +57,8 @@ impl SidrTable {
 }
 
 impl Cm {
-    /// Answers a datagram client. The same answer goes to repetitions of the question for a while.
+    /// Answers a SIDR request. Repetitions of the request get the same reply for
+    /// [`CmConfig::sidr_memory`](super::CmConfig).
     ///
     /// # Errors
     ///
@@ -69,7 +70,7 @@ impl Cm {
             return Err(CmError::WrongState);
         }
         let rep = CmMessage::SidrRep(SidrRep {
-            request_id: entry.question.1,
+            request_id: entry.request_key.1,
             status: reply.status,
             qpn: reply.qpn.get(),
             service_id: entry.service_id,
@@ -80,7 +81,7 @@ impl Cm {
         let (path, transaction_id) = (entry.path.clone(), entry.transaction_id);
         let mad = self.send(&path, transaction_id, &rep);
         if let Some(entry) = self.sidr.entries.get_mut(&id) {
-            // [CM-SIDR]
+            // compliance.md [CM-SIDR]: A SIDR request is answered by queue pair and Q_Key or by a status.
             entry.answer = Some(mad);
         }
         self.sidr.answered.insert(id);
@@ -97,11 +98,11 @@ impl Cm {
         local: &impl LocalAddresses,
     ) -> Result<(), DropReason> {
         self.stats.rx_sidr_req.inc();
-        let question = (path.peer, req.request_id);
-        if let Some(&id) = self.sidr.by_question.get(&question)
+        let request_key = (path.peer, req.request_id);
+        if let Some(&id) = self.sidr.by_request.get(&request_key)
             && let Some(entry) = self.sidr.entries.get(&id)
         {
-            // [CM-SIDR]
+            // compliance.md [CM-SIDR]: A SIDR request is answered by queue pair and Q_Key or by a status.
             if entry.transaction_id == transaction_id && entry.service_id == req.service_id {
                 let Some(answer) = entry.answer.clone() else {
                     self.stats.sidr_duplicate.inc();
@@ -111,7 +112,7 @@ impl Cm {
                 self.queue(path, answer);
                 return Ok(());
             }
-            // The number is in use again for another question.
+            // The request id is reused for another request.
             self.sidr.forget(&mut self.timers, id);
         }
         let request = match check(path, req, local) {
@@ -129,7 +130,7 @@ impl Cm {
             return Err(DropReason::CmLimit);
         }
         if self.sidr.len() >= self.config.max_sidr {
-            // An answer that is old has most likely arrived.
+            // The oldest reply has most likely arrived.
             let Some(&oldest) = self.sidr.answered.first() else {
                 self.stats.sidr_limit.inc();
                 return Err(DropReason::CmLimit);
@@ -138,7 +139,7 @@ impl Cm {
         }
         let id = self.ids.sidr();
         let entry = Entry {
-            question,
+            request_key,
             transaction_id,
             service_id: req.service_id,
             path: path.clone(),
@@ -146,7 +147,7 @@ impl Cm {
             deadline: None,
         };
         self.sidr.entries.insert(id, entry);
-        self.sidr.by_question.insert(question, id);
+        self.sidr.by_request.insert(request_key, id);
         self.sidr.set_deadline(&mut self.timers, id, now + self.config.answer_timeout);
         self.stats.sidr_requests.inc();
         self.events.push_back(CmEvent::SidrRequest(Box::new(SidrRequest { id, ..request })));
@@ -154,9 +155,9 @@ impl Cm {
     }
 }
 
-/// What the peer asks, or the status that refuses it. The id is still to be set.
+/// Checks a request; the error is the status that refuses it. The caller sets the id.
 fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<SidrRequest, SidrStatus> {
-    // [CM-SIDR-REFUSE]
+    // compliance.md [CM-SIDR-REFUSE]: A SIDR request for a service id other than a datagram port gets status 1.
     if req.service_id.port_space() != Some(PortSpace::Udp) {
         return Err(SidrStatus::ServiceIdNotSupported);
     }

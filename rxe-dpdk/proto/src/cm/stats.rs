@@ -1,4 +1,4 @@
-//! What the connection manager counts.
+//! Counters of the connection manager.
 
 crate::counters! {
     /// Counters of one connection manager.
@@ -53,11 +53,11 @@ crate::counters! {
         rx_malformed,
         /// MADs of other classes, methods or attributes.
         rx_unsupported,
-        /// REPs received again, or too late, by the side that asked.
+        /// REPs received again, or too late, on the active side.
         rx_rep_duplicate,
         /// REPs received again after our RTU, which was sent again.
         rx_rep_duplicate_answered,
-        /// REPs for ids that we wait for no REP with; rejected.
+        /// REPs without an outstanding REQ; rejected.
         rx_rep_unknown,
         /// REQs sent, retransmissions included.
         tx_req,
@@ -113,7 +113,7 @@ crate::counters! {
         req_peer_limit,
         /// REQs dropped by the user, without an answer.
         req_dropped,
-        /// Rejections that the log does not tell of: too many unread.
+        /// Rejections missing in the log: too many unread.
         refusals_untold,
         /// Pending connections of peers given up for newer ones, because there were as many as allowed.
         pending_evicted,
@@ -123,17 +123,17 @@ crate::counters! {
         requests,
         /// Requests that the service accepted.
         accepted,
-        /// Requests and grants that the user rejected.
+        /// REQs and REPs that the user rejected.
         rejected,
-        /// Requests and grants that the user left unanswered.
+        /// REQs and REPs that the user left unanswered.
         unanswered,
-        /// Connections that the user asked for.
+        /// Connections requested by the user.
         connects,
-        /// Grants of peers handed to the user.
+        /// REPs of peers handed to the user.
         replies,
-        /// Grants that the user confirmed.
+        /// REPs that the user confirmed.
         confirmed,
-        /// Connections that the user no longer wanted before the peer had answered.
+        /// Connection attempts that the user cancelled before the peer had answered.
         abandoned,
         /// Connections established.
         established,
@@ -143,23 +143,23 @@ crate::counters! {
         mra_honoured,
         /// REJs of the peer that ended a connection or attempt.
         peer_rejected,
-        /// REQs that nobody answered.
+        /// REQs without an answer.
         req_timeout,
-        /// REPs that nobody answered.
+        /// REPs without an answer.
         rep_timeout,
-        /// DREQs that nobody answered.
+        /// DREQs without an answer.
         dreq_timeout,
         /// Connections replaced by a new REQ or REP of the same peer.
         stale,
         /// Connections forgotten before their timewait was over because there were too many.
         timewait_evicted,
-        /// Datagram queue pairs that the user asked for.
+        /// SIDR requests of the user.
         resolves,
-        /// Those that a peer named.
+        /// SIDR requests of the user that a peer answered with a queue pair.
         resolved,
-        /// Those that a peer refused.
+        /// SIDR requests of the user that a peer refused.
         resolve_refused,
-        /// Those that nobody answered for.
+        /// SIDR requests of the user without an answer.
         resolve_timeout,
         /// SIDR requests handed to the service.
         sidr_requests,

@@ -16,7 +16,7 @@ pub(super) enum TimerKey {
     Resolve(u32),
 }
 
-/// Deadlines, at most one for each owner; setting, cancelling and asking for the next are O(log n).
+/// Deadlines, at most one per owner; setting, cancelling and finding the next are O(log n).
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeSet<(Instant, TimerKey)>);
 
@@ -37,7 +37,7 @@ impl Timers {
         self.0.first().map(|&(at, _)| at)
     }
 
-    /// Takes out the earliest deadline if it has come.
+    /// Removes the earliest deadline if it has expired.
     pub fn pop_due(&mut self, now: Instant) -> Option<TimerKey> {
         let &(at, _) = self.0.first()?;
         if at > now {
@@ -57,10 +57,10 @@ pub(super) fn time_of(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 31))
 }
 
-/// The ACK timeout code for a queue pair: what two times `lifetime`, the code of the packet's way, and the other side's
-/// ACK delay add up to, rounded as Linux does (docs/protocol-notes.md, 7.2).
+/// The ACK timeout code for a queue pair: twice the packet lifetime `lifetime` plus the other side's ACK delay, rounded
+/// as Linux does (docs/protocol-notes.md, 7.2).
 pub(super) fn ack_timeout(lifetime: u8, ack_delay: u8) -> u8 {
-    // [CM-ACTIVE-GRANT]
+    // compliance.md [CM-ACTIVE-GRANT]: No more READs are outstanding than requested, whatever the REP allows.
     let trip = lifetime + 1;
     let timeout = if trip >= ack_delay {
         trip + u8::from(ack_delay >= trip - 1)

@@ -26,11 +26,11 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// Whether the combination is legal: who lets peers write must let the owner write, too.
+    /// Whether the combination is legal: remote write and atomic access need local write access.
     #[inline]
     #[must_use]
     pub const fn is_legal(self) -> bool {
-        // [MEM-LEGAL-ACCESS]
+        // compliance.md [MEM-LEGAL-ACCESS]: Remote write and atomic access need local write access.
         !self.intersects(Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC)) || self.contains(Access::LOCAL_WRITE)
     }
 }

@@ -17,8 +17,8 @@
 //! # Bytes that go away
 //!
 //! The bytes of a file are gone when another process cuts it short. The backing then sees to it that an access ends all
-//! the same, and sets its [flag](Backing::lost). Every access looks at the flag when it is done: what it has read, or where
-//! it has written to, is worth nothing once the flag is set, so it ends in an error then.
+//! the same, and sets its [flag](Backing::lost). Every access looks at the flag when it is done: what it has read, or
+//! where it has written to, is worth nothing once the flag is set, so it ends in an error then.
 
 // Raw pointers to shared memory are the point of this file; each block says why its pointer is good.
 #![allow(unsafe_code)]
@@ -47,8 +47,8 @@ pub unsafe trait Backing: Send + Sync + 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// What is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes ends,
-    /// with any result, and finds it set. `None` where bytes cannot go.
+    /// What is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes
+    /// ends, with any result, and finds it set. `None` where bytes cannot go.
     fn lost(&self) -> Option<&AtomicBool> {
         None
     }
@@ -115,8 +115,8 @@ struct Owner {
     _backing: Arc<dyn Backing>,
 }
 
-// SAFETY: the pointers lead into the backing, which is Send + Sync and outlives them; every access through them is a raw
-// copy or an atomic, for which concurrent use from several threads is the documented contract.
+// SAFETY: the pointers lead into the backing, which is Send + Sync and outlives them; every access through them is a
+// raw copy or an atomic, for which concurrent use from several threads is the documented contract.
 unsafe impl Send for Memory {}
 // SAFETY: as for Send.
 unsafe impl Sync for Memory {}
@@ -274,7 +274,7 @@ impl Memory {
         self.kept(result.unwrap_or_else(|found| found))
     }
 
-    /// Asks the processor to load the cache line at `offset`. Does nothing out of bounds.
+    /// Prefetches the cache line at `offset`. No effect out of bounds.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         if let Ok(place) = self.at(offset, 1) {

@@ -125,7 +125,7 @@ impl<'a> Span<'a> {
         self.memory.compare_swap(self.at(offset, 8)?, compare, swap)
     }
 
-    /// Asks the processor to load the cache line at `offset`. Does nothing out of bounds.
+    /// Prefetches the cache line at `offset`. No effect out of bounds.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         if let Ok(start) = self.at(offset, 1) {

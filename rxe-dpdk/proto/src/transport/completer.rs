@@ -1,8 +1,8 @@
 //! The completer: handles responses.
 //!
-//! Responses are accepted in PSN order only. A response to a PSN also acknowledges every SEND and WRITE before it, but never a
-//! READ or atomic: those complete with their own responses and nothing else. A response past an outstanding READ or atomic
-//! therefore means that its response was lost.
+//! Responses are accepted in PSN order only. A response to a PSN also acknowledges every SEND and WRITE before it, but
+//! never a READ or atomic: those complete with their own responses and nothing else. A response past an outstanding
+//! READ or atomic therefore means that its response was lost.
 
 use crate::time::Instant;
 use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome};
@@ -38,7 +38,7 @@ impl Requester {
         packet: &RocePacket<'_>,
     ) -> Result<(), Failure> {
         let psn = self.una.nearest(packet.psn());
-        // [RC-REQ-GHOST]
+        // compliance.md [RC-REQ-GHOST]: A response to a PSN that was not sent is ignored and counted.
         if psn >= self.sent {
             cx.stats.ghost_responses.inc();
             cx.drop(DropReason::ResponseUnexpected);
@@ -47,7 +47,7 @@ impl Requester {
         let before = self.una;
         if psn < before {
             // A repeated ACK may carry new credits ("unsolicited ACK").
-            // [RC-REQ-STALE]
+            // compliance.md [RC-REQ-STALE]: A response to an acknowledged PSN is ignored.
             let is_last = psn.add(1) == before && packet.opcode() == Opcode::Acknowledge;
             let credited = is_last && self.take_credits(packet.aeth());
             if !self.heard_again(now) && !credited {
@@ -79,7 +79,8 @@ impl Requester {
             Opcode::Acknowledge => match packet.aeth().map(|aeth| aeth.syndrome()) {
                 Some(Syndrome::Ack { .. }) => self.ack(common, cx, now, psn),
                 Some(Syndrome::Rnr { timer }) => self.receiver_not_ready(common, cx, now, psn, timer),
-                // [RC-REQ-SEQ-NAK]
+                // compliance.md [RC-REQ-SEQ-NAK]: A sequence NAK acknowledges everything before its PSN and retransmits
+                // the rest, once per gap.
                 Some(Syndrome::Nak(NakCode::PsnSequence)) => {
                     cx.stats.rcvd_seq_err.inc();
                     self.acknowledge(common, cx, psn)?;
@@ -112,7 +113,7 @@ impl Requester {
                 done = self.complete(common, cx);
             }
         }
-        // [RC-REQ-COALESCED-ACK]
+        // compliance.md [RC-REQ-COALESCED-ACK]: An ACK acknowledges every SEND and WRITE before it.
         if una > self.una {
             self.advance(una);
         }
@@ -135,7 +136,7 @@ impl Requester {
         if wqe.is(OpTraits::SEND) {
             cx.stats.rdma_sends.inc();
         }
-        // [REQ-SIGNALED]
+        // compliance.md [REQ-SIGNALED]: Successes complete when signalled or with sq_sig_all.
         if !common.sq_sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
             return Ok(());
         }
@@ -166,31 +167,35 @@ impl Requester {
         }
         // Stopped at a READ or atomic.
         if self.sq.front().is_some_and(|wqe| psn < wqe.end()) {
-            // [RC-REQ-BARE-ACK]
+            // compliance.md [RC-REQ-BARE-ACK]: A plain ACK never completes a READ, an atomic, a FLUSH or an ATOMIC
+            // WRITE.
             cx.stats.bare_acks.inc();
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());
         }
         cx.drop(DropReason::ResponseGap);
-        // [RC-REQ-IMPLIED-NAK]
+        // compliance.md [RC-REQ-IMPLIED-NAK]: A response past an outstanding READ or atomic means that its response was
+        // lost.
         self.retry(cx, now, Retry::Implied, self.una, false).map(|_| ())
     }
 
-    /// Acknowledges everything before the READ or atomic response `psn`. Returns the work request that it belongs to if this
-    /// is the next response due.
+    /// Acknowledges everything before the READ or atomic response `psn`. Returns the work request that it belongs to if
+    /// this is the next response due.
     #[inline]
     fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<&SendWqe>, Failure> {
-        // [RC-REQ-READ-ACKS]
+        // compliance.md [RC-REQ-READ-ACKS]: A response to a READ or atomic also acknowledges the SENDs and WRITEs
+        // before it.
         self.acknowledge(common, cx, psn)?;
         if self.una == psn {
             return Ok(self.sq.front());
         }
         let Some(&wqe) = self.sq.front() else { return Ok(None) };
         cx.drop(DropReason::ResponseGap);
-        // [RC-REQ-READ-GAP]
+        // compliance.md [RC-REQ-READ-GAP]: A gap in the responses of a READ is requested again at once, from the
+        // missing PSN on.
         let why = if psn < wqe.end() { Retry::ReadGap } else { Retry::Implied };
-        // PSNs already seen beyond this gap arrive again: these are responses to the last retry, and its first ones were
-        // lost, too. (Or the network reordered; then this costs one retransmission.)
+        // PSNs already seen beyond this gap arrive again: these are responses to the last retry, and its first ones
+        // were lost, too. (Or the network reordered; then this costs one retransmission.)
         let again = self.retried >= Some(self.una) && self.beyond_gap.is_some_and(|newest| psn <= newest);
         if self.retry(cx, now, why, self.una, again)? {
             self.beyond_gap = Some(psn);
@@ -218,16 +223,18 @@ impl Requester {
         let expected = if is_read { (wqe.length - offset).min(common.mtu) } else { 0 };
         let last = psn.add(1) == wqe.end();
         let position = packet.info().position;
-        // FIRST and MIDDLE are not distinguished, nor LAST and ONLY: the standard requires FIRST or ONLY at the start of a
-        // repeated READ, rxe does not send it. FLUSH and ATOMIC WRITE are answered by ONLY.
-        // [RC-REQ-READ-BEGIN]
+        // FIRST and MIDDLE are not distinguished, nor LAST and ONLY: the standard requires FIRST or ONLY at the start
+        // of a repeated READ, rxe does not send it. FLUSH and ATOMIC WRITE are answered by ONLY.
+        // compliance.md [RC-REQ-READ-BEGIN]: The responses to a retried READ may begin with FIRST or with MIDDLE, and
+        // end with LAST or ONLY.
         if position.is_end() != last
             || !is_read && !position.is_start()
             || packet.payload().len() != expected as usize
             || !matches!(packet.aeth().map(|aeth| aeth.syndrome()), None | Some(Syndrome::Ack { .. }))
         {
             cx.drop(DropReason::PayloadLength);
-            // [RC-REQ-BAD-RESPONSE]
+            // compliance.md [RC-REQ-BAD-RESPONSE]: A READ response with a wrong length or position is a bad response
+            // and takes the queue pair to error.
             return Err(self.oldest_failed(WcStatus::BadRespErr, QpErrorCause::BadResponse));
         }
         if is_read {
@@ -283,17 +290,17 @@ impl Requester {
             return Ok(());
         }
         // The peer is alive: earlier losses no longer count.
-        // [RC-REQ-RNR-ALIVE]
+        // compliance.md [RC-REQ-RNR-ALIVE]: An RNR NAK restores all transport retries.
         self.restore_retries();
         if self.rnr_retries_left == 0 {
             cx.stats.retry_rnr_exceeded_err.inc();
             return Err(self.failed_at(psn, WcStatus::RnrRetryExcErr, QpErrorCause::RnrRetryExceeded));
         }
-        // [RC-REQ-RNR-COUNT]
+        // compliance.md [RC-REQ-RNR-COUNT]: rnr_retry counts RNR NAKs between two progresses.
         if self.rnr_retries_left < RNR_RETRY_INFINITE {
             self.rnr_retries_left -= 1;
         }
-        // [RC-REQ-RNR]
+        // compliance.md [RC-REQ-RNR]: An RNR NAK delays sending by its timer.
         self.rnr_wait = Some(RnrWait { psn, until: now + self.rnr_time(cx, psn, timer) });
         self.rewind(cx, now, true);
         self.schedule(now);
@@ -304,7 +311,8 @@ impl Requester {
     fn refused(&mut self, common: &Common, cx: &mut Context, psn: Seq, code: NakCode) -> Result<(), Failure> {
         cx.stats.fatal_naks_rcvd.inc();
         self.acknowledge(common, cx, psn)?;
-        // [RC-REQ-FATAL-NAK]
+        // compliance.md [RC-REQ-FATAL-NAK]: A fatal NAK fails the work request of its PSN with the status of its code,
+        // and flushes the rest.
         let (status, cause) = match code {
             NakCode::InvalidRequest => (WcStatus::RemInvReqErr, QpErrorCause::PeerInvalidRequest),
             NakCode::RemoteAccess => (WcStatus::RemAccessErr, QpErrorCause::PeerAccess),
@@ -322,8 +330,8 @@ impl Requester {
         Failure { wqe: Some((number, status)), cause }
     }
 
-    /// Goes back to the first unacknowledged PSN to retransmit `missing`, unless that retransmission is in progress (then it
-    /// returns false). `again`: the retransmission in progress has failed, too.
+    /// Goes back to the first unacknowledged PSN to retransmit `missing`, unless that retransmission is in progress
+    /// (then it returns false). `again`: the retransmission in progress has failed, too.
     fn retry(&mut self, cx: &Context, now: Instant, why: Retry, missing: Seq, again: bool) -> Result<bool, Failure> {
         if self.rnr_wait.is_some() || self.retried >= Some(missing) && !again {
             return Ok(false);
@@ -333,9 +341,10 @@ impl Requester {
             Retry::Implied => cx.stats.implied_naks.inc(),
             Retry::ReadGap => cx.stats.read_gaps.inc(),
         }
-        // A missing READ response shows that the peer is alive and costs no retry. If it never answers, the ACK timeout ends
-        // the connection, as it is not restarted here.
-        // [RC-REQ-NAK-RETRY]
+        // A missing READ response shows that the peer is alive and costs no retry. If it never answers, the ACK timeout
+        // ends the connection, as it is not restarted here.
+        // compliance.md [RC-REQ-NAK-RETRY]: NAKs and implied NAKs use up at most one retry between two progresses and
+        // per ACK timeout.
         if !again && !matches!(why, Retry::ReadGap) && !self.nak_counted {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();

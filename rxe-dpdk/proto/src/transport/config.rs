@@ -42,14 +42,14 @@ pub struct EngineConfig {
     pub credits: bool,
     /// The shortest time between two congestion notifications of one queue pair.
     pub cnp_interval: Duration,
-    /// Keep-alive settings for consumers that enable it on their queue pairs; the engine itself does not use them. `None` is
-    /// never.
+    /// Keep-alive settings for consumers that enable it on their queue pairs; the engine itself does not use them.
+    /// `None` is never.
     pub keep_alive: Option<KeepAlive>,
-    /// The shortest retransmission timeout, at least a microsecond. The measured round trip sets it between this and the
-    /// connection's ACK timeout.
+    /// The shortest retransmission timeout, at least a microsecond. The measured round trip sets it between this and
+    /// the connection's ACK timeout.
     pub min_timeout: Duration,
-    /// The retransmission timeout before a round trip has been measured, if the connection's ACK timeout is not shorter;
-    /// at least [`min_timeout`](Self::min_timeout).
+    /// The retransmission timeout before a round trip has been measured, if the connection's ACK timeout is not
+    /// shorter; at least [`min_timeout`](Self::min_timeout).
     pub initial_timeout: Duration,
     /// Send window: PSNs that a requester may be ahead of the oldest one not acknowledged. A larger window fills longer
     /// links; after a loss all of it may be retransmitted, and the responder's receive ring must hold the burst.
@@ -61,8 +61,8 @@ pub struct EngineConfig {
     pub read_quantum: u32,
     /// Request packets that a queue pair sends before the next queue pair is served.
     pub send_quantum: u32,
-    /// Packets for one port after which a call of [`transmit`](super::Engine::transmit) returns, so that its caller polls for
-    /// received packets. The queue pair being served finishes its quantum.
+    /// Packets for one port after which a call of [`transmit`](super::Engine::transmit) returns, so that its caller
+    /// polls for received packets. The queue pair being served finishes its quantum.
     pub transmit_quantum: u32,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A packet that a switch marked (ECN: congestion experienced) is answered by a congestion notification packet (CNP) to
 //! its sender. See "Congestion management" of the RoCEv2 annex of the standard. Notifications received are counted per
-//! queue pair; they do not reduce the rate. A rate limiter would belong here, called by the requester before each packet and
-//! by the responder before each READ response.
+//! queue pair; they do not reduce the rate. A rate limiter would belong here, called by the requester before each
+//! packet and by the responder before each READ response.
 
 use crate::time::{Duration, Instant};
 use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Psn, TxQueue};
@@ -25,7 +25,8 @@ pub(super) struct Congestion {
 impl Congestion {
     /// Records a marked packet. Returns whether a notification is due.
     pub(super) fn marked(&mut self, now: Instant, interval: Duration) -> bool {
-        // [ECN-CNP]
+        // compliance.md [ECN-CNP]: A marked packet of a connection, request or response, is answered by a congestion
+        // notification, at most one per queue pair and interval.
         if self.quiet_until.is_none_or(|until| until <= now) {
             self.quiet_until = Some(now + interval);
             self.due = true;
@@ -35,7 +36,7 @@ impl Congestion {
 
     /// Records a received notification.
     pub(super) fn notified(&mut self) {
-        // [ECN-CNP-NOT-OBEYED]
+        // compliance.md [ECN-CNP-NOT-OBEYED]: Congestion notifications are counted per queue pair.
         self.received += 1;
     }
 

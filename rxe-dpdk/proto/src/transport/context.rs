@@ -20,8 +20,8 @@ use super::{AsyncEvent, CqId, EngineConfig, Qpn, SrqId, TransportStats, WorkComp
 /// Packets that caused errors, kept until they are taken.
 const MAX_ERROR_PACKETS: usize = 64;
 
-/// Everything of an [`Engine`](super::Engine) except its queue pairs: passed along with one queue pair to the code that works
-/// on it.
+/// Everything of an [`Engine`](super::Engine) except its queue pairs: passed along with one queue pair to the code that
+/// works on it.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) config: EngineConfig,
@@ -66,8 +66,8 @@ impl Context {
         fits
     }
 
-    /// Ensures that `rq` holds a receive, taking one from the shared receive queue if the queue pair has one. False when
-    /// there is none.
+    /// Ensures that `rq` holds a receive, taking one from the shared receive queue if the queue pair has one. False
+    /// when there is none.
     #[inline]
     pub(super) fn ensure_recv_wqe(&mut self, srq: Option<SrqId>, rq: &mut RecvQueue) -> bool {
         if rq.front().is_some() {
@@ -110,8 +110,8 @@ impl Emitter {
         Emitter { ip_id: 0, stats }
     }
 
-    /// Reserves room in `tx` and writes everything up to the BTH; `None` when there is no room. A packet that was begun must
-    /// be finished: `tx` sends it in any case.
+    /// Reserves room in `tx` and writes everything up to the BTH; `None` when there is no room. A packet that was begun
+    /// must be finished: `tx` sends it in any case.
     #[inline(always)]
     pub(super) fn begin<'t>(
         &mut self,

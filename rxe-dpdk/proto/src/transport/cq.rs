@@ -145,11 +145,11 @@ impl CqTable {
             return false;
         }
         cq.entries.push_back(wc);
-        // [CQ-NOTIFY-SOLICITED]
+        // compliance.md [CQ-NOTIFY-SOLICITED]: With "solicited only", solicited completions and failures notify.
         if cq.notify == Notify::Next
             || cq.notify == Notify::Solicited && (wc.solicited || wc.status != WcStatus::Success)
         {
-            // [CQ-NOTIFY]
+            // compliance.md [CQ-NOTIFY]: Each request yields one notification, for later completions only.
             cq.notify = Notify::None;
             self.notified.push_back(id);
         }
@@ -163,7 +163,7 @@ impl CqTable {
     pub(super) fn request_notify(&mut self, id: CqId, solicited_only: bool) -> Result<(), CqError> {
         let cq = self.get_mut(id).ok_or(CqError::Unknown)?;
         // "Next completion" overrides "solicited only", as in the standard's "Request Completion Notification".
-        // [CQ-NOTIFY-SOLICITED]
+        // compliance.md [CQ-NOTIFY-SOLICITED]: With "solicited only", solicited completions and failures notify.
         if cq.notify != Notify::Next {
             cq.notify = if solicited_only { Notify::Solicited } else { Notify::Next };
         }

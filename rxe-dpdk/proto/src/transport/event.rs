@@ -86,7 +86,7 @@ causes! {
     CqOverflow => "cq_overflow",
     /// As requester: a key of our own send work request is not good.
     LocalKey => "local_key",
-    /// As requester: a memory window or fast region of our own could not be bound, registered or invalidated.
+    /// As requester: a memory window or fast-registration MR of our own could not be bound, registered or invalidated.
     LocalOperation => "local_operation",
     /// As requester: no answer after all retries.
     RetryExceeded => "retry_exceeded",

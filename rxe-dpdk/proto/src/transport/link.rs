@@ -40,7 +40,8 @@ impl Link {
     /// routes change, and peers are free to choose the port.
     #[inline]
     pub(super) fn leads_here(&self, port: PortId, packet: &RocePacket<'_>) -> bool {
-        // [PKT-ADDRESS]
+        // compliance.md [PKT-ADDRESS]: A packet of a connection comes from the peer's address to ours, by the
+        // connection's port.
         packet.is_between(&self.from_peer) && port == self.template.port()
     }
 

@@ -1,8 +1,8 @@
 //! Queue pairs: transport of requests and responses.
 //!
 //! An [`Engine`] owns the queue pairs of one lcore. Each queue pair (`qp`) has a `responder`, which serves the peer's
-//! requests, and a `requester` with its `completer`, which execute our own. They share only the `link` to the peer. What all
-//! queue pairs of the engine share is in `context`.
+//! requests, and a `requester` with its `completer`, which execute our own. They share only the `link` to the peer.
+//! What all queue pairs of the engine share is in `context`.
 
 mod ah;
 mod attr;

@@ -66,7 +66,8 @@ impl MulticastTable {
         let members = self.groups.get_mut(&(port, group)).ok_or(MulticastError::NotAttached)?;
         let at = members.iter().position(|&member| member == qpn).ok_or(MulticastError::NotAttached)?;
         members.remove(at);
-        // [UD-MULTICAST-ATTACH]
+        // compliance.md [UD-MULTICAST-ATTACH]: Only datagram queue pairs with a port can be attached, to multicast
+        // addresses only.
         if members.is_empty() {
             self.groups.remove(&(port, group));
         }

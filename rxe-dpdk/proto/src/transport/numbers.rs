@@ -1,8 +1,8 @@
 //! Allocation of queue pair numbers.
 //!
-//! A number is drawn at random, so that it cannot be guessed, and so that a peer from before a restart does not hit a new queue
-//! pair with an old number. A released number is quarantined before it can be drawn again: by then packets of the former
-//! connection, and the peer's timewait, are over.
+//! A number is drawn at random, so that it cannot be guessed, and so that a peer from before a restart does not hit a
+//! new queue pair with an old number. A released number is quarantined before it can be drawn again: by then packets of
+//! the former connection, and the peer's timewait, are over.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,8 @@ const QUARANTINE: Duration = Duration::from_secs(10);
 /// Numbers of one worker: slot and generation.
 const NUMBERS: u32 = 1 << 20;
 
-/// Most numbers in quarantine: half of them, so that few draws find a free one. Beyond that the oldest one is released early.
+/// Most numbers in quarantine: half of them, so that few draws find a free one. Beyond that the oldest one is released
+/// early.
 const MAX_QUARANTINED: usize = 1 << 19;
 
 /// Random draws before free slots are searched one by one.
@@ -55,8 +56,8 @@ impl Numbers {
         }
     }
 
-    /// A random number that is not in quarantine, in a slot that `is_free`. If there is none, the oldest one in quarantine of
-    /// such a slot.
+    /// A random number that is not in quarantine, in a slot that `is_free`. If there is none, the oldest one in
+    /// quarantine of such a slot.
     pub(super) fn draw(&mut self, now: Instant, is_free: impl Fn(u16) -> bool) -> Option<Qpn> {
         while let Some(&(since, _)) = self.quarantined.front()
             && since + QUARANTINE <= now
@@ -84,7 +85,8 @@ impl Numbers {
 
     fn is_usable(&self, number: u32) -> bool {
         // Numbers 0 and 1 are the management queue pairs.
-        // [QP-NUMBER-MANAGEMENT]
+        // compliance.md [QP-NUMBER-MANAGEMENT]: Numbers 0 and 1 belong to the management queue pairs and are never
+        // allocated.
         let reserved = self.worker == 0 && number < 2;
         let quarantined =
             self.quarantine_bits.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0);

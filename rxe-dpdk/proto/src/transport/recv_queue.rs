@@ -11,8 +11,8 @@ pub(super) struct RecvWqe {
     num_sge: u32,
 }
 
-/// A ring of posted receives and their buffers. The oldest one stays in the ring while a message is written to it and is
-/// removed when the message is complete.
+/// A ring of posted receives and their buffers. The oldest one stays in the ring while a message is written to it and
+/// is removed when the message is complete.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
@@ -64,8 +64,8 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Moves the oldest receive of `other` into this queue; false when `other` is empty. Call only when this queue is empty
-    /// and has room for all buffers of a receive of `other`.
+    /// Moves the oldest receive of `other` into this queue; false when `other` is empty. Call only when this queue is
+    /// empty and has room for all buffers of a receive of `other`.
     #[inline]
     pub(super) fn take_from(&mut self, other: &mut RecvQueue) -> bool {
         let Some((wqe, sges)) = other.front() else { return false };

@@ -6,8 +6,8 @@ use crate::wire::Psn;
 
 /// A PSN with a count of how often its 24 bits have wrapped.
 ///
-/// The transport unwraps every PSN once, relative to a known one; from then on it compares and subtracts like any number.
-/// That also distinguishes a PSN from the same PSN one wrap earlier, for example of an old READ resource.
+/// The transport unwraps every PSN once, relative to a known one; from then on it compares and subtracts like any
+/// number. That also distinguishes a PSN from the same PSN one wrap earlier, for example of an old READ resource.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seq(u64);
 
@@ -20,7 +20,7 @@ impl Seq {
     /// The number with `psn` as low bits that is nearest to `self`: at most 2^23 behind, less than that ahead.
     #[inline]
     pub(crate) const fn nearest(self, psn: Psn) -> Seq {
-        // [PKT-PSN-ORDER]
+        // compliance.md [PKT-PSN-ORDER]: PSNs compare as signed 24-bit differences.
         Seq(self.0.wrapping_add_signed(psn.diff(self.psn()) as i64))
     }
 

@@ -78,8 +78,8 @@ pub(super) fn gather(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, dst
     Ok(())
 }
 
-/// Where the payload of one packet comes from. Looked up and checked before room for the packet is reserved, because a frame
-/// that was begun is sent.
+/// Where the payload of one packet comes from. Looked up and checked before room for the packet is reserved, because a
+/// frame that was begun is sent.
 pub(super) enum Source<'a> {
     /// Inline data of the work request.
     Inline(&'a [u8]),
@@ -108,8 +108,8 @@ impl<'a> Source<'a> {
         check_pieces(keys, pd, sges, offset, len, Access::empty()).map(|()| Source::Pieces(sges, offset))
     }
 
-    /// Fills the payload of `packet`, which has the length that was looked up. False when the memory was lost meanwhile: then
-    /// the packet is made void.
+    /// Fills the payload of `packet`, which has the length that was looked up. False when the memory was lost
+    /// meanwhile: then the packet is made void.
     #[inline(always)]
     #[must_use]
     pub(super) fn fill(&self, keys: &KeyTable, pd: PdId, packet: &mut PacketBuilder<'_>) -> bool {

@@ -152,9 +152,10 @@ impl SrqTable {
     #[inline]
     pub(super) fn take(&mut self, id: SrqId, rq: &mut RecvQueue) -> Taken {
         let Some(srq) = self.get_mut(id) else { return Taken::None };
-        // [SRQ-TAKE]
+        // compliance.md [SRQ-TAKE]: A queue pair takes a receive with the first packet of a message that needs one, and
+        // keeps it until the message ends.
         if !rq.take_from(&mut srq.queue) {
-            // [SRQ-EMPTY]
+            // compliance.md [SRQ-EMPTY]: An empty shared receive queue is a receiver that is not ready.
             return Taken::None;
         }
         if srq.is_below_limit() { Taken::OneBelowLimit } else { Taken::One }
@@ -170,7 +171,8 @@ impl Srq {
     /// Whether the limit event is due. If so, it is disarmed: one event each time it is armed.
     #[inline]
     fn is_below_limit(&mut self) -> bool {
-        // [SRQ-LIMIT]
+        // compliance.md [SRQ-LIMIT]: The limit event is raised once each time that it is armed, when fewer receives
+        // than the limit are left.
         let below = self.queue.len() < self.limit;
         if below {
             self.limit = 0;

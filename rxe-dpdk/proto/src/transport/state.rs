@@ -35,7 +35,7 @@ impl QpState {
     ///
     /// IBTA: the transitions of the QP state diagram that Modify Queue Pair may perform.
     pub const fn may_become(self, to: QpState) -> bool {
-        // [QP-STATE-WAYS]
+        // compliance.md [QP-STATE-WAYS]: Modify Queue Pair allows the transitions of the state diagram and no others.
         use QpState::*;
         matches!(
             (self, to),

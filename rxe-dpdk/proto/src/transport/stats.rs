@@ -105,8 +105,8 @@ crate::counters! {
         cnps_sent,
         /// Congestion notifications received.
         cnps_rcvd,
-        /// UC messages given up after a part of them had come: a packet was missing, refused or out of order. Those of which
-        /// nothing came, or not the beginning, are not known.
+        /// UC messages given up after a part of them had come: a packet was missing, refused or out of order. Those of
+        /// which nothing came, or not the beginning, are not known.
         uc_messages_lost,
         /// Datagrams delivered to queue pairs, multicast ones once for each.
         datagrams_rcvd,

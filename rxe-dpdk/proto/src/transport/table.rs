@@ -11,8 +11,8 @@ use super::qp::Qp;
 /// Slots of a table.
 const SLOTS: usize = 1 << 16;
 
-/// The queue pairs by number. The low 16 bits of a number are the slot, so a look-up is one load and a comparison of the
-/// whole number, which also rejects numbers of former queue pairs in the slot. Slots are chosen at random.
+/// The queue pairs by number. The low 16 bits of a number are the slot, so a look-up is one load and a comparison of
+/// the whole number, which also rejects numbers of former queue pairs in the slot. Slots are chosen at random.
 #[derive(Debug)]
 pub(super) struct QpTable {
     slots: Vec<Option<Box<Qp>>>,
@@ -71,7 +71,8 @@ impl QpTable {
         let place = self.places[usize::from(qpn.slot())];
         self.list[usize::from(place)] = None;
         self.vacant.push(place);
-        // [QP-NUMBER-REUSE]
+        // compliance.md [QP-NUMBER-REUSE]: The number of a destroyed queue pair is not reused for ten seconds, if
+        // enough others are free.
         self.numbers.release(now, qpn);
         self.live -= 1;
         qp
@@ -89,7 +90,8 @@ impl QpTable {
         (qp.common.qpn == qpn).then_some(qp)
     }
 
-    /// The queue pair in the slot of a number, which may be one with another number: nothing of it is read (for prefetching).
+    /// The queue pair in the slot of a number, which may be one with another number: nothing of it is read (for
+    /// prefetching).
     #[inline]
     pub(super) fn get_slot(&self, qpn: Qpn) -> Option<&Qp> {
         self.slots.get(usize::from(qpn.slot()))?.as_deref()

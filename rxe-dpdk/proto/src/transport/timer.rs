@@ -5,8 +5,8 @@ use crate::time::Instant;
 /// A slot without an entry.
 const ABSENT: u32 = u32::MAX;
 
-/// A binary heap of deadlines, ordered by time. It records the position of every slot's entry, so that an entry can be moved
-/// instead of duplicated.
+/// A binary heap of deadlines, ordered by time. It records the position of every slot's entry, so that an entry can be
+/// moved instead of duplicated.
 ///
 /// A queue pair pushes its deadline back with every ACK. That does not touch the heap: the entry stays at the
 /// earlier time, and when it is due, the caller compares it with the real deadline and moves it.

@@ -1,8 +1,8 @@
 //! Which queue pair transmits next.
 //!
-//! Each port has a scheduler of its own, because back-pressure is per port: a full port holds up no other. A queue pair that
-//! has just got something to send is served before those that have used up a quantum and have more: an ACK or a short message
-//! waits for at most [`MAX_NEW_IN_A_ROW`] other queue pairs and one quantum of a long message.
+//! Each port has a scheduler of its own, because back-pressure is per port: a full port holds up no other. A queue pair
+//! that has just got something to send is served before those that have used up a quantum and have more: an ACK or a
+//! short message waits for at most [`MAX_NEW_IN_A_ROW`] other queue pairs and one quantum of a long message.
 
 use std::collections::VecDeque;
 

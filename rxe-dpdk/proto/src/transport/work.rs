@@ -168,16 +168,16 @@ pub enum SendOp {
         /// The part of the region.
         bind: WindowBind,
     },
-    /// Makes a fast region valid under its key, with the bytes mapped before. Done here; nothing is sent.
+    /// Makes a fast-registration MR valid under its key, with the bytes mapped before. Done here; nothing is sent.
     FastRegister {
-        /// The fast region's key.
+        /// The fast-registration MR's key.
         key: u32,
         /// Address of its first byte.
         addr: u64,
         /// What it allows.
         access: Access,
     },
-    /// Invalidates a fast region or type 2 window of our own, after all work posted before has completed.
+    /// Invalidates a fast-registration MR or type 2 window of our own, after all work posted before has completed.
     LocalInvalidate {
         /// Its key.
         key: u32,
@@ -249,8 +249,8 @@ bitflags::bitflags! {
         const NEEDS_RECEIVE = 4;
         /// The peer's bytes come back to the local buffers.
         const RETURNS_DATA = 8;
-        /// The responder answers with more than an ACK, so that the operation takes one of its READ and atomic resources
-        /// until then.
+        /// The responder answers with more than an ACK, so that the operation takes one of its READ and atomic
+        /// resources until then.
         const WANTS_RESPONSE = 16;
         /// The local buffers hold eight bytes.
         const EIGHT_BYTES = 32;

@@ -1,18 +1,17 @@
-//! Acknowledgements, of which there is one for nearly every request: written as a copy of one prepared before.
+//! Acknowledge packets: nearly every request gets one, so they are written as copies of a prepared template.
 
 use super::icrc::{ICRC_LEN, IcrcKernel};
 use super::net::{ETH_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, VLAN_LEN};
 use super::{AETH_LEN, BTH_LEN, BthFields, BthOpcode, DEFAULT_PKEY, HeaderTemplate, Opcode, PortId, Psn, Syndrome};
 
-/// Everything behind the path.
+/// Bytes after the UDP header: BTH, AETH, ICRC.
 const BODY_LEN: usize = BTH_LEN + AETH_LEN + ICRC_LEN;
 const LONGEST: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN + BODY_LEN;
 /// Without VLAN tag.
 const IPV4_ACK: usize = ETH_LEN + IPV4_LEN + UDP_LEN + BODY_LEN;
 
-/// The acknowledge packets of one connection. They differ in IPv4 identification, PSN and AETH only, and so their ICRCs
-/// differ by what these few bytes make of it: it is computed from them as they are at hand, without waiting for the frame
-/// to be written and read again.
+/// The acknowledge packets of one connection. They differ only in IPv4 identification, PSN and AETH, so the ICRC is
+/// computed from the template's ICRC and these few bytes, without reading the frame back.
 #[derive(Clone, Debug)]
 pub struct AckTemplate {
     /// An ACK whose identification, PSN and AETH are zero.
@@ -21,7 +20,7 @@ pub struct AckTemplate {
     ip_at: u8,
     is_ipv4: bool,
     port: PortId,
-    /// Of that ACK: the sum over its IPv4 header, and its ICRC.
+    /// The checksum of its IPv4 header, and its ICRC.
     ip_sum: u16,
     icrc: u32,
 }
@@ -54,7 +53,7 @@ impl AckTemplate {
         }
     }
 
-    /// The port that acknowledgements leave by.
+    /// The port to transmit on.
     #[inline]
     pub fn port(&self) -> PortId {
         self.port
@@ -74,7 +73,7 @@ impl AckTemplate {
     #[inline]
     pub fn write(&self, frame: &mut [u8], ip_id: u16, psn: Psn, syndrome: Syndrome, msn: u32) {
         let last = u64::from(psn.get()) << 32 | u64::from(syndrome.to_byte()) << 24 | u64::from(msn & 0xFF_FFFF);
-        // The usual length as a constant, so that nothing is called for.
+        // The common length as a constant, so that the copies are inlined.
         match (self.frame.first_chunk::<IPV4_ACK>(), <&mut [u8; IPV4_ACK]>::try_from(&mut *frame)) {
             (Some(prepared), Ok(frame)) if self.is_ipv4 && usize::from(self.len) == IPV4_ACK => {
                 *frame = *prepared;
@@ -90,7 +89,7 @@ impl AckTemplate {
         self.complete(frame, usize::from(self.ip_at), ip_id, last, IcrcKernel::best());
     }
 
-    /// Fills in identification and `last`, the last eight bytes in front of the ICRC, and what follows from them.
+    /// Fills in identification and `last`, the last eight bytes before the ICRC, and updates checksum and ICRC.
     #[inline(always)]
     fn complete(&self, frame: &mut [u8], ip_at: usize, ip_id: u16, last: u64, kernel: IcrcKernel) {
         let end = frame.len() - ICRC_LEN;

@@ -21,7 +21,7 @@ impl MacAddr {
     }
 
     /// The modified EUI-64 that this MAC expands to, as used in link-local addresses and node GUIDs. `flip_local`
-    /// inverts the universal/local bit, as RFC 4291 wants for interface identifiers; rxe's GUIDs do too.
+    /// inverts the universal/local bit, as RFC 4291 requires for interface identifiers; rxe's GUIDs do too.
     pub const fn eui64(self, flip_local: bool) -> [u8; 8] {
         let m = self.0;
         [if flip_local { m[0] ^ 2 } else { m[0] }, m[1], m[2], 0xFF, 0xFE, m[3], m[4], m[5]]

@@ -24,7 +24,7 @@ impl Aeth {
         Aeth { syndrome: syndrome.to_byte(), msn: U24::new(msn) }
     }
 
-    /// What the responder says.
+    /// ACK, NAK or RNR NAK, with its code.
     #[inline]
     pub const fn syndrome(&self) -> Syndrome {
         Syndrome::from_byte(self.syndrome)
@@ -37,7 +37,7 @@ impl Aeth {
     }
 }
 
-/// The syndrome byte of an AETH. Every byte has exactly one form here, so none is lost on the way through.
+/// The syndrome byte of an AETH. Every byte has exactly one representation, so parsing and writing is lossless.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Acknowledged.
@@ -45,12 +45,12 @@ pub enum Syndrome {
         /// End-to-end credit code, 0 to 31; see [`credit_count`].
         credits: u8,
     },
-    /// Receiver not ready: come again after [`rnr_timer`].
+    /// Receiver not ready: retry after [`rnr_timer`].
     Rnr {
         /// Timer code, 0 to 31.
         timer: u8,
     },
-    /// Refused.
+    /// Negative acknowledgement.
     Nak(NakCode),
     /// The whole byte, with the top three bits 010 or the topmost bit set.
     Reserved(u8),
@@ -66,7 +66,7 @@ impl Syndrome {
     /// The meaning of a syndrome byte.
     #[inline]
     pub const fn from_byte(byte: u8) -> Syndrome {
-        // [PKT-SYNDROME]
+        // compliance.md [PKT-SYNDROME]: The upper three bits of a syndrome distinguish ACK, RNR NAK and NAK.
         let low = byte & 0x1F;
         match byte >> 5 {
             0 => Syndrome::Ack { credits: low },
@@ -88,10 +88,10 @@ impl Syndrome {
     }
 }
 
-/// Why a responder refused.
+/// NAK codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
-    /// PSN sequence error: packets were lost, send again from the PSN of the NAK.
+    /// PSN sequence error: packets were lost, retransmit from the PSN of the NAK.
     PsnSequence,
     /// Invalid request.
     InvalidRequest,
@@ -133,11 +133,11 @@ impl NakCode {
     }
 }
 
-/// The wait that an RNR NAK timer code (low five bits) asks for.
+/// The wait for an RNR NAK timer code (low five bits).
 #[inline]
 pub const fn rnr_timer(code: u8) -> Duration {
     /// Units of 10 microseconds. Code 0 is the longest.
-    // [PKT-RNR-TIMER]
+    // compliance.md [PKT-RNR-TIMER]: RNR timer codes are 655.36 ms for 0, 0.01 ms for 1, up to 491.52 ms for 31.
     const UNITS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
         4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -151,15 +151,15 @@ const CREDIT_COUNTS: [u32; 31] = [
     8192, 12288, 16384, 24576, 32768,
 ];
 
-/// How many messages an ACK credit code (low five bits) allows; `None` is no limit.
+/// Number of messages that an ACK credit code (low five bits) allows; `None` is no limit.
 #[inline]
 pub const fn credit_count(code: u8) -> Option<u32> {
     let code = (code & 0x1F) as usize;
-    // [PKT-CREDIT-CODE]
+    // compliance.md [PKT-CREDIT-CODE]: There are two credit codes per power of two, rounded down.
     if code < CREDIT_COUNTS.len() { Some(CREDIT_COUNTS[code]) } else { None }
 }
 
-/// The ACK credit code for `count` messages, rounded down to what there is a code for.
+/// The ACK credit code for `count` messages, rounded down to the next code.
 #[inline]
 pub const fn credit_code(count: u32) -> u8 {
     if count < 4 {
@@ -167,7 +167,7 @@ pub const fn credit_code(count: u32) -> u8 {
     }
     // From 4 on there are two codes for each power of two: the power itself and half as much again.
     let log = count.ilog2();
-    // [PKT-CREDIT-CODE]
+    // compliance.md [PKT-CREDIT-CODE]: There are two credit codes per power of two, rounded down.
     let code = log * 2 + (count >> (log - 1) & 1);
     if code > 30 { 30 } else { code as u8 }
 }

@@ -1,4 +1,4 @@
-//! Atomic extended transport headers: the request and the answer.
+//! Atomic extended transport headers: request and response.
 
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,7 +20,7 @@ pub struct AtomicEth {
 }
 
 impl AtomicEth {
-    /// A header for the 8 bytes at `va` of the region behind `rkey`. `compare` means nothing to a fetch-and-add.
+    /// A header for the 8 bytes at `va` of the region behind `rkey`. A fetch-and-add ignores `compare`.
     #[inline]
     pub fn new(va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> AtomicEth {
         AtomicEth {

@@ -87,7 +87,7 @@ impl Bth {
         self.dest_qp.get() & LOW_24
     }
 
-    /// The sender asks for an acknowledgement.
+    /// AckReq: the sender requests an acknowledgement.
     #[inline]
     pub const fn ack_req(&self) -> bool {
         self.psn.get() & flag::ACK_REQ != 0
@@ -99,7 +99,7 @@ impl Bth {
         Psn::new(self.psn.get())
     }
 
-    /// Gives the header a version that does not exist: every receiver drops the packet without a word.
+    /// Gives the header a version that does not exist: every receiver drops the packet silently.
     pub(super) fn set_void(&mut self) {
         self.flags |= 0x0F;
     }
@@ -118,7 +118,7 @@ impl Bth {
     }
 }
 
-/// What a sender says in the BTH. The pad count follows from the payload length; FECN, BECN and MigReq are clear
+/// The BTH fields that a sender sets. The pad count follows from the payload length; FECN, BECN and MigReq are clear
 /// unless set on the builder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BthFields {
@@ -130,15 +130,15 @@ pub struct BthFields {
     pub psn: Psn,
     /// Solicited event.
     pub solicited: bool,
-    /// Ask for an acknowledgement.
+    /// AckReq: requests an acknowledgement.
     pub ack_req: bool,
     /// Partition key, [`DEFAULT_PKEY`] on RoCE.
     pub pkey: u16,
 }
 
 impl BthFields {
-    /// The header, as its first eight bytes and its last four. In whole numbers, since a header put together from smaller
-    /// pieces and then copied would make the processor wait for its own stores.
+    /// The header, as its first eight bytes and its last four. Built as whole words: assembling smaller pieces and then
+    /// copying them would stall on store forwarding.
     #[inline]
     pub fn to_words(self, pad: usize) -> ([u8; 8], [u8; 4]) {
         let flags = if self.solicited { flag::SE } else { 0 } | (pad as u8 & 3) << 4;

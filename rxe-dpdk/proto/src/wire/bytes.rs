@@ -4,7 +4,7 @@ use std::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A 24-bit big-endian number as it lies on the wire.
+/// A 24-bit big-endian number, in wire format.
 #[derive(Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct U24([u8; 3]);
@@ -31,7 +31,7 @@ impl fmt::Debug for U24 {
     }
 }
 
-/// Takes big-endian fields from the front of a slice. Beyond its end everything is zero.
+/// Reads big-endian fields from the front of a slice. Reads zeros beyond its end.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts big-endian fields one after the other. What does not fit is not written.
+/// Writes big-endian fields one after the other. Bytes that do not fit are dropped.
 pub(super) struct Writer<'a>(&'a mut [u8]);
 
 impl<'a> Writer<'a> {

@@ -1,4 +1,4 @@
-//! Packets in words: one line each, for logs of the control path, tests and tools.
+//! Packets as text: one line each, for logs of the control path, tests and tools.
 
 use std::fmt;
 
@@ -45,8 +45,7 @@ impl fmt::Display for RocePacket<'_> {
 }
 
 impl RocePacket<'_> {
-    /// The packet in words, without the remote keys in it: for logs, which may be read by those who may not read the
-    /// memory.
+    /// The packet as text without its remote keys: a reader of the log must not learn keys to memory.
     pub fn without_rkeys(&self) -> impl fmt::Display {
         WithoutRkeys(self)
     }

@@ -22,7 +22,7 @@ macro_rules! drop_reasons {
                 match self { $($(DropReason::$variant => $name,)*)* }
             }
 
-            /// What it means, in a sentence.
+            /// Description, one sentence.
             pub const fn describe(self) -> &'static str {
                 match self { $($(DropReason::$variant => concat!($($doc),*).trim_ascii(),)*)* }
             }
@@ -71,13 +71,13 @@ drop_reasons! {
         RoceTooShort = "roce_too_short",
         /// Transport header version other than 0.
         BthVersion = "bth_version",
-        /// Reserved opcode, or one of a transport not spoken here.
+        /// Reserved opcode, or one of an unsupported transport.
         UnknownOpcode = "unknown_opcode",
         /// No room for the headers of the opcode.
         HeaderTruncated = "header_truncated",
-        /// Pad count larger than what follows the headers.
+        /// Pad count larger than the bytes after the headers.
         PadExceedsPayload = "pad_exceeds_payload",
-        /// ICRC wrong: damaged on the way, or rewritten.
+        /// ICRC wrong: damaged or modified in transit.
         IcrcMismatch = "icrc_mismatch",
     }
     "qp" {
@@ -103,9 +103,9 @@ drop_reasons! {
         PsnOutOfSequence = "psn_out_of_sequence",
         /// In flight behind a packet that was refused with an RNR NAK.
         PsnAfterRnr = "psn_after_rnr",
-        /// A known operation that this queue pair does not do.
+        /// A known operation that this queue pair does not support.
         OpcodeNotSupported = "opcode_not_supported",
-        /// First, middle and last in an order that makes no message.
+        /// First, middle and last packets in an invalid order.
         OpcodeOutOfSequence = "opcode_out_of_sequence",
         /// More READs and atomics at once than agreed.
         TooManyReads = "too_many_reads",
@@ -117,7 +117,7 @@ drop_reasons! {
         NoReceive = "no_receive",
         /// UC: part of a message that cannot be completed, as something before it was lost or refused.
         UcMessageBroken = "uc_message_broken",
-        /// UC: from before the expected PSN, a copy or overtaken by later packets.
+        /// UC: before the expected PSN: duplicated or reordered.
         UcPsnStale = "uc_psn_stale",
         /// UC: start of a message far from the expected PSN. The next message is taken if it follows without a gap.
         UcPsnJump = "uc_psn_jump",
@@ -125,7 +125,7 @@ drop_reasons! {
         UdTooLong = "ud_too_long",
     }
     "requester" {
-        /// A response that nothing outstanding asked for.
+        /// A response without an outstanding request.
         ResponseUnexpected = "response_unexpected",
         /// A response to something already completed.
         ResponseStale = "response_stale",
@@ -141,7 +141,7 @@ drop_reasons! {
         CmUnknownId = "cm_unknown_id",
         /// Message that the connection's state does not allow.
         CmUnexpected = "cm_unexpected",
-        /// A repetition of a message already dealt with.
+        /// A repetition of a message already handled.
         CmDuplicate = "cm_duplicate",
         /// No room for another connection.
         CmLimit = "cm_limit",
@@ -149,7 +149,7 @@ drop_reasons! {
         CmForeign = "cm_foreign",
         /// A MAD whose source is not the address of one host, or an IPv4-mapped address in an IPv6 packet.
         GsiSource = "gsi_source",
-        /// More MADs than the lcore takes in beside its other work.
+        /// More MADs than the lcore handles beside its other work.
         GsiBudget = "gsi_budget",
     }
     "host" {
@@ -167,13 +167,13 @@ drop_reasons! {
         NoTransmitRoom = "no_transmit_room",
         /// The ring to the lcore that owns the queue pair was full.
         HandoffFull = "handoff_full",
-        /// Dropped on purpose: fault injection was asked to.
+        /// Dropped by fault injection.
         Injected = "injected",
     }
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = DropReason::ALL.len();
 }
 
@@ -203,7 +203,7 @@ impl DropCounters {
         self.0[reason as usize].inc();
     }
 
-    /// How many packets were dropped for `reason`.
+    /// Packets dropped for `reason`.
     #[inline]
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].get()

@@ -1,4 +1,4 @@
-//! What a switch does to a packet when its queue is long.
+//! ECN marking, as a congested switch does it.
 
 use zerocopy::FromBytes;
 
@@ -7,8 +7,8 @@ use super::net::{Ipv4Header, Ipv6Header};
 /// "Congestion experienced", as the ECN bits of an IP header.
 const CE: u8 = 3;
 
-/// Marks the IP packet whose header begins at `ip_at` as having met congestion. The ICRC does not cover what changes.
-/// False, and no change, when there is no IP header without options.
+/// Sets "congestion experienced" in the IP packet whose header begins at `ip_at`. The ICRC does not cover the changed
+/// bits. False, and no change, when there is no IP header, or one with options.
 pub fn mark_congestion(frame: &mut [u8], ip_at: usize) -> bool {
     let Some(packet) = frame.get_mut(ip_at..) else { return false };
     match packet.first() {

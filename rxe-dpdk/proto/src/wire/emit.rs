@@ -1,4 +1,4 @@
-//! Writing packets: a template of everything in front of the BTH, and a builder for what follows.
+//! Writing packets: a template of everything before the BTH, and a builder for the rest.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,8 +20,8 @@ const TEMPLATE_LEN: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
 /// path_len without VLAN tag.
 const IPV4_PATH: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
 
-/// The precomputed bytes of a [`Path`] in front of the BTH. Only lengths, IPv4 identification and IPv4 header checksum
-/// are still to be filled in for each packet.
+/// The precomputed bytes of a [`Path`] before the BTH. Lengths, IPv4 identification and IPv4 header checksum are filled
+/// in for each packet.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; TEMPLATE_LEN],
@@ -67,7 +67,7 @@ impl HeaderTemplate {
             let ip = Ipv4Header {
                 version_ihl: 0x45,
                 tos: path.traffic_class,
-                // [PKT-NO-FRAGMENTS]
+                // compliance.md [PKT-NO-FRAGMENTS]: Fragments and IPv4 options are refused.
                 fragment: U16::new(IPV4_DONT_FRAGMENT),
                 ttl: path.hop_limit,
                 protocol: IP_PROTO_UDP,
@@ -97,7 +97,7 @@ impl HeaderTemplate {
         HeaderTemplate { bytes, len: len as u8, ip_at: ip_at as u8, is_ipv4, port: path.port, partial_sum }
     }
 
-    /// The port the packets leave by.
+    /// The port to transmit on.
     #[inline]
     pub fn port(&self) -> PortId {
         self.port
@@ -109,19 +109,19 @@ impl HeaderTemplate {
         self.is_ipv4
     }
 
-    /// Where the IP header starts.
+    /// Offset of the IP header.
     #[inline]
     pub(super) fn ip_at(&self) -> usize {
         usize::from(self.ip_at)
     }
 
-    /// What it takes to seal a frame with these headers.
+    /// What is needed to write the ICRC of a frame with these headers.
     #[inline]
     pub fn seal(&self) -> Seal {
         Seal { ip_at: self.ip_at, is_ipv4: self.is_ipv4 }
     }
 
-    /// Bytes in front of the BTH.
+    /// Bytes before the BTH.
     #[inline]
     pub fn path_len(&self) -> usize {
         usize::from(self.len)
@@ -133,7 +133,7 @@ impl HeaderTemplate {
         self.path_len() + usize::from(op.row().header_len) + payload_len + pad_of(payload_len) + ICRC_LEN
     }
 
-    /// Writes everything up to the extension headers into `frame`, which has exactly `frame_len` bytes, and hands out a
+    /// Writes everything up to the extension headers into `frame`, which has exactly `frame_len` bytes, and returns a
     /// builder for the rest. `ip_id` goes into IPv4 headers only. The packet must fit into 65535 bytes of IP.
     ///
     /// # Panics
@@ -148,12 +148,12 @@ impl HeaderTemplate {
     ) -> PacketBuilder<'b> {
         debug_assert_eq!(frame.len(), self.frame_len(fields.opcode, payload_len));
         let pad = pad_of(payload_len);
-        // The pad: what stands in these bytes otherwise is written later.
-        // [PKT-PAD]
+        // Zeros for the pad; the other bytes of this word are overwritten later.
+        // compliance.md [PKT-PAD]: Payload is padded with zeros to a multiple of four bytes.
         let last = frame.len() - ICRC_LEN;
         frame[last - 4..last].fill(0);
         let bth = fields.to_words(pad);
-        // The usual lengths as constants, so that nothing in there is checked or called.
+        // The common lengths as constants, so that bounds checks and calls are optimised away.
         if usize::from(self.len) == IPV4_PATH
             && self.is_ipv4
             && let Some(head) = frame.first_chunk_mut::<{ IPV4_PATH + BTH_LEN }>()
@@ -183,7 +183,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// The bytes up to the extension headers of a path of any length.
+    /// Writes the bytes up to the extension headers, for a path of any length.
     #[inline(never)]
     fn build_path(&self, frame: &mut [u8], ip_id: u16, bth: ([u8; 8], [u8; 4])) {
         let path_len = self.path_len();
@@ -201,7 +201,7 @@ impl HeaderTemplate {
         body[8..BTH_LEN].copy_from_slice(&bth.1);
     }
 
-    /// Fills in what differs from packet to packet in an IPv4 header and the UDP header behind it.
+    /// Fills in the per-packet fields of an IPv4 header and the UDP header behind it.
     #[inline]
     fn complete_ipv4(&self, ip: &mut [u8], ip_id: u16, udp_len: u16) {
         let total_len = IPV4_LEN as u16 + udp_len;
@@ -325,8 +325,8 @@ impl PacketBuilder<'_> {
         self
     }
 
-    /// Makes every receiver drop the packet, since its payload turned out not to be there: room once taken in a
-    /// [`TxQueue`](super::TxQueue) is sent. The payload, of any content so far, becomes zeros.
+    /// Makes every receiver drop the packet: for a payload that turned out to be lost after the room in the
+    /// [`TxQueue`](super::TxQueue) was reserved, as reserved room is sent. The payload becomes zeros.
     #[cold]
     pub fn make_void(&mut self) {
         self.payload_mut().fill(0);
@@ -335,14 +335,14 @@ impl PacketBuilder<'_> {
         }
     }
 
-    /// The payload, as long as was said to `build`.
+    /// The payload, with the length passed to `build`.
     #[inline(always)]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let at = usize::from(self.bth_at) + usize::from(self.info.header_len);
         &mut self.frame[at..at + self.payload_len as usize]
     }
 
-    /// Somebody else writes the ICRC, after `finish`.
+    /// Leaves the ICRC to the transmit queue, after `finish`.
     #[inline]
     pub(crate) fn sealed_later(mut self, later: bool) -> Self {
         self.sealed_later = later;

@@ -14,9 +14,9 @@ pub struct Feth {
 }
 
 impl Feth {
-    /// Placement type bit: the data must be visible to everybody.
+    /// Placement type bit: global visibility.
     pub const GLOBAL_VISIBILITY: u8 = 1;
-    /// Placement type bit: the data must be persistent.
+    /// Placement type bit: persistence.
     pub const PERSISTENT: u8 = 2;
     /// Selectivity level: the address range of the RETH.
     pub const LEVEL_RANGE: u8 = 0;

@@ -1,13 +1,13 @@
-//! Management datagrams: the 256 bytes that travel to queue pair 1.
+//! Management datagrams (MADs): 256 bytes, sent to queue pair 1.
 
 use super::DropReason;
 use super::bytes::{Reader, Writer};
 
-/// Length of a MAD in bytes, never more and never less.
+/// Length of a MAD in bytes; fixed.
 pub const MAD_LEN: usize = 256;
 /// Length of the header that all MADs share.
 pub const MAD_HEADER_LEN: usize = 24;
-/// Length of what follows the header.
+/// Length of the body after the header, in bytes.
 pub const MAD_DATA_LEN: usize = MAD_LEN - MAD_HEADER_LEN;
 
 /// The only base version.
@@ -21,7 +21,7 @@ pub const METHOD_SEND: u8 = 0x03;
 
 /// The Q_Key of queue pair 1.
 pub const GSI_QKEY: u32 = 0x8001_0000;
-/// The Q_Key that the IP-based connection manager gives to all datagram queue pairs.
+/// The Q_Key of all datagram queue pairs of the IP-based connection manager.
 pub const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 
 /// Attribute ids of the connection manager's messages.
@@ -50,7 +50,7 @@ pub mod attribute {
     pub const APR: u16 = 0x001A;
 }
 
-/// The header of a MAD. Every field is kept, so that a parsed header is written again as it was.
+/// The header of a MAD. Every field is kept, so that parsing and writing is lossless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MadHeader {
     /// [`BASE_VERSION`].
@@ -65,7 +65,7 @@ pub struct MadHeader {
     pub status: u16,
     /// Class specific, 0 in connection manager messages.
     pub class_specific: u16,
-    /// Chosen by whoever begins an exchange, echoed in all messages that belong to it.
+    /// Chosen by the initiator of an exchange, echoed in all its messages.
     pub transaction_id: u64,
     /// Which message this is, one of [`attribute`].
     pub attribute_id: u16,
@@ -75,7 +75,7 @@ pub struct MadHeader {
     pub attribute_modifier: u32,
 }
 
-/// Why bytes are no connection manager message.
+/// Why a MAD is not a valid connection manager message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MadError {
     /// Not 256 bytes.
@@ -146,7 +146,7 @@ impl MadHeader {
         Ok((header, data))
     }
 
-    /// Writes the header to the front of `mad` and hands out the 232 bytes behind it.
+    /// Writes the header to the front of `mad` and returns the 232 bytes behind it.
     pub fn emit<'b>(&self, mad: &'b mut [u8; MAD_LEN]) -> &'b mut [u8] {
         let (front, data) = mad.split_at_mut(MAD_HEADER_LEN);
         let mut w = Writer::new(front);
@@ -163,10 +163,10 @@ impl MadHeader {
         data
     }
 
-    /// Whether this is the header of a connection manager message of the version we speak.
+    /// Whether this is the header of a connection manager message of the supported version.
     ///
     /// # Errors
-    /// What is wrong with it. The attribute id is not looked at.
+    /// The first invalid field. The attribute id is not checked.
     pub fn check_cm(&self) -> Result<(), MadError> {
         if self.base_version != BASE_VERSION {
             return Err(MadError::Version { base: self.base_version, class: self.class_version });

@@ -1,8 +1,8 @@
-//! Bytes to types and back.
+//! Wire format: parsing and writing packets.
 //!
-//! A received frame goes through [`classify`], which checks every length once; the [`RocePacket`] that comes out of it
-//! is read without further checks. A packet to send starts from the [`HeaderTemplate`] of its [`Path`], is written in
-//! place through a [`PacketBuilder`] and ends with its ICRC. Connection manager messages are owned values:
+//! [`classify`] checks every length in a received frame once; the resulting [`RocePacket`] is read without further
+//! checks. A packet to send starts from the [`HeaderTemplate`] of its [`Path`], is written in place by a
+//! [`PacketBuilder`] and ends with its ICRC. Connection manager messages are owned values:
 //! [`cm::CmMessage`].
 
 mod ack;

@@ -1,4 +1,4 @@
-//! What is in front of the BTH: Ethernet, VLAN tag, IPv4, IPv6, UDP.
+//! Headers before the BTH: Ethernet, VLAN tag, IPv4, IPv6, UDP.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -107,7 +107,7 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// Length of the header, options included, in bytes, as it says itself.
+    /// Length of the header in bytes, options included, from its IHL field.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.version_ihl & 0x0F) * 4

@@ -7,7 +7,7 @@ use super::{aeth, atomic, deth, feth, imm, reth};
 /// Length of the BTH in bytes.
 pub const BTH_LEN: usize = 12;
 
-/// The transport service, the top three bits of the opcode byte. RD and XRC are not spoken here: their opcodes are
+/// The transport service, the top three bits of the opcode byte. RD and XRC are not supported: their opcodes are
 /// unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -165,16 +165,16 @@ impl Headers {
         sums
     };
 
-    /// How many bytes these headers take together.
+    /// Total length of these headers in bytes.
     #[inline]
     pub const fn byte_len(self) -> usize {
         Headers::SUMS[(self.bits() & 0x1FF) as usize] as usize
     }
 
-    /// How many bytes after the BTH the header `which` (one bit) starts in a packet with these headers.
+    /// Offset after the BTH of the header `which` (one bit) in a packet with these headers.
     #[inline]
     pub const fn offset_of(self, which: Headers) -> usize {
-        // [PKT-EXT-ORDER]
+        // compliance.md [PKT-EXT-ORDER]: Extension headers follow in the order of the standard.
         Headers::from_bits_truncate(self.bits() & which.bits().wrapping_sub(1)).byte_len()
     }
 }
@@ -213,7 +213,7 @@ impl BthOpcode {
         BthOpcode { transport: Transport::Ud, op }
     }
 
-    /// What `byte` means, or `None` when it is reserved or of a transport not spoken here.
+    /// The meaning of `byte`, or `None` when it is reserved or of an unsupported transport.
     #[inline]
     pub const fn from_byte(byte: u8) -> Option<BthOpcode> {
         match &OPCODES[byte as usize] {
@@ -267,15 +267,15 @@ impl fmt::Display for BthOpcode {
     }
 }
 
-/// Where a packet stands in its message: a bit for its start, one for its end.
+/// Position of a packet in its message: one bit for the start, one for the end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Position {
-    /// Goes on with a message.
+    /// Continues a message.
     Middle = 0,
-    /// Begins a message that goes on.
+    /// Begins a message of several packets.
     First = 1,
-    /// Ends a message begun earlier.
+    /// Ends a message of several packets.
     Last = 2,
     /// A message in one packet.
     Only = 3,
@@ -298,7 +298,7 @@ impl Position {
 /// A row of the opcode table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpcodeInfo {
-    /// Transport and operation as the books write them, for example `RC SEND_ONLY`.
+    /// Transport and operation as the standard writes them, for example `RC SEND_ONLY`.
     pub name: &'static str,
     /// The key of the row.
     pub opcode: BthOpcode,
@@ -306,11 +306,11 @@ pub struct OpcodeInfo {
     pub headers: Headers,
     /// Bytes from the start of the BTH to the payload.
     pub header_len: u8,
-    /// How many of these are extension headers.
+    /// Total length of the extension headers in bytes.
     pub extension_len: u8,
-    /// How many bytes after the BTH each header starts, by bit of [`Headers`]; [`ABSENT`] where there is none.
+    /// Offset of each header after the BTH, by bit of [`Headers`]; [`ABSENT`] where there is none.
     places: [u8; 9],
-    /// Where the packet stands in its message.
+    /// Position of the packet in its message.
     pub position: Position,
     /// Goes from responder to requester.
     pub response: bool,
@@ -322,11 +322,11 @@ pub struct OpcodeInfo {
     pub payload: bool,
 }
 
-/// The place of a header that is not there.
+/// Offset of an absent header.
 const ABSENT: u8 = u8::MAX;
 
 impl OpcodeInfo {
-    /// How many bytes after the BTH the header `which` (one bit) starts, if there is one.
+    /// Offset after the BTH of the header `which` (one bit), if the opcode has it.
     #[inline]
     pub const fn place_of(&self, which: Headers) -> Option<usize> {
         match self.places[which.bits().trailing_zeros() as usize] {
@@ -402,7 +402,7 @@ impl OpcodeInfo {
     }
 }
 
-/// Every opcode we know, by its byte.
+/// Every supported opcode, by its byte.
 pub static OPCODES: [Option<OpcodeInfo>; 256] = table();
 
 const fn table() -> [Option<OpcodeInfo>; 256] {

@@ -1,18 +1,18 @@
-//! Sets of opcodes by name, as people write them.
+//! Sets of opcodes by name, as written in settings.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{BthOpcode, OPCODES};
 
-/// Opcodes that somebody has named: each by its whole name (`RC SEND_ONLY`), without its transport for all of them
-/// (`SEND_ONLY`), or several by how their names begin (`READ_RESPONSE`, `UD`). Names are separated by commas. Capital and
-/// small letters, blanks, `_` and `-` are the same, and the word `RDMA` may stand where the books have it.
+/// A set of opcodes, given as a comma-separated list of names: a full name (`RC SEND_ONLY`), a name without transport
+/// for all transports (`SEND_ONLY`), or a prefix for several opcodes (`READ_RESPONSE`, `UD`). Upper and lower case are
+/// the same, so are spaces, `_` and `-`, and the word `RDMA` is optional.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpcodeSet {
     /// By the byte on the wire.
     bits: [u64; 4],
-    /// As it was written.
+    /// The text that it was parsed from.
     text: String,
 }
 
@@ -42,7 +42,7 @@ impl OpcodeSet {
     }
 }
 
-/// The words of a name, in one spelling.
+/// The words of a name, normalised.
 fn words(name: &str) -> Vec<String> {
     let words = name.split([' ', '_', '-']).map(str::to_uppercase).filter(|word| !word.is_empty() && word != "RDMA");
     words.map(|word| if word == "IMMEDIATE" { "IMM".to_owned() } else { word }).collect()

@@ -1,4 +1,4 @@
-//! A received frame: checked once from the outside in, then read without further checks.
+//! A received frame: headers are checked once, from the outermost in, then read without further checks.
 
 use std::ops::Range;
 
@@ -15,16 +15,16 @@ use super::{
     Transport,
 };
 
-/// What [`classify`] made of a frame.
+/// A frame, as classified by [`classify`].
 #[derive(Clone, Copy, Debug)]
 pub enum Frame<'a> {
-    /// A RoCEv2 packet, well formed as far as one can tell without knowing the queue pair. Its ICRC is not yet checked.
+    /// A RoCEv2 packet. All checks that do not depend on the queue pair have passed, except the ICRC.
     Roce(RocePacket<'a>),
-    /// ARP or IP that is not RoCEv2: business of the host stack, which checks it further.
+    /// ARP or IP that is not RoCEv2: for the host stack, which checks it further.
     Host,
 }
 
-/// A RoCEv2 packet whose lengths have been checked. Its parts are found once, so that looking at them costs no check.
+/// A RoCEv2 packet whose lengths have been checked. Its parts are located once, so that reading them needs no checks.
 #[derive(Clone, Copy)]
 pub struct RocePacket<'a> {
     frame: &'a [u8],
@@ -37,19 +37,19 @@ pub struct RocePacket<'a> {
     extension: &'a [u8],
     payload: &'a [u8],
     icrc: &'a [u8; ICRC_LEN],
-    /// What the ICRC is computed over: from the IP header to the pad.
+    /// The bytes that the ICRC covers: from the IP header to the pad.
     covered: &'a [u8],
     info: &'static OpcodeInfo,
 }
 
-/// The IP header as one or the other.
+/// The IP header, by version.
 #[derive(Clone, Copy)]
 enum IpHeader<'a> {
     V4(&'a Ipv4Header),
     V6(&'a Ipv6Header),
 }
 
-/// The two addresses of a packet, as they stand in its IP header: made once for a connection, compared with each of its
+/// Source and destination address in the format of the IP header: built once per connection, compared with each of its
 /// packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressPair {
@@ -71,10 +71,10 @@ impl AddressPair {
     }
 }
 
-/// Sorts a frame: RoCEv2, something for the host stack, or a named reason to drop it.
+/// Classifies a frame: RoCEv2, a frame for the host stack, or a reason to drop it.
 ///
-/// Addresses are not looked at: the caller knows which are its own. The IPv4 header checksum is not checked either: the
-/// ICRC covers every field of that header that RoCEv2 acts upon.
+/// Addresses are not checked: the caller knows its own. The IPv4 header checksum is not checked either: the ICRC covers
+/// every field of that header that RoCEv2 uses.
 ///
 /// # Errors
 /// The reason to drop the frame.
@@ -112,17 +112,17 @@ fn classify_ipv4<'a>(
     if ip.version_ihl != 0x45 || ip.protocol != IP_PROTO_UDP {
         return unusual_ipv4(ip);
     }
-    // [PKT-NO-FRAGMENTS]
+    // compliance.md [PKT-NO-FRAGMENTS]: Fragments and IPv4 options are refused.
     if ip.fragment.get() & 0x3FFF != 0 {
         return Err(DropReason::IpFragment);
     }
-    // [PKT-LENGTH]
+    // compliance.md [PKT-LENGTH]: The IP length says where a packet ends.
     let packet = packet.get(..usize::from(ip.total_len.get())).ok_or(DropReason::IpLengthMismatch)?;
     let (_, datagram) = packet.split_at_checked(IPV4_LEN).ok_or(DropReason::IpLengthMismatch)?;
     classify_udp(frame, eth, vlan, IpHeader::V4(ip), packet, datagram)
 }
 
-/// An IPv4 header with options, of another protocol, or not one at all.
+/// Classifies an IPv4 header with options, of another protocol, or malformed.
 #[cold]
 fn unusual_ipv4(ip: &Ipv4Header) -> Result<Frame<'static>, DropReason> {
     if ip.version_ihl < 0x45 || ip.version_ihl > 0x4F {
@@ -148,13 +148,13 @@ fn classify_ipv6<'a>(
     if ip.next_header != IP_PROTO_UDP {
         return Ok(Frame::Host);
     }
-    // [PKT-LENGTH]
+    // compliance.md [PKT-LENGTH]: The IP length says where a packet ends.
     let packet = packet.get(..IPV6_LEN + usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
     let (_, datagram) = packet.split_at_checked(IPV6_LEN).ok_or(DropReason::IpLengthMismatch)?;
     classify_udp(frame, eth, vlan, IpHeader::V6(ip), packet, datagram)
 }
 
-/// `packet` is all from the IP header on, `datagram` what IP carries.
+/// Classifies a UDP datagram. `packet` begins with the IP header, `datagram` is the IP payload.
 #[inline]
 fn classify_udp<'a>(
     frame: &'a [u8],
@@ -165,25 +165,25 @@ fn classify_udp<'a>(
     datagram: &'a [u8],
 ) -> Result<Frame<'a>, DropReason> {
     let (udp, roce) = UdpHeader::ref_from_prefix(datagram).map_err(|_| DropReason::IpLengthMismatch)?;
-    // [PKT-UDP-PORT]
+    // compliance.md [PKT-UDP-PORT]: UDP to port 4791 is RoCEv2.
     if udp.dst_port.get() != ROCE_UDP_PORT {
         return Ok(Frame::Host);
     }
     if usize::from(udp.len.get()) != datagram.len() {
         return Err(DropReason::UdpLengthMismatch);
     }
-    // [PKT-UDP-CHECKSUM]
+    // compliance.md [PKT-UDP-CHECKSUM]: A UDP checksum of 0 or a correct one is accepted.
     if udp.checksum.get() != 0 && !udp_checksum_ok(ip, datagram) {
         return Err(DropReason::UdpChecksum);
     }
     let (bth, rest) = Bth::ref_from_prefix(roce).map_err(|_| DropReason::RoceTooShort)?;
     let (body, icrc) = rest.split_last_chunk().ok_or(DropReason::RoceTooShort)?;
     let (covered, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::RoceTooShort)?;
-    // [PKT-TVER]
+    // compliance.md [PKT-TVER]: A transport header version other than 0 is dropped silently.
     if bth.tver() != 0 {
         return Err(DropReason::BthVersion);
     }
-    // [PKT-OPCODE-RESERVED]
+    // compliance.md [PKT-OPCODE-RESERVED]: A reserved opcode, or one of an unsupported transport, is dropped silently.
     let info = OPCODES[usize::from(bth.opcode_byte())].as_ref().ok_or(DropReason::UnknownOpcode)?;
     let (extension, padded) =
         body.split_at_checked(usize::from(info.extension_len)).ok_or(DropReason::HeaderTruncated)?;
@@ -354,13 +354,13 @@ impl<'a> RocePacket<'a> {
         self.bth.psn()
     }
 
-    /// The sender asks for an acknowledgement.
+    /// AckReq: the sender requests an acknowledgement.
     #[inline]
     pub fn ack_req(&self) -> bool {
         self.bth.ack_req()
     }
 
-    /// The sender asks for a solicited event.
+    /// SE: the sender requests a solicited event.
     #[inline]
     pub fn solicited(&self) -> bool {
         self.bth.se()
@@ -378,19 +378,19 @@ impl<'a> RocePacket<'a> {
         self.payload
     }
 
-    /// Where in the frame the payload is, without pad.
+    /// Range of the payload in the frame, without pad.
     pub fn payload_range(&self) -> Range<usize> {
         let start = self.ip_at() + self.ip_header().len() + UDP_LEN + usize::from(self.info.header_len);
         start..start + self.payload.len()
     }
 
-    /// Where in the frame the ICRC is.
+    /// Range of the ICRC in the frame.
     pub fn icrc_range(&self) -> Range<usize> {
         let start = self.payload_range().end + self.pad();
         start..start + ICRC_LEN
     }
 
-    /// Where in the frame the IP header starts.
+    /// Offset of the IP header in the frame.
     pub fn ip_at(&self) -> usize {
         ETH_LEN + if self.vlan.is_some() { VLAN_LEN } else { 0 }
     }
@@ -447,7 +447,7 @@ impl<'a> RocePacket<'a> {
         self.extension::<ImmDt>(Headers::IMM).map(ImmDt::imm)
     }
 
-    /// The key that a SEND with invalidate names.
+    /// The key in a SEND with invalidate.
     #[inline]
     pub fn invalidate_rkey(&self) -> Option<u32> {
         self.extension::<Ieth>(Headers::IETH).map(Ieth::rkey)

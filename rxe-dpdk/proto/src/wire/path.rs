@@ -1,13 +1,13 @@
-//! Where packets go: the addresses in front of the BTH, and the UDP source port.
+//! Paths: the header fields before the BTH, and the UDP source port.
 
 use super::{Gid, MacAddr, PortId};
 
-/// Where the packets of a queue pair go, and how: everything in front of the BTH.
+/// The path of a queue pair's packets: all header fields before the BTH.
 ///
 /// With two IPv4-mapped GIDs the packets are IPv4, else IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The port they leave by.
+    /// The port to transmit on.
     pub port: PortId,
     /// Our Ethernet address.
     pub src_mac: MacAddr,
@@ -23,7 +23,7 @@ pub struct Path {
     pub udp_src_port: u16,
     /// DSCP and ECN bits.
     pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits. IPv4 has no place for it.
+    /// IPv6 flow label, 20 bits. Unused with IPv4.
     pub flow_label: u32,
     /// IPv6 hop limit or IPv4 time to live.
     pub hop_limit: u8,
@@ -55,8 +55,8 @@ impl Path {
     }
 }
 
-/// The UDP source port of a connection's packets, 0xC000 to 0xFFFF, as Linux and hardware choose it: from the flow label,
-/// or when that is zero from the two queue pair numbers. Both ends come to the same port.
+/// The UDP source port of a connection's packets, 0xC000 to 0xFFFF, as Linux and hardware choose it: from the flow
+/// label, or when that is zero from the two queue pair numbers. Both ends compute the same port.
 pub fn udp_source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
     let mut label = flow_label & 0xF_FFFF;
     if label == 0 {
@@ -65,13 +65,15 @@ pub fn udp_source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
         v ^= v >> 40;
         label = (v & 0xF_FFFF) as u32;
     }
-    // [PKT-SOURCE-PORT]
+    // compliance.md [PKT-SOURCE-PORT]: The UDP source port is computed from the flow label, or from the two queue pair
+    // numbers, the same on both ends.
     0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
 }
 
 /// The UDP source port of datagrams from queue pair `qpn`, QP1 included.
 pub fn udp_source_port_ud(qpn: u32) -> u16 {
-    // 2^32 over the golden ratio: spreads neighbouring numbers over the whole range.
-    // [PKT-SOURCE-PORT]
+    // 2^32 divided by the golden ratio: spreads neighbouring numbers over the whole range.
+    // compliance.md [PKT-SOURCE-PORT]: The UDP source port is computed from the flow label, or from the two queue pair
+    // numbers, the same on both ends.
     0xC000 + (qpn.wrapping_mul(0x61C8_8647) >> 18) as u16
 }

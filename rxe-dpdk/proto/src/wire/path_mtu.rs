@@ -1,4 +1,4 @@
-//! The path MTU: how much payload one packet of a connection may carry.
+//! The path MTU: most payload of one packet.
 
 /// A path MTU, one of the five sizes of the standard.
 ///

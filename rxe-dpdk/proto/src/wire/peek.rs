@@ -1,13 +1,13 @@
-//! A look at a frame before it is checked.
+//! Peeking at the BTH of an unchecked frame, for prefetching.
 
-/// What a frame seems to be for.
+/// Fields of an unchecked frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BthPeek {
-    /// The number of a queue pair.
+    /// Destination queue pair number.
     pub dest_qp: u32,
-    /// A response to what the queue pair has asked.
+    /// Whether it is a response.
     pub response: bool,
-    /// The key that a request brings.
+    /// The remote key of a request.
     pub rkey: Option<u32>,
 }
 
@@ -15,7 +15,7 @@ const ETHERNET: usize = 14;
 const UDP: usize = 8;
 const BTH: usize = 12;
 
-/// What an untagged frame without IP options seems to be for. Nothing is checked: it serves for guesses that may be wrong.
+/// Reads the BTH of an untagged frame without IP options. Nothing is checked: use the result only as a hint.
 #[inline]
 pub fn peek_bth(frame: &[u8]) -> Option<BthPeek> {
     let ip = match frame.get(12..14)? {
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pair_and_key_are_found() {
+    fn queue_pair_and_key_are_read_at_their_offsets() {
         let mut write = [0; BTH + 16];
         write[0] = 0x0A;
         write[5..8].copy_from_slice(&[0x12, 0x34, 0x56]);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_are_nothing() {
+    fn frames_without_a_plain_bth_give_none() {
         assert_eq!(peek_bth(&[]), None);
         assert_eq!(peek_bth(&frame([0x81, 0x00], 20, &[0; 40])), None, "tagged");
         assert_eq!(peek_bth(&frame([0x08, 0x00], 20, &[0; BTH - 1])), None, "too short");

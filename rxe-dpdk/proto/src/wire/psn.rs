@@ -43,10 +43,10 @@ impl Psn {
         self.add(1)
     }
 
-    /// How far `self` is ahead of `other`, from -2^23 to 2^23 - 1: negative when `self` is the older one.
+    /// Distance from `other` to `self`, from -2^23 to 2^23 - 1: negative when `self` is the older one.
     #[inline]
     pub const fn diff(self, other: Psn) -> i32 {
-        // [PKT-PSN-ORDER]
+        // compliance.md [PKT-PSN-ORDER]: PSNs compare as signed 24-bit differences.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 

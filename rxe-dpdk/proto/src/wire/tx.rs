@@ -1,25 +1,25 @@
-//! Where frames go: the protocol asks for room and writes the frame in place.
+//! Transmit queues: the protocol reserves room and writes the frame in place.
 
 use super::icrc::{ICRC_LEN, icrc};
 
-/// Which DPDK port (or test link) a frame leaves by or came in by: an index into the adapter's ports.
+/// A DPDK port (or test link): an index into the adapter's ports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PortId(pub u16);
 
-/// A place to put outgoing frames.
+/// A queue for outgoing frames.
 ///
-/// `push` commits: every slice handed out is sent, in order, exactly as long as asked for. The bytes are initialised
-/// but of any content, so the writer must fill all of them. The driver pads short frames itself.
+/// `push` commits: every returned slice is sent, in order, with exactly the requested length. The bytes are initialised
+/// but arbitrary, so the writer must fill all of them. The driver pads short frames.
 pub trait TxQueue {
-    /// Room for one frame of `len` bytes (Ethernet header to ICRC) on `port`, or `None` when the port can take no
-    /// more now: keep the state and come again on the next poll.
+    /// Reserves room for one frame of `len` bytes (Ethernet header to ICRC) on `port`; `None` for back-pressure: keep
+    /// the state and retry on the next poll.
     fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]>;
 
-    /// As [`push`](Self::push), for a frame that is to be sealed. With `true` comes the promise that the queue does that
-    /// before the frame leaves; else it is for the writer to do.
+    /// As [`push`](Self::push), for a frame that needs an ICRC. If the second part is `true`, the queue writes the ICRC
+    /// before it transmits the frame; otherwise the writer must.
     ///
-    /// The ICRC is read back from bytes just written, and the processor does that only when its stores have reached the
-    /// cache. A queue that seals a whole burst at once waits for that once.
+    /// Computing the ICRC reads bytes that were just written, and waits until the stores have reached the cache. A
+    /// queue that seals a whole burst waits once.
     #[inline]
     fn push_unsealed(&mut self, port: PortId, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
         let _ = seal;
@@ -27,10 +27,10 @@ pub trait TxQueue {
     }
 }
 
-/// What it takes to write a frame's ICRC when all the rest of it is written.
+/// What is needed to write the ICRC of a complete frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seal {
-    /// Where in the frame the IP header starts.
+    /// Offset of the IP header in the frame.
     pub ip_at: u8,
     /// Whether that is an IPv4 header.
     pub is_ipv4: bool,
@@ -52,9 +52,9 @@ impl Seal {
 /// A [`TxQueue`] that keeps its frames in memory: for tests, examples and in-process links.
 #[derive(Debug, Default)]
 pub struct TxFrames {
-    /// What was pushed, in order.
+    /// The pushed frames, in order.
     pub frames: Vec<(PortId, Vec<u8>)>,
-    /// How many more frames `push` accepts; `None` is no limit.
+    /// Further frames that `push` accepts; `None` is no limit.
     pub room: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ impl TxQueue for TxFrames {
         if let Some(room) = &mut self.room {
             *room = room.checked_sub(1)?;
         }
-        // Rubbish on purpose: a writer that leaves a byte unset shows up at once.
+        // Arbitrary bytes: a test notices a writer that leaves a byte unset.
         self.frames.push((port, vec![0xA5; len]));
         self.frames.last_mut().map(|(_, frame)| frame.as_mut_slice())
     }

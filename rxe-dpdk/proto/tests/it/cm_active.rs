@@ -1,4 +1,4 @@
-//! The side that asks: REQ, REP, RTU, and everything that can come in between.
+//! The active side: REQ, REP, RTU, and every message in between.
 
 use std::net::Ipv4Addr;
 
@@ -31,7 +31,7 @@ fn failed_by(target: &mut Target) -> (ConnId, ConnectFailure, Option<Box<Rej>>) 
 
 // [CM-ACTIVE-REQ]
 #[test]
-fn a_req_says_what_is_wanted() {
+fn our_req_has_every_requested_field() {
     let mut target = Target::default();
     let path = MadPath { traffic_class: 0xB9, ..path() };
     let ports = (40000, 7174);
@@ -79,7 +79,7 @@ fn a_req_says_what_is_wanted() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused() {
+fn invalid_sidr_parameters_are_refused() {
     let mut target = Target::default();
     let with = |change: &dyn Fn(&mut ConnectParams)| {
         let mut params = connect_params();
@@ -112,7 +112,7 @@ fn what_cannot_be_asked_is_refused() {
 
 // [CM-ACTIVE-RTU] [CM-ACTIVE-GRANT]
 #[test]
-fn a_grant_carries_everything() {
+fn connect_reply_has_every_field_of_the_rep() {
     let mut target = Target::default();
     let params = ConnectParams { responder_resources: 16, initiator_depth: 4, ..connect_params() };
     let conn = target.cm.connect(target.now, params).unwrap();
@@ -167,7 +167,7 @@ fn a_grant_carries_everything() {
 }
 
 #[test]
-fn unreliable_connections_are_asked_for_by_name() {
+fn unreliable_connections_are_requested_by_transport() {
     let mut target = Target::default();
     let params = ConnectParams { transport: CmTransport::Uc, ..connect_params() };
     target.cm.connect(target.now, params).unwrap();
@@ -252,7 +252,7 @@ fn a_lost_rtu_is_sent_again() {
 
 // [CM-ANSWER-TIMEOUT] [CM-MRA-SEND]
 #[test]
-fn a_slow_user_asks_for_time() {
+fn a_repeated_rep_before_confirm_is_answered_by_an_mra() {
     let mut target = Target::default();
     let conn = target.rep_received(PEER);
     target.feed(&CmMessage::Rep(rep(PEER, conn.comm_id()))).unwrap();

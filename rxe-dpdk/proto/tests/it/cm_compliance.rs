@@ -8,7 +8,7 @@ use rxe_proto::wire::cm::{CmMessage, Req};
 
 // [CM-REP-DEPTHS]
 #[test]
-fn a_reply_grants_no_more_than_was_asked_for() {
+fn a_rep_grants_no_more_than_requested() {
     let mut target = Target::default();
     target.feed(&CmMessage::Req(Req { responder_resources: 4, initiator_depth: 2, ..req(0x77) })).unwrap();
     let request = target.request();

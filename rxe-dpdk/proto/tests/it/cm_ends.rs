@@ -1,4 +1,4 @@
-//! Two connection managers, one that asks and one that is asked, over a link that loses, repeats, delays and reorders.
+//! Two connection managers, active and passive, over a link that loses, repeats, delays and reorders.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ impl End {
     }
 }
 
-/// A MAD, and whether it goes to the asked end.
+/// A MAD, and whether it goes to the passive end.
 type OnTheWay = (bool, Box<[u8; MAD_LEN]>);
 
 /// Both ends and what is between them. Percentages of MADs lost and repeated.
@@ -263,7 +263,7 @@ fn connections_are_up_on_both_ends_or_on_none() {
 }
 
 #[test]
-fn hopeless_loss_leaves_nothing() {
+fn total_loss_leaves_no_state() {
     for (seed, loss) in [(6, 60), (7, 80), (8, 95), (9, 100)] {
         let mut net = Net::new(seed, loss, 10);
         for qpn in 1..=CONNECTIONS {
@@ -283,7 +283,7 @@ fn hopeless_loss_leaves_nothing() {
 }
 
 #[test]
-fn users_that_change_their_minds_leave_nothing() {
+fn cancelled_attempts_leave_no_state() {
     for seed in 10..20 {
         let mut net = Net::new(seed, 20, 20);
         for qpn in 1..=CONNECTIONS {

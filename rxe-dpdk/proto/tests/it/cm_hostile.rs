@@ -163,7 +163,7 @@ fn one_address_has_a_share_of_the_pending_connections() {
 }
 
 #[test]
-fn the_oldest_unconfirmed_request_gives_way_when_all_places_are_taken() {
+fn the_oldest_unconfirmed_request_is_evicted_at_the_limit() {
     let config = CmConfig { max_pending: 8, max_pending_per_peer: 4, ..CmConfig::new(SERVER_GUID, [1; 32]) };
     let mut target = Target::new(config);
     let first = target.rep_sent(req(1));

@@ -248,7 +248,7 @@ fn loss_costs_time_and_nothing_else() {
 
 /// Beyond what 16 tries can make good, connections fail; but they fail on both sides in the end, and leave nothing.
 #[test]
-fn hopeless_loss_leaves_nothing() {
+fn total_loss_leaves_no_state() {
     for (seed, loss) in [(5, 60), (6, 80), (7, 95), (8, 100)] {
         let mut net = Lossy::new(seed, loss);
         for number in 1..=200 {

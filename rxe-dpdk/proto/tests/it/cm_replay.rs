@@ -1,4 +1,5 @@
-//! Recorded initiators and servers talk to our connection manager: what it says must be what the recorded other side said.
+//! Recorded initiators and servers talk to our connection manager: what it says must be what the recorded other side
+//! said.
 
 use crate::cm_support::replay::{Outcome, capture_dir, mads, replay};
 use crate::cm_support::replay_active;
@@ -97,7 +98,7 @@ fn linux_initiators_are_matched() {
     }
 }
 
-/// What the user of the asking side hears of odd servers.
+/// Events on the active side with unusual servers.
 #[test]
 fn initiators_hear_why() {
     let events = |file: &str| replay_active::replay(&format!("{file}.pcap")).events;

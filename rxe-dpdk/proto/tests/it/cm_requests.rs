@@ -12,7 +12,7 @@ use rxe_proto::wire::cm::{Answered, CmMessage, CmTransport, IpAddressing, PortSp
 use rxe_proto::wire::{DropReason, Gid, PathMtu, Psn};
 
 #[test]
-fn a_request_carries_everything() {
+fn connect_request_has_every_field_of_the_req() {
     let mut target = Target::default();
     let mut req = req(0x1111);
     req.flow_control = true;
@@ -39,7 +39,7 @@ fn a_request_carries_everything() {
 
 // [CM-TRANSACTION] [CM-REP-DEPTHS]
 #[test]
-fn the_reply_says_what_was_granted() {
+fn the_rep_has_the_accepted_parameters() {
     let mut target = Target::default();
     let mut asked = req(0x1111);
     asked.flow_control = true;
@@ -93,7 +93,7 @@ fn addressed(req: &mut Req, change: impl FnOnce(&mut IpAddressing)) {
 
 // [CM-IP-HEADER] [CM-REJ-REASON] [CM-NO-APM]
 #[test]
-fn what_cannot_work_is_rejected_with_its_reason() {
+fn invalid_reqs_are_rejected_with_their_reason() {
     let ours = Gid::from(SERVER_IP).0;
     let v6 = Gid::from("fd00:77::2".parse::<Ipv6Addr>().unwrap());
     let cases: Vec<(&str, Req, RejReason, &[u8])> = vec![
@@ -144,7 +144,7 @@ fn what_cannot_work_is_rejected_with_its_reason() {
 
 // [CM-LENIENT]
 #[test]
-fn what_linux_accepts_is_accepted() {
+fn reqs_that_linux_accepts_are_accepted() {
     let cases: Vec<(&str, Req)> = vec![
         ("limited member", faulty(|req| req.pkey = 0x7FFF)),
         ("LIDs", faulty(|req| (req.primary.local_lid, req.primary.remote_lid) = (0, 0))),
@@ -315,7 +315,7 @@ fn a_service_that_never_answers_is_noticed() {
 
 // [CM-MAD] [CM-NO-APM]
 #[test]
-fn what_is_no_message_for_us_is_dropped_by_name() {
+fn other_mads_are_dropped_with_a_reason() {
     let mut target = Target::default();
     let good = mad_of(&CmMessage::Req(req(1)), 1);
     let mut feed = |mad: &[u8]| target.cm.handle_mad(target.now, &path(), mad, &target.local);

@@ -1,4 +1,4 @@
-//! Which datagram queue pair serves a port: the side that asks.
+//! SIDR, the active side.
 
 use crate::cm_support::{CLIENT_IP, SERVER_GUID, SERVER_IP, Target, ms, path};
 use rxe_proto::Duration;
@@ -14,7 +14,7 @@ fn params() -> ResolveParams {
     ResolveParams { private_data: b"ulp".to_vec(), ..ResolveParams::new(path(), (40000, 7174)) }
 }
 
-/// A question sent, and its request id.
+/// An outstanding SIDR request, and its request id.
 fn asked(target: &mut Target) -> (SidrId, u32) {
     let id = target.cm.resolve_datagram(target.now, params()).unwrap();
     let CmMessage::SidrReq(req) = target.sent_one() else { panic!() };
@@ -31,7 +31,7 @@ fn answer(request_id: u32, status: SidrStatus) -> CmMessage {
 
 // [CM-SIDR-ASK]
 #[test]
-fn a_question_says_what_is_wanted() {
+fn a_sidr_request_has_service_and_addresses() {
     let mut target = Target::default();
     let path = MadPath { traffic_class: 0xB9, ..path() };
     target.cm.resolve_datagram(target.now, ResolveParams { path, ..params() }).unwrap();
@@ -82,7 +82,7 @@ fn every_status_reaches_the_user() {
 
 // [CM-SIDR-ASK]
 #[test]
-fn a_question_is_asked_again_and_given_up() {
+fn a_sidr_request_is_retransmitted_and_given_up() {
     let mut target = Target::default();
     let id = target.cm.resolve_datagram(target.now, params()).unwrap();
     let first = target.transmits();
@@ -101,7 +101,7 @@ fn a_question_is_asked_again_and_given_up() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused() {
+fn invalid_sidr_parameters_are_refused() {
     let mut target = Target::new(CmConfig { max_sidr: 2, ..CmConfig::new(SERVER_GUID, [1; 32]) });
     let v6 = Gid([0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     let mixed = ResolveParams { path: MadPath { peer: v6, ..path() }, ..params() };

@@ -1,4 +1,4 @@
-//! Datagram clients: one question, one answer, the same answer again.
+//! SIDR, the passive side: one request, one reply, the same reply again.
 
 use std::net::Ipv4Addr;
 
@@ -74,7 +74,7 @@ fn a_question_is_answered_and_answered_again() {
 
 // [CM-SIDR-REFUSE]
 #[test]
-fn what_cannot_work_is_refused() {
+fn invalid_connect_parameters_are_refused() {
     let with = |change: &dyn Fn(&mut SidrReq)| {
         let mut req = question(42);
         change(&mut req);

@@ -1,4 +1,4 @@
-//! The state machine as a table: every state, every thing that can happen in it, and what comes of it.
+//! The state machine as a table: every state, every event, and its outcome.
 
 use std::fmt::Write;
 

@@ -1,5 +1,6 @@
-//! docs/compliance.md against code and tests: each rule has a source, its id stands in the code that carries it out and
-//! at the tests that hold it, and no other ids stand anywhere.
+//! docs/compliance.md against code and tests: each rule has a source, its id tags the code that implements it and the
+//! tests that check it, and there are no other ids. Tags in code repeat the rule in words: `// compliance.md [ID]: the
+//! rule.`, where the words are the beginning of the rule's text. Tags of tests are ids only: `// [ID]`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,12 +25,14 @@ struct Row<'a> {
     tests: BTreeSet<String>,
 }
 
-/// An id at a line of a file.
+/// A tag: an id at a line of a file.
 struct Tag<'a> {
     id: &'a str,
     path: &'a str,
     line: usize,
     in_test: bool,
+    /// The rule as the tag states it, without the full stop. Empty in tests.
+    words: String,
 }
 
 /// Capital letters, digits and at least one hyphen, a letter first.
@@ -41,10 +44,41 @@ fn is_id(text: &str) -> bool {
         })
 }
 
-/// The ids in the comment of a line: those that it begins with.
-fn ids(line: &str) -> impl Iterator<Item = &str> {
-    let comment = line.split_once("// ").map_or("", |(_, comment)| comment);
-    comment.split_whitespace().map_while(|word| word.strip_prefix('[')?.strip_suffix(']').filter(|id| is_id(id)))
+/// What tags of code begin with.
+const PREFIX: &str = "compliance.md ";
+
+/// The comment of a line.
+fn comment(line: &str) -> Option<&str> {
+    line.split_once("// ").map(|(_, comment)| comment.trim_end())
+}
+
+/// The ids at the beginning of a line's comment, and the text behind them.
+fn ids(line: &str) -> (Vec<&str>, &str) {
+    let mut rest = comment(line).unwrap_or_default();
+    rest = rest.strip_prefix(PREFIX).unwrap_or(rest);
+    let mut ids = Vec::new();
+    while let Some((id, behind)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
+        && is_id(id)
+    {
+        ids.push(id);
+        rest = behind.trim_start();
+    }
+    (ids, rest)
+}
+
+/// The words of a tag: `rest` of its line, and the comments of the lines that follow, up to a full stop at the end of a
+/// line. Empty without the right beginning or end.
+fn words<'a>(rest: &str, following: impl Iterator<Item = &'a str>) -> String {
+    let Some(first) = rest.strip_prefix(": ") else { return String::new() };
+    let mut words = first.to_owned();
+    for line in following {
+        if words.ends_with('.') {
+            break;
+        }
+        let Some(more) = line.trim_start().strip_prefix("// ") else { break };
+        words = format!("{words} {}", more.trim_end());
+    }
+    words.strip_suffix('.').unwrap_or_default().to_owned()
 }
 
 fn tags(files: &Files) -> Vec<Tag<'_>> {
@@ -56,11 +90,18 @@ fn tags(files: &Files) -> Vec<Tag<'_>> {
         let mut at = 0;
         for (number, line) in (1..).zip(text.split_inclusive('\n')) {
             let in_test = all_tests || at >= unit_tests;
-            tags.extend(ids(line).map(|id| Tag { id, path, line: number, in_test }));
             at += line.len();
+            let (ids, rest) = ids(line);
+            let words = if in_test { String::new() } else { words(rest, text[at..].lines()) };
+            tags.extend(ids.into_iter().map(|id| Tag { id, path, line: number, in_test, words: words.clone() }));
         }
     }
     tags
+}
+
+/// Whether `words` are the beginning of a rule's text, up to the end of a clause.
+fn states(words: &str, rule: &str) -> bool {
+    !words.is_empty() && rule.strip_prefix(words).is_some_and(|rest| rest.starts_with([',', ';', ':', '.']))
 }
 
 /// The files of a cell, as paths from the root where there is such a file.
@@ -164,11 +205,14 @@ fn faults(document: &str, notes: &str, files: &Files) -> Vec<String> {
             }
         }
     }
-    for Tag { id, path, line, in_test } in tags {
+    for Tag { id, path, line, in_test, words } in tags {
         let Some(row) = by_id.get(id) else {
             faults.push(format!("{path}:{line}: {id} is not in docs/compliance.md"));
             continue;
         };
+        if !in_test && !row.text.is_empty() && !states(&words, row.text) {
+            faults.push(format!("{path}:{line}: {id} is not followed by the beginning of its rule: `{words}`"));
+        }
         let (what, named) = if in_test { ("test", &row.tests) } else { ("code", &row.code) };
         if !named.contains(path) {
             faults.push(format!("{path}:{line}: docs/compliance.md does not name this file as {what} of {id}"));
@@ -223,17 +267,22 @@ const NOTES: &str = "# Notes\n\n## 1. First\n\n### 1.1 First of first\n\n## 2. S
 
 fn sources() -> Files {
     let files = [
-        ("rxe-dpdk/proto/src/one.rs", "fn one() {\n    // [A-ONE]\n    1;\n}\n"),
+        ("rxe-dpdk/proto/src/one.rs", "fn one() {\n    // compliance.md [A-ONE]: One is one.\n    1;\n}\n"),
         (
             "rxe-dpdk/proto/src/wire/all.rs",
-            "// [A-ONE] [A-TWO]\nconst ALL: [u8; 2] = [1, 2];\n\n\
+            "// compliance.md [A-ONE]: One is\n// one.\n// compliance.md [A-TWO]: Two is two.\nconst ALL: [u8; 2] = [1, 2];\n\n\
              #[cfg(test)]\nmod tests {\n    // [A-TWO]\n    #[test]\n}\n",
         ),
-        ("rxe-dpdk/src/three.rs", "let three = 5; // [B-THREE]\n// [not an id], [RFC 826], [a-b]\n"),
+        (
+            "rxe-dpdk/src/three.rs",
+            "// compliance.md [B-THREE]: Three is five.\nlet three = 5;\n// [not an id], [RFC 826], [a-b]\n",
+        ),
         ("rxe-dpdk/proto/tests/it/one.rs", "// [A-ONE] [B-THREE] both\n#[test]\n"),
     ];
     files.map(|(path, text)| (path.to_owned(), text.to_owned())).into()
 }
+
+const ONE: &str = "rxe-dpdk/proto/src/one.rs";
 
 /// What is found after one change of the document.
 #[track_caller]
@@ -262,7 +311,7 @@ fn an_id_without_code_or_test_is_found() {
     assert_eq!(after("one.rs, wire/all.rs | one.rs |", " | one.rs |")[0], "docs/compliance.md:5: A-ONE names no code");
     assert_eq!(after("| rxe-dpdk/src/three.rs | one.rs |", "| rxe-dpdk/src/three.rs | |").len(), 2);
     assert_eq!(
-        after_in("rxe-dpdk/proto/src/one.rs", "// [A-ONE]", "// A-ONE"),
+        after_in("rxe-dpdk/proto/src/one.rs", "[A-ONE]", "A-ONE"),
         ["docs/compliance.md:5: A-ONE: rxe-dpdk/proto/src/one.rs does not carry it as code"]
     );
     assert_eq!(
@@ -275,7 +324,7 @@ fn an_id_without_code_or_test_is_found() {
         ["docs/compliance.md:6: A-TWO: rxe-dpdk/proto/src/wire/all.rs does not carry it as test"]
     );
     assert_eq!(
-        after_in("rxe-dpdk/proto/src/wire/all.rs", "// [A-ONE] [A-TWO]", "// [A-ONE]"),
+        after_in("rxe-dpdk/proto/src/wire/all.rs", "// compliance.md [A-TWO]: Two is two.\n", ""),
         ["docs/compliance.md:6: A-TWO: rxe-dpdk/proto/src/wire/all.rs does not carry it as code"]
     );
 }
@@ -294,8 +343,8 @@ fn a_file_that_does_not_exist_is_found() {
 #[test]
 fn an_id_that_is_not_in_the_document_is_found() {
     assert_eq!(
-        after_in("rxe-dpdk/src/three.rs", "// [B-THREE]", "// [B-THREE] [B-FOUR]"),
-        ["rxe-dpdk/src/three.rs:1: B-FOUR is not in docs/compliance.md"]
+        after_in("rxe-dpdk/src/three.rs", "let", "// compliance.md [B-FOUR]: Four is four.\nlet"),
+        ["rxe-dpdk/src/three.rs:2: B-FOUR is not in docs/compliance.md"]
     );
     assert_eq!(
         after_in("rxe-dpdk/proto/tests/it/one.rs", "#[test]\n", "#[test]\nfn two() {} // [A-FIVE]\n"),
@@ -306,8 +355,8 @@ fn an_id_that_is_not_in_the_document_is_found() {
 #[test]
 fn an_id_in_a_file_that_its_row_does_not_name_is_found() {
     assert_eq!(
-        after_in("rxe-dpdk/src/three.rs", "// [B-THREE]", "// [B-THREE] [A-TWO]"),
-        ["rxe-dpdk/src/three.rs:1: docs/compliance.md does not name this file as code of A-TWO"]
+        after_in("rxe-dpdk/src/three.rs", "let", "// compliance.md [A-TWO]: Two is two.\nlet"),
+        ["rxe-dpdk/src/three.rs:2: docs/compliance.md does not name this file as code of A-TWO"]
     );
     assert_eq!(
         after("| one.rs, wire/all.rs |", "| one.rs |"),
@@ -316,8 +365,21 @@ fn an_id_in_a_file_that_its_row_does_not_name_is_found() {
 }
 
 #[test]
+fn a_tag_in_code_without_the_words_of_its_rule_is_found() {
+    for (from, to, words) in [
+        ("[A-ONE]: One is one.", "[A-ONE]", ""),
+        ("[A-ONE]: One is one.", "[A-ONE]: One is one", ""),
+        ("[A-ONE]: One is one.", "[A-ONE]: One is.", "One is"),
+        ("[A-ONE]: One is one.", "[A-ONE]: One is two.", "One is two"),
+    ] {
+        let fault = format!("{path}:2: A-ONE is not followed by the beginning of its rule: `{words}`", path = ONE);
+        assert_eq!(after_in(ONE, from, to), [fault], "{to}");
+    }
+}
+
+#[test]
 fn an_id_that_is_there_twice_is_found() {
-    let twice = "| A-ONE | One again. | notes 2 | one.rs, wire/all.rs | one.rs |\n\n## Deviations";
+    let twice = "| A-ONE | One is one, again. | notes 2 | one.rs, wire/all.rs | one.rs |\n\n## Deviations";
     assert_eq!(after("\n## Deviations", twice), ["docs/compliance.md:7: A-ONE is in line 5 already"]);
 }
 
@@ -345,7 +407,7 @@ fn a_section_that_does_not_exist_is_found() {
 }
 
 #[test]
-fn what_is_no_row_is_found() {
+fn malformed_rows_are_found() {
     assert_eq!(
         after("| A-TWO | Two is two. |", "| A-TWO |")[0],
         "docs/compliance.md:6: 4 cells where there should be 5"

@@ -1,4 +1,4 @@
-//! Fast regions: made free, given bytes, registered by a work request, invalidated, used again.
+//! Fast-registration MRs: made free, given bytes, registered by a work request, invalidated, used again.
 
 use rxe_proto::mem::{
     Access, BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyTable,

@@ -115,7 +115,7 @@ fn a_pad_count_must_make_a_multiple_of_four() {
 
 // [RC-RSP-WRITE-GONE]
 #[test]
-fn memory_gone_amid_a_write() {
+fn memory_deregistered_during_a_write() {
     let mut peer = ScriptedPeer::new();
     let pd = peer.node.pd;
     let region = peer.node.engine.keys_mut().register(pd, Memory::heap(4096), 0, ALL_ACCESS).unwrap();
@@ -132,7 +132,7 @@ fn memory_gone_amid_a_write() {
 
 // [RC-RSP-CQ-OVERFLOW]
 #[test]
-fn a_full_completion_queue_is_not_told_to_the_peer() {
+fn a_full_completion_queue_causes_no_nak() {
     let mut peer = with_receives(2);
     let cq = peer.node.cq;
     peer.node.engine.resize_cq(cq, 1).unwrap();
@@ -227,7 +227,7 @@ fn a_marked_datagram_is_counted_and_not_answered() {
 
 // [ECN-CNP-NOT-OBEYED]
 #[test]
-fn a_notification_slows_nothing() {
+fn a_congestion_notification_does_not_reduce_the_rate() {
     let mut peer = ScriptedPeer::new();
     post(&mut peer, 1, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);

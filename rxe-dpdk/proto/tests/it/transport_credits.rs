@@ -83,7 +83,7 @@ fn sends_wait_for_receives_while_something_is_unanswered() {
 
 // [RC-REQ-CREDIT-LIMIT]
 #[test]
-fn what_needs_no_receive_goes_beyond_the_credits_and_counts_as_a_message() {
+fn messages_without_receive_pass_the_credit_limit_and_count() {
     let mut peer = limited(Agreed::default(), 1);
     for (wr_id, op) in (1..).zip([WRITE, READ, FADD, SEND, WRITE_IMM]) {
         post(&mut peer, wr_id, op, 8);

@@ -1,5 +1,5 @@
-//! As many as there may be: READs and atomics outstanding, buffers of one work request; message sequence numbers in every
-//! reply; draining; congestion notifications.
+//! As many as there may be: READs and atomics outstanding, buffers of one work request; message sequence numbers in
+//! every reply; draining; congestion notifications.
 
 use crate::harness::ops::*;
 use crate::harness::scripted_peer::{AckReq, PEER_QPN, ScriptedPeer};
@@ -267,7 +267,7 @@ fn one_congestion_notification_for_each_interval() {
 
 // [ECN-CNP] [ECN-CNP-NOT-OBEYED]
 #[test]
-fn a_marked_response_is_told_too_and_notifications_are_counted() {
+fn a_marked_response_causes_a_cnp_and_notifications_are_counted() {
     let mut peer = ScriptedPeer::new();
     post(&mut peer, 1, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);

@@ -1,4 +1,4 @@
-//! Queue pairs that are destroyed while something is owed to their peers: the answers still leave, for a while.
+//! Queue pairs destroyed with pending replies: the replies are still sent, for a while.
 
 use crate::harness::scripted_peer::{AckReq, PEER_QPN, ScriptedPeer};
 use crate::harness::{Agreed, Node, PORT};
@@ -47,7 +47,7 @@ fn naks(written: &[(Option<NakCode>, Opcode)]) -> Vec<NakCode> {
     written.iter().filter_map(|(nak, _)| *nak).collect()
 }
 
-/// The peer writes 8 bytes with a key that nobody has: the queue pair goes to error and owes a NAK.
+/// The peer writes 8 bytes with an unknown key: the queue pair goes to error with a pending NAK.
 fn bad_write(peer: &mut ScriptedPeer, psn: i32) {
     let rkey = peer.node.region.rkey() ^ 0x100;
     peer.rdma_raw(Opcode::WriteOnly, psn, AckReq::Ack, 0, rkey, 8, &[7; 8]);
@@ -157,7 +157,7 @@ fn a_port_that_refuses_holds_up_no_other_port() {
 }
 
 #[test]
-fn what_a_port_refuses_for_too_long_is_given_up() {
+fn replies_expire_under_lasting_back_pressure() {
     let mut peer = peer();
     bad_write(&mut peer, 0);
     destroy(&mut peer);
@@ -169,7 +169,7 @@ fn what_a_port_refuses_for_too_long_is_given_up() {
 }
 
 #[test]
-fn a_departed_queue_pair_is_gone_for_its_owner_and_its_peer() {
+fn a_destroyed_queue_pair_is_unknown_to_its_owner_and_its_peer() {
     let mut peer = peer();
     let (qpn, cq, pd) = (peer.node.qpn, peer.node.cq, peer.node.pd);
     let sge = peer.node.sge(0, 64);
@@ -193,7 +193,7 @@ fn a_departed_queue_pair_is_gone_for_its_owner_and_its_peer() {
 }
 
 #[test]
-fn a_read_of_memory_that_is_gone_ends_with_a_nak() {
+fn a_read_of_deregistered_memory_ends_with_a_nak() {
     let mut peer = peer();
     peer.rdma(Opcode::ReadRequest, 0, AckReq::Ack, 0, 60 * peer.mtu(), &[]);
     assert_eq!(transmit_once(&mut peer, Some(10)).len(), 10);
@@ -206,7 +206,7 @@ fn a_read_of_memory_that_is_gone_ends_with_a_nak() {
 }
 
 #[test]
-fn a_queue_pair_that_its_owner_took_to_error_owes_nothing() {
+fn a_queue_pair_taken_to_error_by_its_owner_has_no_pending_replies() {
     let mut peer = peer();
     peer.rdma(Opcode::WriteOnly, 0, AckReq::Ack, 0, 8, &[7; 8]);
     let qpn = peer.node.qpn;
@@ -251,9 +251,10 @@ fn so_many_linger_and_no_more() {
     assert_eq!(transmit_all(&mut peer).len(), 4096);
 }
 
-/// Both ends: the owner of the target's queue pairs lets go of those in error as soon as it hears of it, as services do.
+/// Both ends: the owner of the target's queue pairs destroys those in error as soon as it gets the event, as services
+/// do.
 #[test]
-fn the_peer_hears_what_is_wrong_from_a_queue_pair_that_is_gone() {
+fn the_nak_of_a_destroyed_queue_pair_reaches_the_peer() {
     let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..EngineConfig::default() };
     let agreed = Agreed::default();
     let mut peer = Node::bare(1, config(0), 1024, 1 << 16);

@@ -1,4 +1,4 @@
-//! Queue pairs that learn from their peer's first packet what they are.
+//! Detection of the peer's transport service from its first packet.
 
 use crate::harness::{Agreed, Node, PORT, path};
 use rxe_proto::Instant;
@@ -12,7 +12,7 @@ const PEER: Qpn = Qpn::new(0x11);
 const QKEY: u32 = 0x1111_1111;
 const FIRST_PSN: u32 = 0xFF_FFFF;
 
-/// A queue pair in RTS that follows its peer, with two receives of 8 KiB.
+/// A queue pair in RTS that detects its peer's type, with two receives of 8 KiB.
 fn follower() -> Node {
     let agreed = Agreed { rq_psn: Psn::new(FIRST_PSN), ..Agreed::default() };
     let mut node = Node::new(1, EngineConfig::default(), 16, 1 << 16, agreed.access);
@@ -149,7 +149,7 @@ fn the_first_packet_settles_the_path_mtu() {
 }
 
 #[test]
-fn strangers_settle_nothing() {
+fn packets_without_knowledge_of_the_connection_determine_nothing() {
     let mut node = follower();
     send_from(&mut node, 3, PORT, Transport::Uc, Opcode::SendOnly, 0, b"stranger");
     send_from(&mut node, 2, PortId(1), Transport::Uc, Opcode::SendOnly, 0, b"elsewhere");

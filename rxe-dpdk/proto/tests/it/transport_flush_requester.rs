@@ -100,7 +100,7 @@ fn atomic_write_requests() {
 
 // [RC-REQ-ATOMIC-WRITE]
 #[test]
-fn what_cannot_be_posted() {
+fn invalid_work_requests_are_refused_when_posted() {
     let mut peer = ScriptedPeer::new();
     let (qpn, sge) = (peer.node.qpn, peer.node.sge(0, 7));
     let mut post = |op, sges: &[Sge]| {

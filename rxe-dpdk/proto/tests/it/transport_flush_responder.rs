@@ -145,7 +145,7 @@ fn rights_and_ranges_of_a_flush() {
 
 // [RC-RSP-FLUSH-RIGHTS]
 #[test]
-fn a_flush_that_asks_for_nothing_known() {
+fn a_flush_with_unknown_placement_or_level() {
     for (level, placement) in [(RANGE, 0), (RANGE, 4), (RANGE, GLOBAL | 8), (2, GLOBAL), (3, GLOBAL)] {
         let mut peer = offered();
         let region = region(&mut peer, Access::all());

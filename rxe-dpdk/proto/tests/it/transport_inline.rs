@@ -66,7 +66,7 @@ fn every_length_up_to_the_limit_and_none_beyond() {
 }
 
 #[test]
-fn what_brings_no_bytes_or_names_buffers_cannot_be_inline() {
+fn operations_without_data_or_with_buffers_cannot_be_inline() {
     let mut peer = variants::rc(agreed(), 64);
     for op in [READ, FADD, SendOp::LocalInvalidate { key: 2 }] {
         assert_eq!(post_inline(&mut peer, 1, op, &[0; 8]), Err(PostError::InlineTooLong), "{op:?}");

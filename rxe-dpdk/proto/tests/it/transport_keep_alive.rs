@@ -1,4 +1,4 @@
-//! Peers that say nothing: asked whether they are there, and given up when they are not.
+//! Keep-alive: silent peers are probed, and the queue pair goes to error when they do not answer.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn watched(agreed: Agreed) -> ScriptedPeer {
 
 // [RC-REQ-KEEP-ALIVE]
 #[test]
-fn a_silent_peer_is_asked_by_a_send_that_it_has_had_already() {
+fn a_silent_peer_is_probed_by_a_duplicate_send() {
     let mut peer = watched(Agreed::default());
     peer.expect([]);
     peer.advance(KEEP.idle - Duration::from_nanos(1));
@@ -59,7 +59,7 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 }
 
 #[test]
-fn what_waits_for_an_answer_has_its_own_timeout() {
+fn outstanding_requests_are_not_probed() {
     // With one, the connection ends by it. Without, the peer is asked.
     for (timeout, probes) in [(14, 0), (0, 1)] {
         let mut peer = watched(Agreed { timeout, retry_cnt: 7, ..Agreed::default() });
@@ -84,7 +84,7 @@ fn only_a_reliable_connection_that_is_ready_is_looked_after() {
     assert!(matches!(refused, Err(QpError::Transition { .. })), "{refused:?}");
 }
 
-/// Two ends, the first of which looks after the second; both have receives posted.
+/// Two ends, the first with keep-alive; both have receives posted.
 fn pair() -> Pair {
     let mut pair = Pair::new(3, &Agreed::default(), 8, 1 << 21, Link::default());
     for node in &mut pair.nodes {
@@ -97,7 +97,7 @@ fn pair() -> Pair {
 
 // [RC-REQ-KEEP-ALIVE]
 #[test]
-fn a_peer_that_is_there_answers_and_executes_nothing() {
+fn a_live_peer_acknowledges_the_probe_and_executes_nothing() {
     let mut pair = pair();
     let end = pair.now + Duration::from_secs(3600);
     while pair.now < end {
@@ -120,7 +120,7 @@ fn a_peer_that_is_there_answers_and_executes_nothing() {
 }
 
 #[test]
-fn the_reads_of_a_peer_that_is_gone_end() {
+fn the_reads_of_a_dead_peer_end() {
     let mut pair = pair();
     // One packet at a time, so that the peer goes amid the READ.
     pair.link.burst = 1;

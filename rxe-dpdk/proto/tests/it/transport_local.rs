@@ -46,7 +46,7 @@ impl Window {
     }
 }
 
-/// A fast region in state FREE with 64 bytes staged.
+/// A fast-registration MR in state FREE with 64 bytes staged.
 fn free_region(peer: &mut ScriptedPeer) -> u32 {
     let pd = peer.node.pd;
     let keys = peer.node.engine.keys_mut();
@@ -183,7 +183,7 @@ fn fences_hold_them_back_and_unsignalled_ones_stay_silent() {
 
 // [REQ-LOCAL-FAIL]
 #[test]
-fn a_failure_comes_in_its_turn() {
+fn a_local_failure_waits_for_earlier_requests() {
     type Case = (fn(&mut ScriptedPeer) -> SendOp, WcStatus);
     let cases: [Case; 5] = [
         (

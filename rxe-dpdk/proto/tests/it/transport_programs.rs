@@ -1,5 +1,5 @@
-//! Random programs between two engines over a bad link: both ends post at the same time, on up to three connections, and
-//! what each transport promises holds in the end. See `programs/check.rs` for the promises.
+//! Random programs between two engines over a bad link: both ends post at the same time, on up to three connections,
+//! and what each transport promises holds in the end. See `programs/check.rs` for the promises.
 //!
 //! `RXE_PROGRAMS` sets how many programs run in all, `RXE_SEED` repeats a run.
 

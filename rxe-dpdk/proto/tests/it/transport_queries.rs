@@ -1,4 +1,4 @@
-//! What an engine tells those who look after it: what a queue pair waits for, how far it has come, which packet ended it.
+//! Queries for management: what a queue pair waits for, its progress, and the packet that caused its error.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn waits(peer: &ScriptedPeer) -> Wait {
 }
 
 #[test]
-fn a_queue_pair_says_what_it_waits_for() {
+fn query_reports_what_a_queue_pair_waits_for() {
     let mut peer = ScriptedPeer::new();
     assert_eq!(waits(&peer), Wait::Nothing);
     post(&mut peer, 0, WRITE, 8);
@@ -130,7 +130,7 @@ fn progress_is_counted_in_packets_and_work_requests() {
 }
 
 #[test]
-fn the_packet_that_ended_a_queue_pair_is_told_once() {
+fn the_error_packet_of_a_queue_pair_is_returned_once() {
     let mut peer = ScriptedPeer::new();
     peer.rdma_raw(Opcode::WriteOnly, 0, AckReq::Ack, 0x20_000, 0xBAD, 4, b"evil");
     assert_eq!(errors(&mut peer), [QpErrorCause::RemoteKey]);

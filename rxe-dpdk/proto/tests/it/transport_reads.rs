@@ -28,7 +28,7 @@ fn read_responses_land_in_order() {
 
 // [RC-REQ-READ-GAP] [RC-REQ-READ-BEGIN]
 #[test]
-fn a_gap_in_a_read_response_is_asked_for_at_once() {
+fn a_gap_in_a_read_response_is_requested_again_at_once() {
     let mut peer = ScriptedPeer::new();
     post(&mut peer, 1, READ, 5 * 1024);
     post(&mut peer, 2, SEND, 1);

@@ -25,7 +25,7 @@ fn expect_error(peer: &mut ScriptedPeer, cause: QpErrorCause, completions: &[(u6
 
 // [RC-RSP-READ-GONE]
 #[test]
-fn memory_gone_amid_a_read() {
+fn memory_deregistered_during_a_read() {
     let mut peer = ScriptedPeer::new();
     let pd = peer.node.pd;
     let region = peer.node.engine.keys_mut().register(pd, Memory::heap(4096), 0, ALL_ACCESS).unwrap();
@@ -39,7 +39,7 @@ fn memory_gone_amid_a_read() {
 
 // [RC-RSP-READ-GONE] [RC-RSP-DUP-READ-BOUNDS]
 #[test]
-fn memory_gone_amid_a_read_that_is_asked_for_again() {
+fn memory_deregistered_during_a_repeated_read() {
     // The region goes before the READ comes again, and after.
     for gone_first in [true, false] {
         let mut peer = ScriptedPeer::new();
@@ -127,7 +127,7 @@ fn opcodes_out_of_order() {
 
 // [RC-RSP-UNSUPPORTED]
 #[test]
-fn what_is_not_offered() {
+fn unsupported_operations_are_invalid_requests() {
     let mut peer = ScriptedPeer::new();
     peer.rdma(AtomicWrite, 0, Ack, 0, 8, &[0; 8]);
     peer.expect(["NAK 0 InvalidRequest msn 0"]);

@@ -1,4 +1,4 @@
-//! Requests refused on purpose: what the peer is told, what becomes of both queue pairs, and who is not refused.
+//! Fault injection: refused requests, their NAKs, the state of both queue pairs, and what is not refused.
 
 use crate::harness::pair::{Link, Pair};
 use crate::harness::receives::{errors, statuses, with_receives};
@@ -14,7 +14,8 @@ use RequestRefusal::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Gives the engine a frame of the peer's, to be refused so. Whether it was asked, and whether it refused.
+/// Passes a frame of the peer to the engine, to be refused. Returns whether `choose` was called, and whether it was
+/// refused.
 fn refuse(peer: &mut ScriptedPeer, frame: &[u8], refusal: RequestRefusal) -> (bool, bool) {
     let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a RoCE frame") };
     let mut asked = false;
@@ -108,7 +109,7 @@ fn a_read_before_it_is_answered_first() {
 }
 
 #[test]
-fn only_the_next_intact_request_is_asked_about() {
+fn only_the_next_intact_request_can_be_refused() {
     let mut peer = with_receives(4);
     peer.request(SendOnly, 0, Ack, b"first");
     peer.expect(["ACK 0 msn 1"]);
@@ -163,7 +164,7 @@ fn work(refusals: Vec<RequestRefusal>) -> Pair {
 }
 
 #[test]
-fn both_ends_get_over_what_can_be_got_over() {
+fn both_ends_recover_from_recoverable_refusals() {
     let mut pair = work(vec![
         NotReady { timer: 1 },
         NotReady { timer: 1 },
@@ -182,7 +183,7 @@ fn both_ends_get_over_what_can_be_got_over() {
 }
 
 #[test]
-fn the_requester_is_told_why() {
+fn the_requester_gets_the_nak_code() {
     for (refusal, status, cause) in [
         (InvalidRequest, WcStatus::RemInvReqErr, QpErrorCause::PeerInvalidRequest),
         (RemoteAccess, WcStatus::RemAccessErr, QpErrorCause::PeerAccess),

@@ -66,7 +66,7 @@ fn acks_may_be_partial_and_coalesced() {
 
 // [RC-REQ-ACKREQ] [RC-REQ-WINDOW]
 #[test]
-fn the_window_and_asking_within_it() {
+fn ack_req_is_set_within_and_at_the_end_of_the_window() {
     let config = EngineConfig { window: 8, ack_every: 3, ..EngineConfig::default() };
     let mut peer = ScriptedPeer::with_config(Agreed { mtu: PathMtu::Mtu256, ..Agreed::default() }, config);
     post(&mut peer, 1, SEND, 256 * 20);
@@ -148,7 +148,7 @@ fn retries_exceeded() {
 
 // [RC-REQ-PROGRESS]
 #[test]
-fn progress_makes_retries_count_anew() {
+fn progress_restores_the_retries() {
     let mut peer = ScriptedPeer::with(Agreed { retry_cnt: 2, ..Agreed::default() });
     post(&mut peer, 1, SEND, 10 * 1024);
     assert_eq!(peer.transmit().len(), 10);
@@ -377,7 +377,7 @@ fn reads_outstanding_and_fences() {
 
 // [RC-REQ-LOCAL-KEY]
 #[test]
-fn a_bad_local_key_fails_in_its_turn() {
+fn a_bad_local_key_fails_when_it_is_the_oldest() {
     let mut peer = ScriptedPeer::new();
     post(&mut peer, 1, SEND, 1);
     peer.node.post_send(2, SEND, &[Sge { addr: 0, length: 1, lkey: 4711 }]);
@@ -412,7 +412,7 @@ fn a_bad_local_key_fails_in_its_turn() {
 
 // [RC-REQ-POST-CHECK]
 #[test]
-fn what_cannot_be_posted() {
+fn invalid_work_requests_are_refused_when_posted() {
     let mut peer = ScriptedPeer::with(Agreed { rd_atomic: 0, ..Agreed::default() });
     let qpn = peer.node.qpn;
     let sge = peer.node.sge(0, 1);

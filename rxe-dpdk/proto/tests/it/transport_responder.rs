@@ -48,7 +48,7 @@ fn one_ack_per_burst() {
 
 // [RC-RSP-COMM-EST]
 #[test]
-fn communication_established_is_told_once() {
+fn communication_established_is_raised_once() {
     let mut peer = with_receives(2);
     let qpn = peer.node.qpn;
     peer.request(SendOnly, 0, Ack, b"x");
@@ -240,7 +240,7 @@ fn duplicate_reads_read_again_from_any_psn() {
 
 // [RC-RSP-DUP-READ]
 #[test]
-fn a_read_asked_for_again_while_it_is_answered_starts_over_in_its_place() {
+fn a_duplicate_read_during_its_responses_restarts_them_in_order() {
     let mut peer = ScriptedPeer::new();
     peer.rdma(ReadRequest, 0, Ack, 0, 4096, b"");
     peer.rdma(ReadRequest, 4, Ack, 0, 10, b"");
@@ -256,7 +256,7 @@ fn a_read_asked_for_again_while_it_is_answered_starts_over_in_its_place() {
 }
 
 #[test]
-fn an_older_read_asked_for_again_goes_before_a_newer_one() {
+fn a_repeated_older_read_is_answered_before_a_newer_one() {
     let mut peer = ScriptedPeer::new();
     peer.rdma(ReadRequest, 0, Ack, 0, 10, b"");
     peer.expect(["READ_RESPONSE_ONLY 0 msn 1 10 bytes"]);
@@ -273,7 +273,7 @@ fn an_older_read_asked_for_again_goes_before_a_newer_one() {
 
 // [RC-RSP-DUP-READ-BOUNDS]
 #[test]
-fn a_stray_duplicate_read_of_memory_long_gone_is_harmless() {
+fn a_late_duplicate_read_of_deregistered_memory_is_dropped() {
     let mut peer = ScriptedPeer::new();
     let pd = peer.node.pd;
     let region = peer.node.engine.keys_mut().register(pd, Memory::heap(64), 0, ALL_ACCESS).unwrap();
@@ -433,7 +433,7 @@ fn a_write_with_immediate_waits_for_its_receive_at_the_end() {
 }
 
 #[test]
-fn reads_take_turns_between_queue_pairs() {
+fn read_responses_are_round_robin_between_queue_pairs() {
     let mut peer =
         ScriptedPeer::with_config(Agreed::default(), EngineConfig { read_quantum: 2, ..EngineConfig::default() });
     let first = peer.node.qpn;

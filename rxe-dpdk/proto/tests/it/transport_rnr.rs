@@ -8,7 +8,8 @@ use crate::harness::scripted_peer::ScriptedPeer;
 use rxe_proto::transport::WcStatus;
 use rxe_proto::wire::Syndrome;
 
-/// How long the requester waits after being refused `psn` with the timer of 0.01 ms; what it sends then is not answered.
+/// How long the requester waits after being refused `psn` with the timer of 0.01 ms; what it sends then is not
+/// answered.
 fn wait(peer: &mut ScriptedPeer, psn: i32) -> Duration {
     peer.answer(psn, Syndrome::Rnr { timer: 1 });
     let began = peer.now;
@@ -42,7 +43,7 @@ fn the_wait_for_a_message_that_is_refused_again_and_again_doubles() {
 
 // [RC-REQ-RNR-COUNT]
 #[test]
-fn with_a_count_of_retries_each_wait_is_as_long_as_the_peer_asks() {
+fn with_limited_retries_each_wait_equals_the_rnr_timer() {
     let mut peer = ScriptedPeer::with(Agreed { rnr_retry: 6, timeout: 0, ..Agreed::default() });
     post(&mut peer, 1, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);

@@ -1,5 +1,5 @@
-//! Errors as short scripts, one side played by hand: what goes wrong, what the engine says to the peer, and what it tells
-//! its consumer.
+//! Errors as short scripts, one side played by hand: what goes wrong, what the engine says to the peer, and what it
+//! tells its consumer.
 
 use crate::harness::Agreed;
 use crate::harness::ops::*;
@@ -202,8 +202,8 @@ fn rnr_not_exceeded() {
 
 #[test]
 fn psn_retry_exceeded() {
-    // The peer says each time that the packet is missing, and it never comes. (That it says so only once for each time is
-    // the rule; the clock does the rest.)
+    // The peer says each time that the packet is missing, and it never comes. (That it says so only once for each time
+    // is the rule; the clock does the rest.)
     let mut peer = requester(2, 7);
     post(&mut peer, 1, SEND, 1);
     post(&mut peer, 2, SEND, 1);

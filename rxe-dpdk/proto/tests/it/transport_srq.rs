@@ -84,7 +84,7 @@ fn an_empty_queue_is_a_receiver_that_is_not_ready() {
 
 // [SRQ-LIMIT]
 #[test]
-fn the_limit_event_comes_once_for_each_time_it_is_armed() {
+fn the_limit_event_is_raised_once_each_time_it_is_armed() {
     let mut peer = shared(QpType::Rc);
     post(&mut peer, 0..4);
     let qpn = peer.node.qpn;
@@ -224,7 +224,7 @@ fn acks_tell_how_many_receives_are_posted() {
 
 // [RC-RSP-CREDITS]
 #[test]
-fn no_limit_is_told_with_a_shared_queue_or_credits_off() {
+fn acks_carry_no_limit_with_a_shared_queue_or_credits_off() {
     let mut peer = shared(QpType::Rc);
     post(&mut peer, 0..2);
     peer.request(SendOnly, 0, Ack, b"x");
@@ -238,7 +238,7 @@ fn no_limit_is_told_with_a_shared_queue_or_credits_off() {
 
 // [CQ-NOTIFY-SOLICITED]
 #[test]
-fn word_of_a_solicited_completion() {
+fn solicited_completions_notify() {
     let mut peer = shared(QpType::Rc);
     let cq = peer.node.cq;
     post(&mut peer, 0..8);

@@ -1,8 +1,9 @@
-//! The queue pair as a table: every type, every state, every thing that can happen in it, and what comes of it. What is in
-//! the table was produced by running the engine and then read line by line.
+//! The queue pair as a table: every type, every state, every event, and its outcome. The
+//! table was produced by running the engine and then read line by line.
 //!
 //! Before each thing happens, a queue pair in RTR or later has received one SEND; an RC one in RTS or SQD waits for the
-//! answers to a SEND (PSN 0, number 1) and a READ (PSN 1, number 2). Two receives are posted from INIT on (101 and 102).
+//! answers to a SEND (PSN 0, number 1) and a READ (PSN 1, number 2). Two receives are posted from INIT on (101 and
+//! 102).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,5 +1,4 @@
-//! When a requester sends again, and when it gives up: the timeout follows the measured round trip, the connection's
-//! ACK timeout is the unit of patience.
+//! Retransmission timeout and ACK timeout: the former follows the measured round trip, the latter limits the retries.
 
 use crate::harness::Agreed;
 use crate::harness::rated::{LinkParams, RatedPair};
@@ -105,7 +104,7 @@ fn the_timeout_follows_the_round_trip() {
 
 // [RC-REQ-RTT-KARN]
 #[test]
-fn one_packet_at_a_time_is_measured_and_none_that_asks_for_nothing() {
+fn one_packet_at_a_time_is_timed_and_none_without_ack_req() {
     let config = EngineConfig { ack_every: 2, ..EngineConfig::default() };
     let mut peer = ScriptedPeer::with_config(Agreed { timeout: PATIENT, ..Agreed::default() }, config);
     // Packets 1 and 3 ask for an ACK, 0 and 2 do not.
@@ -123,7 +122,7 @@ fn one_packet_at_a_time_is_measured_and_none_that_asks_for_nothing() {
 
 // [RC-REQ-PROGRESS]
 #[test]
-fn what_the_peer_asked_for_again_is_measured_and_what_was_sent_on_a_guess_is_not() {
+fn retransmissions_after_a_nak_are_timed_and_after_a_timeout_are_not() {
     // A message of ten packets, of which only the last one asks, unless the first of a retry does.
     let mut peer = patient(7);
     post(&mut peer, 1, SEND, 10 * 1024);
@@ -161,7 +160,7 @@ fn what_the_peer_asked_for_again_is_measured_and_what_was_sent_on_a_guess_is_not
 }
 
 #[test]
-fn progress_starts_the_ack_timeout_anew_and_gives_the_retries_back() {
+fn progress_restarts_the_ack_timeout_and_restores_the_retries() {
     let mut peer = patient(0);
     post(&mut peer, 1, SEND, 3 * 1024);
     assert_eq!(peer.transmit().len(), 3);

@@ -1,5 +1,5 @@
-//! The responder of an unreliable connection, rule by rule: a message arrives whole or not at all, a lost one costs nothing
-//! but itself, and nothing is ever answered.
+//! The responder of an unreliable connection, rule by rule: a message arrives whole or not at all, a lost one costs
+//! nothing but itself, and nothing is ever answered.
 
 use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
 use crate::harness::{ALL_ACCESS, Agreed, Node, PORT, path};
@@ -136,8 +136,8 @@ fn copies_and_stragglers_are_dropped() {
 // [UC-RSP-STALE]
 #[test]
 fn a_sender_that_went_on_unheard_is_followed() {
-    // Half the PSNs and more have passed: what looks far behind is ahead. The second packet in a row shows that the sender
-    // is there.
+    // Half the PSNs and more have passed: what looks far behind is ahead. The second packet in a row shows that the
+    // sender is there.
     for far in [257, 65_000, 0x7F_FFF0, 0x80_0010] {
         let mut peer = with_receives(2);
         peer.request(SendOnly, far, NoAck, b"far");
@@ -156,7 +156,7 @@ fn a_sender_that_went_on_unheard_is_followed() {
 
 // [UC-RSP-RESYNC]
 #[test]
-fn one_stray_packet_costs_next_to_nothing() {
+fn one_stray_packet_does_not_move_the_expected_psn() {
     type Stray = fn(&mut ScriptedPeer, i32);
     let strays: [(&str, Stray); 4] = [
         ("MIDDLE", |peer, psn| peer.request(SendMiddle, psn, NoAck, &[9; MTU])),
@@ -376,7 +376,7 @@ fn requests_are_taken_from_rtr_on_and_in_sqe() {
 
 // [UC-OPERATIONS]
 #[test]
-fn what_unreliable_connections_do_not_have() {
+fn operations_missing_on_unreliable_connections() {
     // On the wire: the opcodes do not exist.
     let template = HeaderTemplate::new(&path(2, 1));
     for byte in

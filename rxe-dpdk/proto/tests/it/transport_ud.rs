@@ -202,7 +202,7 @@ fn a_receive_with_a_bad_key_ends_the_queue_pair() {
 
 // [UD-RSP-ANYBODY]
 #[test]
-fn who_may_send_here() {
+fn datagrams_are_accepted_from_any_address() {
     let mut node = node(4);
     let datagram = Datagram::to(&node);
     receive(&mut node, PortId(1), &datagram.frame(b"x"));
@@ -261,7 +261,7 @@ fn sent(node: &mut Node) -> Vec<Vec<u8>> {
 
 // [UD-REQ-QKEY] [UD-REQ-AH]
 #[test]
-fn where_a_datagram_goes() {
+fn datagrams_follow_their_address_handle() {
     let mut node = node(0);
     node.write(0, b"payload");
     let to = Path { vlan: Some(0x6005), hop_limit: 3, traffic_class: 0x28, ..path(1, 9) };
@@ -292,7 +292,7 @@ fn where_a_datagram_goes() {
 
 // [UD-REQ-AH] [UD-REQ-LENGTH]
 #[test]
-fn what_cannot_be_sent() {
+fn invalid_datagrams_are_refused_when_posted() {
     let mut node = node(0);
     let (pd, qpn, sge) = (node.pd, node.qpn, node.sge(0, 257));
     let stranger = node.engine.keys_mut().alloc_pd();
@@ -389,7 +389,7 @@ fn a_damaged_datagram_reaches_nobody_in_the_group() {
 
 // [UD-MULTICAST-ATTACH]
 #[test]
-fn who_can_be_in_a_group() {
+fn only_datagram_queue_pairs_with_a_port_join_groups() {
     let config = EngineConfig { max_mcast_grp: 2, max_mcast_qp_attach: 1, ..EngineConfig::default() };
     let mut node = Node::bare(1, config, 64, 1 << 16);
     let first = ready(&mut node, 0);

@@ -84,7 +84,7 @@ fn flushed_as(wr: WorkRequest<'_, Rc>) -> WcOpcode {
 }
 
 #[test]
-fn a_work_request_says_what_it_was_made_as() {
+fn a_work_request_reports_its_opcode() {
     let remote = RemoteAddr { addr: 8, rkey: 9 };
     let range = WorkRequest::flush(remote, FlushType::Persistent, FlushLevel::Range { length: 64 });
     let wrs = [
@@ -150,7 +150,7 @@ fn an_unreliable_connection_loses_whole_messages() {
 
 // [QP-STATE-WAYS]
 #[test]
-fn states_are_gone_through_in_order() {
+fn states_change_in_the_order_of_the_diagram() {
     let mut link = Link::new(None);
     let a = End::new(&mut link, 0);
     let qp: QueuePair<Rc> = a.qp(&mut link);
@@ -282,7 +282,7 @@ fn dropping_a_region_leaves_its_key_and_deregistering_takes_it() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn objects_in_use_cannot_be_destroyed() {
     let mut link = Link::new(None);
     let mut dev = link.device(0);
     let (pd, cq) = (dev.alloc_pd(), dev.create_cq(4).unwrap());
@@ -304,7 +304,7 @@ fn what_is_in_use_stays() {
 }
 
 #[test]
-fn handles_of_what_is_gone_are_refused() {
+fn stale_handles_are_refused() {
     let mut link = Link::new(None);
     let a = End::new(&mut link, 0);
     let qp: QueuePair<Rc> = a.qp(&mut link);
@@ -368,7 +368,7 @@ fn too_much_is_refused_when_it_is_posted() {
 }
 
 #[test]
-fn what_the_engine_made_has_handles_too() {
+fn objects_of_the_engine_have_handles() {
     let mut engine = Engine::new(EngineConfig::default());
     let pd = engine.keys_mut().alloc_pd();
     let cq = engine.create_cq(4).unwrap();

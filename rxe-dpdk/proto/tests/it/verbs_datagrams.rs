@@ -103,7 +103,7 @@ fn a_datagram_is_one_packet_of_an_open_queue_pair_in_the_handles_domain() {
 }
 
 #[test]
-fn the_way_of_a_datagram_queue_pair_through_its_states() {
+fn a_datagram_queue_pair_goes_through_its_states() {
     let mut link = Link::new(None);
     let a = End::new(&mut link, 0);
     let qp = a.qp::<Ud>(&mut link);
@@ -160,7 +160,7 @@ fn every_member_of_a_group_gets_a_copy() {
 }
 
 #[test]
-fn what_is_no_route_header_is_refused() {
+fn malformed_route_headers_are_refused() {
     let memory = Memory::heap(64);
     assert_eq!(Grh::read(&memory, 25), Err(GrhError::OutOfBounds));
     assert_eq!(Grh::read(&memory, 0), Err(GrhError::NoIpHeader));

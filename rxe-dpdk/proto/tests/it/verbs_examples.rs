@@ -30,7 +30,7 @@ fn ping_pong_without_a_link_fails() {
 }
 
 #[test]
-fn what_was_written_is_read_back() {
+fn write_read_returns_the_written_bytes() {
     use write_read::{common::Link, run};
     run(&mut Link::new(None), |_| {}).unwrap();
     run(&mut Link::new(Some(50)), |_| {}).unwrap();

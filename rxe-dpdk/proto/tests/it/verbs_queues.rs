@@ -12,7 +12,7 @@ fn send<'a>(wr_id: u64) -> WorkRequest<'a, Rc> {
 
 // [CQ-NOTIFY]
 #[test]
-fn word_comes_once_for_each_time_it_was_asked_for() {
+fn each_request_notify_yields_one_notification() {
     let mut link = Link::new(None);
     let ([a, b], [qp, peer]) = pair::<Rc>(&mut link);
     for wr_id in 0..6 {
@@ -39,7 +39,7 @@ fn word_comes_once_for_each_time_it_was_asked_for() {
 }
 
 #[test]
-fn queues_with_completions_take_turns() {
+fn poll_ready_is_round_robin() {
     let mut link = Link::new(None);
     let a = End::new(&mut link, 0);
     let mut dev = link.device(0);
@@ -101,7 +101,7 @@ fn shared(link: &mut Link, attr: SrqInitAttr) -> ([End; 2], SharedReceiveQueue, 
 }
 
 #[test]
-fn queue_pairs_share_receives_and_word_of_their_end() {
+fn queue_pairs_share_receives_and_raise_last_wqe_events() {
     let mut link = Link::new(None);
     let ([_, b], srq, [[one, peer_one], [two, peer_two]]) = shared(&mut link, SrqInitAttr::default());
     let recv = |wr_id| RecvWr { wr_id, sges: &[] };

@@ -34,7 +34,7 @@ fn windows_come_and_go() {
 }
 
 #[test]
-fn fast_regions_come_and_go() {
+fn fast_reg_mrs_are_allocated_and_deregistered() {
     let mut link = Link::new(None);
     let mut dev = link.device(0);
     let pd = dev.alloc_pd();
@@ -135,7 +135,7 @@ fn a_window_of_type_2_is_open_from_bind_to_invalidation() {
 
 // [MEM-WINDOW-1]
 #[test]
-fn a_window_of_type_1_is_bound_anew_and_unbound_by_an_empty_range() {
+fn a_window_of_type_1_is_rebound_and_unbound_by_an_empty_range() {
     let mut link = Link::new(None);
     let (ends, [qp, peer]) = pair::<Rc>(&mut link);
     let [a, b] = &ends;

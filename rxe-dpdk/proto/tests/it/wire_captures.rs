@@ -175,7 +175,7 @@ fn every_roce_frame_is_built_again_from_its_parts() {
 }
 
 #[test]
-fn with_a_vlan_tag_nothing_else_changes() {
+fn a_vlan_tag_does_not_change_the_packet() {
     for_each_roce(|at, packet| {
         let mut path = rebuild::path(packet);
         path.vlan = Some(0x6FFF);

@@ -176,7 +176,7 @@ fn congestion_marks_leave_the_packet_whole() {
 
 // [PKT-UDP-PORT]
 #[test]
-fn what_is_not_roce_goes_to_the_host() {
+fn other_frames_go_to_the_host() {
     let host = |frame: &[u8]| matches!(classify(frame), Ok(Frame::Host));
     for ipv4 in [true, false] {
         let good = frame(&path(ipv4, None), BthOpcode::rc(Opcode::SendOnly), b"hello", [0; 3]);

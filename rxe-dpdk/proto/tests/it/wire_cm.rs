@@ -193,7 +193,7 @@ fn mixed_address_families_make_no_addressing() {
 }
 
 #[test]
-fn what_is_no_cm_message_is_refused() {
+fn other_mads_are_refused() {
     let mut mad = [0; MAD_LEN];
     CmMessage::Rtu(Default::default()).emit(7, &mut mad);
     assert!(CmMessage::parse(&mad).is_ok());

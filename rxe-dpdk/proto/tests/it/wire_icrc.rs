@@ -88,7 +88,7 @@ fn known_packets_verify_and_regenerate() {
 
 // [PKT-ICRC-COVER]
 #[test]
-fn what_routers_change_is_not_covered_and_the_rest_is() {
+fn icrc_covers_all_but_the_fields_that_routers_change() {
     for (name, hex) in VECTORS {
         let packet = unhex(hex);
         let (covered, _) = packet.split_at(packet.len() - 4);
@@ -182,7 +182,7 @@ fn place_and_neighbours_do_not_matter() {
 }
 
 #[test]
-fn what_is_no_packet_has_an_icrc_of_no_meaning() {
+fn icrc_of_a_short_frame_does_not_panic() {
     let packet = vector("A");
     for kernel in IcrcKernel::all() {
         for len in 0..40 {

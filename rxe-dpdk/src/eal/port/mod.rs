@@ -1,7 +1,6 @@
 //! Ports: configuration, start, and queries of a running one.
 
 mod config;
-mod inner;
 mod multicast;
 mod set_up;
 
@@ -17,10 +16,10 @@ use super::info::{Link, PortInfo, PortStats, check, text};
 use super::init::{Eal, lock};
 use super::mempool::Mempool;
 use super::mtu::Fallback;
+use super::port_inner::PortInner;
 use super::rx::RxQueue;
 use super::tx::TxStage;
 pub use config::PortConfig;
-pub(super) use inner::PortInner;
 pub use multicast::MulticastFilter;
 pub(super) use set_up::SetUp;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use rxe_proto::wire::MacAddr;
 
-use super::{Port, PortInner};
+use super::Port;
 use crate::eal::error::EalError;
 use crate::eal::info::check;
 use crate::eal::init::lock;
 use crate::eal::mtu::Fallback;
+use crate::eal::port_inner::PortInner;
 
 /// Sets the multicast groups that a started port receives. From [`Port::multicast_filter`]; the port runs while this
 /// lives.

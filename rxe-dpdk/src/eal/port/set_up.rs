@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use rxe_proto::wire::PortId;
 
 use super::config::PortConfig;
-use super::inner::PortInner;
 use crate::eal::args::Vdev;
 use crate::eal::burst::BURST;
 use crate::eal::error::EalError;
@@ -15,7 +14,7 @@ use crate::eal::info::{DeviceLimits, PortInfo, check, raw_info};
 use crate::eal::init::EalGuard;
 use crate::eal::mempool::Mempool;
 use crate::eal::mtu::{self, Fallback};
-use crate::eal::reattach::QueuesInUse;
+use crate::eal::port_inner::{PortInner, QueuesInUse};
 use crate::eal::sockets;
 use crate::eal::tx::{SPARES, STAGE};
 
@@ -143,7 +142,7 @@ impl SetUp {
         const CACHE: usize = 256;
         let rx = usize::from(self.config.rx_queues) * (usize::from(self.config.rx_descriptors) + 2 * BURST);
         let tx = usize::from(self.config.tx_queues) * (usize::from(self.config.tx_descriptors) + STAGE + SPARES);
-        // An lcore's cache holds up to one and a half times its size, out of everybody else's reach.
+        // An lcore's cache holds up to one and a half times its size, which other lcores cannot use.
         let lcores = usize::from(self.config.rx_queues.max(self.config.tx_queues)) + 1;
         let count = rx + tx + lcores * CACHE * 3 / 2 + self.config.extra_mbufs;
         Mempool::with_guard(guard, &guard.unique_name("port"), count, buffer, CACHE, self.info.socket)

@@ -253,7 +253,8 @@ impl Igmp {
         if self.groups.next_timeout().is_none_or(|at| at > now) {
             return Some(());
         }
-        // [HOST-IGMP]
+        // compliance.md [HOST-IGMP]: Joining and leaving an IPv4 group is reported by IGMP version 3, twice and a
+        // second apart.
         let records = self.groups.due(now);
         let version = self.version(now);
         if version == Version::V3 {

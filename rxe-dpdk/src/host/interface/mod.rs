@@ -205,7 +205,8 @@ impl Interface {
     /// Learns from a trusted packet from `ip` that arrived from `mac`.
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         match self.routing.next_hop(ip) {
-            // [HOST-PEER-MAC]
+            // compliance.md [HOST-PEER-MAC]: A MAC learned from a peer's REQ fills a gap and replaces nothing that a
+            // neighbour said.
             Some(next_hop) if next_hop == ip => {
                 self.update_neighbour(now, ip, mac, Evidence::Trusted);
             }

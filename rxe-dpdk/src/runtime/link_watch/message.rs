@@ -152,7 +152,7 @@ mod tests {
     ];
 
     #[test]
-    fn recorded_messages_are_understood() {
+    fn recorded_messages_are_parsed() {
         let interface = |flags| Interface { index: INDEX, name: "rxa".to_owned(), flags, mtu: 4200 };
         let problem = |bytes: &[u8]| match &parse(bytes)[..] {
             [Message::New(interface)] => {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cut_short_and_lengths_that_lie_are_harmless() {
+    fn truncated_messages_and_wrong_lengths_are_harmless() {
         for message in [DOWN, NO_CARRIER, UP, DELETED, DONE] {
             for len in 0..message.len() {
                 assert_eq!(parse(&message[..len]), []);

@@ -122,7 +122,7 @@ impl Instance {
         match step {
             Step::Path(remote) => cx.resolve_path(remote.parse().unwrap(), self.step as u64),
             Step::Datagram(remote) => {
-                cx.resolve_datagram(remote.parse().unwrap(), self.step as u64, b"who serves?".to_vec());
+                cx.resolve_datagram(remote.parse().unwrap(), self.step as u64, b"service?".to_vec());
             }
             Step::Connect(remote, _) | Step::Stay(remote) => {
                 let private_data = match step {
@@ -328,7 +328,7 @@ fn inside() {
     assert_eq!(count("asked by 10.77.0.1: stay!, 1024"), 1);
     assert_eq!((count("connected"), count("got 8 bytes")), (3, 3));
     assert!((2..=3).contains(&count("over")));
-    assert_eq!((count("refuses knock"), count("datagrams: who serves?")), (1, 2));
+    assert_eq!((count("refuses knock"), count("datagrams: service?")), (1, 2));
 
     let get = |group: &str, name: &str| summary.counters.get(group, name);
     assert_eq!(get("control", "connect_asked"), Some(5));

@@ -5,8 +5,8 @@ use super::KeyTable;
 /// Why a key, with its addresses and rights, was refused. In the order in which they are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Nothing can be reached under this key (any more): no region, fast region in state VALID or, for peers, bound
-    /// memory window has it.
+    /// Nothing can be reached under this key (any more): no region, fast-registration MR in state VALID or, for peers,
+    /// bound memory window has it.
     #[error("unknown key")]
     Unknown,
     /// It belongs to another protection domain.
@@ -41,10 +41,10 @@ pub enum RegisterError {
     /// The table holds as many keys as it can.
     #[error("too many keys")]
     TooMany,
-    /// Fast region: longer than [`KeyTable::MAX_FAST_REG_MR`].
-    #[error("a fast region has at most {} bytes", KeyTable::MAX_FAST_REG_MR)]
+    /// Fast-registration MR: longer than [`KeyTable::MAX_FAST_REG_MR`].
+    #[error("a fast-registration MR has at most {} bytes", KeyTable::MAX_FAST_REG_MR)]
     TooLong,
-    /// Fast region or memory window: this table makes shared keys, which only plain regions have.
+    /// Fast-registration MR or memory window: this table makes shared keys, which only plain regions have.
     #[error("only plain regions have shared keys")]
     SharedTable,
     /// Adopt: the key is not of the shared domain, or this table is the one that makes shared keys.
@@ -71,23 +71,23 @@ pub enum DeregisterError {
     WindowsBound,
 }
 
-/// Why a fast region could not be mapped or registered. In the order in which they are checked.
+/// Why a fast-registration MR could not be mapped or registered. In the order in which they are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FastRegMrError {
-    /// No fast region has the key.
+    /// No fast-registration MR has the key.
     #[error("unknown key")]
     Unknown,
-    /// The fast region belongs to another protection domain.
+    /// The fast-registration MR belongs to another protection domain.
     #[error("key of another protection domain")]
     WrongPd,
-    /// The fast region is in state VALID; it must be invalidated first.
-    #[error("fast region is not free")]
+    /// The fast-registration MR is in state VALID; it must be invalidated first.
+    #[error("fast-registration MR is not free")]
     NotFree,
-    /// More bytes than the fast region was made for.
-    #[error("more bytes than the fast region was made for")]
+    /// More bytes than the fast-registration MR was made for.
+    #[error("more bytes than the fast-registration MR was made for")]
     TooLong,
     /// No bytes have been mapped to it.
-    #[error("no memory mapped to the fast region")]
+    #[error("no memory mapped to the fast-registration MR")]
     NotMapped,
     /// Remote write or atomic access without local write access.
     #[error("remote write or atomic access needs local write access")]
@@ -115,7 +115,7 @@ pub enum BindError {
     /// Rights that a memory window of its type cannot grant.
     #[error("access that a memory window cannot grant")]
     IllegalAccess,
-    /// No plain region, and no fast region in state VALID, has the region's key.
+    /// No plain region, and no fast-registration MR in state VALID, has the region's key.
     #[error("unknown key of the region")]
     UnknownRegion,
     /// The region belongs to another protection domain.
@@ -147,13 +147,13 @@ pub enum InvalidateError {
     /// Plain regions and type 1 memory windows cannot be invalidated.
     #[error("key cannot be invalidated")]
     NotInvalidatable,
-    /// The fast region is FREE, or the memory window unbound, already.
+    /// The fast-registration MR is FREE, or the memory window unbound, already.
     #[error("key is not valid")]
     NotValid,
     /// By a peer: the memory window is bound on another queue pair.
     #[error("key of another queue pair")]
     WrongQp,
-    /// Memory windows are bound to the fast region.
+    /// Memory windows are bound to the fast-registration MR.
     #[error("memory windows are bound to the region")]
     WindowsBound,
 }
@@ -167,7 +167,7 @@ pub enum RenewError {
     /// The key of a plain region stays.
     #[error("key cannot be renewed")]
     NotRenewable,
-    /// The fast region is VALID, or the type 2 memory window bound.
+    /// The fast-registration MR is VALID, or the type 2 memory window bound.
     #[error("key is valid")]
     Valid,
 }

@@ -1,4 +1,4 @@
-//! Fast regions: keys made ahead, given bytes by a work request.
+//! Fast-registration MRs: keys allocated in advance, to which a work request gives bytes.
 //!
 //! IBTA: "Fast Register Physical MR". In the kernel's verbs: `ib_alloc_mr`, `ib_map_mr_sg`, `IB_WR_REG_MR`.
 
@@ -6,7 +6,7 @@ use super::slot::{Role, Slot};
 use super::{Access, FastRegMrError, KeyTable, Memory, PdId, RegisterError, first_address};
 
 impl KeyTable {
-    /// Makes a fast region in state FREE, for up to `max_len` bytes. Returns its key, local and remote.
+    /// Makes a fast-registration MR in state FREE, for up to `max_len` bytes. Returns its key, local and remote.
     ///
     /// # Errors
     ///
@@ -20,8 +20,8 @@ impl KeyTable {
     }
 
     /// Stages the bytes that the next [`fast_register`](Self::fast_register) registers, in place of those staged or
-    /// registered last. The fast region keeps them alive until other bytes are staged or it is deregistered, not only
-    /// while it is VALID: invalidating must not free memory.
+    /// registered last. The fast-registration MR keeps them alive until other bytes are staged or it is deregistered,
+    /// not only while it is VALID: invalidating must not free memory.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl KeyTable {
             return Err(FastRegMrError::IllegalAccess);
         }
         slot.iova = first_address(memory, iova, access).ok_or(FastRegMrError::AddressOverflow)?;
-        // [MEM-FAST-REGION]
+        // compliance.md [MEM-FAST-REGION]: A fast-registration MR is FREE or VALID.
         slot.open(Role::ValidFastRegMr { max_len, windows: 0 }, access);
         Ok(())
     }

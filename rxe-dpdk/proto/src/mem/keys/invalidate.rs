@@ -7,8 +7,8 @@ use super::slot::Role;
 use super::{InvalidateError, KeyTable, PdId, RenewError, WindowKind};
 
 impl KeyTable {
-    /// Invalidates a key as a posted request of a queue pair of `pd` asks: a fast region becomes FREE, a type 2 memory
-    /// window unbound, whatever queue pair it is bound on. Neither allocates nor frees memory.
+    /// Invalidates a key as a posted request of a queue pair of `pd` asks: a fast-registration MR becomes FREE, a type
+    /// 2 memory window unbound, whatever queue pair it is bound on. Neither allocates nor frees memory.
     ///
     /// # Errors
     ///
@@ -34,12 +34,13 @@ impl KeyTable {
             return Err(InvalidateError::WrongPd);
         }
         match slot.role() {
-            // [MEM-INVALIDATE]
+            // compliance.md [MEM-INVALIDATE]: Plain regions and type 1 windows cannot be invalidated.
             Role::Region { .. } | Role::BoundType1 { .. } | Role::Unbound(WindowKind::Type1) => {
                 Err(InvalidateError::NotInvalidatable)
             }
             Role::FreeFastRegMr { .. } | Role::Unbound(WindowKind::Type2) => Err(InvalidateError::NotValid),
-            // [MEM-WINDOW-HOLDS]
+            // compliance.md [MEM-WINDOW-HOLDS]: A region is neither deregistered nor invalidated while windows are
+            // bound to it.
             Role::ValidFastRegMr { windows: 1.., .. } => Err(InvalidateError::WindowsBound),
             Role::ValidFastRegMr { max_len, .. } => {
                 slot.close(Role::FreeFastRegMr { max_len });
@@ -53,9 +54,10 @@ impl KeyTable {
         }
     }
 
-    /// Gives a fast region in state FREE, an unbound type 2 memory window, or a type 1 memory window another key, and
-    /// returns it; everything else about it stays. The old key is unknown from then on and does not come back (see
-    /// [Keys](Self#keys)). Who made a key known to a peer calls this before using the object again, so that what the
+    /// Gives a fast-registration MR in state FREE, an unbound type 2 memory window, or a type 1 memory window another
+    /// key, and returns it; everything else about it stays. The old key is unknown from then on and does not come back
+    /// (see
+    /// [Keys](Self#keys)). Call this before reusing an object whose key a peer knows, so that what the
     /// peer still has in flight cannot hit the new bytes. Allocates nothing.
     ///
     /// # Errors
@@ -67,7 +69,8 @@ impl KeyTable {
             Role::ValidFastRegMr { .. } | Role::BoundType2 { .. } => return Err(RenewError::Valid),
             Role::FreeFastRegMr { .. } | Role::BoundType1 { .. } | Role::Unbound(_) => {}
         }
-        // [MEM-KEY-RENEW]
+        // compliance.md [MEM-KEY-RENEW]: A FREE fast-registration MR, an unbound type 2 window or a type 1 window can
+        // get another key.
         let fresh = self.draw_key();
         let slot = self.slots.remove(key).ok_or(RenewError::Unknown)?;
         self.slots.insert(slot.with_key(fresh));

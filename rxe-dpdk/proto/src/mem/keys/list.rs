@@ -1,4 +1,4 @@
-//! What there is to know about keys, for who looks after the adapter.
+//! Key inspection for management.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use super::{Access, KeyTable, PdId};
 pub enum KeyKind {
     /// A plain region.
     Region,
-    /// A fast region that is registered (VALID).
+    /// A fast-registration MR that is registered (VALID).
     FastRegMr,
-    /// A fast region that is not (FREE).
+    /// A fast-registration MR that is not (FREE).
     FreeFastRegMr,
     /// A memory window bound to a region.
     Window,
@@ -33,8 +33,8 @@ impl KeyKind {
     }
 }
 
-/// One key of a [`KeyTable`]. The key is a secret: who knows it can reach the memory by any queue pair that the peer has
-/// in the protection domain.
+/// One key of a [`KeyTable`]. The key is a secret: whoever knows it can reach the memory by any queue pair that the
+/// peer has in the protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyInfo {
     /// The key.
@@ -54,8 +54,9 @@ pub struct KeyInfo {
 }
 
 impl KeyTable {
-    /// The keys in these slots of the table, for who looks at many of them a part at a time; the table has
-    /// [`slots`](Self::slots). Keys move when the table grows: a list in parts may then miss some and name others twice.
+    /// The keys in these slots of the table, for iterating over many of them in parts; the table has
+    /// [`slots`](Self::slots). Keys move when the table grows: a list in parts may then miss some and name others
+    /// twice.
     pub fn list(&self, slots: Range<usize>) -> impl Iterator<Item = KeyInfo> + '_ {
         self.slots.in_slots(slots).map(info)
     }

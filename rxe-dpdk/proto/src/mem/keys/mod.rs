@@ -49,17 +49,17 @@ pub enum KeyDomain {
 /// | kind | made, forgotten | state | local key opens | remote key opens |
 /// |---|---|---|---|---|
 /// | plain region | [`register`](Self::register) or [`adopt`](Self::adopt), [`deregister`](Self::deregister) | | yes | yes |
-/// | fast region | [`alloc_fast_reg_mr`](Self::alloc_fast_reg_mr), [`deregister`](Self::deregister) | FREE | no | no |
+/// | fast-registration MR | [`alloc_fast_reg_mr`](Self::alloc_fast_reg_mr), [`deregister`](Self::deregister) | FREE | no | no |
 /// | | | VALID | yes | yes |
 /// | memory window | [`alloc_window`](Self::alloc_window), [`dealloc_window`](Self::dealloc_window) | unbound | no | no |
 /// | | | bound, type 1 | no | yes |
 /// | | | bound, type 2 | no | on its queue pair |
 ///
-/// [`fast_register`](Self::fast_register) takes a fast region from FREE to VALID and
+/// [`fast_register`](Self::fast_register) takes a fast-registration MR from FREE to VALID and
 /// [`bind_window`](Self::bind_window) a window from unbound to bound;
-/// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back. These
-/// four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do not
-/// allocate. A region that windows are bound to can be neither deregistered nor invalidated.
+/// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back.
+/// These four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do
+/// not allocate. A region that windows are bound to can be neither deregistered nor invalidated.
 ///
 /// # Keys
 ///
@@ -84,7 +84,7 @@ impl KeyTable {
     pub const QUARANTINE: usize = 1 << 16;
     /// The most keys that a table holds.
     pub const MAX_KEYS: usize = 1 << 24;
-    /// The most bytes that a fast region can be made for: those of the longest message.
+    /// The most bytes that a fast-registration MR can be made for: those of the longest message.
     pub const MAX_FAST_REG_MR: usize = 1 << 31;
     /// How many keys there is room for at first.
     const MIN_KEYS: usize = 32;
@@ -105,7 +105,7 @@ impl KeyTable {
     }
 
     /// The span of `len` bytes at address `va` of the region behind a local key, as a work request names it: a plain
-    /// region or a fast region in state VALID.
+    /// region or a fast-registration MR in state VALID.
     ///
     /// `need` are the rights to check for; empty for local reading. The whole range must lie inside the region, also
     /// when `len` is 0 (requests of length 0 check no key at all: that is the caller's business).
@@ -154,7 +154,7 @@ impl KeyTable {
         if slot.is_lost() { Err(KeyError::Lost) } else { Ok(()) }
     }
 
-    /// The plain region, or the fast region in state VALID, behind `key`, if there is one.
+    /// The plain region, or the fast-registration MR in state VALID, behind `key`, if there is one.
     #[must_use]
     pub fn region(&self, key: u32) -> Option<MemoryRegion> {
         let slot = self.slots.get(key).filter(|slot| slot.is_valid_region())?;
@@ -204,7 +204,8 @@ impl KeyTable {
     }
 
     /// Forgets a region: plain, its own or an adopted one, or fast, FREE or VALID. From now on the key is unknown to
-    /// this table. The returned memory, which a FREE fast region may lack, lives on while anybody holds a clone of it.
+    /// this table. The returned memory, which a FREE fast-registration MR may lack, lives on while anybody holds a
+    /// clone of it.
     ///
     /// # Errors
     ///
@@ -212,7 +213,8 @@ impl KeyTable {
     pub fn deregister(&mut self, key: u32) -> Result<Option<Memory>, DeregisterError> {
         match self.slots.get(key).ok_or(DeregisterError::Unknown)?.role() {
             Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => Err(DeregisterError::Unknown),
-            // [MEM-WINDOW-HOLDS]
+            // compliance.md [MEM-WINDOW-HOLDS]: A region is neither deregistered nor invalidated while windows are
+            // bound to it.
             Role::Region { windows: 1.. } | Role::ValidFastRegMr { windows: 1.., .. } => {
                 Err(DeregisterError::WindowsBound)
             }
@@ -222,13 +224,13 @@ impl KeyTable {
         }
     }
 
-    /// Asks for what a look-up of `key` needs, some time before it.
+    /// Prefetches what a look-up of `key` needs.
     #[inline]
     pub(crate) fn prefetch(&self, key: u32) {
         self.slots.prefetch(key);
     }
 
-    /// How many keys there are: of plain regions, fast regions and memory windows.
+    /// Number of keys: of plain regions, fast-registration MRs and memory windows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
@@ -268,7 +270,7 @@ impl KeyTable {
     /// A key that is neither in use nor in quarantine. At most one key in 128 is, so few draws do.
     fn draw_key(&mut self) -> u32 {
         loop {
-            // [MEM-KEY-RANDOM]
+            // compliance.md [MEM-KEY-RANDOM]: Keys are drawn at random.
             let key = self.rng.next_u32() & !1 | self.domain as u32;
             if key != 0 && !self.slots.contains(key) && !self.quarantine.contains(key) {
                 return key;

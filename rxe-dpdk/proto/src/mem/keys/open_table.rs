@@ -71,7 +71,7 @@ impl<T: Keyed> OpenTable<T> {
         self.slots.iter_mut().filter(|value| value.key() != 0)
     }
 
-    /// Asks for the place where `key` would be, for a look-up soon.
+    /// Prefetches the entry of `key`, for a later look-up.
     #[inline]
     pub(super) fn prefetch(&self, key: u32) {
         if let Some(slot) = self.slots.get(home(key, self.slots.len() - 1)) {

@@ -1,4 +1,4 @@
-//! Protection domains and who uses them.
+//! Protection domains and their users.
 
 use super::{DeallocPdError, KeyTable, PdId};
 
@@ -27,7 +27,7 @@ impl KeyTable {
                 self.pds.remove(&pd);
                 Ok(())
             }
-            // [MEM-PD]
+            // compliance.md [MEM-PD]: A key is valid for the queue pairs of its protection domain only.
             Some(_) => Err(DeallocPdError::InUse),
         }
     }

@@ -30,7 +30,7 @@ impl Quarantine {
         let oldest = std::mem::replace(place, key);
         self.next = (self.next + 1) & (self.order.len() - 1);
         self.known.remove(oldest);
-        // [MEM-KEY-QUARANTINE]
+        // compliance.md [MEM-KEY-QUARANTINE]: A deregistered or renewed key is unknown at once and is not reused soon.
         self.known.insert(key);
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum Role {
         /// How many memory windows are bound to it.
         windows: u32,
     },
-    /// A fast region in state VALID.
+    /// A fast-registration MR in state VALID.
     ValidFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,
@@ -66,7 +66,7 @@ pub(super) enum Role {
         /// The only queue pair whose peer reaches it.
         qpn: u32,
     },
-    /// A fast region in state FREE.
+    /// A fast-registration MR in state FREE.
     FreeFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,
@@ -167,7 +167,7 @@ impl Slot {
     /// Whether its remote key opens it to the peer of queue pair `qpn` of `pd` for `need`.
     #[inline]
     pub(super) fn admit_remote(&self, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
-        // [MEM-PD]
+        // compliance.md [MEM-PD]: A key is valid for the queue pairs of its protection domain only.
         if self.is_of(pd) && self.grants.contains(need | REMOTE_KEY) { Ok(()) } else { self.admit_qp(pd, qpn, need) }
     }
 
@@ -189,7 +189,8 @@ impl Slot {
         match self.role {
             Role::FreeFastRegMr { .. } | Role::Unbound(_) => Err(KeyError::Unknown),
             _ if !self.is_of(pd) => Err(KeyError::WrongPd),
-            // [MEM-WINDOW-2]
+            // compliance.md [MEM-WINDOW-2]: A type 2 window is valid for the queue pair that it is bound on and cannot
+            // be bound again before it is invalidated, by its owner or that queue pair's peer.
             Role::BoundType2 { qpn: only, .. } if only != qpn => Err(KeyError::WrongQp),
             _ if !self.grants.contains(need) => Err(KeyError::NoAccess),
             _ => Ok(()),
@@ -220,7 +221,8 @@ impl Slot {
         // because registration made sure that iova + length <= 2^64. So one subtraction checks both ends.
         let offset = va.wrapping_sub(self.iova);
         let length = memory.len() as u64;
-        // [MEM-RANGE]
+        // compliance.md [MEM-RANGE]: All bytes of an access must lie inside the region, also at the top of the address
+        // space.
         (offset <= length && len <= length - offset).then_some(offset)
     }
 }

@@ -58,8 +58,8 @@ impl KeyTable {
 
     /// Binds a memory window, as a bind request that is executed on queue pair `qpn` of `pd` asks. From then on the
     /// bytes can be reached by the window's key: by peers of any queue pair of the protection domain (type 1) or of
-    /// `qpn` alone (type 2). A type 1 window that is bound already is bound anew, under the same key;
-    /// [`renew_key`](Self::renew_key) shuts out who knows the old key. Allocates nothing.
+    /// `qpn` alone (type 2). A type 1 window that is bound already is bound again, under the same key;
+    /// [`renew_key`](Self::renew_key) shuts out peers that know the old key. Allocates nothing.
     ///
     /// The region may be an [adopted](Self::adopt) one: the binding is this table's alone, like the adoption.
     ///
@@ -78,12 +78,14 @@ impl KeyTable {
             return Err(BindError::WrongPd);
         }
         match kind {
-            // [MEM-WINDOW-1]
+            // compliance.md [MEM-WINDOW-1]: A type 1 window is valid for every queue pair of its domain, may be bound
+            // again, and is unbound by binding it to no bytes.
             WindowKind::Type1 if bind.len == 0 => {
                 self.unbind(key);
                 return Ok(());
             }
-            // [MEM-WINDOW-2]
+            // compliance.md [MEM-WINDOW-2]: A type 2 window is valid for the queue pair that it is bound on and cannot
+            // be bound again before it is invalidated, by its owner or that queue pair's peer.
             WindowKind::Type2 if window.role() != Role::Unbound(kind) => return Err(BindError::AlreadyBound),
             WindowKind::Type2 if bind.len == 0 => return Err(BindError::NoBytes),
             WindowKind::Type1 | WindowKind::Type2 => {}
@@ -97,7 +99,7 @@ impl KeyTable {
         if !region.is_of(pd) {
             return Err(BindError::RegionWrongPd);
         }
-        // [MEM-WINDOW-BIND]
+        // compliance.md [MEM-WINDOW-BIND]: A window is bound to bytes of a region of its domain that allows windows.
         if !region.access().contains(Access::MW_BIND) {
             return Err(BindError::NotBindable);
         }
@@ -129,7 +131,7 @@ impl KeyTable {
             }
         };
         if let Some(window) = self.slots.get_mut(key) {
-            // [MEM-WINDOW-ZERO-BASED]
+            // compliance.md [MEM-WINDOW-ZERO-BASED]: Addresses of a zero-based type 2 window count from 0.
             window.iova = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
             window.memory = Some(piece);
             window.open(role, bind.access);

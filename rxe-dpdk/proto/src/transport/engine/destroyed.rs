@@ -1,8 +1,8 @@
 //! Replies of queue pairs that were destroyed before they were sent.
 //!
-//! A queue pair may be destroyed as soon as it is in error, while the NAK that says why, or a response before it, still waits
-//! for the scheduler or the port. These replies are kept for [`REPLY_TIMEOUT`] and sent as if the queue pair still existed. For
-//! its owner and for packets from its peer it no longer exists.
+//! A queue pair may be destroyed as soon as it is in error, while the NAK that says why, or a response before it, still
+//! waits for the scheduler or the port. These replies are kept for [`REPLY_TIMEOUT`] and sent as if the queue pair
+//! still existed. For its owner and for packets from its peer it no longer exists.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,8 @@ use super::Engine;
 /// How long replies wait for the port: less than any peer's total retry time, so a reply that is sent is still of use.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Destroyed queue pairs kept at a time. One more displaces the one that has waited, or sent READ responses, the longest.
+/// Destroyed queue pairs kept at a time. One more displaces the one that has waited, or sent READ responses, the
+/// longest.
 const MAX_DESTROYED: usize = 4096;
 
 /// The parts of a destroyed queue pair that its pending replies need.
@@ -116,7 +117,8 @@ impl Engine {
         self.cx.stats.qps_lingered.inc();
     }
 
-    /// Writes the replies of destroyed queue pairs, about one quantum per port: the port is shared with existing queue pairs.
+    /// Writes the replies of destroyed queue pairs, about one quantum per port: the port is shared with existing queue
+    /// pairs.
     #[cold]
     #[inline(never)]
     pub(super) fn transmit_destroyed(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {

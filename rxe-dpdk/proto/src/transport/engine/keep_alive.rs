@@ -6,8 +6,8 @@ use crate::transport::{KeepAlive, QpError, QpState, QpType, Qpn};
 use super::Engine;
 
 impl Engine {
-    /// Probes the peer of a reliable connection in RTS while nothing arrives from it; `None` disables that, and so do error and
-    /// reset. If the peer does not answer, the queue pair goes to error with
+    /// Probes the peer of a reliable connection in RTS while nothing arrives from it; `None` disables that, and so do
+    /// error and reset. If the peer does not answer, the queue pair goes to error with
     /// [`QpErrorCause::PeerSilent`](crate::transport::QpErrorCause::PeerSilent).
     ///
     /// # Errors

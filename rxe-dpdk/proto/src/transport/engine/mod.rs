@@ -36,8 +36,9 @@ use destroyed::DestroyedQps;
 /// * commands: [`post_send`](Engine::post_send), [`post_recv`](Engine::post_recv);
 /// * output: [`transmit`](Engine::transmit), [`poll_cq`](Engine::poll_cq), [`poll_event`](Engine::poll_event).
 ///
-/// Input and commands write no packets; they record pending replies and requests, and `transmit` writes them. So all packets of
-/// a received burst are answered together: call `transmit` after each burst and after posting. `now` must not go back.
+/// Input and commands write no packets; they record pending replies and requests, and `transmit` writes them. So all
+/// packets of a received burst are answered together: call `transmit` after each burst and after posting. `now` must
+/// not go back.
 ///
 /// An engine has one owner, which makes all calls. Other threads may read its counters.
 #[derive(Debug)]
@@ -93,10 +94,10 @@ impl Engine {
         &self.cx.drops
     }
 
-    /// Writes pending replies, READ responses and requests, for each port: one quantum per queue pair, round robin, until none
-    /// is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is used up. Replies of destroyed
-    /// queue pairs come first. Returns the number of packets written; [`wants_transmit`](Engine::wants_transmit) tells whether
-    /// there are more.
+    /// Writes pending replies, READ responses and requests, for each port: one quantum per queue pair, round robin,
+    /// until none is left, `tx` takes no more, or the [quantum of a call](EngineConfig::transmit_quantum) is used up.
+    /// Replies of destroyed queue pairs come first. Returns the number of packets written;
+    /// [`wants_transmit`](Engine::wants_transmit) tells whether there are more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
         for port in 0..self.cx.scheduler.ports() {

@@ -71,8 +71,8 @@ impl Engine {
         Ok(qpn)
     }
 
-    /// Takes a reference to everything that the queue pair uses, or to nothing on error. Returns the protection domain of its
-    /// receives, and the most buffers of one receive of its shared receive queue.
+    /// Takes a reference to everything that the queue pair uses, or to nothing on error. Returns the protection domain
+    /// of its receives, and the most buffers of one receive of its shared receive queue.
     fn hold_parts(&mut self, init: &QpInit) -> Result<(PdId, u32), QpError> {
         let cx = &mut self.cx;
         if !cx.cqs.attach(init.send_cq) {
@@ -100,9 +100,9 @@ impl Engine {
         Err(refused)
     }
 
-    /// Removes a queue pair. Its outstanding work is dropped; completions in the completion queue stay. Pending replies (ACKs,
-    /// READ responses, the NAK that ended the connection) are still sent within half a second, as long as the memory of READs
-    /// stays registered. Its number is not reused for ten seconds.
+    /// Removes a queue pair. Its outstanding work is dropped; completions in the completion queue stay. Pending replies
+    /// (ACKs, READ responses, the NAK that ended the connection) are still sent within half a second, as long as the
+    /// memory of READs stays registered. Its number is not reused for ten seconds.
     ///
     /// # Errors
     /// [`QpError::Unknown`].
@@ -114,7 +114,8 @@ impl Engine {
         if let Some(srq) = qp.common.srq {
             self.cx.srqs.detach(srq);
         }
-        // [MEM-WINDOW-QP-END]
+        // compliance.md [MEM-WINDOW-QP-END]: The type 2 windows of a queue pair are unbound when it is reset or
+        // destroyed.
         self.cx.keys.unbind_windows_of(qpn.get());
         if qp.common.qp_type == QpType::Ud {
             self.groups.remove(qpn);
@@ -129,8 +130,8 @@ impl Engine {
     /// Changes the state of a queue pair.
     ///
     /// # Errors
-    /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out of
-    /// range, [`QpError::Unknown`]. The queue pair is unchanged then.
+    /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out
+    /// of range, [`QpError::Unknown`]. The queue pair is unchanged then.
     pub fn modify_qp(&mut self, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
         let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
         // A datagram queue pair's groups are those of its port, which it may leave by way of RESET.
@@ -143,8 +144,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Detects the peer's transport service. The queue pair is in RTR or RTS as RC with an assumed path MTU; the peer's first
-    /// packet makes it RC, UC or UD, and raises the path MTU to the peer's. As UD it takes datagrams with Q_Key `qkey` of up to
+    /// Detects the peer's transport service. The queue pair is in RTR or RTS as RC with an assumed path MTU; the peer's
+    /// first packet makes it RC, UC or UD, and raises the path MTU to the peer's. As UD it takes datagrams with Q_Key
+    /// `qkey` of up to
     /// `path_mtu` bytes from any address.
     ///
     /// Work posted before that is sent as RC; while it is outstanding, packets of other transport services are dropped.
@@ -219,8 +221,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the text of the packet that made a queue pair go to error. `None` when no packet was the cause, or when it was
-    /// displaced by those of later errors.
+    /// Takes the text of the packet that made a queue pair go to error. `None` when no packet was the cause, or when it
+    /// was displaced by those of later errors.
     pub fn take_error_packet(&mut self, qpn: Qpn) -> Option<String> {
         let at = self.cx.error_packets.iter().position(|(of, _)| *of == qpn)?;
         self.cx.error_packets.remove(at).map(|(_, packet)| packet)
@@ -270,8 +272,8 @@ impl Engine {
         self.cx.srqs.create(init).inspect_err(|_| self.cx.keys.release_pd(init.pd))
     }
 
-    /// Arms [`SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached): raised once, when fewer than `limit` receives
-    /// are left; 0 disarms it.
+    /// Arms [`SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached): raised once, when fewer than `limit`
+    /// receives are left; 0 disarms it.
     ///
     /// # Errors
     /// [`SrqError::Limit`], [`SrqError::Unknown`].
@@ -326,7 +328,8 @@ impl Engine {
     /// [`MulticastError`]; nothing is changed then.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), MulticastError> {
         let port = self.multicast_port(qpn)?;
-        // [UD-MULTICAST-ATTACH]
+        // compliance.md [UD-MULTICAST-ATTACH]: Only datagram queue pairs with a port can be attached, to multicast
+        // addresses only.
         if !group.ip().is_multicast() {
             return Err(MulticastError::NotMulticast);
         }

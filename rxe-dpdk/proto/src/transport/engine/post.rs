@@ -13,8 +13,8 @@ impl Engine {
         self.qps.get_mut(qpn).ok_or(PostError::Unknown(qpn))?.post_send(&mut self.cx, wr, None)
     }
 
-    /// Posts a work request that brings its bytes along (inline): `data` is copied now, may be changed at once and needs
-    /// no key. `wr` names no buffers. For SEND, WRITE, ATOMIC WRITE and datagrams.
+    /// Posts a work request that brings its bytes along (inline): `data` is copied now, may be changed at once and
+    /// needs no key. `wr` names no buffers. For SEND, WRITE, ATOMIC WRITE and datagrams.
     ///
     /// # Errors
     /// [`PostError::InlineTooLong`], and as for [`post_send`](Engine::post_send).
@@ -38,9 +38,9 @@ impl Engine {
         self.cx.srqs.post(srq, wr)
     }
 
-    /// Arms a notification for the next completion in a queue: [`poll_cq_event`](Engine::poll_cq_event) returns the queue
-    /// then, once. With `solicited_only`, only receives with the solicited bit, and failures, notify. Completions that are in
-    /// the queue already do not.
+    /// Arms a notification for the next completion in a queue: [`poll_cq_event`](Engine::poll_cq_event) returns the
+    /// queue then, once. With `solicited_only`, only receives with the solicited bit, and failures, notify. Completions
+    /// that are in the queue already do not.
     ///
     /// # Errors
     /// [`CqError::Unknown`].

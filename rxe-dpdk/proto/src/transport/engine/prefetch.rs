@@ -1,7 +1,7 @@
 //! Prefetching what the packets of a burst need.
 //!
-//! With few queue pairs and keys all of that is in the cache. With thousands, each packet would wait for several cache misses
-//! in a row; prefetched, the lines arrive while the packets before it are executed.
+//! With few queue pairs and keys all of that is in the cache. With thousands, each packet would wait for several cache
+//! misses in a row; prefetched, the lines arrive while the packets before it are executed.
 
 use crate::transport::Qpn;
 use crate::wire::peek_bth;
@@ -18,8 +18,8 @@ impl Engine {
         self.qps.len() > MAX_CACHED || self.cx.keys.len() > MAX_CACHED
     }
 
-    /// Prefetches the memory that [`receive`](Engine::receive) needs for this frame. Call it a few packets ahead. It has no
-    /// other effect, whatever the frame holds.
+    /// Prefetches the memory that [`receive`](Engine::receive) needs for this frame. Call it a few packets ahead. It
+    /// has no other effect, whatever the frame holds.
     #[inline]
     pub fn prefetch(&self, frame: &[u8]) {
         let Some(bth) = peek_bth(frame) else { return };

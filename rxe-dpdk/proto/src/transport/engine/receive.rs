@@ -9,8 +9,10 @@ use crate::wire::{DropReason, PortId, RocePacket, Transport};
 use super::Engine;
 
 impl Engine {
-    /// Receives one packet that came by `port` and whose destination queue pair, or multicast group, belongs to this engine.
-    /// [`classify`](crate::wire::classify) has checked its headers, and the caller that it was sent to one of its addresses.
+    /// Receives one packet that came by `port` and whose destination queue pair, or multicast group, belongs to this
+    /// engine.
+    /// [`classify`](crate::wire::classify) has checked its headers, and the caller that it was sent to one of its
+    /// addresses.
     ///
     /// The checks, in order; the first one that fails drops the packet, and [`drops`](Engine::drops) counts its reason:
     ///
@@ -23,8 +25,9 @@ impl Engine {
     /// | the P_Key names the default partition | [`PkeyMismatch`](DropReason::PkeyMismatch) |
     /// | the ICRC is right | [`IcrcMismatch`](DropReason::IcrcMismatch) |
     ///
-    /// Then the queue pair's type decides: a request goes to the responder (PSN, opcode sequence, rights, lengths, keys), a
-    /// response to the completer (PSN, the work request that waits for it), a datagram to its receive (Q_Key, length).
+    /// Then the queue pair's type decides: a request goes to the responder (PSN, opcode sequence, rights, lengths,
+    /// keys), a response to the completer (PSN, the work request that waits for it), a datagram to its receive (Q_Key,
+    /// length).
     #[inline]
     pub fn receive(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) {
         if let Err(reason) = self.admit(now, port, packet) {
@@ -75,7 +78,8 @@ impl Engine {
         cx.stats.rcvd_pkts.inc();
         cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
         cx.stats.multicast_rcvd.inc();
-        // [UD-MULTICAST]
+        // compliance.md [UD-MULTICAST]: A datagram to queue pair 0xFFFFFF goes to each queue pair attached to its
+        // group.
         for &qpn in members {
             if let Some(qp) = self.qps.get_mut(qpn)
                 && qp.state.receives()
@@ -105,12 +109,13 @@ pub(super) fn check<'q>(
     }
     // Transport service.
     let transport = packet.transport();
-    // [PKT-QP-TYPE]
+    // compliance.md [PKT-QP-TYPE]: A packet of another transport service than its queue pair's is dropped.
     if transport != qp.common.qp_type.transport() && transport != Transport::Cnp {
         return Err(DropReason::QpWrongTransport);
     }
     // State.
-    // [QP-STATE-SERVE]
+    // compliance.md [QP-STATE-SERVE]: Requests are accepted from RTR on (SQD and SQE included), responses in RTS and
+    // SQD, nothing in RESET, INIT and ERROR.
     let open = if packet.info().response { qp.state.sends() } else { qp.state.receives() };
     if !open {
         let in_error = qp.state == QpState::Error;
@@ -119,7 +124,7 @@ pub(super) fn check<'q>(
     // Source address and port.
     let from_peer = match &qp.link {
         Some(link) => link.leads_here(port, packet),
-        // [UD-RSP-ANYBODY]
+        // compliance.md [UD-RSP-ANYBODY]: A datagram may come from any address, by the queue pair's port.
         None => qp.common.port == Some(port),
     };
     if !from_peer {
@@ -130,14 +135,15 @@ pub(super) fn check<'q>(
     Ok(qp)
 }
 
-/// Partition key and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full member.
+/// Partition key and ICRC. The top bit of a P_Key tells full members from limited ones; either may talk to a full
+/// member.
 #[inline(always)]
 fn check_integrity(packet: &RocePacket<'_>) -> Result<(), DropReason> {
-    // [PKT-PKEY]
+    // compliance.md [PKT-PKEY]: The partition key must be the default partition's.
     if packet.bth().pkey() & 0x7FFF != 0x7FFF {
         Err(DropReason::PkeyMismatch)
     } else if !packet.icrc_ok() {
-        // [PKT-ICRC-CHECK]
+        // compliance.md [PKT-ICRC-CHECK]: A packet with a wrong ICRC is dropped, and none of its fields is used.
         Err(DropReason::IcrcMismatch)
     } else {
         Ok(())

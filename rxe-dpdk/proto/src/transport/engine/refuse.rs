@@ -8,11 +8,12 @@ use super::Engine;
 use super::receive::check;
 
 impl Engine {
-    /// Refuses a request (fault injection). Call it before [`receive`](Engine::receive); if it returns true, the packet has been
-    /// handled, otherwise it had no effect.
+    /// Refuses a request (fault injection). Call it before [`receive`](Engine::receive); if it returns true, the packet
+    /// has been handled, otherwise it had no effect.
     ///
     /// `choose` is called only where a refusal makes sense: for an intact request on a reliable connection, with the
-    /// expected PSN. A refused request is not executed. It counts as received, and as dropped for the reason `injected`.
+    /// expected PSN. A refused request is not executed. It counts as received, and as dropped for the reason
+    /// `injected`.
     #[cold]
     pub fn refuse_request(
         &mut self,

@@ -1,12 +1,12 @@
 //! Detecting a peer's transport service and path MTU from its first packet.
 //!
-//! Some programs exchange the numbers of their queue pairs and nothing else: whether they use RC, UC or UD, and which path
-//! MTU, each end takes from its own command line. A target has no such command line. So a queue pair can be told to detect
-//! both: the first packet determines them, and is then handled like any other packet.
+//! Some programs exchange the numbers of their queue pairs and nothing else: whether they use RC, UC or UD, and which
+//! path MTU, each end takes from its own command line. A target has no such command line. So a queue pair can be told
+//! to detect both: the first packet determines them, and is then handled like any other packet.
 //!
-//! Only a packet that shows knowledge of the connection counts: a request with the expected PSN (on UC one that starts a
-//! message), a response to a request of ours, or a datagram with the right Q_Key. Other packets, such as late ones of an earlier
-//! queue pair with the same number, are handled according to the assumed type and determine nothing.
+//! Only a packet that shows knowledge of the connection counts: a request with the expected PSN (on UC one that starts
+//! a message), a response to a request of ours, or a datagram with the right Q_Key. Other packets, such as late ones of
+//! an earlier queue pair with the same number, are handled according to the assumed type and determine nothing.
 
 use crate::transport::attr::QpError;
 use crate::transport::{QpState, QpType};
@@ -75,7 +75,8 @@ impl Qp {
             return Ok(());
         }
         if qp_type != QpType::Rc {
-            // An earlier packet without knowledge of the connection may have been answered as one of a reliable connection.
+            // An earlier packet without knowledge of the connection may have been answered as one of a reliable
+            // connection.
             self.responder.abandon_replies();
         }
         self.common.qp_type = qp_type;
@@ -117,8 +118,8 @@ impl Qp {
     }
 }
 
-/// The path MTU of a peer that sent `packet`. Every packet of a message but the last has exactly that payload length. A last
-/// packet is a lower bound only: `assumed` is kept if it is large enough.
+/// The path MTU of a peer that sent `packet`. Every packet of a message but the last has exactly that payload length. A
+/// last packet is a lower bound only: `assumed` is kept if it is large enough.
 fn path_mtu_of(packet: &RocePacket<'_>, assumed: PathMtu) -> PathMtu {
     let len = packet.payload().len();
     let exact = |mtu: &PathMtu| mtu.bytes() == len;

@@ -57,7 +57,8 @@ impl Qp {
     /// established.
     #[inline]
     fn request_done(&mut self, cx: &mut Context, packet: &RocePacket<'_>, outcome: Result<bool, FatalError>) {
-        // [RC-RSP-COMM-EST]
+        // compliance.md [RC-RSP-COMM-EST]: The first executed request raises an event, unless the consumer knows that
+        // the connection is established.
         match outcome {
             Ok(true) if !self.established => {
                 self.established = true;
@@ -97,7 +98,7 @@ impl Qp {
     pub(in crate::transport) fn congestion_experienced(&mut self, cx: &mut Context, now: Instant) {
         cx.stats.ecn_marked.inc();
         // There is no known path back to the sender of a datagram.
-        // [UD-NO-CNP]
+        // compliance.md [UD-NO-CNP]: A marked datagram is counted, but its sender gets no congestion notification.
         if self.link.is_some() && self.congestion.marked(now, cx.config.cnp_interval) {
             self.activate(cx);
         }
@@ -207,7 +208,8 @@ impl Qp {
 
     /// In SQD, raises the event once when everything begun has completed.
     fn report_drained(&mut self, cx: &mut Context) {
-        // [REQ-SQD]
+        // compliance.md [REQ-SQD]: In SQD, messages that were begun are finished and retransmitted, no other is begun,
+        // requests are served.
         if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
             self.drained = true;
             cx.events.push_back(AsyncEvent::SendQueueDrained { qpn: self.common.qpn });

@@ -231,7 +231,8 @@ impl Qp {
             QpTransition::ToReset => {
                 self.responder.reset();
                 self.requester.reset();
-                // [MEM-WINDOW-QP-END]
+                // compliance.md [MEM-WINDOW-QP-END]: The type 2 windows of a queue pair are unbound when it is reset or
+                // destroyed.
                 cx.keys.unbind_windows_of(self.common.qpn.get());
                 self.congestion = Congestion::default();
                 self.detection = None;
@@ -249,13 +250,14 @@ impl Qp {
         self.requester.flush(&self.common, cx, send);
         self.responder.flush(&self.common, cx, receive);
         if self.common.srq.is_some() {
-            // [SRQ-LAST-WQE]
+            // compliance.md [SRQ-LAST-WQE]: A queue pair in error with a shared receive queue raises the last-WQE
+            // event.
             cx.events.push_back(AsyncEvent::LastWqeReached { qpn: self.common.qpn });
         }
     }
 
-    /// Goes to the error state for a cause other than the consumer's request. `send` is the failed work request with its
-    /// status, `receive` the status of a receive in use.
+    /// Goes to the error state for a cause other than the consumer's request. `send` is the failed work request with
+    /// its status, `receive` the status of a receive in use.
     #[cold]
     pub(super) fn fail(
         &mut self,
@@ -268,10 +270,11 @@ impl Qp {
             return;
         }
         cx.stats.link_downed.inc();
-        // [RC-RSP-FATAL-SILENT]
+        // compliance.md [RC-RSP-FATAL-SILENT]: After a fatal NAK the queue pair is in error and sends nothing else.
         cx.events.push_back(AsyncEvent::QpError { qpn: self.common.qpn, cause });
         self.enter_error(cx, send, receive);
-        // A fatal NAK must still be sent, and every reply before it. So must the ACK of a SEND whose invalidation failed.
+        // A fatal NAK must still be sent, and every reply before it. So must the ACK of a SEND whose invalidation
+        // failed.
         if !self.responder.has_fatal_nak() && cause != QpErrorCause::Invalidate {
             self.responder.abandon_replies();
         }
@@ -286,7 +289,8 @@ impl Qp {
         if self.common.qp_type == QpType::Rc || failure.cause == QpErrorCause::CqOverflow {
             self.fail(cx, failure.cause, failure.wqe, None);
         } else {
-            // [UNREL-SQE]
+            // compliance.md [UNREL-SQE]: A failed work request of UC or UD stops the send queue (SQE) and flushes the
+            // ones behind it.
             self.state = QpState::Sqe;
             self.requester.flush(&self.common, cx, failure.wqe);
         }
@@ -314,7 +318,7 @@ impl Qp {
     /// Completes a work request that is posted in the error state.
     #[cold]
     fn flush_posted(&mut self, cx: &mut Context, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
-        // [REQ-ERROR-POST]
+        // compliance.md [REQ-ERROR-POST]: Work posted in ERROR completes at once as flushed.
         let wqe = self.requester.check(&self.common, cx, wr, inline)?;
         let status = WcStatus::WrFlushErr;
         cx.complete(self.common.send_cq, self.common.failed(wqe.wr_id, wqe.op.wc_opcode(), status));
@@ -329,7 +333,7 @@ impl Qp {
             return Err(PostError::State(self.state));
         }
         self.responder.rq.push(wr)?;
-        // [REQ-ERROR-POST]
+        // compliance.md [REQ-ERROR-POST]: Work posted in ERROR completes at once as flushed.
         if self.state == QpState::Error
             && let Some(wqe) = self.responder.rq.pop()
         {

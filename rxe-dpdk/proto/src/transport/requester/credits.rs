@@ -1,12 +1,12 @@
 //! End-to-end flow control of the requester: a message that needs a receive waits until the peer has one.
 //!
-//! Each ACK carries the number of messages that the peer has completed (MSN) and of receives that it has for more (credits).
-//! Messages are numbered as they are posted (SSN), so the sum is the number of the last message that may be sent; messages that
-//! need no receive may go beyond it. IBTA: "End-to-End (Message Level) Flow Control".
+//! Each ACK carries the number of messages that the peer has completed (MSN) and of receives that it has for more
+//! (credits). Messages are numbered as they are posted (SSN), so the sum is the number of the last message that may be
+//! sent; messages that need no receive may go beyond it. IBTA: "End-to-End (Message Level) Flow Control".
 //!
-//! The limit is a hint: a peer may have posted receives since. So a message beyond it waits only while something before it is
-//! outstanding. Then its first packet is sent alone, as a probe; when that is acknowledged, the rest follows. A lost probe, or
-//! one that finds no receive, is handled like any other packet.
+//! The limit is a hint: a peer may have posted receives since. So a message beyond it waits only while something before
+//! it is outstanding. Then its first packet is sent alone, as a probe; when that is acknowledged, the rest follows. A
+//! lost probe, or one that finds no receive, is handled like any other packet.
 
 use crate::transport::context::Context;
 use crate::transport::seq::Seq;
@@ -35,7 +35,7 @@ impl Credits {
     #[inline]
     fn update(&mut self, msn: u32, code: u8) -> bool {
         let new = credit_count(code).map(|count| msn.wrapping_add(count) & 0xFF_FFFF);
-        // [RC-REQ-CREDIT-FORWARD]
+        // compliance.md [RC-REQ-CREDIT-FORWARD]: The credit limit only moves forward, also across the wrap.
         let moves = match (self.limit, new) {
             // Credits never go back: an ACK from before further receives were posted takes none away.
             (Some(old), Some(new)) => beyond(new, old) > 0,
@@ -73,15 +73,16 @@ impl Requester {
     /// Whether the packet at the cursor begins a message of `wqe` that is beyond the peer's credits.
     #[inline]
     pub(super) fn lacks_credit(&self, wqe: &SendWqe) -> bool {
-        // [RC-REQ-CREDIT-LIMIT]
+        // compliance.md [RC-REQ-CREDIT-LIMIT]: A message that needs a receive waits, while anything before it is
+        // outstanding, until MSN and credits reach its number.
         // A message that was begun is finished: it has a receive.
         self.credits.limit.is_some_and(|limit| {
             self.cursor == wqe.first && wqe.is(OpTraits::NEEDS_RECEIVE) && beyond(wqe.ssn, limit) > 0
         })
     }
 
-    /// Whether the packet of `wqe` at the cursor has to wait for a response that may carry credits. If not, and it lacks a
-    /// credit, it is sent as a probe.
+    /// Whether the packet of `wqe` at the cursor has to wait for a response that may carry credits. If not, and it
+    /// lacks a credit, it is sent as a probe.
     #[inline]
     pub(super) fn waits_for_credit(&self, wqe: &SendWqe) -> bool {
         self.credits.probe.is_some_and(|probe| self.una <= probe) || self.una < wqe.first && self.lacks_credit(wqe)

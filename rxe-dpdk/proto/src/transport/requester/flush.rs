@@ -1,5 +1,5 @@
-//! FLUSH and ATOMIC WRITE: both are answered like a READ of no bytes, and occupy one of the peer's READ and atomic resources
-//! until then. IBTA: annex "Memory Placement Extensions".
+//! FLUSH and ATOMIC WRITE: both are answered like a READ of no bytes, and occupy one of the peer's READ and atomic
+//! resources until then. IBTA: annex "Memory Placement Extensions".
 
 use crate::time::Instant;
 use crate::transport::SendOp;
@@ -30,13 +30,15 @@ impl Requester {
             return Sent::Backpressure;
         };
         match wqe.op {
-            // [RC-REQ-FLUSH]
+            // compliance.md [RC-REQ-FLUSH]: FLUSH names range or region and one placement, and completes with its
+            // response alone.
             SendOp::Flush { remote, length, whole_region, persistent } => {
                 let level = if whole_region { Feth::LEVEL_REGION } else { Feth::LEVEL_RANGE };
                 let placement = if persistent { Feth::PERSISTENT } else { Feth::GLOBAL_VISIBILITY };
                 packet.feth(level, placement).reth(remote.addr, remote.rkey, length);
             }
-            // [RC-REQ-ATOMIC-WRITE]
+            // compliance.md [RC-REQ-ATOMIC-WRITE]: ATOMIC WRITE carries exactly 8 bytes, from buffers or inline, and
+            // completes with its response alone.
             SendOp::AtomicWrite { remote } => {
                 packet.reth(remote.addr, remote.rkey, wqe.length);
             }

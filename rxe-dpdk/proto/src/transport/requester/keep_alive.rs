@@ -1,8 +1,8 @@
 //! Keep-alive: probing a silent peer, as TCP does.
 //!
-//! A queue pair that only serves requests does not notice that its peer has died. The probe is a SEND without bytes, with the
-//! PSN before the first unused one. The peer handles it as a duplicate: it acknowledges again and executes nothing, and no
-//! receive is used up.
+//! A queue pair that only serves requests does not notice that its peer has died. The probe is a SEND without bytes,
+//! with the PSN before the first unused one. The peer handles it as a duplicate: it acknowledges again and executes
+//! nothing, and no receive is used up.
 
 use crate::time::Instant;
 use crate::transport::common::Failure;
@@ -84,7 +84,8 @@ impl Requester {
     pub(in crate::transport) fn write_probe(&mut self, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
         let flags = Flags { solicited: false, ack_req: true };
         let psn = self.una.prev().psn();
-        // [RC-REQ-KEEP-ALIVE]
+        // compliance.md [RC-REQ-KEEP-ALIVE]: With keep-alive enabled, a silent peer gets a SEND without bytes at the
+        // PSN before the first unused one, which it acknowledges as a duplicate.
         let Some(packet) = link.begin(tx, &mut cx.emitter, Opcode::SendOnly, psn, flags, 0) else { return false };
         packet.finish();
         cx.stats.keep_alive_probes.inc();

@@ -1,8 +1,7 @@
 //! Local work requests: binding memory windows, fast registration, local invalidation.
 //!
-//! They have an entry in the queue but no PSN: each is executed once, when the cursor first reaches it, and completes after
-//! everything before it. IBTA: "Memory Windows", "Fast Register Physical MR",
-//! "Invalidate operations".
+//! They have an entry in the queue but no PSN: each is executed once, when the cursor first reaches it, and completes
+//! after everything before it. IBTA: "Memory Windows", "Fast Register Physical MR", "Invalidate operations".
 
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
@@ -15,7 +14,8 @@ impl Requester {
     /// Executes the local operation at the cursor, unless it has to wait.
     pub(super) fn local_operation(&mut self, wqe: &SendWqe, common: &Common, cx: &mut Context, draining: bool) -> Sent {
         let number = self.cursor_wqe;
-        // [REQ-LOCAL-ONCE]
+        // compliance.md [REQ-LOCAL-ONCE]: Bind, fast registration and local invalidation take no PSN, are executed once
+        // whatever is retried, and complete in queue order.
         if number < self.local_done {
             // Executed before a retry.
             self.cursor_wqe += 1;
@@ -25,7 +25,7 @@ impl Requester {
         if draining {
             return Sent::Blocked;
         }
-        // [RC-REQ-FENCE]
+        // compliance.md [RC-REQ-FENCE]: A fenced work request waits for all READs and atomics before it.
         if wqe.is_fenced() && self.rd_outstanding > 0 {
             cx.stats.fence_stalls.inc();
             return Sent::Blocked;
@@ -40,7 +40,7 @@ impl Requester {
                 cx.keys.fast_register(key, pd, addr, access).map_err(|_| WcStatus::LocQpOpErr)
             }
             // Earlier requests may need the key for a retransmission.
-            // [REQ-LOCAL-INVALIDATE]
+            // compliance.md [REQ-LOCAL-INVALIDATE]: A local invalidation waits for all work requests before it.
             SendOp::LocalInvalidate { .. } if !is_oldest => {
                 cx.stats.local_stalls.inc();
                 return Sent::Blocked;
@@ -58,7 +58,8 @@ impl Requester {
                 }
             }
             // It fails only when it is the oldest, so that earlier requests can complete; until then it is retried.
-            // [REQ-LOCAL-FAIL]
+            // compliance.md [REQ-LOCAL-FAIL]: A local operation fails only when it is the oldest, after earlier work
+            // requests have completed.
             Err(_) if !is_oldest => Sent::Blocked,
             Err(status) => Sent::Failed(Failure { wqe: Some((number, status)), cause: QpErrorCause::LocalOperation }),
         }

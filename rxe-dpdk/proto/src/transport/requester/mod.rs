@@ -72,8 +72,8 @@ pub(super) struct Requester {
     /// Packets written since the last one with AckReq.
     since_ack: u32,
     rtt: RoundTrip,
-    /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken (Karn's
-    /// rule).
+    /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken
+    /// (Karn's rule).
     untimed: Seq,
     /// The current retransmission timeout.
     timeout: Duration,
@@ -87,8 +87,8 @@ pub(super) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// Whether a NAK or missing response has used up a retry since the last progress or whole ACK timeout. One may.
     pub(super) nak_counted: bool,
-    /// The missing PSN of the last retry caused by a NAK or a missing response: another such retry for it, or for a PSN before
-    /// it, is suppressed, as the retransmission is in progress. Timeouts ignore it.
+    /// The missing PSN of the last retry caused by a NAK or a missing response: another such retry for it, or for a PSN
+    /// before it, is suppressed, as the retransmission is in progress. Timeouts ignore it.
     pub(super) retried: Option<Seq>,
     /// The newest PSN of a READ response received beyond a gap since the last retry.
     pub(super) beyond_gap: Option<Seq>,
@@ -155,7 +155,7 @@ impl Requester {
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
         self.ack_timeout = retransmit::ack_timeout(attr.timeout);
         self.set_timeout(config);
-        // [RC-REQ-RETRY-7]
+        // compliance.md [RC-REQ-RETRY-7]: retry_cnt 7 means seven retries, not unlimited ones.
         (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
         (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
     }
@@ -233,7 +233,7 @@ impl Requester {
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
         let wqe = self.check(common, cx, wr, inline)?;
-        // [RC-REQ-POST-CHECK]
+        // compliance.md [RC-REQ-POST-CHECK]: A work request that can never be sent is refused when posted.
         if wqe.is(OpTraits::WANTS_RESPONSE) && self.max_rd_atomic == 0 {
             return Err(PostError::NoReadResources);
         }
@@ -255,11 +255,12 @@ impl Requester {
     ) -> Result<SendWqe, PostError> {
         let traits = wr.op.traits();
         let local = traits.contains(OpTraits::LOCAL);
-        // [UC-OPERATIONS]
+        // compliance.md [UC-OPERATIONS]: READ, atomics, SEND with invalidate, FLUSH and ATOMIC WRITE do not exist on
+        // UC.
         if !wr.op.is_of(common.qp_type) {
             return Err(PostError::Opcode(common.qp_type));
         }
-        // [RC-REQ-POST-CHECK]
+        // compliance.md [RC-REQ-POST-CHECK]: A work request that can never be sent is refused when posted.
         if self.sq.is_full() {
             return Err(PostError::QueueFull);
         }
@@ -280,11 +281,12 @@ impl Requester {
         match wr.op {
             SendOp::Flush { .. } if length != 0 => return Err(PostError::TooManySges),
             SendOp::Datagram { ah, .. } => {
-                // [UD-REQ-AH]
+                // compliance.md [UD-REQ-AH]: A datagram is sent to its address handle's destination.
                 if cx.ahs.template(ah, common.pd).is_none() {
                     return Err(PostError::UnknownAddressHandle);
                 }
-                // [UD-REQ-LENGTH]
+                // compliance.md [UD-REQ-LENGTH]: A datagram longer than the path MTU is refused when posted, inline or
+                // not.
                 if length > common.mtu {
                     return Err(PostError::MessageTooLong);
                 }
@@ -311,12 +313,12 @@ impl Requester {
         })
     }
 
-    /// Goes back to the first unacknowledged PSN. `known_lost`: a NAK or a gap shows that it was not received; otherwise a
-    /// timeout suggests it.
+    /// Goes back to the first unacknowledged PSN. `known_lost`: a NAK or a gap shows that it was not received;
+    /// otherwise a timeout suggests it.
     pub(super) fn rewind(&mut self, cx: &Context, now: Instant, known_lost: bool) {
         self.retries += 1;
         self.measure(cx, now);
-        // [RC-REQ-RTT-KARN]
+        // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a timeout.
         self.rtt.forget();
         self.untimed = if known_lost { self.una } else { self.sent };
         self.forget_probe();
@@ -336,7 +338,7 @@ impl Requester {
         self.cursor = self.cursor.max(psn);
         self.restore_retries();
         self.rnr_retries_left = self.rnr_retry;
-        // [RC-REQ-RNR]
+        // compliance.md [RC-REQ-RNR]: An RNR NAK delays sending by its timer.
         if self.rnr_wait.is_some_and(|wait| wait.psn < psn) {
             self.rnr_wait = None;
         }
@@ -345,7 +347,7 @@ impl Requester {
     /// Restores the transport retries (not the RNR retries).
     #[inline]
     pub(super) fn restore_retries(&mut self) {
-        // [RC-REQ-PROGRESS]
+        // compliance.md [RC-REQ-PROGRESS]: Any progress restores all retries and restarts both timers.
         self.retries_left = self.retry_cnt;
         self.nak_counted = false;
     }
@@ -368,7 +370,7 @@ impl Requester {
         loop {
             let number = self.sq.head();
             let Some(&wqe) = self.sq.pop() else { break };
-            // [REQ-ERROR-FLUSH]
+            // compliance.md [REQ-ERROR-FLUSH]: In ERROR every outstanding work request completes in order.
             let status = match failed {
                 Some((blamed, status)) if blamed == number => status,
                 _ => WcStatus::WrFlushErr,
@@ -385,7 +387,8 @@ impl Requester {
 }
 
 impl Requester {
-    /// Writes up to a quantum of request packets. Returns the number of packets, why it stopped, and the failure, if any.
+    /// Writes up to a quantum of request packets. Returns the number of packets, why it stopped, and the failure, if
+    /// any.
     pub(super) fn send_requests(
         &mut self,
         common: &Common,

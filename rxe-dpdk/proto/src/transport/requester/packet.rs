@@ -73,10 +73,11 @@ impl Requester {
         Some(Sent::Blocked)
     }
 
-    /// Fails the work request at the cursor because of a bad key, but only when it is the oldest, so that earlier requests can
-    /// complete.
+    /// Fails the work request at the cursor because of a bad key, but only when it is the oldest, so that earlier
+    /// requests can complete.
     pub(super) fn bad_key(&self, wqe: &SendWqe) -> Sent {
-        // [RC-REQ-LOCAL-KEY]
+        // compliance.md [RC-REQ-LOCAL-KEY]: A bad local key fails its work request when it is the oldest, after earlier
+        // ones have completed.
         if self.una < wqe.first {
             return Sent::Blocked;
         }
@@ -119,15 +120,16 @@ impl Requester {
         let is_probe = self.lacks_credit(wqe);
         // The first packet of a retry: its ACK confirms early that the peer is reachable, and gives an RTT sample.
         let is_retry = self.cursor == self.una && self.cursor < self.sent;
-        // [RC-REQ-ACKREQ]
+        // compliance.md [RC-REQ-ACKREQ]: AckReq is set in the last packet of a message, in every n-th packet, and in
+        // the packet that closes the window.
         let ack_req = last
             || is_probe
             || is_retry
             || self.since_ack + 1 >= cx.config.ack_every
             || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
-        // [RC-REQ-SOLICITED]
+        // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req };
-        // [RC-REQ-PACKETS]
+        // compliance.md [RC-REQ-PACKETS]: Messages are segmented at the path MTU.
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
         let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
@@ -153,7 +155,8 @@ impl Requester {
             return self.bad_key(wqe);
         }
         self.since_ack = if ack_req { 0 } else { self.since_ack + 1 };
-        // [RC-REQ-CREDIT-PROBE]
+        // compliance.md [RC-REQ-CREDIT-PROBE]: Beyond the limit and with nothing outstanding, the first packet is sent
+        // alone with AckReq.
         if is_probe {
             self.probed(cx);
         }
@@ -189,7 +192,7 @@ impl Requester {
         match wqe.op {
             SendOp::CompareSwap { remote, compare, swap } => packet.atomic_eth(remote.addr, remote.rkey, swap, compare),
             SendOp::FetchAdd { remote, add } => packet.atomic_eth(remote.addr, remote.rkey, add, 0),
-            // [RC-REQ-READ-REST]
+            // compliance.md [RC-REQ-READ-REST]: A READ retried from its middle requests the rest.
             SendOp::Read { remote } => packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left),
             _ => &mut packet,
         };

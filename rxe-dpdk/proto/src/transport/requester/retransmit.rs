@@ -1,10 +1,10 @@
 //! Retransmission and ACK timeouts.
 //!
 //! Two timers run while packets are outstanding. The retransmission timeout follows the measured round trip (see
-//! [`RoundTrip`](super::rtt::RoundTrip)): when it expires, everything from the first unacknowledged PSN on is retransmitted, and
-//! that costs no retry. The ACK timeout of the connection (IBTA: "Local ACK Timeout") limits the attempts: each whole one
-//! without progress uses up a retry. So a connection ends no earlier than with the ACK timeout alone, and a lost packet costs
-//! only a few round trips.
+//! [`RoundTrip`](super::rtt::RoundTrip)): when it expires, everything from the first unacknowledged PSN on is
+//! retransmitted, and that costs no retry. The ACK timeout of the connection (IBTA: "Local ACK Timeout") limits the
+//! attempts: each whole one without progress uses up a retry. So a connection ends no earlier than with the ACK timeout
+//! alone, and a lost packet costs only a few round trips.
 
 use crate::time::{Duration, Instant};
 use crate::transport::common::Failure;
@@ -16,7 +16,7 @@ use super::Requester;
 
 /// The local ACK timeout of the standard: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
 pub(super) fn ack_timeout(code: u8) -> Option<Duration> {
-    // [RC-REQ-TIMER-0]
+    // compliance.md [RC-REQ-TIMER-0]: ACK timeout code 0 disables the timer.
     (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
 }
 
@@ -47,7 +47,8 @@ impl Requester {
         self.deadline = match (self.rnr_wait, self.ack_timeout) {
             (Some(wait), _) => Some(wait.until),
             (None, Some(_)) if self.una < self.sent => {
-                // [RC-REQ-EARLY-RETRY]
+                // compliance.md [RC-REQ-EARLY-RETRY]: The requester retransmits before the ACK timeout of the
+                // connection has expired, when the measured round trip shows that the answer is lost.
                 let early = now + self.timeout;
                 // Leave time for an answer to the retransmission before the ACK timeout.
                 Some(if early + self.timeout > self.expires { self.expires } else { early })
@@ -72,11 +73,13 @@ impl Requester {
         }
     }
 
-    /// Handles a READ or atomic response that did not move `una`. While the peer still answers requests from before the last
-    /// retry, it has not processed the retransmission yet: the retransmission timeout restarts, the ACK timeout does not.
+    /// Handles a READ or atomic response that did not move `una`. While the peer still answers requests from before the
+    /// last retry, it has not processed the retransmission yet: the retransmission timeout restarts, the ACK timeout
+    /// does not.
     #[inline]
     pub(in crate::transport) fn still_answering(&mut self, psn: Seq, now: Instant) {
-        // [RC-REQ-STILL-ANSWERING]
+        // compliance.md [RC-REQ-STILL-ANSWERING]: Responses to requests from before the last retry restart the
+        // retransmission timeout, but not the ACK timeout.
         if psn < self.before_retry && self.deadline.is_some() {
             self.schedule(now);
         }
@@ -93,7 +96,7 @@ impl Requester {
             return Ok(());
         }
         cx.stats.timeouts.inc();
-        // [RC-REQ-RETRY-COUNT]
+        // compliance.md [RC-REQ-RETRY-COUNT]: Each whole ACK timeout without progress uses up a retry.
         if now >= self.expires {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();
@@ -108,7 +111,8 @@ impl Requester {
         self.rtt.double();
         self.set_timeout(&cx.config);
         // The last retransmission is lost, too: the next NAK counts again.
-        // [RC-REQ-TIMEOUT]
+        // compliance.md [RC-REQ-TIMEOUT]: When the retransmission timeout expires, everything from the first
+        // unacknowledged PSN on is retransmitted, also from the middle of a message.
         self.retried = None;
         self.rewind(cx, now, false);
         self.schedule(now);

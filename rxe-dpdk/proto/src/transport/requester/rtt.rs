@@ -1,12 +1,12 @@
 //! Round trip time, and the retransmission timeout derived from it.
 //!
 //! Mean and deviation are smoothed after Jacobson and Karels, in the terms of RFC 6298 ("Computing TCP's Retransmission
-//! Timer"). One packet is timed at a time, and by Karn's rule none that was retransmitted after a timeout: the ACK may be
-//! for either copy. After a NAK or a gap, nothing from the missing packet on was received, so retransmissions can be timed like
-//! new packets; otherwise a lossy link would never be measured.
+//! Timer"). One packet is timed at a time, and by Karn's rule none that was retransmitted after a timeout: the ACK may
+//! be for either copy. After a NAK or a gap, nothing from the missing packet on was received, so retransmissions can be
+//! timed like new packets; otherwise a lossy link would never be measured.
 //!
-//! The second half of Karn's rule: the backoff after a timeout is kept until the next RTT sample. If the first response undid
-//! it, a round trip longer than the timeout would never be measured, and every packet would be sent twice.
+//! The second half of Karn's rule: the backoff after a timeout is kept until the next RTT sample. If the first response
+//! undid it, a round trip longer than the timeout would never be measured, and every packet would be sent twice.
 
 use crate::time::{Duration, Instant};
 use crate::transport::EngineConfig;
@@ -60,7 +60,8 @@ impl RoundTrip {
         match self.timed {
             Some((psn, since)) if psn < una => {
                 self.timed = None;
-                // [RC-REQ-RTT-KARN]
+                // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a
+                // timeout.
                 self.doublings = 0;
                 self.measured(u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX));
                 true
@@ -89,7 +90,8 @@ impl RoundTrip {
     pub(super) fn timeout(&self, config: &EngineConfig, ack_timeout: Duration) -> Duration {
         let once = match self.estimate {
             None => config.initial_timeout,
-            // [RC-REQ-RTT]
+            // compliance.md [RC-REQ-RTT]: The retransmission timeout follows the measured round trip, between its
+            // minimum and the ACK timeout.
             Some(Estimate { mean, deviation }) => {
                 let nanos = mean.saturating_add(deviation.saturating_mul(4).max(GRANULARITY));
                 Duration::from_nanos(nanos).max(config.min_timeout)

@@ -13,7 +13,8 @@ pub(in crate::transport) struct SendWqe {
     /// Its first PSN, and the number of PSNs that it takes (a READ: those of its responses).
     pub(in crate::transport) first: Seq,
     pub(in crate::transport) packets: u32,
-    /// Its send sequence number, counting messages from 1, modulo 2^24. A local operation has that of the message before.
+    /// Its send sequence number, counting messages from 1, modulo 2^24. A local operation has that of the message
+    /// before.
     pub(in crate::transport) ssn: u32,
     /// Total length of its buffers, in bytes.
     pub(in crate::transport) length: u32,
@@ -130,7 +131,7 @@ impl SendQueue {
             && let Some(slot) = self.wqes.get_mut(index)
         {
             place.copy_from_slice(sges);
-            // [RC-REQ-INLINE]
+            // compliance.md [RC-REQ-INLINE]: Inline data is copied when posted.
             data.copy_from_slice(inline);
             *slot = wqe;
             self.tail += 1;

@@ -14,8 +14,8 @@ use super::{Requester, SendWqe};
 const OWN_QKEY: u32 = 1 << 31;
 
 impl Requester {
-    /// Writes up to a quantum of packets: along `link` (UC), or to each datagram's destination (UD). Returns the number of
-    /// packets, why it stopped, and the failure, if any.
+    /// Writes up to a quantum of packets: along `link` (UC), or to each datagram's destination (UD). Returns the number
+    /// of packets, why it stopped, and the failure, if any.
     pub(in crate::transport) fn send_unreliable(
         &mut self,
         common: &Common,
@@ -29,7 +29,8 @@ impl Requester {
         while written < quantum {
             let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, TxOutcome::Done, None) };
             // SQD: a message that was begun is finished, no other is begun.
-            // [REQ-SQD]
+            // compliance.md [REQ-SQD]: In SQD, messages that were begun are finished and retransmitted, no other is
+            // begun, requests are served.
             if draining && self.cursor <= wqe.first {
                 return (written, TxOutcome::Done, None);
             }
@@ -47,7 +48,7 @@ impl Requester {
             }
             self.cursor = self.cursor.add(1);
             (self.sent, self.una) = (self.cursor, self.cursor);
-            // [UC-REQ-DONE]
+            // compliance.md [UC-REQ-DONE]: Packets never set AckReq.
             if self.cursor == wqe.end() {
                 self.cursor_wqe += 1;
                 if let Err(failure) = self.complete(common, cx) {
@@ -72,7 +73,7 @@ impl Requester {
         let Some(source) = self.source(wqe, common, &cx.keys, offset, len) else { return self.local_key_failure() };
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
-        // [RC-REQ-SOLICITED]
+        // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: false };
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
@@ -116,7 +117,7 @@ impl Requester {
         let Some(mut packet) = cx.emitter.begin(tx, template, fields, wqe.length as usize) else {
             return Sent::Backpressure;
         };
-        // [UD-REQ-QKEY]
+        // compliance.md [UD-REQ-QKEY]: A Q_Key with the highest bit set means the sending queue pair's own.
         packet.deth(if qkey & OWN_QKEY != 0 { common.qkey } else { qkey }, common.qpn.get());
         if let Some(imm) = imm {
             packet.imm(imm);

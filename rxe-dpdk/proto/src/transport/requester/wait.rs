@@ -11,7 +11,7 @@ impl Requester {
     #[inline]
     pub(super) fn blocked_by(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Wait> {
         let in_flight = self.cursor.since(self.una);
-        // [RC-REQ-WINDOW]
+        // compliance.md [RC-REQ-WINDOW]: At most one window of PSNs is outstanding.
         if in_flight >= u64::from(cx.config.window) {
             return Some(Wait::Window);
         }
@@ -23,16 +23,18 @@ impl Requester {
             return None;
         }
         // SQD: what was begun is finished (or retransmitted), nothing new is begun.
-        // [REQ-SQD]
+        // compliance.md [REQ-SQD]: In SQD, messages that were begun are finished and retransmitted, no other is begun,
+        // requests are served.
         if draining && self.cursor >= self.sent {
             return Some(Wait::Drain);
         }
-        // [RC-REQ-FENCE]
+        // compliance.md [RC-REQ-FENCE]: A fenced work request waits for all READs and atomics before it.
         if wqe.is_fenced() && self.rd_outstanding > 0 {
             return Some(Wait::Fence);
         }
         let span = in_flight + u64::from(wqe.packets);
-        // [RC-REQ-RD-ATOMIC]
+        // compliance.md [RC-REQ-RD-ATOMIC]: No more READs, atomics, FLUSHes and ATOMIC WRITEs than max_rd_atomic are
+        // outstanding.
         if wants_response && (self.rd_outstanding >= self.max_rd_atomic || span > MAX_SPAN) {
             return Some(Wait::RdAtomic);
         }

@@ -22,21 +22,24 @@ impl Responder {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
         self.require(Access::REMOTE_ATOMIC)?;
-        // [RC-RSP-READ-DEPTH]
+        // compliance.md [RC-RSP-READ-DEPTH]: More READs and atomics outstanding than the queue pair holds are an
+        // invalid request, after the accepted ones have been answered.
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
         if !packet.payload().is_empty() || packet.pad() != 0 {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
-        // [RC-RSP-ATOMIC-ALIGN]
+        // compliance.md [RC-RSP-ATOMIC-ALIGN]: An atomic on an address that is not a multiple of 8 is an invalid
+        // request.
         if eth.va() % 8 != 0 {
             return Err(Refusal::invalid(QpErrorCause::Misaligned));
         }
         let span = cx.keys.check_remote(eth.rkey(), common.pd, common.qpn.get(), eth.va(), 8, Access::REMOTE_ATOMIC);
         let span = span.map_err(|_| Refusal::access())?;
         // Bounds are checked; it still fails for a region whose memory is less aligned than its addresses.
-        // [RC-RSP-ATOMIC]
+        // compliance.md [RC-RSP-ATOMIC]: COMPARE_SWAP and FETCH_ADD operate on 8 bytes in the host's byte order and
+        // return the previous value.
         let original = match op {
             AtomicKind::CompareSwap => span.compare_swap(0, eth.compare(), eth.swap_or_add()),
             AtomicKind::FetchAdd => span.fetch_add(0, eth.swap_or_add()),
@@ -61,7 +64,7 @@ impl Responder {
         if !matches!(resource.kind, Kind::Atomic { op, .. } if op == again) {
             return false;
         }
-        // [RC-RSP-DUP-ATOMIC]
+        // compliance.md [RC-RSP-DUP-ATOMIC]: A duplicate atomic returns the original value and changes nothing.
         let replay = resource.is_answered();
         self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay });
         cx.stats.atomic_replays.inc();

@@ -11,8 +11,8 @@ use super::resources::{Kind, Reply, Resource};
 use super::{Message, Refusal, Responder, check_remote};
 
 impl Responder {
-    /// Executes a FLUSH. Earlier writes are globally visible already, because they are executed when accepted. Persistence needs
-    /// a region that grants it.
+    /// Executes a FLUSH. Earlier writes are globally visible already, because they are executed when accepted.
+    /// Persistence needs a region that grants it.
     pub(super) fn flush_memory(
         &mut self,
         common: &Common,
@@ -22,7 +22,8 @@ impl Responder {
         let (Message::None, Some(feth), Some(reth)) = (self.message, packet.feth(), packet.reth()) else {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
-        // [RC-RSP-READ-DEPTH]
+        // compliance.md [RC-RSP-READ-DEPTH]: More READs and atomics outstanding than the queue pair holds are an
+        // invalid request, after the accepted ones have been answered.
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
@@ -30,7 +31,8 @@ impl Responder {
             return Err(Refusal::invalid(QpErrorCause::Length));
         }
         // Two bits; at least one must be set.
-        // [RC-RSP-FLUSH-RIGHTS]
+        // compliance.md [RC-RSP-FLUSH-RIGHTS]: Each requested placement needs its right, on the queue pair and on the
+        // range or the whole region.
         let placement = feth.placement();
         let mut need = Access::empty();
         need.set(Access::FLUSH_GLOBAL, placement & Feth::GLOBAL_VISIBILITY != 0);
@@ -47,7 +49,8 @@ impl Responder {
             }
             _ => return Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
         }
-        // [RC-RSP-FLUSH]
+        // compliance.md [RC-RSP-FLUSH]: FLUSH is answered by a READ response without payload, in the order of PSNs
+        // after what was written before it.
         cx.stats.flushes.inc();
         self.answer_later();
         Ok(())
@@ -64,11 +67,13 @@ impl Responder {
             return Err(Refusal::invalid(QpErrorCause::OpcodeSequence));
         };
         self.require(Access::REMOTE_WRITE)?;
-        // [RC-RSP-READ-DEPTH]
+        // compliance.md [RC-RSP-READ-DEPTH]: More READs and atomics outstanding than the queue pair holds are an
+        // invalid request, after the accepted ones have been answered.
         if !self.resources.has_room() {
             return Err(Refusal::invalid(QpErrorCause::ReadDepth));
         }
-        // [RC-RSP-ATOMIC-WRITE]
+        // compliance.md [RC-RSP-ATOMIC-WRITE]: ATOMIC WRITE stores 8 aligned bytes in wire order, with the remote write
+        // right.
         let bytes = <[u8; 8]>::try_from(packet.payload());
         let (Ok(bytes), 8, 0) = (bytes, reth.dma_len(), packet.pad()) else {
             return Err(Refusal::invalid(QpErrorCause::Length));
@@ -99,7 +104,7 @@ impl Responder {
         if !matches!(resource.kind, Kind::Flush) {
             return false;
         }
-        // [RC-RSP-DUP-FLUSH]
+        // compliance.md [RC-RSP-DUP-FLUSH]: A repeated FLUSH or ATOMIC WRITE is answered again and not executed again.
         let replay = resource.is_answered();
         self.resources.reply_again(index, Reply { from: psn, next: psn, va: 0, left: 0, replay });
         cx.stats.flush_replays.inc();

@@ -1,9 +1,9 @@
 //! Packets beyond the expected PSN, and the sequence NAK for them.
 //!
-//! The peer must learn of each packet that was dropped, or it waits for its ACK timeout. One sequence NAK, or RNR NAK, is
-//! enough for all packets dropped before it is sent, as the peer then goes back to the expected PSN. When the expected
-//! packet arrives before the NAK has been sent, because the network reorders, the NAK moves on to the next missing packet, and
-//! is dropped only when none is missing.
+//! The peer must learn of each packet that was dropped, or it waits for its ACK timeout. One sequence NAK, or RNR NAK,
+//! is enough for all packets dropped before it is sent, as the peer then goes back to the expected PSN. When the
+//! expected packet arrives before the NAK has been sent, because the network reorders, the NAK moves on to the next
+//! missing packet, and is dropped only when none is missing.
 
 use crate::transport::context::Context;
 use crate::transport::seq::Seq;
@@ -17,14 +17,14 @@ impl Responder {
         self.dropped(psn);
         match self.nak_sent {
             NakSent::None => {
-                // [RC-RSP-GAP-NAK]
+                // compliance.md [RC-RSP-GAP-NAK]: A request beyond the expected PSN is dropped.
                 self.schedule_sequence_nak();
                 cx.stats.out_of_seq_request.inc();
                 cx.drop(DropReason::PsnOutOfSequence);
             }
-            // [RC-RSP-GAP-NAK]
+            // compliance.md [RC-RSP-GAP-NAK]: A request beyond the expected PSN is dropped.
             NakSent::Sequence => cx.drop(DropReason::PsnOutOfSequence),
-            // [RC-RSP-SILENT-AFTER-RNR]
+            // compliance.md [RC-RSP-SILENT-AFTER-RNR]: No sequence NAK for the packets in flight behind an RNR NAK.
             NakSent::NotReady => cx.drop(DropReason::PsnAfterRnr),
         }
     }
@@ -35,8 +35,8 @@ impl Responder {
             self.gap = Gap { last: psn, again: false };
             return;
         }
-        // Packets in flight arrive in order, so a PSN not above the last one is a retransmission (or was reordered; then the
-        // peer retransmits more than necessary).
+        // Packets in flight arrive in order, so a PSN not above the last one is a retransmission (or was reordered;
+        // then the peer retransmits more than necessary).
         self.gap.again |= self.nak.is_none() && psn > self.expected && psn <= self.gap.last;
         self.gap.last = self.gap.last.max(psn);
     }
@@ -68,7 +68,7 @@ impl Responder {
         if !self.nak.is_some_and(Nak::is_sequence) {
             return;
         }
-        // [RC-RSP-GAP-NAK]
+        // compliance.md [RC-RSP-GAP-NAK]: A request beyond the expected PSN is dropped.
         if self.gap.last < self.expected {
             self.nak_sent = NakSent::None;
             self.nak = None;

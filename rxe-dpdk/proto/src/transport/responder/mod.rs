@@ -1,10 +1,11 @@
 //! The responder: executes requests.
 //!
-//! A request is checked in this order: PSN, opcode sequence, rights, resources, lengths, keys; then it is executed. Nothing is
-//! sent here. Replies are recorded, and [`reply`] writes them when the engine transmits, in PSN order:
+//! A request is checked in this order: PSN, opcode sequence, rights, resources, lengths, keys; then it is executed.
+//! Nothing is sent here. Replies are recorded, and [`reply`] writes them when the engine transmits, in PSN order:
 //!
 //! * responses to READs and atomics, the oldest first;
-//! * one plain ACK for all SENDs and WRITEs of a burst, never past a READ or atomic whose response is pending: the peer would
+//! * one plain ACK for all SENDs and WRITEs of a burst, never past a READ or atomic whose response is pending: the peer
+//!   would
 //!   conclude that the response was lost;
 //! * a NAK, after everything before it has been answered.
 
@@ -40,14 +41,15 @@ pub(super) struct Responder {
     expected: Seq,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// PSN of the newest SEND or WRITE packet executed, and the MSN then: the content of a plain ACK. Never the PSN of a READ
-    /// or atomic, because rxe completes those on a plain ACK, without data.
+    /// PSN of the newest SEND or WRITE packet executed, and the MSN then: the content of a plain ACK. Never the PSN of
+    /// a READ or atomic, because rxe completes those on a plain ACK, without data.
     executed: (Seq, u32),
     /// A plain ACK is pending.
     ack_due: bool,
     /// A pending NAK.
     nak: Option<Nak>,
-    /// The NAK sent, or pending in `nak`, for the expected PSN. `None` when everything before it was executed in order: then
+    /// The NAK sent, or pending in `nak`, for the expected PSN. `None` when everything before it was executed in order:
+    /// then
     /// `nak` is empty, too.
     nak_sent: NakSent,
     gap: Gap,
@@ -79,15 +81,15 @@ enum Message {
     },
 }
 
-/// Whether the peer knows that it must retransmit. One NAK per gap is enough; further ones would make it go back several
-/// times.
+/// Whether the peer knows that it must retransmit. One NAK per gap is enough; further ones would make it go back
+/// several times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NakSent {
     None,
     /// A sequence NAK.
     Sequence,
-    /// An RNR NAK. Packets in flight behind the refused one are dropped silently: an additional sequence NAK would cost the
-    /// peer a retry.
+    /// An RNR NAK. Packets in flight behind the refused one are dropped silently: an additional sequence NAK would cost
+    /// the peer a retry.
     NotReady,
 }
 
@@ -96,8 +98,8 @@ enum NakSent {
 struct Gap {
     /// Their highest PSN.
     last: Seq,
-    /// Whether one arrived a second time after the NAK was sent: the retransmission arrived out of order, and the peer does
-    /// not know that a part of it was dropped.
+    /// Whether one arrived a second time after the NAK was sent: the retransmission arrived out of order, and the peer
+    /// does not know that a part of it was dropped.
     again: bool,
 }
 
@@ -194,7 +196,8 @@ impl Responder {
         self.executed = (self.expected.prev(), 0);
         self.min_rnr_timer = attr.min_rnr_timer;
         // rxe uses the next power of two of the agreed depth.
-        // [RC-RSP-DEPTH-POW2]
+        // compliance.md [RC-RSP-DEPTH-POW2]: A responder holds as many READs and atomics as the next power of two of
+        // the agreed number.
         let depth = usize::from(attr.max_dest_rd_atomic);
         self.resources = Resources::new(if depth == 0 { 0 } else { depth.next_power_of_two() });
     }
@@ -243,7 +246,7 @@ impl Responder {
 
     /// Completes every receive: the one in use with `status`, the others as flushed.
     pub(super) fn flush(&mut self, common: &Common, cx: &mut Context, status: Option<WcStatus>) {
-        // [REQ-ERROR-FLUSH]
+        // compliance.md [REQ-ERROR-FLUSH]: In ERROR every outstanding work request completes in order.
         let mut status = match self.message {
             Message::Send { .. } => status,
             _ => None,
@@ -265,7 +268,7 @@ impl Responder {
     /// The syndrome of an ACK, with the credits for posted receives; see [`credit_code`].
     #[inline]
     fn credits(&self, common: &Common, cx: &Context) -> Syndrome {
-        // [RC-RSP-CREDITS]
+        // compliance.md [RC-RSP-CREDITS]: ACKs and responses carry the number of posted receives that are not in use.
         if !cx.config.credits || common.srq.is_some() {
             return Syndrome::ACK;
         }
@@ -276,10 +279,11 @@ impl Responder {
     /// Records that a SEND or WRITE packet has been executed.
     #[inline]
     fn executed(&mut self, packet: &RocePacket<'_>, cx: &Context) {
-        // [RC-RSP-READ-NO-ACK]
+        // compliance.md [RC-RSP-READ-NO-ACK]: READs and atomics are answered by their responses whatever AckReq says,
+        // never by a plain ACK.
         self.executed = (self.expected, self.msn);
         self.expected = self.expected.add(1);
-        // [RC-RSP-ACK-COALESCE]
+        // compliance.md [RC-RSP-ACK-COALESCE]: One ACK acknowledges all SENDs and WRITEs before it.
         if packet.ack_req() {
             if self.ack_due {
                 cx.stats.ack_deferred.inc();
@@ -290,7 +294,7 @@ impl Responder {
 
     #[inline]
     fn message_done(&mut self) {
-        // [RC-RSP-MSN]
+        // compliance.md [RC-RSP-MSN]: The MSN counts completed messages.
         self.msn = self.msn.wrapping_add(1) & 0xFF_FFFF;
     }
 
@@ -325,7 +329,7 @@ impl Responder {
         if cx.complete(common.recv_cq, wc) {
             Ok(())
         } else {
-            // [RC-RSP-CQ-OVERFLOW]
+            // compliance.md [RC-RSP-CQ-OVERFLOW]: A full completion queue takes the queue pair to error.
             Err(Refusal::Fatal { nak: None, cause: QpErrorCause::CqOverflow, receive: WcStatus::WrFlushErr })
         }
     }
@@ -348,7 +352,7 @@ impl Responder {
             FetchAdd => self.atomic(common, cx, packet, resources::AtomicKind::FetchAdd),
             Flush if cx.config.flush => self.flush_memory(common, cx, packet),
             AtomicWrite if cx.config.atomic_write => self.atomic_write(common, cx, packet),
-            // [RC-RSP-UNSUPPORTED]
+            // compliance.md [RC-RSP-UNSUPPORTED]: A known operation that is not supported is an invalid request.
             _ => Err(Refusal::invalid(QpErrorCause::OpcodeUnsupported)),
         }
     }
@@ -356,7 +360,7 @@ impl Responder {
     /// Handles a duplicate request: nothing is executed again, but the reply may have been lost and is repeated.
     fn duplicate(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>, psn: Seq) {
         use Opcode::*;
-        // [RC-RSP-DUP-SEND-WRITE]
+        // compliance.md [RC-RSP-DUP-SEND-WRITE]: A duplicate SEND or WRITE is not executed.
         cx.stats.duplicate_request.inc();
         let answered = match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
@@ -373,7 +377,7 @@ impl Responder {
             Flush | AtomicWrite => self.flush_again(cx, psn),
             _ => false,
         };
-        // [RC-RSP-DUP-TOO-OLD]
+        // compliance.md [RC-RSP-DUP-TOO-OLD]: A duplicate READ or atomic whose resource is gone is dropped silently.
         if !answered {
             cx.drop(DropReason::PsnDuplicateGone);
         }
@@ -383,7 +387,7 @@ impl Responder {
     #[inline]
     fn require(&self, access: Access) -> Result<(), Refusal> {
         // IBTA has no NAK code of its own for this; rxe and hardware answer invalid request.
-        // [RC-RSP-QP-ACCESS]
+        // compliance.md [RC-RSP-QP-ACCESS]: An operation that the queue pair does not grant is an invalid request.
         if self.access.contains(access) { Ok(()) } else { Err(Refusal::invalid(QpErrorCause::AccessFlags)) }
     }
 }
@@ -401,7 +405,7 @@ impl Responder {
         packet: &RocePacket<'_>,
     ) -> Result<bool, FatalError> {
         let psn = self.expected.nearest(packet.psn());
-        // [RC-RSP-IN-ORDER]
+        // compliance.md [RC-RSP-IN-ORDER]: Only the request with the expected PSN is executed.
         if psn == self.expected {
             return match self.execute(common, cx, packet) {
                 Ok(()) => Ok(true),
@@ -452,7 +456,7 @@ impl Responder {
             Refusal::NotReady => {
                 self.dropped(self.expected);
                 self.nak_sent = NakSent::NotReady;
-                // [RC-RSP-RNR]
+                // compliance.md [RC-RSP-RNR]: Without a receive the reply is an RNR NAK with the queue pair's timer.
                 self.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: self.min_rnr_timer } });
                 cx.stats.receive_queue_empty.inc();
                 cx.drop(DropReason::NoReceive);
@@ -489,7 +493,8 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
     let len = packet.payload().len();
     let mtu = mtu as usize;
     let position = packet.info().position;
-    // [RC-RSP-LENGTH]
+    // compliance.md [RC-RSP-LENGTH]: FIRST and MIDDLE carry one path MTU, LAST 1 byte to one path MTU, ONLY 0 bytes to
+    // one, with the matching pad.
     let length_ok = match (position.is_start(), position.is_end()) {
         (_, false) => len == mtu,
         (false, true) => 1 <= len && len <= mtu,
@@ -501,11 +506,12 @@ fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
 /// Checks key, protection domain, rights and range of a remote operation; zero bytes need neither key nor address.
 #[inline]
 fn check_remote(cx: &Context, common: &Common, rkey: u32, va: u64, len: u32, need: Access) -> Result<(), Refusal> {
-    // [RC-RSP-ZERO-LENGTH]
+    // compliance.md [RC-RSP-ZERO-LENGTH]: A READ or WRITE of no bytes checks neither key nor address.
     if len == 0 {
         return Ok(());
     }
-    // [RC-RSP-RKEY]
+    // compliance.md [RC-RSP-RKEY]: An unknown key, another protection domain, a missing right or a range outside the
+    // region is a remote access error.
     let checked = cx.keys.check_remote(rkey, common.pd, common.qpn.get(), va, u64::from(len), need);
     checked.map(|_| ()).map_err(|_| Refusal::access())
 }

@@ -22,8 +22,8 @@ enum Response {
 impl Responder {
     /// Writes up to a quantum of pending replies, in PSN order. Returns the number of packets and why it stopped.
     ///
-    /// The third part is why the queue pair must go to error: the region of a READ was deregistered before all of it was
-    /// sent. The NAK for that is pending then.
+    /// The third part is why the queue pair must go to error: the region of a READ was deregistered before all of it
+    /// was sent. The NAK for that is pending then.
     // Inlined into the hot path although it has a second, cold caller (destroyed queue pairs).
     #[inline(always)]
     pub(in crate::transport) fn reply(
@@ -39,7 +39,7 @@ impl Responder {
             self.update_nak();
         }
         while written < quantum {
-            // [RC-RSP-ACK-ORDER]
+            // compliance.md [RC-RSP-ACK-ORDER]: Replies are sent in PSN order.
             let due = self.resources.oldest_due_psn();
             // A NAK acknowledges as well; until it is written, the ACK stays pending.
             let nak_instead = due.is_none() && self.nak.is_some();
@@ -86,7 +86,8 @@ impl Responder {
         self.resources.abandon();
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
         // The READ is not complete, so the MSN does not count it.
-        // [RC-RSP-READ-GONE]
+        // compliance.md [RC-RSP-READ-GONE]: When the memory of a READ is deregistered between its responses, the next
+        // PSN gets a remote access NAK.
         self.nak = Some(Nak { psn: reply.next.psn(), msn: msn.wrapping_sub(1) & 0xFF_FFFF, syndrome });
         Some(FatalError { cause: QpErrorCause::RemoteKey, receive: None })
     }
@@ -121,7 +122,8 @@ impl Responder {
             }
             Kind::Read { rkey, .. } => {
                 let len = reply.left.min(common.mtu);
-                // [RC-RSP-DUP-READ-FIRST]
+                // compliance.md [RC-RSP-DUP-READ-FIRST]: The responses to a partly repeated READ begin with FIRST or
+                // ONLY.
                 let op = match (reply.next == reply.from, reply.left <= common.mtu) {
                     (true, true) => Opcode::ReadResponseOnly,
                     (true, false) => Opcode::ReadResponseFirst,
@@ -146,7 +148,8 @@ impl Responder {
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
                     return Response::Backpressure;
                 };
-                // [RC-RSP-READ-AETH]
+                // compliance.md [RC-RSP-READ-AETH]: FIRST, LAST and ONLY of a READ response carry an AETH, MIDDLE does
+                // not.
                 if op != Opcode::ReadResponseMiddle {
                     packet.aeth(syndrome, resource.msn);
                 }

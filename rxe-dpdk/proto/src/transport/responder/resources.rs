@@ -10,7 +10,8 @@ pub(in crate::transport) struct Resource {
     /// Its first PSN, and how many it takes.
     pub(in crate::transport) first: Seq,
     pub(in crate::transport) packets: u32,
-    /// The MSN that counts it: used in its responses, so that a requester that relies on the MSN completes nothing beyond it.
+    /// The MSN that counts it: used in its responses, so that a requester that relies on the MSN completes nothing
+    /// beyond it.
     pub(in crate::transport) msn: u32,
     pub(in crate::transport) kind: Kind,
     /// The responses in progress, if any are due.
@@ -88,11 +89,12 @@ impl Resources {
         depth * size_of::<Resource>()
     }
 
-    /// Whether one more can be accepted: the oldest is dropped if it has been answered, even while its responses are being
-    /// repeated: a peer that sends a further request has received them, so the repetition is for a late copy.
+    /// Whether one more can be accepted: the oldest is dropped if it has been answered, even while its responses are
+    /// being repeated: a peer that sends a further request has received them, so the repetition is for a late copy.
     #[inline]
     pub(in crate::transport) fn has_room(&self) -> bool {
-        // [RC-RSP-READ-DEPTH-COPY]
+        // compliance.md [RC-RSP-READ-DEPTH-COPY]: A late copy of an answered READ or atomic does not count as
+        // outstanding.
         self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(Resource::is_answered))
     }
 

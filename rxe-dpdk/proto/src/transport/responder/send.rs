@@ -10,7 +10,7 @@ use super::{Message, Refusal, Responder, payload_fits};
 impl Responder {
     pub(super) fn send(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         let position = packet.info().position;
-        // [RC-RSP-OPCODE-ORDER]
+        // compliance.md [RC-RSP-OPCODE-ORDER]: FIRST, MIDDLE and LAST must form a message without interruption.
         let received = match (self.message, position.is_start()) {
             (Message::None, true) => 0,
             (Message::Send { received }, false) => received,
@@ -27,7 +27,8 @@ impl Responder {
         }
         let payload = packet.payload();
         let total = received.saturating_add(payload.len() as u32);
-        // [RC-RSP-RECV-TOO-SMALL]
+        // compliance.md [RC-RSP-RECV-TOO-SMALL]: A SEND longer than its receive is an invalid request for the peer and
+        // a local length error here.
         if total > wqe.length {
             // IBTA: a message longer than the receive is an invalid request (rxe says operational error).
             return Err(Refusal::Fatal {
@@ -36,7 +37,8 @@ impl Responder {
                 receive: WcStatus::LocLenErr,
             });
         }
-        // [RC-RSP-RECV-KEY]
+        // compliance.md [RC-RSP-RECV-KEY]: A bad local key of a receive is a remote operational error for the peer and
+        // a local protection error here.
         sge::scatter(&cx.keys, common.recv_pd, sges, received as usize, payload).map_err(|_| Refusal::Fatal {
             nak: Some(NakCode::RemoteOperational),
             cause: QpErrorCause::ReceiveKey,
@@ -49,7 +51,8 @@ impl Responder {
         }
         self.message_done();
         self.executed(packet, cx);
-        // [RC-RSP-INVALIDATE]
+        // compliance.md [RC-RSP-INVALIDATE]: SEND with invalidate applies to fast-registration MRs and type 2 windows
+        // bound on this queue pair, not to plain regions.
         if let Some(rkey) = packet.invalidate_rkey() {
             invalidate(cx, common, rkey)?;
         }
@@ -59,8 +62,8 @@ impl Responder {
     }
 }
 
-/// Invalidates the key in a SEND with invalidate. The message has been received by then: a bad key is the receiver's error,
-/// and the peer gets no NAK (rxe does the same).
+/// Invalidates the key in a SEND with invalidate. The message has been received by then: a bad key is the receiver's
+/// error, and the peer gets no NAK (rxe does the same).
 fn invalidate(cx: &mut Context, common: &Common, rkey: u32) -> Result<(), Refusal> {
     cx.keys.invalidate_remote(rkey, common.pd, common.qpn.get()).map_err(|_| Refusal::Fatal {
         nak: None,

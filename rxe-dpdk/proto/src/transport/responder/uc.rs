@@ -1,8 +1,8 @@
 //! Requests on an unreliable connection: a message arrives whole or not at all, and nothing is ever answered.
 //!
-//! Any invalid packet ends its message, and packets are dropped until a new message begins. (Bytes already written by an
-//! incomplete WRITE stay.) The receive of an incomplete SEND is used for the next message. See "Unreliable Connection" under
-//! "Responder behavior" of the standard; docs/protocol-notes.md lists the differences.
+//! Any invalid packet ends its message, and packets are dropped until a new message begins. (Bytes already written by
+//! an incomplete WRITE stay.) The receive of an incomplete SEND is used for the next message. See "Unreliable
+//! Connection" under "Responder behavior" of the standard; docs/protocol-notes.md lists the differences.
 
 use crate::transport::common::Common;
 use crate::transport::context::Context;
@@ -11,13 +11,13 @@ use crate::wire::{DropReason, Opcode, RocePacket};
 
 use super::{FatalError, Message, Refusal, Responder, drop_reason};
 
-/// How far behind the expected PSN a packet counts as duplicated or late, and is dropped; farther behind, the sender must have
-/// advanced unnoticed. More packets than the network ever holds, far less than half the PSN space.
+/// How far behind the expected PSN a packet counts as duplicated or late, and is dropped; farther behind, the sender
+/// must have advanced unnoticed. More packets than the network ever holds, far less than half the PSN space.
 const STALE_SPAN: u64 = 1 << 16;
 
-/// How far ahead of the expected PSN a single packet that starts a message is accepted: the number of consecutive packets that
-/// can be lost without losing the message behind them. It is also how many packets one forged packet can cost, as they seem
-/// stale then.
+/// How far ahead of the expected PSN a single packet that starts a message is accepted: the number of consecutive
+/// packets that can be lost without losing the message behind them. It is also how many packets one forged packet can
+/// cost, as they seem stale then.
 const NEAR_SPAN: u64 = 256;
 
 /// A packet far from the expected PSN, which was dropped.
@@ -52,7 +52,7 @@ impl Responder {
         if starts {
             self.break_message(cx);
         }
-        // [UC-RSP-WHOLE]
+        // compliance.md [UC-RSP-WHOLE]: A message is delivered whole or not at all.
         let fits = match self.message {
             Message::None => starts,
             Message::Send { .. } => matches!(packet.opcode(), SendMiddle | SendLast | SendLastImm),
@@ -67,11 +67,11 @@ impl Responder {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendOnly | SendOnlyImm => self.send(common, cx, packet),
             _ => self.write(common, cx, packet),
         };
-        // [UC-RSP-SILENT]
+        // compliance.md [UC-RSP-SILENT]: No packet is ever acknowledged, whatever AckReq says.
         self.ack_due = false;
         let Err(refusal) = executed else { return Ok(true) };
         self.skip(psn);
-        // [UC-RSP-NO-RECEIVE]
+        // compliance.md [UC-RSP-NO-RECEIVE]: Without a receive the message is dropped.
         let Refusal::Fatal { cause, receive, .. } = refusal else {
             self.message = Message::None;
             cx.stats.uc_messages_lost.inc();
@@ -79,11 +79,13 @@ impl Responder {
             cx.drop(DropReason::NoReceive);
             return Ok(false);
         };
-        // [UC-RSP-BAD-REQUEST]
+        // compliance.md [UC-RSP-BAD-REQUEST]: A bad key, range, right or length drops the message and leaves the queue
+        // pair as it is.
         if let Some(reason) = drop_reason(cause) {
             cx.drop(reason);
         }
-        // [UC-RSP-OWN-FAULT]
+        // compliance.md [UC-RSP-OWN-FAULT]: A message longer than its receive, or a bad key of the receive, takes the
+        // queue pair to error.
         if matches!(cause, QpErrorCause::ReceiveTooSmall | QpErrorCause::ReceiveKey | QpErrorCause::CqOverflow) {
             return Err(FatalError { cause, receive: Some(receive) });
         }
@@ -99,12 +101,14 @@ impl Responder {
     #[cold]
     #[inline(never)]
     fn resynchronize(&mut self, cx: &Context, psn: Seq, starts: bool) -> Result<(), DropReason> {
-        // [UC-RSP-STALE]
+        // compliance.md [UC-RSP-STALE]: A packet up to 65,536 PSNs behind the expected one is dropped even if it begins
+        // a message.
         if psn < self.expected && self.expected.since(psn) <= STALE_SPAN {
             return Err(DropReason::UcPsnStale);
         }
         let near = psn > self.expected && psn.since(self.expected) <= NEAR_SPAN;
-        // [UC-RSP-RESYNC]
+        // compliance.md [UC-RSP-RESYNC]: A packet that begins a message is accepted up to 256 PSNs ahead, and sets the
+        // expected PSN.
         let second = self.far.is_some_and(|far| far.expected == self.expected && far.psn.add(1) == psn);
         if starts && (near || second) {
             self.expected = psn;
@@ -123,7 +127,8 @@ impl Responder {
     #[inline]
     fn break_message(&mut self, cx: &Context) {
         if !matches!(self.message, Message::None) {
-            // [UC-RSP-SRQ-KEEP]
+            // compliance.md [UC-RSP-SRQ-KEEP]: With a shared receive queue the receive of an incomplete message stays
+            // with the queue pair, for its next message.
             self.message = Message::None;
             cx.stats.uc_messages_lost.inc();
         }

@@ -32,29 +32,31 @@ impl Responder {
     ) -> Result<(), Undelivered> {
         use Undelivered::Dropped;
         let deth = packet.deth().ok_or(Dropped(DropReason::HeaderTruncated))?;
-        // [UD-RSP-QKEY]
+        // compliance.md [UD-RSP-QKEY]: A datagram with another Q_Key than the queue pair's is dropped.
         if deth.qkey() != common.qkey {
             return Err(Dropped(DropReason::QkeyMismatch));
         }
         let payload = packet.payload();
-        // [UD-RSP-ONE-PACKET]
+        // compliance.md [UD-RSP-ONE-PACKET]: A datagram is one packet of at most the path MTU, accepted whatever its
+        // PSN.
         if payload.len() > common.mtu as usize || packet.pad() != payload.len().wrapping_neg() & 3 {
             return Err(Dropped(DropReason::PayloadLength));
         }
-        // [UD-RSP-NO-RECEIVE]
+        // compliance.md [UD-RSP-NO-RECEIVE]: Without a receive a datagram is dropped.
         if !self.has_receive(common, cx) {
             cx.stats.receive_queue_empty.inc();
             return Err(Dropped(DropReason::NoReceive));
         }
         let Some((wqe, sges)) = self.rq.front() else { return Err(Dropped(DropReason::NoReceive)) };
         let total = GRH_LEN + payload.len();
-        // [UD-RSP-TOO-LONG]
+        // compliance.md [UD-RSP-TOO-LONG]: A datagram that does not fit its receive is dropped and leaves the receive
+        // posted.
         if total > wqe.length as usize {
             // The receive stays posted.
             return Err(Dropped(DropReason::UdTooLong));
         }
         let error = |cause, receive| Undelivered::Fatal(FatalError { cause, receive: Some(receive) });
-        // [UD-RSP-GRH]
+        // compliance.md [UD-RSP-GRH]: 40 bytes precede the payload.
         let header = packet.ip_header();
         let route = sge::scatter(&cx.keys, common.recv_pd, sges, 0, &[0; GRH_LEN][header.len()..])
             .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN - header.len(), header));

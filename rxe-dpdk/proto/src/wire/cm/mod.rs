@@ -1,7 +1,8 @@
 //! Connection manager messages as owned values.
 //!
-//! Every field that the messages define is kept, reserved ones and unknown values too, so that what was parsed is written
-//! again byte for byte. Sizes are fixed and there is no length field for private data: a receiver always sees all of it.
+//! Every field that the messages define is kept, reserved ones and unknown values too, so that what was parsed is
+//! written again byte for byte. Sizes are fixed and there is no length field for private data: a receiver always sees
+//! all of it.
 
 mod addressing;
 mod lap;

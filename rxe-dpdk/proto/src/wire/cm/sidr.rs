@@ -8,13 +8,13 @@ use crate::wire::bytes::{Reader, Writer};
 pub enum SidrStatus {
     /// QPN and Q_Key are valid.
     Valid,
-    /// Nobody listens on the service id.
+    /// No listener on the service id.
     ServiceIdNotSupported,
     /// The listener refused.
     Rejected,
     /// No queue pair available.
     NoQp,
-    /// Ask elsewhere.
+    /// Redirected to another address.
     Redirect,
     /// Version not supported.
     UnsupportedVersion,
@@ -59,7 +59,7 @@ pub struct SidrReq {
     pub pkey: u16,
     /// Reserved bytes 6 and 7.
     pub reserved_6: u16,
-    /// Which listener is meant.
+    /// Service id of the listener.
     pub service_id: ServiceId,
     /// Private data: for IP port spaces [`IpAddressing`], then 180 bytes of the upper layer.
     pub private_data: [u8; SidrReq::PRIVATE_DATA_LEN],
@@ -113,13 +113,13 @@ impl SidrReq {
 pub struct SidrRep {
     /// The number of the request.
     pub request_id: u32,
-    /// How it ended.
+    /// Result.
     pub status: SidrStatus,
-    /// How many bytes of the additional information count.
+    /// Length of the additional information in bytes.
     pub info_len: u8,
     /// Vendor id of enhanced connection options (24 bits, spread over two places).
     pub vendor_id: u32,
-    /// The queue pair that serves (24 bits).
+    /// The queue pair of the service (24 bits).
     pub qpn: u32,
     /// The service id of the request.
     pub service_id: ServiceId,

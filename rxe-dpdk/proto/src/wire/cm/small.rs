@@ -1,9 +1,9 @@
-//! RTU, MRA, DREQ and DREP: two communication ids and little else.
+//! RTU, MRA, DREQ and DREP.
 
 use super::{Data, zero_default};
 use crate::wire::bytes::{Reader, Writer};
 
-/// Which message an MRA or a REJ is about.
+/// The message that an MRA or a REJ answers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Answered {
@@ -118,7 +118,7 @@ impl Dreq {
     }
 }
 
-/// MessageReceiptAcknowledgement: an answer is coming, wait longer.
+/// MessageReceiptAcknowledgement: extends the time for an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mra {
     /// The sender's communication id.
@@ -129,7 +129,7 @@ pub struct Mra {
     pub answered: Answered,
     /// Reserved bits beside it (6 bits).
     pub reserved_8: u8,
-    /// How long the answer may take: 4.096 us * 2^n (5 bits).
+    /// Service timeout, the time for the answer: 4.096 us * 2^n (5 bits).
     pub service_timeout: u8,
     /// Reserved bits beside it (3 bits).
     pub reserved_9: u8,

@@ -1,4 +1,4 @@
-//! Codes in words, for logs and messages.
+//! Codes as text, for logs and messages.
 
 use std::fmt;
 

@@ -3,13 +3,13 @@
 //! A packet is a polynomial over GF(2), and its CRC is the remainder, by the CRC's polynomial P, of the packet times
 //! x^32. Bits are reflected: the lowest bit of the first byte is the highest power. Each 64 bits of the packet may be
 //! replaced by their product with (x^n mod P) as many bits further on as n says; a product of 64 by 32 bits fits well
-//! into 128, so a packet shrinks to one register. Zeros in front of a packet change nothing, so packets are padded on the
-//! left to whole registers, and there is no tail.
+//! into 128, so a packet shrinks to one register. Zeros in front of a packet change nothing, so packets are padded on
+//! the left to whole registers, and there is no tail.
 //!
 //! A carry-less product of reflected numbers comes out one bit too low, so every factor is kept one bit too high.
 //!
-//! What is left at the end is at most 96 bits T of which T mod P is wanted (Barrett): with Q the upper 64 bits of T, the
-//! quotient of Q x^32 by P is the upper half of Q times floor(x^95 / P), exactly, as polynomials do not carry. The
+//! What is left at the end is at most 96 bits T of which T mod P is wanted (Barrett): with Q the upper 64 bits of T,
+//! the quotient of Q x^32 by P is the upper half of Q times floor(x^95 / P), exactly, as polynomials do not carry. The
 //! quotient times P, added to T, leaves the remainder in the lowest 32 bits.
 
 use super::POLYNOMIAL;
@@ -44,7 +44,8 @@ pub const REACH: usize = 512;
 #[repr(align(64))]
 pub struct Table<const N: usize>(pub [Factors; N]);
 
-/// For the last [`REACH`] bytes of a packet, in their order: the factors by which each 16 bytes come to their part of T.
+/// For the last [`REACH`] bytes of a packet, in their order: the factors by which each 16 bytes come to their part of
+/// T.
 pub static TO_END: Table<{ REACH / 16 }> = {
     let mut table = [[0; 2]; REACH / 16];
     let mut i = 0;
@@ -71,8 +72,8 @@ pub const fn barrett() -> Factors {
     [quotient.reverse_bits(), (P as u64).reverse_bits() >> 31]
 }
 
-/// The register as the packet begins ([`PREFIX`]), to be XORed to the packet's first four bytes at [`FRONT`]: as good as
-/// starting with it, and the zeros in front of the packet stay zeros.
+/// The register as the packet begins ([`PREFIX`]), to be XORed to the packet's first four bytes at [`FRONT`]: as good
+/// as starting with it, and the zeros in front of the packet stay zeros.
 #[repr(align(64))]
 pub struct Start(pub [u8; FRONT + 64]);
 

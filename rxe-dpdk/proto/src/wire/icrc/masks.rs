@@ -22,7 +22,8 @@ pub fn of(is_ipv4: bool) -> &'static Masks {
 const fn masks(is_ipv4: bool) -> Masks {
     let mut table = [0; FRONT + 128];
     let (_, ones) = table.split_at_mut(FRONT);
-    // [PKT-ICRC-COVER]
+    // compliance.md [PKT-ICRC-COVER]: The ICRC covers IP header to pad, with the fields that routers may change as
+    // ones.
     if is_ipv4 {
         ones[1] = 0xFF; // DSCP, ECN
         ones[8] = 0xFF; // time to live
@@ -44,8 +45,8 @@ const fn masks(is_ipv4: bool) -> Masks {
     Masks(table)
 }
 
-/// The CRC's register, which starts with all ones, after the eight 0xFF bytes that stand in for the InfiniBand local route
-/// header.
+/// The CRC's register, which starts with all ones, after the eight 0xFF bytes that stand in for the InfiniBand local
+/// route header.
 pub const PREFIX: u32 = {
     let mut register = u32::MAX;
     let mut bits = 8 * 8;

@@ -121,8 +121,8 @@ impl IcrcKernel {
     }
 
     /// What the ICRC of an acknowledge packet is to be XORed with when its last eight covered bytes, PSN and AETH, are
-    /// XORed with `last` and its IPv4 identification with `ip_id` (0 with IPv6). `None` where that takes longer than a new
-    /// ICRC.
+    /// XORed with `last` and its IPv4 identification with `ip_id` (0 with IPv6). `None` where that takes longer than a
+    /// new ICRC.
     #[inline]
     #[allow(unsafe_code)] // calls of a kernel whose instructions were found to be there
     pub(super) fn change_of_ack(self, last: u64, ip_id: u16) -> Option<u32> {

@@ -223,7 +223,7 @@ pub fn accept_params() -> AcceptParams {
     }
 }
 
-/// The wish to connect to port 7174 of [`CLIENT_IP`], which is the server then.
+/// Parameters to connect to port 7174 of [`CLIENT_IP`], which is the server then.
 pub fn connect_params() -> ConnectParams {
     ConnectParams {
         responder_resources: 1,
@@ -250,14 +250,14 @@ pub fn rep(theirs: u32, ours: u32) -> Rep {
 }
 
 impl Target {
-    /// Asks for a connection, REQ sent.
+    /// Requests a connection, REQ sent.
     pub fn req_sent(&mut self) -> ConnId {
         let conn = self.cm.connect(self.now, connect_params()).unwrap();
         assert!(matches!(self.sent_one(), CmMessage::Req(_)));
         conn
     }
 
-    /// The grant that a REP must have raised, and nothing else.
+    /// The event that a REP must have raised, and nothing else.
     pub fn reply(&mut self) -> ConnectReply {
         match self.events().as_slice() {
             [CmEvent::ConnectReply(reply)] => (**reply).clone(),
@@ -265,7 +265,7 @@ impl Target {
         }
     }
 
-    /// Asks for a connection that the peer grants as its `theirs`.
+    /// Requests a connection that the peer accepts with id `theirs`.
     pub fn rep_received(&mut self, theirs: u32) -> ConnId {
         let conn = self.req_sent();
         self.feed(&CmMessage::Rep(rep(theirs, conn.comm_id()))).unwrap();
@@ -273,7 +273,7 @@ impl Target {
         conn
     }
 
-    /// Asks for a connection and brings it up.
+    /// Requests a connection and brings it up.
     pub fn confirmed(&mut self, theirs: u32) -> ConnId {
         let conn = self.rep_received(theirs);
         self.cm.confirm(conn, b"").unwrap();

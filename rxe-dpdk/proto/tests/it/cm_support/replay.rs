@@ -1,5 +1,5 @@
-//! Replays a capture: the recorded initiator's MADs go into our connection manager, which is told to accept, reject and
-//! disconnect when the recorded server did. What ours sends is set beside what the recorded one sent.
+//! Replays a capture: the recorded initiator's MADs go into our connection manager, which accepts, rejects and
+//! disconnects when the recorded server did. Its messages are compared with the recorded server's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -61,8 +61,8 @@ fn pcap_frames(file: &[u8]) -> Vec<(Instant, Vec<u8>)> {
     frames
 }
 
-/// A message of the server, ours or the recorded one, with what must differ made equal: the server's communication id is
-/// replaced by the number of the connection, its GUID and its own transaction ids by zero.
+/// A message of the server, ours or the recorded one, with what must differ made equal: the server's communication id
+/// is replaced by the number of the connection, its GUID and its own transaction ids by zero.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
     pub transaction_id: u64,

@@ -1,6 +1,6 @@
-//! Replays a capture from the other end: our connection manager asks when the recorded initiator did, is told to
-//! confirm, reject and disconnect when the recorded one did, and hears what the recorded server said. What ours sends is
-//! set beside what the recorded initiator sent.
+//! Replays a capture from the other end: our connection manager connects, confirms, rejects and disconnects when the
+//! recorded initiator did, and receives what the recorded server sent. Its messages are compared with the recorded
+//! initiator's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

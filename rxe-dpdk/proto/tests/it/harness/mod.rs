@@ -3,7 +3,7 @@
 //! * [`pair`]: two engines and a link that loses, repeats, reorders, delays and corrupts.
 //! * [`rated`]: two engines and a link with a rate.
 //! * [`scripted_peer`]: one engine; the test plays its peer packet by packet.
-//! * [`variants`]: that with other queue pairs.
+//! * [`variants`]: scripted peers with other queue pairs.
 
 pub mod ops;
 pub mod pair;
@@ -65,7 +65,7 @@ pub struct Agreed {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub min_rnr_timer: u8,
-    /// What the peer may do.
+    /// Remote access rights of the peer.
     pub access: Access,
 }
 
@@ -120,7 +120,7 @@ pub struct Node {
     pub pd: PdId,
     pub qpn: Qpn,
     pub region: MemoryRegion,
-    /// What has completed and happened and was not looked at yet.
+    /// Completions and events not taken yet.
     pub completions: Vec<WorkCompletion>,
     pub events: Vec<AsyncEvent>,
 }
@@ -214,7 +214,7 @@ impl Node {
         self.engine.modify_qp(self.qpn, QpTransition::ToRts(attr)).unwrap();
     }
 
-    /// The key of a valid fast region of `len` bytes at address 0, which peers may invalidate.
+    /// The key of a valid fast-registration MR of `len` bytes at address 0, which peers may invalidate.
     pub fn fast_region(&mut self, len: usize) -> u32 {
         let keys = self.engine.keys_mut();
         let key = keys.alloc_fast_reg_mr(self.pd, len).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of the requester post and look at.
+//! Operations and checks for tests of the requester.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub fn post(peer: &mut ScriptedPeer, wr_id: u64, op: SendOp, len: usize) {
     peer.node.post_send(wr_id, op, &[sge]);
 }
 
-/// What has completed: number and status.
+/// Completions: number and status.
 pub fn completed(peer: &mut ScriptedPeer) -> Vec<(u64, WcStatus)> {
     statuses(&peer.node.take_completions())
 }

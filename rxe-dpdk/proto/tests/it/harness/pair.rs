@@ -22,8 +22,8 @@ pub struct Link {
     pub delay: Duration,
     /// Every frame takes up to this much longer, and may so be overtaken.
     pub jitter: Duration,
-    /// No reliable frame (same queue pair, opcode and PSN) is lost or corrupted more often than this, and no more answers
-    /// to one queue pair in a row. So a requester with more than twice as many retries must come through.
+    /// No reliable frame (same queue pair, opcode and PSN) is lost or corrupted more often than this, and no more
+    /// answers to one queue pair in a row. So a requester with more than twice as many retries must come through.
     pub mercy: Option<u8>,
     /// Frames that an end can write at once; then it has to wait a microsecond.
     pub burst: usize,
@@ -31,7 +31,8 @@ pub struct Link {
     pub poll: Duration,
     /// Bursts whose frames change places before they are received.
     pub shuffle: u32,
-    /// The least time between two such bursts. With several round trips, what is repeated because of one comes in order.
+    /// The least time between two such bursts. With several round trips, what is repeated because of one comes in
+    /// order.
     pub shuffle_pause: Duration,
     /// How often a port begins to refuse frames when it is offered some, and how long it may go on.
     pub refuse: u32,
@@ -122,7 +123,7 @@ fn to_queue_pair(mut id: [u8; 12]) -> [u8; 12] {
     id
 }
 
-/// Which requests to which end are refused on purpose, and how.
+/// Refused requests (fault injection): to which end, and how.
 pub type Refuse = Box<dyn FnMut(usize, &RocePacket<'_>) -> Option<RequestRefusal>>;
 
 pub struct Pair {

@@ -9,12 +9,12 @@ use rxe_proto::{Duration, Instant};
 
 use super::{Agreed, Node, PORT, Rng};
 
-/// What the link is like, in both directions.
+/// Parameters of the link, the same in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkParams {
-    /// Bits in a microsecond.
+    /// Bits per microsecond.
     pub rate: u64,
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
     /// Frames lost, in parts per million.
     pub loss: u32,
@@ -27,14 +27,14 @@ impl Default for LinkParams {
     }
 }
 
-/// Looks at a frame from an end and says whether it is lost.
+/// Whether a frame from an end is lost.
 pub type DropFilter = Box<dyn FnMut(usize, &RocePacket<'_>) -> bool>;
 
 pub struct RatedPair {
     pub nodes: [Node; 2],
     pub now: Instant,
     pub line: LinkParams,
-    /// Takes frames off the line that it is told to.
+    /// Drops chosen frames.
     pub drop_filter: DropFilter,
     /// Frames written by each end.
     pub frames: [u64; 2],

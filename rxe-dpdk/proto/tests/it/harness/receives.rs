@@ -1,4 +1,4 @@
-//! What the tests of the responder set up and look at.
+//! Set-up and checks for tests of the responder.
 
 use rxe_proto::transport::{AsyncEvent, QpErrorCause, WcStatus, WorkCompletion};
 

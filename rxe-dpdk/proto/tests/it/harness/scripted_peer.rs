@@ -155,7 +155,7 @@ impl ScriptedPeer {
         self.inject(&frame);
     }
 
-    /// The peer asks for an atomic on the 8 bytes at `offset` of the region.
+    /// The peer sends an atomic on the 8 bytes at `offset` of the region.
     pub fn atomic(&mut self, op: Opcode, psn: i32, offset: usize, swap_or_add: u64, compare: u64) {
         let (va, rkey) = (self.node.region.addr() + offset as u64, self.node.region.rkey());
         let frame = self.frame(op, self.request_psn(psn), AckReq::Ack, &[], |packet| {
@@ -197,7 +197,7 @@ impl ScriptedPeer {
         self.inject(&frame);
     }
 
-    /// Lets the engine write all that it wants to and checks each frame; returns them as text.
+    /// Lets the engine transmit everything and checks each frame; returns them as text.
     pub fn transmit(&mut self) -> Vec<String> {
         self.transmit_at_most(None)
     }

@@ -275,8 +275,8 @@ fn effects(env: &mut TestEnv, program: &Program, end: usize) {
     }
 }
 
-/// A READ of a place that others write: each byte as it was when the READ's turn came, or as a later WRITE made it that no
-/// fence held back.
+/// A READ of a place that others write: each byte as it was when the READ's turn came, or as a later WRITE made it that
+/// no fence held back.
 fn check_shared_read(env: &TestEnv, conn: &Conn, end: usize, i: usize, content: &[u8]) {
     let steps = &conn.steps[end];
     let read = env.bytes(end, &steps[i].local);
@@ -295,8 +295,8 @@ fn check_shared_read(env: &TestEnv, conn: &Conn, end: usize, i: usize, content: 
     }
 }
 
-/// All queue pairs of `end` have added to one word, each once: every value returned is that of the one before it and what
-/// that added.
+/// All queue pairs of `end` have added to one word, each once: every value returned is that of the one before it and
+/// what that added.
 fn check_counter(env: &mut TestEnv, end: usize) {
     let peer = 1 - end;
     let at = env.counter[peer];

@@ -1,4 +1,4 @@
-//! Random programs between two engines over a bad link: how they are drawn, carried out and judged.
+//! Random programs between two engines over a bad link: how they are generated, executed and checked.
 
 pub mod check;
 pub mod plan;
@@ -77,7 +77,8 @@ fn judge(program: &Program, must: Must, met: &Met) {
     for (name, count) in must.iter().zip(&met.counts) {
         count.set(count.get() + env.pair.nodes.iter().map(|node| node.stat(name)).sum::<u64>());
     }
-    // What is missing because frames changed places within one burst, or as a port refused the answer, is told by an answer.
+    // What is missing because frames changed places within one burst, or as a port refused the answer, is told by an
+    // answer.
     let link = program.link;
     if link.is_lossless() && link.arrives_in_order() && link.shuffle_pause >= SETTLING {
         let timeouts = [0, 1].map(|end| env.pair.nodes[end].stat("timeouts"));
@@ -86,9 +87,9 @@ fn judge(program: &Program, must: Must, met: &Met) {
     check::check(&mut env, program);
 }
 
-/// How long a program may take: a timeout for each frame that was lost, corrupted or overtaken, the time until all receives
-/// are there, the pauses, the time in which ports refuse frames, a round trip for each burst whose frames change places, and
-/// for each work request two round trips and its packets one by one through a narrow port.
+/// How long a program may take: a timeout for each frame that was lost, corrupted or overtaken, the time until all
+/// receives are there, the pauses, the time in which ports refuse frames, a round trip for each burst whose frames
+/// change places, and for each work request two round trips and its packets one by one through a narrow port.
 fn bound(program: &Program, env: &TestEnv) -> Duration {
     let harmed = TIMEOUT_TIME * (env.pair.harmed + env.pair.overtaken) as u32;
     let receives = env.receives.iter().map(Vec::len).max().unwrap_or(0) as u32;

@@ -101,7 +101,7 @@ pub enum Op {
     AtomicWrite,
     /// A FLUSH of the word that all count in.
     Flush,
-    /// SEND that invalidates a fast region of its own at the peer.
+    /// SEND that invalidates a fast-registration MR of its own at the peer.
     SendInvalidate,
     /// On a word that all queue pairs of the end use.
     Count {

@@ -9,7 +9,7 @@ use rxe_proto::wire::{
 
 use super::*;
 
-/// A port that takes everything.
+/// A port that accepts every frame.
 struct Fast {
     frame: Vec<u8>,
     taken: u64,
@@ -71,7 +71,7 @@ fn reading(len: usize) -> Engine {
     engine
 }
 
-/// Time that passes by a millisecond whenever somebody looks.
+/// A clock that advances by a millisecond per call.
 fn ticking() -> impl Fn() -> Instant {
     let millis = Cell::new(0);
     move || {
@@ -81,7 +81,7 @@ fn ticking() -> impl Fn() -> Instant {
 }
 
 #[test]
-fn a_huge_read_does_not_keep_a_worker_that_leaves() {
+fn a_huge_read_does_not_delay_shutdown() {
     let mut engine = reading(16 << 20);
     let mut port = Fast { frame: vec![0; 2048], taken: 0 };
     transmit_rest(&mut engine, &mut port, Duration::from_millis(100), ticking());
@@ -90,7 +90,7 @@ fn a_huge_read_does_not_keep_a_worker_that_leaves() {
 }
 
 #[test]
-fn what_is_owed_leaves_if_there_is_time() {
+fn outstanding_replies_are_sent_within_the_patience() {
     let mut engine = reading(1 << 20);
     let mut port = Fast { frame: vec![0; 2048], taken: 0 };
     transmit_rest(&mut engine, &mut port, Duration::from_millis(100), ticking());

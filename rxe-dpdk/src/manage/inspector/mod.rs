@@ -1,5 +1,7 @@
 //! Inspection of a running adapter, from any thread but the lcores.
 
+mod faults;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
@@ -12,7 +14,7 @@ use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
 use rxe_service::{Listen, LocalPort, ServiceFactory};
 
-use super::faults::FaultList;
+use super::fault_list::FaultList;
 use super::key_names::{KeyNames, RegionKeys};
 use super::reports;
 use crate::counters::Telemetry;

@@ -2,18 +2,51 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::eal::error::EalError;
-use crate::eal::info::{DeviceLimits, Link, PortStats, check};
-use crate::eal::init::{EalGuard, drain_interrupts, lock};
-use crate::eal::mempool::Mempool;
-use crate::eal::mtu::L2;
-use crate::eal::reattach::QueuesInUse;
+use super::error::EalError;
+use super::info::{DeviceLimits, Link, PortStats, check};
+use super::init::{EalGuard, drain_interrupts, lock};
+use super::mempool::Mempool;
+use super::mtu::L2;
+
+/// How many queues of a port are in use, or that its device is gone and none may be.
+#[derive(Debug, Default)]
+pub(super) struct QueuesInUse(AtomicUsize);
+
+impl QueuesInUse {
+    const GONE: usize = usize::MAX;
+
+    /// One more queue is used. False when the device is gone.
+    pub(super) fn enter(&self) -> bool {
+        let enter = |count| (count != Self::GONE).then(|| count + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, enter).is_ok()
+    }
+
+    /// A queue that was used is not used any more.
+    pub(super) fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// No queue may be used from now on. False when one is.
+    pub(super) fn close(&self) -> bool {
+        self.0.compare_exchange(0, Self::GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Queues may be used again.
+    pub(super) fn open(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// Whether the device is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::GONE
+    }
+}
 
 /// What queues hold: the port runs while this lives.
-pub(in crate::eal) struct PortInner {
+pub(super) struct PortInner {
     pub(super) id: u16,
     pub(super) mtu: u16,
     pub(super) started: AtomicBool,
@@ -26,13 +59,13 @@ pub(in crate::eal) struct PortInner {
 
 /// What control calls share.
 #[derive(Debug, Default)]
-pub(in crate::eal) struct Control {
+pub(super) struct Control {
     /// What devices counted that this port had before; see [`Reattach`](super::Reattach).
-    pub(in crate::eal) carried: PortStats,
+    pub(super) carried: PortStats,
 }
 
 impl PortInner {
-    pub(in crate::eal) fn link(&self) -> Link {
+    pub(super) fn link(&self) -> Link {
         let _control = lock(&self.control);
         let mut link = dpdk_sys::rxe_eth_link::default();
         if !self.queues.is_gone() {
@@ -44,7 +77,7 @@ impl PortInner {
     }
 
     /// The index of the kernel interface below the device.
-    pub(in crate::eal) fn interface(&self) -> Option<u32> {
+    pub(super) fn interface(&self) -> Option<u32> {
         let _control = lock(&self.control);
         if self.queues.is_gone() {
             return None;
@@ -52,12 +85,12 @@ impl PortInner {
         DeviceLimits::of(self.id).ok().map(|limits| limits.if_index).filter(|index| *index != 0)
     }
 
-    pub(in crate::eal) fn stats(&self) -> Result<PortStats, EalError> {
+    pub(super) fn stats(&self) -> Result<PortStats, EalError> {
         self.device_stats(&lock(&self.control))
     }
 
     /// The counters of all devices that the port has had.
-    pub(in crate::eal) fn device_stats(&self, control: &Control) -> Result<PortStats, EalError> {
+    pub(super) fn device_stats(&self, control: &Control) -> Result<PortStats, EalError> {
         let carried = control.carried;
         if self.queues.is_gone() {
             return Ok(carried);
@@ -81,20 +114,20 @@ impl PortInner {
         })
     }
 
-    pub(in crate::eal) fn id(&self) -> u16 {
+    pub(super) fn id(&self) -> u16 {
         self.id
     }
 
-    pub(in crate::eal) fn control(&self) -> &Mutex<Control> {
+    pub(super) fn control(&self) -> &Mutex<Control> {
         &self.control
     }
 
-    pub(in crate::eal) fn queues(&self) -> &QueuesInUse {
+    pub(super) fn queues(&self) -> &QueuesInUse {
         &self.queues
     }
 
     /// The arguments of the `--vdev` that made the device of this name, as EAL takes them.
-    pub(in crate::eal) fn vdev_arguments(&self, name: &str) -> Option<String> {
+    pub(super) fn vdev_arguments(&self, name: &str) -> Option<String> {
         let vdev = self.eal.vdev(name)?;
         let argument = |(key, value): (&String, &String)| {
             if value.is_empty() { key.clone() } else { format!("{key}={value}") }
@@ -102,11 +135,11 @@ impl PortInner {
         Some(vdev.args.iter().map(argument).collect::<Vec<_>>().join(","))
     }
 
-    pub(in crate::eal) fn pool(&self) -> &Mempool {
+    pub(super) fn pool(&self) -> &Mempool {
         &self.pool
     }
 
-    pub(in crate::eal) fn max_frame(&self) -> usize {
+    pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + L2
     }
 }
@@ -131,5 +164,23 @@ impl Drop for PortInner {
 impl fmt::Debug for PortInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PortInner({})", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_removed_only_while_no_queue_is_in_use() {
+        let queues = QueuesInUse::default();
+        assert!(queues.enter() && queues.enter());
+        queues.leave();
+        assert!(!queues.close() && !queues.is_gone());
+        queues.leave();
+        assert!(queues.close() && queues.is_gone());
+        assert!(!queues.enter() && !queues.close());
+        queues.open();
+        assert!(queues.enter() && !queues.is_gone());
     }
 }

@@ -1,19 +1,16 @@
 //! Administration of fault rules: which are in force, and changes while the adapter runs.
 
-mod list;
-
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use rxe_inspect::fault::Fault;
 use rxe_proto::transport::RequestRefusal;
 
-use super::inspector::{InspectError, Inspector};
-use super::reports::nanos;
+use super::{InspectError, Inspector};
+use crate::manage::reports::nanos;
 use crate::worker::injector::Faults;
 use crate::worker::orders::{FaultChange, Order};
 use crate::worker::{ActiveFault, FaultAction, FaultRule, FaultScope, nak_name};
-pub(crate) use list::FaultList;
 
 impl Inspector {
     /// The rules in force, with their hits.
