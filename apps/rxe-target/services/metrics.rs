@@ -151,12 +151,12 @@ pub fn caller(request: &ConnectRequest) -> SocketAddr {
 /// What one service counts on one worker.
 type Page = (&'static str, Arc<Counts>);
 
-/// What all services on all workers count. Clones share the registry.
+/// What all services on all workers count. Clones share the counters.
 #[derive(Clone, Default, Debug)]
 pub struct MetricsRegistry(Arc<Mutex<Vec<Page>>>);
 
 impl MetricsRegistry {
-    /// A new metrics of `service`, for one worker.
+    /// Registers the metrics of `service` on one worker.
     pub fn open(&self, service: &'static str) -> ServiceMetrics {
         let counts = Arc::<Counts>::default();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((service, Arc::clone(&counts)));

@@ -67,7 +67,7 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
 }
 
-/// The factories of the services that `config` chooses, and the registry in which the services will count.
+/// The factories of the services that `config` chooses, and the registry of their metrics.
 pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, MetricsRegistry), CliError> {
     let registry = MetricsRegistry::default();
     let chosen: Vec<Box<dyn ServiceFactory>> = ALL

@@ -3,11 +3,11 @@ use rxe_proto::cm::{
     AcceptParams, CmError, CmEvent, ConnId, ConnectFailure, ConnectParams, ConnectReply, DisconnectReason,
     ResolveParams,
 };
-use rxe_proto::transport::{QpErrorCause, QpState, Qpn};
-use rxe_proto::wire::cm::RejReason;
+use rxe_proto::verbs::{AnyQueuePair, QpErrorCause, QpState, Qpn, Uc};
+use rxe_proto::wire::cm::{CmTransport, RejReason};
 use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 
-use super::env::{Answer, Call, PORT, WorkerEnv};
+use super::env::{Answer, Call, PORT, SERVICE, WorkerEnv, make_qp};
 use crate::control::ip_host::HostEvent;
 use crate::inspect::Question;
 use crate::messages::{Connect, EndReason, ToWorker};
@@ -163,6 +163,30 @@ fn a_rep_that_the_queue_pair_does_not_support_is_rejected() {
 }
 
 #[test]
+fn a_req_has_the_transport_of_its_queue_pair() {
+    let mut env = WorkerEnv::new();
+    let qp = env.host.call(env.env.now, &mut env.engine, SERVICE, |_, cx| {
+        let qp = make_qp::<Uc>(cx);
+        cx.connect(Connect::new((PEER_IP, 4000).into(), qp));
+        qp.qpn()
+    });
+    env.run();
+    assert_eq!(requested(&mut env, qp).transport, CmTransport::Uc);
+}
+
+#[test]
+fn a_queue_pair_has_the_rnr_retries_of_its_connect_call() {
+    let mut env = WorkerEnv::new();
+    let qp = env.connect_with(|qp| Connect { rnr_retry: 3, ..Connect::new((PEER_IP, 4000).into(), qp) });
+    let request = requested(&mut env, qp);
+    let params = AcceptParams::for_request(&request, Qpn::new(0x31), Psn::new(9), 0, 0);
+    let now = env.now;
+    env.peer.accept(now, request.conn, params).unwrap();
+    env.run();
+    assert_eq!(env.engine.query_qp(qp).unwrap().sends.rnr_retry, 3);
+}
+
+#[test]
 fn a_rejected_connection_ends_after_the_rej() {
     let mut env = WorkerEnv::new();
     let qp = env.connect(4000);
@@ -274,6 +298,14 @@ fn management_sees_queue_pairs_with_service_and_connection() {
     }
     assert_eq!(listed, [qp]);
     assert!(env.ask(|reply| Question::Qp { qpn: Qpn::new(3), reply }).is_none());
+}
+
+#[test]
+fn management_sees_the_name_that_a_queue_pair_was_given() {
+    let mut env = WorkerEnv::new();
+    let (_, qp, _) = established(&mut env);
+    env.host.call(env.env.now, &mut env.engine, SERVICE, |_, cx| cx.set_name(AnyQueuePair::from(qp), "part"));
+    assert_eq!(env.ask(|reply| Question::Qp { qpn: qp, reply }).unwrap().service, Some("part"));
 }
 
 #[test]
