@@ -47,7 +47,8 @@ deb: build
 test:
 	@tests/run test
 
-# As `make test`, with the long runs and a guest with a newer kernel (Debian's backports).
+# As `make test`, with every flag of the client programs at every MTU and port type, the release build, and a guest with a
+# newer kernel (Debian's backports).
 nightly:
 	@RXE_NIGHTLY=1 tests/run test
 
@@ -57,8 +58,8 @@ nightly:
 bench:
 	@tests/run bench $(SECTIONS)
 
-# Regenerates docs/clients.md and the outputs in docs/tutorial.md from runs of the clients; GROUPS selects some of them.
-GROUPS ?= pingpong perftest vhost af_packet rdmacm rsocket mckey clients tutorial
+# Writes docs/clients.md and the outputs in docs/tutorial.md from runs of the clients; GROUPS selects some of them.
+GROUPS ?= pingpong perftest vhost af_packet rdmacm rsocket mckey rc-example clients tutorial
 docs:
 	@tests/run docs $(GROUPS)
 

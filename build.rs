@@ -1,4 +1,4 @@
-//! Stamps `RXE_VERSION`: the package's version and, with the feature `dpdk`, that of the DPDK it is built on.
+//! Sets `RXE_VERSION`: the package's version and, with the feature `dpdk`, that of DPDK.
 
 use std::env;
 
@@ -11,10 +11,10 @@ fn main() {
     }
     match pkg_config::Config::new().cargo_metadata(false).probe("libdpdk") {
         Ok(dpdk) => println!("cargo::rustc-env=RXE_VERSION={version} (DPDK {})", dpdk.version),
-        // One sentence instead of a linker's dump.
+        // Clearer than the errors of the linker.
         Err(_) => println!(
-            "cargo::error=libdpdk was not found by pkg-config; install it (on Debian 12: apt install libdpdk-dev dpdk \
-             libclang-dev clang pkg-config), or build what needs no DPDK with --no-default-features"
+            "cargo::error=libdpdk was not found by pkg-config; install it (on Debian 12 or 13: apt install libdpdk-dev dpdk \
+             libclang-dev clang pkg-config), or build rxe-ctl alone with --no-default-features"
         ),
     }
 }

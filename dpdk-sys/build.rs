@@ -99,7 +99,7 @@ const VARS: [&str; 3] = ["RXE_.*", "RTE_LOG_(ERR|WARNING|NOTICE|INFO|DEBUG)", "R
 const OPAQUE: [&str; 7] =
     ["rte_tel_data", "rte_mbuf", "rte_mempool", "rte_ring", "rte_memzone", "rte_device", "_IO_FILE"];
 
-const INSTALL: &str = "on Debian 12: apt install libdpdk-dev dpdk libclang-dev clang pkg-config";
+const INSTALL: &str = "on Debian 12 or 13: apt install libdpdk-dev dpdk libclang-dev clang pkg-config";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

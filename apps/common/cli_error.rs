@@ -21,7 +21,7 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The program cannot do what it was asked to, for the reason in `sentence`.
+    /// The program cannot start or the request is refused, for the reason in `sentence`.
     pub fn new(sentence: impl Into<String>) -> CliError {
         CliError::Rejected(sentence.into())
     }

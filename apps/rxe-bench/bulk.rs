@@ -1,56 +1,60 @@
-//! A second kind of load beside the test, on queue pairs of its own: what it does to the first is the test.
+//! Additional load on queue pairs of its own, to measure its effect on the test.
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, WorkCompletion};
 
 use crate::load::{self, Load, RemoteMemory};
 use crate::plan::Plan;
 use crate::work::Work;
 
-/// Marks its work requests.
+/// Marks its work requests in `wr_id`.
 const MARK: u64 = 1 << 63;
 
-/// The load, and what it lies in.
+/// The additional load and its memory.
 pub struct Bulk {
     load: Load,
     size: u32,
-    /// Messages done when it began to count.
+    /// Completed messages at the start of the measurement.
     before: u64,
     _memory: MemoryRegion,
 }
 
 impl Bulk {
-    /// Starts what `plan` says, [`Plan::beside`] of the test's, on `qps`.
+    /// Starts the load of `plan`, which is [`Plan::beside`] of the test, on `qps`.
     ///
     /// # Errors
-    /// In words, why not.
-    pub fn start(cx: &mut Context<'_>, plan: &Plan, pd: PdId, qps: &[(Qpn, RemoteMemory)]) -> Result<Bulk, String> {
+    /// Why it cannot be started.
+    pub fn start(
+        cx: &mut Context<'_>,
+        plan: &Plan,
+        pd: ProtectionDomain,
+        qps: &[(QueuePair<Rc>, RemoteMemory)],
+    ) -> Result<Bulk, String> {
         let (Some(verb), Some(&size)) = (plan.test.verb(), plan.sizes.first()) else {
-            return Err("a load beside the test has messages".to_owned());
+            return Err("the additional load needs a test that sends messages".to_owned());
         };
         let memory = cx.alloc_memory(load::local_memory(plan)).map_err(|error| error.to_string())?;
-        let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let mut load = Load::new(plan, verb, size, qps, &[], &memory)?;
         load.mark = MARK;
         load.start(cx, u64::MAX).map_err(|error| format!("a message cannot be posted: {error}"))?;
         Ok(Bulk { load, size, before: 0, _memory: memory })
     }
 
-    /// From now on it counts.
+    /// Starts the measurement.
     pub fn measure(&mut self) {
         self.before = self.load.done;
     }
 
-    /// What has come in `seconds` of counting, in Gb/s.
+    /// Bandwidth of the measurement, which took `seconds`, in Gb/s.
     pub fn gbps(&self, seconds: f64) -> f64 {
         (self.load.done - self.before) as f64 * f64::from(self.size) * 8e-9 / seconds
     }
 
-    /// Takes note of what has completed, of its own and of `work`, and goes on.
+    /// Handles completions of the load and of `work`.
     ///
     /// # Errors
-    /// In words, what went wrong.
+    /// Description of what failed.
     pub fn completed(&mut self, cx: &mut Context<'_>, work: &mut Work, batch: &[WorkCompletion]) -> Result<(), String> {
         for same in batch.chunk_by(|a, b| (a.wr_id ^ b.wr_id) & MARK == 0) {
             match same.first() {

@@ -50,7 +50,7 @@ struct Args {
     #[arg(long, value_name = "IP[:PORT]")]
     peer: Option<Peer>,
 
-    /// Protocol that tells address and key of the target's memory [default: region; for SENDs: perftest]
+    /// Protocol for obtaining address and key of the target's memory [default: region; for SENDs: perftest]
     #[arg(long, value_enum)]
     protocol: Option<Protocol>,
 
@@ -106,7 +106,7 @@ struct Args {
     #[arg(short, long = "bidirectional")]
     bidirectional: bool,
 
-    /// Check the data of every message after its round trip. Messages below 4 KiB are compared byte by byte, longer ones by
+    /// Check the data of every message after its round trip. Messages below 512 bytes are compared byte by byte, longer ones by
     /// their CRC-32C
     #[arg(long)]
     verify: bool,
@@ -342,7 +342,7 @@ mod tests {
     const ENDS: &str = "--address 10.0.0.2/24 --peer 10.0.0.1";
 
     #[test]
-    fn every_option_arrives() {
+    fn every_option_is_parsed() {
         let plan = plan(
             "write-bw --address fd00::2/64 --peer [fd00::1]:5000 --region big -s 64K -q 8 -n 1000 -t 16 -Q 4 -o 8 -m 1024 \
              --warm-up 0.5 -b --report_gbits --out_json - ",

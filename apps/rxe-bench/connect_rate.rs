@@ -1,15 +1,13 @@
-//! `connect-rate`: connections are made, and ended as soon as they are up; so many at a time.
+//! `connect-rate`: connections are established and closed at once, a number of them concurrently.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, EndReason, Listen, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, DisconnectReason};
-use rxe_proto::mem::{Access, PdId};
-use rxe_proto::transport::Qpn;
+use rxe_proto::verbs::{Access, ProtectionDomain, QpCaps, Qpn};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
@@ -19,9 +17,9 @@ use crate::plan::Length;
 use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, path_mtu, why_not, words_of};
 
-/// As small as a queue pair gets.
+/// Minimum size of a queue pair.
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-/// How often the time is looked at.
+/// Interval of the timer.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Makes the service.
@@ -54,14 +52,14 @@ impl ServiceFactory for ConnectRateFactory {
 /// The service on one lcore.
 struct ConnectRate {
     session: Arc<Session>,
-    pd: Option<PdId>,
-    /// When each connection that is not over was asked for.
+    pd: Option<ProtectionDomain>,
+    /// When each open connection was requested.
     asked: HashMap<Qpn, Instant>,
-    /// Connections that were up and are over.
+    /// Connections established and closed.
     ended: u64,
-    /// Since when it is measured, and how many had ended then.
+    /// Start of the measurement, and the number of closed connections at that time.
     measured: Option<(Instant, u64)>,
-    /// From asking to being up.
+    /// Times from the request to the established connection.
     times: Option<Histogram<u64>>,
     refusal: Option<String>,
     path_mtu: PathMtu,
@@ -72,8 +70,9 @@ impl ConnectRate {
     fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(pd) = self.pd else { return Ok(()) };
         let plan = &self.session.plan;
-        let qp = cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).map_err(broken)?;
-        self.asked.insert(qp, cx.now());
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let qp = cx.device().create_qp_in_init(pd, attr, Access::empty()).map_err(broken)?;
+        self.asked.insert(qp.qpn(), cx.now());
         cx.connect(connect(plan, qp, plan.region.as_bytes()));
         Ok(())
     }
@@ -83,7 +82,7 @@ impl ConnectRate {
         self.times = Histogram::new_with_bounds(1, LONGEST, 3).ok();
     }
 
-    /// Ends it, if enough is measured.
+    /// Ends the run when the measurement is complete.
     fn look(&mut self, cx: &Context<'_>) {
         let Some((since, before)) = self.measured else { return };
         let (plan, count) = (&self.session.plan, self.ended - before);
@@ -116,7 +115,7 @@ impl Service for ConnectRate {
             Ok(mtu) => self.path_mtu = mtu,
             Err(failure) => return self.fail(failure),
         }
-        self.pd = Some(cx.alloc_pd());
+        self.pd = Some(cx.device().alloc_pd());
         for _ in 0..self.session.plan.qps {
             if let Err(failure) = self.ask(cx) {
                 return self.fail(failure);

@@ -1,7 +1,7 @@
-//! `echo` and `reflect`: what the port itself can do, with frames as long as those of WRITEs.
+//! `echo` and `reflect`: the performance of the port itself, with frames as long as those of WRITEs.
 //!
-//! `echo` keeps so many frames under way, and `reflect` turns every one round. Both look at their port as a worker does,
-//! in bursts, with one reading of the clock for each turn.
+//! `echo` keeps a number of frames in flight, and `reflect` sends every frame back. Both poll the port as a worker does: in
+//! bursts, reading the clock once per iteration.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use crate::progress::Progress;
 use crate::report::{Latency, Outcome};
 use crate::session::{OVERHEAD, path_mtu};
 
-/// How long a reflector is waited for.
+/// Timeout for finding a reflector.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts to find it.
+/// Interval between attempts to find it.
 const AGAIN: Duration = Duration::from_millis(50);
-/// What has not come back after so long is lost.
+/// Without a reflected frame for this long, all frames in flight are lost.
 const LOST: Duration = Duration::from_millis(20);
-/// How often a frame is offered to a port that takes none.
+/// Transmit attempts for a frame before it is dropped.
 const OFFERS: u32 = 1 << 16;
 
 /// The one port of the process.
@@ -45,7 +45,7 @@ impl Link {
         let cannot = |error: rxe_dpdk::eal::EalError| CliError::new(error.to_string());
         let Some(info) = eal.ports().into_iter().next() else {
             return cli_error!(
-                "DPDK found no port: name one before `--`, for example --vdev=net_vhost0,iface=/tmp/sock"
+                "DPDK found no port: add one before `--`, for example --vdev=net_vhost0,iface=/tmp/sock"
             );
         };
         let config = PortConfig { promiscuous: true, ..PortConfig::default() };
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-/// Turns round what comes, until stopped.
+/// Reflects received frames until stopped.
 pub fn reflect(
     eal: &Eal,
     stop: &Arc<AtomicBool>,
@@ -99,7 +99,7 @@ pub fn reflect(
     Ok(format!("reflected={reflected} refused={refused}\n"))
 }
 
-/// Sends frames to a reflector and takes them back.
+/// Sends frames to a reflector and receives them back.
 pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Vec<Outcome>, CliError> {
     let (_port, mut link) = Link::open(eal, stop)?;
     let carried = PathMtu::at_most(usize::from(link.mtu).saturating_sub(OVERHEAD)).unwrap_or(PathMtu::Mtu256);
@@ -109,7 +109,9 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
     let mut run = 0;
     for &size in plan.sizes.iter().filter(|size| plan.sizes.len() == 1 || **size as usize <= path_mtu) {
         if size as usize > path_mtu {
-            return cli_error!("a frame holds at most {path_mtu} bytes of a message here: choose a smaller --size");
+            return cli_error!(
+                "--size {size}: a frame of this port carries at most {path_mtu} bytes of a message: choose a smaller size"
+            );
         }
         let mut template = Template::new(link.mac, plan.address.ip, plan.peer.ip(), size as usize);
         let mac = match reflector {
@@ -134,16 +136,14 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
     Ok(outcomes)
 }
 
-/// Sends single frames to everybody until one comes back. Returns who sent it.
+/// Broadcasts single frames until one is reflected. Returns the MAC address of the reflector.
 fn find(link: &mut Link, template: &Template) -> Result<MacAddr, CliError> {
     let began = link.clock.now();
     let mut next = began;
     loop {
         let now = link.clock.now();
         if link.stopped() || now.saturating_since(began) >= PATIENCE {
-            return cli_error!(
-                "nobody sends frames back: run `rxe-bench reflect` on the other end of the port, with a port of its own"
-            );
+            return cli_error!("no frame was reflected: run `rxe-bench reflect` at the other end of the port");
         }
         if now >= next {
             next = now + AGAIN;
@@ -166,22 +166,22 @@ fn find(link: &mut Link, template: &Template) -> Result<MacAddr, CliError> {
     }
 }
 
-/// The frames under way.
+/// The frames in flight.
 struct Window {
     template: Template,
-    /// Tells the frames of this one from those that were given up.
+    /// Number of the run, to tell its frames from lost ones that arrive late.
     run: u32,
-    /// Frames under way at most.
+    /// Maximum number of frames in flight.
     size: usize,
     in_flight: usize,
     returned: u64,
     lost: u64,
-    /// When one came back last.
+    /// When a frame was last received.
     heard: Instant,
 }
 
 impl Window {
-    /// `None` when stopped before the end.
+    /// Measures one size. `None` when stopped before the end.
     fn measure(
         &mut self,
         link: &mut Link,
@@ -215,7 +215,7 @@ impl Window {
         Some(Outcome { lat_us: Some(Latency::of(&round_trips)), lost: Some(self.lost - lost), ..outcome })
     }
 
-    /// Takes in what has come, sends as much as may be under way.
+    /// One iteration: receives reflected frames, and transmits up to the limit of frames in flight.
     #[inline]
     fn turn(&mut self, link: &mut Link, mut round_trips: Option<&mut Histogram<u64>>) -> Instant {
         let now = link.clock.now();

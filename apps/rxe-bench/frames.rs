@@ -1,11 +1,11 @@
-//! Raw frames of the length of a WRITE, and what turns them round: the limit of the port, without any protocol.
+//! UDP frames of the length of a WRITE, and their reflection: the performance of the port without the protocol.
 
 use std::net::IpAddr;
 
 use rxe_proto::Instant;
 use rxe_proto::wire::MacAddr;
 
-/// What a WRITE of one packet has besides its bytes: BTH, RETH and ICRC.
+/// Overhead of a WRITE of one packet: BTH, RETH and ICRC.
 const WRITE_OVERHEAD: usize = 12 + 16 + 4;
 const ETH: usize = 14;
 const UDP: usize = 8;
@@ -13,24 +13,24 @@ const UDP_PROTOCOL: u8 = 17;
 /// The echo service of RFC 862.
 const ECHO_PORT: u16 = 7;
 const SOURCE_PORT: u16 = 49_152;
-/// What our frames are known by, behind the UDP header.
+/// Identifies the frames of the bench; follows the UDP header.
 const MAGIC: u32 = 0x5278_4265;
-/// Mark, run and time.
+/// Length of magic number, run and time.
 const STAMP: usize = 4 + 4 + 8;
 
-/// A frame to be sent again and again.
+/// Template of the frames to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Template {
     header: Vec<u8>,
     len: usize,
 }
 
-/// What a frame of ours that came back says.
+/// Run and time of a reflected frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// The run that it belongs to.
+    /// The run that the frame belongs to.
     pub run: u32,
-    /// When it was sent.
+    /// Time of transmission.
     pub sent: Instant,
 }
 
@@ -40,7 +40,7 @@ impl Template {
         let payload = size + WRITE_OVERHEAD;
         let mut header = vec![0xFF; 6];
         header.extend_from_slice(&mac.0);
-        // The longest payload is that of a jumbo frame.
+        // Frames are at most jumbo frames.
         let udp = (UDP + payload) as u16;
         match (from, to) {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
@@ -78,12 +78,12 @@ impl Template {
         self.len
     }
 
-    /// To whom it goes from now on.
+    /// Sets the destination.
     pub fn set_destination(&mut self, mac: MacAddr) {
         self.header[..6].copy_from_slice(&mac.0);
     }
 
-    /// Writes a frame, apart from the bytes behind its stamp, which are of no meaning.
+    /// Writes a frame. The bytes after the stamp are left as they are.
     #[inline]
     pub fn write(&self, frame: &mut [u8], stamp: Stamp) {
         let (header, rest) = frame.split_at_mut(self.header.len());
@@ -92,7 +92,7 @@ impl Template {
         rest[4..12].copy_from_slice(&stamp.sent.as_nanos().to_ne_bytes());
     }
 
-    /// Reads a frame that came back; `None` when it is none of ours.
+    /// Reads the stamp of a reflected frame; `None` for other frames.
     #[inline]
     pub fn read(&self, frame: &[u8]) -> Option<Stamp> {
         let at = self.header.len() - 4;
@@ -111,7 +111,7 @@ pub fn source(frame: &[u8]) -> Option<MacAddr> {
     frame.get(6..12)?.try_into().ok().map(MacAddr)
 }
 
-/// Turns a UDP frame round: it goes from `mac` to where it came from. `false` for any other.
+/// Exchanges source and destination of a UDP frame; its new source is `mac`. `false` for other frames.
 #[inline]
 pub fn reflect(frame: &mut [u8], mac: MacAddr) -> bool {
     let (address, len, ip) = match frame.get(12..ETH + 10) {
@@ -134,7 +134,7 @@ pub fn reflect(frame: &mut [u8], mac: MacAddr) -> bool {
 /// The checksum of an IPv4 header.
 fn checksum(header: &[u8]) -> u16 {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    // Twenty bytes carry over once, or twice.
+    // A sum of twenty bytes carries at most twice.
     let once = (sum & 0xFFFF) + (sum >> 16);
     !(((once & 0xFFFF) + (once >> 16)) as u16)
 }
@@ -156,20 +156,20 @@ mod tests {
         assert!(reflect(&mut frame, THEIRS));
         assert_eq!((source(&frame), template.read(&frame)), (Some(THEIRS), Some(stamp)));
         assert_eq!(frame[..6], OURS.0);
-        // Apart from the destination, the checksum and the UDP ports it is as if they had sent it.
+        // Apart from destination, checksum and UDP ports it equals a frame of the other end.
         let ip = len - 64 - WRITE_OVERHEAD - UDP;
         assert_eq!(frame[6..ip], back.header[6..ip]);
         assert_eq!(frame[ip..ip + 4], [0, 7, 0xC0, 0]);
     }
 
     #[test]
-    fn frames_go_and_come_back() {
+    fn a_reflected_frame_keeps_its_stamp() {
         round_trip("10.0.0.2", "10.0.0.1", 138);
         round_trip("fd00::2", "fd00::1", 158);
     }
 
     #[test]
-    fn other_frames_stay() {
+    fn other_frames_are_not_reflected() {
         let mut arp = [0xFF; 60];
         arp[12..14].copy_from_slice(&[8, 6]);
         assert!(!reflect(&mut arp, THEIRS) && !reflect(&mut [0; 20], THEIRS) && !reflect(&mut [], THEIRS));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_right() {
+    fn the_checksum_verifies() {
         let header = Template::new(OURS, "10.0.0.2".parse().expect("IP"), "10.0.0.1".parse().expect("IP"), 64).header;
         assert_eq!(checksum(&header[14..34]), 0);
     }

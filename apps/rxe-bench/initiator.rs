@@ -1,7 +1,7 @@
-//! The service that measures messages: connects to the peer, puts the load on, takes the figures, disconnects.
+//! The service of the tests with messages: connects to the peer, posts the messages, measures, and disconnects.
 //!
 //! ```text
-//! Greeting ──> Connecting ──> Listing ──> Warming ──> Measuring ──> Draining ──┬──> Parting ──> Disconnecting ──> over
+//! Greeting ──> Connecting ──> Listing ──> Warming ──> Measuring ──> Draining ──┬──> Parting ──> Disconnecting ──> end
 //!  (perftest only)          (--regions only)  ^                                │  (perftest only)
 //!                                             └───────── the next size ────────┘
 //! ```
@@ -9,11 +9,9 @@
 use std::sync::Arc;
 
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::verbs::{Access, MemoryRegion, QpCaps, Qpn, QueuePair, Rc, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 use rxe_proto::{Duration, Instant};
@@ -28,21 +26,21 @@ use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, path_mtu, succeeded, why_not, words_of};
 use crate::work::Work;
 
-/// Connections that are being made, or ended, at once.
+/// Maximum number of connections that are established or closed concurrently.
 const AT_ONCE: usize = 64;
-/// How often the time is looked at.
+/// Interval of the timer.
 const TICK: Duration = Duration::from_millis(1);
-/// Where connections that were refused for now are asked for again: after this, and so often.
+/// Delay before rejected connections are requested again, and the maximum number of attempts.
 const AGAIN: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 30;
-/// Without anything coming back for so long there is no peer any more.
+/// The run fails if no message completes for this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes the service.
 pub struct InitiatorFactory {
-    /// The run.
+    /// State of the run.
     pub session: Arc<Session>,
-    /// What messages do.
+    /// Operation of the messages.
     pub verb: Verb,
 }
 
@@ -83,39 +81,39 @@ impl ServiceFactory for InitiatorFactory {
     }
 }
 
-/// Where the run is.
+/// Stage of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Not the worker that measures.
+    /// On all workers but the one that measures.
     Idle,
-    /// The first part of perftest's exchange.
+    /// First part of perftest's parameter exchange.
     Greeting,
     Connecting,
-    /// The directory of the regions is read.
+    /// Reads the directory of the numbered regions.
     Listing,
     Warming {
         until: Instant,
     },
-    /// Since when, and what had been done then; and the number that is enough.
+    /// Start, completed messages at that time, and the number of messages at which the measurement ends.
     Measuring {
         since: Instant,
         before: u64,
         enough: u64,
     },
     Draining,
-    /// The last part of perftest's exchange.
+    /// Last part of perftest's parameter exchange.
     Parting,
     Disconnecting,
 }
 
-/// A queue pair, its connection and what the peer has told.
+/// A queue pair, its connection, and the remote memory that the peer has named.
 struct Connection {
-    qp: Qpn,
+    qp: QueuePair<Rc>,
     conn: Option<ConnId>,
     remote: Option<RemoteMemory>,
 }
 
-/// perftest's exchange and its connection.
+/// perftest's parameter exchange and its control connection.
 struct Talk {
     exchange: Exchange,
     control: Control,
@@ -127,45 +125,45 @@ struct Initiator {
     verb: Verb,
     stage: Stage,
     memory: Option<MemoryRegion>,
-    /// What says where the numbered regions are, while it is read, and then the regions.
+    /// The directory during its READ, and then the numbered regions.
     directory: Option<Directory>,
     regions: Vec<RemoteMemory>,
     talk: Option<Talk>,
     connections: Vec<Connection>,
-    /// Positions in `connections`.
+    /// Index in `connections`.
     by_qp: QpMap<usize>,
-    /// How many were asked for, or told to disconnect.
+    /// Number of connections requested, or in `Disconnecting` of those told to disconnect.
     asked: usize,
-    /// How many are up, the control connection apart.
+    /// Number of established connections, without the control connection.
     up: usize,
     path_mtu: PathMtu,
     work: Option<Work>,
-    /// What is beside it, from the first size on.
+    /// The additional load, from the first size on.
     bulk: Option<Bulk>,
-    /// Which of the plan's sizes is next.
+    /// Index of the plan's next size.
     next_size: usize,
     outcomes: Vec<Outcome>,
-    /// Positions of connections to be asked for again, and when; that of the control connection is behind all others.
+    /// Indexes of connections to request again, and when; the control connection has the index after all others.
     again: Vec<usize>,
     again_at: Instant,
     attempts: u32,
-    /// What the peer said when it refused.
+    /// Text of a rejection by the peer.
     refusal: Option<String>,
-    /// Why it all ends before its time.
+    /// Why the run ends early.
     failure: Option<CliError>,
-    /// When something had come back last, and how much by then.
+    /// Time of the last completion, and the number of completed messages at that time.
     heard: (Instant, u64),
 }
 
 impl Initiator {
     fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let plan = &self.session.plan;
-        let pd = cx.alloc_pd();
+        let pd = cx.device().alloc_pd();
         let memory = cx.alloc_memory(load::local_memory(plan)).map_err(broken)?;
-        // Bytes that differ, as those of real messages do.
+        // Bytes that differ, as in real messages.
         let bytes: Vec<u8> = (0..memory.len() as u64).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 16) as u8).collect();
         memory.write(0, &bytes).map_err(broken)?;
-        self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
+        self.memory = Some(cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
         self.path_mtu = path_mtu(plan, cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu))?;
         self.heard = (cx.now(), 0);
         if plan.protocol == Protocol::Region {
@@ -179,7 +177,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Asks for further connections, as far as they may be asked for at once.
+    /// Requests further connections, up to the limit of concurrent ones.
     fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         while self.asked < self.session.plan.connections() as usize && self.asked - self.up < AT_ONCE {
             self.ask_one(cx, self.asked)?;
@@ -188,12 +186,12 @@ impl Initiator {
         Ok(())
     }
 
-    /// Asks for the connection at position `index`, with a queue pair of its own.
+    /// Creates the queue pair of index `index` and requests its connection.
     fn ask_one(&mut self, cx: &mut Context<'_>, index: usize) -> Result<(), CliError> {
         let Some(pd) = self.memory.as_ref().map(MemoryRegion::pd) else { return Ok(()) };
         let plan = &self.session.plan;
         let answers = plan.wants_answers() || plan.verify;
-        // Those of the load beside the test are behind its own.
+        // The queue pairs of the additional load follow those of the test.
         let beside = plan.beside().filter(|_| index >= plan.qps as usize);
         let depth = beside.as_ref().unwrap_or(plan).depth();
         let caps = QpCaps {
@@ -203,27 +201,28 @@ impl Initiator {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = cx.create_qp(&QpSpec::rc(pd, caps, Access::empty())).map_err(broken)?;
-        self.by_qp.insert(qp, index);
+        let attr = cx.qp_attr().with_caps(caps);
+        let qp = cx.device().create_qp_in_init(pd.into(), attr, Access::empty()).map_err(broken)?;
+        self.by_qp.insert(qp.qpn(), index);
         let connection = Connection { qp, conn: None, remote: None };
         match self.connections.get_mut(index) {
             Some(former) => *former = connection,
             None => self.connections.push(connection),
         }
-        // perftest's servers want no words.
+        // perftest's servers expect no private data.
         let words = if self.talk.is_some() { String::new() } else { plan.asks_for() };
         cx.connect(connect(plan, qp, words.as_bytes()));
         Ok(())
     }
 
-    /// Remembers a connection that the peer has refused for now; `false` when that was for good.
+    /// Schedules another request for a connection if the reason of its rejection is temporary.
     fn try_again(&mut self, cx: &Context<'_>, qp: Qpn, reason: EndReason) -> bool {
         let EndReason::NotEstablished(ConnectFailure::PeerRejected(why)) = reason else { return false };
         let control = self.is_control(qp);
         let for_now = match why {
-            // The peer still had a queue pair of this number, of a process before us, and has let go of it now.
+            // The peer had a queue pair connected to this number, from an earlier process, and has destroyed it now.
             RejReason::StaleConnection => true,
-            // perftest's servers listen anew for the connections of the test, some time after they have said so.
+            // perftest's servers listen for the connections of the test only some time after the exchange.
             RejReason::InvalidServiceId => self.talk.is_some() && !control,
             _ => false,
         };
@@ -240,7 +239,7 @@ impl Initiator {
         true
     }
 
-    /// Asks again for what was refused for now.
+    /// Requests connections again after temporary rejections.
     fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         for index in std::mem::take(&mut self.again) {
             if index < self.session.plan.connections() as usize {
@@ -253,7 +252,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Goes on with perftest's exchange.
+    /// Takes the next step of perftest's parameter exchange.
     fn talk(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(Talk { exchange, control }) = &mut self.talk else { return Ok(()) };
         match exchange.next() {
@@ -275,42 +274,42 @@ impl Initiator {
         }
     }
 
-    /// Something completed on the control connection.
+    /// Handles a completion on the control connection.
     fn hear(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
         let peer = self.session.plan.peer;
         let Some(Talk { exchange, control }) = &mut self.talk else { return Ok(()) };
-        if !succeeded(wc).map_err(|why| broken(format!("{peer} is no server of perftest with -R: {why}")))? {
+        if !succeeded(wc).map_err(|why| broken(format!("{peer} is not a perftest server with -R: {why}")))? {
             return Ok(());
         }
         let Some(answer) = control.heard(wc) else { return Ok(()) };
         self.heard.0 = cx.now();
         let taken = exchange.answered(&answer);
-        taken.map_err(|why| broken(format!("{peer} is no server of perftest with -R: {why}")))?;
+        taken.map_err(|why| broken(format!("{peer} is not a perftest server with -R: {why}")))?;
         self.talk(cx)
     }
 
-    /// All connections are up.
+    /// Continues when all connections are established.
     fn all_up(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(Talk { exchange, .. }) = &mut self.talk else {
             return if self.session.plan.regions.is_some() { self.list(cx) } else { self.next(cx) };
         };
-        exchange.connected(self.connections.iter().map(|connection| connection.qp).collect());
+        exchange.connected(self.connections.iter().map(|connection| connection.qp.qpn()).collect());
         self.stage = Stage::Greeting;
         self.talk(cx)
     }
 
-    /// Reads where the numbered regions are, on the first queue pair: the directories that the others were told say the same.
+    /// Reads the directory of the numbered regions on the first queue pair; every queue pair has the same one.
     fn list(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let told = self.connections.first().and_then(|first| Some((first.qp, first.remote?)));
         let (Some(count), Some(memory), Some(told)) = (self.session.plan.regions, &self.memory, told) else {
             return Ok(());
         };
         self.stage = Stage::Listing;
-        self.directory = Some(Directory::read(cx, memory.pd(), told, count).map_err(CliError::new)?);
+        self.directory = Some(Directory::read(cx, memory.pd().into(), told, count).map_err(CliError::new)?);
         Ok(())
     }
 
-    /// The directory has been read.
+    /// Handles the completion of the READ.
     fn listed(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
         let Some(directory) = self.directory.take() else { return Ok(()) };
         if succeeded(wc).map_err(broken)? {
@@ -320,7 +319,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Begins with the next size, or ends.
+    /// Starts the next size, or ends the test.
     fn next(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         if let Some(work) = self.work.take() {
             work.close(cx);
@@ -331,13 +330,13 @@ impl Initiator {
         let mut qps: Vec<_> = self.connections.iter().filter_map(told).collect();
         let others = qps.split_off(qps.len().min(plan.qps as usize));
         if let Some(beside) = plan.beside().filter(|_| self.bulk.is_none()) {
-            self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(CliError::new)?);
+            self.bulk = Some(Bulk::start(cx, &beside, local.pd().into(), &others).map_err(CliError::new)?);
         }
         let size = plan.sizes.get(self.next_size).copied();
         let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, &self.regions, local)) {
             Some(Ok(work)) => work,
             Some(Err(why)) if self.outcomes.is_empty() => return Err(CliError::new(why)),
-            // With `--all`, as far as the memory goes.
+            // `--all` ends at the first size that does not fit.
             Some(Err(_)) | None => return self.part(cx),
         };
         self.next_size += 1;
@@ -356,7 +355,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// From now on it counts.
+    /// Starts the measurement.
     fn measure(&mut self, cx: &mut Context<'_>) {
         let plan = &self.session.plan;
         let Some(work) = &mut self.work else { return };
@@ -374,7 +373,7 @@ impl Initiator {
         self.stage = Stage::Measuring { since: cx.now(), before, enough };
     }
 
-    /// From now on it does not count any more.
+    /// Ends the measurement.
     fn measured(&mut self, cx: &mut Context<'_>, since: Instant, before: u64) -> Result<(), CliError> {
         let plan = &self.session.plan;
         let Some(work) = &mut self.work else { return Ok(()) };
@@ -392,17 +391,17 @@ impl Initiator {
         self.drained(cx)
     }
 
-    /// Goes on when nothing is under way any more.
+    /// Continues when no message is outstanding.
     fn drained(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         match &self.work {
-            // Of SENDs perftest's ends agree on each size anew.
+            // With SENDs, perftest's ends synchronize before each size.
             Some(work) if work.in_flight() == 0 && self.verb == Verb::Send => self.part(cx),
             Some(work) if work.in_flight() == 0 => self.next(cx),
             _ => Ok(()),
         }
     }
 
-    /// All is measured, or all of one size of SENDs.
+    /// Ends the test, or one size of SENDs.
     fn part(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(Talk { exchange, .. }) = &mut self.talk else {
             self.disconnect(cx);
@@ -413,7 +412,7 @@ impl Initiator {
         self.talk(cx)
     }
 
-    /// Ends all connections, some at a time, the control connection last.
+    /// Disconnects all connections, a limited number concurrently, the control connection last.
     fn disconnect(&mut self, cx: &mut Context<'_>) {
         if self.stage != Stage::Disconnecting {
             self.stage = Stage::Disconnecting;
@@ -439,7 +438,7 @@ impl Initiator {
         }
     }
 
-    /// Ends it all before its time.
+    /// Ends the run early.
     fn fail(&mut self, cx: &mut Context<'_>, failure: CliError) {
         self.failure.get_or_insert(failure);
         if let Some(work) = &mut self.work {
@@ -459,13 +458,13 @@ impl Initiator {
     }
 
     fn is_control(&self, qp: Qpn) -> bool {
-        self.talk.as_ref().is_some_and(|talk| talk.control.qp == qp)
+        self.talk.as_ref().is_some_and(|talk| talk.control.qp.qpn() == qp)
     }
 }
 
 impl Service for Initiator {
     fn start(&mut self, cx: &mut Context<'_>) {
-        // One initiator in all, wherever the other lcores are.
+        // Only one worker measures.
         if cx.worker() == 0 {
             let prepared = self.prepare(cx);
             self.check(cx, prepared);
@@ -498,7 +497,7 @@ impl Service for Initiator {
         let tells = self.talk.is_some() || self.connection(qp).is_some_and(|connection| connection.remote.is_some());
         let done = if !tells {
             let peer = self.session.plan.peer;
-            Err(CliError::new(format!("{peer} does not say where its memory is: that is no region service")))
+            Err(CliError::new(format!("{peer} does not name its memory: it is not a region service")))
         } else if self.up == self.session.plan.connections() as usize {
             self.all_up(cx)
         } else {
@@ -574,7 +573,7 @@ impl Service for Initiator {
             self.heard = (now, done);
         } else if self.stage != Stage::Disconnecting && now.saturating_since(self.heard.0) >= PATIENCE {
             let (peer, seconds) = (self.session.plan.peer, PATIENCE.as_secs());
-            self.fail(cx, broken(format!("nothing comes back from {peer} for {seconds} seconds")));
+            self.fail(cx, broken(format!("no message was completed by {peer} for {seconds} seconds")));
         }
     }
 }

@@ -1,47 +1,46 @@
-//! The messages on the way: so many on each queue pair at any time, and the next ones when some have completed.
+//! The load: a constant number of outstanding messages on each queue pair.
 
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
-use rxe_proto::mem::MemoryRegion;
-use rxe_proto::transport::{
-    PostError, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
+use rxe_proto::verbs::{
+    MemoryRegion, PostError, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WorkCompletion, WorkRequest,
 };
 
 use crate::plan::{Plan, Verb};
 use crate::session::succeeded;
 
-/// Small messages go to one place behind the other within so many bytes, and then from the start again.
+/// Small messages use consecutive slots within this number of bytes, then start again.
 const CYCLE: u32 = 4096;
-/// They begin at multiples of this.
+/// Slots start at multiples of this.
 const LINE: u32 = 64;
-/// Our own memory: beyond so much, queue pairs share it.
+/// Maximum size of the local memory; queue pairs share it if they need more.
 const LOCAL_MEMORY: usize = 64 << 20;
-/// The longest time that is told from longer ones, in nanoseconds.
+/// Longest latency that is recorded, in nanoseconds; longer ones count as this.
 pub const LONGEST: u64 = 60_000_000_000;
 
-/// Marks receives: an answer is one message.
+/// `wr_id` of receives: each answer counts as one message.
 const ANSWER: u64 = 1 << 32;
 
 /// One connected queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    pub qpn: Qpn,
-    /// The first byte that is sent, or written by READs and atomics.
+    pub qp: QueuePair<Rc>,
+    /// First byte of the local memory of this queue pair.
     local: Sge,
-    /// The first byte of the peer's memory that is for this queue pair.
+    /// First byte of the remote memory of this queue pair.
     remote: RemoteAddr,
-    /// Where in its cycle the next message is.
+    /// Slot of the next message.
     slot: u32,
-    /// The last message was the other one of WRITE and READ.
+    /// Whether the last message was the other verb, with WRITEs and READs alternately.
     reverse: bool,
     /// Messages still to be posted.
     left: u64,
-    /// When the message that is on its way was posted; of one at a time.
+    /// When the last message was posted; for latency, with one outstanding message.
     posted_at: Instant,
 }
 
-/// Memory of the peer.
+/// Memory of the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteMemory {
     pub addr: u64,
@@ -49,13 +48,13 @@ pub struct RemoteMemory {
     pub rkey: u32,
 }
 
-/// How messages of one size lie in memory.
+/// Layout of messages of one size in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
     size: u32,
-    /// From one message to the next.
+    /// Distance of two slots.
     stride: u32,
-    /// Messages of a cycle.
+    /// Number of slots.
     slots: u32,
 }
 
@@ -65,69 +64,68 @@ impl Layout {
         Layout { size, stride, slots: (CYCLE / stride).max(1) }
     }
 
-    /// Bytes for one queue pair.
+    /// Bytes of a queue pair.
     fn span(self) -> usize {
         self.stride.max(CYCLE) as usize
     }
 
-    /// Bytes of the peer's memory that it takes at least.
+    /// Minimum size of the remote memory.
     fn needs(self) -> u64 {
         u64::from(self.size.max(self.stride * (self.slots - 1) + self.size))
     }
 }
 
-/// Everything that is under way.
+/// The outstanding messages.
 #[derive(Debug)]
 pub struct Load {
     verb: Verb,
-    /// SENDs are done when the peer's answer is there.
+    /// SENDs complete with the peer's answer.
     answered: bool,
-    /// WRITEs and READs in turn.
+    /// WRITEs and READs alternately.
     both: bool,
     layout: Layout,
     depth: u32,
     group: u32,
     lanes: Vec<Lane>,
-    /// The first bytes of the regions that messages go over in turn, whichever queue pair they are on; none for the memory of
-    /// each queue pair.
+    /// First bytes of the numbered regions, which messages use in turn; empty if each queue pair has its own remote memory.
     regions: Vec<RemoteAddr>,
-    /// Which of them is next.
+    /// Index of the next region.
     turn: usize,
     /// Messages completed.
     pub done: u64,
-    /// Messages posted and not completed.
+    /// Outstanding messages.
     pub in_flight: u64,
-    /// Whether what completes is followed by more.
+    /// Whether a completed message is followed by another.
     refills: bool,
-    /// What its work requests are known by beside those of another load: the highest bit of their numbers, or nothing.
+    /// Highest bit of `wr_id`, to tell the work requests of two loads apart.
     pub mark: u64,
-    /// What each message took, while it is measured.
+    /// Latencies, during the measurement.
     pub latency: Option<Histogram<u64>>,
 }
 
-/// How much of our own memory `plan` wants.
+/// Size of the local memory for `plan`.
 pub fn local_memory(plan: &Plan) -> usize {
     let span = plan.sizes.iter().map(|size| Layout::new(*size).span()).max().unwrap_or_default();
     span * (LOCAL_MEMORY / span).clamp(1, plan.qps as usize)
 }
 
-/// Why messages of `size` bytes cannot be tested.
+/// The error for messages that do not fit the remote memory.
 pub fn too_small(size: u32, len: u64) -> String {
     format!(
-        "messages of {size} bytes do not fit the target's {len} bytes: give it a larger region, or choose a smaller --size"
+        "--size {size}: the target's region has {len} bytes, which is too small: give it a larger region, or choose a smaller size"
     )
 }
 
 impl Load {
-    /// Nothing under way yet, on `qps`, each with the memory that the peer told, or over all `regions` where there are any.
+    /// Prepares messages on `qps`, each with the remote memory of its connection, or in all `regions` if there are any.
     ///
     /// # Errors
-    /// The peer's memory is too small.
+    /// The remote memory is too small.
     pub fn new(
         plan: &Plan,
         verb: Verb,
         size: u32,
-        qps: &[(Qpn, RemoteMemory)],
+        qps: &[(QueuePair<Rc>, RemoteMemory)],
         regions: &[RemoteMemory],
         local: &MemoryRegion,
     ) -> Result<Load, String> {
@@ -135,14 +133,14 @@ impl Load {
         let span = layout.span() as u64;
         // At least one, as `local_memory` says.
         let places = (local.len() / span).max(1);
-        let lane = |(index, (qpn, memory)): (usize, &(Qpn, RemoteMemory))| {
-            // With regions it is a directory, in which nothing is written.
+        let lane = |(index, (qp, memory)): (usize, &(QueuePair<Rc>, RemoteMemory))| {
+            // With numbered regions this is their directory, which is only read.
             if verb != Verb::Send && regions.is_empty() && memory.len < layout.needs() {
                 return Err(too_small(size, memory.len));
             }
             let index = index as u64;
             Ok(Lane {
-                qpn: *qpn,
+                qp: *qp,
                 local: Sge { addr: local.addr() + index % places * span, length: size, lkey: local.lkey() },
                 remote: RemoteAddr { addr: memory.addr + index % (memory.len / span).max(1) * span, rkey: memory.rkey },
                 slot: 0,
@@ -178,16 +176,16 @@ impl Load {
     /// Why a message could not be posted.
     pub fn start(&mut self, cx: &mut Context<'_>, messages: u64) -> Result<(), PostError> {
         for index in 0..self.lanes.len() {
-            let Lane { qpn, local, .. } = self.lanes[index];
+            let Lane { qp, local, .. } = self.lanes[index];
             self.lanes[index].left = messages;
             if self.answered {
-                // Nobody looks at the answers: all lie where the messages do.
+                // The answers are not checked, so all use the memory of the messages.
                 let receive = RecvWr { wr_id: ANSWER | index as u64, sges: &[local] };
-                (0..self.depth).try_for_each(|_| cx.post_recv(qpn, &receive))?;
+                (0..self.depth).try_for_each(|_| cx.device().post_recv(qp, receive))?;
             }
             let mut room = self.depth;
             while room > 0 {
-                // The last group may be shorter.
+                // The last group may have fewer messages.
                 let count = room.min(self.group);
                 self.post(cx, index, count)?;
                 room -= count;
@@ -196,18 +194,19 @@ impl Load {
         Ok(())
     }
 
-    /// Nothing is posted any more.
+    /// Posts no further messages.
     pub fn stop(&mut self) {
         self.refills = false;
     }
 
-    /// Posts `count` messages, or as many as are left, with one completion for all of them.
+    /// Posts up to `count` messages with one completion for all of them.
     #[inline]
     fn post(&mut self, cx: &mut Context<'_>, index: usize, count: u32) -> Result<(), PostError> {
         let Some(lane) = self.lanes.get_mut(index) else { return Ok(()) };
         // At most `count`.
         let count = u64::from(count).min(lane.left) as u32;
         let Layout { stride, slots, .. } = self.layout;
+        let mut dev = cx.device();
         for nth in 1..=count {
             let offset = u64::from(lane.slot * stride);
             lane.slot = if lane.slot + 1 == slots { 0 } else { lane.slot + 1 };
@@ -220,18 +219,17 @@ impl Load {
                 None => lane.remote,
             };
             let remote = RemoteAddr { addr: first.addr + offset, rkey: first.rkey };
-            let op = match self.verb {
-                Verb::Write if lane.reverse => SendOp::Read { remote },
-                Verb::Read if lane.reverse => SendOp::Write { remote, imm: None },
-                Verb::Write => SendOp::Write { remote, imm: None },
-                Verb::Read => SendOp::Read { remote },
-                Verb::Send => SendOp::Send { imm: None },
-                Verb::Atomic => SendOp::FetchAdd { remote, add: 1 },
+            let sges = [Sge { addr: lane.local.addr + offset, ..lane.local }];
+            let wr = match self.verb {
+                Verb::Write if lane.reverse => WorkRequest::read(&sges, remote),
+                Verb::Read if lane.reverse => WorkRequest::write(&sges, remote),
+                Verb::Write => WorkRequest::write(&sges, remote),
+                Verb::Read => WorkRequest::read(&sges, remote),
+                Verb::Send => WorkRequest::send(&sges),
+                Verb::Atomic => WorkRequest::fetch_add(&sges, remote, 1),
             };
-            let sge = Sge { addr: lane.local.addr + offset, ..lane.local };
-            let flags = if nth == count && !self.answered { SendFlags::SIGNALED } else { SendFlags::empty() };
-            let wr = SendWr { wr_id: self.mark | u64::from(count) << 32 | index as u64, op, sges: &[sge], flags };
-            cx.post_send(lane.qpn, &wr)?;
+            let wr = wr.wr_id(self.mark | u64::from(count) << 32 | index as u64);
+            dev.post_send(lane.qp, if nth == count && !self.answered { wr.signaled() } else { wr })?;
         }
         lane.left -= u64::from(count);
         lane.posted_at = cx.now();
@@ -239,10 +237,10 @@ impl Load {
         Ok(())
     }
 
-    /// Takes note of what has completed, and posts as much again.
+    /// Handles completions, and posts as many messages again.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// Description of what failed.
     #[inline]
     pub fn completed(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) -> Result<(), String> {
         for wc in batch {
@@ -250,21 +248,23 @@ impl Load {
                 continue;
             }
             let (index, count) = (wc.wr_id as u32 as usize, ((wc.wr_id ^ self.mark) >> 32) as u32);
-            // A receive for each message on its way, and none that the next size would find posted.
+            // One receive per outstanding message, and none that is left for the next size.
             if wc.opcode == WcOpcode::Recv
                 && self.refills
                 && let Some(lane) = self.lanes.get(index)
                 && lane.left > 0
             {
                 let receive = RecvWr { wr_id: wc.wr_id, sges: &[lane.local] };
-                cx.post_recv(lane.qpn, &receive).map_err(|error| format!("a receive cannot be posted: {error}"))?;
+                cx.device()
+                    .post_recv(lane.qp, receive)
+                    .map_err(|error| format!("a receive cannot be posted: {error}"))?;
             }
             self.done += u64::from(count);
             self.in_flight -= u64::from(count);
             if let Some(latency) = &mut self.latency
                 && let Some(lane) = self.lanes.get(index)
             {
-                // At most a minute is told apart.
+                // Saturates at `LONGEST`.
                 latency.saturating_record(cx.now().saturating_since(lane.posted_at).as_nanos() as u64);
             }
             if self.refills {
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_messages_go_through_a_page() {
+    fn small_messages_use_slots_of_a_page() {
         assert_eq!(Layout::new(2), Layout { size: 2, stride: 64, slots: 64 });
         assert_eq!(Layout::new(65), Layout { size: 65, stride: 128, slots: 32 });
         assert_eq!(Layout::new(4096), Layout { size: 4096, stride: 4096, slots: 1 });

@@ -1,9 +1,10 @@
 //! rxe-bench: measures RoCEv2 targets, as an initiator on the same engine as rxe-target.
 //!
-//! [`cli`] turns the command line into a [`plan`], and [`run`] carries it out. Tests of messages are the service
-//! [`initiator`] of an adapter: it connects as [`session`] says, or as perftest does ([`perftest`], [`control`]), and puts
-//! its [`work`] on the peer, which is [`load`] for figures and [`verify`] for certainty, with [`bulk`] beside it. [`connect_rate`] is another such
-//! service. [`echo`] sends bare [`frames`], without any adapter. [`report`] says what came out, [`progress`] how far it is.
+//! [`cli`] parses the command line into a [`plan`], and [`run`] carries it out. The tests of messages are a service of an
+//! adapter, the [`initiator`]: it connects to the target ([`session`]), with perftest's protocol if required ([`perftest`],
+//! [`control`]), and posts its [`work`]: [`load`] to measure, or [`verify`] to check data, with [`bulk`] as additional load.
+//! [`connect_rate`] is another such service. [`echo`] sends [`frames`] without an adapter. [`report`] formats the results,
+//! [`progress`] shows the progress.
 
 mod bulk;
 mod cli;

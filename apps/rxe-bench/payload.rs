@@ -3,8 +3,11 @@
 use rxe::digest;
 use rxe_proto::mem::{AccessError, Memory};
 
-/// Messages of at least so many bytes are checked by digest, shorter ones byte by byte.
-const DIGEST_FROM: u32 = 4096;
+/// Minimum size in bytes of messages that are checked by digest; shorter ones are compared byte by byte.
+///
+/// From here on, generating the expected bytes again and comparing them takes longer than the message's WRITE and READ: 0.97
+/// of 0.80 us at 512 bytes, 10.7 of 1.9 us at 4 KiB. A digest takes 0.47 and 3.0 us.
+const DIGEST_FROM: u32 = 512;
 
 /// Number of a message: its place, and the turn of that place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

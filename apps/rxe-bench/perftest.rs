@@ -1,9 +1,9 @@
-//! perftest's exchange as its client has it with `-R`: everything over the connection manager.
+//! perftest's parameter exchange, from the side of the client with `-R`: all of it over the connection manager.
 //!
-//! A control connection comes first. On it the client says something, the server answers with as many bytes, and so on.
-//! What is measured is never said, so that every end has to know it by itself: the server is `ib_write_bw -R` for the
+//! A control connection comes first. On it the client sends messages, and the server answers each with one of the same
+//! length. The messages do not name the test, so both ends must be started for it: the server is `ib_write_bw -R` for the
 //! tests of WRITEs, `ib_read_bw -R` for those of READs, `ib_atomic_bw -R` for those of atomics, `ib_send_bw -R` for
-//! `send-bw` and `ib_send_lat -R` for `send-lat`; or one that serves them all.
+//! `send-bw` and `ib_send_lat -R` for `send-lat`; or a server of all of these tests.
 
 use std::net::IpAddr;
 
@@ -17,18 +17,18 @@ use crate::plan::{Plan, Test, Verb};
 pub const PORT: u16 = 18_515;
 /// Length of the longest message.
 pub const LONGEST_MESSAGE: usize = RECORD;
-/// READs and atomics outstanding, as perftest asks for.
+/// Outstanding READs and atomics; perftest's default.
 pub const READS: u8 = 128;
 /// Length of a record.
 const RECORD: usize = 56;
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// What both ends take for a page and a cache line.
+/// Sizes of a page and a cache line that both ends assume.
 const PAGE: u32 = 4096;
 const LINE: u32 = 64;
 /// Fields of a report: size, number, highest and mean bandwidth, rate.
 const REPORT: usize = 5;
 
-/// What comes next.
+/// The steps of the exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Version,
@@ -39,20 +39,20 @@ enum Step {
     Nothing,
     /// The record of this queue pair.
     Record(usize),
-    /// A field of the report, which the server does not look at.
+    /// A field of the report, which the server ignores.
     Report,
     Connect,
     Traffic,
 }
 
-/// What the client is to do.
+/// Next action of the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Send this on the control connection, and wait for the answer.
     Say(Vec<u8>),
-    /// Make the connections of the test.
+    /// Establish the connections of the test.
     Connect,
-    /// Test.
+    /// Run the test.
     Traffic,
     /// Disconnect.
     End,
@@ -66,14 +66,14 @@ pub struct Exchange {
     reads: u8,
     mtu: PathMtu,
     gid: Gid,
-    /// Bytes that the peer's memory has at least.
+    /// Minimum length of the peer's memory in bytes.
     len: u64,
     qps: Vec<Qpn>,
     memory: Vec<Option<RemoteMemory>>,
 }
 
 impl Exchange {
-    /// The exchange for `plan`, at an end with the path MTU `mtu`.
+    /// The exchange for `plan`; the client's path MTU is `mtu`.
     pub fn new(plan: &Plan, mtu: PathMtu) -> Exchange {
         let all = || (0..plan.qps as usize).map(Step::Record);
         let one = || std::iter::once(Step::Record(0));
@@ -87,7 +87,7 @@ impl Exchange {
         } else {
             steps.extend(all().chain(all()).chain(one()).chain([Step::Traffic]));
         }
-        // Both ends begin together with each size of SENDs, and some end together.
+        // SENDs: both ends synchronize before each size, and with several sizes of send-bw also after it.
         for _ in plan.sizes.iter().filter(|_| sends) {
             steps.extend(one().chain([Step::Traffic]));
             steps.extend(one().filter(|_| plan.sizes.len() > 1 && plan.test != Test::SendLat));
@@ -104,25 +104,25 @@ impl Exchange {
             reads: if matches!(plan.test.verb(), Some(Verb::Read | Verb::Atomic)) { plan.reads } else { 1 },
             mtu,
             gid: IpAddr::into(plan.address.ip),
-            // What a server makes for this size.
+            // The length that a server allocates for this size.
             len: u64::from(size.max(PAGE)),
             qps: Vec::new(),
             memory: vec![None; plan.qps as usize],
         }
     }
 
-    /// The connections are made: these are their queue pairs.
+    /// The connections are established, with these queue pairs.
     pub fn connected(&mut self, qps: Vec<Qpn>) {
         self.qps = qps;
         self.at += 1;
     }
 
-    /// The test is over.
+    /// The test is complete.
     pub fn tested(&mut self) {
         self.at += 1;
     }
 
-    /// What is to be done now.
+    /// The next action.
     pub fn next(&self) -> Next {
         let Some(step) = self.steps.get(self.at) else { return Next::End };
         Next::Say(match *step {
@@ -138,12 +138,12 @@ impl Exchange {
         })
     }
 
-    /// The server's answer.
+    /// Handles the server's answer.
     ///
     /// # Errors
-    /// In words, what is wrong with it.
+    /// Description of what is wrong with it.
     pub fn answered(&mut self, answer: &[u8]) -> Result<(), String> {
-        let Next::Say(said) = self.next() else { return Err("it speaks without being asked".to_owned()) };
+        let Next::Say(said) = self.next() else { return Err("it sends a message that is not an answer".to_owned()) };
         if said.len() != answer.len() {
             return Err(format!("it answers {} bytes with {}", said.len(), answer.len()));
         }
@@ -161,13 +161,13 @@ impl Exchange {
         Ok(())
     }
 
-    /// Where the peer's memory for the queue pair at `index` is.
+    /// The peer's memory for the queue pair at `index`.
     pub fn memory(&self, index: usize) -> Option<RemoteMemory> {
-        // `send-lat` tells of one queue pair only, and its memory is never named.
+        // `send-lat` has one record only, and SENDs need no remote address.
         self.memory.get(index).copied().flatten().or_else(|| self.memory.first().copied().flatten())
     }
 
-    /// Our record for a queue pair. Key and address mean nothing: the server does nothing to our memory.
+    /// The client's record for a queue pair. Key and address are 0: the server does not access the client's memory.
     fn record(&self, qpn: Qpn) -> Vec<u8> {
         let mut record = Vec::with_capacity(RECORD);
         for word in [0, u32::from(self.reads), qpn.get(), 0, 0, 0, 0, 0] {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::plan::tests::plan;
 
-    /// The lengths of all messages, with the others marked by 0.
+    /// The lengths of all messages; 0 for other steps.
     fn exchange(test: Test, qps: u32) -> Vec<usize> {
         let mut exchange = Exchange::new(&Plan { test, qps, ..plan() }, PathMtu::Mtu4096);
         lengths_of(&mut exchange, qps)
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_has_as_many_records_as_perftest_s() {
+    fn each_test_exchanges_as_many_records_as_perftest() {
         let count = |test, qps| exchange(test, qps).split(|length| *length == 0).map(<[_]>::len).collect::<Vec<_>>();
         assert_eq!(exchange(Test::WriteBw, 1)[..6], [16, 4, 4, 2, 56, 0]);
         // Before the connections; before the traffic, with one of zeros; after it.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn records_tell_queue_pairs_and_memory() {
+    fn records_carry_queue_pair_numbers_and_memory() {
         let mut exchange = Exchange::new(&Plan { test: Test::ReadBw, reads: 128, ..plan() }, PathMtu::Mtu1024);
         for _ in 0..4 {
             let Next::Say(said) = exchange.next() else { panic!("silent") };

@@ -1,4 +1,4 @@
-//! What is to be measured.
+//! The parameters of a run.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub enum Test {
     Reflect,
 }
 
-/// What messages do.
+/// Operation of the messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     Write,
@@ -46,7 +46,7 @@ pub enum Verb {
 }
 
 impl Test {
-    /// What its messages do; `None` where there are none.
+    /// Operation of its messages; `None` if it sends none.
     pub fn verb(self) -> Option<Verb> {
         match self {
             Test::WriteBw | Test::WriteLat => Some(Verb::Write),
@@ -57,27 +57,27 @@ impl Test {
         }
     }
 
-    /// Whether the time of each message counts, not how many there are.
+    /// Whether it measures the latency of each message, one at a time.
     pub fn is_latency(self) -> bool {
         matches!(self, Test::WriteLat | Test::ReadLat | Test::SendLat | Test::AtomicLat)
     }
 
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// How the peer's memory is found.
+/// Protocol for obtaining address and key of the target's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Protocol {
-    /// As the `region` service of rxe-target tells it; for all but SENDs
+    /// The `region` service of rxe-target; not for SENDs
     Region,
-    /// As perftest's servers tell it under -R; always for SENDs
+    /// perftest's servers with -R; always for SENDs
     Perftest,
 }
 
-/// What there is beside the test, on queue pairs of its own, for as long as it lasts.
+/// Additional load on queue pairs of its own, for the duration of the test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beside {
     /// `ReadBw` or `WriteBw`.
@@ -87,98 +87,98 @@ pub struct Beside {
     pub size: u32,
 }
 
-/// How much is measured.
+/// Length of the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// So many messages on each queue pair.
+    /// Number of messages on each queue pair.
     Messages(u64),
-    /// So long.
+    /// Duration.
     Time(Duration),
 }
 
-/// Where the results go besides the table.
+/// Destination of the results as JSON.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Json {
-    /// To standard output, in place of the table.
+    /// Standard output, instead of the table.
     Stdout,
-    /// To a file.
+    /// A file, besides the table.
     File(PathBuf),
 }
 
-/// A whole run.
+/// A run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub eal_args: Vec<String>,
     pub test: Test,
     pub protocol: Protocol,
-    /// Ours.
+    /// Address of the bench.
     pub address: Cidr,
     pub peer: SocketAddr,
-    /// The region to ask for; empty for the peer's first.
+    /// Name of the region; empty for the target's first.
     pub region: String,
-    /// Messages go over so many regions in turn: those with this name and the numbers from 0 on.
+    /// Number of numbered regions to use in turn.
     pub regions: Option<u32>,
-    /// Bytes of a message, one run after another.
+    /// Sizes of the messages in bytes, measured one after another.
     pub sizes: Vec<u32>,
     pub qps: u32,
     pub length: Length,
-    /// What comes before and is not measured.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// Messages outstanding on a queue pair; `None` for what suits the test.
+    /// Outstanding messages of a queue pair; `None` for the default of the test.
     pub depth: Option<u32>,
-    /// One completion for so many messages; `None` for what suits the test.
+    /// Messages per completion; `None` for the default of the test.
     pub group: Option<u32>,
-    /// READs and atomics outstanding on a queue pair.
+    /// Outstanding READs and atomics of a queue pair.
     pub reads: u8,
-    /// `None` for the largest that the port carries.
+    /// `None` for the largest that the port supports.
     pub path_mtu: Option<PathMtu>,
-    /// Bytes go both ways at once.
+    /// Transfer data in both directions.
     pub both_ways: bool,
-    /// Every byte is looked at.
+    /// Check the data of every message.
     pub verify: bool,
     pub bulk: Option<Beside>,
-    /// Bandwidth in Gb/s, not MiB/s.
+    /// Print the bandwidth in Gb/s instead of MiB/s.
     pub gbits: bool,
     pub json: Option<Json>,
 }
 
-/// Messages outstanding on a queue pair, as perftest has it.
+/// Default of outstanding messages of a queue pair; perftest's.
 const DEPTH: u32 = 128;
-/// Messages outstanding on all queue pairs together: more only costs memory.
+/// Maximum of outstanding messages of all queue pairs by default: more only takes memory.
 const DEPTH_OF_ALL: u32 = 1 << 16;
-/// Bytes outstanding on all queue pairs together: with more, a run would not be over for seconds after its end.
+/// Maximum of outstanding bytes of all queue pairs by default: with more, draining would take seconds.
 const BYTES_OF_ALL: u64 = 128 << 20;
-/// The least of one queue pair of many.
+/// Minimum of outstanding messages of a queue pair by default.
 const LEAST_DEPTH: u32 = 4;
-/// Messages outstanding on a queue pair of the load beside the test: enough to keep it busy.
+/// Outstanding messages of a queue pair of the additional load: enough to keep it busy.
 const BULK_DEPTH: u32 = 8;
-/// Beyond this size every message has its completion, as perftest has it.
+/// Above this size every message has a completion; perftest's limit.
 const ALONE: u32 = 8192;
 
 impl Plan {
-    /// Whether a SEND is done only when the peer has sent one back.
+    /// Whether a SEND is complete only when the target has answered it.
     pub fn wants_answers(&self) -> bool {
         self.test.verb() == Some(Verb::Send) && (self.test.is_latency() || self.both_ways)
     }
 
-    /// The region that each queue pair asks for: with numbered regions, their directory.
+    /// Name of the region that each queue pair requests: with numbered regions, their directory.
     pub fn asks_for(&self) -> String {
         if self.regions.is_some() { format!("{}*", self.region) } else { self.region.clone() }
     }
 
-    /// The plan of what there is beside the test.
+    /// The plan of the additional load.
     pub fn beside(&self) -> Option<Plan> {
         let Beside { test, qps, size } = self.bulk?;
         let alone = Plan { bulk: None, both_ways: false, group: None, ..self.clone() };
         Some(Plan { test, qps, sizes: vec![size], depth: Some(BULK_DEPTH), ..alone })
     }
 
-    /// Connections of the test and of what is beside it.
+    /// Connections of the test and the additional load.
     pub fn connections(&self) -> u32 {
         self.qps + self.bulk.map_or(0, |bulk| bulk.qps)
     }
 
-    /// Messages outstanding on a queue pair.
+    /// Outstanding messages of a queue pair.
     pub fn depth(&self) -> u32 {
         let suits = match self.test {
             test if test.is_latency() => 1,
@@ -187,14 +187,14 @@ impl Plan {
         self.depth.unwrap_or(suits)
     }
 
-    /// Messages of `size` bytes outstanding on a queue pair: as many as [`depth`](Plan::depth) says, and fewer long ones.
+    /// Outstanding messages of `size` bytes of a queue pair: [`depth`](Plan::depth), fewer for long messages.
     pub fn depth_of(&self, size: u32) -> u32 {
         let most = BYTES_OF_ALL / (u64::from(size.max(1)) * u64::from(self.qps));
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(LEAST_DEPTH);
         self.depth.unwrap_or_else(|| self.depth().min(most))
     }
 
-    /// How many messages of `size` bytes have one completion: at most as many as are outstanding.
+    /// Messages of `size` bytes per completion: at most the number of outstanding messages.
     pub fn group(&self, size: u32) -> u32 {
         let suits = if size > ALONE { 1 } else { self.depth() / 4 };
         self.group.unwrap_or(suits).clamp(1, self.depth())
@@ -232,14 +232,14 @@ pub mod tests {
     }
 
     #[test]
-    fn numbered_regions_are_asked_for_by_their_directory() {
+    fn numbered_regions_are_requested_by_their_directory() {
         let one = Plan { region: "many".to_owned(), ..plan() };
         let all = Plan { regions: Some(1000), ..one.clone() };
         assert_eq!((one.asks_for(), all.asks_for(), plan().asks_for()), ("many".into(), "many*".into(), String::new()));
     }
 
     #[test]
-    fn depth_and_group_suit_the_test() {
+    fn depth_and_group_depend_on_test_and_size() {
         let one = plan();
         assert_eq!((one.depth(), one.group(64), one.group(65_536)), (128, 32, 1));
         assert_eq!((one.depth_of(64), one.depth_of(1 << 20), one.depth_of(8 << 20)), (128, 128, 16));

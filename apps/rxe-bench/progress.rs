@@ -1,4 +1,4 @@
-//! How far it is, on a terminal.
+//! Progress of a run on a terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::plan::Plan;
 
-/// How often it is shown.
+/// Interval between updates.
 const EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -19,14 +19,15 @@ struct State {
     over: AtomicBool,
 }
 
-/// A line on standard error that says how much is done, if that is a terminal.
+/// Progress line on standard error, if that is a terminal.
 pub struct Progress {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// To be called before DPDK pins the main thread to its core: threads that come later would be pinned there too.
+    /// Starts the thread that draws the line. Call it before DPDK pins the main thread to its core: later threads would be
+    /// pinned there too.
     pub fn start(plan: &Plan) -> Progress {
         let state = Arc::<State>::default();
         if !io::stderr().is_terminal() {
@@ -34,11 +35,11 @@ impl Progress {
         }
         let (shown, name) = (Arc::clone(&state), plan.test.name());
         let thread = thread::Builder::new().name("progress".to_owned()).spawn(move || show(&shown, &name));
-        // Without it all is the same, only silent.
+        // Without the thread there is no progress line.
         Progress { state, thread: thread.ok() }
     }
 
-    /// So many messages are done.
+    /// Sets the number of completed messages.
     #[inline]
     pub fn set_done(&self, done: u64) {
         self.state.done.store(done, Ordering::Relaxed);
@@ -50,7 +51,7 @@ impl Drop for Progress {
         self.state.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It has nothing to say any more.
+            // A panic of the thread is of no interest any more.
             let _ = thread.join();
         }
     }
@@ -64,7 +65,7 @@ fn show(state: &State, name: &str) {
     let mut last = (Instant::now(), 0);
     while !state.over.load(Ordering::Relaxed) {
         let (now, done) = (Instant::now(), state.done.load(Ordering::Relaxed));
-        // The next size begins at 0.
+        // The count starts at 0 again for the next size.
         let rate = done.saturating_sub(last.1) as f64 / now.duration_since(last.0).as_secs_f64().max(1e-9);
         last = (now, done);
         bar.set_message(format!("{name}: {done} messages, {:.3} M/s", rate / 1e6));

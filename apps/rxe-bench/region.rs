@@ -1,15 +1,14 @@
-//! What a `region` service tells of its memory: docs/region-protocol.md.
+//! The protocol of the `region` service: docs/region-protocol.md.
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
+use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, RemoteAddr, WorkRequest};
 
 use crate::load::RemoteMemory;
 
 /// Length of an entry of a directory.
 const ENTRY: usize = 24;
 
-/// Where a region is, as the private data of an answer begins, or as an entry of a directory says.
+/// Address, length and key of a region, from the private data of a REP or an entry of a directory.
 pub fn place_of(bytes: &[u8]) -> Option<RemoteMemory> {
     let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
     let (addr, len) = (number(0)?, number(8)?);
@@ -17,47 +16,50 @@ pub fn place_of(bytes: &[u8]) -> Option<RemoteMemory> {
     (len > 0).then_some(RemoteMemory { addr, len, rkey })
 }
 
-/// A directory of numbered regions that is being read.
+/// A directory of numbered regions during its READ.
 pub struct Directory {
     copy: MemoryRegion,
 }
 
 impl Directory {
-    /// Asks for the first `count` entries of the directory at `remote`, by a READ on `qp`, a queue pair of `pd`.
+    /// Posts a READ of the first `count` entries of the directory at `remote` on `qp`, a queue pair of `pd`.
     ///
     /// # Errors
-    /// In words, why not.
+    /// Why it cannot be read.
     pub fn read(
         cx: &mut Context<'_>,
-        pd: PdId,
-        (qp, remote): (Qpn, RemoteMemory),
+        pd: ProtectionDomain,
+        (qp, remote): (QueuePair<Rc>, RemoteMemory),
         count: u32,
     ) -> Result<Directory, String> {
         let there = remote.len / ENTRY as u64;
         if there < count.into() {
-            return Err(format!("the target has {there} numbered regions, not {count}: choose a smaller --regions"));
+            return Err(format!(
+                "--regions {count}: the target has {there} numbered regions of this name: choose a smaller number"
+            ));
         }
-        // The command line bounds it.
+        // The command line limits `count`.
         let length = count * ENTRY as u32;
         let memory = cx.alloc_memory(length as usize).map_err(|error| error.to_string())?;
-        let copy = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let op = SendOp::Read { remote: RemoteAddr { addr: remote.addr, rkey: remote.rkey } };
-        let sge = Sge { addr: copy.addr(), length, lkey: copy.lkey() };
-        let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        cx.post_send(qp, &wr).map_err(|error| format!("the directory cannot be read: {error}"))?;
+        let mut dev = cx.device();
+        let copy = dev.reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let remote = RemoteAddr { addr: remote.addr, rkey: remote.rkey };
+        let sges = [copy.sge(..).map_err(|error| error.to_string())?];
+        dev.post_send(qp, WorkRequest::read(&sges, remote).signaled())
+            .map_err(|error| format!("the directory cannot be read: {error}"))?;
         Ok(Directory { copy })
     }
 
-    /// The regions, once the READ has completed. Gives our memory back.
+    /// The regions, after completion of the READ. Deregisters the local memory.
     ///
     /// # Errors
-    /// In words, that it is no directory.
+    /// The bytes are not a directory.
     pub fn regions(self, cx: &mut Context<'_>) -> Result<Vec<RemoteMemory>, String> {
         let mut bytes = vec![0; self.copy.len() as usize];
         let read = self.copy.memory().read(0, &mut bytes);
-        cx.deregister(&self.copy);
+        let _ = cx.device().dereg_mr(&self.copy);
         read.map_err(|error| error.to_string())?;
-        entries(&bytes).ok_or_else(|| "the target's directory has an entry without a region".to_owned())
+        entries(&bytes).ok_or_else(|| "an entry of the target's directory is empty".to_owned())
     }
 }
 
@@ -81,12 +83,12 @@ mod tests {
         let mut data = bytes(memory);
         data.resize(196, 0);
         assert_eq!(place_of(&data), Some(memory));
-        assert_eq!(place_of(&[0; 196]), None, "a service that tells nothing");
+        assert_eq!(place_of(&[0; 196]), None, "a service without regions");
         assert_eq!(place_of(&data[..19]), None);
     }
 
     #[test]
-    fn a_directory_is_one_entry_behind_the_other() {
+    fn a_directory_has_consecutive_entries() {
         let region = |n: u32| RemoteMemory { addr: 0x7F00_0000_0000 + u64::from(n) * 4096, len: 4096, rkey: 77 * n };
         let all: Vec<RemoteMemory> = (1..=1000).map(region).collect();
         let mut directory: Vec<u8> = all.iter().copied().flat_map(bytes).collect();

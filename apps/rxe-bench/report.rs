@@ -1,4 +1,4 @@
-//! What came out: a table for people, JSON for programs.
+//! Results as a table and as JSON.
 
 use std::fmt::Write as _;
 
@@ -7,37 +7,37 @@ use serde::Serialize;
 
 use crate::plan::Plan;
 
-/// The result of one size.
+/// The result for one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The test, as on the command line.
+    /// Name of the test on the command line.
     pub test: String,
-    /// Bytes of a message.
+    /// Size of a message in bytes.
     pub size: u32,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u32,
     /// Path MTU in bytes.
     pub mtu: u32,
-    /// How long was measured.
+    /// Duration of the measurement.
     pub seconds: f64,
-    /// Messages completed in that time.
+    /// Messages completed during the measurement.
     pub messages: u64,
     /// Messages per second.
     pub msg_rate: f64,
-    /// Bandwidth of their payload in Gb/s.
+    /// Bandwidth of the payload in Gb/s.
     pub bw_gbps: f64,
-    /// What a message takes.
+    /// Latency of the messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lat_us: Option<Latency>,
-    /// Payload of the load beside the test, in Gb/s.
+    /// Bandwidth of the additional load in Gb/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk_gbps: Option<f64>,
-    /// Frames that did not come back.
+    /// Frames that were not reflected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
 }
 
-/// Percentiles, in microseconds.
+/// Latency percentiles in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
     pub min: f64,
@@ -50,7 +50,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// What a histogram of nanoseconds says.
+    /// From a histogram of nanoseconds.
     pub fn of(nanos: &Histogram<u64>) -> Latency {
         let micros = |nanos: u64| nanos as f64 / 1000.0;
         let at = |quantile| micros(nanos.value_at_quantile(quantile));
@@ -86,13 +86,13 @@ impl Outcome {
     }
 }
 
-/// The results as JSON: one object, or with several sizes an array of them.
+/// The results as JSON: an object, or with several sizes an array of objects.
 pub fn json(outcomes: &[Outcome]) -> String {
     let text = match outcomes {
         [one] => serde_json::to_string(one),
         all => serde_json::to_string(all),
     };
-    // Numbers and text only: nothing that JSON does not have. A figure that is none becomes null.
+    // Serialization cannot fail: there are numbers and strings only. A NaN becomes null.
     text.unwrap_or_default() + "\n"
 }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_come_in_microseconds() {
+    fn percentiles_are_in_microseconds() {
         let mut nanos = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds");
         for n in 1..=10_000 {
             nanos.record(n * 1000).expect("in range");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_the_unit_that_was_asked_for() {
+    fn the_table_has_the_requested_unit() {
         let mebi = table(&plan(), &[outcome()]);
         assert!(mebi.contains("BW[MiB/s]") && mebi.contains("610.35"), "{mebi}");
         let giga = table(&Plan { gbits: true, ..plan() }, &[outcome()]);

@@ -1,4 +1,4 @@
-//! From a plan to its results.
+//! Runs a plan and prints its results.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::report::Outcome;
 use crate::session::Session;
 use crate::{echo, report};
 
-/// PSNs that a queue pair may be ahead: more than a target needs, so that the far end of the link never runs dry.
+/// Send window of a queue pair in packets: larger than that of a target, so that the link is always busy.
 const WINDOW: u32 = 256;
-/// Completions that may wait: all that is posted on every queue pair.
+/// Capacity of the completion queue: all work requests of all queue pairs.
 const MAX_CQE: u32 = 1 << 24;
 
-/// Measures, and says what came out.
+/// Runs the test and prints the results.
 pub fn run(plan: &Plan) -> Result<(), CliError> {
     log_to_stderr();
     let signals = Signals::install()?;
@@ -36,7 +36,7 @@ pub fn run(plan: &Plan) -> Result<(), CliError> {
     let eal = Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
     let outcomes = match (plan.test, plan.test.verb()) {
         (Test::Reflect, _) => {
-            // It has its own words.
+            // `reflect` prints its own lines.
             drop(progress);
             let text = echo::reflect(&eal, &flag(&signals), print)?;
             return print(&text);
@@ -61,30 +61,31 @@ pub fn run(plan: &Plan) -> Result<(), CliError> {
         Some(Json::Stdout) => print(&json)?,
         Some(Json::File(path)) => {
             print(&table)?;
-            std::fs::write(path, json)
-                .map_err(|error| CliError::failed(format!("{} cannot be written: {error}", path.display())))?;
+            std::fs::write(path, json).map_err(|error| {
+                CliError::failed(format!("--out_json: {} cannot be written: {error}", path.display()))
+            })?;
         }
         None => print(&table)?,
     }
     something_measured(plan, &outcomes)
 }
 
-/// Figures of no message at all are none: the run has failed, also where others of several sizes have not.
+/// A run has failed if no message of one of its sizes was completed.
 fn something_measured(plan: &Plan, outcomes: &[Outcome]) -> Result<(), CliError> {
     let Some(empty) = outcomes.iter().find(|outcome| outcome.messages == 0) else { return Ok(()) };
     let (seconds, size) = (empty.seconds, empty.size);
     Err(CliError::failed(match plan.test {
         Test::ConnectRate => {
-            format!("no connection was made and ended within {seconds:.3} s: measure longer with --duration")
+            format!("no connection was completed within {seconds:.3} s: measure longer with --duration")
         }
         _ => format!(
-            "no message of {size} bytes was completed within {seconds:.3} s: measure longer with --duration, and look what \
-             the target does (rxe-ctl top)"
+            "no message of {size} bytes was completed within {seconds:.3} s: measure longer with --duration, or look at the \
+             target with rxe-ctl top"
         ),
     }))
 }
 
-/// Runs an adapter with one service until that ends it, or a signal does.
+/// Runs an adapter with one service until the service or a signal stops it.
 fn serve(
     eal: Eal,
     plan: &Plan,
@@ -92,11 +93,11 @@ fn serve(
     signals: &Signals,
     factory: Box<dyn ServiceFactory>,
 ) -> Result<(), CliError> {
-    // What a round through all that is outstanding takes, at a microsecond for each message: with thousands of queue pairs
-    // longer than the timeouts, which would send all of it again.
+    // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
+    // retransmission timeouts, so these are raised.
     let round = rxe_proto::Duration::from_micros(u64::from(plan.qps) * u64::from(plan.depth()));
     let timeouts = EngineConfig::default();
-    // A connection that is over keeps its place for a while.
+    // A closed connection keeps its slot for a while (timewait).
     let connections = 2 * plan.connections() + 64;
     let config = RuntimeConfig {
         ports: vec![PortSettings { addresses: vec![plan.address], ..PortSettings::default() }],
@@ -121,7 +122,7 @@ fn serve(
     Ok(())
 }
 
-/// What a signal raises.
+/// A flag that the first signal sets.
 fn flag(signals: &Signals) -> Arc<AtomicBool> {
     let flag = Arc::<AtomicBool>::default();
     let raised = Arc::clone(&flag);
@@ -133,10 +134,10 @@ fn flag(signals: &Signals) -> Arc<AtomicBool> {
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    written.map_err(|error| CliError::failed(format!("standard output does not take the results: {error}")))
+    written.map_err(|error| CliError::failed(format!("the results cannot be written to standard output: {error}")))
 }
 
-/// To be called before EAL is started.
+/// Starts the log on standard error. Call it before EAL is started.
 fn log_to_stderr() {
     output::start();
     output::print_panics();
@@ -146,7 +147,7 @@ fn log_to_stderr() {
         .with_writer(output::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_max_level(level);
-    // It fails only where a logger is set already, which then gets the messages.
+    // This fails only if a logger is set already; then that one receives the messages.
     let _ = logger.try_init();
 }
 

@@ -1,4 +1,4 @@
-//! What every service of the bench has: its way to the rest of the program, and to the peer.
+//! State that the services of the bench share with the program, and helpers for their connections.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -6,7 +6,7 @@ use rxe::{CliError, cli_error};
 use rxe_dpdk::runtime::StopHandle;
 use rxe_dpdk::service::{Connect, EndReason};
 use rxe_proto::cm::ConnectFailure;
-use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{QueuePair, Rc, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 
@@ -14,9 +14,10 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::report::Outcome;
 
-/// How long the peer may take to answer a REQ: 4.096 us * 2^16, a quarter of a second.
+/// Timeout for the answer to a REQ: 4.096 us * 2^16, a quarter of a second.
 const RESPONSE_TIMEOUT: u8 = 16;
-/// One run, as all see it.
+
+/// The state of a run.
 pub struct Session {
     pub plan: Plan,
     pub progress: Progress,
@@ -25,24 +26,24 @@ pub struct Session {
 }
 
 impl Session {
-    /// Nothing has happened yet.
+    /// A run that has not started.
     pub fn new(plan: &Plan, progress: Progress) -> Arc<Session> {
         Arc::new(Session { plan: plan.clone(), progress, stop: OnceLock::new(), result: Mutex::default() })
     }
 
-    /// What ends the adapter. To be called before it runs.
+    /// Sets the handle that stops the adapter. Call it before the adapter runs.
     pub fn set_stop(&self, stop: StopHandle) {
-        // Set once.
+        // It is set once.
         let _ = self.stop.set(stop);
     }
 
-    /// The results, when the adapter has ended.
+    /// The results, after the adapter has ended.
     pub fn take(&self) -> Result<Vec<Outcome>, CliError> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.unwrap_or_else(|| Err(CliError::failed("stopped by a signal before all was measured")))
+        result.unwrap_or_else(|| Err(CliError::failed("stopped by a signal before the test was complete")))
     }
 
-    /// It is over, and the adapter stops. The first result counts.
+    /// Ends the run and stops the adapter. The first result is kept.
     pub fn end(&self, result: Result<Vec<Outcome>, CliError>) {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result);
         if let Some(stop) = self.stop.get() {
@@ -51,13 +52,13 @@ impl Session {
     }
 }
 
-/// Why it cannot be done, when something of ours does not work.
+/// An error after the start.
 pub fn broken(why: impl std::fmt::Display) -> CliError {
     CliError::failed(why.to_string())
 }
 
-/// A connection from `qp` to the peer.
-pub fn connect(plan: &Plan, qp: Qpn, private_data: &[u8]) -> Connect {
+/// The connection request from `qp` to the peer.
+pub fn connect(plan: &Plan, qp: QueuePair<Rc>, private_data: &[u8]) -> Connect {
     Connect {
         initiator_depth: plan.reads,
         path_mtu: plan.path_mtu,
@@ -67,20 +68,20 @@ pub fn connect(plan: &Plan, qp: Qpn, private_data: &[u8]) -> Connect {
     }
 }
 
-/// Bytes of headers and ICRC that a packet may have beside its payload.
+/// Maximum length of headers and ICRC of a packet.
 pub const OVERHEAD: usize = 84;
 
-/// The path MTU of a run over a port that carries at most `carried`: the one asked for, or the largest.
+/// The path MTU of a run: that of the plan, or `carried`, the largest that the port supports.
 ///
 /// # Errors
-/// The port does not carry what was asked for.
+/// The port does not support the path MTU of the plan.
 pub fn path_mtu(plan: &Plan, carried: PathMtu) -> Result<PathMtu, CliError> {
     match plan.path_mtu {
         Some(asked) if asked > carried => {
             let (asked, carried) = (asked.bytes(), carried.bytes());
             cli_error!(
-                "--mtu {asked}: our port carries a path MTU of {carried} at most: ask for that, or give the port's device \
-                 an IP MTU of {} or more",
+                "--mtu {asked}: the port of the bench supports a path MTU of {carried} at most: use that, or give the port's \
+                 device an IP MTU of {} or more",
                 asked + OVERHEAD
             )
         }
@@ -88,15 +89,15 @@ pub fn path_mtu(plan: &Plan, carried: PathMtu) -> Result<PathMtu, CliError> {
     }
 }
 
-/// Whether a work request has done its work.
+/// Whether a work request has succeeded; `false` if it was flushed.
 ///
 /// # Errors
-/// In words, why not.
+/// Why it failed.
 #[inline]
 pub fn succeeded(wc: &WorkCompletion) -> Result<bool, String> {
     match wc.status {
         WcStatus::Success => Ok(true),
-        // The connection is over, and the runtime says why.
+        // The runtime reports why the connection is closed.
         WcStatus::WrFlushErr => Ok(false),
         status => Err(why_failed(status)),
     }
@@ -105,40 +106,40 @@ pub fn succeeded(wc: &WorkCompletion) -> Result<bool, String> {
 #[cold]
 fn why_failed(status: WcStatus) -> String {
     match status {
-        WcStatus::RetryExcErr => "the peer does not acknowledge a message any more".to_owned(),
-        WcStatus::RnrRetryExcErr => "the peer has no receives for our SENDs".to_owned(),
-        WcStatus::RemAccessErr => "the peer does not let us at its memory".to_owned(),
-        WcStatus::RemInvReqErr => "the peer calls a message invalid: it may be too long for it".to_owned(),
+        WcStatus::RetryExcErr => "the peer no longer acknowledges packets".to_owned(),
+        WcStatus::RnrRetryExcErr => "the peer has posted no receives for the SENDs".to_owned(),
+        WcStatus::RemAccessErr => "the peer denies access to its memory".to_owned(),
+        WcStatus::RemInvReqErr => "the peer rejects a message as invalid: it may be too long for the peer".to_owned(),
         status => format!("a message failed: {status}"),
     }
 }
 
-/// What the peer's service says when it refuses.
+/// The text of a rejection by the peer's service.
 pub fn words_of(rej: &Rej) -> Option<String> {
     let text = String::from_utf8_lossy(&rej.private_data);
     let text = text.trim_end_matches('\0');
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Why there is no connection (any more), in a sentence.
+/// Why there is no connection, or no longer one.
 pub fn why_not(plan: &Plan, reason: EndReason, refusal: Option<&str>) -> CliError {
     let peer = plan.peer;
     match (reason, refusal) {
         (_, Some(text)) => CliError::new(format!("{peer} refuses: {text}")),
         (EndReason::NoPath, _) => CliError::new(format!(
-            "nobody at {} answers: check --peer, --address and that the target runs on the other end of the port",
+            "no host answers at {}: check --peer and --address, and that the target runs at the other end of the port",
             peer.ip()
         )),
         (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidServiceId)), _) => {
-            CliError::new(format!("nobody listens at {peer}: check the port, and which services the target runs"))
+            CliError::new(format!("no service listens at {peer}: check the port, and which services the target runs"))
         }
         (EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu)), _) => CliError::new(format!(
-            "{peer} does not carry our path MTU: choose a smaller one with --mtu, or raise the MTU of the target's port"
+            "{peer} does not support this path MTU: choose a smaller one with --mtu, or raise the MTU of the target's port"
         )),
         (EndReason::NotEstablished(ConnectFailure::Timeout), _) => {
             CliError::new(format!("{peer} does not answer connection requests: does a RoCE target run there?"))
         }
-        (reason, _) => CliError::failed(format!("the connection to {peer} is over: {reason}")),
+        (reason, _) => CliError::failed(format!("the connection to {peer} is closed: {reason}")),
     }
 }
 
@@ -150,7 +151,7 @@ mod tests {
     use crate::plan::tests::plan;
 
     #[test]
-    fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
+    fn a_path_mtu_above_that_of_the_port_is_refused() {
         let asked = |mtu| Plan { path_mtu: mtu, ..plan() };
         let chosen = |asked: &Plan| path_mtu(asked, PathMtu::Mtu2048).ok();
         assert_eq!(chosen(&asked(None)), Some(PathMtu::Mtu2048));
@@ -158,33 +159,33 @@ mod tests {
         let refused = path_mtu(&asked(Some(PathMtu::Mtu4096)), PathMtu::Mtu1024).expect_err("too large");
         assert_eq!(
             refused.to_string(),
-            "--mtu 4096: our port carries a path MTU of 1024 at most: ask for that, or give the port's device an IP MTU \
-             of 4180 or more"
+            "--mtu 4096: the port of the bench supports a path MTU of 1024 at most: use that, or give the port's device an \
+             IP MTU of 4180 or more"
         );
         let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu));
         assert!(why_not(&plan(), reason, None).to_string().contains("choose a smaller one with --mtu"));
     }
 
     #[test]
-    fn the_end_of_a_connection_is_told_in_words() {
+    fn the_error_names_why_a_connection_was_closed() {
         let said = |reason| why_not(&plan(), reason, None).to_string();
         assert_eq!(
             said(EndReason::Disconnected(DisconnectReason::Peer)),
-            "the connection to 10.0.0.1:4792 is over: the peer disconnected"
+            "the connection to 10.0.0.1:4792 is closed: the peer disconnected"
         );
         assert_eq!(
             said(EndReason::Stopping),
-            "the connection to 10.0.0.1:4792 is over: no request was sent: the adapter stops"
+            "the connection to 10.0.0.1:4792 is closed: no request was sent: the adapter stops"
         );
         assert_eq!(
             said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),
-            "the connection to 10.0.0.1:4792 is over: it never came up: the peer rejected it (no resources available)"
+            "the connection to 10.0.0.1:4792 is closed: it was not established: the peer rejected it (no resources available)"
         );
         assert_eq!(why_failed(WcStatus::RemOpErr), "a message failed: remote operation error");
     }
 
     #[test]
-    fn a_refusal_is_said_in_the_peer_s_words() {
+    fn the_error_of_a_rejection_carries_the_peers_text() {
         let mut rej = Rej::default();
         assert_eq!(words_of(&rej), None);
         rej.private_data[..15].copy_from_slice(b"unknown region!");

@@ -1,22 +1,24 @@
-//! `--verify`: every message has bytes of its own, and every byte is looked at where it has arrived.
+//! `--verify`: every message has its own bytes, which are checked where they have arrived.
 //!
-//! The messages take turns in places, each some bytes of ours and some of the peer's. In one place goes one message at a
-//! time, and when it has been found right, the next:
+//! Messages use places, each of which has some bytes of local and of remote memory. A place has one message at a time; the
+//! next one starts when it has been checked:
 //!
 //! * WRITEs and READs: a WRITE of new bytes, then a READ of them.
-//! * atomics: a FETCH_ADD, which returns what the one before has left.
+//! * atomics: a FETCH_ADD, which returns the sum that the previous one has left.
 //! * SENDs: a SEND of new bytes, which the peer sends back. There is one place, since the peer has one buffer.
 //!
-//! Where there are fewer places than queue pairs, each message of a place uses the next queue pair.
+//! With fewer places than queue pairs, each message of a place uses the next queue pair.
 //!
-//! With numbered regions the peer's bytes are cells that lie in all of them, and each place takes turns in cells of its own,
-//! so that every region is come by.
+//! With numbered regions the remote bytes are cells, which lie in all of the regions. Each place uses its own cells in turn,
+//! so that every region is used.
 
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WorkCompletion,
+    WorkRequest,
+};
 
 use crate::load::RemoteMemory;
 use crate::payload::{Message, Payload};
@@ -25,10 +27,10 @@ use crate::session::succeeded;
 
 /// Places begin at multiples of this.
 const LINE: u32 = 64;
-/// Our own memory at most.
+/// Maximum size of the local memory in bytes.
 const LOCAL_MEMORY: u64 = 64 << 20;
 
-/// What a place waits for.
+/// The completion that a place waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waits {
     Written,
@@ -37,56 +39,56 @@ enum Waits {
     Answered,
 }
 
-/// Where one message at a time goes.
+/// A place with its present message.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     waits: Waits,
-    /// Since when.
+    /// Time of the last post.
     since: Instant,
-    /// Messages so far.
+    /// Messages of the place so far.
     turn: u64,
     /// CRC-32C of the present message, where it is checked by digest.
     digest: u32,
 }
 
-/// All messages under way.
+/// All outstanding messages.
 #[derive(Debug)]
 pub struct Verify {
     verb: Verb,
     size: u32,
     stride: u32,
-    lanes: Vec<(Qpn, RemoteMemory)>,
-    /// Whether a queue pair's peer has sent a whole message back. Its first answer may be shorter.
+    lanes: Vec<(QueuePair<Rc>, RemoteMemory)>,
+    /// Whether each queue pair has received an answer. The first one may be shorter than the message.
     answered: Vec<bool>,
     places: Vec<Place>,
-    /// The regions that the cells lie in; none where each place has one cell in the memory of its queue pair.
+    /// The numbered regions that contain the cells; empty if each place has one cell in the memory of its queue pair.
     regions: Vec<RemoteMemory>,
     cells: Cells,
-    /// What the next FETCH_ADD in each cell must return.
+    /// The value that the next FETCH_ADD in each cell must return.
     expected: Vec<Option<u64>>,
     memory: MemoryRegion,
     left: u64,
-    /// Messages found right.
+    /// Messages checked.
     pub done: u64,
-    /// Messages under way.
+    /// Outstanding messages.
     pub in_flight: u64,
     refills: bool,
-    /// What each message took, while it is measured; without what looks at it.
+    /// Latencies, during the measurement; without the time of the check.
     pub latency: Option<Histogram<u64>>,
     payload: Payload,
 }
 
-/// What the FETCH_ADD of a turn adds.
+/// The addend of the FETCH_ADD of a turn.
 fn addend(turn: u64) -> u64 {
     turn % 1000 + 1
 }
 
-/// How many bytes `regions` of `len` bytes each have in whole strides. The last stride may be the message alone.
+/// Bytes of all whole strides in `regions` regions of `len` bytes. The last stride of a region may be as short as the message.
 fn all_strides(regions: u64, len: u64, stride: u64) -> u64 {
     regions * (len / stride).max(1) * stride
 }
 
-/// How many places there are for `qps` queue pairs.
+/// Number of places for `qps` queue pairs.
 fn places(verb: Verb, qps: u64, depth: u64, stride: u64, len: u64) -> u64 {
     match verb {
         Verb::Send => 1,
@@ -94,11 +96,11 @@ fn places(verb: Verb, qps: u64, depth: u64, stride: u64, len: u64) -> u64 {
     }
 }
 
-/// How the cells belong to places: as cards are dealt.
+/// Assignment of cells to places: round robin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cells {
     places: usize,
-    /// No fewer than there are places.
+    /// At least the number of places.
     count: usize,
 }
 
@@ -116,19 +118,19 @@ impl Cells {
 }
 
 impl Verify {
-    /// Nothing under way yet, on the queue pairs `lanes` of protection domain `pd`, each with the memory that the peer told,
-    /// or in all `regions` where there are any.
+    /// Prepares messages on the queue pairs `lanes` of protection domain `pd`, each with the remote memory of its connection,
+    /// or in all `regions` if there are any.
     ///
     /// # Errors
-    /// The peer's memory, or ours, is too small.
+    /// The remote or the local memory is too small.
     pub fn new(
         cx: &mut Context<'_>,
         plan: &Plan,
         verb: Verb,
         size: u32,
-        lanes: Vec<(Qpn, RemoteMemory)>,
+        lanes: Vec<(QueuePair<Rc>, RemoteMemory)>,
         regions: &[RemoteMemory],
-        pd: PdId,
+        pd: ProtectionDomain,
     ) -> Result<Verify, String> {
         let stride = size.next_multiple_of(LINE);
         let told = lanes.iter().map(|(_, memory)| memory.len).min();
@@ -147,7 +149,7 @@ impl Verify {
             ));
         }
         let memory = cx.alloc_memory(2 * (count * u64::from(stride)) as usize).map_err(|error| error.to_string())?;
-        let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let place = Place { waits: Waits::Answered, since: Instant::ZERO, turn: 0, digest: 0 };
         let cells = Cells::new(count as usize, regions.len());
         Ok(Verify {
@@ -170,32 +172,32 @@ impl Verify {
         })
     }
 
-    /// Gives our memory back.
+    /// Deregisters the local memory.
     pub fn close(&self, cx: &mut Context<'_>) {
-        cx.deregister(&self.memory);
+        let _ = cx.device().dereg_mr(&self.memory);
     }
 
     /// Posts the first message of every place; `messages` in all.
     ///
     /// # Errors
-    /// In words, what went wrong.
+    /// Description of what failed.
     pub fn start(&mut self, cx: &mut Context<'_>, messages: u64) -> Result<(), String> {
         self.left = messages;
         (0..self.places.len()).try_for_each(|index| self.begin(cx, index))
     }
 
-    /// Nothing new is begun any more.
+    /// Starts no further messages.
     pub fn stop(&mut self) {
         self.refills = false;
     }
 
-    /// The queue pair that the present message of a place uses.
+    /// Index of the queue pair of the present message of a place.
     fn lane(&self, index: usize) -> usize {
         let (lanes, turn) = (self.lanes.len(), self.places[index].turn as usize);
         if self.places.len() < lanes { (index + turn * self.places.len()) % lanes } else { index % lanes }
     }
 
-    /// Where in our memory a place's outgoing bytes are, and where those that come back go.
+    /// Offsets of a place's source and destination in the local memory.
     fn offsets(&self, index: usize) -> (usize, usize) {
         let out = 2 * index * self.stride as usize;
         (out, out + self.stride as usize)
@@ -205,7 +207,7 @@ impl Verify {
         Sge { addr: self.memory.addr() + offset as u64, length: self.size, lkey: self.memory.lkey() }
     }
 
-    /// Begins a message.
+    /// Starts a message.
     fn begin(&mut self, cx: &mut Context<'_>, index: usize) -> Result<(), String> {
         if self.left == 0 {
             return Ok(());
@@ -219,16 +221,16 @@ impl Verify {
             Verb::Write | Verb::Read => Waits::Written,
             Verb::Atomic => Waits::Added,
             Verb::Send => {
-                let qpn = self.lanes[self.lane(index)].0;
+                let qp = self.lanes[self.lane(index)].0;
                 let wr = RecvWr { wr_id: index as u64, sges: &[self.sge(back)] };
-                cx.post_recv(qpn, &wr).map_err(|error| error.to_string())?;
+                cx.device().post_recv(qp, wr).map_err(|error| error.to_string())?;
                 Waits::Answered
             }
         };
         self.go(cx, index, waits)
     }
 
-    /// Where the present message of a place goes; `told` is the memory of its queue pair.
+    /// Remote address of the present message of a place; `told` is the memory of its queue pair.
     fn remote(&self, index: usize, told: RemoteMemory) -> RemoteAddr {
         let cell = self.cell(index);
         let regions = self.regions.len().max(1);
@@ -240,28 +242,28 @@ impl Verify {
         self.cells.of(index, self.places[index].turn)
     }
 
-    /// Posts what a place waits for.
+    /// Posts the request whose completion the place waits for.
     fn go(&mut self, cx: &mut Context<'_>, index: usize, waits: Waits) -> Result<(), String> {
-        let (qpn, memory) = self.lanes[self.lane(index)];
+        let (qp, memory) = self.lanes[self.lane(index)];
         let (out, back) = self.offsets(index);
         let remote = self.remote(index, memory);
-        let (op, at) = match waits {
-            Waits::Written => (SendOp::Write { remote, imm: None }, out),
-            Waits::Read => (SendOp::Read { remote }, back),
-            Waits::Added => (SendOp::FetchAdd { remote, add: addend(self.places[index].turn) }, back),
-            Waits::Answered => (SendOp::Send { imm: None }, out),
+        let (source, sink) = ([self.sge(out)], [self.sge(back)]);
+        let wr = match waits {
+            Waits::Written => WorkRequest::write(&source, remote).signaled(),
+            Waits::Read => WorkRequest::read(&sink, remote).signaled(),
+            Waits::Added => WorkRequest::fetch_add(&sink, remote, addend(self.places[index].turn)).signaled(),
+            // Its answer is its completion.
+            Waits::Answered => WorkRequest::send(&source),
         };
-        // What is answered needs no completion besides.
-        let flags = if waits == Waits::Answered { SendFlags::empty() } else { SendFlags::SIGNALED };
-        let wr = SendWr { wr_id: index as u64, op, sges: &[self.sge(at)], flags };
+        let wr = wr.wr_id(index as u64);
         (self.places[index].waits, self.places[index].since) = (waits, cx.now());
-        cx.post_send(qpn, &wr).map_err(|error| format!("a message cannot be posted: {error}"))
+        cx.device().post_send(qp, wr).map_err(|error| format!("a message cannot be posted: {error}"))
     }
 
-    /// Looks at what has come back, and goes on.
+    /// Handles completions: checks the data, and posts the next requests.
     ///
     /// # Errors
-    /// In words, what went wrong, a wrong byte above all.
+    /// Description of what failed, wrong data above all.
     pub fn completed(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) -> Result<(), String> {
         for wc in batch {
             if !succeeded(wc)? {
@@ -290,7 +292,7 @@ impl Verify {
                     match wc.byte_len {
                         length if length == self.size => self.compare(index)?,
                         1 if first => {}
-                        length => return Err(format!("a message of {} bytes came back with {length}", self.size)),
+                        length => return Err(format!("the answer to a message of {} bytes has {length}", self.size)),
                     }
                 }
                 Waits::Answered => continue,
@@ -320,12 +322,12 @@ impl Verify {
             Some(difference) => Err(format!(
                 "wrong bytes in message {} of place {index} (queue pair {}): {difference}",
                 message.turn,
-                self.lanes[self.lane(index)].0
+                self.lanes[self.lane(index)].0.qpn()
             )),
         }
     }
 
-    /// Compares what a FETCH_ADD returned with what the one before left.
+    /// Compares the result of a FETCH_ADD with the sum of the previous ones.
     fn add_up(&mut self, index: usize) -> Result<(), String> {
         let (_, back) = self.offsets(index);
         let mut was = [0; 8];
@@ -334,9 +336,9 @@ impl Verify {
         let (turn, cell) = (self.places[index].turn, self.cell(index));
         let expected = self.expected[cell];
         if expected.is_some_and(|expected| expected != was) {
-            let qpn = self.lanes[self.lane(index)].0;
+            let qpn = self.lanes[self.lane(index)].0.qpn();
             return Err(format!(
-                "wrong sum: FETCH_ADD {turn} in place {index} (queue pair {qpn}) returned {was:#x}, not {:#x}",
+                "wrong sum: FETCH_ADD {turn} of place {index} (queue pair {qpn}) returned {was:#x}, expected {:#x}",
                 expected.unwrap_or_default()
             ));
         }
@@ -350,11 +352,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_by_every_region_and_share_no_cell() {
+    fn places_use_every_region_and_share_no_cell() {
         for (places, regions) in [(1, 1), (64, 1), (32, 1000), (1000, 1000), (1001, 1000), (7, 10)] {
             let cells = Cells::new(places, regions);
             assert!(cells.count >= places && cells.count >= regions);
-            // Which place has used each cell.
+            // The place that has used each cell.
             let mut owners = vec![None; cells.count];
             for (place, turn) in (0..places).flat_map(|place| (0..2000).map(move |turn| (place, turn))) {
                 let owner = owners[cells.of(place, turn)].get_or_insert(place);
@@ -363,7 +365,7 @@ mod tests {
             assert!(owners.iter().all(Option::is_some), "{cells:?}");
         }
         let single = Cells::new(64, 1);
-        assert!((0..100).all(|turn| single.of(5, turn) == 5), "one region: a place stays where it is");
+        assert!((0..100).all(|turn| single.of(5, turn) == 5), "one region: a place has one cell");
         assert_eq!(
             (all_strides(10, 4096, 128), all_strides(10, 100, 128), all_strides(3, 300, 128)),
             (40_960, 1280, 768)

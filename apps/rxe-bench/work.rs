@@ -1,15 +1,14 @@
-//! What the initiator has under way: messages as fast as they go, or messages that are looked at.
+//! Messages of the initiator: for measuring, or with verification.
 
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::MemoryRegion;
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::verbs::{MemoryRegion, QueuePair, Rc, WorkCompletion};
 
 use crate::load::{LONGEST, Load, RemoteMemory};
 use crate::plan::{Plan, Verb};
 use crate::verify::Verify;
 
-/// Either of the two.
+/// The messages of a run.
 #[derive(Debug)]
 pub enum Work {
     Load(Box<Load>),
@@ -17,30 +16,30 @@ pub enum Work {
 }
 
 impl Work {
-    /// Nothing under way yet, for messages of `size` bytes on `qps`, each with the memory that the peer told, or over all
-    /// `regions` where there are any. `local` is ours, in the protection domain of the queue pairs.
+    /// Prepares messages of `size` bytes on `qps`, each with the remote memory of its connection, or in all `regions` if there
+    /// are any. `local` is local memory in the protection domain of the queue pairs.
     ///
     /// # Errors
-    /// In words, why the messages cannot be tested.
+    /// Why the messages cannot be posted.
     pub fn new(
         cx: &mut Context<'_>,
         plan: &Plan,
         verb: Verb,
         size: u32,
-        qps: Vec<(Qpn, RemoteMemory)>,
+        qps: Vec<(QueuePair<Rc>, RemoteMemory)>,
         regions: &[RemoteMemory],
         local: &MemoryRegion,
     ) -> Result<Work, String> {
         if plan.verify {
-            return Ok(Work::Verify(Box::new(Verify::new(cx, plan, verb, size, qps, regions, local.pd())?)));
+            return Ok(Work::Verify(Box::new(Verify::new(cx, plan, verb, size, qps, regions, local.pd().into())?)));
         }
         Ok(Work::Load(Box::new(Load::new(plan, verb, size, &qps, regions, local)?)))
     }
 
-    /// Posts the first messages; `messages` for each of `qps` queue pairs in all.
+    /// Posts the first messages, up to `messages` on each of `qps` queue pairs.
     ///
     /// # Errors
-    /// In words, why not.
+    /// Why a message cannot be posted.
     pub fn start(&mut self, cx: &mut Context<'_>, messages: u64, qps: u32) -> Result<(), String> {
         match self {
             Work::Load(load) => {
@@ -50,10 +49,10 @@ impl Work {
         }
     }
 
-    /// Takes note of what has completed, and goes on.
+    /// Handles completions, and posts further messages.
     ///
     /// # Errors
-    /// In words, what went wrong.
+    /// Description of what failed.
     #[inline]
     pub fn completed(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) -> Result<(), String> {
         match self {
@@ -62,7 +61,7 @@ impl Work {
         }
     }
 
-    /// Messages completed.
+    /// Completed messages.
     #[inline]
     pub fn done(&self) -> u64 {
         match self {
@@ -71,7 +70,7 @@ impl Work {
         }
     }
 
-    /// Messages under way.
+    /// Outstanding messages.
     #[inline]
     pub fn in_flight(&self) -> u64 {
         match self {
@@ -80,7 +79,7 @@ impl Work {
         }
     }
 
-    /// Nothing new is begun any more.
+    /// Starts no further messages.
     pub fn stop(&mut self) {
         match self {
             Work::Load(load) => load.stop(),
@@ -88,12 +87,12 @@ impl Work {
         }
     }
 
-    /// From now on it is measured what each message takes.
+    /// Starts to record latencies.
     pub fn measure_latency(&mut self) {
         *self.latency() = Histogram::new_with_bounds(1, LONGEST, 3).ok();
     }
 
-    /// What was measured.
+    /// The latencies recorded so far.
     pub fn take_latency(&mut self) -> Option<Histogram<u64>> {
         self.latency().take()
     }
@@ -105,7 +104,7 @@ impl Work {
         }
     }
 
-    /// Gives back what it has.
+    /// Releases local memory.
     pub fn close(&self, cx: &mut Context<'_>) {
         if let Work::Verify(verify) = self {
             verify.close(cx);

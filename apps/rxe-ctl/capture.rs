@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_is_two_lines_and_its_end_a_third() {
+    fn a_capture_has_two_lines_and_a_third_after_its_end() {
         let mut status = CaptureStatus {
             running: true,
             settings: CaptureSettings::new("/tmp/a.pcapng".into()),

@@ -67,7 +67,23 @@ pub enum Verb {
     /// Memory regions and windows. Keep the keys secret: a peer that knows a key may access the memory
     ///
     /// Numbered regions, of which a target may have very many, share a row; with --json each has its own entry.
-    Mr,
+    ///
+    /// --digest NAME prints the CRC-32C (Castagnoli) of a region's bytes, for comparison with what a peer has written or
+    /// read. The target computes it while peers may write: for a stable digest, wait until they are done.
+    Mr {
+        /// Print the CRC-32C of this region instead of the list; NAME is a name of --region, for a numbered region with its
+        /// number
+        #[arg(long, value_name = "NAME")]
+        digest: Option<String>,
+
+        /// First byte of the digest, counted from the start of the region
+        #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "digest")]
+        offset: u64,
+
+        /// Length of the digest in bytes [default: up to the end of the region]
+        #[arg(long, value_name = "BYTES", requires = "digest")]
+        length: Option<u64>,
+    },
     /// Connections of the connection manager
     Connections,
     /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters

@@ -5,6 +5,7 @@
 
 mod capture;
 mod cli;
+mod digest;
 mod fault;
 mod output;
 mod show;

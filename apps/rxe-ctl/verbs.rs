@@ -8,7 +8,7 @@ use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Se
 
 use crate::cli::{Cli, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{capture, fault, show, target, top};
+use crate::{capture, digest, fault, show, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
@@ -39,7 +39,10 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             json_or_text(json, &qp, show::qp::qp)
         }
         Verb::Qp { qpn: None } => json_or_text(json, &qps(target)?, |qps| show::qp::qps(qps)),
-        Verb::Mr => {
+        Verb::Mr { digest: Some(name), offset, length } => {
+            json_or_text(json, &digest::of(target, &name, offset, length)?, show::memory::digest)
+        }
+        Verb::Mr { digest: None, .. } => {
             let mut mrs: Vec<Mr> = target.ask_all(|start| Request::Mrs { start })?;
             // A named region is known to every lcore under the same key.
             let mut seen = std::collections::HashSet::new();

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_arrives() {
+    fn every_option_is_parsed() {
         let settings = serve(
             "-- --gateway 10.0.0.254 --route 10.1.0.0/16=10.0.0.253 --vlan 5 --traffic-class 0x2e --pcp 3 \
              --service rping --service region --region a=1M --region b=2M,file=/dev/shm/b --region c=4K*1000 --region-port 5000 \
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_separator_is_shown_where_it_belongs() {
+    fn a_missing_separator_is_suggested_at_the_right_place() {
         const START: &str = "there is no `--` on the command line: put it between EAL's arguments and the options of the target, try: rxe-target ";
         for (line, rest) in [
             ("-l 0 --address 10.0.0.1/24", "-l 0 -- --address 10.0.0.1/24"),

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use rxe_inspect::report::{Counter, CounterGroup};
 use rxe_proto::cm::CmStats;
 use rxe_proto::transport::TransportStats;
@@ -19,17 +20,17 @@ use crate::worker::{CaptureStats, FaultStats, WorkerStats};
 /// The counters of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerCounters {
-    /// The loop: bursts, hand-offs.
+    /// The poll loop: bursts, hand-offs.
     pub worker: Arc<WorkerStats>,
-    /// Faults made on purpose to frames from the wire.
+    /// Fault injection for received frames.
     pub rx_faults: Arc<FaultStats>,
-    /// The same to the wire.
+    /// Fault injection for sent frames.
     pub tx_faults: Arc<FaultStats>,
     /// Queue pairs.
     pub transport: Arc<TransportStats>,
     /// Connections and streams.
-    pub services: Arc<ServiceStats>,
-    /// Frames captured.
+    pub services: Arc<CachePadded<ServiceStats>>,
+    /// Recorders.
     pub capture: Arc<CaptureStats>,
     /// Dropped packets by reason: those of the loop and those of the queue pairs.
     pub drops: [Arc<DropCounters>; 2],
@@ -41,7 +42,7 @@ pub struct Telemetry {
     /// One entry per worker.
     pub workers: Vec<WorkerCounters>,
     /// The control side.
-    pub control: Arc<ControlStats>,
+    pub control: Arc<CachePadded<ControlStats>>,
     /// The connection manager.
     pub cm: Arc<CmStats>,
     /// The host stacks, by port.
@@ -50,14 +51,14 @@ pub struct Telemetry {
     pub control_drops: Arc<DropCounters>,
 }
 
-/// Sums at one moment.
+/// Sums over all workers at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Group name and its counters, in a fixed order.
     pub groups: Vec<(&'static str, Vec<(&'static str, u64)>)>,
 }
 
-/// What the counter `name` of `group` counts, in a sentence; `None` when there is no such counter.
+/// The description of a counter, one sentence; `None` if there is no such counter.
 pub fn describe(group: &str, name: &str) -> Option<&'static str> {
     let find = |list: &[(&str, &'static str)]| list.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
     match group {
@@ -76,17 +77,17 @@ pub fn describe(group: &str, name: &str) -> Option<&'static str> {
             ("tx_frames", "Frames sent."),
             ("rx_bytes", "Bytes received."),
             ("tx_bytes", "Bytes sent."),
-            ("rx_missed", "Frames that the device dropped because nobody fetched them in time."),
-            ("rx_errors", "Frames that arrived broken."),
+            ("rx_missed", "Frames that the device dropped because its receive queue was full."),
+            ("rx_errors", "Frames received with errors."),
             ("tx_errors", "Frames that could not be sent."),
-            ("rx_no_mbuf", "Frames dropped for want of a buffer."),
+            ("rx_no_mbuf", "Frames dropped because no buffer was free."),
         ]),
         _ => None,
     }
 }
 
 impl Telemetry {
-    /// Every counter, of each worker by its lcore, of each port, or of the whole target.
+    /// Every counter: by lcore, by port, or of the whole target.
     pub(crate) fn groups(&self, lcores: &[u32]) -> Vec<CounterGroup> {
         let mut groups = Vec::new();
         let mut add = |group: &str, scope: &str, id: u32, values: Vec<(&'static str, u64)>| {
@@ -113,7 +114,7 @@ impl Telemetry {
         groups
     }
 
-    /// Reads everything.
+    /// Reads and sums all counters.
     pub fn snapshot(&self) -> Snapshot {
         let workers = &self.workers;
         let drops = workers.iter().flat_map(|w| &w.drops).chain([&self.control_drops]);
@@ -148,7 +149,7 @@ pub(crate) fn report<'a>(values: impl Iterator<Item = (&'a str, u64)>) -> Vec<Co
     values.map(|(name, value)| Counter { name: name.to_owned(), value }).collect()
 }
 
-/// Adds lists of the same names in the same order.
+/// Adds lists with the same names in the same order.
 fn sum(lists: impl Iterator<Item = Vec<(&'static str, u64)>>) -> Vec<(&'static str, u64)> {
     lists
         .reduce(|mut total, list| {
@@ -160,7 +161,7 @@ fn sum(lists: impl Iterator<Item = Vec<(&'static str, u64)>>) -> Vec<(&'static s
         .unwrap_or_default()
 }
 
-/// One line per group, with the counters that are not zero.
+/// One line per group, with its non-zero counters.
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (group, counters) in &self.groups {

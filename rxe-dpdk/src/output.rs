@@ -1,10 +1,10 @@
 //! Standard output and standard error, each written by a thread of its own.
 //!
 //! A reader that stalls blocks the thread that writes to it, and an lcore must never block. So all that a running
-//! adapter prints goes into a bounded queue. A line that finds the queue full is dropped and counted, and a line of the
-//! log says how many were dropped as soon as the reader goes on.
+//! adapter prints goes into a bounded queue. If the queue is full, the line is dropped and counted; a log line reports the
+//! number once the reader continues.
 //!
-//! [`start`] is to be called before DPDK pins the main thread to its core: the writers would be pinned there too.
+//! Call [`start`] before DPDK pins the main thread to its core: the writers inherit its affinity.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,14 +15,14 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that wait for one reader at most.
+/// Queue length, in lines.
 const CAPACITY: usize = 4096;
-/// How long [`finish`] waits for a reader that takes nothing.
+/// How long [`finish`] waits without progress.
 const STALLED: Duration = Duration::from_millis(500);
-/// How long [`finish`] waits for a reader that is slow.
+/// How long [`finish`] waits in total.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// What is counted, and what it means.
+/// Names of the counters and their descriptions.
 pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ("stderr_lines_dropped", "Lines of standard error dropped, because it was not read or could not be written."),
     ("stdout_lines_dropped", "Lines of standard output dropped, because it was not read or could not be written."),
@@ -31,7 +31,7 @@ pub const DESCRIPTIONS: &[(&str, &str)] = &[
 static STDERR: OnceLock<Output> = OnceLock::new();
 static STDOUT: OnceLock<Output> = OnceLock::new();
 
-/// Starts the writers of both.
+/// Starts both writers.
 pub fn start() {
     stderr();
     stdout();
@@ -47,25 +47,25 @@ pub fn stdout() -> &'static Output {
     STDOUT.get_or_init(|| Output::new("standard output", io::stdout().as_fd().try_clone_to_owned().map(File::from)))
 }
 
-/// Standard error, where it has a writer.
+/// Standard error, if its writer is started.
 pub(crate) fn started_stderr() -> Option<&'static Output> {
     STDERR.get()
 }
 
-/// Waits until all that was written is out, for 2 s at most, and for half a second where a reader takes nothing.
+/// Waits until every queued line is written: at most 2 s, and half a second without progress.
 pub fn finish() {
     for output in [&STDERR, &STDOUT] {
         output.get().inspect(|output| output.finish());
     }
 }
 
-/// How many lines were dropped.
+/// The counters, by the names in [`DESCRIPTIONS`].
 pub fn counters() -> Vec<(&'static str, u64)> {
     let dropped = [&STDERR, &STDOUT].map(|output| output.get().map_or(0, Output::dropped));
     DESCRIPTIONS.iter().zip(dropped).map(|((name, _), count)| (*name, count)).collect()
 }
 
-/// Panics of every thread print through the writer of standard error from now on.
+/// Installs a panic hook that prints through the writer of standard error.
 pub fn print_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -79,11 +79,11 @@ pub fn print_panics() {
     }));
 }
 
-/// A descriptor with its writer.
+/// A descriptor and its writer thread.
 #[derive(Debug)]
 pub struct Output {
     shared: Arc<Shared>,
-    /// `None` when there is no thread: then the descriptor is written at once.
+    /// `None` without a thread: the caller then writes to `direct`.
     lines: Option<SyncSender<Vec<u8>>>,
     direct: Mutex<Option<File>>,
 }
@@ -91,12 +91,12 @@ pub struct Output {
 #[derive(Debug)]
 struct Shared {
     name: &'static str,
-    /// Lines put into the queue, and lines taken out of it and dealt with.
+    /// Lines queued, and lines that the writer is done with.
     queued: AtomicU64,
     done: AtomicU64,
-    /// Lines for which there was no room.
+    /// Lines dropped because the queue was full.
     unread: AtomicU64,
-    /// Lines that the descriptor did not take.
+    /// Lines that could not be written.
     failed: AtomicU64,
     /// Notified after each line, for `finish`.
     lock: Mutex<()>,
@@ -125,7 +125,7 @@ impl Output {
         }
     }
 
-    /// Queues `text`, one line or several that belong together. Never blocks.
+    /// Queues `text`: one line, or several that stay together. Never blocks.
     pub fn enqueue(&self, text: &[u8]) {
         let Some(lines) = &self.lines else {
             let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +134,7 @@ impl Output {
             }
             return;
         };
-        // Counted before the writer can be done with it.
+        // Before the send, so that `done` never exceeds `queued`.
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
         if lines.try_send(text.to_vec()).is_err() {
             self.shared.queued.fetch_sub(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Shared {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.progress.notify_all();
             since += 1;
-            // A queue that is never empty must not keep the report back for ever.
+            // The report must not wait for an empty queue, which may never come.
             if since > CAPACITY {
                 self.report(&mut reported);
                 since = 0;
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// Says how many lines were dropped since the last report.
+    /// Logs how many lines were dropped since the last report.
     fn report(&self, reported: &mut u64) {
         let dropped = self.unread.load(Ordering::Relaxed);
         if dropped > *reported {
@@ -210,7 +210,7 @@ impl Shared {
     }
 }
 
-/// Writes all of a line. A descriptor that somebody made non-blocking is asked again until it takes it.
+/// Writes a whole line. Retries if another process has made the descriptor non-blocking.
 fn write_line(file: &mut File, mut line: &[u8]) -> io::Result<()> {
     while !line.is_empty() {
         match file.write(line) {
@@ -224,7 +224,7 @@ fn write_line(file: &mut File, mut line: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// One line per [`write`](Write::write): what loggers want.
+/// Queues one line per [`write`](Write::write), as loggers expect.
 impl Write for &Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.enqueue(line);

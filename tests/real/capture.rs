@@ -1,12 +1,11 @@
-//! Captures of a running target, as tshark reads them: a Linux client's connection from the first message of its CM to the
+//! Captures of a running target, read back by tshark: a Linux client's connection from the first message of its CM to the
 //! last, a dropped packet with its reason, one queue pair of several, a disk that is full.
 
 use crate::Check;
-use crate::matrix::{Bed, Port};
-use crate::process::{self, must};
-use crate::report::Report;
-use crate::target::{GUEST_V4, TARGET_V4};
-use crate::world::World;
+use crate::bed::{BedConfig, TestBed, needs};
+use crate::station::{GUEST_V4, Port, StationKey, TARGET_V4};
+use crate::suite::{AnyGroup, Group};
+use rxe_testkit::process::{self, must};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,8 +13,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// The capture that begins with the target.
+const EARLY: &str = "early.pcapng";
 
-/// What tshark is asked of each packet. Most are shown in a form that other programs of it print too.
+/// The fields that tshark prints of each packet, which have the same form in several of its versions.
 const FIELDS: [&str; 8] = [
     "frame.time_epoch",
     "frame.packet_flags_direction",
@@ -47,40 +48,35 @@ impl Packet {
 }
 
 /// The group `capture`.
-pub fn run(report: &mut Report, world: &World) {
-    if !report.group("capture") {
-        return;
-    }
-    let early = world.path("early.pcapng");
-    let boot = || {
-        let capture = ["--capture".to_owned(), early.display().to_string()];
-        Bed::with(world, "cap", "0", Port::AfPacket, 1500, &capture)
-    };
-    let Some(bed) = report.fixture("boot", boot) else { return };
-    let context = || bed.context();
-    report.case("--capture has the first packet, and rxe-ctl ends it", context, || from_the_start(&bed, &early));
-    report.case("tshark reads a connection, and why a packet was dropped", context, || connection(&bed, world));
-    report.case("one queue pair, both ways", context, || one_queue_pair(&bed, world));
-    report.case("a full disk ends the capture, not the target", context, || full_disk(&bed, world));
+pub fn group() -> AnyGroup {
+    let mut group = Group::new("capture", needs(StationKey::new(Port::AfPacket, 1500)), |env| {
+        let capture = ["--capture".to_owned(), env.path(EARLY).display().to_string()];
+        TestBed::start(env, BedConfig::new(Port::AfPacket, 1500).arguments(&capture))
+    });
+    group.case("--capture has the first packet, and rxe-ctl ends it", |bed| from_the_start(bed));
+    group.case("tshark reads a connection, and why a packet was dropped", |bed| connection(bed));
+    group.case("one queue pair, both ways", |bed| one_queue_pair(bed));
+    group.case("a full disk ends the capture, not the target", |bed| full_disk(bed));
+    group.build()
 }
 
-/// What rxe-ctl says, run in `folder`.
-fn ctl(bed: &Bed, folder: &Path, words: &[&str]) -> Result<String, String> {
-    let target = bed.target.as_ref().ok_or("the target does not run")?;
+/// Standard output of rxe-ctl, run in `folder`.
+fn ctl(bed: &TestBed, folder: &Path, words: &[&str]) -> Result<String, String> {
+    let target = bed.target()?;
     let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
     ctl.current_dir(folder).args(["--file-prefix", &target.prefix]).args(words);
     let done = process::run(&mut ctl, LIMIT)?;
     if done.code == 0 { Ok(done.stdout) } else { Err(format!("rxe-ctl {}: {}", words.join(" "), done.stderr)) }
 }
 
-fn json(bed: &Bed, world: &World, words: &[&str]) -> Result<Value, String> {
-    let text = ctl(bed, &world.dir, &[&["--json"], words].concat())?;
+fn json(bed: &TestBed, words: &[&str]) -> Result<Value, String> {
+    let text = ctl(bed, &bed.env.dir, &[&["--json"], words].concat())?;
     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
 }
 
 /// Dropped packets by reason.
-fn drops(bed: &Bed, world: &World) -> Result<BTreeMap<String, u64>, String> {
-    let drops = json(bed, world, &["drops"])?;
+fn drops(bed: &TestBed) -> Result<BTreeMap<String, u64>, String> {
+    let drops = json(bed, &["drops"])?;
     let counts = drops
         .as_array()
         .into_iter()
@@ -93,7 +89,7 @@ fn expect(text: &str, part: &str) -> Check {
     if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in: {text}")) }
 }
 
-/// The packets of a file, as tshark sees them.
+/// The packets of a file, read by tshark.
 fn read(file: &Path) -> Result<Vec<Packet>, String> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-r"]).arg(file).args(["-T", "fields", "-E", "occurrence=f"]);
@@ -114,40 +110,41 @@ fn find<'p>(packets: &'p [Packet], what: &str, right: impl Fn(&Packet) -> bool) 
     })
 }
 
-fn from_the_start(bed: &Bed, early: &Path) -> Check {
+fn from_the_start(bed: &TestBed) -> Check {
+    let early = bed.env.path(EARLY);
     let here = Path::new("/");
     let name = early.display().to_string();
     expect(&ctl(bed, here, &["capture", "status"])?, &format!("capturing to {name}\n"))?;
     let second = ctl(bed, here, &["capture", "start", "/tmp/second.pcapng"]).err().unwrap_or_default();
     expect(&second, &format!("the capture {name} is running: stop it first"))?;
-    bed.guest.expect(&format!("rping -c -a {TARGET_V4} -C 1 -v"), LIMIT, &["rdma-ping-0"])?;
+    bed.guest().expect(&format!("rping -c -a {TARGET_V4} -C 1 -v"), LIMIT, &["rdma-ping-0"])?;
     expect(&ctl(bed, here, &["capture", "stop"])?, "ended: it was stopped\n")?;
-    let packets = read(early)?;
-    // What the target says of itself before anybody asks.
+    let packets = read(&early)?;
+    // The target's announcement comes before the first request.
     find(&packets[..packets.len().min(4)], "announcement", |packet| packet.sent())?;
     find(&packets, "ConnectRequest", |packet| packet.get("_ws.col.Info") == "CM: ConnectRequest").map(drop)
 }
 
-fn connection(bed: &Bed, world: &World) -> Check {
-    let before = drops(bed, world)?;
-    // A name without a folder is meant where rxe-ctl is.
-    expect(&ctl(bed, &world.dir, &["capture", "start", "rping.pcapng"])?, "/rping.pcapng\nframes ")?;
-    bed.guest.expect(&format!("rping -c -a {TARGET_V4} -C 3 -v"), LIMIT, &["rdma-ping-2"])?;
-    bed.guest.expect(&format!("echo nonsense > /dev/udp/{TARGET_V4}/4791"), LIMIT, &[])?;
+fn connection(bed: &TestBed) -> Check {
+    let before = drops(bed)?;
+    // A name without a folder is relative to rxe-ctl's working folder.
+    expect(&ctl(bed, &bed.env.dir, &["capture", "start", "rping.pcapng"])?, "/rping.pcapng\nframes ")?;
+    bed.guest().expect(&format!("rping -c -a {TARGET_V4} -C 3 -v"), LIMIT, &["rdma-ping-2"])?;
+    bed.guest().expect(&format!("echo garbage > /dev/udp/{TARGET_V4}/4791"), LIMIT, &[])?;
     let deadline = Instant::now() + LIMIT;
     // Too short for a packet, or with a checksum that was left for a device to finish.
     let after = loop {
-        let after = drops(bed, world)?;
+        let after = drops(bed)?;
         if after != before {
             break after;
         }
         if Instant::now() > deadline {
-            return Err("the nonsense does not arrive".to_owned());
+            return Err("the malformed datagram does not arrive".to_owned());
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let status = json(bed, world, &["capture", "stop"])?;
-    let file = world.path("rping.pcapng");
+    let status = json(bed, &["capture", "stop"])?;
+    let file = bed.env.path("rping.pcapng");
     let packets = read(&file)?;
     if (status["frames"].as_u64(), status["lost"].as_u64()) != (Some(packets.len() as u64), Some(0)) {
         return Err(format!("{} packets, but {status}", packets.len()));
@@ -169,7 +166,7 @@ fn connection(bed: &Bed, world: &World) -> Check {
         };
         find(&packets, name, is)?;
     }
-    // rping: the client SENDs where its memory is, the target READs from there, then WRITEs.
+    // rping: the client SENDs its memory's address, the target READs from there, then WRITEs.
     for (name, opcode, sent) in [
         ("Send Only", 4, false),
         ("RDMA Read Request", 12, true),
@@ -205,7 +202,7 @@ fn connection(bed: &Bed, world: &World) -> Check {
             .split_once('.')
             .is_some_and(|(_, part)| part.len() == 9 && !part.ends_with("000"))
     })?;
-    // As people see it.
+    // As people read it.
     let verbose = process::run(Command::new("tshark").args(["-V", "-r"]).arg(&file), LIMIT)?.stdout;
     for part in [
         "CM ConnectRequest",
@@ -219,13 +216,13 @@ fn connection(bed: &Bed, world: &World) -> Check {
     Ok(())
 }
 
-fn one_queue_pair(bed: &Bed, world: &World) -> Check {
-    let jobs = [0, 1].map(|_| bed.guest.start(&format!("rping -c -a {TARGET_V4} -C 1000000"), LIMIT));
+fn one_queue_pair(bed: &TestBed) -> Check {
+    let jobs = [0, 1].map(|_| bed.guest().start(&format!("rping -c -a {TARGET_V4} -C 1000000"), LIMIT));
     let [first, second] = jobs;
     let (first, second) = (first?, second?);
     let deadline = Instant::now() + LIMIT;
     let connected = loop {
-        let qps = json(bed, world, &["qp"])?;
+        let qps = json(bed, &["qp"])?;
         let ready = |qp: &Value| qp["state"] == "RTS" && qp["rx_packets"].as_u64() > Some(10);
         let of = |qp: &Value| [&qp["lqpn"], &qp["rqpn"]].map(|n| n.as_u64().unwrap_or(0) as u32);
         let ready: Vec<[u32; 2]> = qps.as_array().into_iter().flatten().filter(|qp| ready(qp)).map(of).collect();
@@ -233,19 +230,19 @@ fn one_queue_pair(bed: &Bed, world: &World) -> Check {
             break ready;
         }
         if Instant::now() > deadline {
-            return Err(format!("no two connections at work: {qps}"));
+            return Err(format!("no two busy connections: {qps}"));
         }
     };
     let [local, remote] = connected[1];
-    let file = world.path("qp.pcapng");
-    ctl(bed, &world.dir, &["capture", "start", "qp.pcapng", "--qpn", &format!("{local:#x}"), "--snaplen", "96"])?;
-    while json(bed, world, &["capture", "status"])?["frames"].as_u64() < Some(50) {
+    let file = bed.env.path("qp.pcapng");
+    ctl(bed, &bed.env.dir, &["capture", "start", "qp.pcapng", "--qpn", &format!("{local:#x}"), "--snaplen", "96"])?;
+    while json(bed, &["capture", "status"])?["frames"].as_u64() < Some(50) {
         if Instant::now() > deadline {
             return Err("the queue pair has no packets".to_owned());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    ctl(bed, &world.dir, &["capture", "stop"])?;
+    ctl(bed, &bed.env.dir, &["capture", "stop"])?;
     for job in [&first, &second] {
         job.kill(15)?;
     }
@@ -261,12 +258,12 @@ fn one_queue_pair(bed: &Bed, world: &World) -> Check {
     find(&packets, "packet of the client", |packet| !packet.sent()).map(drop)
 }
 
-fn full_disk(bed: &Bed, world: &World) -> Check {
-    let folder = world.path("small");
+fn full_disk(bed: &TestBed) -> Check {
+    let folder = bed.env.path("small");
     std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
     must("mount", &["-t", "tmpfs", "-o", "size=64k", "none", &folder.to_string_lossy()])?;
     ctl(bed, &folder, &["capture", "start", "full.pcapng"])?;
-    bed.guest.expect(&format!("rping -c -a {TARGET_V4} -S 65000 -C 20"), LIMIT, &[])?;
+    bed.guest().expect(&format!("rping -c -a {TARGET_V4} -S 65000 -C 20"), LIMIT, &[])?;
     let deadline = Instant::now() + LIMIT;
     let why = "the file cannot be written (No space left on device)";
     while !ctl(bed, &folder, &["capture", "status"])?.contains(&format!("ended: {why}\n")) {
@@ -275,13 +272,13 @@ fn full_disk(bed: &Bed, world: &World) -> Check {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let log = bed.target.as_ref().ok_or("the target does not run")?.log();
+    let log = bed.log();
     let lines = log.iter().filter(|line| line.contains(why)).count();
     if lines != 1 {
-        return Err(format!("{lines} lines of the log say so"));
+        return Err(format!("{lines} lines of the log have the reason"));
     }
-    bed.guest.expect(&format!("rping -c -a {TARGET_V4} -C 3 -v"), LIMIT, &["rdma-ping-2"])?;
-    // The next one is not hindered.
-    ctl(bed, &world.dir, &["capture", "start", "after.pcapng"])?;
-    ctl(bed, &world.dir, &["capture", "stop"]).map(drop)
+    bed.guest().expect(&format!("rping -c -a {TARGET_V4} -C 3 -v"), LIMIT, &["rdma-ping-2"])?;
+    // The next capture works.
+    ctl(bed, &bed.env.dir, &["capture", "start", "after.pcapng"])?;
+    ctl(bed, &bed.env.dir, &["capture", "stop"]).map(drop)
 }

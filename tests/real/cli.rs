@@ -1,10 +1,11 @@
-//! The command line as users get it wrong: a sentence on stderr, exit code 2, no panic.
+//! Wrong command lines: a message on stderr, exit code 2, no panic.
 
 use crate::Check;
-use crate::process::{self, Finished};
-use crate::report::Report;
-use crate::world::{World, root, target_binary};
+use crate::env::{TestEnv, root, target_binary};
+use crate::suite::{AnyGroup, Group, Needs};
+use rxe_testkit::process::{self, Finished};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -14,28 +15,28 @@ fn target(words: &[&str]) -> Result<Finished, String> {
     process::run(Command::new(target_binary()).args(words), LIMIT)
 }
 
-/// A user's mistake: exit code 2 and, on stderr, all of `texts`; no more than a few lines unless EAL had started.
+/// The command line was refused: exit code 2 and, on stderr, all of `texts`; a few lines at most unless EAL had started.
 fn refused(done: Finished, texts: &[&str], eal_started: bool) -> Check {
     let stderr = done.stderr.trim();
-    let complain = |what: &str| Err(format!("{what}; stdout: {:?}; stderr: {stderr}", done.stdout));
+    let fail = |what: &str| Err(format!("{what}; stdout: {:?}; stderr: {stderr}", done.stdout));
     if stderr.contains("panicked") || done.stdout.contains("panicked") {
-        return complain("the target panicked");
+        return fail("the target panicked");
     }
     if done.code != 2 {
-        return complain(&format!("exit code {} instead of 2", done.code));
+        return fail(&format!("exit code {} instead of 2", done.code));
     }
     if let Some(missing) = texts.iter().find(|t| !stderr.to_lowercase().contains(&t.to_lowercase())) {
-        return complain(&format!("stderr does not mention {missing:?}"));
+        return fail(&format!("stderr does not mention {missing:?}"));
     }
     let own: Vec<&str> = stderr.lines().filter(|l| !l.trim().is_empty() && !is_eal_log(l)).collect();
     if own.is_empty() {
-        return complain("stderr has nothing but EAL's own lines");
+        return fail("stderr has nothing but EAL's own lines");
     }
     if !eal_started && stderr.lines().filter(|l| !l.trim().is_empty()).count() > 6 {
-        return complain("more than a few lines for one mistake");
+        return fail("more than a few lines for one error");
     }
     if !done.stdout.lines().all(|l| !l.starts_with("ready ")) {
-        return complain("a `ready` line in spite of the mistake");
+        return fail("a `ready` line although it was refused");
     }
     Ok(())
 }
@@ -45,20 +46,16 @@ fn is_eal_log(line: &str) -> bool {
     ["EAL:", "TELEMETRY:", "PMD:", "rte_", "ethdev", "vhost"].iter().any(|p| line.trim_start().starts_with(p))
 }
 
-/// The group `cli`.
-pub fn run(report: &mut Report, world: Option<&World>) {
-    if !report.group("cli") {
-        return;
-    }
-    without_eal(report);
-    config_file(report);
-    if let Some(world) = world {
-        with_eal(report, world);
-    }
+/// The groups `cli`, which needs nothing, and `cli-eal`.
+pub fn groups() -> Vec<AnyGroup> {
+    let mut bare = Group::new("cli", Needs { bare: true, ..Needs::default() }, |_| Ok(()));
+    without_eal(&mut bare);
+    config_file(&mut bare);
+    vec![bare.build(), with_eal()]
 }
 
-fn without_eal(report: &mut Report) {
-    report.case("--help", String::new, || {
+fn without_eal(group: &mut Group<()>) {
+    group.case("--help", |()| {
         let done = target(&["--help"])?;
         if done.code != 0 || !done.stderr.is_empty() {
             return Err(format!("exit code {}, stderr {:?}", done.code, done.stderr));
@@ -70,7 +67,7 @@ fn without_eal(report: &mut Report) {
         }
         Ok(())
     });
-    report.case("--version", String::new, || {
+    group.case("--version", |()| {
         let done = target(&["--version"])?;
         let line = done.stdout.trim();
         let versions =
@@ -80,8 +77,8 @@ fn without_eal(report: &mut Report) {
         }
         Ok(())
     });
-    // The second element: what the sentence has to mention.
-    let mistakes: &[(&[&str], &[&str])] = &[
+    // The second element: what the message has to mention.
+    let mistakes: &'static [(&[&str], &[&str])] = &[
         (&["--", "--frobnicate"], &["--frobnicate"]),
         (&["--", "--address", "10.0.0.300/24"], &["10.0.0.300"]),
         (&["--", "--address", "10.0.0.1/33"], &["10.0.0.1/33"]),
@@ -97,21 +94,27 @@ fn without_eal(report: &mut Report) {
         (&["--check-config", "/nonexistent/target.toml"], &["/nonexistent/target.toml"]),
     ];
     for (words, mentions) in mistakes {
-        report.case(&words.join(" "), String::new, || refused(target(words)?, mentions, false));
+        group.case(words.join(" "), move |()| refused(target(words)?, mentions, false));
     }
 }
 
-fn config_file(report: &mut Report) {
-    let path = std::env::temp_dir().join(format!("rxe-real-{}.toml", std::process::id()));
+/// Writes `text` to a file of this `name`, and has it checked.
+fn check(name: &str, text: &str, texts: &[&str]) -> Check {
+    let path = std::env::temp_dir().join(format!("rxe-real-{}-{name}.toml", std::process::id()));
     let file = path.to_string_lossy().into_owned();
-    let check = |text: &str| -> Result<Finished, String> {
-        std::fs::write(&path, text).map_err(|e| e.to_string())?;
-        target(&["--check-config", &file])
-    };
+    std::fs::write(&path, text).map_err(|e| e.to_string())?;
+    let done = target(&["--check-config", &file]);
+    let _ = std::fs::remove_file(&path);
+    refused(done?, &[&[file.as_str()], texts].concat(), true)
+}
+
+fn config_file(group: &mut Group<()>) {
     let examples = std::fs::read_dir(root().join("conf/examples")).into_iter().flatten().flatten().map(|e| e.path());
-    for good in examples.chain([root().join("conf/target.toml")]) {
+    let mut files: Vec<_> = examples.chain([root().join("conf/target.toml")]).collect();
+    files.sort();
+    for good in files {
         let name = good.strip_prefix(root()).unwrap_or(&good).to_string_lossy().into_owned();
-        report.case(&format!("--check-config {name}"), String::new, || {
+        group.case(format!("--check-config {name}"), move |()| {
             let done = target(&["--check-config", &good.to_string_lossy()])?;
             if done.code != 0 || done.stderr.contains("EAL") {
                 return Err(format!("exit code {}, stderr {:?}", done.code, done.stderr));
@@ -119,39 +122,46 @@ fn config_file(report: &mut Report) {
             Ok(())
         });
     }
-    report.case("--check-config of a file that is no TOML", String::new, || {
-        refused(check("[eal\nargs = 3\n")?, &[&file, "line 1"], true)
+    group.case("--check-config of a file that is not TOML", |()| check("syntax", "[eal\nargs = 3\n", &["line 1"]));
+    group.case("--check-config of a file with an unknown key", |()| {
+        check("key", "[eal]\nargz = [\"--no-pci\"]\n", &["argz", "line 2"])
     });
-    report.case("--check-config of a file with an unknown key", String::new, || {
-        refused(check("[eal]\nargz = [\"--no-pci\"]\n")?, &[&file, "argz", "line 2"], true)
-    });
-    let _ = std::fs::remove_file(&path);
 }
 
-fn with_eal(report: &mut Report, world: &World) {
-    let address = ["--", "--address", "10.0.0.1/24"];
-    let with = |eal: &[&str]| -> Result<Finished, String> {
-        let mut words = world.eal_options("cli");
-        words.extend(eal.iter().chain(&address).map(|s| s.to_string()));
-        process::run(Command::new(target_binary()).args(words), LIMIT)
-    };
-    report.case("no port", String::new, || refused(with(&[])?, &["port"], true));
-    report.case("an EAL option that does not exist", String::new, || {
-        refused(with(&["--no-such-eal-option"])?, &["EAL"], true)
+const ADDRESS: [&str; 3] = ["--", "--address", "10.0.0.1/24"];
+
+/// Runs the target with an address and these options of EAL.
+fn with(env: &TestEnv, eal: &[&str]) -> Result<Finished, String> {
+    let mut words = env.eal_options("cli");
+    words.extend(eal.iter().chain(&ADDRESS).map(|s| s.to_string()));
+    process::run(Command::new(target_binary()).args(words), LIMIT)
+}
+
+struct Env(Arc<TestEnv>);
+
+impl crate::suite::Fixture for Env {}
+
+fn with_eal() -> AnyGroup {
+    let mut group = Group::new("cli-eal", Needs::default(), |env| Ok(Env(Arc::clone(env))));
+    group.case("no port", |env: &mut Env| refused(with(&env.0, &[])?, &["port"], true));
+    group.case("an EAL option that does not exist", |env| {
+        refused(with(&env.0, &["--no-such-eal-option"])?, &["EAL"], true)
     });
-    report.case("net_af_packet on an interface that does not exist", String::new, || {
-        refused(with(&["--vdev=net_af_packet0,iface=nosuch0"])?, &["net_af_packet0", "No such device"], true)
+    group.case("net_af_packet on an interface that does not exist", |env| {
+        let done = with(&env.0, &["--vdev=net_af_packet0,iface=nosuch0"])?;
+        refused(done, &["net_af_packet0", "No such device"], true)
     });
-    report.case("--huge-dir that does not exist", String::new, || {
+    group.case("--huge-dir that does not exist", |_| {
         let words = ["-l", "0", "--no-pci", "--file-prefix", "rxecli2", "--huge-dir", "/nonexistent"];
-        refused(target(&[&words[..], &address].concat())?, &["hugepages"], true)
+        refused(target(&[&words[..], &ADDRESS].concat())?, &["hugepages"], true)
     });
-    report.case("no hugetlbfs mounted", String::new, || {
+    group.case("no hugetlbfs mounted", |_| {
         let script =
             "while umount -a -t hugetlbfs 2>/dev/null && grep -q hugetlbfs /proc/mounts; do :; done; exec \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh", target_binary(), "-l", "0", "--no-pci"]);
-        command.args(["--file-prefix", "rxecli3"]).args(address);
+        command.args(["--file-prefix", "rxecli3"]).args(ADDRESS);
         refused(process::run(&mut command, LIMIT)?, &["hugepages", "make setup"], true)
     });
+    group.build()
 }

@@ -1,12 +1,12 @@
-//! A client program as it is: its command line and what it has to print.
+//! An unmodified client program: its command line and its expected output.
 //!
-//! Command lines are as docs/clients.md shows them, with names for what differs from run to run: `IPV4` and `IPV6` are the
+//! Command lines are as docs/clients.md shows them, with names for values that differ from run to run: `IPV4` and `IPV6` are the
 //! target's addresses, `GID4` and `GID6` the numbers of the guest's own, `MYIP` its IPv4 address.
 
 use crate::Check;
+use crate::bed::TestBed;
 use crate::guest::Output;
-use crate::matrix::Bed;
-use crate::report::Report;
+use crate::suite::Group;
 use crate::support::perftest;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// The same in the nightly run.
 const LONG: Duration = Duration::from_secs(1800);
 
-/// What a client has to print.
+/// The expected output of a client.
 pub enum Wants {
     /// All of these.
     Texts(&'static [&'static str]),
@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// What the small programs of librdmacm print when all is well.
+/// The output of librdmacm's small programs on success.
 pub const UCMATOSE: Wants =
     Wants::Texts(&["receiving data transfers", "sending replies", "data transfers complete", "return status 0"]);
 /// See `UCMATOSE`.
@@ -79,12 +79,14 @@ pub struct Client {
     command: String,
     wants: Wants,
     limit: Duration,
+    /// The service that counts it, with connections and exchanges.
+    counts: Option<(&'static str, u64, u64)>,
 }
 
 impl Client {
     /// `command` has names in place of addresses.
     pub fn new(command: impl Into<String>, wants: Wants) -> Client {
-        Client { command: command.into(), wants, limit: LIMIT }
+        Client { command: command.into(), wants, limit: LIMIT, counts: None }
     }
 
     /// perftest: nothing is said of the processor's clock, which an emulated one cannot keep.
@@ -108,8 +110,8 @@ impl Client {
         &self.command
     }
 
-    /// What the guest runs.
-    pub fn script(&self, bed: &Bed) -> Result<String, String> {
+    /// The guest's shell command.
+    pub fn script(&self, bed: &TestBed) -> Result<String, String> {
         let command = bed.fill(&self.command)?;
         Ok(match self.wants {
             // Only the lines' beginnings: 100 lines of 64 KiB are much for an emulated serial port. Errors come last,
@@ -154,38 +156,73 @@ impl Client {
     }
 
     /// Runs it to its end.
-    pub fn run(&self, bed: &Bed) -> Check {
-        self.check(bed.guest.run(&self.script(bed)?, self.limit)?)
+    pub fn run(&self, bed: &TestBed) -> Check {
+        self.check(bed.guest().run(&self.script(bed)?, self.limit)?)
     }
 
-    /// Runs it as a case of the open group, which docs/clients.md lists.
-    pub fn case(&self, report: &mut Report, bed: &Bed) {
-        report.client(&self.command, bed.settings(), || bed.context(), || self.run(bed));
+    /// The service counts so many connections and exchanges of it.
+    pub fn counts(self, service: &'static str, connections: u64, exchanges: u64) -> Client {
+        Client { counts: Some((service, connections, exchanges)), ..self }
+    }
+
+    /// Runs it to its end, and adds its connections and exchanges to the bed's tally.
+    pub fn run_counted(&self, bed: &mut TestBed) -> Check {
+        self.run(bed)?;
+        if let Some((service, connections, exchanges)) = self.counts {
+            bed.count(service, connections, exchanges);
+        }
+        Ok(())
+    }
+
+    /// Adds it to a group as a row of docs/clients.md. `bed` finds the bed in the group's fixture.
+    pub fn case_in<F: crate::suite::Fixture + 'static>(
+        self,
+        group: &mut Group<F>,
+        bed: impl FnOnce(&mut F) -> &mut TestBed + Send + 'static,
+    ) {
+        let command = self.command.clone();
+        group.client_row(&command, move |fixture| self.run_counted(bed(fixture)));
+    }
+
+    /// The same in a group whose fixture is the bed.
+    pub fn case(self, group: &mut Group<TestBed>) {
+        self.case_in(group, |bed| bed);
     }
 }
 
-/// Runs them as cases, one after the other.
-pub fn cases(report: &mut Report, bed: &Bed, clients: impl IntoIterator<Item = Client>) {
+/// Adds them as cases that run one after the other.
+pub fn cases(group: &mut Group<TestBed>, clients: impl IntoIterator<Item = Client>) {
     for client in clients {
-        client.case(report, bed);
+        client.case(group);
+    }
+}
+
+/// Adds them as cases, of which those that are not in `quick` belong to the nightly run.
+pub fn cases_quick(group: &mut Group<TestBed>, clients: Vec<Client>, quick: &[&str]) {
+    for command in quick {
+        assert!(clients.iter().any(|client| client.command == *command), "no client program runs `{command}`");
+    }
+    for client in clients {
+        let in_quick = quick.contains(&client.command.as_str());
+        client.case(group.nightly(!in_quick));
     }
 }
 
 /// Kills a program once a queue pair of its own works.
-pub fn kill_at_work(bed: &Bed, program: &str) -> Check {
+pub fn kill_at_work(bed: &TestBed, program: &str) -> Check {
     let script = format!(
         "{program} & pid=$!\n\
          until rdma resource show qp | grep -q \"RTS.* pid $pid \"; do kill -0 $pid || exit 99; done\n\
          kill -KILL $pid; wait $pid"
     );
-    bed.guest.run(&script, LIMIT)?.expect(137, &[]).map(drop)
+    bed.guest().run(&script, LIMIT)?.expect(137, &[]).map(drop)
 }
 
-/// Runs them all at once; what each one that failed says.
-pub fn at_once(bed: &Bed, clients: &[Client], limit: Duration) -> Check {
+/// Runs them all at once.
+pub fn at_once(bed: &TestBed, clients: &[Client], limit: Duration) -> Check {
     let mut jobs = Vec::new();
     for client in clients {
-        jobs.push(bed.guest.start(&client.script(bed)?, limit)?);
+        jobs.push(bed.guest().start(&client.script(bed)?, limit)?);
     }
     let mut failed = Vec::new();
     for (client, job) in clients.iter().zip(jobs) {

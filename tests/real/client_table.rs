@@ -1,19 +1,21 @@
-//! docs/clients.md: which client programs ran against the target, with which flags, and what came of it.
+//! docs/clients.md: client programs that ran against the target, with their flags and results.
 //!
 //! A run writes the file when RXE_WRITE_DOCS is set (`make docs`): each group that ran whole replaces its own column, so
-//! the groups can also be run one by one. Without it, what ran is compared with what the file lists.
+//! the groups can also be run one by one. Without it, the commands of all groups are compared with those in the file,
+//! whether they run or not, and the settings of the groups that ran.
 
 use crate::Check;
-use crate::process;
-use crate::report::ClientResult;
-use crate::world::{root, target_binary};
-use std::collections::{BTreeMap, HashMap};
+use crate::env::{root, target_binary, write_docs};
+use crate::scheduler::Finished;
+use crate::suite::{AnyGroup, ClientResult, Group, Needs};
+use rxe_testkit::process;
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// One table: its title and its columns, each a group of cases and what its wire is.
+/// One table: its title and its columns, each a group of cases and its wire.
 struct Section {
     title: &'static str,
     columns: &'static [(&'static str, &'static str)],
@@ -58,21 +60,21 @@ const INTRODUCTION: &str = "\
 # Client programs
 
 The programs below are Debian's, unmodified, run by a Linux guest with soft-RoCE against `rxe-target` with its default
-services and two regions. Where it had other settings than the default, [the runs](#the-runs) name them. Each line is a
-command and each entry `ok` a test that looks at exit code and output. The tests write this file (`make docs`), and fail
-when what they run is not what it lists.
+services, two regions and `--idle sleep`. [The runs](#the-runs) have other settings where there are any. Each line is a
+command and each entry `ok` a test that checks exit code and output. The tests write this file (`make docs`), and fail
+when its commands are not theirs. `make test` runs each program a few times, `make nightly` all of them.
 
 In the commands, `IPV4` and `IPV6` are the target's addresses, `MYIP` is the guest's, and `GID4` and `GID6` are the
 numbers of the guest's GIDs of these addresses. `rdma_example_client` speaks as the client of the well-known rdma-example
 does, `rc_example_client` as that of the manual \"RDMA Aware Networks Programming\"; both are in `tests/clients`.
 ";
 
-/// What is known of one column.
+/// One column.
 #[derive(Clone, Default)]
 struct Column {
     /// Settings of the target, date, kernel, tools and version of the run.
     run: Vec<String>,
-    /// Commands and what came of them, in the order of the run.
+    /// Commands and their results, in the order of the run.
     results: Vec<(String, String)>,
 }
 
@@ -87,10 +89,10 @@ fn cells(line: &str) -> Vec<String> {
     inner.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
 }
 
-/// Reads what `text` returns.
+/// Parses the file.
 fn parse(text: &str) -> Columns {
     let mut columns = Columns::new();
-    // The groups of the table that is being read.
+    // The groups of the current table.
     let mut groups: Option<Vec<String>> = None;
     for line in text.lines() {
         if !line.starts_with('|') {
@@ -172,7 +174,7 @@ fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     if done.code == 0 { Ok(done.stdout.trim().to_owned()) } else { Err(format!("{program}: {}", done.stderr)) }
 }
 
-/// When and with what the results were made.
+/// Date, kernel and versions of the run.
 fn this_run(kernel: &str) -> Result<Vec<String>, String> {
     // The guest's programs are copies of the host's.
     let version = |package: &str| output("dpkg-query", &["-W", "-f=${Version}", package]);
@@ -180,46 +182,73 @@ fn this_run(kernel: &str) -> Result<Vec<String>, String> {
     Ok(vec![output("date", &["-u", "+%F"])?, kernel.to_owned(), clients, output(target_binary(), &["--version"])?])
 }
 
-/// Whether a column lists these results' commands and no others.
-fn same(group: &str, known: Option<&Column>, results: &[&ClientResult]) -> Check {
-    let listed: Vec<&str> =
-        known.iter().flat_map(|column| &column.results).map(|(command, _)| command.as_str()).collect();
-    let ran: Vec<&str> = results.iter().map(|result| result.command.as_str()).collect();
-    if let Some(command) = ran.iter().find(|command| !listed.contains(command)) {
+/// Whether a column has these commands and no others.
+fn same(group: &str, known: Option<&Column>, commands: &[String]) -> Check {
+    let listed: Vec<&String> = known.iter().flat_map(|column| &column.results).map(|(command, _)| command).collect();
+    if let Some(command) = commands.iter().find(|command| !listed.contains(command)) {
         return Err(format!("docs/clients.md lacks `{command}` of {group}: run `make docs`"));
     }
-    if let Some(command) = listed.iter().find(|command| !ran.contains(command)) {
-        return Err(format!("docs/clients.md lists `{command}` of {group}, which did not run: run `make docs`"));
+    if let Some(command) = listed.into_iter().find(|command| !commands.contains(command)) {
+        return Err(format!("docs/clients.md has `{command}` of {group}, which is no case of it: run `make docs`"));
     }
+    Ok(())
+}
+
+/// Whether the file has the settings that a group had.
+fn same_settings(group: &str, known: Option<&Column>, results: &[&ClientResult]) -> Check {
     let listed = known.and_then(|column| column.run.first()).map_or("", String::as_str);
     match results.iter().find(|result| result.settings != listed) {
         None => Ok(()),
         Some(other) => {
             let settings = &other.settings;
-            Err(format!(
-                "docs/clients.md says that {group} has the settings `{listed}`, it has `{settings}`: run `make docs`"
-            ))
+            Err(format!("docs/clients.md has the settings `{listed}` for {group}, not `{settings}`: run `make docs`"))
         }
     }
 }
 
-/// Compares the file with the results of groups that ran whole; or, if that is asked for, writes these into it.
-pub fn keep(results: &[ClientResult], kernel: &str) -> Check {
-    let mut groups: BTreeMap<&str, Vec<&ClientResult>> = BTreeMap::new();
-    let listed = |group: &str| SECTIONS.iter().any(|section| section.columns.iter().any(|(name, _)| *name == group));
-    for result in results {
-        groups.entry(&result.group).or_default().push(result);
+/// Groups of another kernel are named after it and have no column.
+fn has_column(group: &str) -> bool {
+    SECTIONS.iter().any(|section| section.columns.iter().any(|(name, _)| *name == group))
+}
+
+fn read() -> Result<(String, Columns), String> {
+    let before = std::fs::read_to_string(file()).map_err(|e| format!("docs/clients.md: {e}"))?;
+    let columns = parse(&before);
+    Ok((before, columns))
+}
+
+/// The group `documents`: the file has the commands of these groups.
+pub fn group(groups: &[AnyGroup]) -> AnyGroup {
+    let mut documents = Group::new("documents", Needs { bare: true, ..Needs::default() }, |_| Ok(()));
+    if write_docs() {
+        return documents.build();
     }
-    // Those of another kernel are named after it and have no column.
-    groups.retain(|group, _| listed(group));
-    let before = std::fs::read_to_string(file()).unwrap_or_default();
-    let mut columns = parse(&before);
-    if !crate::world::write_docs() {
+    let commands = |group: &AnyGroup| {
+        let rows = group.cases.iter().filter(|case| case.client);
+        (group.name.clone(), rows.map(|case| case.name.clone()).collect::<Vec<_>>())
+    };
+    let groups: Vec<_> = groups.iter().filter(|group| has_column(&group.name)).map(commands).collect();
+    documents.case("docs/clients.md has the commands of the tests", move |()| {
+        let (before, columns) = read()?;
         if text(&columns) != before {
             return Err("docs/clients.md is not as a run writes it: change the tests and run `make docs`".to_owned());
         }
-        return groups.iter().try_for_each(|(group, results)| same(group, columns.get(*group), results));
+        groups.iter().try_for_each(|(group, commands)| same(group, columns.get(group), commands))
+    });
+    documents.build()
+}
+
+/// Compares the settings of groups that ran with those in the file; or, if that is asked for, writes the results of
+/// groups that ran whole into it.
+pub fn keep(finished: &Finished, kernel: &str) -> Check {
+    let mut groups = finished.clients_by_group();
+    groups.retain(|group, _| has_column(group));
+    if !write_docs() {
+        let (_, columns) = read()?;
+        return groups.iter().try_for_each(|(group, results)| same_settings(group, columns.get(*group), results));
     }
+    groups.retain(|group, _| finished.whole.contains(*group));
+    let mut columns = read().map(|(_, columns)| columns).unwrap_or_default();
     let run = this_run(kernel)?;
     for (group, results) in groups {
         // All cases of a group have the same target.

@@ -1,17 +1,18 @@
 //! `make demo`: a target, a Linux guest with the kernel's soft-RoCE driver, ten RDMA pings and one region, in plain words.
 
-use crate::matrix::{Bed, Port};
-use crate::target::{GUEST_V4, TARGET_V4};
-use crate::world::World;
+use crate::bed::{BedConfig, TestBed};
+use crate::env::TestEnv;
+use crate::station::{GUEST_V4, Port, TARGET_V4};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the demonstration.
-pub fn run(world: &World) -> ExitCode {
+pub fn run(env: &Arc<TestEnv>) -> ExitCode {
     let began = Instant::now();
-    match show(world) {
+    match show(env) {
         Ok(()) => {
             println!(
                 "\nThe demonstration took {:.0} s after the build. Everything it made is gone again.",
@@ -32,10 +33,10 @@ fn indent(text: &str) {
     }
 }
 
-fn show(world: &World) -> Result<(), String> {
+fn show(env: &Arc<TestEnv>) -> Result<(), String> {
     println!("\n1. Start rxe-target on a tap interface (DPDK's net_af_packet, no RDMA hardware, no kernel module),");
     println!("   and boot a Linux guest on the same tap with the kernel's RDMA driver rdma_rxe.\n");
-    let mut bed = Bed::new(world, Port::AfPacket, 1500)?;
+    let mut bed = TestBed::start(env, BedConfig::new(Port::AfPacket, 1500))?;
     if let Some(target) = &bed.target {
         println!("    $ {}", target.name());
         indent(&target.ready);
@@ -43,7 +44,7 @@ fn show(world: &World) -> Result<(), String> {
     println!("\n2. The guest ({GUEST_V4}) and its RDMA device:\n");
     let command = "uname -sr; rdma link";
     println!("    guest# {command}");
-    indent(&bed.guest.expect(command, LIMIT, &[])?.text);
+    indent(&bed.guest().expect(command, LIMIT, &[])?.text);
 
     println!(
         "\n3. Ten RDMA pings by the kernel's client. For each one the target READs the client's buffer, WRITEs it"
@@ -51,7 +52,7 @@ fn show(world: &World) -> Result<(), String> {
     println!("   back to another one, and the client compares the bytes (-V):\n");
     let command = format!("rping -c -v -V -C 10 -a {TARGET_V4}");
     println!("    guest# {command}");
-    let done = bed.guest.expect(&command, LIMIT, &["rdma-ping-9: "])?;
+    let done = bed.guest().expect(&command, LIMIT, &["rdma-ping-9: "])?;
     indent(&done.text);
     let pings = done.text.lines().filter(|l| l.starts_with("ping data: rdma-ping-")).count();
     if pings != 10 {
@@ -64,7 +65,7 @@ fn show(world: &World) -> Result<(), String> {
     let length = text.len();
     let command = format!("region_client -r demo {TARGET_V4} write 0 '{text}' read 0 {length} fadd 64 5 fadd 64 0");
     println!("    guest# {command}");
-    indent(&bed.guest.expect(&command, LIMIT, &[text, "fadd 64: was 5"])?.text);
+    indent(&bed.guest().expect(&command, LIMIT, &[text, "fadd 64: was 5"])?.text);
     println!("\n   The region is a file on the host that any process here can map. Its first {length} bytes:\n");
     let bytes = bed.region_bytes()?;
     let seen = String::from_utf8_lossy(&bytes[..length.min(bytes.len())]).into_owned();

@@ -1,13 +1,14 @@
-//! What an operator does, step by step: prepare the host, check the configuration, start what the systemd unit starts,
-//! look, stop, take the preparations back.
+//! An operator's work, step by step: prepare the host, check the configuration, start the command of the systemd unit,
+//! inspect the target, stop it, and undo the preparations.
 
 use crate::Check;
-use crate::process::{self, Daemon, Finished, must};
-use crate::report::Report;
-use crate::world::{World, root, target_binary};
+use crate::env::{TestEnv, root, target_binary};
+use crate::suite::{AnyGroup, Fixture, Group, Needs};
+use rxe_testkit::process::{self, Finished, Program, must};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The host's end of the veth pair, and the target's.
@@ -18,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// In tenths: systemd's scale ends at 100, and its worst services are there.
 const MOST_EXPOSED: &str = "30";
 
-/// Verbs of rxe-ctl, and what each says of a target with one port and nobody connected.
-const LOOKS: [(&str, &str); 6] = [
+/// Commands of rxe-ctl, and a text that each prints of a target with one port and no connection.
+const INSPECTED: [(&str, &str); 6] = [
     ("devinfo", "PORT_ACTIVE"),
     ("link", "state ACTIVE"),
     ("resource", "qp "),
@@ -54,37 +55,52 @@ impl Unit {
     }
 }
 
-/// The group `operate`.
-pub fn run(report: &mut Report, world: &World) {
-    if !report.group("operate") {
-        return;
-    }
-    let Some(unit) = report.fixture("the unit", Unit::read) else { return };
-    report.case("systemd takes the unit, and finds it hardened", String::new, || judge(&unit, world));
+/// A veth pair, and the target on it while it runs.
+struct Operated {
+    env: Arc<TestEnv>,
+    unit: Unit,
+    config: PathBuf,
+    target: Option<Program>,
+}
 
-    let Some(()) = report.fixture("host-setup makes a veth pair", || host_setup(world, &["veth", ENDS[0], ENDS[1]]))
-    else {
-        return;
-    };
-    let config = world.path("operate.toml");
-    let Some(()) = report.fixture("a configuration", || configure(world, &config)) else { return };
-    report.case("--check-config", String::new, || {
-        let done = process::run(Command::new(target_binary()).arg("--check-config").arg(&config), LIMIT)?;
+impl Fixture for Operated {
+    fn context(&self) -> String {
+        self.target.as_ref().map(Program::tail).unwrap_or_default()
+    }
+}
+
+impl Operated {
+    fn prepare(env: &Arc<TestEnv>) -> Result<Operated, String> {
+        let unit = Unit::read()?;
+        host_setup(env, &["veth", ENDS[0], ENDS[1]])?;
+        let config = env.path("operate.toml");
+        configure(env, &config)?;
+        Ok(Operated { env: Arc::clone(env), unit, config, target: None })
+    }
+}
+
+/// The group `operate`.
+pub fn group() -> AnyGroup {
+    let mut group = Group::new("operate", Needs::default(), Operated::prepare);
+    group.stop_at_failure();
+    group.case("systemd accepts the unit, and rates it as hardened", |o: &mut Operated| judge(&o.unit, &o.env));
+    group.case("--check-config", |o| {
+        let done = process::run(Command::new(target_binary()).arg("--check-config").arg(&o.config), LIMIT)?;
         expect(done, "--check-config", "configuration OK")
     });
-    let Some(mut target) = report.fixture("the unit's ExecStart", || start(&unit, world, &config)) else { return };
-    report.case(
-        "ping",
-        || target.tail(),
-        || {
-            must("ip", &["addr", "add", HOST_ADDRESS, "dev", ENDS[0]])?;
-            must("busybox", &["ping", "-c", "3", "-w", "10", TARGET_ADDRESS])
-        },
-    );
-    for (verb, text) in LOOKS {
-        report.case(&format!("rxe-ctl {verb}"), || target.tail(), || look(world, verb, text));
+    group.case("the unit's ExecStart reports that it is ready", |o| {
+        o.target = Some(start(&o.unit, &o.env, &o.config)?);
+        Ok(())
+    });
+    group.case("ping", |_| {
+        must("ip", &["addr", "add", HOST_ADDRESS, "dev", ENDS[0]])?;
+        must("busybox", &["ping", "-c", "2", "-w", "10", TARGET_ADDRESS])
+    });
+    for (verb, text) in INSPECTED {
+        group.case(format!("rxe-ctl {verb}"), move |o| inspect(&o.env, verb, text));
     }
-    report.case("systemctl stop", String::new, || {
+    group.case("systemctl stop", |o| {
+        let mut target = o.target.take().ok_or("the target does not run")?;
         target.signal("TERM")?;
         match target.wait(Duration::from_secs(3))? {
             Some(status) if status.success() => Ok(()),
@@ -92,13 +108,14 @@ pub fn run(report: &mut Report, world: &World) {
             None => Err("still running 3 s after SIGTERM".to_owned()),
         }
     });
-    report.case("host-setup takes the pair back", String::new, || {
-        host_setup(world, &["undo"])?;
+    group.case("host-setup removes the pair", |o| {
+        host_setup(&o.env, &["undo"])?;
         match ENDS.iter().find(|end| PathBuf::from(format!("/sys/class/net/{end}")).exists()) {
             Some(end) => Err(format!("{end} is still there")),
             None => Ok(()),
         }
     });
+    group.build()
 }
 
 fn expect(done: Finished, what: &str, text: &str) -> Check {
@@ -108,12 +125,12 @@ fn expect(done: Finished, what: &str, text: &str) -> Check {
     Err(format!("{what}: exit code {}, stdout {:?}, stderr {:?}", done.code, done.stdout, done.stderr))
 }
 
-fn judge(unit: &Unit, world: &World) -> Check {
-    let file = world.path("rxe-target.service");
+fn judge(unit: &Unit, env: &TestEnv) -> Check {
+    let file = env.path("rxe-target.service");
     std::fs::write(&file, unit.with_programs_here()).map_err(|e| e.to_string())?;
     let file = file.to_string_lossy();
     let verified = process::run(Command::new("systemd-analyze").args(["verify", &file]), LIMIT)?;
-    // It exits with 0 where it only warns, of a misspelt key for one.
+    // It exits with 0 where it only warns, about a misspelt key for example.
     if verified.code != 0 || !verified.stderr.is_empty() {
         return Err(format!("systemd-analyze verify: {}", verified.stderr));
     }
@@ -122,29 +139,33 @@ fn judge(unit: &Unit, world: &World) -> Check {
     expect(process::run(&mut security, LIMIT)?, "systemd-analyze security", "Overall exposure level")
 }
 
-fn host_setup(world: &World, words: &[&str]) -> Check {
+fn host_setup(env: &TestEnv, words: &[&str]) -> Check {
     let mut command = Command::new(root().join("conf/host-setup"));
-    command.args(words).env("RXE_HOST_SETUP_STATE", world.path("host-setup.state"));
+    command.args(words).env("RXE_HOST_SETUP_STATE", env.path("host-setup.state"));
     expect(process::run(&mut command, LIMIT)?, "host-setup", "")
 }
 
-fn look(world: &World, verb: &str, text: &str) -> Check {
-    expect(world.ctl("operate", verb)?, verb, text)
+fn inspect(env: &TestEnv, verb: &str, text: &str) -> Check {
+    let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
+    ctl.args(["--file-prefix", &env.prefix("operate")]).args(verb.split(' '));
+    expect(process::run(&mut ctl, LIMIT)?, verb, text)
 }
 
 /// conf/examples/af-packet.toml on our interface, with the hugepages of this run.
-fn configure(world: &World, config: &PathBuf) -> Check {
+fn configure(env: &TestEnv, config: &PathBuf) -> Check {
     let example = std::fs::read_to_string(root().join("conf/examples/af-packet.toml")).map_err(|e| e.to_string())?;
-    let own: String = world.eal_options("operate").iter().skip(2).map(|word| format!("    {word:?},\n")).collect();
+    let own: String = env.eal_options("operate").iter().skip(2).map(|word| format!("    {word:?},\n")).collect();
     let text = example.replace("iface=veth1", &format!("iface={}", ENDS[1])).replace("    \"--no-pci\",\n", &own);
     if !text.contains(ENDS[1]) || !text.contains("--huge-dir") {
-        return Err("conf/examples/af-packet.toml is not what this test knows".to_owned());
+        return Err(
+            "conf/examples/af-packet.toml has no interface veth1 or no --no-pci, which this test replaces".to_owned()
+        );
     }
     std::fs::write(config, text).map_err(|e| e.to_string())
 }
 
-/// Starts what the unit says, with its capabilities, and waits until the target says that it is ready, as systemd does.
-fn start(unit: &Unit, world: &World, config: &Path) -> Result<Daemon, String> {
+/// Starts the unit's command with its capabilities, and waits until the target reports that it is ready, as systemd does.
+fn start(unit: &Unit, env: &TestEnv, config: &Path) -> Result<Program, String> {
     if unit.value("Type")? != "notify" {
         return Err("the unit is not of the type `notify`".to_owned());
     }
@@ -157,10 +178,10 @@ fn start(unit: &Unit, world: &World, config: &Path) -> Result<Daemon, String> {
         .split_whitespace()
         .map(|name| name.to_lowercase().replacen("cap_", "+", 1))
         .collect();
-    let socket = world.path("notify.sock");
+    let socket = env.path("notify.sock");
     let notified = UnixDatagram::bind(&socket).map_err(|e| e.to_string())?;
     notified.set_read_timeout(Some(LIMIT)).map_err(|e| e.to_string())?;
-    let daemon = Daemon::start(
+    let program = Program::start(
         Command::new("setpriv")
             .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set"])
             .arg(format!("-all,{}", capabilities.join(",")))
@@ -170,8 +191,8 @@ fn start(unit: &Unit, world: &World, config: &Path) -> Result<Daemon, String> {
     )?;
     let mut text = [0; 256];
     match notified.recv(&mut text) {
-        Ok(length) if text[..length].starts_with(b"READY=1") => Ok(daemon),
-        Ok(length) => Err(format!("systemd is told {:?}", String::from_utf8_lossy(&text[..length]))),
-        Err(e) => Err(format!("systemd is told nothing: {e}\n{}", daemon.tail())),
+        Ok(length) if text[..length].starts_with(b"READY=1") => Ok(program),
+        Ok(length) => Err(format!("systemd receives {:?}", String::from_utf8_lossy(&text[..length]))),
+        Err(e) => Err(format!("systemd receives nothing: {e}\n{}", program.tail())),
     }
 }

@@ -1,24 +1,26 @@
-//! Connecting out: the example program rping_client, a service that asks, against the `rping -s` of a kernel in a guest.
+//! Connecting out: the example program rping_client, a service that connects, against the `rping -s` of a kernel in a guest.
 
 use crate::Check;
-use crate::guest::{Guest, GuestConfig, Plug};
-use crate::net::Tap;
-use crate::process::{self, Daemon};
-use crate::report::Report;
-use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6};
-use crate::world::{World, example};
+use crate::bed::needs;
+use crate::env::{TestEnv, example};
+use crate::guest::Guest;
+use crate::station::{GUEST_V4, GUEST_V6, Lease, Port, StationKey, TARGET_V4, TARGET_V6};
+use crate::suite::{AnyGroup, Fixture, Group};
+use crate::target::unique;
+use rxe_testkit::process::{self, Program};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// What the client's `--wait` says: a guest boots and starts its server within that.
+/// The client's `--wait`: a guest boots and starts its server within that time.
 const PATIENCE: &str = "80";
 
 /// The client on a virtual device, with both addresses.
-fn client(world: &World, prefix: &str, vdev: &str, arguments: &[&str]) -> Result<Command, String> {
+fn client(env: &TestEnv, vdev: &str, arguments: &[&str]) -> Result<Command, String> {
     let mut command = Command::new(example("rping_client")?);
     command
-        .args(world.eal_options(prefix))
+        .args(env.eal_options(&unique()))
         .arg(format!("--vdev={vdev}"))
         .arg("--")
         .args(["--address", &format!("{TARGET_V4}/24"), "--address", &format!("{TARGET_V6}/64")])
@@ -26,37 +28,39 @@ fn client(world: &World, prefix: &str, vdev: &str, arguments: &[&str]) -> Result
     Ok(command)
 }
 
-fn boot(world: &World, name: &str, plug: Plug, mtu: u32) -> Result<Guest, String> {
-    let parameters = format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu={mtu}");
-    let (name, extra_initrd) = (name.to_owned(), None);
-    world.boot(GuestConfig { name, plug, parameters, extra_initrd, memory: 512, cpus: 1 })
-}
-
 /// The groups `outbound-vhost` and `outbound-af_packet`.
-pub fn run(report: &mut Report, world: &World) {
-    if report.group("outbound-vhost") {
-        vhost(report, world);
-    }
-    if report.group("outbound-af_packet") {
-        af_packet(report, world);
+pub fn groups() -> Vec<AnyGroup> {
+    vec![vhost(), af_packet()]
+}
+
+/// A client that waits for its guest to boot, then for each server to start.
+struct Waiting {
+    lease: Lease,
+    client: Program,
+}
+
+impl Fixture for Waiting {
+    fn context(&self) -> String {
+        format!("{}console: {}", self.client.tail(), self.lease.guest().console())
     }
 }
 
-/// One client that waits for its guest to boot, then for each server to come, at path MTU 4096.
-fn vhost(report: &mut Report, world: &World) {
-    let socket = world.path("outbound.vhost");
-    let start = || {
-        let vdev = format!("net_vhost0,iface={},queues=1", socket.display());
+impl Waiting {
+    fn start(env: &Arc<TestEnv>, key: StationKey) -> Result<Waiting, String> {
         let arguments = ["--count", "10", "--size", "10000", "--wait", PATIENCE, GUEST_V4, GUEST_V6];
-        let client = Daemon::start(&mut client(world, "ov", &vdev, &arguments)?)?;
+        let client = Program::start(&mut client(env, &key.vdev(env), &arguments)?)?;
         client.wait_for_line("ready ", LIMIT)?;
-        let guest = boot(world, "outbound-v", Plug::VhostUser(socket.clone()), 4200)?;
-        Ok((client, guest))
-    };
-    let Some((mut client, guest)) = report.fixture("boot", start) else { return };
-    let context = || format!("{}console: {}", client.tail(), guest.console());
-    report.case("10 pings of 10,000 bytes over IPv4, then over IPv6", context, || {
+        Ok(Waiting { lease: env.station(key)?, client })
+    }
+}
+
+/// At path MTU 4096.
+fn vhost() -> AnyGroup {
+    let key = StationKey::new(Port::Vhost, 4200);
+    let mut group = Group::new("outbound-vhost", needs(key), move |env| Waiting::start(env, key));
+    group.case("10 pings of 10,000 bytes over IPv4, then over IPv6", |waiting: &mut Waiting| {
         // In this order: while a server of the other family alone has the port, the kernel rejects with reason 28.
+        let guest = waiting.lease.guest();
         let serve = |address| {
             let server = guest.start(&format!("exec rping -s -a {address} -C 10 -S 10000 -v -V"), LIMIT)?;
             guest.expect("sleep 0.5", LIMIT, &[])?;
@@ -64,80 +68,94 @@ fn vhost(report: &mut Report, world: &World) {
         };
         let servers = [serve(GUEST_V6)?, serve(GUEST_V4)?];
         for address in [GUEST_V4, GUEST_V6] {
-            client.wait_for_line(&format!("10 pings of 10000 bytes to {address}"), LIMIT)?;
+            waiting.client.wait_for_line(&format!("10 pings of 10000 bytes to {address}"), LIMIT)?;
         }
         for server in servers {
             server.wait_for("server ping data: rdma-ping-9: ", LIMIT)?;
-            // Whatever its exit code: it has the pings that it was to have, and its client has gone.
+            // Whatever its exit code: it has all its pings, and its client has gone.
             server.wait()?;
         }
         Ok(())
     });
-    let tail = client.tail();
-    report.case(
-        "the client ends by itself",
-        || tail.clone(),
-        || match client.wait(LIMIT)?.map(|status| status.code()) {
-            Some(Some(0)) => Ok(()),
-            other => Err(format!("exit code {other:?}")),
-        },
-    );
+    group.case("the client ends by itself", |waiting| match waiting.client.wait(LIMIT)?.map(|status| status.code()) {
+        Some(Some(0)) => Ok(()),
+        other => Err(format!("exit code {other:?}")),
+    });
+    group.build()
 }
 
-/// Clients that come and go, at path MTU 1024, and what they say when they cannot do their work.
-fn af_packet(report: &mut Report, world: &World) {
-    let start = || {
-        let tap = Tap::new("rxob", 1500)?;
-        let guest = boot(world, "outbound-p", Plug::Tap(tap.name.clone()), 1500)?;
-        Ok((tap, guest))
-    };
-    let Some((tap, guest)) = report.fixture("boot", start) else { return };
-    let vdev = format!("net_af_packet0,iface={}", tap.name);
-    let context = || format!("console: {}", guest.console());
-    let ask = |prefix: &str, arguments: &[&str], code: i32, says: &str| -> Check {
+/// A guest for clients that come and go.
+struct Servers {
+    env: Arc<TestEnv>,
+    lease: Lease,
+    vdev: String,
+}
+
+impl Fixture for Servers {
+    fn context(&self) -> String {
+        format!("console: {}", self.guest().console())
+    }
+}
+
+impl Servers {
+    fn guest(&self) -> &Guest {
+        self.lease.guest()
+    }
+
+    /// Runs a client, which has to end with `code` and to print `text`.
+    fn client(&self, arguments: &[&str], code: i32, text: &str) -> Check {
         let arguments = [&["--mtu", "1500"], arguments].concat();
-        let done = process::run(&mut client(world, prefix, &vdev, &arguments)?, LIMIT)?;
-        if done.code != code || !(done.stdout + &done.stderr).contains(says) {
-            return Err(format!("exit code {}, not {code} with {says:?}: {}", done.code, done.stderr));
+        let done = process::run(&mut client(&self.env, &self.vdev, &arguments)?, LIMIT)?;
+        if done.code != code || !(done.stdout + &done.stderr).contains(text) {
+            return Err(format!("exit code {}, not {code} with {text:?}: {}", done.code, done.stderr));
         }
         Ok(())
-    };
-    report.case("pings of every size", context, || {
+    }
+}
+
+/// Clients at path MTU 1024, and their messages when they cannot connect.
+fn af_packet() -> AnyGroup {
+    let key = StationKey::new(Port::AfPacket, 1500);
+    let mut group = Group::new("outbound-af_packet", needs(key), move |env| {
+        Ok(Servers { env: Arc::clone(env), lease: env.station(key)?, vdev: key.vdev(env) })
+    });
+    group.case("pings of every size", |servers: &mut Servers| {
         for size in ["23", "1024", "1025", "65535"] {
             let command = format!("exec rping -s -a {GUEST_V4} -C 3 -S {size} -v -V");
-            let server = guest.start(&command, LIMIT)?;
+            let server = servers.guest().start(&command, LIMIT)?;
             let arguments = ["--count", "3", "--size", size, "--wait", PATIENCE, GUEST_V4];
-            ask("op", &arguments, 0, &format!("3 pings of {size} bytes to {GUEST_V4}"))?;
+            servers.client(&arguments, 0, &format!("3 pings of {size} bytes to {GUEST_V4}"))?;
             server.wait_for("server ping data: rdma-ping-2", LIMIT)?;
             server.wait()?;
         }
         Ok(())
     });
-    report.case("several clients of one server", context, || {
-        let server = guest.start(&format!("exec rping -s -P -a {GUEST_V6} -S 64"), LIMIT)?;
+    group.case("several clients of one server", |servers| {
+        let server = servers.guest().start(&format!("exec rping -s -P -a {GUEST_V6} -S 64"), LIMIT)?;
         for _ in 0..3 {
-            ask("op", &["--wait", PATIENCE, GUEST_V6], 0, &format!("10 pings of 64 bytes to {GUEST_V6}"))?;
+            servers.client(&["--wait", PATIENCE, GUEST_V6], 0, &format!("10 pings of 64 bytes to {GUEST_V6}"))?;
         }
         server.kill(9)?;
         server.wait().map(drop)
     });
-    report.case("no server", context, || ask("op", &[GUEST_V4], 1, "PeerRejected(InvalidServiceId)"));
-    report.case("no such host", context, || ask("op", &["10.77.0.9"], 1, "NoPath"));
-    report.case("no route", context, || ask("op", &["192.0.2.1"], 1, "NoPath"));
-    report.case("a mistake in the options", context, || ask("op", &["--size", "22", GUEST_V4], 2, "--size 22"));
-    report.case("a server that is killed", context, || {
-        let server = guest.start(&format!("exec rping -s -a {GUEST_V4} -S 64"), LIMIT)?;
+    group.case("no server", |servers| servers.client(&[GUEST_V4], 1, "PeerRejected(InvalidServiceId)"));
+    group.case("no such host", |servers| servers.client(&["10.77.0.9"], 1, "NoPath"));
+    group.case("no route", |servers| servers.client(&["192.0.2.1"], 1, "NoPath"));
+    group.case("an option with a wrong value", |servers| servers.client(&["--size", "22", GUEST_V4], 2, "--size 22"));
+    group.case("a server that is killed", |servers| {
+        let server = servers.guest().start(&format!("exec rping -s -a {GUEST_V4} -S 64"), LIMIT)?;
         let arguments = ["--mtu", "1500", "--count", "1000000", "--wait", PATIENCE, GUEST_V4];
-        let mut client = Daemon::start(&mut client(world, "ok", &vdev, &arguments)?)?;
+        let mut client = Program::start(&mut client(&servers.env, &servers.vdev, &arguments)?)?;
         client.wait_for_line("ping data: rdma-ping-20: ", LIMIT)?;
         server.kill(9)?;
         server.wait()?;
         let status = client.wait(LIMIT)?.ok_or_else(|| format!("it goes on\n{}", client.tail()))?;
-        // The kernel disconnects in the program's place; our pings may find the queue pair gone first.
-        let said = client.stderr().iter().any(|line| line.contains("the connection ended after"));
+        // The kernel disconnects for the program; the next ping may meet the missing queue pair first.
+        let logged = client.stderr().iter().any(|line| line.contains("the connection ended after"));
         match status.code() {
-            Some(1) if said => Ok(()),
+            Some(1) if logged => Ok(()),
             other => Err(format!("exit code {other:?}\n{}", client.tail())),
         }
     });
+    group.build()
 }

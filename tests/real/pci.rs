@@ -2,10 +2,11 @@
 //! a wire inside QEMU connects to the guest's other card, and the kernel's clients reach it from there. (vfio's no-IOMMU
 //! mode cannot be tested: Debian's kernel is built without it.)
 
-use crate::guest::{GuestConfig, Plug};
-use crate::report::Report;
-use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6, archive};
-use crate::world::World;
+use crate::env::TestEnv;
+use crate::guest::{Guest, GuestConfig, Job, Plug};
+use crate::station::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6};
+use crate::suite::{AnyGroup, Fixture, Group, Needs};
+use crate::target::archive;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -15,24 +16,34 @@ const BIND: &str = "set -e; modprobe vfio_iommu_type1; modprobe vfio-pci; cd /sy
     echo vfio-pci > $card/driver_override; echo $card > /sys/bus/pci/drivers_probe; \
     [ $(basename $(readlink $card/driver)) = vfio-pci ]; echo $card";
 
-/// The group `pci`.
-pub fn run(report: &mut Report, world: &World) {
-    if !report.group("pci") {
-        return;
+/// A guest with a target on its PCI card.
+struct WithCard {
+    guest: Guest,
+    target: Option<Job>,
+}
+
+impl Fixture for WithCard {
+    fn context(&self) -> String {
+        let target = self.target.as_ref().map(Job::so_far).unwrap_or_default();
+        format!("target: {target}\nconsole: {}", self.guest.console())
     }
-    let boot = || {
-        world.boot(GuestConfig {
+}
+
+impl WithCard {
+    fn boot(env: &TestEnv) -> Result<WithCard, String> {
+        let guest = env.boot(GuestConfig {
             name: "pci".to_owned(),
             plug: Plug::SecondCard,
             parameters: format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 intel_iommu=on"),
-            extra_initrd: Some(archive(world)?),
+            extra_initrd: Some(archive(env)?),
             memory: 1536,
             cpus: 2,
-        })
-    };
-    let Some(guest) = report.fixture("boot a guest with a PCI card and rxe-target in it", boot) else { return };
-    let context = || format!("console: {}", guest.console());
-    let start = || {
+        })?;
+        let target = WithCard::start(&guest).map_err(|e| format!("{e}\nconsole: {}", guest.console()))?;
+        Ok(WithCard { guest, target: Some(target) })
+    }
+
+    fn start(guest: &Guest) -> Result<Job, String> {
         guest.expect("/root/rxe-dpdk/conf/host-setup hugepages 512", LIMIT, &[])?;
         let card = guest.expect(BIND, LIMIT, &[])?.text;
         let command = format!(
@@ -42,24 +53,25 @@ pub fn run(report: &mut Report, world: &World) {
         let target = guest.start(&command, Duration::from_secs(600))?;
         target.wait_for("ready ", LIMIT)?;
         Ok(target)
-    };
-    let Some(target) = report.fixture("rxe-target on the card", start) else {
-        println!("    {}", context());
-        return;
-    };
-    let context = || format!("target: {}\nconsole: {}", target.so_far(), guest.console());
+    }
+}
+
+/// The group `pci`.
+pub fn group() -> AnyGroup {
+    let mut group = Group::new("pci", Needs::default(), |env| WithCard::boot(env));
     for command in [
-        format!("ping -c 3 -W 10 {TARGET_V4}"),
-        format!("ping -c 3 -W 10 {TARGET_V6}"),
+        format!("ping -c 2 -W 10 {TARGET_V4}"),
+        format!("ping -c 2 -W 10 {TARGET_V6}"),
         format!("rping -c -a {TARGET_V4} -C 20 -S 4096 -v -V | grep -c '^ping data: rdma-ping-' | grep -x 20"),
         format!("rping -c -a {TARGET_V6} -C 5 -S 65535 -v -V | grep -c '^ping data: rdma-ping-' | grep -x 5"),
         format!("region_client -r demo {TARGET_V4} pattern 0 1048576 7"),
     ] {
-        report.case(&command, context, || guest.expect(&command, LIMIT, &[]).map(drop));
+        group.case(command.clone(), move |with: &mut WithCard| with.guest.expect(&command, LIMIT, &[]).map(drop));
     }
-    let context = || format!("console: {}", guest.console());
-    report.case("SIGTERM ends the target", context, || {
+    group.case("SIGTERM ends the target", |with| {
+        let target = with.target.take().ok_or("the target does not run")?;
         target.kill(15)?;
         target.wait()?.expect(0, &[]).map(drop)
     });
+    group.build()
 }

@@ -1,31 +1,57 @@
 //! perftest's clients, as they are, against the service `perftest`.
 
+use crate::bed::{BedConfig, TestBed, needs};
 use crate::client::{self, Client, Rows};
-use crate::matrix::{Bed, Port};
-use crate::report::Report;
-use crate::target::{TARGET_V4, Target};
-use crate::world::World;
+use crate::station::{Port, StationKey, TARGET_V4};
+use crate::suite::{AnyGroup, Group};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(150);
-/// What the target at MTU 4200 is told of ib_write_lat's messages.
+/// The size of ib_write_lat's messages in the configuration of the target at MTU 4200.
 const WRITE_LAT: u64 = 65536;
 
-/// The groups `perftest-1500`, `perftest-4200`, `perftest-cm-1500` and `perftest-cm-4200`.
-pub fn run(report: &mut Report, world: &World) {
-    for mtu in [1500, 4200] {
-        if report.group(&format!("perftest-{mtu}")) {
-            group(report, world, mtu, "0", None, clients(mtu));
-        }
-        if report.group(&format!("perftest-cm-{mtu}")) {
-            // On two lcores the connections of one client are with either.
-            let lcores = if mtu > 1500 { "0,1" } else { "0" };
-            group(report, world, mtu, lcores, Some(WRITE_LAT).filter(|_| mtu > 1500), cm_clients(mtu));
-        }
+/// Commands that `make test` runs at path MTU 4096; the rest is for the nightly run. Group clients-af_packet has a run of every
+/// program.
+const QUICK: [&str; 10] = [
+    "ib_send_lat -D 2 -F IPV4",
+    "ib_send_bw -n 5 -a -F IPV4",
+    "ib_send_bw -n 100 -s 1000 -q 4 -b -F IPV4",
+    "ib_send_bw -n 100 -m 256 -s 5000 -F IPV4",
+    "ib_write_bw -n 200 -c UC -F IPV4",
+    "ib_write_lat -n 100 -s 33 -c UC -F IPV4",
+    "ib_read_bw -n 100 -s 4096 -q 4 -o 4 -F IPV4",
+    "ib_atomic_bw -n 200 -A CMP_AND_SWAP -q 2 -F IPV4",
+    "ib_send_bw --ipv6 -n 100 -c UD -F IPV4",
+    "ib_read_bw --ipv6 -n 100 -F IPV4",
+];
+/// The same over the connection manager.
+const QUICK_CM: [&str; 9] = [
+    "ib_send_lat -n 200 -c UD -R -F IPV4",
+    "ib_send_bw -n 50 -b -q 4 -s 4096 -R -F IPV4",
+    "ib_write_lat -s 65536 -n 20 -R -F IPV4",
+    "ib_read_bw -n 5 -q 4 -R -F IPV4",
+    "ib_atomic_lat -n 100 -A CMP_AND_SWAP -R -F IPV4",
+    "ib_send_bw -D 2 -z -F IPV4",
+    "ib_send_bw -n 50 -c UD -b -z -F IPV4",
+    "ib_write_bw -n 50 -c UC -z -F IPV4",
+    "ib_write_lat -n 20 -s 65536 -F IPV4",
+];
+
+/// The groups `perftest-4200`, `perftest-cm-4200`, `perftest-1500` and `perftest-cm-1500`.
+pub fn groups() -> Vec<AnyGroup> {
+    let mut groups = Vec::new();
+    for mtu in [4200, 1500] {
+        let jumbo = mtu > 1500;
+        groups.push(group(&format!("perftest-{mtu}"), mtu, "0", None, clients(mtu), if jumbo { &QUICK } else { &[] }));
+        // On two lcores the connections of one client are with either.
+        let (lcores, write_lat) = if jumbo { ("0,1", Some(WRITE_LAT)) } else { ("0", None) };
+        let quick: &[&str] = if jumbo { &QUICK_CM } else { &[] };
+        groups.push(group(&format!("perftest-cm-{mtu}"), mtu, lcores, write_lat, cm_clients(mtu), quick));
     }
+    groups
 }
 
-/// What the programs do without flags that matter, then flag by flag. Counts are small where an emulated guest would take
+/// The programs without significant flags, then flag by flag. Counts are small where an emulated guest would take
 /// long: it moves some 30 MiB a second.
 fn clients(mtu: u32) -> Vec<Client> {
     let datagram = if mtu > 1500 { 4096 } else { 1024 };
@@ -76,7 +102,7 @@ fn clients(mtu: u32) -> Vec<Client> {
         Client::perftest("ib_read_lat", Rows::One(2, 1000)),
         Client::perftest("ib_atomic_lat", Rows::One(8, 1000)),
         Client::perftest("ib_atomic_lat -n 200 -A CMP_AND_SWAP", Rows::One(8, 200)),
-        // IPv6 GIDs, told over IPv4: perftest has no other way.
+        // IPv6 GIDs, exchanged over IPv4: perftest has no other way.
         Client::perftest("ib_send_lat --ipv6 -n 100", Rows::One(2, 100)),
         Client::perftest("ib_send_bw --ipv6 -n 100", Rows::One(65536, 100)),
         Client::perftest("ib_send_bw --ipv6 -n 100 -c UD", Rows::One(datagram, 100)),
@@ -99,7 +125,7 @@ fn clients(mtu: u32) -> Vec<Client> {
             Client::perftest("ib_write_bw -n 5 -a -b", Rows::All(8 << 20, 5)),
             Client::perftest("ib_read_lat -n 5 -a", Rows::All(8 << 20, 5)),
             Client::perftest("ib_send_bw -n 100 -m 2048", Rows::One(65536, 100)),
-            // Longer than the silence by which ib_write_lat is known.
+            // Longer than the silence after which the service takes a client for ib_write_lat.
             Client::perftest("ib_send_lat -D 6 -c UD", Rows::Timed(2)),
             Client::perftest("ib_write_bw -D 6 -c UC", Rows::Timed(65536)),
             Client::perftest("ib_write_bw -n 100 -m 1024 -s 10001", Rows::One(10001, 100)),
@@ -108,7 +134,7 @@ fn clients(mtu: u32) -> Vec<Client> {
     clients
 }
 
-/// The same over the connection manager: `-z` for what the ends tell each other, `-R` for the tests too.
+/// The same over the connection manager: `-z` for the exchange of parameters, `-R` for the test's connections too.
 fn cm_clients(mtu: u32) -> Vec<Client> {
     let datagram = if mtu > 1500 { 4096 } else { 1024 };
     // The size of ib_write_lat that the target expects.
@@ -153,7 +179,7 @@ fn cm_clients(mtu: u32) -> Vec<Client> {
         clients.push(Client::perftest(&format!("{program} -n 5 -a {way}"), Rows::All(8 << 20, 5)));
     }
     if mtu <= 1500 {
-        // What the client says of retries is for its own side: ours sends answers that this client has no receives for.
+        // The client's retry counts are for its own side: the service sends answers that this client has no receives for.
         for count in [0, 1] {
             let command = format!("ib_send_bw -D 3 -R --retry_count={count}");
             clients.push(Client::perftest(&command, Rows::Timed(65536)));
@@ -163,44 +189,44 @@ fn cm_clients(mtu: u32) -> Vec<Client> {
     clients.push(Client::perftest("ib_send_lat -n 50 -c UC -z", Rows::One(2, 50)));
     clients.push(Client::perftest("ib_write_bw -n 50 -c UC -z", Rows::One(65536, 50)));
     if mtu > 1500 {
-        // The size that the target is told.
+        // The size in the target's configuration.
         clients.push(Client::perftest(&format!("ib_write_lat -n 20 -s {WRITE_LAT}"), Rows::One(WRITE_LAT, 20)));
         clients.push(Client::perftest(&format!("ib_write_lat -n 20 -s {WRITE_LAT} -c UC"), Rows::One(WRITE_LAT, 20)));
     }
     clients
 }
 
-/// `write_lat` is what the target is told of ib_write_lat's messages.
-fn group(report: &mut Report, world: &World, mtu: u32, lcores: &str, write_lat: Option<u64>, clients: Vec<Client>) {
-    let boot = || {
-        let mut more = Vec::new();
-        if lcores.contains(',') {
-            // Two that spin would leave the emulated machine no processor of its own.
-            more.extend(["--idle", "sleep"].map(str::to_owned));
-        }
+/// `write_lat` is the size of ib_write_lat's messages in the target's configuration.
+fn group(
+    name: &str,
+    mtu: u32,
+    lcores: &'static str,
+    write_lat: Option<u64>,
+    clients: Vec<Client>,
+    quick: &[&str],
+) -> AnyGroup {
+    let file = format!("{name}.toml");
+    let mut group = Group::new(name, needs(StationKey::new(Port::Vhost, mtu)), move |env| {
+        let mut config = BedConfig { lcores, ..BedConfig::new(Port::Vhost, mtu) };
         if let Some(size) = write_lat {
             let text = format!("[service.perftest]\nwrite-lat-size = {size}\n");
-            more.extend(world.config_file("perftest.toml", &text)?);
+            config = config.arguments(&env.config_file(&file, &text)?);
         }
-        Bed::with(world, "pt", lcores, Port::Vhost, mtu, &more)
-    };
-    let Some(mut bed) = report.fixture("boot", boot) else { return };
-    let context = || bed.context();
-    client::cases(report, &bed, clients);
-    report.case("a client is killed: the next one works", context, || {
-        client::kill_at_work(&bed, &format!("ib_send_bw -F -n 100000000 {TARGET_V4}"))?;
-        Client::perftest("ib_send_lat -n 20", Rows::One(2, 20)).run(&bed)
+        TestBed::start(env, config)
     });
-    let alive = bed.target.as_mut().is_some_and(Target::alive);
-    report.case("a client that talks nonsense is counted, and the target still runs", String::new, || {
-        if !alive {
-            return Err(format!("it has ended\n{}", bed.context()));
-        }
-        bed.guest.run(&format!("printf '6.06 or so, I think' | nc -w 2 {TARGET_V4} 18515"), LIMIT)?;
+    client::cases_quick(&mut group, clients, quick);
+    group.nightly(quick.is_empty());
+    group.case("a client is killed: the next one works", |bed| {
+        client::kill_at_work(bed, &format!("ib_send_bw -F -n 100000000 {TARGET_V4}"))?;
+        Client::perftest("ib_send_lat -n 20", Rows::One(2, 20)).run(bed)
+    });
+    group.case("a client that sends garbage is counted, and the target still runs", |bed| {
+        bed.guest().run(&format!("printf '6.06 or so, I think' | nc -w 2 {TARGET_V4} 18515"), LIMIT)?;
         let summary = bed.stop_target()?;
         let line = summary.lines().find(|line| line.starts_with("service perftest:"));
         let line = line.ok_or_else(|| format!("no line of the service in the summary: {summary}"))?;
         let clean = !line.contains(" refused=") && !line.contains(" post_failures=") && line.contains(" malformed=1");
         if clean { Ok(()) } else { Err(line.to_owned()) }
     });
+    group.build()
 }

@@ -1,90 +1,130 @@
 //! librdmacm's small programs, as they are, against the services of their names.
 
-use crate::Check;
+use crate::bed::{BedConfig, TestBed, expect_counters, needs};
 use crate::client::{self, Client, UCMATOSE, UDADDY, Wants};
-use crate::matrix::{Bed, Port};
-use crate::report::Report;
-use crate::target::{TARGET_V4, Target};
-use crate::world::World;
+use crate::guest::Job;
+use crate::station::{Port, StationKey, TARGET_V4};
+use crate::suite::{AnyGroup, Fixture, Group};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The groups `rdmacm-1500` and `rdmacm-4200`.
-pub fn run(report: &mut Report, world: &World) {
-    for mtu in [1500, 4200] {
-        if report.group(&format!("rdmacm-{mtu}")) {
-            group(report, world, mtu);
-        }
+/// Commands that `make test` runs; the rest is for the nightly run.
+const QUICK: [&str; 8] = [
+    "ucmatose -s IPV4 -C 3 -S 33333",
+    "ucmatose -s IPV6 -c 4",
+    "ucmatose -s IPV4 -C 0",
+    "udaddy -s IPV4 -C 100 -S 4096",
+    "udaddy -s IPV6 -c 3",
+    "cmtime -s IPV4 -c 1",
+    "cmtime -s IPV6 -c 100",
+    "ucmatose -s IPV6 -C 100 -S 2000",
+];
+
+/// A bed with a client that connects as ucmatose does and sends nothing: the service waits 15 s for it, the cases do not.
+struct WithSilent {
+    bed: TestBed,
+    silent: Option<Job>,
+}
+
+impl Fixture for WithSilent {
+    fn context(&self) -> String {
+        self.bed.context()
+    }
+
+    fn settings(&self) -> &str {
+        self.bed.settings()
     }
 }
 
-fn group(report: &mut Report, world: &World, mtu: u32) {
-    let Some(mut bed) = report.fixture("boot", || Bed::with(world, "cm", "0", Port::Vhost, mtu, &[])) else { return };
-    // The service waits for 15 s; the others do not wait for that.
-    let started = || bed.guest.start(&format!("silent_client {TARGET_V4} 7471 50"), LIMIT);
-    let Some(silent) = report.fixture("a client that connects as ucmatose and says nothing", started) else { return };
-    ucmatose(report, &bed);
-    cmtime(report, &bed);
-    udaddy(report, &bed, mtu);
-    report.case(
-        "the silent client is given up",
-        || bed.context(),
-        || silent.wait()?.expect(0, &["connected", "given up"]).map(drop),
-    );
-    let alive = bed.target.as_mut().is_some_and(Target::alive);
-    report.case("the target still runs and counts", String::new, || {
-        if !alive {
-            return Err(format!("it has ended\n{}", bed.context()));
-        }
-        let summary = bed.stop_target()?;
-        counted(&summary, "ucmatose", &["connections=23", "exchanges=21", "idle_ended=1"])?;
-        counted(&summary, "udaddy", &["connections=12", "exchanges=282"])?;
-        counted(&summary, "cmtime", &["connections=2202", "exchanges=2202"])
+/// The groups `rdmacm-4200` and `rdmacm-1500`.
+pub fn groups() -> Vec<AnyGroup> {
+    [4200, 1500].map(group).into()
+}
+
+fn group(mtu: u32) -> AnyGroup {
+    let needs = needs(StationKey::new(Port::Vhost, mtu));
+    let mut group = Group::new(format!("rdmacm-{mtu}"), needs, move |env| {
+        let bed = TestBed::start(env, BedConfig::new(Port::Vhost, mtu))?;
+        let silent = bed.guest().start(&format!("silent_client {TARGET_V4} 7471 50"), LIMIT)?;
+        Ok(WithSilent { bed, silent: Some(silent) })
     });
-}
-
-/// The summary's line of a service has to hold these counters and no others. Clients given up need not be told: those
-/// of udaddy never say that they have ended; nor lines withheld from the log, which depend on how fast clients are.
-pub fn counted(summary: &str, service: &str, counters: &[&str]) -> Check {
-    let start = format!("service {service}: ");
-    let line = summary.lines().find_map(|line| line.strip_prefix(&start));
-    let may_be = |counter: &&str| ["idle_ended=", "lines_withheld="].iter().any(|name| counter.starts_with(name));
-    match line {
-        Some(line) if line.split(' ').filter(|c| counters.contains(c) || !may_be(c)).eq(counters.iter().copied()) => {
-            Ok(())
+    let quick: &[&str] = if mtu > 1500 { &QUICK } else { &[] };
+    let mut rows = |clients: Vec<Client>| {
+        for client in clients {
+            group.nightly(!quick.contains(&client.command()));
+            client.case_in(&mut group, |with| &mut with.bed);
         }
-        Some(line) => Err(format!("{service} counts {line}, not {}", counters.join(" "))),
-        None => Err(format!("no line of {service} in the summary: {summary}")),
-    }
+    };
+    rows(ucmatose());
+    rows(cmtime());
+    rows(udaddy(mtu));
+    group.nightly(quick.is_empty());
+    group.case("a ucmatose is killed, the next one works", |with| {
+        // With so many messages it still runs when it is killed.
+        client::kill_at_work(&with.bed, &format!("ucmatose -s {TARGET_V4} -C 16000 -S 1"))?;
+        with.bed.count("ucmatose", 1, 0);
+        Client::new("ucmatose -s IPV4", UCMATOSE).counts("ucmatose", 1, 1).run_counted(&mut with.bed)
+    });
+    group.case("a client that connects as ucmatose and sends nothing is disconnected", |with| {
+        let silent = with.silent.take().ok_or("no silent client")?;
+        silent.wait()?.expect(0, &["connected", "given up"])?;
+        with.bed.count("ucmatose", 1, 0);
+        Ok(())
+    });
+    group.case("the target still runs and counts", |with| {
+        let summary = with.bed.stop_target()?;
+        let ucmatose = [with.bed.counted("ucmatose"), vec!["idle_ended=1".to_owned()]].concat();
+        expect_counters(&summary, "ucmatose", &ucmatose)?;
+        expect_counters(&summary, "udaddy", &with.bed.counted("udaddy"))?;
+        expect_counters(&summary, "cmtime", &with.bed.counted("cmtime"))
+    });
+    group.build()
 }
 
-fn ucmatose(report: &mut Report, bed: &Bed) {
-    let context = || bed.context();
+fn ucmatose() -> Vec<Client> {
+    let mut clients = Vec::new();
     for ip in ["IPV4", "IPV6"] {
         // Messages in one packet and in several, one, many; several connections.
-        let flags = ["", " -C 3 -S 33", " -C 1 -S 1", " -C 3 -S 33333", " -C 100 -S 2000", " -c 4"];
-        client::cases(report, bed, flags.map(|flags| Client::new(format!("ucmatose -s {ip}{flags}"), UCMATOSE)));
-        Client::new(format!("ucmatose -s {ip} -C 0"), Wants::Texts(&["return status 0"])).case(report, bed);
+        let flags = [
+            ("", 1),
+            (" -C 3 -S 33", 1),
+            (" -C 1 -S 1", 1),
+            (" -C 3 -S 33333", 1),
+            (" -C 100 -S 2000", 1),
+            (" -c 4", 4),
+        ];
+        for (flags, connections) in flags {
+            let client = Client::new(format!("ucmatose -s {ip}{flags}"), UCMATOSE);
+            clients.push(client.counts("ucmatose", connections, connections));
+        }
+        let none = Client::new(format!("ucmatose -s {ip} -C 0"), Wants::Texts(&["return status 0"]));
+        clients.push(none.counts("ucmatose", 1, 1));
     }
-    report.case("a ucmatose is killed, the next one works", context, || {
-        // With so many messages to take it is still at it.
-        client::kill_at_work(bed, &format!("ucmatose -s {TARGET_V4} -C 16000 -S 1"))?;
-        Client::new("ucmatose -s IPV4", UCMATOSE).run(bed)
-    });
+    clients
 }
 
-fn udaddy(report: &mut Report, bed: &Bed, mtu: u32) {
+fn udaddy(mtu: u32) -> Vec<Client> {
     let largest = if mtu > 1500 { 4096 } else { 1024 };
+    let mut clients = Vec::new();
     for ip in ["IPV4", "IPV6"] {
-        let flags = ["".to_owned(), " -C 1 -S 1".to_owned(), format!(" -C 100 -S {largest}"), " -c 3".to_owned()];
-        client::cases(report, bed, flags.map(|flags| Client::new(format!("udaddy -s {ip}{flags}"), UDADDY)));
+        let flags = [
+            (String::new(), 1, 10),
+            (" -C 1 -S 1".to_owned(), 1, 1),
+            (format!(" -C 100 -S {largest}"), 1, 100),
+            (" -c 3".to_owned(), 3, 30),
+        ];
+        for (flags, connections, exchanges) in flags {
+            let client = Client::new(format!("udaddy -s {ip}{flags}"), UDADDY);
+            clients.push(client.counts("udaddy", connections, exchanges));
+        }
     }
+    clients
 }
 
-fn cmtime(report: &mut Report, bed: &Bed) {
-    for ip in ["IPV4", "IPV6"] {
-        let count = |count| Client::new(format!("cmtime -s {ip} -c {count}"), Wants::Steps);
-        client::cases(report, bed, [1, 100, 1000].map(count));
-    }
+fn cmtime() -> Vec<Client> {
+    let clients = ["IPV4", "IPV6"].into_iter().flat_map(|ip| [1, 100, 1000].map(|count| (ip, count)));
+    let client =
+        |(ip, count)| Client::new(format!("cmtime -s {ip} -c {count}"), Wants::Steps).counts("cmtime", count, count);
+    clients.map(client).collect()
 }

@@ -1,16 +1,17 @@
-//! docs/troubleshooting.md, symptom by symptom: a Linux client in trouble says what the page says, and so does the target.
+//! docs/troubleshooting.md, symptom by symptom: a Linux client in trouble prints the page's text, and so does the target.
 
 use crate::Check;
-use crate::matrix::{Bed, Port};
-use crate::report::Report;
-use crate::world::{World, root};
+use crate::bed::{BedConfig, TestBed, needs};
+use crate::env::root;
+use crate::station::{Port, StationKey};
+use crate::suite::{AnyGroup, Group};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the guest does, what its program then says, and what the target says of it. The page has both texts.
+/// The guest's command, its output, and the target's log. The page has both texts.
 const SYMPTOMS: [(&str, &str, &str); 7] = [
-    // In front of all others, which want the larger MTU gone.
+    // Before all others, which need the small MTU.
     (
         "ip link set eth0 mtu 4200; sleep 1; rping -c -a 10.77.0.1 -C 1; code=$?; ip link set eth0 mtu 1500; exit $code",
         "RDMA_CM_EVENT_REJECTED, error 26",
@@ -25,7 +26,8 @@ const SYMPTOMS: [(&str, &str, &str); 7] = [
     ),
     (
         "ip addr add 10.99.0.5/24 dev eth0; sleep 1; ib_write_bw -n 5 -x \
-         $(cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l ffff:0a63:0005 *) 10.77.0.1",
+         $(cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l ffff:0a63:0005 *) 10.77.0.1; code=$?; \
+         ip addr del 10.99.0.5/24 dev eth0; exit $code",
         "Couldn't read remote address",
         "its GID is not the address that it connects from but 10.99.0.5",
     ),
@@ -34,38 +36,36 @@ const SYMPTOMS: [(&str, &str, &str); 7] = [
 ];
 
 /// The group `symptoms`.
-pub fn run(report: &mut Report, world: &World) {
-    if !report.group("symptoms") {
-        return;
-    }
-    let read = || std::fs::read_to_string(root().join("docs/troubleshooting.md")).map_err(|e| e.to_string());
-    let Some(page) = report.fixture("the page", read) else { return };
-    let small = ["--mtu".to_owned(), "1500".to_owned()];
-    let boot = || Bed::with(world, "sy", "0", Port::AfPacket, 1500, &small);
-    let Some(bed) = report.fixture("boot", boot) else { return };
+pub fn group() -> AnyGroup {
+    let mut group = Group::new("symptoms", needs(StationKey::new(Port::AfPacket, 1500)), |env| {
+        let small = ["--mtu", "1500"].map(str::to_owned);
+        TestBed::start(env, BedConfig::new(Port::AfPacket, 1500).arguments(&small))
+    });
     for (command, client, target) in SYMPTOMS {
-        report.case(client, || bed.context(), || symptom(&bed, &page, command, client, target));
+        group.case(client, move |bed| symptom(bed, command, client, target));
     }
+    group.build()
 }
 
 fn on_page(page: &str, text: &str) -> Check {
     if page.contains(text) { Ok(()) } else { Err(format!("docs/troubleshooting.md does not have {text:?}")) }
 }
 
-fn symptom(bed: &Bed, page: &str, command: &str, client: &str, target: &str) -> Check {
-    let done = bed.guest.run(command, LIMIT)?;
+fn symptom(bed: &TestBed, command: &str, client: &str, target: &str) -> Check {
+    let page = std::fs::read_to_string(root().join("docs/troubleshooting.md")).map_err(|e| e.to_string())?;
+    let done = bed.guest().run(command, LIMIT)?;
     if done.code == 0 || !done.text.contains(client) {
-        return Err(format!("{command} ended with {} and says\n{}", done.code, done.text));
+        return Err(format!("{command} ended with {} and prints\n{}", done.code, done.text));
     }
-    // The client may be told first.
+    // The client may print its message before the target logs its own.
     let deadline = Instant::now() + Duration::from_secs(5);
     while !bed.target.as_ref().is_some_and(|process| process.tail().contains(target)) {
         if Instant::now() > deadline {
-            return Err(format!("the target does not say {target:?}"));
+            return Err(format!("the target does not log {target:?}"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    on_page(page, client)?;
-    // Addresses are the page's own.
-    on_page(page, target.trim_end_matches(|c: char| c.is_ascii_digit() || ".: ".contains(c)))
+    on_page(&page, client)?;
+    // The page has addresses of its own.
+    on_page(&page, target.trim_end_matches(|c: char| c.is_ascii_digit() || ".: ".contains(c)))
 }

@@ -2,22 +2,24 @@
 //!
 //! The document's ```console blocks hold commands behind a prompt, each followed by its output: `server# ` and `client# `
 //! are the two guests, `desk$ ` is this machine, in a folder with the capture that the client made. A command that ends
-//! with ` &` goes on while the next ones run; what it prints at its end belongs to the `kill` that ended it.
+//! with ` &` runs beside the next ones; the output at its end belongs to the `kill` that ended it.
 //!
 //! With RXE_WRITE_DOCS the outputs are written into the document. Otherwise they have to be of the same shape: the same
 //! lines, apart from words with digits and from how often a line is repeated.
 
+use crate::Check;
+use crate::env::{TestEnv, root, write_docs};
 use crate::guest::{Guest, GuestConfig, Job, Plug};
-use crate::process;
-use crate::report::Report;
+use crate::suite::{AnyGroup, Fixture, Group, Needs};
 use crate::target::archive;
-use crate::world::{World, root, write_docs};
+use rxe_testkit::process;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(180);
-/// What the client captures.
+/// The client's capture.
 const CAPTURE: &str = "roce.pcap";
 
 /// Where a command runs.
@@ -82,10 +84,10 @@ fn text(pieces: &[Piece]) -> String {
     text
 }
 
-/// What does not change from run to run: each line without its numbers, and without the lines that are like the one before.
+/// The part that is the same in all runs: each line without its numbers, and without repetitions of the line before.
 fn shape(output: &[String]) -> Vec<String> {
     let word = |word: &str| match word.split_once('=') {
-        // Settings and counters: which ones there are is chance.
+        // Settings and counters, which differ from run to run.
         Some(_) => "N=N".to_owned(),
         _ if word == "nothing" => "N=N".to_owned(),
         _ if word.contains(|c: char| c.is_ascii_digit()) => "N".to_owned(),
@@ -96,15 +98,15 @@ fn shape(output: &[String]) -> Vec<String> {
         words.dedup_by(|a, b| a == b && a == "N=N");
         words.join(" ")
     };
-    // rping says that only if it hears of the disconnect before it ends.
+    // rping prints that only if the disconnect arrives before it ends.
     let chance = |line: &&String| *line != "client DISCONNECT EVENT...";
     let mut lines: Vec<String> = output.iter().filter(chance).map(line).collect();
     lines.dedup();
     lines
 }
 
-/// Whether two outputs have the same shape. A capture is compared by the kinds of its packets: who acknowledges what
-/// first is chance.
+/// Whether two outputs have the same shape. A capture is compared by the kinds of its packets: the order of
+/// acknowledgements differs from run to run.
 fn same(place: Place, documented: &[String], seen: &[String]) -> Result<(), String> {
     let [mut documented_shape, mut seen_shape] = [documented, seen].map(shape);
     if place == Place::Desk {
@@ -131,25 +133,37 @@ fn lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The two machines, and what goes on there.
-struct Machines<'g> {
-    server: &'g Guest,
-    client: &'g Guest,
+/// The two machines, and the commands that run there.
+struct Machines {
+    server: Guest,
+    client: Guest,
     /// Commands that still run, and how much of their output was seen.
-    running: Vec<(Job<'g>, usize)>,
+    running: Vec<(Job, usize)>,
     folder: PathBuf,
 }
 
-impl<'g> Machines<'g> {
+impl Fixture for Machines {
+    fn context(&self) -> String {
+        // The target's counters say more than its peer's silence.
+        let target = self.server.run("kill $(pidof rxe-target); sleep 1", LIMIT).map(drop);
+        let outputs: Vec<String> = self.running.iter().map(|(job, _)| job.so_far()).collect();
+        let state = target.err().unwrap_or_default() + &outputs.join("\n");
+        format!("{state}\nserver: {}\nclient: {}", self.server.console(), self.client.console())
+    }
+}
+
+impl Machines {
     /// Runs one command and returns its output.
     fn run(&mut self, place: Place, command: &str) -> Result<Vec<String>, String> {
         let guest = match place {
             Place::Desk => return self.at_desk(command),
-            Place::Client => self.client,
-            Place::Server => self.server,
+            Place::Client => &self.client,
+            Place::Server => &self.server,
         };
         if let Some(command) = command.strip_suffix(" &") {
-            return self.start(guest, command);
+            let (job, text) = Machines::start(guest, command)?;
+            self.running.push((job, text.len()));
+            return Ok(lines(&text));
         }
         let mut text = guest.expect(command, LIMIT, &[])?.text;
         if command.starts_with("kill ") {
@@ -158,18 +172,18 @@ impl<'g> Machines<'g> {
         Ok(lines(&text))
     }
 
-    fn start(&mut self, guest: &'g Guest, command: &str) -> Result<Vec<String>, String> {
+    /// Starts a command in the background, and returns its output at the start.
+    fn start(guest: &Guest, command: &str) -> Result<(Job, String), String> {
         let job = guest.start(&format!("exec {command}"), Duration::from_secs(3600))?;
-        // What says that they have begun.
+        // The line that they print once they work.
         let sign = if command.starts_with("rxe-target") { "ready " } else { "listening on " };
         job.wait_for(sign, LIMIT)?;
         std::thread::sleep(Duration::from_millis(500)); // the rest of the line
         let text = job.so_far();
-        self.running.push((job, text.len()));
-        Ok(lines(&text))
+        Ok((job, text))
     }
 
-    /// Waits until one of the running commands has ended, and returns what it printed since it began.
+    /// Waits until one of the running commands has ended, and returns its output since the start.
     fn ended(&mut self) -> Result<String, String> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
@@ -193,60 +207,72 @@ impl<'g> Machines<'g> {
             process::must("sh", &["-c", &decode])?;
         }
         let mut shell = Command::new("bash");
-        // Without what this machine's user has set up for it.
+        // Without settings of this machine's user.
         shell.args(["-c", command]).current_dir(&self.folder).env("HOME", &self.folder).env("LC_ALL", "C.UTF-8");
         let done = process::run(&mut shell, LIMIT)?;
         if done.code == 0 { Ok(lines(&done.stdout)) } else { Err(format!("exit code {}: {}", done.code, done.stderr)) }
     }
 }
 
-/// The group `tutorial`.
-pub fn run(report: &mut Report, world: &World) {
-    if !report.group("tutorial") {
-        return;
-    }
-    let read = || parse(&std::fs::read_to_string(file()).map_err(|e| format!("docs/tutorial.md: {e}"))?);
-    let Some(mut pieces) = report.fixture("docs/tutorial.md has commands", read) else { return };
-    let Some((server, client)) = report.fixture("boot two guests", || boot(world)) else { return };
-    let folder = world.path("desk");
-    let made = report.fixture("the desk", || std::fs::create_dir_all(&folder).map_err(|e| e.to_string()));
-    let (Some(()), context) = (made, || format!("server: {}\nclient: {}", server.console(), client.console())) else {
-        return;
-    };
-    let mut machines = Machines { server: &server, client: &client, running: Vec::new(), folder };
-    for piece in &mut pieces {
-        let Piece::Step { prompt, place, command, output } = piece else { continue };
-        let went_well = report.case(&format!("{prompt}{command}"), context, || {
-            let seen = machines.run(*place, command)?;
-            if write_docs() {
-                *output = seen;
-                return Ok(());
-            }
-            same(*place, output, &seen)
-        });
-        if !went_well {
-            // What the target counted says more than its peer's silence.
-            let last = machines.run(Place::Server, "kill $(pidof rxe-target)");
-            println!("    {}", last.map_or_else(|e| e, |lines| lines.join("\n    ")));
-            return;
+/// The group `tutorial`. It has checks of latency, and runs alone.
+pub fn group() -> AnyGroup {
+    let needs = Needs { alone: true, ..Needs::default() };
+    let mut group = Group::new("tutorial", needs, |env| Machines::boot(env));
+    group.nightly(true);
+    group.stop_at_failure();
+    let read = std::fs::read_to_string(file()).map_err(|e| format!("docs/tutorial.md: {e}"));
+    let pieces = match read.and_then(|text| parse(&text)) {
+        Ok(pieces) => pieces,
+        Err(why) => {
+            group.case("docs/tutorial.md has commands", move |_| Err(why));
+            return group.build();
         }
+    };
+    let steps: Vec<(usize, String, Place)> = pieces
+        .iter()
+        .enumerate()
+        .filter_map(|(index, piece)| match piece {
+            Piece::Step { prompt, place, command, .. } => Some((index, format!("{prompt}{command}"), *place)),
+            Piece::Line(_) => None,
+        })
+        .collect();
+    let pieces = Arc::new(Mutex::new(pieces));
+    for (index, name, place) in steps {
+        let pieces = Arc::clone(&pieces);
+        group.case(name, move |machines: &mut Machines| step(machines, &mut process::locked(&pieces)[index], place));
     }
     if write_docs() {
-        report.fixture("docs/tutorial.md is written", || {
-            std::fs::write(file(), text(&pieces)).map_err(|e| format!("docs/tutorial.md: {e}"))
+        group.case("docs/tutorial.md is written", move |_| {
+            std::fs::write(file(), text(&process::locked(&pieces))).map_err(|e| format!("docs/tutorial.md: {e}"))
         });
     }
+    group.build()
 }
 
-fn boot(world: &World) -> Result<(Guest, Guest), String> {
-    let wire = world.path("tutorial.wire");
-    let guest = |name: &str, plug, extra_initrd, memory, cpus| {
-        let parameters = "rxe=none".to_owned();
-        world.boot(GuestConfig { name: name.to_owned(), plug, parameters, extra_initrd, memory, cpus })
-    };
-    // The archive has tcpdump, too.
-    let archive = archive(world)?;
-    let server = guest("tutorial-server", Plug::WireListens(wire.clone()), Some(archive.clone()), 1536, 2)?;
-    let client = guest("tutorial-client", Plug::WireConnects(wire), Some(archive), 512, 1)?;
-    Ok((server, client))
+/// Runs a command, and compares its output with the document's or puts it there.
+fn step(machines: &mut Machines, piece: &mut Piece, place: Place) -> Check {
+    let Piece::Step { command, output, .. } = piece else { return Ok(()) };
+    let seen = machines.run(place, command)?;
+    if write_docs() {
+        *output = seen;
+        return Ok(());
+    }
+    same(place, output, &seen)
+}
+
+impl Machines {
+    fn boot(env: &TestEnv) -> Result<Machines, String> {
+        let wire = env.path("tutorial.wire");
+        let guest = |name: &str, plug, extra_initrd, memory, cpus| {
+            let parameters = "rxe=none".to_owned();
+            env.boot(GuestConfig { name: name.to_owned(), plug, parameters, extra_initrd, memory, cpus })
+        };
+        // The archive has tcpdump, too.
+        let archive = archive(env)?;
+        let server = guest("tutorial-server", Plug::WireListens(wire.clone()), Some(archive.clone()), 1536, 2)?;
+        let client = guest("tutorial-client", Plug::WireConnects(wire), Some(archive), 512, 1)?;
+        let folder = env.path("desk");
+        std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+        Ok(Machines { server, client, running: Vec::new(), folder })
+    }
 }

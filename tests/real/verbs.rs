@@ -1,12 +1,15 @@
 //! Verbs between a kernel in a guest (tests/clients/verbs_client) and the example program verbs_peer, over vhost-user: RC,
-//! UC and UD, shared receive queues, memory windows, fast regions, atomics, and the errors that each side must make.
+//! UC and UD, shared receive queues, memory windows, fast regions, atomics, and the errors that each side must report.
 
-use crate::guest::{GuestConfig, Plug};
-use crate::process::Daemon;
-use crate::report::Report;
-use crate::target::{GUEST_V4, GUEST_V6, TARGET_V4, TARGET_V6};
-use crate::world::{World, example};
+use crate::Check;
+use crate::bed::needs;
+use crate::env::{TestEnv, example};
+use crate::station::{Kernel, Lease, Port, StationKey, TARGET_V4, TARGET_V6};
+use crate::suite::{AnyGroup, Fixture, Group};
+use crate::target::unique;
+use rxe_testkit::process::Program;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,41 +48,55 @@ const CASES: [&str; 28] = [
 /// Cases of newer kernels: 6.1 knows no ATOMIC WRITE.
 const NEWER_CASES: [&str; 1] = ["atomic-write"];
 
-/// The groups `verbs-1500` (IPv4, path MTU 1024) and `verbs-4200` (IPv6, path MTU 4096), with the world's suffix.
-pub fn run(report: &mut Report, world: &World) {
-    for (mtu, address) in [(1500, TARGET_V4), (4200, TARGET_V6)] {
-        if report.group(&format!("verbs-{mtu}{}", world.suffix)) {
-            group(report, world, mtu, address);
-        }
+/// verbs_peer and the guest.
+struct Peers {
+    // The guest's commands end before the peer.
+    lease: Lease,
+    peer: Program,
+    address: &'static str,
+}
+
+impl Peers {
+    fn start(env: &Arc<TestEnv>, key: StationKey, address: &'static str) -> Result<Peers, String> {
+        let mut command = Command::new(example("verbs_peer")?);
+        command.args(env.eal_options(&unique())).arg(format!("--vdev={}", key.vdev(env))).args([
+            "--",
+            &format!("{TARGET_V4}/24"),
+            &format!("{TARGET_V6}/64"),
+        ]);
+        let peer = Program::start(&mut command)?;
+        peer.wait_for_line("ready ", LIMIT)?;
+        Ok(Peers { lease: env.station(key)?, peer, address })
+    }
+
+    fn client(&self, case: &str) -> Check {
+        let command = format!("verbs_client {} {case}", self.address);
+        self.lease.guest().expect(&command, LIMIT, &[&format!("{case}: ok")]).map(drop)
     }
 }
 
-fn group(report: &mut Report, world: &World, mtu: u32, address: &str) {
-    let boot = || {
-        let name = format!("verbs{mtu}{}", world.suffix);
-        let socket = world.path(&format!("{name}.vhost"));
-        let mut command = Command::new(example("verbs_peer")?);
-        command
-            .args(world.eal_options(&name))
-            .arg(format!("--vdev=net_vhost0,iface={},queues=1", socket.display()))
-            .args(["--", &format!("{TARGET_V4}/24"), &format!("{TARGET_V6}/64")]);
-        let peer = Daemon::start(&mut command)?;
-        peer.wait_for_line("ready ", LIMIT)?;
-        let parameters = format!("ip4={GUEST_V4}/24 ip6={GUEST_V6}/64 mtu={mtu}");
-        let plug = Plug::VhostUser(socket);
-        let guest = world.boot(GuestConfig { name, plug, parameters, extra_initrd: None, memory: 512, cpus: 1 })?;
-        Ok((peer, guest))
-    };
-    let Some((mut peer, guest)) = report.fixture("boot", boot) else { return };
-    let context = || format!("{}console: {}", peer.tail(), guest.console());
-    let newer: &[&str] = if world.suffix.is_empty() { &[] } else { &NEWER_CASES };
-    for case in CASES.iter().chain(newer) {
-        report.case(case, context, || {
-            guest.expect(&format!("verbs_client {address} {case}"), LIMIT, &[&format!("{case}: ok")]).map(drop)
-        });
+impl Fixture for Peers {
+    fn context(&self) -> String {
+        format!("{}console: {}", self.peer.tail(), self.lease.guest().console())
     }
-    report.case("all of the client's cases have run", context, || {
-        let listed = guest.run("verbs_client", LIMIT)?.text;
+}
+
+/// The groups `verbs-4200` (IPv6, path MTU 4096) and, nightly, `verbs-1500` (IPv4, path MTU 1024), with the kernel's suffix.
+pub fn groups(kernel: Kernel) -> Vec<AnyGroup> {
+    [(4200, TARGET_V6), (1500, TARGET_V4)].map(|(mtu, address)| group(kernel, mtu, address)).into()
+}
+
+fn group(kernel: Kernel, mtu: u32, address: &'static str) -> AnyGroup {
+    let key = StationKey { kernel, ..StationKey::new(Port::Vhost, mtu) };
+    let name = format!("verbs-{mtu}{}", kernel.suffix());
+    let mut group = Group::new(name, needs(key), move |env| Peers::start(env, key, address));
+    group.nightly(mtu == 1500 || kernel != Kernel::Stable);
+    let newer: &[&str] = if kernel == Kernel::Stable { &[] } else { &NEWER_CASES };
+    for case in CASES.iter().chain(newer) {
+        group.case(*case, |peers: &mut Peers| peers.client(case));
+    }
+    group.case("all of the client's cases have run", |peers| {
+        let listed = peers.lease.guest().run("verbs_client", LIMIT)?.text;
         let missing = |name: &&str| !CASES.contains(name) && !NEWER_CASES.contains(name) && *name != "stop";
         let names = listed.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
         match names.collect::<Vec<_>>().into_iter().find(missing) {
@@ -87,17 +104,13 @@ fn group(report: &mut Report, world: &World, mtu: u32, address: &str) {
             Some(name) => Err(format!("{name} is not in the test's list")),
         }
     });
-    let context = context();
-    report.case(
-        "the peer ends, with no packet buffer lost",
-        || context.clone(),
-        || {
-            guest.expect(&format!("verbs_client {address} stop"), LIMIT, &["stop: ok"])?;
-            match peer.wait(LIMIT)? {
-                Some(status) if status.success() => Ok(()),
-                Some(status) => Err(format!("the peer ended with {status}\n{}", peer.tail())),
-                None => Err("the peer still runs".to_owned()),
-            }
-        },
-    );
+    group.case("the peer ends, with no packet buffer lost", |peers| {
+        peers.client("stop")?;
+        match peers.peer.wait(LIMIT)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("the peer ended with {status}\n{}", peers.peer.tail())),
+            None => Err("the peer still runs".to_owned()),
+        }
+    });
+    group.build()
 }

@@ -1,7 +1,7 @@
 //! The guest: a Debian kernel with soft-RoCE under QEMU (emulated, so that no KVM is needed), and commands in it.
 
 use super::image::Image;
-use super::process::{Daemon, locked};
+use rxe_testkit::process::{Program, locked};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,18 +18,23 @@ const READY: u32 = 16;
 const OUTPUT: u32 = 17;
 const EXIT: u32 = 18;
 
-/// rping's last words, with exit code 255, when its event thread asks for the next event just after the main thread, done
+/// The longest that a boot takes on a busy machine.
+const BOOT: Duration = Duration::from_secs(120);
+/// The longest that a killed command takes to end.
+const KILLED: Duration = Duration::from_secs(20);
+
+/// rping's last line, with exit code 255, when its event thread asks for the next event just after the main thread, done
 /// with everything, has closed the event channel: a race of the program with itself. Seen once in 300 runs on a busy
 /// machine; it depends on when the answer to the disconnect arrives. (Later versions of rping stop the thread first.)
 pub const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
-/// What the guest's one network card is plugged into.
+/// The other end of the guest's network card.
 pub enum Plug {
     /// No card.
     None,
     /// A tap interface.
     Tap(String),
-    /// The socket of a vhost-user port. When the port goes away the guest waits for it to come back.
+    /// The socket of a vhost-user port. When the port is closed the guest reconnects to it.
     VhostUser(PathBuf),
     /// The listening end of a wire to another guest, which is this socket.
     WireListens(PathBuf),
@@ -61,25 +66,34 @@ struct JobState {
     exit: Option<u32>,
 }
 
+/// Reports of the agent.
 #[derive(Default)]
-struct Shared {
-    jobs: Mutex<(HashMap<u32, JobState>, bool)>, // and whether the agent has said READY
+struct Reports {
+    jobs: HashMap<u32, JobState>,
+    /// Whether the agent takes commands.
+    ready: bool,
+    /// Whether the connection has ended, and QEMU with it.
+    gone: bool,
+}
+
+/// The connection to the guest's agent.
+struct Agent {
+    port: Mutex<UnixStream>,
+    reports: Mutex<Reports>,
     changed: Condvar,
-    gone: Mutex<bool>,
+    next_id: AtomicU32,
 }
 
 /// A running guest; dropping it ends QEMU.
 pub struct Guest {
-    qemu: Daemon,
-    port: Mutex<UnixStream>,
-    shared: Arc<Shared>,
-    next_id: AtomicU32,
+    qemu: Program,
+    agent: Arc<Agent>,
     console: PathBuf,
 }
 
 /// A command that runs in the guest.
-pub struct Job<'g> {
-    guest: &'g Guest,
+pub struct Job {
+    agent: Arc<Agent>,
     id: u32,
     command: String,
     limit: Duration,
@@ -92,7 +106,7 @@ pub struct Output {
     pub command: String,
     /// Its exit code; 128 + signal, or 124 when it ran out of time.
     pub code: u32,
-    /// What it wrote to standard output and standard error.
+    /// Standard output and standard error.
     pub text: String,
 }
 
@@ -166,7 +180,7 @@ impl Guest {
                 qemu.args(["-netdev", &format!("hubport,id={id},hubid=0"), "-device", &format!("{card},netdev={id}")]);
             }
         }
-        let qemu = Daemon::start(&mut qemu)?;
+        let qemu = Program::start(&mut qemu)?;
         let deadline = Instant::now() + Duration::from_secs(10);
         let port = loop {
             match UnixStream::connect(&socket) {
@@ -175,30 +189,51 @@ impl Guest {
                 Err(e) => return Err(format!("QEMU's agent socket: {e}\n{}", qemu.tail())),
             }
         };
-        let shared = Arc::new(Shared::default());
         let reader = port.try_clone().map_err(|e| e.to_string())?;
-        let state = Arc::clone(&shared);
-        std::thread::spawn(move || read_messages(reader, &state));
-        Ok(Guest { qemu, port: Mutex::new(port), shared, next_id: AtomicU32::new(1), console })
+        let agent = Arc::new(Agent {
+            port: Mutex::new(port),
+            reports: Mutex::default(),
+            changed: Condvar::new(),
+            next_id: AtomicU32::new(1),
+        });
+        let read = Arc::clone(&agent);
+        std::thread::spawn(move || read.read_messages(reader));
+        Ok(Guest { qemu, agent, console })
     }
 
     /// Waits until it takes commands.
     pub fn ready(&self) -> Result<(), String> {
-        self.wait_until(Duration::from_secs(120), |jobs| jobs.1.then_some(()))
+        self.agent
+            .wait_until(BOOT, |reports| reports.ready.then_some(()))
             .map_err(|e| format!("the guest did not come up ({e})\n{}\nconsole: {}", self.qemu.tail(), self.console()))
     }
 
-    fn send(&self, header: [u32; 4], bytes: &[u8]) -> Result<(), String> {
-        let message = [header.map(u32::to_le_bytes).concat(), bytes.to_vec()].concat();
-        locked(&self.port).write_all(&message).map_err(|e| format!("the guest's agent is gone: {e}"))
+    /// Starts a shell command, killed by the guest after `limit`.
+    pub fn start(&self, command: &str, limit: Duration) -> Result<Job, String> {
+        let id = self.agent.next_id.fetch_add(1, Ordering::Relaxed);
+        locked(&self.agent.reports).jobs.insert(id, JobState::default());
+        self.agent.send([RUN, id, limit.as_millis() as u32, command.len() as u32], command.as_bytes())?;
+        Ok(Job { agent: Arc::clone(&self.agent), id, command: command.to_owned(), limit })
     }
 
-    /// Starts a shell command, killed by the guest after `limit`.
-    pub fn start(&self, command: &str, limit: Duration) -> Result<Job<'_>, String> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        locked(&self.shared.jobs).0.insert(id, JobState::default());
-        self.send([RUN, id, limit.as_millis() as u32, command.len() as u32], command.as_bytes())?;
-        Ok(Job { guest: self, id, command: command.to_owned(), limit })
+    /// Kills all commands that still run, and forgets them.
+    pub fn kill_all(&self) {
+        let running: Vec<u32> = {
+            let reports = locked(&self.agent.reports);
+            reports.jobs.iter().filter(|(_, job)| job.exit.is_none()).map(|(id, _)| *id).collect()
+        };
+        for id in running {
+            // One that has been stopped is killed as well.
+            let killed = self.agent.send([KILL, id, 9, 0], &[]);
+            let ended = killed.and_then(|()| {
+                self.agent.wait_until(KILLED, |reports| {
+                    reports.jobs.get(&id).is_none_or(|job| job.exit.is_some()).then_some(())
+                })
+            });
+            if ended.is_err() {
+                return;
+            }
+        }
     }
 
     /// Runs a shell command to its end.
@@ -218,59 +253,62 @@ impl Guest {
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(25)..].join("\n")
     }
+}
 
-    /// Waits until `found` finds something in the jobs.
-    fn wait_until<T>(
-        &self,
-        limit: Duration,
-        mut found: impl FnMut(&mut (HashMap<u32, JobState>, bool)) -> Option<T>,
-    ) -> Result<T, String> {
+impl Agent {
+    fn send(&self, header: [u32; 4], bytes: &[u8]) -> Result<(), String> {
+        let message = [header.map(u32::to_le_bytes).concat(), bytes.to_vec()].concat();
+        locked(&self.port).write_all(&message).map_err(|e| format!("the guest's agent is gone: {e}"))
+    }
+
+    /// Waits until `found` finds something in the reports.
+    fn wait_until<T>(&self, limit: Duration, mut found: impl FnMut(&mut Reports) -> Option<T>) -> Result<T, String> {
         let deadline = Instant::now() + limit;
-        let mut jobs = locked(&self.shared.jobs);
+        let mut reports = locked(&self.reports);
         loop {
-            if let Some(result) = found(&mut jobs) {
+            if let Some(result) = found(&mut reports) {
                 return Ok(result);
             }
-            if *locked(&self.shared.gone) {
+            if reports.gone {
                 return Err("the guest is gone".to_owned());
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(format!("nothing within {} s", limit.as_secs()));
             }
-            jobs = self.shared.changed.wait_timeout(jobs, left).unwrap_or_else(|e| e.into_inner()).0;
+            reports = self.changed.wait_timeout(reports, left).unwrap_or_else(|e| e.into_inner()).0;
         }
+    }
+
+    fn read_messages(&self, mut port: UnixStream) {
+        let mut header = [0u8; 16];
+        while port.read_exact(&mut header).is_ok() {
+            let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
+            let mut bytes = vec![0u8; word(12) as usize];
+            if port.read_exact(&mut bytes).is_err() {
+                break;
+            }
+            let mut reports = locked(&self.reports);
+            match (word(0), word(4)) {
+                (READY, _) => reports.ready = true,
+                (OUTPUT, id) => reports.jobs.entry(id).or_default().output.extend_from_slice(&bytes),
+                (EXIT, id) => reports.jobs.entry(id).or_default().exit = Some(word(8)),
+                _ => break,
+            }
+            drop(reports);
+            self.changed.notify_all();
+        }
+        locked(&self.reports).gone = true;
+        self.changed.notify_all();
     }
 }
 
-fn read_messages(mut port: UnixStream, shared: &Shared) {
-    let mut header = [0u8; 16];
-    while port.read_exact(&mut header).is_ok() {
-        let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-        let mut bytes = vec![0u8; word(12) as usize];
-        if port.read_exact(&mut bytes).is_err() {
-            break;
-        }
-        let mut jobs = locked(&shared.jobs);
-        match (word(0), word(4)) {
-            (READY, _) => jobs.1 = true,
-            (OUTPUT, id) => jobs.0.entry(id).or_default().output.extend_from_slice(&bytes),
-            (EXIT, id) => jobs.0.entry(id).or_default().exit = Some(word(8)),
-            _ => break,
-        }
-        drop(jobs);
-        shared.changed.notify_all();
-    }
-    *locked(&shared.gone) = true;
-    shared.changed.notify_all();
-}
-
-impl Job<'_> {
+impl Job {
     /// Waits until the command has printed `text`.
     pub fn wait_for(&self, text: &str, limit: Duration) -> Result<(), String> {
         let (id, wanted) = (self.id, text.as_bytes());
-        let found = self.guest.wait_until(limit, |jobs| {
-            let job = jobs.0.get(&id)?;
+        let found = self.agent.wait_until(limit, |reports| {
+            let job = reports.jobs.get(&id)?;
             let here = job.output.windows(wanted.len()).any(|w| w == wanted);
             if here { Some(true) } else { job.exit.map(|_| false) }
         });
@@ -281,29 +319,29 @@ impl Job<'_> {
         Err(format!("`{}` did not print {text:?}: {why}; so far: {}", self.command, shorten(&self.so_far())))
     }
 
-    /// What it has printed.
+    /// Its output so far.
     pub fn so_far(&self) -> String {
-        let jobs = locked(&self.guest.shared.jobs);
-        jobs.0.get(&self.id).map(|job| String::from_utf8_lossy(&job.output).into_owned()).unwrap_or_default()
+        let reports = locked(&self.agent.reports);
+        reports.jobs.get(&self.id).map(|job| String::from_utf8_lossy(&job.output).into_owned()).unwrap_or_default()
     }
 
     /// True while it runs.
     pub fn running(&self) -> bool {
-        locked(&self.guest.shared.jobs).0.get(&self.id).is_some_and(|job| job.exit.is_none())
+        locked(&self.agent.reports).jobs.get(&self.id).is_some_and(|job| job.exit.is_none())
     }
 
     /// Sends a signal to the command's process group.
     pub fn kill(&self, signal: u32) -> Result<(), String> {
-        self.guest.send([KILL, self.id, signal, 0], &[])
+        self.agent.send([KILL, self.id, signal, 0], &[])
     }
 
     /// Waits for its end.
     pub fn wait(self) -> Result<Output, String> {
         let id = self.id;
         // The guest kills the command at its limit; the rest is for a guest that hangs.
-        let code = self.guest.wait_until(self.limit + Duration::from_secs(60), |jobs| jobs.0.get(&id)?.exit);
+        let code = self.agent.wait_until(self.limit + Duration::from_secs(60), |reports| reports.jobs.get(&id)?.exit);
         let text = self.so_far();
-        locked(&self.guest.shared.jobs).0.remove(&id);
+        locked(&self.agent.reports).jobs.remove(&id);
         match code {
             Ok(code) => Ok(Output { command: self.command.clone(), code, text }),
             Err(e) => Err(format!("`{}`: {e}; so far: {}", self.command, shorten(&text))),

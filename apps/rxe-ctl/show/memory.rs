@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rxe_inspect::report::Mr;
+use rxe_inspect::report::{Mr, RegionDigest};
 
 use super::dash;
 use crate::table::{Align, Table};
@@ -41,6 +41,12 @@ pub fn mrs(mrs: &[Mr]) -> String {
         ])
     }));
     table.text()
+}
+
+/// The digest of a region.
+pub fn digest(digest: &RegionDigest) -> String {
+    let RegionDigest { name, offset, length, crc32c, .. } = digest;
+    format!("crc32c {crc32c:#010x} region {name} offset {offset} length {length}\n")
 }
 
 #[cfg(test)]

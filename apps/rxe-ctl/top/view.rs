@@ -164,7 +164,7 @@ mod tests {
     use super::short;
 
     #[test]
-    fn rates_are_short() {
+    fn rates_have_at_most_five_characters() {
         let texts = [0.0, -0.0, 0.5, 7.0, 999.0, 1234.0, 45_600.0, 999_400.0, 999_900.0, 8.76e9, 1e18];
         let texts: Vec<String> = texts.into_iter().map(short).collect();
         assert_eq!(texts, ["0", "0", "0.5", "7", "999", "1.23k", "45.6k", "999k", "1.00M", "8.76G", "1000P"]);

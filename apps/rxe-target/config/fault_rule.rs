@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_sentences() {
+    fn errors_of_rules_name_the_key() {
         for (text, sentence) in [
             (
                 "action=lose",

@@ -242,7 +242,7 @@ impl Place<'_> {
     }
 }
 
-/// Keys of the top level, which TOML wants before the first section.
+/// Keys of the top level, which in TOML precede the first section.
 const GLOBAL_KEYS: [&str; 7] = ["log", "log-format", "idle", "traffic-class", "pcp", "services", "region-port"];
 
 #[cfg(test)]
@@ -386,14 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_file_is_not_read_for_ever() {
+    fn only_regular_files_of_limited_size_are_read() {
         let said = |path: &Path| load(path).map(|_| ()).expect_err("no configuration").to_string();
         let zero = said(Path::new("/dev/zero"));
         assert!(zero.contains("/dev/zero cannot be read (it is a device, a pipe or a socket, not a file)"), "{zero}");
         assert!(said(Path::new("/tmp")).contains("it is a folder"));
         let folder = std::env::temp_dir().join(format!("rxe-config-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        // Nobody will ever write to it.
+        // No process writes to it.
         let pipe = folder.join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
         assert!(said(&pipe).contains("not a file"));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_is_a_sentence() {
+    fn an_unreadable_file_is_named() {
         let error = load(Path::new("/nonexistent/t.toml")).map(|_| ()).expect_err("no such file");
         assert_eq!(
             error.to_string(),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_read() {
+    fn regions_are_parsed() {
         let region: RegionSpec = "scratch=64M,file=/dev/hugepages/a,b".parse().expect("a region");
         assert_eq!((region.name.as_str(), region.size, region.count), ("scratch", 64 << 20, None));
         assert_eq!(region.file, Some(PathBuf::from("/dev/hugepages/a,b")));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_region_is_said() {
+    fn errors_of_regions_name_the_text() {
         for (text, words) in [
             ("scratch", "write NAME=SIZE[*COUNT]"),
             ("=1M", "is not a region name"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_that_cannot_be_together_are_refused() {
+    fn conflicting_regions_are_refused() {
         let resolve = |texts: &[&str]| {
             let sourced = |text: &&str| Sourced { value: text.parse().expect(text), origin: Origin::Flag("--region") };
             resolve(texts.iter().map(sourced).collect()).map(|all| all.len()).map_err(|error| error.to_string())

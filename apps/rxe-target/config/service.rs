@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_replaces_the_default() {
+    fn settings_replace_the_defaults() {
         assert_eq!(read("").map(|s| s.pingpong()), Ok(PingpongConfig::default()));
         let given = read("[pingpong]\nidle-timeout = \"90s\"\nmemory = \"16M\"\n").map(|s| s.pingpong());
         let idle_timeout = rxe_proto::Duration::from_secs(90);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn every_service_that_gives_clients_up_has_one_key_for_it() {
+    fn every_service_with_an_idle_timeout_has_one_key_for_it() {
         assert_eq!(read("").map(|s| s.idle_timeouts()), Ok(IdleTimeouts::default()));
         let names = ["rping", "rdma-server", "ucmatose", "cmtime", "udaddy", "rdma-example", "rsocket", "rc-example"];
         let text: String = names.iter().map(|name| format!("[{name}]\nidle-timeout = \"7s\"\n")).collect();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// An option of the command line.
@@ -28,11 +28,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Where it came from.
+    /// Its origin.
     pub origin: Origin,
 }

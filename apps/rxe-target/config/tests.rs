@@ -28,7 +28,7 @@ fn wrong(text: &str) -> String {
 }
 
 #[test]
-fn defaults_serve_everything() {
+fn by_default_all_services_run() {
     let config = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
     assert_eq!(config.services, KNOWN);
     assert_eq!(config.regions, [RegionSpec::plain("default", 1 << 20)]);
@@ -42,7 +42,7 @@ fn defaults_serve_everything() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_its_place() {
+fn invalid_settings_are_refused_with_their_place() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\n";
     for (text, sentence) in [
         ("", "the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24"),
@@ -125,7 +125,7 @@ fn link_local_routers_need_no_network() {
 }
 
 #[test]
-fn the_files_in_conf_are_right() {
+fn the_files_in_conf_are_valid() {
     for (name, text) in [
         ("target.toml", include_str!("../../../conf/target.toml")),
         ("af-packet.toml", include_str!("../../../conf/examples/af-packet.toml")),
@@ -140,7 +140,7 @@ fn the_files_in_conf_are_right() {
 }
 
 #[test]
-fn the_transport_offers_what_the_file_says() {
+fn the_transport_section_configures_the_engine() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
     let offers = |text: &str| {
         let engine = resolve(&format!("{PORT}{text}")).expect("a configuration").engine;
@@ -228,7 +228,7 @@ fn the_documented_defaults_are_the_defaults() {
 }
 
 #[test]
-fn limits_have_bounds() {
+fn limits_outside_their_range_are_refused() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
     let config =
         resolve(&format!("{PORT}[limits]\nconnections = 10\nqueue-pairs = 20\npending = 4\npending-per-address = 2\n"))
@@ -244,7 +244,7 @@ fn limits_have_bounds() {
 }
 
 #[test]
-fn the_option_names_the_file_and_the_section_the_rest() {
+fn the_capture_option_sets_the_file_and_the_section_the_filters() {
     const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
     let with_flag = |text: &str| {
         let mut settings = file::parse(Path::new("t.toml"), &format!("{text}{PORT}")).expect("settings");
@@ -261,7 +261,7 @@ fn the_option_names_the_file_and_the_section_the_rest() {
     let config = resolve(&format!("[capture]\nfile = \"/a/file.pcapng\"\n{PORT}")).expect("right");
     assert!(config.to_string().ends_with(", captures to /a/file.pcapng"), "{config}");
     for (text, part) in [
-        ("file = \"a.pcapng\"", "the capture file a.pcapng needs its whole path"),
+        ("file = \"a.pcapng\"", "the capture file a.pcapng needs an absolute path"),
         ("file = \"/a\"\nfiles = 3", "give their size too"),
         ("peers = [\"x\"]", "key 'peers': 'x' is not an IP address"),
         ("size = \"big\"", "key 'size': 'big' is not a whole number"),

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_say_what_they_lack() {
+    fn an_address_without_a_prefix_is_refused() {
         assert!("10.0.0.1/24".parse::<HostAddress>().is_ok());
         assert!("10.0.0.0/31".parse::<HostAddress>().is_ok());
         for (text, sentence) in [

@@ -6,7 +6,7 @@ use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
-use super::{Managed, faults};
+use super::{Managed, digest, faults};
 use crate::config::LogLevel;
 
 /// Serves one client until it disconnects or misses a deadline.
@@ -65,6 +65,7 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Qps { start } => Reply::of(text_error(inspector.qps(start))),
         Request::Qp { qpn } => Reply::of(text_error(inspector.qp(qpn))),
         Request::Mrs { start } => Reply::of(text_error(inspector.mrs(start))),
+        Request::Digest { name, offset, length } => Reply::of(digest::of(inspector, &name, offset, length)),
         Request::Counters => Reply::of(Ok(managed.counters())),
         Request::Services => Reply::of(Ok(services(managed))),
         Request::Disconnect { qpn } => {
@@ -99,7 +100,7 @@ fn set_log(managed: &Managed, level: &str) -> Result<(), String> {
 /// The services with their counters.
 pub fn services(managed: &Managed) -> Vec<Service> {
     let mut services = managed.inspector.services();
-    for (name, sums) in managed.book.sums() {
+    for (name, sums) in managed.registry.sums() {
         let counters: Vec<Counter> =
             sums.into_iter().map(|(name, value)| Counter { name: name.to_owned(), value }).collect();
         match services.iter_mut().find(|service| service.name == name) {

@@ -356,7 +356,7 @@ mod tests {
     fn the_deadline_is_for_the_whole_request() {
         let clients = clients(Deadlines { request: SHORT, ..PATIENT });
         let (mut theirs, client) = connect(&clients);
-        let mut client = client.expect("a seat");
+        let mut client = client.expect("a free slot");
         let sending = thread::spawn(move || {
             // Ends when the other side has hung up.
             while theirs.write_all(b"x").is_ok() {
@@ -381,7 +381,7 @@ mod tests {
     fn an_idle_client_keeps_its_connection_and_a_begun_request_has_a_deadline_again() {
         let clients = clients(Deadlines { request: SHORT, ..PATIENT });
         let (mut theirs, client) = connect(&clients);
-        let mut client = client.expect("a seat");
+        let mut client = client.expect("a free slot");
         theirs.write_all(b"a").expect("room");
         client.read(&mut [0]).expect("a byte");
         client.answering();
@@ -397,42 +397,42 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_taken_ends_at_its_deadline() {
+    fn an_answer_that_is_not_read_ends_at_its_deadline() {
         let clients = clients(Deadlines { answer: SHORT, ..PATIENT });
         let (_theirs, client) = connect(&clients);
-        let error = client.expect("a seat").answer(&vec![0; 64 << 20]).expect_err("nobody reads");
+        let error = client.expect("a free slot").answer(&vec![0; 64 << 20]).expect_err("the peer does not read");
         assert_eq!((error.kind(), count(&clients.stats.timeouts)), (io::ErrorKind::TimedOut, 1));
     }
 
     #[test]
-    fn a_full_table_replaces_the_client_waited_for_longest_but_no_request_being_answered() {
+    fn a_full_table_replaces_the_slowest_client_but_none_being_answered() {
         let clients = clients(PATIENT);
         let mut seated: Vec<_> = (0..MAX_CLIENTS).map(|_| connect(&clients)).collect();
         // The first is idle after an answer, the second is being answered.
         for index in [0, 1] {
-            seated[index].1.as_mut().expect("a seat").answering();
+            seated[index].1.as_mut().expect("a free slot").answering();
         }
-        seated[0].1.as_mut().expect("a seat").answer(b"x").expect("room");
+        seated[0].1.as_mut().expect("a free slot").answer(b"x").expect("room");
         seated[0].0.read_exact(&mut [0]).expect("the answer");
         // Incomplete requests first, in the order of their age.
         let (_new, client) = connect(&clients);
-        let _client = client.expect("a seat");
+        let _client = client.expect("a free slot");
         assert_eq!(seated[2].0.read(&mut [0]).expect("closed"), 0);
         // Then the idle one.
         for (_, client) in &mut seated[3..] {
-            client.as_mut().expect("a seat").answering();
+            client.as_mut().expect("a free slot").answering();
         }
         let mut other = connect(&clients);
         assert_eq!(count(&clients.stats.replaced), 2, "the client that came last");
-        other.1.as_mut().expect("a seat").answering();
+        other.1.as_mut().expect("a free slot").answering();
         let mut last = connect(&clients);
         assert_eq!(seated[0].0.read(&mut [0]).expect("closed"), 0);
-        last.1.as_mut().expect("a seat").answering();
+        last.1.as_mut().expect("a free slot").answering();
         // Then none.
         assert!(connect(&clients).1.is_none());
         assert_eq!(count(&clients.stats.replaced), 3);
         // A replaced client stays so, whatever its thread does next.
-        seated[0].1.as_mut().expect("a seat").answering();
+        seated[0].1.as_mut().expect("a free slot").answering();
         assert!(connect(&clients).1.is_none());
         drop(seated.remove(1));
         assert!(connect(&clients).1.is_some());

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_stand_together_and_equal_samples_add_up() {
+    fn samples_are_grouped_by_family_and_equal_ones_added() {
         let mut exposition = Exposition::default();
         exposition.add("b_total", Kind::Counter, "The b.", &[("lcore", "0")], 1);
         exposition.add("a", Kind::Gauge, "A \\ and\na line.", &[], 7);

@@ -89,7 +89,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         let metrics = metrics.map(str::to_owned).map_err(str::to_owned);
-        let server = Clients::new(Deadlines::DEFAULT, Arc::default()).admit(server).expect("a seat");
+        let server = Clients::new(Deadlines::DEFAULT, Arc::default()).admit(server).expect("a free slot");
         let serving = std::thread::spawn(move || serve(server, || metrics));
         for part in requests {
             // The server may have answered already.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_is_answered_however_it_arrives() {
+    fn a_scrape_may_arrive_in_any_number_of_pieces() {
         let answer = exchange(&[b"GET /metrics?x=1 HT", b"TP/1.1\r\nHost: a\r\n", b"\r\n"], Ok("a 1\n"));
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{answer}");
         assert!(answer.contains("Content-Length: 4\r\n") && answer.ends_with("\r\n\r\na 1\n"), "{answer}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_gets_a_status() {
+    fn other_requests_get_an_error_status() {
         let status = |request: &[u8], metrics| {
             let answer = exchange(&[request], metrics);
             answer.lines().next().unwrap_or_default().to_owned()

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn one_target_has_it_and_only_what_it_made_goes() {
+    fn a_folder_has_one_target_which_removes_only_its_own_files() {
         let base = base("one");
         let take = || RuntimeFolder::below(&base, "a");
         let first = take().map_err(|_| "refused").unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_may_be_anybodys_are_left_alone() {
+    fn folders_writable_by_others_are_not_used() {
         let base = base("other");
         std::fs::create_dir(&base).unwrap();
         std::fs::create_dir(base.join("aim")).unwrap();

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_its_owners_and_one_of_the_dead_is_replaced() {
+    fn a_socket_is_private_and_replaces_that_of_a_killed_target() {
         let folder = std::env::temp_dir().join(format!("rxe-socket-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("ctl.sock");
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         let taken = Socket::bind(&path).map(|_| ()).unwrap_err();
         assert_eq!(taken.to_string(), "another target with this --file-prefix is running");
-        // As after a kill: nobody listens, the file is there.
+        // The state after a kill: the file exists, but no process listens.
         drop(listener);
         std::mem::forget(socket);
         let (socket, _listener) = Socket::bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The asking side.
+//! The client of a management socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,24 +11,24 @@ use serde_json::Value;
 use crate::protocol::{Reply, Request};
 use crate::report::Page;
 
-/// How long a target may take for an answer.
+/// How long a target may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The target cannot be reached, or is gone.
+    /// The target cannot be reached, or has ended.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The target says why not.
+    /// The target refused, for this reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A target that can be asked.
+/// A connection to a target.
 ///
-/// A target that has too many clients closes the connection of the one that has been silent longest; a question that
-/// changes nothing is then asked again on a new connection.
+/// A target with too many clients closes the connection that has been idle longest; a read-only request is then repeated
+/// on a new connection.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -36,15 +36,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Calls the target behind the socket `path`.
+    /// Connects to the socket `path`.
     ///
     /// # Errors
-    /// There is none, it has ended, or the socket is another user's.
+    /// The socket does not exist, its target has ended, or it belongs to another user.
     pub fn connect(path: &Path) -> io::Result<Client> {
         Ok(Client { path: path.to_owned(), stream: open(path)? })
     }
 
-    /// Asks, and reads the answer as what it should be.
+    /// Sends a request and parses the answer.
     ///
     /// # Errors
     /// [`AskError`].
@@ -53,7 +53,7 @@ impl Client {
         line.push('\n');
         let line = match self.exchange(&line) {
             Err(error) if request.is_read_only() && is_closed(&error) => {
-                // Where the target itself is gone, the first error says it best.
+                // If the target has ended, the first error is the better one.
                 self.stream = open(&self.path).map_err(|_| error)?;
                 self.exchange(&line)?
             }
@@ -72,7 +72,7 @@ impl Client {
         Ok(line)
     }
 
-    /// Asks for all parts of a list.
+    /// Requests all pages of a list.
     ///
     /// # Errors
     /// [`AskError`].
@@ -82,13 +82,13 @@ impl Client {
         while let Some(from) = start {
             let page: Page<T> = self.ask(&request(from))?;
             all.extend(page.items);
-            // A target that goes back would be asked for ever.
+            // Guards against a target that never finishes.
             start = page.next.filter(|next| *next > from);
         }
         Ok(all)
     }
 
-    /// Asks for something whose answer says nothing.
+    /// Sends a request with an empty answer.
     ///
     /// # Errors
     /// [`AskError`].
@@ -116,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_that_changes_nothing_is_asked_again_on_a_new_connection() {
+    fn a_read_only_request_is_repeated_on_a_new_connection() {
         let path = std::env::temp_dir().join(format!("rxe-inspect-client-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let serving = std::thread::spawn(move || {
-            // The first connection is closed as soon as it is there, the second answers one question.
+            // The first connection is closed at once, the second answers one request.
             drop(listener.accept().unwrap());
             let mut stream = BufReader::new(listener.accept().unwrap().0);
             let mut line = String::new();
@@ -132,7 +132,7 @@ mod tests {
         let mut client = Client::connect(&path).unwrap();
         assert_eq!(client.ask::<u32>(&Request::Counters).unwrap(), 7);
         assert_eq!(serving.join().unwrap(), "{\"verb\":\"counters\"}\n");
-        // Nobody listens any more, and a change is never made twice.
+        // The listener is gone, and a change is never repeated.
         assert!(matches!(client.ask::<u32>(&Request::Counters), Err(AskError::Io(_))));
         assert!(matches!(client.tell(&Request::ClearFaults), Err(AskError::Io(_))));
         std::fs::remove_file(&path).unwrap();

@@ -1,43 +1,43 @@
-//! Faults made on purpose, as plain data.
+//! Fault rules, as plain data.
 
 use serde::{Deserialize, Serialize};
 
-/// A rule for faults, and what it has done.
+/// A fault rule and its hits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Fault {
     /// Its number.
     pub id: u32,
-    /// `rx` is from the wire, `tx` to it.
+    /// `rx` or `tx`.
     pub direction: String,
-    /// What happens: `drop`, `duplicate`, `corrupt`, `corrupt-payload`, `corrupt-icrc`, `ecn`, `delay`, `reorder`, `nak` or
+    /// The action: `drop`, `duplicate`, `corrupt`, `corrupt-payload`, `corrupt-icrc`, `ecn`, `delay`, `reorder`, `nak` or
     /// `rnr`.
     pub action: String,
-    /// The whole rule in a line.
+    /// The whole rule in one line.
     pub rule: String,
-    /// `roce`, or `all` frames.
+    /// The frames that it applies to: `roce` or `all`.
     pub frames: String,
-    /// Opcodes that it is for; `None` is any.
+    /// Opcodes that it applies to; `None` is any.
     pub opcode: Option<String>,
-    /// Destination queue pair that it is for; `None` is any.
+    /// Destination queue pair that it applies to; `None` is any.
     pub qpn: Option<u32>,
-    /// First and last PSN that it is for; `None` is any.
+    /// First and last PSN that it applies to; `None` is any.
     pub psn: Option<(u32, u32)>,
-    /// How often it happens to these, from 0 to 1.
+    /// Probability for each of these frames, from 0 to 1.
     pub probability: f64,
-    /// How many times at most; `None` is without end.
+    /// Maximum number of hits; `None` is unlimited.
     pub count: Option<u64>,
-    /// What its choices follow from.
+    /// Seed of its random choices.
     pub seed: u64,
-    /// Of `delay`: nanoseconds at least.
+    /// Of `delay`: minimum delay in nanoseconds.
     pub delay_ns: Option<u64>,
-    /// Of `delay`: and up to so many more.
+    /// Of `delay`: maximum additional delay in nanoseconds.
     pub jitter_ns: Option<u64>,
-    /// Of `nak`: what it says.
+    /// Of `nak`: the NAK code.
     pub code: Option<String>,
-    /// Of `rnr`: the code of the timer.
+    /// Of `rnr`: the encoded RNR timer.
     pub timer: Option<u8>,
-    /// Frames that it was for while it was not used up.
+    /// Frames that it matched before its count was reached.
     pub matched: u64,
-    /// Frames to which it happened.
+    /// Frames that it was applied to.
     pub hits: u64,
 }

@@ -1,9 +1,8 @@
-//! What a running target tells of itself, and how it is asked.
+//! The management protocol of a running target, and its reports, as plain data.
 //!
-//! The [`report`]s are plain data that the target fills in and `rxe-ctl` shows, [`capture`] says what is to be captured.
-//! [`protocol`] is how the two talk: a line
-//! of JSON there, a line of JSON back, on a Unix socket whose [place](socket) follows from the target's `--file-prefix`.
-//! Nothing here needs DPDK.
+//! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture and [`fault`] the
+//! fault rules. The [`protocol`] is one line of JSON per request and one per answer, on a Unix socket whose
+//! [path](socket) derives from the target's `--file-prefix`. Nothing here needs DPDK.
 
 pub mod capture;
 pub mod client;

@@ -1,4 +1,4 @@
-//! How a target is asked: one line of JSON per request, one line of JSON per answer, in turn.
+//! Requests and answers: one line of JSON each, in turn.
 //!
 //! ```text
 //! -> {"verb":"qps","start":0}
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::capture::CaptureSettings;
 
-/// The longest request.
+/// Maximum size of a request, in bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
 
-/// What a target can be asked.
+/// A request to a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -28,7 +28,7 @@ pub enum Request {
     Resources,
     /// A [`Page`](crate::report::Page) of [`Qp`](crate::report::Qp)s.
     Qps {
-        /// 0, or what the page before named as next.
+        /// 0, or `next` of the page before.
         start: u32,
     },
     /// One [`Qp`](crate::report::Qp).
@@ -38,50 +38,60 @@ pub enum Request {
     },
     /// A [`Page`](crate::report::Page) of [`Mr`](crate::report::Mr)s.
     Mrs {
-        /// 0, or what the page before named as next.
+        /// 0, or `next` of the page before.
         start: u32,
+    },
+    /// A [`RegionDigest`](crate::report::RegionDigest). It may cover fewer bytes than requested, from the same offset on:
+    /// request the digest of the others then.
+    Digest {
+        /// Name of the region.
+        name: String,
+        /// First byte, counted from the start of the region.
+        offset: u64,
+        /// Number of bytes; `None` for all up to the end of the region.
+        length: Option<u64>,
     },
     /// Every [`CounterGroup`](crate::report::CounterGroup).
     Counters,
     /// Every [`Service`](crate::report::Service).
     Services,
-    /// Ends the connection of a queue pair, or takes one without a connection to the error state. No answer but `null`.
+    /// Disconnects a queue pair; one without a connection moves to the error state. The answer is `null`.
     Disconnect {
         /// Its number.
         qpn: u32,
     },
     /// Every [`Fault`](crate::fault::Fault).
     Faults,
-    /// Makes a fault from now on. The answer is its number.
+    /// Adds a fault rule. The answer is its number.
     AddFault {
-        /// The keys of a `[[fault.rule]]` of the configuration file, with their values as texts.
+        /// The keys of a `[[fault.rule]]` of the configuration file, with their values as strings.
         rule: BTreeMap<String, String>,
     },
-    /// Ends a fault. No answer but `null`.
+    /// Removes a fault rule. The answer is `null`.
     RemoveFault {
         /// Its number.
         id: u32,
     },
-    /// Ends all faults. No answer but `null`.
+    /// Removes all fault rules. The answer is `null`.
     ClearFaults,
-    /// Logs from this level on. No answer but `null`.
+    /// Sets the log level. The answer is `null`.
     SetLog {
         /// `error`, `warn`, `info`, `debug` or `trace`.
         level: String,
     },
     /// Starts a capture. The answer is its [`CaptureStatus`](crate::capture::CaptureStatus).
     CaptureStart {
-        /// What to capture.
+        /// Its settings.
         settings: CaptureSettings,
     },
-    /// Ends the capture. The answer is its last [`CaptureStatus`](crate::capture::CaptureStatus).
+    /// Stops the capture. The answer is its last [`CaptureStatus`](crate::capture::CaptureStatus).
     CaptureStop,
-    /// The [`CaptureStatus`](crate::capture::CaptureStatus) of the capture that is running, or was the last one.
+    /// The [`CaptureStatus`](crate::capture::CaptureStatus) of the capture that runs, or ran last.
     CaptureStatus,
 }
 
 impl Request {
-    /// Whether it changes nothing, so that it may be asked twice.
+    /// Whether the request changes nothing, so that it may be repeated.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         match self {
@@ -90,6 +100,7 @@ impl Request {
             | Request::Qps { .. }
             | Request::Qp { .. }
             | Request::Mrs { .. }
+            | Request::Digest { .. }
             | Request::Counters
             | Request::Services
             | Request::Faults
@@ -105,18 +116,18 @@ impl Request {
     }
 }
 
-/// What comes back.
+/// The answer to a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// What was asked for.
+    /// The requested data.
     Answer(Value),
-    /// Why not, in a sentence.
+    /// Why the request failed, in a sentence.
     Error(String),
 }
 
 impl Reply {
-    /// The answer to something that cannot be written as JSON is an error too.
+    /// From a result. An answer that cannot be written as JSON becomes an error.
     pub fn of<T: Serialize>(answer: Result<T, String>) -> Reply {
         match answer.map(|answer| serde_json::to_value(answer)) {
             Ok(Ok(value)) => Reply::Answer(value),
@@ -125,14 +136,14 @@ impl Reply {
         }
     }
 
-    /// As what it should be.
+    /// Parses the answer.
     ///
     /// # Errors
-    /// The target's sentence, or one that says that the two do not understand each other.
+    /// The target's message, or that its answer cannot be parsed.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, String> {
         match self {
             Reply::Answer(value) => serde_json::from_value(value).map_err(|error| {
-                format!("the target's answer makes no sense ({error}): rxe-ctl and rxe-target must be of one version")
+                format!("the target's answer cannot be parsed ({error}): rxe-ctl and rxe-target must be of one version")
             }),
             Reply::Error(sentence) => Err(sentence),
         }
@@ -144,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_replies_read_as_the_documentation_says() {
+    fn requests_and_replies_have_the_documented_form() {
         let line = serde_json::to_string(&Request::Qps { start: 0 }).unwrap();
         assert_eq!(line, r#"{"verb":"qps","start":0}"#);
         assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), Request::Qps { start: 0 });

@@ -4,12 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One part of a list that may be long.
+/// One page of a list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Page<T> {
     /// The entries.
     pub items: Vec<T>,
-    /// Where the next part starts; `None` when this was the last one.
+    /// Start of the next page; `None` after the last.
     pub next: Option<u32>,
 }
 
@@ -24,19 +24,19 @@ pub struct Device {
     pub node_guid: String,
     /// The version of rxe-target.
     pub fw_ver: String,
-    /// The process.
+    /// Process id.
     pub pid: u32,
     /// Seconds since it started.
     pub uptime: u64,
-    /// The lcores that work, by worker number.
+    /// The lcores, by worker number.
     pub lcores: Vec<u32>,
-    /// What there can be at most.
+    /// Limits of the adapter.
     pub limits: Limits,
     /// Its ports.
     pub ports: Vec<Port>,
 }
 
-/// What there can be at most, in libibverbs' names.
+/// Limits, under libibverbs' names.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Queue pairs, on all lcores together.
@@ -84,26 +84,26 @@ pub struct Port {
     pub driver: String,
     /// Whether the link is up.
     pub up: bool,
-    /// Why it is not.
+    /// Why it is down.
     #[serde(default)]
     pub reason: Option<String>,
     /// Megabits per second, if the driver knows.
     pub speed_mbps: Option<u32>,
     /// The Ethernet address.
     pub mac: String,
-    /// The VLAN, if it lives in one.
+    /// VLAN id; `None` is untagged.
     pub vlan: Option<u16>,
     /// IP MTU.
     pub mtu: u16,
     /// Largest path MTU that this carries.
     pub active_mtu: u32,
-    /// Our addresses: the GID table.
+    /// Local addresses: the GID table.
     pub addresses: Vec<String>,
-    /// What the device counts.
+    /// Counters of the device.
     pub counters: Vec<Counter>,
 }
 
-/// How many objects there are, on one lcore or on all.
+/// Numbers of objects, on one lcore or on all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Resources {
     /// Protection domains.
@@ -112,11 +112,11 @@ pub struct Resources {
     pub cq: u64,
     /// Queue pairs.
     pub qp: u64,
-    /// Connections and what listens for them.
+    /// Connections and listeners.
     pub cm_id: u64,
     /// Memory regions and windows.
     pub mr: u64,
-    /// Users: instances of services.
+    /// Service instances.
     pub ctx: u64,
     /// Shared receive queues.
     pub srq: u64,
@@ -138,7 +138,7 @@ impl Resources {
 pub struct LcoreResources {
     /// The lcore.
     pub lcore: u32,
-    /// How many.
+    /// Numbers of objects.
     #[serde(flatten)]
     pub resources: Resources,
 }
@@ -155,15 +155,15 @@ pub struct Qp {
     pub qp_type: String,
     /// RESET, INIT, RTR, RTS, SQD, SQE or ERROR.
     pub state: String,
-    /// The service that made it.
+    /// The service that created it.
     pub service: Option<String>,
     /// The lcore that owns it.
     pub lcore: u32,
-    /// Its connection, when it belongs to one.
+    /// Its connection, if it has one.
     pub connection: Option<Connection>,
-    /// The port that it sends by, from 1.
+    /// The port that it sends on, from 1.
     pub port: Option<u32>,
-    /// Our address.
+    /// Local address.
     pub local: Option<String>,
     /// The peer's address.
     pub peer: Option<String>,
@@ -171,11 +171,11 @@ pub struct Qp {
     pub peer_mac: Option<String>,
     /// UDP source port of its packets.
     pub udp_src_port: Option<u16>,
-    /// Most payload of one packet.
+    /// Path MTU, in bytes.
     pub path_mtu: Option<u32>,
     /// Protection domain.
     pub pdn: u32,
-    /// What it waits for now: see [`waits_text`](Self::waits_text).
+    /// Name of what it waits for; see [`waits_text`](Self::waits_text).
     pub waits: String,
     /// The same in a sentence.
     pub waits_text: String,
@@ -183,31 +183,31 @@ pub struct Qp {
     pub rq_psn: u32,
     /// The PSN of the next packet of new work.
     pub sq_psn: u32,
-    /// The oldest PSN without an answer.
+    /// The oldest unacknowledged PSN.
     pub unacked_psn: u32,
-    /// Packets without an answer.
+    /// Unacknowledged packets.
     pub outstanding: u64,
-    /// Work requests in the send queue, and how many there may be.
+    /// Work requests in the send queue; the limit is `max_send_wr`.
     pub send_queued: u32,
     /// See [`send_queued`](Self::send_queued).
     pub max_send_wr: u32,
-    /// Receives posted, and how many there may be.
+    /// Posted receives; the limit is `max_recv_wr`.
     pub recv_queued: u32,
     /// See [`recv_queued`](Self::recv_queued).
     pub max_recv_wr: u32,
     /// Whether receives come from a shared receive queue.
     pub srq: bool,
-    /// READs and atomics without an answer, and how many there may be.
+    /// Outstanding READs and atomics; the limit is `max_rd_atomic`.
     pub rd_outstanding: u32,
     /// See [`rd_outstanding`](Self::rd_outstanding).
     pub max_rd_atomic: u32,
-    /// How often it has sent again.
+    /// Number of retransmissions.
     pub retries: u64,
-    /// Transport retries left, and how many there are.
+    /// Transport retries left, of `retry_cnt`.
     pub retries_left: u8,
     /// See [`retries_left`](Self::retries_left).
     pub retry_cnt: u8,
-    /// Retries left for a peer that is not ready, and how many there are; 7 is without end.
+    /// RNR retries left, of `rnr_retry`; 7 is unlimited.
     pub rnr_retries_left: u8,
     /// See [`rnr_retries_left`](Self::rnr_retries_left).
     pub rnr_retry: u8,
@@ -215,13 +215,13 @@ pub struct Qp {
     pub rtt_ns: Option<u64>,
     /// Retransmission timeout in nanoseconds.
     pub timeout_ns: u64,
-    /// ACK timeout in nanoseconds; `None` is without end.
+    /// ACK timeout in nanoseconds; `None` is unlimited.
     pub ack_timeout_ns: Option<u64>,
-    /// What the peer may do.
+    /// Remote access rights.
     pub access: Vec<String>,
-    /// Packets of ours that are done with; only differences mean something.
+    /// Packets sent and acknowledged; only differences are meaningful.
     pub tx_packets: u64,
-    /// Packets of the peer that are done with; only differences mean something.
+    /// Packets of the peer executed; only differences are meaningful.
     pub rx_packets: u64,
     /// Work requests completed.
     pub sends_completed: u64,
@@ -238,57 +238,72 @@ pub struct Qp {
 /// A connection of the connection manager.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// Our communication id.
+    /// Local communication id.
     pub comm_id: u32,
     /// `connecting` or `established`.
     pub state: String,
-    /// The peer's address and port, where it said so.
+    /// The peer's address and port, if known.
     pub peer: Option<String>,
-    /// Seconds since it was asked for.
+    /// Age in seconds, from the request on.
     pub age: u64,
 }
 
 /// A memory region or window.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mr {
-    /// The lcore whose queue pairs it is for; `None` is all, for a region with a name.
+    /// The lcore whose queue pairs may use it; `None` for named regions, which all lcores share.
     pub lcore: Option<u32>,
     /// The key, local and remote.
     pub key: u32,
-    /// What it is.
+    /// Kind of key.
     pub kind: String,
-    /// The name that clients ask for.
+    /// Region name.
     pub name: Option<String>,
     /// For one of many numbered regions, `NAME*`, the name of all of them together.
     pub numbered: Option<String>,
     /// The address of the first byte.
     pub iova: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub mrlen: u64,
     /// Protection domain.
     pub pdn: u32,
-    /// What it lets in.
+    /// Access rights.
     pub access: Vec<String>,
-    /// Whether some of its bytes are gone, as when its file was cut short; then it lets nothing in.
+    /// Whether part of its memory is lost, as when its file was truncated; then every access fails.
     #[serde(default)]
     pub lost: bool,
 }
 
-/// A number with a name.
+/// The CRC-32C (Castagnoli) of a part of a named region.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RegionDigest {
+    /// Name of the region.
+    pub name: String,
+    /// Length of the region in bytes.
+    pub mrlen: u64,
+    /// First byte of the part, counted from the start of the region.
+    pub offset: u64,
+    /// Length of the part in bytes.
+    pub length: u64,
+    /// The CRC-32C of the part.
+    pub crc32c: u32,
+}
+
+/// A counter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Counter {
-    /// What is counted.
+    /// Name of the counter.
     pub name: String,
-    /// How many.
+    /// Its value.
     pub value: u64,
 }
 
-/// The counters of one part of the target.
+/// The counters of one layer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CounterGroup {
-    /// The part, as in the summary at the end: `worker`, `transport`, `drop`, ...
+    /// The layer, as in the summary at exit: `worker`, `transport`, `drop`, ...
     pub group: String,
-    /// Which one: `lcore`, `port`, or `target` when there is only one.
+    /// `lcore`, `port`, or `target`.
     pub scope: String,
     /// Its number.
     pub id: u32,
@@ -304,7 +319,7 @@ impl CounterGroup {
     }
 }
 
-/// The counters of these groups added up, group by group, in the order in which they come.
+/// Sums of groups with the same name, in the order of their first appearance.
 #[must_use]
 pub fn sum(groups: &[CounterGroup]) -> Vec<(String, Vec<Counter>)> {
     let mut sums: Vec<(String, Vec<Counter>)> = Vec::new();
@@ -331,7 +346,7 @@ pub struct Service {
     /// Where it listens: the connection manager's port spaces, as `tcp:7174` and `udp:7174`, or `stream:18515` for TCP
     /// streams.
     pub listens: Vec<String>,
-    /// What it counts.
+    /// Its counters.
     pub counters: Vec<Counter>,
 }
 

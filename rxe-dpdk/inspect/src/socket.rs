@@ -1,4 +1,4 @@
-//! Where the socket of a target is.
+//! The path of a target's management socket.
 //!
 //! One folder per `--file-prefix`, beside DPDK's own: `/var/run/rxe/PREFIX` for root, else below `$XDG_RUNTIME_DIR/rxe`
 //! or `/tmp/rxe-UID`. Folder and socket are for their owner only.
@@ -22,21 +22,21 @@ fn base_of(uid: u32, runtime_dir: Option<PathBuf>) -> PathBuf {
     match runtime_dir {
         _ if uid == 0 => PathBuf::from("/var/run/rxe"),
         Some(dir) if dir.is_absolute() => dir.join("rxe"),
-        // Everybody may write to /tmp: others have folders of their own there.
+        // /tmp is shared: each user has a folder of its own.
         _ => PathBuf::from(format!("/tmp/rxe-{uid}")),
     }
 }
 
-/// The user whose process this is, which is whose folder `/proc/self` is.
+/// The user of this process: the owner of `/proc/self`.
 fn uid() -> u32 {
     std::fs::metadata("/proc/self").map_or(u32::MAX, |meta| meta.uid())
 }
 
-/// Whether `folder` is a folder of this user's, no symbolic link, that nobody else may write to. What is in another may be
-/// anybody's.
+/// Checks that `folder` is a folder, belongs to this user and is not writable by others. Sockets in another folder cannot be
+/// trusted.
 ///
 /// # Errors
-/// What is wrong with it, or that it cannot be looked at.
+/// The failed check, or that the folder cannot be read.
 pub fn check_folder(folder: &Path) -> io::Result<()> {
     let meta = folder.symlink_metadata()?;
     let wrong = |what| Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {what}", folder.display())));
@@ -54,7 +54,7 @@ pub fn path(prefix: &str) -> PathBuf {
     base().join(prefix).join("ctl.sock")
 }
 
-/// The prefixes of all targets that run and can be asked, in order.
+/// The prefixes of all reachable targets, sorted.
 #[must_use]
 pub fn running() -> Vec<String> {
     running_below(&base())
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_that_answer_count_as_running() {
+    fn only_sockets_with_a_listener_count_as_running() {
         let base = env::temp_dir().join(format!("rxe-inspect-{}", std::process::id()));
         for name in ["dead", "b", "a", "empty"] {
             std::fs::create_dir_all(base.join(name)).unwrap();

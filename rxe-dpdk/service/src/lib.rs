@@ -1,25 +1,71 @@
-//! Services on a RoCEv2 adapter: what they implement, their interface to it, and connections, without IO.
+//! Services on a RoCEv2 adapter, without IO.
 //!
-//! [`service`] has the traits that an embedder implements, [`context`] what a service may do in a call. [`service_host`] calls the
-//! services of one worker, [`control`] owns the connection manager and routes what peers want to services. Neither knows
-//! what carries its packets: [`control::ip_host::IpHost`] is what they need of it.
+//! A *service* is a program's part that accepts connections and exchanges data over them: an echo, a storage target. An
+//! embedder implements two traits:
+//!
+//! * [`ServiceFactory`] names the service, says what it listens to, and creates one instance per worker.
+//! * [`Service`] is one instance. The worker calls it for connection requests, completions, timers and so on, always on the
+//!   worker's own thread, so that it needs no locks. A call must not block and should be short: packets wait meanwhile.
+//!
+//! Every call gets a [`Context`], through which the service uses verbs, memory, timers, TCP streams and connections.
+//!
+//! # The life of a connection
+//!
+//! A peer requests a connection:
+//!
+//! ```text
+//! REQ ──> Service::connect_request ──> Decision::Accept{qp}   (receives are posted, the QP is in Init)
+//!          service host: QP to RTR and RTS, REP
+//! RTU or first packet ──> Service::connected
+//! completions ──> Service::completion
+//! DREQ, QP in error, shutdown ──> Service::disconnected, then the service host destroys the QP
+//! ```
+//!
+//! A service requests a connection:
+//!
+//! ```text
+//! Context::connect ──> path, REQ                             (receives are posted, the QP is in Init)
+//! REP ──> service host: QP to RTR and RTS ──> Service::connect_reply ──> RTU
+//!          ──> Service::connected, then as above
+//! REJ, no answer, no path ──> Service::disconnected, then the service host destroys the QP
+//! ```
+//!
+//! A service that finds its peers by other means than the connection manager (a TCP stream, multicast) creates, connects and
+//! destroys its queue pairs itself.
+//!
+//! # How an adapter is built of this
+//!
+//! ```text
+//!    peers ── frames ──> IpHost ──> Control ── mailbox ──> ServiceHost ──> Service      one Control per adapter,
+//!                                      │                       │                        one ServiceHost and Engine
+//!                                      Cm                    Engine <── frames ── peers  per worker
+//! ```
+//!
+//! * [`service_host::ServiceHost`] calls the services of one worker.
+//! * [`control::Control`] owns the connection manager and routes what peers want to services and back.
+//! * [`mailbox`] connects them. They share nothing else, so each may run on a thread of its own.
+//! * [`control::ip_host::IpHost`] is what control needs of a port. A crate that implements it and moves packets hosts services:
+//!   rxe-dpdk does on DPDK ports.
+//! * [`inspect`] has the questions that management asks a running worker.
 
 pub mod context;
 pub mod control;
-pub mod event_log;
+mod event_log;
 pub mod inspect;
-pub mod local_port;
+mod local_port;
 pub mod mailbox;
-pub mod messages;
+mod messages;
 pub mod multicast;
-pub mod qp_map;
-pub mod regions;
+pub mod prelude;
+mod qp_map;
+mod regions;
 pub mod seeds;
 pub mod service;
 pub mod service_host;
+#[cfg(test)]
+mod test_env;
 
 pub use context::Context;
-pub use context::verbs::{QpKind, QpSpec};
 pub use control::{ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
 pub use local_port::LocalPort;
@@ -27,5 +73,5 @@ pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, Re
 pub use qp_map::QpMap;
 pub use regions::{NamedRegion, RegionNames, Which};
 pub use rxe_proto::transport::QpCaps;
-pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory};
+pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory, service_factory};
 pub use service_host::ServiceStats;

@@ -1,10 +1,10 @@
-//! What our own code must know of EAL's arguments before EAL reads them.
+//! EAL's arguments, parsed before EAL reads them.
 
 use std::collections::HashMap;
 
 use super::error::EalError;
 
-/// The `--file-prefix` among EAL's arguments, which tells processes on one machine apart; `rte` when there is none.
+/// The `--file-prefix` among EAL's arguments, which distinguishes processes on one machine; `rte` by default.
 pub fn file_prefix(args: &[String]) -> String {
     EalArgs::new(args).values("--file-prefix").last().copied().unwrap_or("rte").to_owned()
 }

@@ -71,7 +71,7 @@ impl RxBurst {
         self.get(i).map_or(u16::MAX, |raw| unsafe { (*mbuf::view(raw)).port })
     }
 
-    /// Asks the processor to fetch the first bytes of frame `i`.
+    /// Prefetches the first bytes of frame `i`.
     #[inline]
     pub fn prefetch(&self, i: usize) {
         if let Some(raw) = self.get(i) {

@@ -93,7 +93,7 @@ pub enum EalError {
         /// Why not.
         errno: Errno,
     },
-    /// A port cannot do what the configuration asks for.
+    /// A port cannot meet its configuration.
     #[error("DPDK port {port}: {problem}", port = .port.0)]
     PortLimits {
         /// The port.

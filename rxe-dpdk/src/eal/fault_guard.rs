@@ -1,18 +1,18 @@
-//! Files that other processes cut short while they are mapped.
+//! Files that other processes truncate while they are mapped.
 //!
-//! Pages behind the new end leave every mapping, and who touches one gets SIGBUS, which ends a process. Here the signal is
-//! taken: the mapping that the address is in becomes anonymous memory, all of it, so that the access goes on and no other
-//! one faults; and the mapping is marked as lost, which [`Memory`](rxe_proto::mem::Memory) asks after every access. An
-//! access to memory that is in place costs nothing.
+//! Pages behind the new end leave every mapping, and an access to one raises SIGBUS, which by default ends the process. The
+//! handler here replaces the whole mapping by anonymous memory, so that this access continues and no later one faults, and
+//! marks the mapping as lost; [`Memory`](rxe_proto::mem::Memory) checks the mark after every access. An access to intact
+//! memory costs nothing.
 //!
-//! A SIGBUS elsewhere is left to whoever had the signal before.
+//! A SIGBUS elsewhere goes to the handler that was installed before.
 
 use std::io;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// A guarded mapping. Entries are never changed but for their flags, and never freed: a handler may look at any of them at
+/// A guarded mapping. Entries are never changed but for their flags, and never freed: a handler may read any of them at
 /// any time. There are as many as files were ever opened, which happens at start.
 struct Entry {
     base: usize,
@@ -27,10 +27,10 @@ struct Entry {
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 /// How many mappings have been lost.
 static LOST: AtomicUsize = AtomicUsize::new(0);
-/// Who had the signal before.
+/// The action that was installed before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// How many mappings of files have been lost in this process: who looks for lost regions need not before this changes.
+/// Number of file mappings lost in this process. Lost regions need a check only when this changes.
 pub fn files_lost() -> usize {
     LOST.load(Ordering::Relaxed)
 }
@@ -97,7 +97,7 @@ fn take_signal() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
     action.sa_sigaction = handler as *const () as usize;
-    // On the other stack, as whoever had it before may look for overflows of this one.
+    // On the alternate stack, as the previous handler may detect stack overflows.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler has the signature that SA_SIGINFO asks for and calls nothing that is not async-signal-safe.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } != 0 {
@@ -106,7 +106,7 @@ fn take_signal() -> io::Result<()> {
     Ok(())
 }
 
-/// Calls only what may be called amid anything: atomics and system calls.
+/// Async-signal-safe: uses atomics and system calls only.
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: errno is the thread's own.
     let errno = unsafe { *libc::__errno_location() };
@@ -137,7 +137,7 @@ fn replace(address: usize) -> bool {
     // SAFETY: entries live for ever.
     while let Some(entry) = unsafe { next.as_ref() } {
         if address.wrapping_sub(entry.base) < entry.len && entry.active.load(Ordering::Acquire) {
-            // First the flag: whoever finds the new bytes finds it set.
+            // The flag first: an access that sees the new bytes sees the flag as well.
             if !entry.lost.swap(true, Ordering::SeqCst) {
                 LOST.fetch_add(1, Ordering::SeqCst);
             }

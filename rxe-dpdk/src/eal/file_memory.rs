@@ -17,8 +17,8 @@ use super::fault_guard::FaultGuard;
 /// A shared mapping of a file, normally on hugetlbfs (`/dev/hugepages/name`) or tmpfs (`/dev/shm/name`).
 ///
 /// The file's space is reserved when it is opened, so a full file system is an error here and never a fault later. Another
-/// process that may write the file can still cut it short under us. Then the memory is lost, for ever: whoever accesses
-/// what has gone is told so by [`Memory`](rxe_proto::mem::Memory), and so is everybody after that.
+/// process with write access can still truncate it. Then the memory is lost for good: the access that finds the truncation
+/// and every later one fail in [`Memory`](rxe_proto::mem::Memory).
 ///
 /// A file that did not exist is created with mode 0600, zeroed, and removed on drop. A file that did exist keeps its
 /// contents and its name, and grows if it is too short: data outlives the process only in files made by others.
@@ -71,7 +71,7 @@ impl FileMemory {
         let path = path.as_ref();
         let failed = |action, source| EalError::File { path: path.to_owned(), action, source };
         if len == 0 {
-            return Err(failed("map it", io::Error::new(io::ErrorKind::InvalidInput, "a length of 0 was asked for")));
+            return Err(failed("map it", io::Error::new(io::ErrorKind::InvalidInput, "the length is 0")));
         }
         let (file, found, id) = open_file(path).map_err(|error| failed("open or create it", error))?;
         // From here on an error must not leave our file behind: the value's drop removes it.
@@ -92,12 +92,12 @@ impl FileMemory {
         self.id
     }
 
-    /// How many bytes the file had, if it was there before and had fewer than were asked for.
+    /// Former length of an existing file that was shorter than requested.
     pub fn grown_from(&self) -> Option<u64> {
         self.found.map(|found| found.len).filter(|&len| len < self.len as u64)
     }
 
-    /// Who else may change or shorten a file that was there before, in words: "its group". Nobody but root is `None`.
+    /// The other users with write access to an existing file, in words ("its group"); `None` if there are none but root.
     pub fn written_by_others(&self) -> Option<String> {
         let Found { owner, mode, .. } = self.found?;
         // SAFETY: no arguments, no errors.
@@ -123,7 +123,7 @@ impl Drop for FileMemory {
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
         }
         if self.found.is_none() {
-            // Somebody may have removed it before us, which is as good.
+            // Another process may have removed it already.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -290,7 +290,7 @@ mod tests {
         let memory = Memory::new(Arc::new(FileMemory::open(&path, pages * 4096).unwrap()));
         memory.write(0, b"kept").unwrap();
         File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(!memory.is_lost(), "nobody has been there yet");
+        assert!(!memory.is_lost(), "no access has faulted yet");
         memory
     }
 

@@ -48,13 +48,13 @@ pub struct PortStats {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames that the device dropped because nobody fetched them in time.
+    /// Frames that the device dropped because its receive queue was full.
     pub rx_missed: u64,
-    /// Frames that arrived broken.
+    /// Frames received with errors.
     pub rx_errors: u64,
     /// Frames that could not be sent.
     pub tx_errors: u64,
-    /// Frames dropped for want of a buffer.
+    /// Frames dropped because no buffer was free.
     pub rx_no_mbuf: u64,
 }
 

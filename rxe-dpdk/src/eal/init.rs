@@ -91,9 +91,9 @@ impl Eal {
         Ok(eal)
     }
 
-    /// EAL goes on without a device that does not start; the user who named it should know.
+    /// EAL continues without a device that does not start; for a device that the user named, this is an error.
     fn check_devices(&self, text: &str) -> Result<(), EalError> {
-        // What EAL's PCI bus says of a device that was asked for with -a.
+        // The message of EAL's PCI bus about a device named by -a.
         if let Some((_, rest)) = text.split_once("Requested device ")
             && let Some((name, _)) = rest.split_once(" cannot be used")
         {
@@ -143,9 +143,9 @@ impl fmt::Debug for Eal {
 pub(super) struct EalGuard {
     vdevs: Vec<Vdev>,
     files: HugeFiles,
-    /// Ports that somebody has configured.
+    /// Configured ports.
     ports: Mutex<BTreeSet<u16>>,
-    /// Pools that nobody uses any more, but whose buffers were still out when their last user went.
+    /// Pools without an owner whose buffers were not all free when the last owner went.
     orphans: Mutex<Vec<PoolPtr>>,
     names: AtomicU32,
 }
@@ -160,16 +160,17 @@ impl EalGuard {
         self.vdevs.iter().find(|vdev| vdev.name == name)
     }
 
-    /// A name that no other object of this process has: DPDK wants one for nearly everything.
+    /// A name that is unique in this process: DPDK needs one for nearly every object.
     pub(super) fn unique_name(&self, kind: &str) -> String {
         format!("rxe_{kind}_{}", self.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether nobody held the port until now; it is the caller's from here on.
+    /// Whether the port is configured already.
     pub(super) fn is_port_taken(&self, port: u16) -> bool {
         lock(&self.ports).contains(&port)
     }
 
+    /// Marks the port as configured. Returns false if it is already.
     pub(super) fn claim_port(&self, port: u16) -> bool {
         lock(&self.ports).insert(port)
     }
@@ -178,7 +179,7 @@ impl EalGuard {
         lock(&self.ports).remove(&port);
     }
 
-    /// Keeps a pool that could not be given back.
+    /// Keeps a pool that could not be freed.
     pub(super) fn adopt_pool(&self, pool: PoolPtr) {
         lock(&self.orphans).push(pool);
     }
@@ -186,7 +187,7 @@ impl EalGuard {
 
 impl Drop for EalGuard {
     fn drop(&mut self) {
-        // Looked for while their pages are mapped, by which they are told from those of others.
+        // Before EAL unmaps them: mapped pages tell our files from those of other processes.
         let files = self.files.mapped();
         // No rte_eal_cleanup: it unmaps DPDK's memory while its interrupt thread, which cannot be ended, still looks at
         // handles there (net_memif's), which now and then ended the process by SIGSEGV. Every port is stopped and closed by
@@ -209,9 +210,9 @@ extern "C" fn count_alarm(_: *mut c_void) {
     ALARM.notify_all();
 }
 
-/// Waits until DPDK's interrupt thread is done with all that came before. After a port was closed, its driver may still
-/// be letting go of memory there; and where the other end of a link is a port of this process (a pair of net_memif), that
-/// port's driver hears there of the close, which must be over before it is closed itself: net_memif frees twice else.
+/// Waits until DPDK's interrupt thread has handled all earlier events. The driver of a closed port may still free memory
+/// there; and if the link's other end is a port of this process (a pair of net_memif), that port's driver handles the
+/// close there. It must be done before that port is closed too, or net_memif frees its memory twice.
 ///
 /// The thread takes events in rounds. An alarm may run before others of its round, but once it has run, the next one is
 /// of a later round.
@@ -263,7 +264,7 @@ fn failure(errno: Errno, text: &str, needs: &Hugepages) -> EalError {
     }
 }
 
-/// What EAL will want of the system's hugepages.
+/// EAL's needs of the system's hugepages.
 struct Hugepages {
     /// Pages at all.
     pages: bool,

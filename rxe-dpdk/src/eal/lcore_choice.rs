@@ -1,12 +1,12 @@
-//! Which lcore a program has that was told of none.
+//! The lcore of a program whose arguments name none.
 
 use super::args::EalArgs;
 
 /// CPUs with numbers below this can be lcores of the same numbers.
 const MAX_LCORE: u32 = dpdk_sys::RXE_MAX_LCORE;
 
-/// EAL's arguments with one lcore, and its CPU, where they choose none; `None` where they do. EAL alone would take every
-/// CPU of the machine. It is the one of `--main-lcore`, or the first that the process may use.
+/// EAL's arguments with one lcore, and its CPU, where they choose none; `None` where they do. EAL's default is every CPU of
+/// the machine. The lcore is that of `--main-lcore`, or the first that the process may use.
 pub fn with_one_lcore(args: &[String]) -> Option<(Vec<String>, u32)> {
     let eal = EalArgs::new(args);
     // Short options may have their values attached.
@@ -21,7 +21,7 @@ pub fn with_one_lcore(args: &[String]) -> Option<(Vec<String>, u32)> {
     Some((args.iter().cloned().chain(lcore).collect(), cpu))
 }
 
-/// The first CPU of a process that may use some, as the kernel tells its status.
+/// The first CPU in the affinity of a process, from its status file.
 fn first_cpu(status: &str) -> Option<u32> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     list.trim().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

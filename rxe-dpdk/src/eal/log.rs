@@ -23,7 +23,7 @@ pub(super) struct Capture {
 impl Capture {
     pub(super) fn start() -> io::Result<Capture> {
         let text = memory_file()?;
-        // The option parser answers an unknown option with the full usage text on stdout; nobody wants that.
+        // The option parser prints the full usage text on stdout for an unknown option; it is discarded.
         let usage = memory_file()?;
         let mut capture = Capture { text, saved: Vec::new() };
         flush();
@@ -75,7 +75,7 @@ impl Drop for Capture {
     }
 }
 
-/// What to tell a user of a failed start: the last lines that say something.
+/// The last informative lines of the log, for the error message of a failed start.
 pub(super) fn gist(text: &str) -> String {
     const CHATTER: [&str; 9] = [
         "Detected ",

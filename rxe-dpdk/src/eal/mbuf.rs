@@ -168,7 +168,7 @@ pub(super) unsafe fn data<'a>(raw: *mut rte_mbuf) -> &'a [u8] {
     unsafe { slice::from_raw_parts(data_ptr(raw), len(raw)) }
 }
 
-/// Asks the processor to fetch the mbuf's first bytes of data.
+/// Prefetches the first bytes of the mbuf's data.
 ///
 /// # Safety
 ///
@@ -185,8 +185,8 @@ pub(super) unsafe fn prefetch_data(raw: *mut rte_mbuf) {
     let _ = raw;
 }
 
-/// Asks for the cache lines in which a short frame will be written, to be owned by this core: another core has read them
-/// since they were last written here, and every store would wait for it.
+/// Prefetches, for writing, the cache lines of a short frame: another core has read them since they were last written
+/// here, and every store would wait for ownership.
 #[inline]
 pub(super) unsafe fn prefetch_for_write(raw: *mut rte_mbuf) {
     // SAFETY: the caller's contract; a prefetch has no effect on memory and cannot fault. As assembler, because the

@@ -92,7 +92,7 @@ impl Mempool {
     }
 
     /// How many buffers are out: with the driver, in a burst, ring or stage, or in an [`Mbuf`]. Those in an lcore's
-    /// cache are not. Slow: walks all caches; exact when nobody uses the pool meanwhile.
+    /// cache are not. Slow: walks all caches; exact while no other thread uses the pool.
     pub fn in_use(&self) -> usize {
         self.0.pool.in_use()
     }

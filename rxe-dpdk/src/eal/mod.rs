@@ -5,14 +5,14 @@
 //! an [`RxBurst`] is filled by one call into the driver and its buffers are freed together; a [`TxStage`] hands out
 //! frames to write in place and sends them together.
 //!
-//! # Who owns a buffer
+//! # Buffer ownership
 //!
 //! An mbuf has one owner at any time: its pool, the driver, an [`RxBurst`], a [`TxStage`], a ring, or an [`Mbuf`].
 //! Ownership moves with the pointer and the reference count stays 1, so `&mut [u8]` into a buffer is unique.
 //!
-//! # Who outlives whom
+//! # Lifetimes
 //!
-//! Every object holds what it stands on: queues their port, ports their pool, all of them EAL. A single [`Mbuf`]
+//! Every object holds what it depends on: queues their port, ports their pool, all of them EAL. A single [`Mbuf`]
 //! holds nothing (that would cost a reference count per packet). Instead a pool is given back, and EAL shut down,
 //! only when no buffer is out; otherwise both stay until the process ends.
 

@@ -1,4 +1,4 @@
-//! Looking at a port from a thread that does not own it.
+//! Monitoring a port from a thread that does not own it.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl PortMonitor {
         &self.info
     }
 
-    /// The index of the kernel interface that the device stands for; `None` when it stands for none.
+    /// The index of the kernel interface below the device, if there is one.
     pub fn interface(&self) -> Option<u32> {
         self.port.interface()
     }

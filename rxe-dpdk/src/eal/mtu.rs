@@ -2,9 +2,9 @@
 //!
 //! Drivers disagree with what they really do. Measured on DPDK 22.11:
 //!
-//! * net_tap stops at 1,522-byte frames whatever it is told.
+//! * net_tap stops at 1,522-byte frames whatever MTU is set.
 //! * net_af_packet and net_memif refuse any MTU above 1,500, but never look at it afterwards: they carry what their
-//!   own buffers (`framesz`) hold. So they are not told.
+//!   own buffers (`framesz`) hold. So their MTU is not set.
 //! * net_memif spreads a frame longer than its `bsize` over several buffers, and under load the receiver then sees old
 //!   frames again, without end: 31,000 times as many as were sent. So frames are kept within one buffer.
 //! * net_af_packet copies what the kernel gives it without looking at the size of the mbuf. A buffer smaller than
@@ -24,18 +24,18 @@ pub(super) const L2: usize = 14 + 4;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The MTU is smaller than asked for.
+    /// The MTU is smaller than requested.
     Mtu {
-        /// What was asked for.
+        /// The requested MTU.
         asked: u16,
-        /// What it is.
+        /// The MTU of the port.
         got: u16,
         /// Why, and what would help.
         reason: String,
     },
-    /// The driver was not told the MTU, because it refuses values that it can in fact carry.
-    MtuUntold,
-    /// Fewer queues than asked for.
+    /// The driver's MTU was not set, because the driver refuses values that it can in fact carry.
+    MtuNotSet,
+    /// Fewer queues than requested.
     Queues {
         /// Receive queues.
         rx: u16,
@@ -48,7 +48,7 @@ pub enum Fallback {
     NoMultiSegmentTx,
     /// Promiscuous mode instead of receiving all multicast.
     Promiscuous,
-    /// Neither all multicast nor promiscuous mode can be asked for: the device alone decides what arrives. A device
+    /// Neither all-multicast nor promiscuous mode can be set: the device alone decides what arrives. A device
     /// without address filters (virtio_user without a control queue) passes everything; behind another one IPv6
     /// neighbour discovery may fail.
     NoFilterControl,
@@ -58,7 +58,7 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fallback::Mtu { asked, got, reason } => write!(f, "MTU {got} instead of {asked}: {reason}"),
-            Fallback::MtuUntold => f.write_str("the driver is not told the MTU"),
+            Fallback::MtuNotSet => f.write_str("the driver's MTU is not set"),
             Fallback::Queues { rx, tx } => write!(f, "only {rx} RX and {tx} TX queues"),
             Fallback::NoRss => f.write_str("no RSS"),
             Fallback::NoMultiSegmentTx => f.write_str("no multi-segment TX"),
@@ -73,8 +73,8 @@ impl fmt::Display for Fallback {
 pub(super) struct FramePlan {
     /// The IP MTU.
     pub(super) mtu: u16,
-    /// Whether the driver is told it.
-    pub(super) tell: bool,
+    /// Whether the driver's MTU is set to it.
+    pub(super) set_mtu: bool,
     /// Bytes of data in each buffer, headroom not counted.
     pub(super) buffer: usize,
     pub(super) fallback: Option<Fallback>,
@@ -83,8 +83,8 @@ pub(super) struct FramePlan {
 /// The longest data that an mbuf can describe, headroom taken off.
 const MAX_BUFFER: usize = u16::MAX as usize - HEADROOM;
 
-/// Plans for `driver`, whose device was made by `vdev` if it is virtual and stands for a kernel interface of MTU
-/// `kernel_mtu` if it is one. An error is a sentence.
+/// Plans frame sizes for `driver`. `vdev` created the device if it is virtual; `kernel_mtu` is the MTU of the kernel
+/// interface below it, if there is one. An error is a sentence.
 pub(super) fn plan(
     driver: &str,
     vdev: Option<&Vdev>,
@@ -130,7 +130,7 @@ pub(super) fn plan(
             cap.never_beyond(3542, || "a frame must fit into one page with net_af_xdp".to_owned());
         }
         _ => {
-            // Some drivers count header and checksum, some also VLAN tags: leave the most room they may want.
+            // Some drivers count header and checksum, some also VLAN tags: leave room for all of them.
             let by_frame = (limits.max_rx_pktlen as usize).saturating_sub(L2 + 4);
             let by_frame = if by_frame < 1500 { 1500 } else { by_frame };
             let device = if limits.max_mtu == 0 { usize::from(u16::MAX) } else { usize::from(limits.max_mtu) };
@@ -138,17 +138,17 @@ pub(super) fn plan(
         }
     }
     if let Some(mtu) = kernel_mtu {
-        let want = cap.within_reach;
+        let target = cap.within_reach;
         let interface = vdev.and_then(|vdev| vdev.args.get("iface")).map_or("INTERFACE", String::as_str);
         cap.at_most(usize::from(mtu), || {
-            format!("{mtu} is the interface's own MTU; raise it (ip link set dev {interface} mtu {want})")
+            format!("{mtu} is the interface's own MTU; raise it (ip link set dev {interface} mtu {target})")
         });
     }
-    let tell = cap.mtu <= 1500 || !matches!(driver, "net_af_packet" | "net_memif");
-    let fallback = cap.fallback().or((!tell).then_some(Fallback::MtuUntold));
+    let set_mtu = cap.mtu <= 1500 || !matches!(driver, "net_af_packet" | "net_memif");
+    let fallback = cap.fallback().or((!set_mtu).then_some(Fallback::MtuNotSet));
     // NICs count their receive buffers in KiB and round down: a multiple is all used.
     let buffer = (usize::from(cap.mtu) + L2).max(writes).next_multiple_of(1024).min(most).min(MAX_BUFFER);
-    Ok(FramePlan { mtu: cap.mtu, tell, buffer, fallback })
+    Ok(FramePlan { mtu: cap.mtu, set_mtu, buffer, fallback })
 }
 
 /// Slots of `bytes` or more, as the rings of net_af_packet and net_memif have them: a power of two. How many of them fit the
@@ -159,7 +159,7 @@ fn larger_slots(bytes: usize) -> (usize, usize) {
     (size, ((512 * 8192) / size).min(512))
 }
 
-/// The smallest of several limits, and the reasons: every limit below what was asked for, as each has to be raised.
+/// The smallest of several limits, and the reasons: every limit below the requested MTU, as each has to be raised.
 struct Cap {
     asked: u16,
     mtu: u16,
@@ -182,7 +182,7 @@ impl Cap {
         }
     }
 
-    /// A limit that nobody can raise.
+    /// A limit that cannot be raised.
     fn never_beyond(&mut self, limit: usize, reason: impl FnOnce() -> String) {
         let limit = u16::try_from(limit).unwrap_or(u16::MAX);
         if limit < self.within_reach {
@@ -223,12 +223,12 @@ mod tests {
         assert!(matches!(small.fallback, Some(Fallback::Mtu { asked: 4200, .. })));
 
         let large = plan("net_af_packet", Some(&vdev(&[("framesz", "8192")])), &OPEN, None, 4200).unwrap();
-        assert_eq!((large.mtu, large.tell), (4200, false));
+        assert_eq!((large.mtu, large.set_mtu), (4200, false));
         assert!(large.buffer >= 8192);
-        assert_eq!(large.fallback, Some(Fallback::MtuUntold));
+        assert_eq!(large.fallback, Some(Fallback::MtuNotSet));
 
         let kernel = plan("net_af_packet", Some(&vdev(&[("framesz", "8192")])), &OPEN, Some(1500), 4200).unwrap();
-        assert_eq!((kernel.mtu, kernel.tell), (1500, true));
+        assert_eq!((kernel.mtu, kernel.set_mtu), (1500, true));
         let hint = kernel.fallback.map(|fallback| fallback.to_string()).unwrap_or_default();
         assert!(hint.starts_with("MTU 1500 instead of 4200") && hint.contains("mtu 4200"), "{hint}");
 
@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(args.len(), 3, "{said}");
             let followed = vdev(&args);
             assert_eq!(plan("net_af_packet", Some(&followed), &OPEN, Some(asked), asked).unwrap().mtu, asked, "{said}");
-            // What the driver wants of its numbers: whole frames in a block, whole blocks in a ring.
+            // The driver requires whole frames in a block and whole blocks in a ring.
             let number = |key| followed.number(key).unwrap_or_default();
             assert_eq!((number("blocksz") % number("framesz"), number("blocksz") % 4096), (0, 0));
             assert_eq!((number("framecnt") * number("framesz")) % number("blocksz"), 0);
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(small.mtu, 2048 - 18);
         assert!(matches!(small.fallback, Some(Fallback::Mtu { asked: 4200, .. })));
         let large = plan("net_memif", Some(&vdev(&[("bsize", "8192")])), &OPEN, None, 4200).unwrap();
-        assert_eq!((large.mtu, large.tell), (4200, false));
+        assert_eq!((large.mtu, large.set_mtu), (4200, false));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Making a port's device again, for one whose kernel interface was deleted and has come back.
+//! Re-creates the device of a port whose kernel interface was deleted and exists again.
 //!
 //! A socket of net_af_packet is bound to an interface, not to its name, and cannot be bound again. So the device is
-//! closed and made again under the same name and number. That must not happen while a queue is in use: each queue is
+//! closed and re-created under the same name and number. That must not happen while a queue is in use: each queue is
 //! parked by its owner first, and [`Reattach::detach`] refuses otherwise.
 
 use std::ffi::CString;
@@ -47,7 +47,7 @@ impl QueuesInUse {
     }
 }
 
-/// What it takes to make a port's device again.
+/// Re-creates a port's device.
 #[derive(Debug)]
 pub struct Reattach {
     port: Arc<PortInner>,
@@ -58,7 +58,7 @@ pub struct Reattach {
 }
 
 impl Port {
-    /// What it takes to make the device again; `None` for drivers where that is not possible.
+    /// A handle to re-create the device; `None` for drivers that do not support that.
     pub fn reattach(&self) -> Option<Reattach> {
         let info = self.info();
         if info.driver != "net_af_packet" {
@@ -98,7 +98,7 @@ impl Reattach {
         true
     }
 
-    /// Makes the device again, after [`detach`](Self::detach): with the same number, queues, buffers and address.
+    /// Re-creates the device after [`detach`](Self::detach): with the same number, queues, buffers and address.
     ///
     /// # Errors
     /// [`EalError::Port`] with the step that failed; it may be tried again.
@@ -109,7 +109,7 @@ impl Reattach {
         }
         let id = self.port.id();
         // DPDK gives a new device the lowest free number. Another port's number may be free because its device could not
-        // be made again; then this port waits for that one.
+        // be re-created yet; then this port waits for that one.
         if (0..id).any(|lower| !PortInfo::ids().any(|known| known == lower)) {
             return Err(EalError::PortInUse(id));
         }
@@ -141,7 +141,7 @@ impl Reattach {
             return Err(EalError::PortInUse(id));
         }
         let set_up = SetUp::again(id, self.info.clone(), self.config.clone());
-        // What net_af_packet carries depends on its ring, not on the MTU that it is told.
+        // The frame size of net_af_packet depends on its ring, not on its MTU.
         set_up.try_configure(None, 0)?;
         set_up.set_up_queues(self.port.pool(), None)?;
         // SAFETY: configured, and its queues are set up.
@@ -151,7 +151,7 @@ impl Reattach {
         // SAFETY: the port is started.
         promiscuous |= unsafe { dpdk_sys::rte_eth_allmulticast_enable(id) } != 0;
         if PortInfo::of(id)?.mac != self.info.mac {
-            // Peers know the old address.
+            // Peers have cached the old address.
             let mut mac = dpdk_sys::rte_ether_addr { addr_bytes: self.info.mac.0 };
             // SAFETY: the port is started; the address is copied.
             promiscuous |= unsafe { dpdk_sys::rte_eth_dev_default_mac_addr_set(id, &raw mut mac) } != 0;

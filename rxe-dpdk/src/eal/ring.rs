@@ -15,7 +15,7 @@ use super::mempool::Mempool;
 /// Both ends of a new ring: one sender per producing lcore, and the one receiver.
 #[derive(Debug)]
 pub struct MbufRing {
-    /// As many as asked for.
+    /// As many as requested.
     pub senders: Vec<MbufSender>,
     /// The end that packets come out of, in the order in which each sender put them in.
     pub receiver: MbufReceiver,

@@ -97,7 +97,7 @@ impl RxQueue {
                     if (*mbuf::view(raw)).nb_segs != 1 && !linearise(raw, stats) {
                         continue;
                     }
-                    // Not every driver says where a frame came from, but who gets it by hand-off wants to know.
+                    // Not every driver sets the port, which a worker needs that gets the frame by hand-off.
                     (*mbuf::view(raw)).port = port;
                     bytes += mbuf::len(raw);
                     *mbufs.add(kept) = raw;

@@ -19,11 +19,11 @@ struct Listening<'a> {
     is_abstract: bool,
 }
 
-/// Removes a socket at which nobody listens any more, where `vdev` is going to make one.
+/// Removes a stale socket from the path where `vdev` is going to create one.
 ///
 /// # Errors
 ///
-/// [`EalError::Socket`] when somebody listens, or something else is in the way.
+/// [`EalError::Socket`] if a process listens there, or another file is in the way.
 pub(super) fn make_way(vdev: &Vdev) -> Result<(), EalError> {
     let Some(socket) = listening(vdev) else { return Ok(()) };
     clear(&socket).map_err(|problem| EalError::Socket {
@@ -54,7 +54,7 @@ fn listening(vdev: &Vdev) -> Option<Listening<'_>> {
     None
 }
 
-/// Makes way for `socket`, or says what is in the way.
+/// Removes what is stale at the path of `socket`, or returns what is in the way.
 fn clear(socket: &Listening<'_>) -> Result<(), String> {
     let taken = || "another process listens there; end it, or give this one another path".to_owned();
     if socket.is_abstract {
@@ -86,7 +86,7 @@ fn is_heard(socket: &Listening<'_>) -> bool {
     // SAFETY: all zeros is a valid sockaddr_un: numbers only.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // A path that does not fit is one that nobody can listen at. The last byte stays zero.
+    // No process can listen on a path that does not fit. The last byte stays zero.
     let room = address.sun_path.len() - 1;
     if socket.path.len() > room {
         return false;
@@ -108,7 +108,7 @@ fn is_heard(socket: &Listening<'_>) -> bool {
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
         return true;
     }
-    // When in doubt, somebody has it.
+    // Any other error counts as "in use".
     !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT))
 }
 

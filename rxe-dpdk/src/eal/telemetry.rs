@@ -1,7 +1,7 @@
 //! DPDK's telemetry socket, with commands of our own on it.
 //!
-//! What `dpdk-telemetry.py` asks is answered on a thread of DPDK's. Its limits: an answer ends at 16 KiB, an object holds
-//! 256 entries, a text 127 bytes. Who answers long lists does so in parts.
+//! DPDK answers `dpdk-telemetry.py` on a thread of its own. Its limits: an answer ends at 16 KiB, an object holds 256
+//! entries, a string 127 bytes. Long lists are answered in pages.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use super::init::{Eal, lock};
 
-/// What an answer is made of.
+/// A value in an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// A number.
@@ -21,10 +21,10 @@ pub enum Reading {
     Object(Vec<(String, Reading)>),
 }
 
-/// An answer: readings by name; `None` when there is none to give.
+/// An answer: readings by name; `None` if there is no answer.
 pub type Readings = Option<Vec<(String, Reading)>>;
 
-/// Answers a command; it gets what stands behind the command's comma.
+/// Answers a command; it gets the text after the command's comma.
 type Handler = Arc<dyn Fn(&str) -> Readings + Send + Sync>;
 
 /// The commands of this process. DPDK keeps commands for ever, so a handler can be replaced but not removed.

@@ -19,13 +19,13 @@ pub const MIN_FRAME: usize = 60;
 /// Frames that a stage holds before `push` refuses: what the port has not taken yet.
 pub(super) const STAGE: usize = 2 * BURST;
 
-/// Free buffers that a stage keeps, so that the pool is asked once per burst.
+/// Free buffers that a stage keeps, so that the pool is accessed once per burst.
 pub(super) const SPARES: usize = BURST;
 
-/// How many frames before a buffer is written its cache lines are asked for: the core can wait for a dozen or so at once.
+/// Prefetch distance of buffers to write, in frames; a core tracks about a dozen outstanding misses.
 const AHEAD: usize = 4;
 
-/// Sees the frames of a transmit queue just before the port is offered them.
+/// A callback for the frames of a transmit queue, just before they are sent.
 pub trait TxTap: Send {
     /// The next frame, as it leaves.
     fn see(&mut self, frame: &[u8]);
@@ -69,7 +69,7 @@ pub struct TxStage {
     tail: usize,
     /// How many frames must wait before `push` sends by itself: a burst, or a full stage after the port refused.
     send_at: usize,
-    /// The port has refused frames since the last `flush`: it is not asked again before the next one.
+    /// The port has refused frames since the last `flush` (back-pressure): no further attempt before the next one.
     refused: bool,
     /// Frames among them whose ICRC is still to be written, and how many. All are by the time they are offered to the port.
     unsealed: [Unsealed; STAGE],
@@ -80,7 +80,7 @@ pub struct TxStage {
     frame_len: usize,
     stats: Arc<TxStats>,
     tap: Option<Tapped>,
-    /// Not in use: the device may be gone. It is told how many frames are dropped for that.
+    /// `Some` while parked: the device may be gone. Called with the number of frames dropped for that.
     parked: Option<Box<dyn Fn(u64) + Send>>,
     started: Arc<PortInner>,
 }
@@ -138,13 +138,13 @@ impl TxStage {
         &self.stats
     }
 
-    /// Lets `tap` see every frame that the port is offered from now on, each once; `None` ends that.
+    /// Calls `tap` once for every frame that the port is offered from now on; `None` ends that.
     pub fn set_tap(&mut self, tap: Option<Box<dyn TxTap>>) {
         self.tap = tap.map(|tap| Tapped { tap, seen: 0 });
     }
 
-    /// Drops every frame from now on instead of offering it, so that the device can be made again
-    /// ([`Reattach`](super::Reattach)). `dropped` is told how many.
+    /// Drops every frame from now on, so that the device can be re-created ([`Reattach`](super::Reattach)). Calls `dropped`
+    /// with their number.
     pub fn park(&mut self, dropped: impl Fn(u64) + Send + 'static) {
         if self.parked.is_none() {
             self.started.queues().leave();
@@ -235,7 +235,7 @@ impl TxStage {
         Some(unsafe { slice::from_raw_parts_mut(mbuf::data_ptr(raw), len) })
     }
 
-    /// Writes the ICRCs that are owed.
+    /// Writes the missing ICRCs of staged frames.
     #[inline]
     fn seal(&mut self) {
         for &Unsealed { index, len, seal } in &self.unsealed[..self.unsealed_count] {
@@ -247,7 +247,7 @@ impl TxStage {
         self.unsealed_count = 0;
     }
 
-    /// Stages a whole buffer as it is, without copying. Gives it back when there is no room.
+    /// Stages a whole buffer without copying. Returns it if there is no room.
     pub fn push_mbuf(&mut self, mut mbuf: Mbuf) -> Result<(), Mbuf> {
         let len = mbuf.data().len();
         if len < MIN_FRAME {
@@ -265,14 +265,14 @@ impl TxStage {
         Ok(())
     }
 
-    /// Offers everything staged to the port; returns how many frames still wait (0 when all are on their way).
+    /// Sends everything staged. Returns how many frames the port refused, which stay staged.
     #[inline]
     pub fn flush(&mut self) -> usize {
         self.seal();
         if self.tap.is_some() { self.flush_seen() } else { self.offer() }
     }
 
-    /// As [`flush`](Self::flush), when somebody looks.
+    /// As [`flush`](Self::flush), with a tap.
     #[cold]
     fn flush_seen(&mut self) -> usize {
         if let Some(Tapped { tap, seen }) = &mut self.tap {

@@ -38,7 +38,7 @@ pub(super) fn fill_checksum(pair: AddrPair, message: &mut [u8]) {
         AddrPair::V6 { .. } => pair.pseudo_header(ICMPV6, message.len()),
     };
     message[2..4].fill(0);
-    let sum = start.add(message).finish();
+    let sum = start.with(message).finish();
     message[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -82,7 +82,7 @@ impl Icmp {
         if ip.payload.len() < HEADER {
             return Err(DropReason::IcmpMalformed);
         }
-        if Checksum::default().add(ip.payload).finish() != 0 {
+        if Checksum::default().with(ip.payload).finish() != 0 {
             return Err(DropReason::HostChecksum);
         }
         match ip.payload[..2] {

@@ -112,7 +112,7 @@ impl<'a> IpPacket<'a> {
         if header_len > IPV4_LEN && !(igmp && all_headers[IPV4_LEN..] == ROUTER_ALERT) {
             return Err(DropReason::IpOptions);
         }
-        if Checksum::default().add(all_headers).finish() != 0 {
+        if Checksum::default().with(all_headers).finish() != 0 {
             return Err(DropReason::HostChecksum);
         }
         if header.is_fragment() {
@@ -167,7 +167,7 @@ impl<'a> IpPacket<'a> {
 
     /// Whether the transport checksum over the payload is right.
     pub(super) fn transport_checksum_ok(&self, protocol: u8) -> bool {
-        self.pair.pseudo_header(protocol, self.payload.len()).add(self.payload).finish() == 0
+        self.pair.pseudo_header(protocol, self.payload.len()).with(self.payload).finish() == 0
     }
 }
 
@@ -255,7 +255,7 @@ pub(super) fn set_id(packet: &mut [u8], id: u16) {
 /// Sets the checksum of an IPv4 header with its options.
 fn fill_v4_checksum(header: &mut [u8]) {
     header[10..12].fill(0);
-    let sum = Checksum::default().add(header).finish();
+    let sum = Checksum::default().with(header).finish();
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::time::{Duration, Instant};
 
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
-use rxe_proto::mem::KeyTable;
+use rxe_proto::mem::{KeyTable, Memory};
 use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
@@ -19,10 +19,10 @@ use crate::counters::Telemetry;
 use crate::worker::MAX_FAULTS;
 use crate::worker::orders::Order;
 
-/// How long a worker may take to answer: it looks at its mail in every turn.
+/// How long a worker may take to answer; it reads its mailbox every few microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why something could not be found out. Each is one sentence.
+/// Why an inspection or an order failed. Each message is one sentence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InspectError {
     /// The workers have left their lcores.
@@ -45,8 +45,8 @@ pub enum InspectError {
     TooManyFaults,
 }
 
-/// Looks into a running adapter. Counters are read where they are; what only an lcore may look at is asked of it by
-/// message, a part at a time, and answered in the next turn of its loop.
+/// Key inspection for management: reports of a running adapter, and orders to it. Counters are read where they are; state
+/// that belongs to a worker is requested by message, one page at a time, and answered between two turns of its loop.
 #[derive(Clone)]
 pub struct Inspector(Arc<Inner>);
 
@@ -61,11 +61,15 @@ struct Inner {
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
     regions: KeyNames,
+    region_memory: RegionMemory,
     faults: Arc<FaultList>,
 }
 
 /// Makes reports of the ports as they are now.
 pub(crate) type PortReports = Box<dyn Fn() -> Vec<Port> + Send + Sync>;
+
+/// Calls the function with the memory of the region of this name, if there is one.
+pub(crate) type RegionMemory = Box<dyn Fn(&str, &mut dyn FnMut(&Memory)) + Send + Sync>;
 
 impl fmt::Debug for Inspector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +79,7 @@ impl fmt::Debug for Inspector {
 
 #[derive(Debug)]
 struct ServiceInfo {
-    /// More than one where services share what they listen to.
+    /// More than one if services share a listener.
     names: Vec<&'static str>,
     listens: Vec<String>,
 }
@@ -87,11 +91,11 @@ impl ServiceInfo {
             Listen::Tcp { port } => format!("stream:{port}"),
             Listen::GroupListeners => "igmp".to_owned(),
         });
-        ServiceInfo { names: factory.names(), listens: listens.collect() }
+        ServiceInfo { names: factory.name().split(',').collect(), listens: listens.collect() }
     }
 }
 
-/// What an [`Inspector`] is made of.
+/// The parts of an [`Inspector`].
 pub(crate) struct Parts<'a> {
     pub(crate) telemetry: Telemetry,
     pub(crate) lcores: Vec<u32>,
@@ -102,6 +106,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
     pub(crate) regions: Vec<RegionKeys>,
+    pub(crate) region_memory: RegionMemory,
     /// The rules in force from the start.
     pub(crate) faults: Arc<FaultList>,
 }
@@ -119,11 +124,12 @@ impl Inspector {
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
             regions: KeyNames::new(parts.regions),
+            region_memory: parts.region_memory,
             faults: parts.faults,
         }))
     }
 
-    /// The adapter and its ports. Name, version and process are the program's to fill in.
+    /// The adapter and its ports. The program fills in name, version and process.
     pub fn device(&self) -> Device {
         let inner = &*self.0;
         let (engine, workers) = (&inner.engine, inner.lcores.len() as u64);
@@ -173,7 +179,7 @@ impl Inspector {
         groups
     }
 
-    /// The services, without what they count themselves.
+    /// The services, without their own counters.
     pub fn services(&self) -> Vec<Service> {
         let services = self.0.services.iter().flat_map(|info| info.names.iter().map(move |name| (name, &info.listens)));
         services
@@ -181,7 +187,7 @@ impl Inspector {
             .collect()
     }
 
-    /// How many objects each lcore has.
+    /// Numbers of objects, by lcore.
     ///
     /// # Errors
     /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
@@ -196,7 +202,7 @@ impl Inspector {
                 pd: counts.pd as u64,
                 cq: counts.cq as u64,
                 qp: counts.qp as u64,
-                // What listens is the control side's, which is on the first worker.
+                // Listeners belong to the control side, on worker 0.
                 cm_id: (counts.connections + if worker == 0 { listens } else { 0 }) as u64,
                 mr: counts.keys as u64,
                 ctx: counts.services as u64,
@@ -207,7 +213,7 @@ impl Inspector {
         Ok(resources.collect())
     }
 
-    /// Queue pairs: a part of all, from `start` (0, or what the last page named as next).
+    /// One page of queue pairs, from `start` (0, or `next` of the last page).
     ///
     /// # Errors
     /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
@@ -229,7 +235,7 @@ impl Inspector {
         Ok(reports::qp(&entry, lcore))
     }
 
-    /// One queue pair, as its worker sees it.
+    /// One queue pair, as its worker reports it.
     pub(crate) fn qp_entry(&self, qpn: u32) -> Result<Box<QpEntry>, InspectError> {
         let qpn = Qpn::new(qpn);
         let worker = usize::from(qpn.worker());
@@ -239,7 +245,7 @@ impl Inspector {
         self.ask(worker, |reply| Question::Qp { qpn, reply })?.ok_or(InspectError::NoSuchQp(qpn))
     }
 
-    /// Memory regions and windows: a part of all, as for [`qps`](Self::qps). Named regions come once for each lcore.
+    /// One page of memory regions and windows, as for [`qps`](Self::qps). A named region appears once per lcore.
     ///
     /// # Errors
     /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
@@ -251,8 +257,16 @@ impl Inspector {
         Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
     }
 
-    /// Ends the connection of a queue pair, as its service would; one without a connection goes to the error state, of
-    /// which its service hears.
+    /// The result of `read` for the memory of the region called `name`; `None` if there is no such region. The runtime waits
+    /// for `read` before it gives the memory back.
+    pub fn with_region<T>(&self, name: &str, read: impl FnOnce(&Memory) -> T) -> Option<T> {
+        let (mut read, mut result) = (Some(read), None);
+        (self.0.region_memory)(name, &mut |memory| result = read.take().map(|read| read(memory)));
+        result
+    }
+
+    /// Disconnects a queue pair, as its service would. A queue pair without a connection moves to the error state; its
+    /// service gets the event.
     ///
     /// # Errors
     /// [`InspectError::NoSuchQp`], [`InspectError::Stopped`], [`InspectError::NoAnswer`].
@@ -263,10 +277,10 @@ impl Inspector {
         if known { Ok(()) } else { Err(InspectError::NoSuchQp(qpn)) }
     }
 
-    /// Asks a worker and waits for its answer.
+    /// Sends a question to a worker and waits for the answer.
     fn ask<T>(&self, worker: usize, question: impl FnOnce(SyncSender<T>) -> Question) -> Result<T, InspectError> {
         let (reply, answer) = sync_channel(1);
-        self.tell(worker, question(reply))?;
+        self.send(worker, question(reply))?;
         self.wait(worker, &answer)
     }
 
@@ -274,12 +288,12 @@ impl Inspector {
         &self.0.faults
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub(super) fn workers(&self) -> usize {
         self.0.workers.len()
     }
 
-    fn tell(&self, worker: usize, question: Question) -> Result<(), InspectError> {
+    fn send(&self, worker: usize, question: Question) -> Result<(), InspectError> {
         let worker = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
         worker.ask(question).map_err(|_| InspectError::Stopped)
     }
@@ -298,7 +312,7 @@ impl Inspector {
     }
 }
 
-/// Where a part of a list starts: worker and slot in one number.
+/// The start of a page: worker and slot in one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     worker: usize,
@@ -306,14 +320,14 @@ struct Place {
 }
 
 impl Place {
-    /// Bits of the slot: a table of keys may have 2^25 slots.
+    /// Bits of the slot number: a key table may have 2^25 slots.
     const SLOT_BITS: u32 = 26;
 
     fn of(start: u32) -> Place {
         Place { worker: (start >> Self::SLOT_BITS) as usize, slot: (start & ((1 << Self::SLOT_BITS) - 1)) as usize }
     }
 
-    /// The next part, if there is one: of the same worker, or the first of the next one.
+    /// The start of the next page, of the same worker or the next one; `None` after the last.
     fn next(self, more: bool, workers: usize) -> Option<u32> {
         let next =
             if more { Place { slot: self.slot + PART, ..self } } else { Place { worker: self.worker + 1, slot: 0 } };
@@ -327,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_follow_each_other_through_all_workers() {
+    fn pages_cover_all_workers_in_order() {
         let first = Place::of(0);
         assert_eq!(first, Place { worker: 0, slot: 0 });
         let second = Place::of(first.next(true, 2).unwrap());

@@ -15,21 +15,21 @@ pub(crate) struct RegionKeys {
     pub(crate) keys: Vec<u32>,
 }
 
-/// The names of named regions by their keys, which are the same on all workers.
+/// The names of regions, by their keys, which are the same on all workers.
 #[derive(Debug, Default)]
 pub(crate) struct KeyNames {
-    /// The settings' names and counts.
+    /// Names and counts, by setting.
     settings: Vec<(String, Option<u32>)>,
     /// Setting and number of each key.
     keys: HashMap<u32, (usize, u32)>,
 }
 
-/// What a key is called.
+/// The name of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeyName {
-    /// The name that clients ask for.
+    /// The region's name.
     pub(crate) name: String,
-    /// That of all regions numbered with it, together.
+    /// `NAME*`, if the region is numbered.
     pub(crate) numbered: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl KeyNames {
         names
     }
 
-    /// What `key` is called, if it is that of a named region.
+    /// The name of `key`, if it belongs to a named region.
     pub(crate) fn get(&self, key: u32) -> Option<KeyName> {
         let (setting, number) = *self.keys.get(&key)?;
         let (name, count) = self.settings.get(setting)?;

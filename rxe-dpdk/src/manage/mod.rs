@@ -10,6 +10,6 @@ mod key_names;
 pub(crate) mod reports;
 
 pub use capture::{Capture, CaptureError};
-pub(crate) use inspector::Parts;
 pub use inspector::{InspectError, Inspector};
+pub(crate) use inspector::{Parts, RegionMemory};
 pub(crate) use key_names::RegionKeys;

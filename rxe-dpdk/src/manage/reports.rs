@@ -17,7 +17,7 @@ pub(super) fn guid(bytes: [u8; 8]) -> String {
     words.join(":")
 }
 
-/// A port space as `rdma resource show cm_id` names it, in small letters.
+/// A port space as `rdma resource show cm_id` prints it, in lower case.
 pub(super) fn port_space(space: PortSpace) -> String {
     format!("{space:?}").to_lowercase()
 }
@@ -92,7 +92,7 @@ pub(super) fn mr(info: &KeyInfo, lcore: u32, name: Option<KeyName>) -> Mr {
     }
 }
 
-/// The rights by their names in small letters.
+/// Access rights, by their names in lower case.
 fn access(access: Access) -> Vec<String> {
     access.iter_names().map(|(name, _)| name.to_lowercase()).collect()
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_tools() {
+    fn names_match_libibverbs_and_iproute2() {
         assert_eq!(guid([0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]), "5054:00ff:fe12:3456");
         assert_eq!((port_space(PortSpace::Tcp), port_space(PortSpace::Udp)), ("tcp".to_owned(), "udp".to_owned()));
         assert_eq!(access(Access::REMOTE_READ | Access::LOCAL_WRITE), ["local_write", "remote_read"]);

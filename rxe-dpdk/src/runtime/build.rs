@@ -17,7 +17,7 @@ use super::error::RuntimeError;
 use super::link_watch::{LinkWatch, WatchedPort};
 use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
-use super::regions::{self, SharedRegions};
+use super::regions::{self, OwnedRegions, SharedRegions};
 use super::settings::RuntimeConfig;
 use super::{MAX_WORKERS, Runtime, hosts, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
@@ -86,11 +86,24 @@ impl Runtime {
 
         let links = build.watch_links();
         let monitors = Monitors::new(build.ports.iter().map(Port::monitor).collect::<Vec<_>>().into());
-        let inspector = build.make_inspector(lcores, &monitors, &links);
+        let regions = OwnedRegions::new(std::mem::take(&mut build.regions));
+        let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
         let capture = build.make_capture(&inspector);
         telemetry::register(&build.eal, &inspector);
         let Build { eal, ports, telemetry, flags, .. } = build;
-        Ok(Runtime { eal, ports, workers, flags, telemetry, inspector, capture, monitors, links, ready })
+        Ok(Runtime {
+            eal,
+            ports,
+            workers,
+            flags,
+            telemetry,
+            inspector,
+            capture,
+            monitors,
+            links,
+            _regions: regions,
+            ready,
+        })
     }
 }
 
@@ -231,7 +244,13 @@ impl Build {
         LinkWatch::start(watched.collect(), self.orders.clone())
     }
 
-    fn make_inspector(&self, lcores: Vec<u32>, monitors: &Monitors, links: &LinkWatch) -> Inspector {
+    fn make_inspector(
+        &self,
+        lcores: Vec<u32>,
+        monitors: &Monitors,
+        links: &LinkWatch,
+        regions: &OwnedRegions,
+    ) -> Inspector {
         let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
         Inspector::new(Parts {
             telemetry: self.telemetry.clone(),
@@ -242,7 +261,8 @@ impl Build {
             ports: Box::new(move || port_reports::ports(&local, &monitors, &links)),
             engine: self.config.engine.clone(),
             factories: &self.factories,
-            regions: regions::keys(&self.regions),
+            regions: regions.keys(),
+            region_memory: regions.memory(),
             faults: Arc::clone(&self.faults),
         })
     }

@@ -10,10 +10,10 @@ use crate::worker::MAX_FAULTS;
 /// Why an adapter cannot be built. Each message is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// DPDK refused something.
+    /// A DPDK call failed.
     #[error(transparent)]
     Eal(#[from] EalError),
-    /// No port at all.
+    /// DPDK has no port.
     #[error(
         "DPDK found no port: name one before `--`, for example --vdev=net_af_packet0,iface=veth1, or bind a PCI NIC \
          to vfio-pci"
@@ -24,7 +24,7 @@ pub enum RuntimeError {
     UnknownPort {
         /// The port of the settings.
         port: usize,
-        /// How many there are.
+        /// How many ports there are.
         found: usize,
     },
     /// A port without an address.
@@ -33,29 +33,29 @@ pub enum RuntimeError {
         /// The port.
         port: usize,
     },
-    /// Addresses, routes or MTU make no sense.
+    /// Addresses, routes or MTU are invalid.
     #[error("port {port}: {error}")]
     Host {
         /// The port.
         port: usize,
-        /// What is wrong.
+        /// The problem.
         error: HostConfigError,
     },
-    /// More lcores than queue pair numbers can tell apart.
+    /// More lcores than queue pair numbers can address.
     #[error("{0} lcores are too many: choose at most {MAX_WORKERS} with EAL's -l, as -l 0-{last}", last = MAX_WORKERS - 1)]
     TooManyWorkers(usize),
     /// More fault rules than an injector supports.
-    #[error("{0} rules for faults are too many: at most {MAX_FAULTS} can be in force")]
+    #[error("{0} fault rules are too many: at most {MAX_FAULTS} can be in force")]
     TooManyFaults(usize),
     /// More services than an engine has completion queues.
     #[error("too many services: {0}")]
     TooManyServices(#[from] CqError),
-    /// A region cannot be made.
+    /// A region cannot be created.
     #[error("region {name}: {problem}")]
     Region {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The problem.
         problem: String,
     },
 }

@@ -25,6 +25,7 @@ use crate::worker::run::{StopFlags, Worker};
 pub use error::RuntimeError;
 use link_watch::LinkWatch;
 use port_reports::Monitors;
+use regions::OwnedRegions;
 pub use settings::{PortSettings, RegionSettings, RuntimeConfig};
 
 /// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would collide with the
@@ -54,6 +55,7 @@ pub struct Runtime {
     capture: Capture,
     monitors: Monitors,
     links: LinkWatch,
+    _regions: OwnedRegions,
     ready: String,
 }
 

@@ -9,7 +9,7 @@ use super::link_watch::LinkStates;
 use crate::counters;
 use crate::eal::PortMonitor;
 
-/// The ports that can be looked at while they run. The runtime empties it before it closes them.
+/// Monitors of the open ports. The runtime clears the list before it closes them.
 pub(super) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;
 
 /// One report per port.
@@ -22,7 +22,7 @@ pub(super) fn ports(local: &[LocalPort], monitors: &Monitors, links: &LinkStates
     local.iter().map(port).collect()
 }
 
-/// `state` is why the port is down, if it is.
+/// `state` has the reason if the port is down.
 fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(), String>>) -> Port {
     let link = monitor.map(PortMonitor::link);
     let stats = monitor.and_then(PortMonitor::stats).unwrap_or_default();

@@ -1,16 +1,16 @@
 //! The memory of named regions: registered once, under the same keys for every worker.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
 use rxe_proto::transport::Engine;
-use rxe_service::{NamedRegion, RegionNames};
+use rxe_service::{NamedRegion, RegionNames, Which};
 
 use super::error::RuntimeError;
 use super::settings::RegionSettings;
 use crate::eal::{Eal, FileMemory, HugeMemory};
-use crate::manage::RegionKeys;
+use crate::manage::{RegionKeys, RegionMemory};
 
 /// Longest region name in bytes, as the region service sends it.
 const MAX_REGION_NAME: usize = 32;
@@ -24,13 +24,13 @@ const REGION_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL);
 
-/// What one setting has named, in the table of shared keys.
+/// The regions of one setting, in the table of shared keys.
 pub(super) struct SharedRegions {
     settings: RegionSettings,
     mrs: Vec<MemoryRegion>,
 }
 
-/// Makes the regions that `settings` name, with keys that follow from `seed`.
+/// Allocates and registers the regions of `settings`. Their keys derive from `seed`.
 pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Result<Vec<SharedRegions>, RuntimeError> {
     if let Some((_, name)) = RegionNames::given_twice(settings.iter().map(RegionSettings::names)) {
         return Err(RuntimeError::Region { name, problem: "the name is given twice".to_owned() });
@@ -75,12 +75,12 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
     settings.iter().map(&mut make).collect()
 }
 
-/// From one numbered region to the next.
+/// Distance between numbered regions, in bytes.
 fn stride(size: usize) -> Option<usize> {
     size.checked_next_multiple_of(LINE)
 }
 
-/// Makes `regions` known to a worker's engine.
+/// Adopts `regions` into a worker's engine, under the same keys.
 pub(super) fn adopt(engine: &mut Engine, regions: &[SharedRegions]) -> Result<Vec<NamedRegion>, RuntimeError> {
     let pd = engine.keys_mut().alloc_pd();
     let adopt = |SharedRegions { settings, mrs }: &SharedRegions| {
@@ -92,26 +92,62 @@ pub(super) fn adopt(engine: &mut Engine, regions: &[SharedRegions]) -> Result<Ve
     regions.iter().map(adopt).collect()
 }
 
-/// The keys of regions, for reports.
-pub(super) fn keys(regions: &[SharedRegions]) -> Vec<RegionKeys> {
-    let keys = |shared: &SharedRegions| RegionKeys {
-        name: shared.settings.name.clone(),
-        count: shared.settings.count,
-        keys: shared.mrs.iter().map(MemoryRegion::rkey).collect(),
-    };
-    regions.iter().map(keys).collect()
+/// The regions of a runtime, also for other threads. They keep EAL in use, so they are given back when this is dropped, even
+/// if others still have access to the list.
+pub(super) struct OwnedRegions(Arc<Mutex<Vec<SharedRegions>>>);
+
+impl OwnedRegions {
+    pub(super) fn new(regions: Vec<SharedRegions>) -> OwnedRegions {
+        OwnedRegions(Arc::new(Mutex::new(regions)))
+    }
+
+    /// Names and keys, for reports.
+    pub(super) fn keys(&self) -> Vec<RegionKeys> {
+        let keys = |shared: &SharedRegions| RegionKeys {
+            name: shared.settings.name.clone(),
+            count: shared.settings.count,
+            keys: shared.mrs.iter().map(MemoryRegion::rkey).collect(),
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(keys).collect()
+    }
+
+    /// Access for the [`Inspector`](crate::manage::Inspector). The lock makes the end of the runtime wait for a reader.
+    pub(super) fn memory(&self) -> RegionMemory {
+        let regions = Arc::clone(&self.0);
+        Box::new(move |name, read| {
+            let regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(memory) = find(&regions, name) {
+                read(memory);
+            }
+        })
+    }
 }
 
-/// The files of the regions made so far, by device and inode: the name of the region.
+impl Drop for OwnedRegions {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// The memory of the region called `name`.
+fn find<'a>(regions: &'a [SharedRegions], name: &str) -> Option<&'a Memory> {
+    let number = |shared: &SharedRegions| match shared.settings.names().find(name) {
+        Some(Which::Number(number)) => Some(number as usize),
+        Some(Which::All) | None => None,
+    };
+    regions.iter().find_map(|shared| Some(shared.mrs.get(number(shared)?)?.memory()))
+}
+
+/// Region names, by device and inode of their files.
 #[derive(Default)]
 pub(super) struct Files(HashMap<(u64, u64), String>);
 
 impl Files {
-    /// Says what is worth knowing of the file of a region.
+    /// Checks the file of a region, and logs whether it was extended and which other users may write it.
     ///
     /// # Errors
     ///
-    /// Why the region cannot have it, in words.
+    /// Why the region cannot use the file.
     pub(super) fn check(&mut self, region: &str, file: &FileMemory) -> Result<(), String> {
         let path = file.path().display();
         if let Some(first) = self.0.insert(file.id(), region.to_owned()) {
@@ -123,8 +159,8 @@ impl Files {
         if let Some(others) = file.written_by_others() {
             tracing::warn!(
                 region,
-                "the file {path} may be changed by {others}: who cuts it short takes the region from its clients; \
-                 leave it to one user (chown, chmod 600)"
+                "the file {path} may be changed by {others}: a process that truncates it takes the region from its \
+                 clients; leave it to one user (chown, chmod 600)"
             );
         }
         Ok(())

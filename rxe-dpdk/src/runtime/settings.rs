@@ -9,33 +9,32 @@ use rxe_service::{RegionNames, TrafficClassConfig};
 use crate::host::{Cidr, Route};
 use crate::worker::{FaultRule, IdlePolicy};
 
-/// One port: its addresses and how to leave its networks.
+/// One port: its addresses and routes.
 #[derive(Clone, Debug, Default)]
 pub struct PortSettings {
-    /// Our addresses with their on-link prefixes, at least one.
+    /// Addresses with their on-link prefixes, at least one.
     pub addresses: Vec<Cidr>,
     /// Default routers.
     pub gateways: Vec<IpAddr>,
     /// Further routes.
     pub routes: Vec<Route>,
-    /// VLAN id (1 to 4094) that we live in; `None` is untagged.
+    /// VLAN id (1 to 4094); `None` is untagged.
     pub vlan: Option<u16>,
-    /// IP MTU in bytes; `None` takes the port's own.
+    /// IP MTU in bytes; `None` is 4200, or what the port supports.
     pub mtu: Option<u16>,
 }
 
-/// A region to export under a name, or many of one length.
+/// A region to export under a name, or several of one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionSettings {
     /// The name that clients ask for: 1 to 32 bytes.
     pub name: String,
     /// Length in bytes.
     pub size: usize,
-    /// With a count, that many regions with the names `NAME0`, `NAME1` and so on, one behind the other, each from a multiple
-    /// of 64 bytes on.
+    /// With a count: that many regions, named `NAME0`, `NAME1` and so on, in one piece of memory, each aligned to 64 bytes.
     pub count: Option<u32>,
-    /// A file on hugetlbfs or /dev/shm to hold the bytes, so that other local processes can map them; `None` takes
-    /// anonymous hugepages.
+    /// A file on hugetlbfs or /dev/shm for the memory, so that other local processes can map it; `None` is anonymous
+    /// hugepages.
     pub file: Option<PathBuf>,
 }
 
@@ -46,26 +45,26 @@ impl RegionSettings {
     }
 }
 
-/// All that a [`Runtime`](super::Runtime) needs to know at start.
+/// The configuration of a [`Runtime`](super::Runtime).
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig {
     /// Settings by port number: one entry per DPDK port.
     pub ports: Vec<PortSettings>,
     /// Named regions.
     pub regions: Vec<RegionSettings>,
-    /// What idle workers do.
+    /// How idle workers wait.
     pub idle: IdlePolicy,
-    /// Traffic class and priority of what we send.
+    /// Traffic class and priority of sent packets.
     pub traffic_class: TrafficClassConfig,
-    /// Most connections at once.
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// Most connections that are not established yet.
+    /// Maximum number of connections that are not established yet.
     pub max_pending: usize,
-    /// Most connections that are requested by one address and not established yet.
+    /// The same for one peer address.
     pub max_pending_per_peer: usize,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
-    /// Faults to make on purpose, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS). None cost nothing.
+    /// Fault rules, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS).
     pub faults: Vec<FaultRule>,
     /// Secret randomness for keys, connection ids, PSNs and TCP sequence numbers; fresh for every start.
     pub seed: [u8; 32],
@@ -89,11 +88,11 @@ impl Default for RuntimeConfig {
     }
 }
 
-/// 32 secret bytes of the operating system.
+/// 32 random bytes from the operating system.
 fn system_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     if let Err(error) = getrandom::fill(&mut seed) {
-        // Keys that a peer can guess would be worse than no service.
+        // Without secret randomness, peers could guess keys.
         panic!("the operating system gives no random bytes: {error}");
     }
     seed

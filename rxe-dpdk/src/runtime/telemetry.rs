@@ -7,7 +7,7 @@ use crate::manage::Inspector;
 
 use Reading::{Number, Object, Text};
 
-/// Registers the commands. They answer for the adapter that was made last.
+/// Registers the commands. They report on the adapter that registered last.
 pub(crate) fn register(eal: &Eal, inspector: &Inspector) {
     type Answer = fn(&Inspector, &str) -> Readings;
     let commands: [(_, _, Answer); 7] = [
@@ -22,7 +22,7 @@ pub(crate) fn register(eal: &Eal, inspector: &Inspector) {
     for (command, help, answer) in commands {
         let inspector = inspector.clone();
         if !eal.answer_telemetry(command, help, move |parameters| answer(&inspector, parameters)) {
-            tracing::debug!(?command, "DPDK's telemetry does not take the command");
+            tracing::debug!(?command, "DPDK's telemetry refused the command");
         }
     }
 }
@@ -96,7 +96,7 @@ fn qps(inspector: &Inspector, start: &str) -> Readings {
     Some(readings)
 }
 
-/// Short, as up to 64 of them have to fit 16 KiB.
+/// Kept short, as up to 64 of them must fit 16 KiB.
 fn qp(qp: Qp) -> (String, Reading) {
     let readings = vec![
         named("type", text(qp.qp_type)),

@@ -197,6 +197,9 @@ impl Origin for FromWorkers {
 
 impl Dispatcher {
     /// Delivers, enqueues or drops each frame of a burst, and empties it. Returns how many bytes were in it.
+    ///
+    /// Not inlined, so that `benches/dispatch.rs` and profilers find it: one call per burst.
+    #[inline(never)]
     pub(crate) fn dispatch(&mut self, now: Instant, origin: &mut impl Origin, burst: &mut RxBurst) -> u64 {
         match (&self.recorder, &self.refusals) {
             (None, None) => self.dispatch_burst::<Plain, _>(now, origin, burst),

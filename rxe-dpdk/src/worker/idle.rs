@@ -7,11 +7,11 @@ use rxe_proto::Duration;
 /// How an idle worker waits for the next packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdlePolicy {
-    /// Polls without a break: lowest latency, one core at 100 %.
+    /// Polls without a pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls with CPU pause hints between: a little slower, kinder to a hyperthread sibling.
+    /// Issues CPU pause hints between polls: slightly higher latency, more throughput for a hyperthread sibling.
     Pause,
-    /// Sleeps this long after a while without work: costs latency after a silence, frees the core.
+    /// Sleeps this long between polls once idle: adds latency after a pause in traffic, and frees the core.
     Sleep(Duration),
 }
 
@@ -21,7 +21,7 @@ const PATIENCE: u32 = 256;
 /// CPU pause hints per empty poll under [`IdlePolicy::Pause`].
 const PAUSES: u32 = 32;
 
-/// Counts empty polls and waits as the policy says.
+/// Counts empty polls and applies the policy.
 #[derive(Debug)]
 pub(crate) struct Idler {
     policy: IdlePolicy,
@@ -33,7 +33,7 @@ impl Idler {
         Idler { policy, empty: 0 }
     }
 
-    /// To be called once per turn of the loop, with whether the turn found work.
+    /// Called once per turn of the loop; `busy` says whether the turn found work.
     pub(crate) fn turn(&mut self, busy: bool) {
         if busy {
             self.empty = 0;

@@ -4,29 +4,29 @@ use rxe_service::NamedRegion;
 
 use crate::eal::files_lost;
 
-/// Finds regions whose files were cut short, for the one worker that says so.
+/// Finds and logs regions whose files were cut short.
 #[derive(Default)]
 pub(crate) struct LostRegions {
-    /// How many files had been lost in the process at the last look.
+    /// Lost files of the process at the last check.
     files: usize,
-    /// The positions of regions that are known to be lost.
+    /// Indices of the regions that were logged.
     known: Vec<usize>,
 }
 
 impl LostRegions {
-    /// Says which regions have been lost since the last look. Returns how many.
+    /// Logs the regions that were lost since the last check. Returns how many.
     #[inline]
-    pub(crate) fn look(&mut self, regions: &[NamedRegion]) -> u64 {
+    pub(crate) fn check(&mut self, regions: &[NamedRegion]) -> u64 {
         let files = files_lost();
         if files == self.files {
             return 0;
         }
         self.files = files;
-        self.tell(regions)
+        self.log(regions)
     }
 
     #[cold]
-    fn tell(&mut self, regions: &[NamedRegion]) -> u64 {
+    fn log(&mut self, regions: &[NamedRegion]) -> u64 {
         let before = self.known.len();
         for (at, region) in regions.iter().enumerate() {
             if self.known.contains(&at) || !region.mrs.iter().any(|mr| mr.memory().is_lost()) {

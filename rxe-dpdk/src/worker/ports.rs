@@ -1,4 +1,4 @@
-//! The ports of one worker: where its frames come from and go to.
+//! The receive and transmit sides of one worker's ports.
 
 use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
@@ -10,7 +10,7 @@ use super::tx_path::TxPath;
 use crate::eal::{Mbuf, RxQueue};
 
 counters! {
-    /// What one worker's loop did.
+    /// Counters of one worker's loop.
     pub struct WorkerStats {
         /// Turns of the loop.
         turns,
@@ -22,13 +22,13 @@ counters! {
         rx_frames,
         /// Bytes received from ports.
         rx_bytes,
-        /// Frames received that another worker owns: handed over.
+        /// Frames received here and enqueued for the worker that owns their queue pair.
         handoff_out,
-        /// Frames that other workers handed to this one.
+        /// Frames that other workers received and enqueued for this one.
         handoff_in,
-        /// Copies of multicast frames for other workers with members of the group.
+        /// Copies of multicast frames enqueued for other workers with members of the group.
         multicast_copies,
-        /// Such copies not made: no buffer or no room in the ring.
+        /// Such copies not enqueued: no buffer, or no room in the ring.
         multicast_copies_lost,
         /// Frames handed to the host stack.
         host_frames,
@@ -36,26 +36,26 @@ counters! {
         gsi_packets,
         /// Packets handed to the queue pairs.
         qp_packets,
-        /// Frames dropped before any of these looked at them; each has its reason.
+        /// Frames dropped before any of these; counted by reason too.
         dropped_frames,
         /// Frames staged for transmission.
         tx_frames,
         /// Frames of other workers put on a transmit queue of this one.
         tx_forwarded,
-        /// Turns that ended with frames which the port did not take yet.
+        /// Turns that ended with frames that a port had refused (back-pressure).
         tx_stalls,
         /// Frames not sent because the interface of their port is gone.
         tx_port_gone,
     }
 }
 
-/// What a worker must know of a port to filter frames.
+/// The addresses by which dispatch filters the frames of a port.
 #[derive(Clone, Debug)]
 pub(crate) struct PortIdentity {
     pub(crate) mac: MacAddr,
-    /// The VLAN we live in; `None` is untagged.
+    /// `None` is untagged.
     pub(crate) vlan: Option<u16>,
-    /// Our IP addresses.
+    /// The port's GID table.
     pub(crate) gids: Vec<Gid>,
 }
 

@@ -8,13 +8,13 @@ impl Checksum {
     /// The sum over what a transport checksum covers besides the segment: addresses, protocol and length.
     #[inline]
     pub fn pseudo_header(src: &[u8], dst: &[u8], protocol: u8, len: usize) -> Checksum {
-        let Checksum(addresses) = Checksum::default().add(src).add(dst);
+        let Checksum(addresses) = Checksum::default().with(src).with(dst);
         Checksum(addresses + u64::from(protocol) + len as u64)
     }
 
     /// The sum with `bytes` added. An odd last byte counts as the high half of a word.
     #[must_use]
-    pub fn add(self, bytes: &[u8]) -> Checksum {
+    pub fn with(self, bytes: &[u8]) -> Checksum {
         // Words of 32 bits add up to the same ones' complement sum, and 2^32 of them fit before the accumulator wraps.
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum = self.0;
@@ -58,16 +58,16 @@ mod tests {
             0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xB8, 0x61, 0xC0, 0xA8, 0x00, 0x01, 0xC0, 0xA8,
             0x00, 0xC7,
         ];
-        assert_eq!(Checksum::default().add(&header).finish(), 0);
+        assert_eq!(Checksum::default().with(&header).finish(), 0);
         let (head, tail) = header.split_at(10);
-        assert_eq!(Checksum::default().add(head).add(&tail[2..]).finish(), 0xB861);
+        assert_eq!(Checksum::default().with(head).with(&tail[2..]).finish(), 0xB861);
     }
 
     #[test]
     fn odd_last_byte_is_padded_with_zero() {
-        let sum = |bytes: &[u8]| Checksum::default().add(bytes).finish();
+        let sum = |bytes: &[u8]| Checksum::default().with(bytes).finish();
         assert_eq!(sum(&[0x12]), !0x1200);
-        assert_eq!(sum(&[0xFF; 65]), Checksum::default().add(&[0xFF; 64]).add(&[0xFF, 0]).finish());
+        assert_eq!(sum(&[0xFF; 65]), Checksum::default().with(&[0xFF; 64]).with(&[0xFF, 0]).finish());
     }
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         for at in (0..bytes.len()).step_by(2) {
             let (head, tail) = bytes.split_at(at);
-            assert_eq!(Checksum::default().add(head).add(tail).finish(), Checksum::default().add(&bytes).finish());
+            assert_eq!(Checksum::default().with(head).with(tail).finish(), Checksum::default().with(&bytes).finish());
         }
     }
 }

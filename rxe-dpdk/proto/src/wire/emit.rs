@@ -75,7 +75,7 @@ impl HeaderTemplate {
                 dst: [e, f, g, h],
                 ..Ipv4Header::default()
             };
-            partial_sum = Checksum::default().add(ip.as_bytes()).partial();
+            partial_sum = Checksum::default().with(ip.as_bytes()).partial();
             put(ip.as_bytes());
         } else {
             let ip = Ipv6Header {

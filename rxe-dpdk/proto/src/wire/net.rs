@@ -122,7 +122,7 @@ impl Ipv4Header {
     /// Sets the checksum of a header without options.
     pub fn fill_checksum(&mut self) {
         self.checksum.set(0);
-        let sum = Checksum::default().add(self.as_bytes()).finish();
+        let sum = Checksum::default().with(self.as_bytes()).finish();
         self.checksum.set(sum);
     }
 }

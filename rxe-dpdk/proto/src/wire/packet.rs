@@ -199,7 +199,7 @@ fn udp_checksum_ok(ip: IpHeader<'_>, datagram: &[u8]) -> bool {
         IpHeader::V4(ip) => Checksum::pseudo_header(&ip.src, &ip.dst, IP_PROTO_UDP, datagram.len()),
         IpHeader::V6(ip) => Checksum::pseudo_header(&ip.src, &ip.dst, IP_PROTO_UDP, datagram.len()),
     };
-    pseudo_header.add(datagram).finish() == 0
+    pseudo_header.with(datagram).finish() == 0
 }
 
 impl<'a> RocePacket<'a> {

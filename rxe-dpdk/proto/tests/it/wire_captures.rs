@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{pcap, rebuild};
+use crate::support::rebuild;
 use rxe_proto::wire::cm::CmMessage;
 use rxe_proto::wire::{DropReason, Frame, Gid, RocePacket, Transport, classify};
+use rxe_testkit::pcap;
 
 /// File, frames, RoCE frames among them, MADs among those; counted with another program.
 const FILES: [(&str, usize, usize, usize); 28] = [
@@ -137,7 +138,7 @@ fn every_packet_prints() {
 
 #[test]
 fn some_packets_read_as_they_should() {
-    let frames = pcap::frames(&pcap::folder().join("cm-rping-ipv4.pcap"));
+    let frames = pcap::recorded("cm-rping-ipv4.pcap");
     let lines: Vec<String> = frames
         .iter()
         .filter_map(|frame| match classify(frame) {

@@ -2,12 +2,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::support::{pcap, rebuild};
+use crate::support::rebuild;
 use proptest::prelude::*;
 use rxe_proto::wire::{
     BthFields, BthOpcode, DropReason, Frame, Gid, HeaderTemplate, Headers, MacAddr, OPCODES, Opcode, Path, PortId, Psn,
     RocePacket, Syndrome, classify, mark_congestion,
 };
+use rxe_testkit::pcap;
 
 fn path(ipv4: bool, vlan: Option<u16>) -> Path {
     let (src, dst) = if ipv4 {

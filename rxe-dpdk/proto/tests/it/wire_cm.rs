@@ -2,18 +2,18 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::support::pcap;
 use proptest::prelude::*;
 use rxe_proto::wire::cm::{
     Answered, CmMessage, CmTransport, IpAddressing, PortSpace, RejReason, Rep, Req, ServiceId, SidrStatus, private_data,
 };
 use rxe_proto::wire::mad::{MAD_LEN, MadError, MadHeader, attribute};
 use rxe_proto::wire::{DropReason, Frame, Gid, PathMtu, Psn, classify};
+use rxe_testkit::pcap;
 
 /// The messages of a capture with their headers, in order.
 fn messages(file: &str) -> Vec<(MadHeader, CmMessage)> {
     let mut out = Vec::new();
-    for frame in pcap::frames(&pcap::folder().join(file)) {
+    for frame in pcap::recorded(file) {
         if let Ok(Frame::Roce(packet)) = classify(&frame)
             && packet.dest_qp() == 1
         {

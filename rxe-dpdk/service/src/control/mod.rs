@@ -30,6 +30,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use rxe_proto::cm::{Cm, CmEvent, CmStats, ConnId, LocalAddresses, MadTransmit};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId};
@@ -90,7 +91,8 @@ pub struct Control<H: IpHost> {
     /// A MAD that the port had no room for.
     pending_mad: Option<MadTransmit>,
     drops: Arc<DropCounters>,
-    stats: Arc<ControlStats>,
+    /// On cache lines of their own: worker 0 writes them.
+    stats: Arc<CachePadded<ControlStats>>,
     events: EventLog,
     stopping: Option<Instant>,
 }
@@ -172,7 +174,7 @@ impl<H: IpHost> Control<H> {
     }
 
     /// Counters.
-    pub fn stats(&self) -> &Arc<ControlStats> {
+    pub fn stats(&self) -> &Arc<CachePadded<ControlStats>> {
         &self.stats
     }
 

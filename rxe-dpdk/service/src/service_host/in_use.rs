@@ -11,7 +11,8 @@ use rxe_proto::{Duration, Instant};
 use super::ServiceHost;
 use crate::messages::ToControl;
 
-/// How long a connection is watched. A peer that has lost it retransmits its REQ much later, so it loses no time.
+/// How long a connection is watched. A peer that has lost it retransmits its REQ later than that, so the check costs it
+/// nothing.
 const WATCH_TIME: Duration = Duration::from_secs(2);
 
 /// Interval between checks.

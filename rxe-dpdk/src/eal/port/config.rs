@@ -1,6 +1,6 @@
-//! The configuration that a port is asked for.
+//! The requested configuration of a port.
 
-/// The configuration that a port is asked for.
+/// The requested configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortConfig {
     /// Receive queues; fewer where the device supports fewer.

@@ -43,7 +43,7 @@ impl PortInner {
         Link { up: link.up != 0, speed_mbps: known.then_some(link.speed_mbps), full_duplex: link.full_duplex != 0 }
     }
 
-    /// The index of the kernel interface that the device stands for.
+    /// The index of the kernel interface below the device.
     pub(in crate::eal) fn interface(&self) -> Option<u32> {
         let _control = lock(&self.control);
         if self.queues.is_gone() {

@@ -1,4 +1,4 @@
-//! Ports: configuration, start, and what can be asked of a running one.
+//! Ports: configuration, start, and queries of a running one.
 
 mod config;
 mod inner;
@@ -113,7 +113,7 @@ impl Port {
         self.rss
     }
 
-    /// What the port lacks of what was asked for or would have been used. Complete after [`start`](Self::start).
+    /// Features that were requested or useful and that the port lacks. Complete after [`start`](Self::start).
     pub fn fallbacks(&self) -> &[Fallback] {
         &self.fallbacks
     }

@@ -1,4 +1,4 @@
-//! Which multicast frames a port lets in.
+//! The multicast filter of a port.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +11,16 @@ use crate::eal::info::check;
 use crate::eal::init::lock;
 use crate::eal::mtu::Fallback;
 
-/// Which multicast frames a started port lets in. From [`Port::multicast_filter`]; the port runs while this lives.
+/// Sets the multicast groups that a started port receives. From [`Port::multicast_filter`]; the port runs while this
+/// lives.
 pub struct MulticastFilter {
     port: Arc<PortInner>,
-    /// Whether the port may be dropping groups that nobody asked for.
+    /// Whether the port may drop groups that were not set.
     needed: bool,
 }
 
 impl Port {
-    /// A handle that says which multicast frames to let in.
+    /// A handle to set the multicast groups that the port receives.
     pub fn multicast_filter(&self) -> MulticastFilter {
         let needed = self.fallbacks.contains(&Fallback::NoFilterControl);
         MulticastFilter { port: Arc::clone(&self.inner), needed }
@@ -27,8 +28,8 @@ impl Port {
 }
 
 impl MulticastFilter {
-    /// Asks for frames to the groups `macs` and no others, where the port does not receive all groups anyway. A device
-    /// that can be asked for nothing ([`Fallback::NoFilterControl`]) is left alone: most of those filter nothing.
+    /// Receives frames to the groups `macs` and no others, unless the port receives all groups anyway. A device without
+    /// filter control returns no error: most of those filter nothing.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use crate::eal::reattach::QueuesInUse;
 use crate::eal::sockets;
 use crate::eal::tx::{SPARES, STAGE};
 
-/// Configuration on its way.
+/// A configuration in progress.
 pub(in crate::eal) struct SetUp {
     pub(super) id: u16,
     pub(super) info: PortInfo,
@@ -29,7 +29,7 @@ pub(in crate::eal) struct SetUp {
 }
 
 impl SetUp {
-    /// For a device that is made again as `config` says what came of it the first time.
+    /// For a device that is re-created. `config` has the values that it got the first time.
     pub(in crate::eal) fn again(id: u16, info: PortInfo, config: PortConfig) -> SetUp {
         SetUp { id, info, config, fallbacks: Vec::new(), rss: false }
     }
@@ -40,15 +40,15 @@ impl SetUp {
         let kernel_mtu = if self.info.driver.starts_with("net_af_") { interface_mtu(limits.if_index) } else { None };
         let vdev = guard.vdev(&self.info.name);
         let plan = mtu::plan(&self.info.driver, vdev, &limits, kernel_mtu, self.config.mtu).map_err(problem)?;
-        // Again: net_vhost makes its socket now, and another process may have been faster since EAL was started. The other
-        // drivers have made theirs.
+        // Again: net_vhost creates its socket now, and another process may have taken the path since EAL was started. The
+        // other drivers have created theirs already.
         vdev.filter(|vdev| vdev.is("vhost")).map_or(Ok(()), sockets::make_way)?;
         self.queues()?;
         self.fallbacks.extend(plan.fallback);
         if limits.tx_offloads & dpdk_sys::RXE_TX_OFFLOAD_MULTI_SEGS == 0 {
             self.fallbacks.push(Fallback::NoMultiSegmentTx);
         }
-        let mtu = self.configure(&limits, plan.mtu, plan.tell)?;
+        let mtu = self.configure(&limits, plan.mtu, plan.set_mtu)?;
         let id = self.id;
 
         // SAFETY: the port is configured; both numbers are written.
@@ -75,7 +75,7 @@ impl SetUp {
         Ok(inner)
     }
 
-    /// Limits the queues to what there is.
+    /// Limits the numbers of queues to what the device supports.
     fn queues(&mut self) -> Result<(), EalError> {
         let (rx, tx) = (self.config.rx_queues, self.config.tx_queues);
         let limit = |asked: u16, max: u16| asked.clamp(1, max.max(1));
@@ -91,22 +91,22 @@ impl SetUp {
         Ok(())
     }
 
-    /// Calls rte_eth_dev_configure, asking for less each time the device refuses. Returns the IP MTU.
-    fn configure(&mut self, limits: &DeviceLimits, mtu: u16, tell: bool) -> Result<u16, EalError> {
+    /// Calls rte_eth_dev_configure, with fewer features each time the device refuses. Returns the IP MTU.
+    fn configure(&mut self, limits: &DeviceLimits, mtu: u16, set_mtu: bool) -> Result<u16, EalError> {
         let several = self.config.rx_queues > 1;
         let rss_types = limits.rss_types & (dpdk_sys::RXE_RSS_IP | dpdk_sys::RXE_RSS_UDP);
         let ask_rss = several && rss_types != 0;
         let mut last = Ok(());
         // RSS is given up before the MTU.
-        for (told, rss) in [(tell, ask_rss), (tell, false), (false, ask_rss), (false, false)] {
-            match self.try_configure(told.then_some(mtu), if rss { rss_types } else { 0 }) {
+        for (set, rss) in [(set_mtu, ask_rss), (set_mtu, false), (false, ask_rss), (false, false)] {
+            match self.try_configure(set.then_some(mtu), if rss { rss_types } else { 0 }) {
                 Ok(()) => {
                     self.rss = rss;
                     if several && !rss {
                         self.fallbacks.push(Fallback::NoRss);
                     }
-                    if tell && !told && mtu > 1500 {
-                        // It refused a value within its own limits: believe in nothing above the default.
+                    if set_mtu && !set && mtu > 1500 {
+                        // It refused a value within its own limits, so only the default is safe.
                         let reason = "the device refused more".to_owned();
                         self.fallbacks.push(Fallback::Mtu { asked: self.config.mtu, got: 1500, reason });
                         return Ok(1500);
@@ -172,8 +172,8 @@ impl SetUp {
         let mut tx_conf = info.default_txconf;
         let own_threshold = tx_conf.tx_free_thresh;
         if VIRTIO_DRIVERS.contains(&self.info.driver.as_str()) {
-            // Take buffers back as soon as the other end is through with them, not when the ring is nearly full: what
-            // is written next then lies in the cache.
+            // Reclaim buffers as soon as the peer is done with them, not when the ring is nearly full: the buffers
+            // written next are then still in the cache.
             let ring = self.config.tx_descriptors.min(virtio_ring(vdev));
             tx_conf.tx_free_thresh = ring.saturating_sub(4 * BURST as u16);
         }
@@ -185,8 +185,8 @@ impl SetUp {
             };
             let mut ret = set_up(&tx_conf);
             if ret < 0 && tx_conf.tx_free_thresh != own_threshold {
-                // A virtio device does not say how long its rings are. One that is shorter than what was asked for has
-                // no room for our threshold; the driver knows one that fits.
+                // A virtio device does not report its ring size. A ring shorter than requested is too small for this
+                // threshold; the driver's own fits.
                 tx_conf.tx_free_thresh = own_threshold;
                 ret = set_up(&tx_conf);
             }
@@ -196,10 +196,10 @@ impl SetUp {
     }
 }
 
-/// Drivers with a threshold of free descriptors below which a transmit queue takes its buffers back.
+/// Drivers that reclaim transmit buffers once fewer descriptors than a threshold are free.
 const VIRTIO_DRIVERS: [&str; 2] = ["net_virtio", "net_virtio_user"];
 
-/// How long the rings of a virtio port are, as far as that is known: those of virtio_user follow from its argument.
+/// The ring size of a virtio port, as far as it is known: virtio_user has an argument for it.
 fn virtio_ring(vdev: Option<&Vdev>) -> u16 {
     const DEFAULT: u32 = 256;
     let ring = vdev.filter(|vdev| vdev.is("virtio_user")).map(|vdev| vdev.number("queue_size").unwrap_or(DEFAULT));

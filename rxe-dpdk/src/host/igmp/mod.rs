@@ -132,7 +132,7 @@ impl Igmp {
         if message.len() < HEADER {
             return Err(DropReason::IcmpMalformed);
         }
-        if Checksum::default().add(message).finish() != 0 {
+        if Checksum::default().with(message).finish() != 0 {
             return Err(DropReason::HostChecksum);
         }
         match message[0] {

@@ -1,12 +1,9 @@
-//! Captures: frames of both directions into a pcapng file, with what came of each, while the target runs.
+//! Captures of a running adapter: frames of both directions, with their outcome, in a pcapng file.
 //!
-//! A [`Capture`] starts and stops them, from any thread. Each lcore gets recorders by message, which copy frames into
-//! rings that nobody else puts into; one thread, which is no lcore, takes them out, puts them in order and writes the file.
-//! A ring that is full costs the capture a frame, and the target nothing. Where there is no capture the recorders are
-//! `None`s that are looked at once per burst.
-//!
-//! What is received is recorded after the worker has dealt with it, so that its comment can say what came of it: what was
-//! counted meanwhile. What is sent is recorded when it is offered to the port, sealed and after any faults made on purpose.
+//! [`Capture`] starts and stops them, from any thread. By order, each worker gets recorders, which copy frames into rings
+//! with one producer each; one thread, which is no lcore, empties the rings, merges the frames by time and writes the
+//! file. If a ring is full, the capture loses a frame, and the target nothing. A worker without recorders checks an
+//! `Option` once per burst.
 
 mod output;
 mod pcapng;
@@ -29,50 +26,50 @@ use output::Output;
 pub(crate) use pcapng::Interface;
 use writer::{Progress, Writer};
 
-/// How long the lcores may take to begin, and the rest of a capture to be written.
+/// How long the workers may take to start, and the writer to write the last frames.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same at the end of the adapter, which is to take 3 s at most.
+/// The same at shutdown, which takes at most 3 s.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why there is no capture. Each is one sentence.
+/// Why a capture cannot start, stop or report. Each message is one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(String),
-    /// One is enough.
+    /// Only one capture runs at a time.
     #[error("the capture {0} is running: stop it first")]
     Running(String),
-    /// There is nothing to stop.
+    /// No capture to stop.
     #[error("no capture is running")]
     NotRunning,
-    /// There is nothing to tell.
+    /// No capture to report on.
     #[error("there has been no capture")]
     None,
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error("the capture file {file} cannot be made ({problem}): choose another place")]
     File {
         /// The file.
         file: String,
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// What is sent to its peer cannot be told from other packets yet.
+    /// The packets sent to the peer of a queue pair cannot be recognised before it is connected.
     #[error("queue pair {0:#x} has no peer yet: start the capture when it is connected")]
     NoPeer(u32),
-    /// A queue pair cannot be looked at.
+    /// The inspection of a queue pair failed.
     #[error(transparent)]
     Inspect(#[from] InspectError),
-    /// There is no thread for it.
+    /// The writer thread cannot be started.
     #[error("the system gives no thread to write the capture ({0}): allow more threads")]
     Thread(String),
-    /// The disk is slow.
+    /// The file is not complete yet.
     #[error("the capture has ended, but its last frames are still being written: ask for its status")]
     StillWriting,
 }
 
-/// What a [`Capture`] is made of.
+/// The parts of a [`Capture`].
 pub(crate) struct Parts {
     pub(crate) inspector: Inspector,
     pub(crate) workers: Vec<Sender<Order>>,
@@ -84,7 +81,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<dyn Fn() -> rxe_proto::Instant + Send + Sync>,
 }
 
-/// The captures of a running adapter, one at a time. Copies are of the same.
+/// The captures of a running adapter, one at a time. A cheap handle: clones share the capture.
 #[derive(Clone)]
 pub struct Capture(Arc<Inner>);
 
@@ -93,16 +90,16 @@ struct Inner {
     session: Mutex<Option<Session>>,
 }
 
-/// A capture that was started.
+/// The capture that runs, or ran last.
 struct Session {
     settings: CaptureSettings,
     since: Instant,
-    /// Frames lost by those before it.
+    /// Frames lost by earlier captures.
     lost_before: u64,
     progress: Arc<Progress>,
-    /// Until it has ended.
+    /// The writer; `None` once it has ended.
     thread: Option<JoinHandle<()>>,
-    /// How long it took, and what was lost.
+    /// Duration and lost frames, once it has ended.
     end: Option<(Duration, u64)>,
 }
 
@@ -111,27 +108,27 @@ impl Capture {
         Capture(Arc::new(Inner { parts, session: Mutex::default() }))
     }
 
-    /// Starts a capture. It goes on when this returns.
+    /// Starts a capture. Every worker records when this returns.
     ///
     /// # Errors
     /// [`CaptureError`].
     pub fn start(&self, settings: CaptureSettings) -> Result<(), CaptureError> {
         let (done, begun) = sync_channel(self.0.parts.workers.len());
-        self.begin(settings, Some(done))?;
+        self.launch(settings, Some(done))?;
         self.await_all(&begun);
         Ok(())
     }
 
-    /// Starts a capture of an adapter that does not run yet: it goes on from the first frame. The thread that writes it
-    /// may run where the calling one may.
+    /// Starts a capture before the adapter runs: it records from the first frame on. The writer thread inherits the CPU
+    /// affinity of the caller.
     ///
     /// # Errors
     /// [`CaptureError`].
     pub fn start_early(&self, settings: CaptureSettings) -> Result<(), CaptureError> {
-        self.begin(settings, None)
+        self.launch(settings, None)
     }
 
-    /// Ends the capture. Its file is complete when this returns.
+    /// Stops the capture. Its file is complete when this returns.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -139,26 +136,26 @@ impl Capture {
         let mut guard = self.lock();
         let session = guard.as_mut().filter(|session| session.is_running()).ok_or(CaptureError::NotRunning)?;
         for worker in &self.0.parts.workers {
-            // A worker that is gone records nothing.
+            // A worker that has ended records nothing.
             let _ = worker.send(Order::Capture(Box::new(CaptureOrder::stop())));
         }
         let ended = session.await_end(PATIENCE);
-        self.0.settle(session);
+        self.0.note_end(session);
         if ended { Ok(self.0.status(session)) } else { Err(CaptureError::StillWriting) }
     }
 
-    /// The capture that is running, or was the last one.
+    /// The status of the capture that runs, or ran last.
     ///
     /// # Errors
     /// [`CaptureError::None`].
     pub fn status(&self) -> Result<CaptureStatus, CaptureError> {
         let mut guard = self.lock();
         let session = guard.as_mut().ok_or(CaptureError::None)?;
-        self.0.settle(session);
+        self.0.note_end(session);
         Ok(self.0.status(session))
     }
 
-    /// Waits until everything is written. To be called when no worker is left.
+    /// Waits until everything is written. Called when no worker is left.
     pub(crate) fn finish(&self) {
         if let Some(session) = self.lock().as_mut()
             && !session.await_end(LAST_PATIENCE)
@@ -172,7 +169,7 @@ impl Capture {
         self.0.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, settings: CaptureSettings, done: Option<SyncSender<()>>) -> Result<(), CaptureError> {
+    fn launch(&self, settings: CaptureSettings, done: Option<SyncSender<()>>) -> Result<(), CaptureError> {
         let inner = &*self.0;
         let mut guard = self.lock();
         if let Some(session) = guard.as_ref().filter(|session| session.is_running()) {
@@ -204,17 +201,17 @@ impl Capture {
         });
         for (worker, recorders) in inner.parts.workers.iter().zip(recorders) {
             let order = CaptureOrder { recorders: Some(recorders), done: done.clone() };
-            // A worker that is gone has nothing to record.
+            // A worker that has ended has nothing to record.
             let _ = worker.send(Order::Capture(Box::new(order)));
         }
         Ok(())
     }
 
-    /// Waits until every worker records.
+    /// Waits until every worker has applied the order.
     fn await_all(&self, begun: &Receiver<()>) {
         let deadline = Instant::now() + PATIENCE;
         for _ in &self.0.parts.workers {
-            // Without an answer the worker has left, or is busy beyond measure and records when it comes to it.
+            // Without an answer the worker has ended, or applies the order later.
             if begun.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
                 return;
             }
@@ -223,10 +220,10 @@ impl Capture {
 }
 
 impl Inner {
-    /// What `settings` are for, with the peers of the queue pairs as they are now.
+    /// The filter for `settings`, with the present peers of the queue pairs.
     fn filter(&self, settings: &CaptureSettings) -> Result<Filter, CaptureError> {
         let wanted = |&qpn: &u32| -> Result<WantedQp, CaptureError> {
-            // What the connection manager sends are datagrams.
+            // QP1 sends datagrams.
             if qpn == 1 {
                 return Ok(WantedQp { qpn, peer: None });
             }
@@ -242,13 +239,13 @@ impl Inner {
         Ok(Filter { qps, peers: settings.peers.iter().map(IpAddr::to_canonical).collect() })
     }
 
-    /// Frames that captures have missed since the start of the adapter.
+    /// Frames lost by all captures since the start of the adapter.
     fn lost(&self) -> u64 {
         self.parts.recorded.iter().map(|recorded| recorded.stats.ring_full.get()).sum()
     }
 
-    /// Notes the end of a capture, if it has come.
-    fn settle(&self, session: &mut Session) {
+    /// Notes duration and losses if the writer has ended.
+    fn note_end(&self, session: &mut Session) {
         if session.end.is_none() && !session.is_running() {
             session.end = Some((session.since.elapsed(), self.lost() - session.lost_before));
         }
@@ -276,7 +273,7 @@ impl Session {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Waits for the end; `false` when that takes too long.
+    /// Waits for the writer; returns false on timeout.
     fn await_end(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         while self.is_running() {
@@ -286,14 +283,14 @@ impl Session {
             thread::sleep(Duration::from_millis(1));
         }
         if let Some(thread) = self.thread.take() {
-            // A panic of it has been reported where it was.
+            // Its panic was reported already.
             let _ = thread.join();
         }
         true
     }
 }
 
-/// A system's error without its number, which says nothing to a user.
+/// A system error without its number.
 fn reason(error: &io::Error) -> String {
     error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }

@@ -11,40 +11,40 @@ use rxe_inspect::capture::CaptureSettings;
 
 use super::pcapng::{BlockWriter, Interface, Packet, Statistics};
 
-/// Bytes gathered for one write.
+/// Buffer size of the writer, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// What became of a frame's block.
+/// Whether a frame was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Written {
-    /// It is in the file.
+    /// It was.
     Yes,
-    /// The file is full, and there is to be no other.
+    /// The file is full, and the settings allow no other.
     Full,
 }
 
-/// Writes frames to files, each a whole capture of its own.
+/// Writes frames to files, each a complete pcapng section.
 #[derive(Debug)]
 pub(super) struct Output {
     settings: CaptureSettings,
-    /// Whose number is that of the port.
+    /// By port number.
     interfaces: Vec<Interface>,
     writer: BlockWriter<BufWriter<File>>,
     path: PathBuf,
-    /// Files that are there, the newest left out.
+    /// Existing files except the newest.
     older: VecDeque<PathBuf>,
-    /// Files made so far.
+    /// Files created so far.
     number: u32,
-    /// Bytes of the file at hand, and of all before it.
+    /// Bytes of the current file, and of all earlier ones.
     in_file: u64,
     in_others: u64,
-    /// By interface: frames in the file at hand, and those missing there.
+    /// By interface: frames in the current file, and frames missing there.
     counts: Vec<(u64, u64)>,
     since: u64,
 }
 
 impl Output {
-    /// Makes the first file.
+    /// Creates the first file.
     pub(super) fn create(settings: CaptureSettings, interfaces: Vec<Interface>) -> io::Result<Output> {
         let path = path(&settings, 1);
         let writer = open(&path)?;
@@ -66,7 +66,7 @@ impl Output {
         Ok(output)
     }
 
-    /// The file at hand.
+    /// The current file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -76,10 +76,10 @@ impl Output {
         self.in_others + self.in_file
     }
 
-    /// Writes a frame, in the next file if it does not fit into this one. `lost` frames before it are missing.
+    /// Writes a frame, into the next file if this one is full. `lost` frames are missing before it.
     pub(super) fn write(&mut self, packet: &Packet<'_>, lost: u32) -> io::Result<Written> {
-        /// Of a packet's block, besides its bytes and its comment; and the block at the end of the file that says how many
-        /// frames an interface had. At most.
+        /// Upper bounds: the size of a packet block without bytes and comment, and of the statistics block per interface at
+        /// the end of the file.
         const AROUND: usize = 64;
         const END: usize = 80;
         if let Some(mib) = self.settings.size {
@@ -98,12 +98,12 @@ impl Output {
         Ok(Written::Yes)
     }
 
-    /// Brings what is written so far to where others can read it.
+    /// Makes everything written so far visible to readers of the file.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.writer.get_mut().flush()
     }
 
-    /// Completes the file at hand.
+    /// Completes the current file.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let end = unix_nanos();
         for (interface, (frames, missing)) in (0..).zip(&self.counts) {
@@ -123,7 +123,7 @@ impl Output {
         while self.older.len() >= files as usize
             && let Some(oldest) = self.older.pop_front()
         {
-            // Somebody may have taken it away.
+            // Another process may have removed it.
             let _ = fs::remove_file(oldest);
         }
         self.in_others += std::mem::take(&mut self.in_file);
@@ -142,9 +142,9 @@ impl Output {
     }
 }
 
-/// A new file that only its owner may read, as there is payload in it. What was there before is gone.
+/// Creates or truncates a file. Only its owner may read it, as it contains payload.
 fn open(path: &Path) -> io::Result<BlockWriter<BufWriter<File>>> {
-    // Not to wait for whoever reads a pipe.
+    // Opening a pipe must not wait for a reader.
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
@@ -153,7 +153,7 @@ fn open(path: &Path) -> io::Result<BlockWriter<BufWriter<File>>> {
     Ok(BlockWriter::new(BufWriter::with_capacity(BUFFER, file)))
 }
 
-/// The file, or file number `number` of a ring: FILE_00001.pcapng, where FILE.pcapng was asked for.
+/// The file, or file number `number` of a ring: FILE_00001.pcapng for FILE.pcapng.
 fn path(settings: &CaptureSettings, number: u32) -> PathBuf {
     if settings.files.is_none() {
         return settings.file.clone();
@@ -167,7 +167,7 @@ fn path(settings: &CaptureSettings, number: u32) -> PathBuf {
     settings.file.with_file_name(name)
 }
 
-/// What the capture leaves out, for people.
+/// A description of the filter; empty without one.
 fn describe(settings: &CaptureSettings) -> String {
     let list = |what: &str, items: Vec<String>| (!items.is_empty()).then(|| format!("{what} {}", items.join(", ")));
     let qpns = list("queue pairs", settings.qpns.iter().map(|qpn| format!("{qpn:#x}")).collect());
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn only_regular_files_are_accepted() {
         let folder = Folder::new("refused");
         let create = |path: PathBuf| Output::create(CaptureSettings::new(path), ports()).map(drop).unwrap_err();
         assert_eq!(create(folder.0.join("none/a")).kind(), io::ErrorKind::NotFound);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_said() {
+    fn the_comment_names_the_filter() {
         let mut settings = CaptureSettings::new("/a".into());
         assert_eq!(describe(&settings), "");
         settings.qpns = vec![1, 0x11];

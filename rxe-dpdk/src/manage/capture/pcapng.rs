@@ -29,13 +29,13 @@ const END_TIME: u16 = 3;
 const RECEIVED: u16 = 4;
 const DROPPED: u16 = 5;
 
-/// The time's unit is 10 to the minus this.
+/// Time resolution: 10 to the power of minus this, in seconds.
 const NANOSECONDS: u8 = 9;
 
-/// A port, as the file names it.
+/// A port.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
-    /// The device's name.
+    /// Device name.
     pub(crate) name: String,
     /// The port's number as `rxe-ctl link` prints it.
     pub(crate) description: String,
@@ -45,35 +45,35 @@ pub(crate) struct Interface {
 /// One frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
-    /// The place of its port among the interfaces.
+    /// Index of its port among the interfaces.
     pub(super) interface: u32,
     /// Nanoseconds since 1970.
     pub(super) time: u64,
     pub(super) sent: bool,
-    /// The first bytes of it.
+    /// The recorded bytes.
     pub(super) bytes: &'a [u8],
-    /// How many it had.
+    /// Bytes on the wire.
     pub(super) len: u32,
-    /// Left out when it is empty.
+    /// Omitted if empty.
     pub(super) comment: &'a str,
 }
 
-/// What became of the frames of an interface.
+/// Statistics of one interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statistics {
     pub(super) interface: u32,
-    /// First and last moment, in nanoseconds since 1970.
+    /// Start and end, in nanoseconds since 1970.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) received: u64,
     pub(super) dropped: u64,
 }
 
-/// Writes blocks in little endian, each by one call of `write_all`.
+/// Writes little-endian blocks, each by one call of `write_all`.
 #[derive(Debug)]
 pub(super) struct BlockWriter<W> {
     to: W,
-    /// The block at hand.
+    /// The block being assembled.
     block: Vec<u8>,
 }
 
@@ -86,19 +86,19 @@ impl<W: Write> BlockWriter<W> {
         &mut self.to
     }
 
-    /// The head of the file. Returns how many bytes that is, as all of these do.
+    /// Writes the section header. Returns its size in bytes, as the other methods do.
     pub(super) fn section(&mut self, application: &str, comment: &str) -> io::Result<u64> {
         self.begin(SECTION_HEADER);
         self.put(&BYTE_ORDER_MAGIC.to_le_bytes());
         self.put(&1_u16.to_le_bytes()); // version 1.0
         self.put(&0_u16.to_le_bytes());
-        self.put(&u64::MAX.to_le_bytes()); // how long the section is, is not known
+        self.put(&u64::MAX.to_le_bytes()); // section length unknown
         self.option(USER_APPLICATION, application.as_bytes());
         self.comment(comment);
         self.end()
     }
 
-    /// The next interface; the first one has number 0.
+    /// Writes the next interface; the first one has index 0.
     pub(super) fn interface(&mut self, interface: &Interface, snaplen: u32) -> io::Result<u64> {
         self.begin(INTERFACE_DESCRIPTION);
         self.put(&LINKTYPE_ETHERNET.to_le_bytes());
@@ -156,7 +156,7 @@ impl<W: Write> BlockWriter<W> {
         }
     }
 
-    /// An option; what is longer than one can be is cut.
+    /// Appends an option; a value that is too long is truncated.
     fn option(&mut self, code: u16, value: &[u8]) {
         let value = &value[..value.len().min(usize::from(u16::MAX))];
         self.put(&code.to_le_bytes());
@@ -165,7 +165,7 @@ impl<W: Write> BlockWriter<W> {
         self.pad();
     }
 
-    /// Every block has options here, so every one has their end.
+    /// Every block written here has options, and so an end of options.
     fn end(&mut self) -> io::Result<u64> {
         self.put(&[0; 4]);
         let len = self.block.len() + 4;

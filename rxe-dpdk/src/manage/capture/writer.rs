@@ -1,4 +1,4 @@
-//! The thread that writes a capture: it takes frames out of the lcores' rings and puts them in order of time.
+//! The writer thread of a capture: it takes frames out of the workers' rings and writes them in order of time.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,19 +18,19 @@ use crate::worker::capture::{HEADER_LEN, Header};
 use crate::worker::injector::Direction;
 use crate::worker::orders::{CaptureOrder, Order};
 
-/// How long a frame stays in its ring, so that an older one of another lcore, whose turn takes longer, goes first.
+/// How long a frame stays in its ring, so that an older one of a slower lcore is written first.
 const ORDERING: Duration = Duration::from_millis(5);
 
-/// How long the thread sleeps when there is nothing to write.
+/// How long the thread sleeps if there is nothing to write.
 const NAP: Duration = Duration::from_millis(2);
 
-/// How far the thread is. It is the one that writes here.
+/// Progress of the thread, which is the only writer of these fields.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) frames: Counter,
     pub(super) bytes: Counter,
     pub(super) file: Mutex<PathBuf>,
-    /// Why it has ended before it was told to.
+    /// Why it ended before it was stopped.
     pub(super) broken_off: Mutex<Option<String>>,
 }
 
@@ -44,14 +44,14 @@ impl Progress {
     }
 }
 
-/// One ring, and the header at its front once that has been taken out.
+/// One ring, and the header at its front once that is read.
 struct Source {
     ring: Consumer<u8>,
     front: Option<Header>,
 }
 
 impl Source {
-    /// When the frame at the front was seen, if the whole of it is here.
+    /// The time of the frame at the front, if all of it has arrived.
     fn front(&mut self) -> Option<Instant> {
         if self.front.is_none() {
             let mut bytes = [0; HEADER_LEN];
@@ -61,7 +61,7 @@ impl Source {
         self.front.filter(|header| self.ring.slots() >= header.kept as usize).map(|header| header.at)
     }
 
-    /// Takes the frame at the front out. `frame` is written anew.
+    /// Moves the frame at the front into `frame`.
     fn take(&mut self, frame: &mut Vec<u8>) -> Option<Header> {
         let header = self.front.take()?;
         frame.resize(header.kept as usize, 0);
@@ -69,14 +69,14 @@ impl Source {
         Some(header)
     }
 
-    /// Whether nothing comes any more.
+    /// Whether the recorder is gone and the ring empty.
     fn is_over(&mut self) -> bool {
-        // In this order: what was put in before the other end went is seen.
+        // In this order, so that frames from before the end of the recorder are seen.
         self.ring.is_abandoned() && self.front().is_none()
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 pub(super) struct Writer {
     sources: Vec<Source>,
     output: Output,
@@ -106,7 +106,7 @@ impl Writer {
         &self.progress
     }
 
-    /// Writes until every lcore has let go of its ring, the file is full or cannot be written.
+    /// Writes until every recorder is gone, or the file is full or cannot be written.
     pub(super) fn run(mut self) {
         let ended = match self.write_all() {
             Ok(Written::Yes) => None,
@@ -122,7 +122,7 @@ impl Writer {
         tracing::warn!("the capture {file} has ended: {why}; {frames} frames");
         *self.progress.broken_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         for worker in &self.workers {
-            // A worker that is gone records nothing.
+            // A worker that has ended records nothing.
             let _ = worker.send(Order::Capture(Box::new(CaptureOrder::stop())));
         }
     }
@@ -136,7 +136,7 @@ impl Writer {
             match self.write_until(self.before_now())? {
                 Some(true) => self.progress.show(&self.output),
                 Some(false) => {
-                    // Whoever looks at the file sees all but the newest frames.
+                    // Readers of the file see all but the newest frames.
                     self.output.flush()?;
                     thread::sleep(NAP);
                 }
@@ -148,13 +148,13 @@ impl Writer {
         }
     }
 
-    /// Whatever was seen before this has reached its ring.
+    /// Frames from before this time have reached their rings.
     fn before_now(&self) -> Instant {
         let held = u64::try_from(ORDERING.as_nanos()).unwrap_or(u64::MAX);
         Instant::from_nanos((self.now)().as_nanos().saturating_sub(held))
     }
 
-    /// Writes what was seen until then, in order. Returns whether there was something, `None` when the file is full.
+    /// Writes the frames up to a time, in order. Returns whether there were any; `None` if the file is full.
     fn write_until(&mut self, until: Instant) -> io::Result<Option<bool>> {
         let (mut any, mut frame, mut comment) = (false, Vec::new(), String::new());
         loop {
@@ -210,13 +210,13 @@ mod tests {
         ring.push_entire_slice(frame).unwrap();
     }
 
-    /// Where the parts stand in what was written, and that it is there at all.
+    /// The offsets of the parts in the file; panics if one is missing.
     fn places<const N: usize>(file: &[u8], parts: [&[u8]; N]) -> [usize; N] {
         parts.map(|part| file.windows(part.len()).position(|window| window == part).unwrap())
     }
 
     #[test]
-    fn frames_of_several_lcores_are_put_in_order() {
+    fn frames_of_several_lcores_are_merged_by_time() {
         let path = std::env::temp_dir().join(format!("rxe-capture-{}-order", std::process::id()));
         let port = Interface { name: "eth0".into(), description: "port 1".into(), mac: Default::default() };
         let output = Output::create(CaptureSettings::new(path.clone()), vec![port]).unwrap();
@@ -227,7 +227,7 @@ mod tests {
         put(&mut second, 5, 0, b"the first");
         put(&mut second, 20, 0, b"third!");
         drop((first, second));
-        let (worker, mail) = mpsc::channel();
+        let (worker, orders) = mpsc::channel();
         let now = || Instant::from_nanos(u64::MAX);
         let writer = Writer::new(vec![one, two], output, Box::new(now), vec![worker]);
         let progress = Arc::clone(writer.progress());
@@ -235,7 +235,7 @@ mod tests {
         let file = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!((progress.frames.get(), progress.bytes.get()), (4, file.len() as u64));
-        assert!(progress.broken_off.lock().unwrap().is_none() && mail.try_recv().is_err(), "nobody has to be told");
+        assert!(progress.broken_off.lock().unwrap().is_none() && orders.try_recv().is_err(), "workers get no order");
         let parts: [&[u8]; 5] = [b"the first", b"second", b"third!", b"fourth", b"not captured: 2 before this one"];
         assert!(places(&file, parts).is_sorted());
         // At the end: four received, and two that are missing.
@@ -245,8 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_ends_it_and_the_lcores_are_told() {
-        let path = std::env::temp_dir().join(format!("rxe-capture-{}-told", std::process::id()));
+    fn a_full_file_ends_the_capture_and_the_recorders() {
+        let path = std::env::temp_dir().join(format!("rxe-capture-{}-full", std::process::id()));
         let settings = CaptureSettings { size: Some(1), ..CaptureSettings::new(path.clone()) };
         let port = Interface { name: "eth0".into(), description: "port 1".into(), mac: Default::default() };
         let output = Output::create(settings, vec![port]).unwrap();
@@ -254,14 +254,14 @@ mod tests {
         for at in 0..20 {
             put(&mut ring, at, 0, &[7; 100_000]);
         }
-        let (worker, mail) = mpsc::channel();
+        let (worker, orders) = mpsc::channel();
         let writer = Writer::new(vec![other], output, Box::new(|| Instant::from_nanos(1 << 40)), vec![worker]);
         let progress = Arc::clone(writer.progress());
         writer.run();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(progress.frames.get(), 10);
         assert!(progress.broken_off.lock().unwrap().as_ref().is_some_and(|why| why.contains("the size")));
-        assert!(matches!(mail.try_recv(), Ok(Order::Capture(order)) if order.recorders.is_none()));
-        assert!(ring.is_abandoned(), "who records sees it");
+        assert!(matches!(orders.try_recv(), Ok(Order::Capture(order)) if order.recorders.is_none()));
+        assert!(ring.is_abandoned(), "recorders see that the reader is gone");
     }
 }

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::worker::injector::{ActiveFault, FaultRule, Faults, MAX_FAULTS};
 
-/// The rules of an adapter, and who may change them: one at a time.
+/// The rules of an adapter. One thread at a time changes them.
 #[derive(Debug)]
-pub(crate) struct FaultList(Mutex<FaultBook>);
+pub(crate) struct FaultList(Mutex<FaultRules>);
 
-/// What is in a [`FaultList`].
+/// The locked content of a [`FaultList`].
 #[derive(Debug)]
-pub(crate) struct FaultBook {
+pub(crate) struct FaultRules {
     next: u32,
     rules: Faults,
 }
@@ -19,22 +19,22 @@ impl FaultList {
     pub(crate) fn new(rules: &[FaultRule]) -> FaultList {
         let rules = (1..).zip(rules).map(|(id, rule)| Arc::new(ActiveFault::new(id, rule.clone())));
         let rules: Faults = rules.collect();
-        FaultList(Mutex::new(FaultBook { next: rules.len() as u32 + 1, rules }))
+        FaultList(Mutex::new(FaultRules { next: rules.len() as u32 + 1, rules }))
     }
 
-    /// Keeps others from changing it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, FaultBook> {
+    /// Locks the list until the workers have applied a change.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FaultRules> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl FaultBook {
+impl FaultRules {
     /// The rules in force.
     pub(crate) fn rules(&self) -> &Faults {
         &self.rules
     }
 
-    /// With one more rule; `None` when there are [`MAX_FAULTS`]. Returns its number.
+    /// Adds a rule and returns its number; `None` if there are [`MAX_FAULTS`] already.
     pub(crate) fn add(&mut self, rule: FaultRule) -> Option<u32> {
         if self.rules.len() >= MAX_FAULTS {
             return None;
@@ -45,7 +45,7 @@ impl FaultBook {
         Some(id)
     }
 
-    /// Without those that `keep` does not want. Whether that changed something.
+    /// Removes the rules that `keep` rejects. Returns whether there were any.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) -> bool {
         let kept: Faults = self.rules.iter().filter(|fault| keep(fault.id)).cloned().collect();
         let changed = kept.len() < self.rules.len();
@@ -64,19 +64,19 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_never_given_twice() {
+    fn numbers_are_never_reused() {
         let list = FaultList::new(&[drops(None), drops(Some(1))]);
-        let mut book = list.lock();
-        let ids = |book: &FaultBook| book.rules().iter().map(|fault| fault.id).collect::<Vec<_>>();
-        assert_eq!(book.add(drops(None)), Some(3));
-        assert_eq!(ids(&book), [1, 2, 3]);
-        assert!(book.retain(|id| id != 3) && !book.retain(|id| id != 3));
-        assert_eq!((book.add(drops(None)), ids(&book)), (Some(4), vec![1, 2, 4]));
-        assert!(book.retain(|_| false));
-        assert!(book.rules().is_empty());
+        let mut locked = list.lock();
+        let ids = |list: &FaultRules| list.rules().iter().map(|fault| fault.id).collect::<Vec<_>>();
+        assert_eq!(locked.add(drops(None)), Some(3));
+        assert_eq!(ids(&locked), [1, 2, 3]);
+        assert!(locked.retain(|id| id != 3) && !locked.retain(|id| id != 3));
+        assert_eq!((locked.add(drops(None)), ids(&locked)), (Some(4), vec![1, 2, 4]));
+        assert!(locked.retain(|_| false));
+        assert!(locked.rules().is_empty());
         for id in 5..5 + MAX_FAULTS as u32 {
-            assert_eq!(book.add(drops(None)), Some(id));
+            assert_eq!(locked.add(drops(None)), Some(id));
         }
-        assert_eq!(book.add(drops(None)), None);
+        assert_eq!(locked.add(drops(None)), None);
     }
 }

@@ -7,7 +7,7 @@ const INFO: usize = 16;
 /// `struct rtattr`.
 const ATTRIBUTE: usize = 4;
 
-/// What the kernel says of one interface.
+/// The state of one interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Interface {
     pub(super) index: u32,
@@ -37,9 +37,9 @@ pub(super) enum Message {
     New(Interface),
     /// The interface of this index is gone, or in another network namespace.
     Deleted(u32),
-    /// The list that was asked for is complete.
+    /// The requested list is complete.
     Done,
-    /// What was asked for is refused: an errno.
+    /// The request failed with this errno.
     Refused(i32),
 }
 

@@ -1,9 +1,9 @@
-//! Notices when a port's link goes and comes, in a thread of its own.
+//! Watches the links of the ports, in a thread of its own.
 //!
-//! A port that stands for a kernel interface (net_af_packet, net_tap, net_af_xdp) has the interface's state, which
-//! rtnetlink reports; the state of the others is asked of the driver. A deleted interface takes the sockets of
-//! net_af_packet along: its workers park the queues of the port, and when an interface of that name is there again, the
-//! device is made again and the queues are resumed.
+//! A port on a kernel interface (net_af_packet, net_tap, net_af_xdp) has that interface's state, as rtnetlink reports it;
+//! the others are polled through their drivers. When an interface is deleted, the sockets of net_af_packet are dead: the
+//! workers park the port's queues, and once an interface of that name exists again, the device is re-created and the
+//! queues are resumed.
 
 mod message;
 mod order;
@@ -21,17 +21,17 @@ use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for
 use crate::worker::orders::Order;
 use message::{Interface, Message};
 
-/// How often drivers are asked, and what did not succeed is tried again.
+/// Interval between polls of drivers, and between retries.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What one datagram of the kernel's holds at most: it fills what it is given, up to this.
+/// Maximum size of a netlink datagram: the kernel fills the buffer up to this.
 const DATAGRAM: usize = 32 << 10;
 
-/// Why each port is down, as the kernel says: by the port's place. `None` where the driver has to be asked.
+/// Port states from the kernel, with the reason if a port is down. Ports that are missing here are polled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkStates(Arc<Mutex<HashMap<PortId, Result<(), String>>>>);
 
 impl LinkStates {
-    /// The state of a port: that of its interface, or what the driver says.
+    /// The state of a port: that of its interface, or the driver's.
     pub(crate) fn of(&self, monitor: &PortMonitor) -> Result<(), String> {
         let states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match states.get(&monitor.info().id) {
@@ -53,7 +53,7 @@ impl LinkStates {
 /// A port to watch.
 pub(crate) struct WatchedPort {
     pub(crate) monitor: PortMonitor,
-    /// Where its device can be made again.
+    /// `Some` if its device can be re-created.
     pub(crate) reattach: Option<Reattach>,
     /// Its IP MTU.
     pub(crate) mtu: u16,
@@ -68,7 +68,7 @@ pub(crate) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches `ports`, whose queues `workers` have.
+    /// Watches `ports`. `workers` own their queues.
     pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<Order>>) -> LinkWatch {
         let states = LinkStates::default();
         let watch = |states: LinkStates| -> io::Result<(PipeWriter, JoinHandle<()>)> {
@@ -87,7 +87,7 @@ impl LinkWatch {
         }
     }
 
-    /// The states, which it keeps up to date.
+    /// The states, kept up to date.
     pub(crate) fn states(&self) -> LinkStates {
         self.states.clone()
     }
@@ -97,13 +97,13 @@ impl Drop for LinkWatch {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say any more.
+            // Its panic was reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// How far the device of a deleted interface is.
+/// The device of an interface that was deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Device {
     /// In use.
@@ -112,17 +112,17 @@ enum Device {
     Parked,
     /// Closed.
     Closed,
-    /// Made again; the queues are still parked.
-    Made,
+    /// Re-created; the queues are still parked.
+    Attached,
 }
 
-/// A port, and what is known of it.
+/// A watched port.
 struct Watched {
     port: WatchedPort,
-    /// Index and name of its interface, where it has one.
+    /// Index and name of its interface, if it has one.
     interface: Option<(u32, String)>,
     device: Device,
-    /// What was logged last.
+    /// The last logged state.
     logged: Option<Result<(), String>>,
 }
 
@@ -130,7 +130,7 @@ impl Watched {
     fn new(port: WatchedPort, states: &LinkStates) -> Watched {
         let interface = port.monitor.interface().map(|index| (index, String::new()));
         if interface.is_some() {
-            // Until the kernel has answered, what the driver says.
+            // The driver's state, until the kernel has answered.
             let up = port.monitor.link().up;
             states.set(port.monitor.info().id, if up { Ok(()) } else { Err("its interface is down".to_owned()) });
         }
@@ -144,7 +144,7 @@ struct Watcher {
     states: LinkStates,
     /// All interfaces of the network namespace, by index.
     interfaces: HashMap<u32, Interface>,
-    /// Whether they are all known.
+    /// Whether the kernel has listed them all.
     complete: bool,
     stopped: PipeReader,
 }
@@ -157,16 +157,16 @@ impl Watcher {
             events.inspect_err(|error| tracing::warn!("the kernel does not report on interfaces: {error}")).ok()
         });
         if events.is_none() {
-            // Drivers say what they can.
+            // All ports are polled through their drivers.
             self.ports.iter_mut().for_each(|watched| watched.interface = None);
             self.states.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         if let Some(events) = &events {
-            self.ask_for_all(events);
+            self.request_list(events);
         }
         loop {
             if self.complete || events.is_none() {
-                self.look_at_all();
+                self.check_all();
             }
             match wait_for_links(events.as_ref(), &self.stopped, INTERVAL) {
                 Woken::Stopped => return,
@@ -176,7 +176,7 @@ impl Watcher {
         }
     }
 
-    fn ask_for_all(&mut self, events: &LinkEvents) {
+    fn request_list(&mut self, events: &LinkEvents) {
         self.complete = false;
         self.interfaces.clear();
         if let Err(error) = events.send(&message::list_request()) {
@@ -189,7 +189,7 @@ impl Watcher {
         loop {
             let len = match events.receive(&mut buffer) {
                 Ok(len) => len,
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return self.ask_for_all(events),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return self.request_list(events),
                 Err(_) => return,
             };
             for message in message::parse(&buffer[..len]) {
@@ -210,17 +210,17 @@ impl Watcher {
         }
     }
 
-    fn look_at_all(&mut self) {
+    fn check_all(&mut self) {
         let Watcher { ports, workers, states, interfaces, stopped, .. } = self;
         for watched in ports {
-            watched.look(interfaces, workers, states, stopped);
+            watched.check(interfaces, workers, states, stopped);
         }
     }
 }
 
 impl Watched {
-    /// Finds out the port's state, and does what it takes to get it back.
-    fn look(
+    /// Updates the port's state, and re-creates its device if possible.
+    fn check(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
         workers: &[Sender<Order>],
@@ -238,7 +238,7 @@ impl Watched {
             match (&state, &self.logged) {
                 (Ok(()), None) => {}
                 (Ok(()), Some(_)) => tracing::info!("port {} ({device}) is ACTIVE", id.0),
-                // Nobody is connected yet, most likely.
+                // Most likely no peer is connected yet.
                 (Err(why), None) => tracing::info!("port {} ({device}) is DOWN: {why}", id.0),
                 (Err(why), Some(_)) => tracing::warn!("port {} ({device}) is DOWN: {why}", id.0),
             }
@@ -270,7 +270,7 @@ impl Watched {
         let Some(successor) = interfaces.values().find(|interface| interface.name == name) else {
             return Err(format!("interface {name} is gone"));
         };
-        // A successor may have been found before, and gone again.
+        // An earlier successor may have been deleted again.
         if successor.mtu < u32::from(self.port.mtu) {
             let (has, needs) = (successor.mtu, self.port.mtu);
             return Err(format!(
@@ -284,9 +284,9 @@ impl Watched {
             if let Err(error) = reattach.attach() {
                 return Err(format!("interface {name} is back and cannot be used yet: {error}"));
             }
-            self.device = Device::Made;
+            self.device = Device::Attached;
         }
-        if self.device == Device::Made && order(false) {
+        if self.device == Device::Attached && order(false) {
             self.device = Device::Used;
             tracing::info!("interface {name} is back: its port goes on");
         }

@@ -9,12 +9,12 @@ use rxe_proto::wire::PortId;
 use crate::eal::{Woken, wait_for_links};
 use crate::worker::orders::{Order, PortOrder};
 
-/// How long a worker may take: it reads its mail in every turn, once it runs.
+/// How long a worker may take; a running worker reads its orders every few microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a wait looks whether the target stops.
+/// How often a wait checks whether the target stops.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Has every worker park or resume its queues of `port`. False when one of them did not, or not in time.
+/// Orders every worker to park or resume its queues of `port`. Returns false if one refused or did not answer in time.
 pub(super) fn send(workers: &[Sender<Order>], port: PortId, park: bool, stopped: &PipeReader) -> bool {
     let (reply, answers) = sync_channel(workers.len());
     for worker in workers {

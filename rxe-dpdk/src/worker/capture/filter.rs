@@ -1,4 +1,4 @@
-//! Which frames a capture is for.
+//! The filter of a capture.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,17 +7,17 @@ use rxe_proto::wire::{BTH_LEN, Headers, OPCODES};
 
 use crate::worker::injector::Direction;
 
-/// A queue pair of ours whose packets are wanted.
+/// A local queue pair whose packets are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WantedQp {
-    /// Its number, which is in what is received.
+    /// Its number, the destination of received packets.
     pub(crate) qpn: u32,
-    /// The peer's address and queue pair, which are in what is sent; `None` for datagrams, which carry their sender's
-    /// number.
+    /// The peer's address and queue pair number, the destination of sent packets; `None` for datagrams, which carry their
+    /// sender's number.
     pub(crate) peer: Option<(IpAddr, u32)>,
 }
 
-/// Everything, or frames of these queue pairs and of these peers: with both, those that are of both.
+/// Admits frames that match one of the queue pairs and one of the peers. An empty list matches every frame.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Filter {
     pub(crate) qps: Vec<WantedQp>,
@@ -49,14 +49,14 @@ impl WantedQp {
     }
 }
 
-/// Whom a frame is from and to, as far as it says. Nothing else of it has to be right.
+/// Source and destination of a frame. The rest of the frame may be malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Addresses {
     src: IpAddr,
     dst: IpAddr,
-    /// Of RoCEv2 packets.
+    /// Present in RoCEv2 packets.
     dest_qp: Option<u32>,
-    /// Of RoCEv2 datagrams.
+    /// Present in RoCEv2 datagrams.
     src_qp: Option<u32>,
 }
 
@@ -84,7 +84,7 @@ impl Addresses {
         {
             addresses.dest_qp = qpn(bth, 4);
             let info = bth.first().and_then(|opcode| OPCODES[usize::from(*opcode)].as_ref());
-            // Where there is one, it is the first header behind the BTH.
+            // A DETH follows the BTH at once.
             if info.is_some_and(|info| info.headers.contains(Headers::DETH)) {
                 addresses.src_qp = qpn(bth, BTH_LEN + 4);
             }
@@ -113,7 +113,7 @@ mod tests {
         [&[0; 12][..], &kind.to_be_bytes(), payload].concat()
     }
 
-    /// The least of an IPv4 packet with these first bytes of a BTH behind it.
+    /// A minimal IPv4 and UDP header, followed by these bytes of a BTH.
     fn roce4(src: [u8; 4], dst: [u8; 4], bth: &[u8]) -> Vec<u8> {
         let mut packet = [&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0][..], &src, &dst].concat();
         packet.extend([0xC0, 0, 0x12, 0xB7, 0, 0, 0, 0]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_a_queue_pair_go_both_ways() {
+    fn a_queue_pair_is_matched_in_both_directions() {
         let peer = Some((IpAddr::from(PEERS), 0x22));
         let filter = Filter { qps: vec![WantedQp { qpn: 0x11, peer }], peers: Vec::new() };
         let write = |src, dst, qpn| ethernet(ethertype::IPV4, &roce4(src, dst, &bth(0x0A, qpn)));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_say_who_sent_them() {
+    fn sent_datagrams_are_matched_by_their_source_qpn() {
         let filter = Filter { qps: vec![WantedQp { qpn: 1, peer: None }], peers: Vec::new() };
         let datagram = |from: u8, to: u8| {
             let deth = [0, 0, 0, 0, 0, 0, 0, from];
@@ -154,19 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_the_other_end_whatever_the_protocol() {
+    fn a_peer_is_matched_in_arp_ipv4_and_ipv6() {
         let filter = Filter { qps: Vec::new(), peers: vec![PEERS.into(), "fd00::2".parse().unwrap()] };
         let arp = |src: [u8; 4], dst: [u8; 4]| {
             ethernet(ethertype::ARP, &[&[0, 1, 8, 0, 6, 4, 0, 1][..], &[0; 6], &src, &[0; 6], &dst].concat())
         };
         assert!(filter.admits(Direction::Rx, &arp(PEERS, OURS)) && filter.admits(Direction::Tx, &arp(OURS, PEERS)));
-        assert!(!filter.admits(Direction::Rx, &arp(OURS, PEERS)), "the address asked for is not who asks");
+        assert!(
+            !filter.admits(Direction::Rx, &arp(OURS, PEERS)),
+            "the target address of an ARP request is not its sender"
+        );
         let mut ping6 = vec![0x60, 0, 0, 0, 0, 0, 58, 64];
         ping6.extend("fd00::2".parse::<Ipv6Addr>().unwrap().octets());
         ping6.extend([0; 16]);
         assert!(filter.admits(Direction::Rx, &ethernet(ethertype::IPV6, &ping6)));
         assert!(!filter.admits(Direction::Tx, &ethernet(ethertype::IPV6, &ping6)));
-        assert!(!filter.admits(Direction::Rx, &ethernet(0x88CC, &[0; 40])), "no address at all");
-        assert!(Filter::default().admits(Direction::Rx, &[]), "everything");
+        assert!(!filter.admits(Direction::Rx, &ethernet(0x88CC, &[0; 40])), "no address");
+        assert!(Filter::default().admits(Direction::Rx, &[]), "an empty filter admits every frame");
     }
 }

@@ -1,4 +1,4 @@
-//! What stands in the ring in front of a frame.
+//! The header in front of a frame in a recorder's ring.
 
 use rxe_proto::Instant;
 use rxe_proto::transport::TransportStats;
@@ -10,17 +10,17 @@ use Direction::{Rx, Tx};
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 32;
 
-/// In place of a reason: it was not dropped.
+/// In place of a reason: the frame was not dropped.
 const NOT_DROPPED: u8 = u8::MAX;
 
 const _: () = assert!(DropReason::COUNT <= NOT_DROPPED as usize);
 
-/// What is worth a note when a received frame made it count.
+/// Transport counters that are noted when a received frame changed them.
 macro_rules! notes {
     ($($name:ident)*) => {
         const NOTES: &[&str] = &[$(stringify!($name)),*];
 
-        /// What has been counted of each note.
+        /// The present values of these counters.
         pub(crate) fn note_counts(stats: &TransportStats) -> NoteCounts {
             [$(stats.$name.get()),*]
         }
@@ -33,15 +33,15 @@ notes! {
     fatal_naks_rcvd receive_queue_empty ecn_marked cnps_rcvd uc_messages_lost
 }
 
-/// One count for each note.
+/// One value for each note.
 pub(crate) type NoteCounts = [u64; NOTES.len()];
 
 const _: () = assert!(NOTES.len() <= u32::BITS as usize);
 
-/// What came of a frame.
+/// A frame's outcome: the counters that it changed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Outcome {
-    /// Why it was dropped, if it was.
+    /// The reason, if it was dropped.
     pub(crate) dropped: Option<DropReason>,
     /// One bit for each of [`NOTES`].
     pub(crate) notes: u32,
@@ -57,13 +57,14 @@ impl Outcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) at: Instant,
-    /// Bytes of the frame, and how many of them follow.
+    /// Bytes of the frame on the wire.
     pub(crate) len: u32,
+    /// Bytes of the frame that follow this header.
     pub(crate) kept: u32,
     pub(crate) port: PortId,
     pub(crate) direction: Direction,
     pub(crate) outcome: Outcome,
-    /// Frames before this one that the ring had no room for.
+    /// Frames directly before this one that the ring had no room for.
     pub(crate) lost: u32,
 }
 
@@ -94,25 +95,25 @@ impl Header {
         }
     }
 
-    /// What there is to say of the frame, for people: nothing of most. `text` is written anew.
+    /// Replaces `text` by a description of the outcome; it is empty for most frames.
     pub(crate) fn comment(&self, text: &mut String) {
         text.clear();
-        let mut say = |what: &str, name: &str, meaning: &str| {
+        let mut append = |what: &str, name: &str, meaning: &str| {
             if !text.is_empty() {
                 text.push_str("; ");
             }
             text.push_str(&format!("{what}: {name} ({})", meaning.trim_end_matches('.')));
         };
         if let Some(reason) = self.outcome.dropped {
-            say("dropped", reason.name(), reason.describe());
+            append("dropped", reason.name(), reason.describe());
         }
         for (_, name) in NOTES.iter().enumerate().filter(|(bit, _)| self.outcome.notes >> bit & 1 == 1) {
             let meaning = TransportStats::DESCRIPTIONS.iter().find(|(of, _)| of == name).map_or("", |(_, text)| text);
-            say("note", name, meaning);
+            append("note", name, meaning);
         }
         if self.lost > 0 {
             let meaning = "the file could not be written fast enough";
-            say("not captured", &format!("{} before this one", self.lost), meaning);
+            append("not captured", &format!("{} before this one", self.lost), meaning);
         }
     }
 }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_say_what_became_of_a_frame() {
+    fn comments_describe_the_outcome() {
         let mut header = Header {
             at: Instant::ZERO,
             len: 64,

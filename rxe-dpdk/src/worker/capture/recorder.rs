@@ -1,4 +1,4 @@
-//! The lcore's end of a capture: frames go into a ring, with what came of them.
+//! The lcore's end of a capture: copies frames, with their outcome, into a ring.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::worker::injector::Direction;
 const RING: usize = 8 << 20;
 
 counters! {
-    /// What one lcore did for captures.
+    /// Capture counters of one lcore.
     pub struct CaptureStats {
-        /// Frames given to a capture.
+        /// Frames recorded.
         captured,
-        /// Frames missing in a capture because its file could not be written fast enough. The target itself dealt with them
-        /// as ever.
+        /// Frames missing in a capture because its file could not be written fast enough. The target handled them as
+        /// usual.
         ring_full,
     }
 }
 
-/// A ring and what goes into it. The ring is the only thing shared with the thread that writes the file.
+/// Copies frames that pass a filter into a ring. Only the ring is shared with the thread that writes the file.
 #[derive(Debug)]
 struct Recorder {
     ring: Producer<u8>,
     filter: Arc<Filter>,
     snaplen: usize,
-    /// Since the last frame that the ring had room for.
+    /// Frames dropped since the last one that fit the ring.
     lost: u32,
     stats: Arc<CaptureStats>,
 }
@@ -63,7 +63,7 @@ impl Recorder {
     }
 }
 
-/// A frame as it was before something happened to it.
+/// A copy of a frame from before fault injection.
 #[derive(Debug, Default)]
 struct Remembered {
     bytes: Vec<u8>,
@@ -71,9 +71,9 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// As much of it as a capture and its filter look at.
+    /// Copies the part of `frame` that a capture and its filter read.
     fn keep(&mut self, frame: &[u8], snaplen: usize) {
-        /// No headers that a filter looks at go further.
+        /// The headers that a filter reads end before this offset.
         const HEADERS: usize = 128;
         self.bytes.clear();
         self.bytes.extend_from_slice(&frame[..frame.len().min(snaplen.max(HEADERS))]);
@@ -81,25 +81,25 @@ impl Remembered {
     }
 }
 
-/// What a worker counts. What a frame makes it count is what came of the frame.
+/// A worker's counters and their last values. A frame's outcome is the set of counters that it changed.
 #[derive(Debug)]
-struct Watch {
+struct OutcomeWatch {
     drops: Vec<(Arc<DropCounters>, [u64; DropReason::COUNT])>,
     transport: Arc<TransportStats>,
     noted: NoteCounts,
 }
 
-impl Watch {
-    fn new(drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> Watch {
+impl OutcomeWatch {
+    fn new(drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> OutcomeWatch {
         let noted = note_counts(&transport);
         let drops = drops.into_iter().map(|drops| (drops, [0; DropReason::COUNT])).collect();
-        let mut watch = Watch { drops, transport, noted };
-        watch.look();
+        let mut watch = OutcomeWatch { drops, transport, noted };
+        watch.changes();
         watch
     }
 
-    /// What has been counted since the last look.
-    fn look(&mut self) -> Outcome {
+    /// The counters that changed since the last call.
+    fn changes(&mut self) -> Outcome {
         let mut outcome = Outcome::default();
         for (counters, before) in &mut self.drops {
             for ((reason, count), before) in counters.iter().zip(before) {
@@ -118,51 +118,51 @@ impl Watch {
     }
 }
 
-/// Records what a worker receives.
+/// Records the frames that a worker receives.
 #[derive(Debug)]
 pub(crate) struct RxRecorder {
     recorder: Recorder,
-    watch: Watch,
+    watch: OutcomeWatch,
     remembered: Remembered,
 }
 
 impl RxRecorder {
-    /// `drops` and `transport` are all that the worker counts while it deals with a frame.
+    /// `drops` and `transport` are the counters that the worker changes while it handles a frame.
     fn new(recorder: Recorder, drops: Vec<Arc<DropCounters>>, transport: Arc<TransportStats>) -> RxRecorder {
-        RxRecorder { recorder, watch: Watch::new(drops, transport), remembered: Remembered::default() }
+        RxRecorder { recorder, watch: OutcomeWatch::new(drops, transport), remembered: Remembered::default() }
     }
 
-    /// To be called before the frames of a burst: what was counted until now has nothing to do with them.
+    /// Called before the first frame of a burst: earlier changes of counters are no part of its outcome.
     pub(crate) fn begin(&mut self) {
-        self.watch.look();
+        self.watch.changes();
     }
 
-    /// To be called after the worker has dealt with a frame.
+    /// Called after the worker has handled a frame.
     pub(crate) fn record(&mut self, at: Instant, port: PortId, frame: &[u8]) {
-        let outcome = self.watch.look();
+        let outcome = self.watch.changes();
         self.recorder.record(at, port, Direction::Rx, outcome, frame.len(), frame);
     }
 
-    /// To be called for a frame that was dropped before the worker could deal with it.
+    /// Called for a frame that was dropped instead of being handled.
     pub(crate) fn record_dropped(&mut self, at: Instant, port: PortId, frame: &[u8], reason: DropReason) {
-        // That it was counted is no news of the next frame.
-        self.watch.look();
+        // The drop is counted already: it must not appear in the next frame's outcome.
+        self.watch.changes();
         self.recorder.record(at, port, Direction::Rx, Outcome::dropped(reason), frame.len(), frame);
     }
 
-    /// Keeps a frame that something may happen to.
+    /// Copies a frame before fault injection.
     pub(crate) fn remember(&mut self, frame: &[u8]) {
         self.remembered.keep(frame, self.recorder.snaplen);
     }
 
-    /// The frame that was kept last has been dropped.
+    /// Records the last copied frame as dropped.
     pub(crate) fn record_remembered(&mut self, at: Instant, port: PortId, reason: DropReason) {
         let Remembered { bytes, len } = &self.remembered;
         self.recorder.record(at, port, Direction::Rx, Outcome::dropped(reason), *len, bytes);
     }
 }
 
-/// What the recorders of one worker look at.
+/// What the recorders of one worker read.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     /// Dropped packets by reason: all counters that the worker writes.
@@ -213,7 +213,7 @@ pub(crate) struct TxRecorders {
     pub(crate) injected: TxRecorder,
 }
 
-/// Records what leaves by one queue of a port.
+/// Records the frames of one transmit path.
 #[derive(Debug)]
 pub(crate) struct TxRecorder {
     recorder: Recorder,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_loses_frames_and_counts_them() {
+    fn a_full_ring_drops_and_counts_frames() {
         let (mut recorder, mut ring, stats) = recorder(2 * (HEADER_LEN + 64), 64);
         let mut record = |number: u8| {
             recorder.record(Instant::ZERO, PortId(0), Direction::Tx, Outcome::default(), 1500, &[number; 1500]);
@@ -277,14 +277,14 @@ mod tests {
         record(5);
         header(&mut ring);
         let (after, frame) = header(&mut ring);
-        assert_eq!((after.lost, frame[0]), (3, 5), "the next frame says how many are missing before it");
+        assert_eq!((after.lost, frame[0]), (3, 5), "the next record counts the frames missing before it");
         drop(ring);
         record(6);
-        assert_eq!((stats.captured.get(), stats.ring_full.get()), (3, 3), "for nobody");
+        assert_eq!((stats.captured.get(), stats.ring_full.get()), (3, 3), "after the reader has gone");
     }
 
     #[test]
-    fn what_a_frame_made_count_is_what_came_of_it() {
+    fn an_outcome_is_the_counters_that_the_frame_changed() {
         let (drops, transport) = (Arc::<DropCounters>::default(), Arc::<TransportStats>::default());
         let (recorder, mut ring, _) = recorder(4096, 64);
         drops.count(DropReason::NoReceive);
@@ -293,7 +293,7 @@ mod tests {
             rx.record(Instant::ZERO, PortId(0), &[1; 60]);
             header(&mut ring).0.outcome
         };
-        assert_eq!(outcome(&mut rx), Outcome::default(), "what was counted before");
+        assert_eq!(outcome(&mut rx), Outcome::default(), "earlier changes are excluded");
         drops.count(DropReason::NoReceive);
         transport.duplicate_request.inc();
         assert_eq!(outcome(&mut rx), Outcome { dropped: Some(DropReason::NoReceive), notes: 1 });
@@ -308,6 +308,6 @@ mod tests {
         assert_eq!(outcome(&mut rx).dropped, Some(DropReason::HandoffFull));
         let (injected, _) = header(&mut ring);
         assert_eq!((injected.outcome.dropped, injected.len, injected.kept), (Some(DropReason::Injected), 2000, 64));
-        assert_eq!(header(&mut ring).0.outcome, Outcome::default(), "the next frame has nothing to do with it");
+        assert_eq!(header(&mut ring).0.outcome, Outcome::default(), "it is no part of the next outcome");
     }
 }

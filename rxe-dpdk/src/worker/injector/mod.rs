@@ -1,10 +1,10 @@
-//! Faults on purpose, between a port and a worker: frames are dropped, repeated, held back behind later ones, delayed,
-//! damaged and marked, as rules say and seeds choose.
+//! Fault injection between a port and a worker: frames are dropped, duplicated, reordered, delayed, corrupted and
+//! CE-marked, as rules and their seeds decide.
 //!
-//! An [`Injector`] stands in one direction of one worker's queue of one port. Every frame goes in by
-//! [`accept`](Injector::accept) and comes out by [`next`](Injector::next) when it is due. From turn to turn it holds at
-//! most what its [`Room`] says; when more would have to wait, those that are due first leave early. Requests are refused
-//! elsewhere: by [`Refusals`], at the worker that owns their queue pair.
+//! An [`Injector`] serves one direction of one worker's queue of one port. Every frame enters by
+//! [`accept`](Injector::accept) and leaves by [`next`](Injector::next) when it is due. Between two turns an injector holds
+//! at most [`Room::capacity`] frames; if there are more, the earliest leave before they are due. Requests are refused by
+//! [`Refusals`], at the worker that owns their queue pair.
 
 mod list;
 mod refusals;
@@ -20,83 +20,83 @@ use rxe_proto::{Duration, Instant, counters};
 use crate::eal::Mbuf;
 pub(crate) use list::Faults;
 pub use list::{ActiveFault, MAX_FAULTS};
-use list::{Chooser, choosers};
+use list::{RuleState, rule_states};
 pub(crate) use refusals::Refusals;
 pub use rule::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange, nak_name};
 
 counters! {
-    /// What happened on purpose to the frames of one direction.
-    /// `frames` + `out_of_scope` + `duplicated` = `dropped` + `delivered` + what is held at the moment.
+    /// Fault injection in one direction.
+    /// `frames` + `out_of_scope` + `duplicated` = `dropped` + `delivered` + the frames held at the moment.
     pub struct FaultStats {
-        /// Frames that faults could happen to.
+        /// Frames that rules apply to.
         frames,
-        /// Frames let through because faults are not for their kind.
+        /// Frames passed because no rule applies to their kind.
         out_of_scope,
         /// Frames dropped.
         dropped,
         /// Copies made.
         duplicated,
-        /// Frames to be repeated, for whose copy there was no buffer.
+        /// Frames not duplicated because no buffer was free.
         not_duplicated,
-        /// Frames held back behind later ones.
+        /// Frames held back until later ones have passed.
         reordered,
         /// Frames with a bit flipped.
         corrupted,
-        /// Frames marked as having met congestion.
+        /// Frames marked "congestion experienced".
         marked,
         /// Frames delayed.
         delayed,
-        /// Frames and copies let go, to the worker or to the port.
+        /// Frames and copies released, to the worker or to the port.
         delivered,
-        /// Those of them that left before they were due, to make room.
+        /// Those of them released before they were due, to make room.
         released_early,
-        /// Frames of the worker not accepted for want of room or of a buffer; it comes again with them.
+        /// Frames refused to the worker because the injector or the pool was full; the worker sends them later (back-pressure).
         stalled,
-        /// Requests refused, by NAK or RNR NAK. They are no part of the sum above.
+        /// Requests refused, by NAK or RNR NAK; no part of the sum above.
         refused,
     }
 }
 
-/// How many frames an injector may keep. Its port's pool has buffers for as many.
+/// How many frames an injector may hold. Its port's pool has buffers for as many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    /// Most frames that it holds from turn to turn.
+    /// Most frames held between two turns.
     pub(crate) capacity: usize,
-    /// Most frames that may be accepted between two times that [`Injector::next`] is called until it has no more.
+    /// Most frames accepted between two rounds of [`Injector::next`].
     pub(crate) batch: usize,
 }
 
 impl Room {
-    /// Where rules are known at start.
+    /// For rules known at start.
     pub(crate) const WIDE: Room = Room { capacity: 1024, batch: 256 };
-    /// Where they may come later: what it takes is kept for nothing until then.
+    /// Reserved up front for rules added at run time.
     pub(crate) const NARROW: Room = Room { capacity: 256, batch: 64 };
 
-    /// Buffers that one injector can hold on to: every frame of a batch may be repeated.
+    /// Most buffers that one injector holds: every frame of a batch may be duplicated.
     pub(crate) const fn max_held(self) -> usize {
         self.capacity + 2 * self.batch
     }
 }
 
-/// At this time everything is due.
+/// A time at which every frame is due.
 pub(crate) const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// A frame held back goes behind at most this many later ones.
+/// A reordered frame is overtaken by at most this many later ones.
 const MAX_OVERTAKERS: u32 = 4;
 
-/// How long a frame is held back when nothing comes to overtake it.
+/// How long a reordered frame waits if no later frame arrives.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Bytes of the Ethernet header, which is never damaged: a frame to another station would not be a damaged one of ours.
+/// Bytes of the Ethernet header, which is never corrupted: other stations must not receive the frame.
 const ETHERNET: usize = 14;
 
-/// What passes through an injector.
+/// A frame that an injector can hold.
 pub(crate) trait Packet: Sized {
     /// The frame.
     fn bytes(&self) -> &[u8];
-    /// The frame, to damage.
+    /// The frame, for corruption.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// The same again; `None` for want of a buffer.
+    /// A copy; `None` if no buffer is free.
     fn try_copy(&self) -> Option<Self>;
 }
 
@@ -114,7 +114,7 @@ impl Packet for Mbuf {
     }
 }
 
-/// A frame that leaves at a time; of several of the same time, the lowest number first.
+/// A queued frame, ordered by due time, then by number.
 struct Waiting<P> {
     key: Reverse<(Instant, u64)>,
     packet: P,
@@ -140,8 +140,7 @@ impl<P> Ord for Waiting<P> {
     }
 }
 
-/// A frame that waits for `overtakers` later ones, but not past `until`. Then it is late by `late` as it would have
-/// been anyway.
+/// A reordered frame: it waits for `overtakers` later ones, at most until `until`, and is then delayed by `late`.
 struct HeldBack<P> {
     overtakers: u32,
     until: Instant,
@@ -149,7 +148,7 @@ struct HeldBack<P> {
     packet: P,
 }
 
-/// Where the parts of a RoCE packet are in its frame.
+/// Offsets of the parts of a RoCE packet in its frame.
 #[derive(Clone, Default)]
 struct Parts {
     ip_at: usize,
@@ -163,16 +162,16 @@ impl Parts {
     }
 }
 
-/// What happens to a frame.
+/// The decision of all rules about a frame.
 #[derive(Default)]
-struct Fate {
+struct Verdict {
     dropped: bool,
-    /// It is repeated, and the copy is late by this.
+    /// The frame is duplicated; the delay of the copy.
     copy: Option<Duration>,
-    /// A bit for each rule that damages or marks it.
+    /// A bit for each rule that corrupts or marks the frame.
     changes: u64,
     late: Duration,
-    /// It goes behind so many.
+    /// The frame is reordered behind this many later ones.
     overtakers: Option<u32>,
 }
 
@@ -181,19 +180,19 @@ pub(crate) struct Injector<P> {
     worker: usize,
     port: PortId,
     direction: Direction,
-    /// In the order in which they act, at most [`MAX_FAULTS`].
-    rules: Vec<Chooser>,
+    /// In the order of their actions, at most [`MAX_FAULTS`].
+    rules: Vec<RuleState>,
     room: Room,
     queue: BinaryHeap<Waiting<P>>,
     /// At most [`MAX_OVERTAKERS`] from one frame to the next.
     held_back: Vec<HeldBack<P>>,
-    /// Frames that have been in the queue.
+    /// Number of the next frame.
     number: u64,
     stats: Arc<FaultStats>,
 }
 
 impl<P: Packet> Injector<P> {
-    /// For one direction of worker number `worker`'s queue of `port`. Nothing happens before it has rules.
+    /// An injector without rules, for one direction of worker number `worker`'s queue of `port`.
     pub(crate) fn new(
         direction: Direction,
         worker: usize,
@@ -214,18 +213,18 @@ impl<P: Packet> Injector<P> {
         }
     }
 
-    /// Whether one of `faults` is for this direction.
+    /// Whether one of `faults` acts in this direction.
     pub(crate) fn is_wanted(direction: Direction, faults: &[Arc<ActiveFault>]) -> bool {
         faults.iter().any(|fault| acts(direction, &fault.rule))
     }
 
-    /// Goes by these from now on. When none is for it, all that it holds is due.
+    /// Replaces the rules. Without a rule for this injector, every frame that it holds is due.
     pub(crate) fn set_rules(&mut self, faults: &[Arc<ActiveFault>]) {
         let (before, direction) = (std::mem::take(&mut self.rules), self.direction);
-        self.rules = choosers(before, faults, |rule| acts(direction, rule), self.worker, Some(self.port));
+        self.rules = rule_states(before, faults, |rule| acts(direction, rule), self.worker, Some(self.port));
     }
 
-    /// Whether it goes by no rule.
+    /// Whether it has no rule.
     pub(crate) fn is_off(&self) -> bool {
         self.rules.is_empty()
     }
@@ -235,17 +234,17 @@ impl<P: Packet> Injector<P> {
         self.queue.len() + self.held_back.len()
     }
 
-    /// How many it may hold.
+    /// Its limits.
     pub(crate) fn room(&self) -> Room {
         self.room
     }
 
-    /// What it counts.
+    /// Its counters.
     pub(crate) fn stats(&self) -> &FaultStats {
         &self.stats
     }
 
-    /// Decides what happens to a frame and takes it in. `false` when it was dropped.
+    /// Applies the rules to a frame and queues it. Returns false if it was dropped.
     pub(crate) fn accept(&mut self, now: Instant, mut packet: P) -> bool {
         let roce = match classify(packet.bytes()) {
             Ok(Frame::Roce(roce)) => Some(roce),
@@ -258,22 +257,22 @@ impl<P: Packet> Injector<P> {
         }
         self.stats.frames.inc();
         let parts = roce.as_ref().map(Parts::of).unwrap_or_default();
-        let fate = self.decide(packet.bytes().len(), roce.as_ref(), &parts);
-        if fate.dropped {
+        let verdict = self.decide(packet.bytes().len(), roce.as_ref(), &parts);
+        if verdict.dropped {
             self.stats.dropped.inc();
             return false;
         }
-        // The copy before the damage: a repeated frame need not be damaged twice.
-        let copy = fate.copy.and_then(|late| Some((late, self.copy(&packet)?)));
-        if fate.changes != 0 {
-            self.change(packet.bytes_mut(), &parts, fate.changes);
+        // Copied before corruption: the copy stays intact.
+        let copy = verdict.copy.and_then(|late| Some((late, self.copy(&packet)?)));
+        if verdict.changes != 0 {
+            self.change(packet.bytes_mut(), &parts, verdict.changes);
         }
         let earlier = self.held_back.len();
-        if let Some(overtakers) = fate.overtakers {
+        if let Some(overtakers) = verdict.overtakers {
             self.stats.reordered.inc();
-            self.held_back.push(HeldBack { overtakers, until: now + PATIENCE, late: fate.late, packet });
+            self.held_back.push(HeldBack { overtakers, until: now + PATIENCE, late: verdict.late, packet });
         } else {
-            self.enqueue(now + fate.late, packet);
+            self.enqueue(now + verdict.late, packet);
         }
         if let Some((late, copy)) = copy {
             self.enqueue(now + late, copy);
@@ -281,34 +280,34 @@ impl<P: Packet> Injector<P> {
         for held in &mut self.held_back[..earlier] {
             held.overtakers -= 1;
         }
-        self.let_go(now, |held| held.overtakers == 0);
+        self.release(now, |held| held.overtakers == 0);
         true
     }
 
-    /// What the rules want of a frame of `len` bytes.
-    fn decide(&mut self, len: usize, roce: Option<&RocePacket<'_>>, parts: &Parts) -> Fate {
-        let mut fate = Fate::default();
+    /// Evaluates the rules for a frame of `len` bytes.
+    fn decide(&mut self, len: usize, roce: Option<&RocePacket<'_>>, parts: &Parts) -> Verdict {
+        let mut verdict = Verdict::default();
         for (index, rule) in self.rules.iter_mut().enumerate() {
             match rule.fault.rule.action {
                 FaultAction::Drop => {
                     if rule.hits(roce, true) {
-                        return Fate { dropped: true, ..Fate::default() };
+                        return Verdict { dropped: true, ..Verdict::default() };
                     }
                 }
                 FaultAction::Duplicate => {
-                    if fate.copy.is_none() && rule.hits(roce, true) {
-                        fate.copy = Some(Duration::ZERO);
+                    if verdict.copy.is_none() && rule.hits(roce, true) {
+                        verdict.copy = Some(Duration::ZERO);
                     }
                 }
-                FaultAction::Corrupt => fate.changes |= u64::from(rule.hits(roce, len > ETHERNET)) << index,
+                FaultAction::Corrupt => verdict.changes |= u64::from(rule.hits(roce, len > ETHERNET)) << index,
                 FaultAction::CorruptPayload => {
-                    fate.changes |= u64::from(rule.hits(roce, !parts.payload.is_empty())) << index;
+                    verdict.changes |= u64::from(rule.hits(roce, !parts.payload.is_empty())) << index;
                 }
                 FaultAction::CorruptIcrc | FaultAction::Ecn => {
-                    fate.changes |= u64::from(rule.hits(roce, roce.is_some())) << index;
+                    verdict.changes |= u64::from(rule.hits(roce, roce.is_some())) << index;
                 }
                 FaultAction::Delay { delay, jitter } => {
-                    for late in std::iter::once(&mut fate.late).chain(&mut fate.copy) {
+                    for late in std::iter::once(&mut verdict.late).chain(&mut verdict.copy) {
                         if rule.hits(roce, true) {
                             self.stats.delayed.inc();
                             let jitter = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
@@ -317,18 +316,18 @@ impl<P: Packet> Injector<P> {
                     }
                 }
                 FaultAction::Reorder => {
-                    if fate.overtakers.is_none() && rule.hits(roce, true) {
-                        fate.overtakers = Some(1 + rule.below(u64::from(MAX_OVERTAKERS)) as u32);
+                    if verdict.overtakers.is_none() && rule.hits(roce, true) {
+                        verdict.overtakers = Some(1 + rule.below(u64::from(MAX_OVERTAKERS)) as u32);
                     }
                 }
-                // Not here.
+                // Applied by `Refusals`.
                 FaultAction::Refuse(_) => {}
             }
         }
-        fate
+        verdict
     }
 
-    /// Damages and marks a frame as the rules want whose bits are set.
+    /// Applies the corrupting and marking rules whose bits are set.
     fn change(&mut self, frame: &mut [u8], parts: &Parts, changes: u64) {
         let chosen = self.rules.iter_mut().enumerate().filter(|(index, _)| changes >> index & 1 != 0);
         for (_, rule) in chosen {
@@ -348,10 +347,10 @@ impl<P: Packet> Injector<P> {
         }
     }
 
-    /// The next frame that is due, or has to go because there are too many.
+    /// The next frame that is due, or that must leave because there are too many.
     pub(crate) fn next(&mut self, now: Instant) -> Option<P> {
         let now = if self.is_off() { FOREVER } else { now };
-        self.let_go(now, |held| held.until <= now);
+        self.release(now, |held| held.until <= now);
         let Reverse((due, _)) = self.queue.peek()?.key;
         if due > now {
             if self.len() <= self.room.capacity {
@@ -363,8 +362,8 @@ impl<P: Packet> Injector<P> {
         self.queue.pop().map(|waiting| waiting.packet)
     }
 
-    /// Puts those frames into the queue that have been held back long enough.
-    fn let_go(&mut self, now: Instant, enough: impl Fn(&HeldBack<P>) -> bool) {
+    /// Queues the reordered frames that have waited long enough.
+    fn release(&mut self, now: Instant, enough: impl Fn(&HeldBack<P>) -> bool) {
         while let Some(index) = self.held_back.iter().position(&enough) {
             let held = self.held_back.remove(index);
             self.enqueue(now + held.late, held.packet);

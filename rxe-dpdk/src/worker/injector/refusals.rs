@@ -1,4 +1,4 @@
-//! Requests that are refused on purpose, by the worker that owns their queue pair.
+//! Refuses requests (fault injection), at the worker that owns their queue pair.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use rxe_proto::transport::RequestRefusal;
 use rxe_proto::wire::RocePacket;
 
 use super::FaultStats;
-use super::list::{ActiveFault, Chooser, choosers};
+use super::list::{ActiveFault, RuleState, rule_states};
 use super::rule::{FaultAction, FaultRule};
 
-/// What a worker goes by when it refuses requests.
+/// The refusing rules of a worker.
 pub(crate) struct Refusals {
-    rules: Vec<Chooser>,
+    rules: Vec<RuleState>,
     stats: Arc<FaultStats>,
 }
 
 impl Refusals {
-    /// For worker number `worker`, which went by `before`; `None` when nothing shall be refused.
+    /// For worker number `worker`; `None` without a refusing rule. Rules in `before` continue their random sequences.
     pub(crate) fn new(
         before: Option<Box<Refusals>>,
         faults: &[Arc<ActiveFault>],
@@ -24,12 +24,12 @@ impl Refusals {
         stats: &Arc<FaultStats>,
     ) -> Option<Box<Refusals>> {
         let before = before.map(|refusals| refusals.rules).unwrap_or_default();
-        let wanted = |rule: &FaultRule| matches!(rule.action, FaultAction::Refuse(_));
-        let rules = choosers(before, faults, wanted, worker, None);
+        let refuses = |rule: &FaultRule| matches!(rule.action, FaultAction::Refuse(_));
+        let rules = rule_states(before, faults, refuses, worker, None);
         (!rules.is_empty()).then(|| Box::new(Refusals { rules, stats: Arc::clone(stats) }))
     }
 
-    /// How `packet` is to be refused, if it is.
+    /// The refusal for `packet`, if a rule applies.
     pub(crate) fn choose(&mut self, packet: &RocePacket<'_>) -> Option<RequestRefusal> {
         let rule = self.rules.iter_mut().find_map(|rule| {
             let FaultAction::Refuse(refusal) = rule.fault.rule.action else { return None };

@@ -1,4 +1,4 @@
-//! What an injector is told: rules. Each says what happens, to which frames, how often, and how many times.
+//! Fault rules: an action, the frames that it applies to, a probability and a count.
 
 use std::fmt;
 
@@ -6,21 +6,20 @@ use rxe_proto::Duration;
 use rxe_proto::transport::{Qpn, RequestRefusal};
 use rxe_proto::wire::{OpcodeSet, Psn, RocePacket};
 
-/// Billionths in a whole.
+/// Billionths in 1.
 const WHOLE: u32 = 1_000_000_000;
 
-/// How often something happens to a frame: from never to always, in billionths.
+/// A probability from 0 to 1, in billionths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Probability(u32);
 
 impl Probability {
-    /// To no frame.
+    /// 0.
     pub const NEVER: Probability = Probability(0);
-    /// To every frame.
+    /// 1.
     pub const ALWAYS: Probability = Probability(WHOLE);
 
-    /// From a share: 0 is never, 1 is always. `None` for what is not from 0 to 1, or is above 0 but less than half a
-    /// billionth.
+    /// From a number between 0 and 1. `None` for a number outside, or above 0 but less than half a billionth.
     pub fn from_share(share: f64) -> Option<Probability> {
         let billionths = (share * f64::from(WHOLE)).round();
         let fits = (0.0..=1.0).contains(&share) && (share == 0.0 || billionths >= 1.0);
@@ -28,12 +27,12 @@ impl Probability {
         fits.then_some(Probability(billionths as u32))
     }
 
-    /// As a share from 0 to 1.
+    /// As a number from 0 to 1.
     pub fn share(self) -> f64 {
         f64::from(self.0) / f64::from(WHOLE)
     }
 
-    /// Whether it happens to the frame that drew `draw`.
+    /// Whether a frame with the random number `draw` is hit.
     pub(super) fn hits(self, draw: u32) -> bool {
         (u64::from(draw) * u64::from(WHOLE)) >> 32 < u64::from(self.0)
     }
@@ -45,7 +44,7 @@ impl fmt::Display for Probability {
     }
 }
 
-/// From the wire or to it.
+/// The direction of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Direction {
     /// From the wire.
@@ -64,37 +63,37 @@ impl fmt::Display for Direction {
     }
 }
 
-/// What happens.
+/// What a rule does to a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultAction {
-    /// The frame is lost.
+    /// Drops the frame.
     Drop,
-    /// It comes twice. Once is enough: a frame is not repeated by several rules.
+    /// Duplicates the frame, once even if several rules apply.
     Duplicate,
-    /// One bit is flipped somewhere behind the Ethernet header.
+    /// Flips one bit behind the Ethernet header.
     Corrupt,
-    /// One bit of the payload is flipped. Frames without one are not meant.
+    /// Flips one bit of the payload. Does not apply to frames without payload.
     CorruptPayload,
-    /// One bit of the ICRC is flipped.
+    /// Flips one bit of the ICRC.
     CorruptIcrc,
-    /// It is marked as having met congestion.
+    /// Marks the frame "congestion experienced".
     Ecn,
-    /// It is late.
+    /// Delays the frame.
     Delay {
-        /// By this much, ...
+        /// Minimum delay.
         delay: Duration,
-        /// ... and by up to this much more. Frames may overtake each other by it.
+        /// Maximum additional delay, chosen at random; it can reorder frames.
         jitter: Duration,
     },
-    /// It is held back until one to four later ones have come, or a millisecond is over.
+    /// Holds the frame back until one to four later ones have passed, or a millisecond is over.
     Reorder,
-    /// The request is not executed but answered by a NAK or RNR NAK. Only requests on reliable connections are meant, each
-    /// when it is the next one of its queue pair; so this is for frames from the wire.
+    /// Answers the request by a NAK or RNR NAK instead of executing it. Applies to received requests of reliable connections,
+    /// each when it has the expected PSN.
     Refuse(RequestRefusal),
 }
 
 impl FaultAction {
-    /// Its name.
+    /// The name in rules and reports.
     pub const fn name(self) -> &'static str {
         match self {
             FaultAction::Drop => "drop",
@@ -110,8 +109,8 @@ impl FaultAction {
         }
     }
 
-    /// The place among the actions: rules act upon a frame in this order. Rules of one seed and different actions choose
-    /// independently.
+    /// Rules are applied to a frame in this order. It is also part of the seed, so that rules with one seed and different
+    /// actions choose independently.
     pub(super) const fn order(self) -> u8 {
         match self {
             FaultAction::Drop => 0,
@@ -126,7 +125,7 @@ impl FaultAction {
         }
     }
 
-    /// Whether it needs a RoCE packet to act upon.
+    /// Whether it applies to RoCE packets only.
     pub const fn needs_roce(self) -> bool {
         matches!(
             self,
@@ -135,7 +134,7 @@ impl FaultAction {
     }
 }
 
-/// The name of what a NAK says.
+/// The name of a NAK code.
 pub const fn nak_name(refusal: RequestRefusal) -> Option<&'static str> {
     match refusal {
         RequestRefusal::NotReady { .. } => None,
@@ -159,17 +158,17 @@ impl fmt::Display for FaultAction {
     }
 }
 
-/// Which frames there are to choose from.
+/// The frames that a rule selects from.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum FaultScope {
-    /// RoCEv2 packets, those of the connection manager among them; ARP, ping and TCP are left alone.
+    /// RoCEv2 packets, including those of the connection manager, but not ARP, ICMP and TCP.
     #[default]
     Roce,
     /// Every frame.
     All,
 }
 
-/// PSNs from one to another, across the wrap if the first is the larger one.
+/// A range of PSNs. It wraps if the first is larger than the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PsnRange {
     /// The first one.
@@ -179,7 +178,7 @@ pub struct PsnRange {
 }
 
 impl PsnRange {
-    /// Whether `psn` is among them.
+    /// Whether `psn` is in the range.
     pub fn contains(self, psn: Psn) -> bool {
         psn.sub(self.first.get()).get() <= self.last.sub(self.first.get()).get()
     }
@@ -191,22 +190,23 @@ impl fmt::Display for PsnRange {
     }
 }
 
-/// Which frames a rule is for. Those that everything given here fits; with anything but the scope, RoCE packets only.
+/// The frames that a rule applies to: those that match every given field. Any field besides the scope matches RoCE packets
+/// only.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct FaultMatch {
-    /// Whether frames that are no RoCE packets are meant too.
+    /// Whether frames that are no RoCE packets match too.
     pub scope: FaultScope,
     /// The opcode.
     pub opcodes: Option<OpcodeSet>,
-    /// The destination queue pair: ours from the wire, the peer's to it.
+    /// The destination queue pair: a local one in received packets, the peer's in sent ones.
     pub qpn: Option<Qpn>,
     /// The PSN.
     pub psn: Option<PsnRange>,
 }
 
 impl FaultMatch {
-    /// Whether it is for this one: a RoCE packet, or something else.
-    pub(super) fn takes(&self, packet: Option<&RocePacket<'_>>) -> bool {
+    /// Whether a frame matches; `None` is a frame that is no RoCE packet.
+    pub(super) fn matches(&self, packet: Option<&RocePacket<'_>>) -> bool {
         let Some(packet) = packet else {
             return self.scope == FaultScope::All && self.opcodes.is_none() && self.qpn.is_none() && self.psn.is_none();
         };
@@ -216,26 +216,26 @@ impl FaultMatch {
     }
 }
 
-/// A fault: what happens, to which frames, how often, how many times. Rules choose independently of each other. Equal
-/// seeds and equal frames give equal faults, with one exception: what waits for a time.
+/// A fault rule. Rules choose independently of each other. Equal seeds and equal frames give equal faults, except for
+/// what depends on time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultRule {
-    /// What happens.
+    /// What a rule does to a frame.
     pub action: FaultAction,
-    /// To frames from the wire, or to it.
+    /// The direction that it applies to.
     pub direction: Direction,
-    /// Which ones.
+    /// The frames that it applies to.
     pub matches: FaultMatch,
-    /// How often.
+    /// The probability for each of these frames.
     pub probability: Probability,
-    /// How many times at most, on all lcores and ports together; `None` is without end.
+    /// Maximum number of hits, over all lcores and ports; `None` is unlimited.
     pub count: Option<u64>,
-    /// What all choices follow from.
+    /// Seed of its random choices.
     pub seed: u64,
 }
 
 impl FaultRule {
-    /// `action` to every RoCE frame of a direction.
+    /// `action` for every RoCE frame of a direction.
     pub fn new(action: FaultAction, direction: Direction) -> FaultRule {
         FaultRule {
             action,
@@ -248,7 +248,7 @@ impl FaultRule {
     }
 }
 
-/// Direction and action, then what is not as usual.
+/// Direction and action, then every field that is not the default.
 impl fmt::Display for FaultRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.direction, self.action)?;
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_become_probabilities() {
+    fn probabilities_are_rounded_to_billionths() {
         assert_eq!(Probability::from_share(0.0), Some(Probability::NEVER));
         assert_eq!(Probability::from_share(1.0), Some(Probability::ALWAYS));
         assert_eq!(Probability::from_share(0.01).map(|p| p.to_string()), Some("0.01".to_owned()));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_psns_wrap() {
+    fn psn_ranges_wrap() {
         let range = |first, last| PsnRange { first: Psn::new(first), last: Psn::new(last) };
         let inside = |range: PsnRange, psns: [u32; 6]| psns.map(|psn| range.contains(Psn::new(psn)));
         assert_eq!(inside(range(5, 7), [4, 5, 6, 7, 8, 0xFF_FFFF]), [false, true, true, true, false, false]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_say_what_is_not_as_usual() {
+    fn display_shows_only_fields_that_are_not_the_default() {
         let mut rule = FaultRule::new(FaultAction::Drop, Direction::Tx);
         assert_eq!(rule.to_string(), "tx drop");
         rule.matches = FaultMatch {

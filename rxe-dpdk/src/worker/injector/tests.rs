@@ -38,7 +38,7 @@ fn rule(action: FaultAction) -> FaultRule {
     FaultRule::new(action, Direction::Rx)
 }
 
-/// The action to so many of all frames.
+/// The action for this share of all frames.
 fn some(action: FaultAction, share: f64) -> FaultRule {
     let matches = FaultMatch { scope: FaultScope::All, ..FaultMatch::default() };
     FaultRule { matches, probability: Probability::from_share(share).unwrap(), ..rule(action) }
@@ -71,7 +71,7 @@ fn drain(injector: &mut Injector<Numbered>, now: Instant) -> Vec<Numbered> {
     std::iter::from_fn(|| injector.next(now)).collect()
 }
 
-/// What comes out, and when (in microseconds), of `count` frames that come in one a microsecond.
+/// Passes `count` frames, one per microsecond. Returns the frames that leave, with their times in microseconds.
 fn pass(injector: &mut Injector<Numbered>, count: u32) -> Vec<(u64, Numbered)> {
     let mut out = Vec::new();
     let mut time = 0;
@@ -125,7 +125,7 @@ fn rates_are_kept_and_every_frame_is_accounted_for() {
     about(stats.corrupted.get(), COUNT, 0.04);
     about(stats.delayed.get(), COUNT, 0.05);
     assert_eq!((stats.released_early.get(), stats.not_duplicated.get(), stats.out_of_scope.get()), (0, 0, 0));
-    // The counters tell the truth.
+    // The counters agree with the frames.
     let mut seen = vec![0u64; COUNT as usize];
     let mut damaged = 0;
     for (_, frame) in &out {
@@ -143,7 +143,7 @@ fn rates_are_kept_and_every_frame_is_accounted_for() {
 }
 
 #[test]
-fn the_seed_decides_and_so_do_worker_port_and_direction() {
+fn choices_depend_on_seed_worker_port_and_direction() {
     let run = |seed, worker| pass(&mut injector(seed, worker, &every_fault()), COUNT);
     let first = run(7, 0);
     assert!(first == run(7, 0));
@@ -157,11 +157,11 @@ fn the_seed_decides_and_so_do_worker_port_and_direction() {
 }
 
 #[test]
-fn dropped_and_repeated_frames_keep_the_order_of_the_rest() {
+fn drops_and_duplicates_keep_the_order_of_the_rest() {
     let rules = [some(FaultAction::Drop, 0.2), some(FaultAction::Duplicate, 0.2)];
     let out = pass(&mut injector(3, 0, &rules), COUNT);
     assert!(numbers(&out).is_sorted());
-    assert!(out.iter().all(|(time, frame)| *time == u64::from(number(frame))), "nothing waits");
+    assert!(out.iter().all(|(time, frame)| *time == u64::from(number(frame))), "no frame is delayed");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn jitter_stays_within_its_bounds_and_reorders() {
 }
 
 #[test]
-fn a_frame_held_back_goes_behind_one_to_four_later_ones() {
+fn a_reordered_frame_is_overtaken_by_one_to_four_later_ones() {
     let mut injector = injector(6, 0, &[some(FaultAction::Reorder, 0.05)]);
     let order = numbers(&pass(&mut injector, COUNT));
     let mut behind = [0u64; 6];
@@ -194,13 +194,13 @@ fn a_frame_held_back_goes_behind_one_to_four_later_ones() {
     }
     assert_eq!(behind[5], 0, "{behind:?}");
     assert!(behind[1..5].iter().all(|count| *count > 100), "{behind:?}");
-    // Those whose every overtaker was itself held back are where they would have been anyway.
+    // A frame whose every overtaker was reordered too keeps its place.
     let reordered = injector.stats().reordered.get();
     assert!((reordered * 9 / 10..=reordered).contains(&behind[1..].iter().sum()), "{behind:?} of {reordered}");
 }
 
 #[test]
-fn a_frame_that_nothing_overtakes_waits_a_millisecond() {
+fn a_reordered_frame_waits_at_most_a_millisecond() {
     let mut injector = injector(6, 0, &[some(FaultAction::Reorder, 1.0)]);
     injector.accept(at(0), numbered(0));
     assert!(drain(&mut injector, at(999)).is_empty());
@@ -208,7 +208,7 @@ fn a_frame_that_nothing_overtakes_waits_a_millisecond() {
 }
 
 #[test]
-fn what_is_held_is_bounded_and_order_survives() {
+fn held_frames_are_bounded_and_keep_their_order() {
     const BATCH: usize = Room::WIDE.batch;
     let rules = [some(late(Duration::from_secs(1), Duration::ZERO), 1.0), some(FaultAction::Duplicate, 0.5)];
     let mut injector = injector(7, 0, &rules);
@@ -222,14 +222,14 @@ fn what_is_held_is_bounded_and_order_survives() {
         assert!(injector.len() <= Room::WIDE.capacity);
     }
     assert_eq!(injector.stats().released_early.get(), out.len() as u64);
-    assert_eq!(injector.queue.capacity(), Room::WIDE.max_held(), "nothing was allocated on the way");
+    assert_eq!(injector.queue.capacity(), Room::WIDE.max_held(), "the queue has not grown");
     out.extend(drain(&mut injector, FOREVER).iter().map(number));
     assert!(out.is_sorted());
     balanced(injector.stats());
 }
 
 #[test]
-fn the_end_lets_everything_go() {
+fn at_forever_every_frame_is_due() {
     let rules = [some(late(Duration::from_secs(3), Duration::ZERO), 1.0), some(FaultAction::Reorder, 0.5)];
     let mut injector = injector(8, 0, &rules);
     for number in 0..100 {
@@ -243,7 +243,7 @@ fn the_end_lets_everything_go() {
 }
 
 #[test]
-fn other_frames_are_left_alone_unless_asked_for() {
+fn frames_that_are_not_roce_pass_unless_the_scope_is_all() {
     let faults = seeded(0, &[rule(FaultAction::Drop)]);
     let mut injector = injector_at(Direction::Rx, 0, 0, &faults);
     assert!(injector.accept(at(0), numbered(1)));
@@ -254,11 +254,11 @@ fn other_frames_are_left_alone_unless_asked_for() {
     assert!(Injector::<Numbered>::is_wanted(Direction::Rx, &faults));
     assert!(!Injector::<Numbered>::is_wanted(Direction::Tx, &faults));
     let refusal = seeded(0, &[rule(FaultAction::Refuse(RequestRefusal::RemoteAccess))]);
-    assert!(!Injector::<Numbered>::is_wanted(Direction::Rx, &refusal), "that is done elsewhere");
+    assert!(!Injector::<Numbered>::is_wanted(Direction::Rx, &refusal), "refusals need no injector");
 }
 
 #[test]
-fn a_frame_without_a_body_is_not_damaged() {
+fn a_frame_without_a_body_is_not_corrupted() {
     let mut injector = injector(9, 0, &[some(FaultAction::Corrupt, 1.0)]);
     for len in [0, ETHERNET] {
         assert!(injector.accept(at(0), vec![0; len]));
@@ -268,7 +268,7 @@ fn a_frame_without_a_body_is_not_damaged() {
     assert_eq!((injector.stats().corrupted.get(), damaged.iter().filter(|byte| **byte != 0).count()), (1, 1));
 }
 
-/// A packet from and to somebody, with `payload`.
+/// A RoCE packet with `payload`.
 fn roce(op: Opcode, qpn: u32, psn: u32, payload: &[u8]) -> Numbered {
     let path = Path {
         port: PortId(0),
@@ -293,7 +293,7 @@ fn roce(op: Opcode, qpn: u32, psn: u32, payload: &[u8]) -> Numbered {
     frame
 }
 
-/// What comes out of an injector with one rule when `frames` go in at once, and how often the rule matched and hit.
+/// Passes `frames` at once through an injector with one rule. Returns the frames that leave, matches and hits.
 fn through(rule: FaultRule, frames: &[Numbered]) -> (Vec<Numbered>, u64, u64) {
     let faults = seeded(rule.seed, std::slice::from_ref(&rule));
     let mut injector = injector_at(Direction::Rx, 0, 0, &faults);
@@ -311,7 +311,7 @@ fn packet(frame: &Numbered) -> RocePacket<'_> {
 }
 
 #[test]
-fn rules_are_for_opcodes_queue_pairs_and_psns() {
+fn rules_match_opcodes_queue_pairs_and_psns() {
     let all: Vec<Numbered> = [Opcode::SendOnly, Opcode::SendMiddle]
         .into_iter()
         .flat_map(|op| (0..3).flat_map(move |qpn| (0..10).map(move |psn| roce(op, 0x10 + qpn, psn, b"data"))))
@@ -352,7 +352,7 @@ fn a_rule_ends_with_its_count() {
 }
 
 #[test]
-fn payload_and_icrc_are_damaged_by_themselves() {
+fn payload_and_icrc_are_corrupted_separately() {
     for (action, len) in
         [(FaultAction::CorruptPayload, 301), (FaultAction::CorruptIcrc, 0), (FaultAction::CorruptIcrc, 5)]
     {
@@ -375,7 +375,7 @@ fn payload_and_icrc_are_damaged_by_themselves() {
         assert!(bytes.len() >= if action == FaultAction::CorruptIcrc { 4 } else { 100 }, "{}", bytes.len());
     }
     let bare = [roce(Opcode::SendOnly, 1, 0, b"")];
-    assert_eq!(through(rule(FaultAction::CorruptPayload), &bare), (bare.to_vec(), 0, 0), "there is nothing to damage");
+    assert_eq!(through(rule(FaultAction::CorruptPayload), &bare), (bare.to_vec(), 0, 0), "no payload to corrupt");
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn marked_frames_are_whole() {
 }
 
 #[test]
-fn two_rules_may_damage_one_frame() {
+fn two_rules_may_corrupt_one_frame() {
     let faults =
         seeded(1, &[rule(FaultAction::CorruptIcrc), rule(FaultAction::CorruptPayload), rule(FaultAction::Ecn)]);
     let mut injector = injector_at::<Numbered>(Direction::Rx, 0, 0, &faults);
@@ -399,7 +399,7 @@ fn two_rules_may_damage_one_frame() {
 }
 
 #[test]
-fn without_rules_what_is_held_is_due() {
+fn without_rules_every_held_frame_is_due() {
     let mut injector = injector(1, 0, &[some(late(Duration::from_secs(9), Duration::ZERO), 1.0)]);
     injector.accept(at(0), numbered(0));
     assert!(drain(&mut injector, at(1)).is_empty() && !injector.is_off());

@@ -158,7 +158,7 @@ impl Worker {
         let mut busy = services.read_mail(now, engine);
         busy |= self.orders.read();
         if let Some(lost) = &mut self.lost_regions {
-            services.stats().regions_lost.add(lost.look(services.regions()));
+            services.stats().regions_lost.add(lost.check(services.regions()));
         }
         busy
     }

@@ -55,7 +55,7 @@ fn jumbo(eal: &Eal, n: u16) -> (Port, RxQueue, TxStage) {
     let mut port = configure(eal, n).unwrap();
     let mut queues = port.start().unwrap();
     assert_eq!((port.id(), port.mtu()), (PortId(n), 4200));
-    assert!(port.fallbacks().contains(&Fallback::MtuUntold));
+    assert!(port.fallbacks().contains(&Fallback::MtuNotSet));
     (port, queues.rx.remove(0), queues.tx.remove(0))
 }
 

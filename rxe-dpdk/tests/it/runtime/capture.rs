@@ -1,6 +1,6 @@
-//! Captures of a whole adapter of two lcores that share one pair of queues: what the files hold is what the adapter
-//! counted, each frame once, with its direction and what came of it. Needs neither root nor hugepages: net_pcap plays the
-//! frames from one file and writes what is sent into another.
+//! Captures of a whole adapter with two lcores that share one pair of queues: the files contain every frame that the
+//! adapter counted, once, with its direction and its outcome. Needs neither root nor hugepages: net_pcap plays the received
+//! frames from one file and writes the sent ones into another.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::cpu;
 
 use super::pcap_port::{MAC, Temporary, ping};
 
-/// Who sends the pings.
+/// The source of the pings.
 const PINGER: &str = "192.168.77.9";
 
 /// A RoCE packet to this queue pair of ours.
@@ -33,8 +33,8 @@ fn to_qp(roce: &[u8], qpn: u32) -> Vec<u8> {
     frame
 }
 
-/// Pings, packets to queue pairs of both workers that do not exist and to the connection manager, and what nobody
-/// understands: `rounds` times.
+/// Pings, packets to nonexistent queue pairs of both workers and to the connection manager, and frames of an unknown
+/// EtherType: `rounds` times.
 fn frames(rounds: u32) -> Vec<Vec<u8>> {
     let captured = pcap::recorded("cm-rping-ipv4.pcap");
     let roce = captured.into_iter().find(|frame| matches!(classify(frame), Ok(Frame::Roce(_)))).unwrap();
@@ -45,7 +45,7 @@ fn frames(rounds: u32) -> Vec<Vec<u8>> {
     (0..rounds).flat_map(round).collect()
 }
 
-/// Runs an adapter on net_pcap with these options, and `meanwhile` beside it.
+/// Runs an adapter on net_pcap with these options, and `meanwhile` in another thread.
 fn run<T: Send + 'static>(
     options: &str,
     faults: Vec<FaultRule>,
@@ -82,11 +82,11 @@ fn run<T: Send + 'static>(
     }
 }
 
-/// Waits until `enough`, for a minute at most.
-fn wait_until(enough: impl Fn() -> bool) {
+/// Waits until `condition`, for a minute at most.
+fn wait_until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !enough() {
-        assert!(Instant::now() < deadline, "it never comes");
+    while !condition() {
+        assert!(Instant::now() < deadline, "the condition is not met in time");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -96,7 +96,7 @@ fn unix_nanos() -> u64 {
 }
 
 #[test]
-fn a_capture_has_every_frame_and_what_came_of_it() {
+fn capture_has_every_frame_with_its_outcome() {
     child::alone(|| {
         let [wire_in, wire_out, file] = ["in.pcap", "out.pcap", "all.pcapng"].map(Temporary::new);
         let frames = frames(2_000);
@@ -123,7 +123,7 @@ fn a_capture_has_every_frame_and_what_came_of_it() {
             },
         );
         println!("{summary}");
-        assert!(status.running, "it goes on to the end of the adapter");
+        assert!(status.running, "the capture runs until the adapter ends");
         let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
         let capture = pcapng::read(&file.0);
         assert_eq!(capture.interfaces, ["net_pcap0"]);
@@ -132,22 +132,22 @@ fn a_capture_has_every_frame_and_what_came_of_it() {
         let times = before..=unix_nanos();
         assert!(capture.packets.iter().all(|packet| times.contains(&packet.time) && packet.len == packet.bytes.len()));
 
-        // What came in: each frame of the wire and each copy of one, with the reason for which it was dropped.
+        // Received: each frame of the wire and each duplicate, with its drop reason.
         let (sent, received): (Vec<_>, Vec<_>) = capture.packets.into_iter().partition(|packet| packet.sent);
         assert_eq!(received.len() as u64, count + get("rx_fault", "duplicated"));
-        let because = |reason: DropReason| format!("dropped: {} (", reason.name());
+        let dropped_as = |reason: DropReason| format!("dropped: {} (", reason.name());
         for &reason in DropReason::ALL {
-            let dropped = received.iter().filter(|packet| packet.comment.contains(&because(reason))).count();
+            let dropped = received.iter().filter(|packet| packet.comment.contains(&dropped_as(reason))).count();
             assert_eq!(dropped as u64, get("drop", reason.name()), "{}", reason.name());
         }
-        for happened in ["unknown_ethertype", "qpn_unknown", "injected", "mad_malformed", "host_checksum"] {
-            assert!(happened == "mad_malformed" || get("drop", happened) > 0, "{happened} never happened");
+        for reason in ["unknown_ethertype", "qpn_unknown", "injected", "mad_malformed", "host_checksum"] {
+            assert!(reason == "mad_malformed" || get("drop", reason) > 0, "{reason} did not occur");
         }
         let untouched = frames.iter().filter(|frame| received.iter().any(|packet| packet.bytes == **frame)).count();
         assert!(untouched > frames.len() * 9 / 10, "{untouched}");
 
-        // What went out: what is on the wire, in that order, and what was kept from it on purpose.
-        let injected = because(DropReason::Injected);
+        // Sent: the frames on the wire, in that order, and those that the injector dropped.
+        let injected = dropped_as(DropReason::Injected);
         let (kept, left): (Vec<_>, Vec<_>) = sent.into_iter().partition(|packet| packet.comment.starts_with(&injected));
         assert_eq!((kept.len() as u64, kept.is_empty()), (get("tx_fault", "dropped"), false));
         assert!(left.iter().all(|packet| packet.comment.is_empty()));
@@ -158,7 +158,7 @@ fn a_capture_has_every_frame_and_what_came_of_it() {
     });
 }
 
-/// Captures until `enough`, and reads the file that was written last.
+/// Captures until `enough`, and reads the last file.
 fn take(
     capture: &Capture,
     settings: CaptureSettings,
@@ -179,7 +179,7 @@ fn numbered(file: &Path, number: u64) -> PathBuf {
 }
 
 #[test]
-fn captures_come_and_go_while_the_adapter_runs() {
+fn captures_start_and_stop_while_the_adapter_runs() {
     child::alone(|| {
         let [wire_in, file] = ["loop.pcap", "some.pcapng"].map(Temporary::new);
         pcap::write(&wire_in.0, frames(1));
@@ -193,21 +193,21 @@ fn captures_come_and_go_while_the_adapter_runs() {
         let get = |name: &str| summary.counters.get("capture", name).unwrap();
         assert!(get("captured") > 5_000 && get("ring_full") == lost, "{summary}");
         assert_eq!(summary.mbufs_leaked, 0);
-        // The last one was never stopped: the end of the adapter completed its file.
+        // The last capture was not stopped: the end of the adapter completed its file.
         let last = pcapng::read(&file.0);
         assert!(last.counted.is_some() && !last.packets.is_empty());
     });
 }
 
-/// Returns how many frames the captures say that they missed.
+/// Returns the number of frames that the captures report as missed.
 fn live(capture: &Capture, counters: &dyn Fn() -> Snapshot, all: &CaptureSettings) -> u64 {
     assert_eq!(capture.status(), Err(CaptureError::None));
     assert_eq!(capture.stop(), Err(CaptureError::NotRunning));
     let captured = || counters().get("capture", "captured").unwrap();
     wait_until(|| counters().get("worker", "rx_frames") > Some(1_000));
-    assert_eq!(captured(), 0, "without a capture nothing is captured");
+    assert_eq!(captured(), 0, "no frame is captured without a capture");
 
-    // Cut short, of one host.
+    // With a snap length and a peer filter.
     let pinger: IpAddr = PINGER.parse().unwrap();
     let settings = CaptureSettings { snaplen: 64, peers: vec![pinger], ..all.clone() };
     let (status, file) = take(capture, settings, |status| status.frames >= 1_000);
@@ -222,22 +222,22 @@ fn live(capture: &Capture, counters: &dyn Fn() -> Snapshot, all: &CaptureSetting
     let mut lost = status.lost;
     let still = captured();
     thread::sleep(Duration::from_millis(50));
-    assert_eq!(captured(), still, "a capture that was stopped captures nothing");
+    assert_eq!(captured(), still, "a stopped capture captures nothing");
 
-    // Of one queue pair, while there is another capture nowhere.
+    // With a queue pair filter; a second capture is refused.
     let settings = CaptureSettings { qpns: vec![1], ..all.clone() };
     let (status, file) = take(capture, settings, |status| {
         assert_eq!(capture.start(all.clone()), Err(CaptureError::Running(all.file.display().to_string())));
         status.frames >= 1_000
     });
-    // What it is sent, by its BTH, and what it sends itself, by its DETH.
+    // In received frames the QPN is in the BTH, in sent ones in the DETH.
     let number = |packet: &pcapng::Packet| {
         if packet.sent { packet.bytes[59..62].to_vec() } else { packet.bytes[47..50].to_vec() }
     };
     assert!(file.packets.iter().all(|packet| number(packet) == [0, 0, 1]));
     lost += status.lost;
-    let nobody = CaptureSettings { qpns: vec![0x10_0007], ..all.clone() };
-    assert_eq!(capture.start(nobody).unwrap_err().to_string(), "there is no queue pair 0x100007");
+    let unknown = CaptureSettings { qpns: vec![0x10_0007], ..all.clone() };
+    assert_eq!(capture.start(unknown).unwrap_err().to_string(), "there is no queue pair 0x100007");
 
     // A ring of two files.
     let settings = CaptureSettings { size: Some(1), files: Some(2), ..all.clone() };
@@ -252,12 +252,12 @@ fn live(capture: &Capture, counters: &dyn Fn() -> Snapshot, all: &CaptureSetting
     }
     lost += status.lost;
 
-    // A file that ends by itself.
+    // A capture that ends at a file size.
     let (status, _) = take(capture, CaptureSettings { size: Some(1), ..all.clone() }, |status| !status.running);
     assert_eq!(status.ended.as_deref(), Some("the file has the size that it was to have"));
     assert!(status.bytes <= 1 << 20 && status.bytes > 1_000_000, "{status:?}");
     lost += status.lost;
-    // What the lcores recorded until they heard of it was for nobody.
+    // The lcores still record until they receive the message.
     wait_until(|| {
         let before = captured();
         thread::sleep(Duration::from_millis(20));
@@ -269,10 +269,10 @@ fn live(capture: &Capture, counters: &dyn Fn() -> Snapshot, all: &CaptureSetting
         capture.start(nowhere).unwrap_err().to_string(),
         "the capture file /nonexistent/a.pcapng cannot be made (No such file or directory): choose another place"
     );
-    assert_eq!(capture.status().unwrap(), status, "the last one that there was");
+    assert_eq!(capture.status().unwrap(), status, "the status is that of the last capture");
 
     capture.start(all.clone()).unwrap();
     wait_until(|| capture.status().unwrap().frames > 0);
-    // It goes on, and so does what it misses.
+    // It runs on and may miss more frames.
     lost.max(counters().get("capture", "ring_full").unwrap_or_default())
 }

@@ -1,6 +1,6 @@
-//! Fault injection on a whole adapter of two lcores that share one pair of queues: every frame that the port received,
-//! and every one that the adapter wrote, is accounted for, also those that were waiting when it stopped. Needs neither root
-//! nor hugepages: net_pcap plays the frames from one file and writes what is sent into another.
+//! Fault injection on a whole adapter with two lcores that share one pair of queues: every frame that the port received,
+//! and every frame that the adapter sent, is accounted for, including those delayed when it stopped. Needs neither root nor
+//! hugepages: net_pcap plays the received frames from one file and writes the sent ones into another.
 
 use std::collections::HashMap;
 use std::thread;
@@ -18,10 +18,10 @@ use super::pcap_port::{MAC, Temporary, ping};
 
 const PINGS: u32 = 20_000;
 
-/// Where the number of a ping, and of its answer, is: behind Ethernet, IPv4 and ICMP headers.
+/// Offset of the number in a ping and its reply: behind the Ethernet, IPv4 and ICMP headers.
 const NUMBER_AT: usize = 14 + 20 + 8;
 
-/// A RoCE packet to a queue pair of worker 1 that does not exist.
+/// A RoCE packet to a nonexistent queue pair of worker 1.
 fn for_worker_1(captured: &[u8]) -> Vec<u8> {
     let mut frame = captured.to_vec();
     frame[..6].copy_from_slice(&MAC.0);
@@ -39,7 +39,7 @@ fn start_eal(port: &str) -> Eal {
     Eal::init(&args).unwrap()
 }
 
-/// The adapter that has that port.
+/// The configuration of an adapter on that port.
 fn config(faults: Vec<FaultRule>) -> RuntimeConfig {
     RuntimeConfig {
         ports: vec![PortSettings { addresses: vec!["192.168.77.1/24".parse().unwrap()], ..PortSettings::default() }],
@@ -58,7 +58,7 @@ fn frames() -> Vec<Vec<u8>> {
     (0..PINGS).flat_map(|number| roce(number).into_iter().chain([ping(number)])).collect()
 }
 
-/// An action to every frame.
+/// A rule that applies to every frame.
 fn to_all(action: FaultAction, direction: Direction) -> FaultRule {
     let matches = FaultMatch { scope: FaultScope::All, ..FaultMatch::default() };
     FaultRule { matches, seed: 7, ..FaultRule::new(action, direction) }
@@ -76,8 +76,8 @@ fn account_for_every_frame() {
 
     let eal = start_eal(&format!("rx_pcap={},tx_pcap={}", wire_in.0.display(), wire_out.0.display()));
     let share = |share| Probability::from_share(share).unwrap();
-    // Half of the frames would wait for longer than the test takes: they leave when there are too many of them, or when
-    // the adapter stops.
+    // Half of the frames are delayed for longer than the test takes: they are released when there are too many of them, or
+    // when the adapter stops.
     let delay = FaultAction::Delay { delay: Duration::from_secs(10), jitter: Duration::from_secs(1) };
     let actions = [
         (FaultAction::Drop, 0.05),
@@ -105,7 +105,7 @@ fn account_for_every_frame() {
         snapshot
     });
     let summary = runtime.run().unwrap();
-    let before_the_end = watcher.join().unwrap();
+    let before_stop = watcher.join().unwrap();
     println!("{summary}");
 
     let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
@@ -113,15 +113,15 @@ fn account_for_every_frame() {
     for fault in ["rx_fault", "tx_fault"] {
         let all = get(fault, "frames") + get(fault, "out_of_scope") + get(fault, "duplicated");
         assert_eq!(all, get(fault, "dropped") + get(fault, "delivered"), "{fault}");
-        for happened in ["dropped", "duplicated", "reordered", "corrupted", "delayed", "released_early"] {
-            assert!(get(fault, happened) > 0, "{fault}: {happened} never happened");
+        for outcome in ["dropped", "duplicated", "reordered", "corrupted", "delayed", "released_early"] {
+            assert!(get(fault, outcome) > 0, "{fault}: {outcome} did not occur");
         }
-        let delivered = before_the_end.get(fault, "delivered").unwrap();
-        assert!(delivered < get(fault, "delivered"), "{fault}: some waited until the end");
+        let delivered = before_stop.get(fault, "delivered").unwrap();
+        assert!(delivered < get(fault, "delivered"), "{fault}: some frames were delayed until the end");
     }
 
-    // From the wire: what the port received is what the injector saw; each frame that it let go, or dropped, is counted
-    // once by who had it last.
+    // Receive side: the injector saw every frame that the port received, and each frame that it delivered or dropped is
+    // counted once.
     assert_eq!(get("rx_fault", "frames"), count);
     assert_eq!(get("drop", "injected"), get("rx_fault", "dropped"));
     let sorted = get("worker", "host_frames")
@@ -130,10 +130,10 @@ fn account_for_every_frame() {
         + get("worker", "dropped_frames");
     assert_eq!(sorted, count + get("rx_fault", "duplicated"));
     assert!(get("worker", "handoff_out") > 5_000);
-    // The ring fills up when the second lcore gets no processor for a while; what fitted was not left in it.
+    // The ring overflows while the second lcore is not scheduled; what it held was received.
     assert_eq!(get("worker", "handoff_in") + get("drop", "handoff_full"), get("worker", "handoff_out"));
 
-    // To the wire: what the adapter wrote is what the injector saw, and what that let go is what is on the wire.
+    // Transmit side: the injector saw every frame that the adapter sent, and the frames it delivered are on the wire.
     assert_eq!(get("tx_fault", "frames"), get("worker", "tx_frames"));
     assert_eq!(get("drop", "no_transmit_room"), 0);
     let sent = pcap::frames(&wire_out.0);
@@ -145,19 +145,19 @@ fn account_for_every_frame() {
         *answers.entry(number.unwrap_or(u32::MAX)).or_default() += 1;
     }
     let answered = answers.keys().filter(|number| **number < PINGS).count() as u32;
-    // A ping and its answer each have 5 % to be lost, and nearly so much to be damaged so that nobody reads it; answers
-    // are damaged too, but rarely in their number. Sixteen standard deviations leave room.
+    // A ping and its reply are each dropped with 5 %, and a ping damaged beyond use with nearly as much; replies are
+    // damaged too, but rarely in their number. The bounds are sixteen standard deviations wide.
     assert!((PINGS * 82 / 100..PINGS * 90 / 100).contains(&answered), "{answered} of {PINGS} answered");
     assert!(answers.values().any(|count| *count > 1));
     assert_eq!(summary.mbufs_leaked, 0);
 }
 
 #[test]
-fn faults_come_and_go_while_it_runs() {
-    child::alone(let_faults_come_and_go);
+fn rules_are_added_and_removed_while_the_adapter_runs() {
+    child::alone(add_and_remove_rules);
 }
 
-/// Stops the adapter, also when the test fails: it would run for ever.
+/// Stops the adapter on drop, so that it ends when the test fails.
 struct Stop(StopHandle);
 
 impl Drop for Stop {
@@ -166,7 +166,7 @@ impl Drop for Stop {
     }
 }
 
-/// Waits for something that happens soon.
+/// Waits until `done`, for a minute at most.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -175,10 +175,10 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn let_faults_come_and_go() {
+fn add_and_remove_rules() {
     let wire_in = Temporary::new("faults-endless.pcap");
     pcap::write(&wire_in.0, frames().into_iter().take(3000));
-    // Over and over again.
+    // Played in a loop.
     let eal = start_eal(&format!("rx_pcap={},tx_pcap=/dev/null,infinite_rx=1", wire_in.0.display()));
     let runtime = Runtime::new(eal, config(Vec::new()), Vec::new()).unwrap();
     let (stop, telemetry, inspector) = (Stop(runtime.stop_handle()), runtime.telemetry(), runtime.inspector());
@@ -189,13 +189,13 @@ fn let_faults_come_and_go() {
         until("frames", || count("worker", "host_frames") > 0);
         assert_eq!((count("rx_fault", "frames"), count("tx_fault", "frames")), (0, 0), "there are no injectors");
 
-        // One with an end, from the wire.
+        // A rule with a count, on the receive side.
         let lose = FaultRule { count: Some(3), ..to_all(FaultAction::Drop, Direction::Rx) };
         assert_eq!(inspector.add_fault(lose), Ok(1));
         until("three frames lost", || hits(1) == Some(3));
         assert_eq!(count("drop", "injected"), 3);
-        // A second one, to the wire, which holds frames for longer than the test takes; it has the room of one that comes
-        // late.
+        // A rule on the transmit side that delays frames for longer than the test takes. Its buffer has the size reserved
+        // for rules added at run time.
         let hours = FaultAction::Delay { delay: Duration::from_secs(10), jitter: Duration::ZERO };
         assert_eq!(inspector.add_fault(to_all(hours, Direction::Tx)), Ok(2));
         until("frames pushed out", || count("tx_fault", "released_early") > 1000);
@@ -205,7 +205,7 @@ fn let_faults_come_and_go() {
         );
         assert_eq!(hits(1), Some(3));
 
-        // Without a rule for it, an injector lets everything go, and goes.
+        // An injector without rules releases all frames and is removed.
         assert_eq!(inspector.remove_fault(2), Ok(()));
         let whole = |fault: &str| {
             let into = count(fault, "frames") + count(fault, "out_of_scope") + count(fault, "duplicated");
@@ -223,7 +223,7 @@ fn let_faults_come_and_go() {
         until("more frames received", || count("worker", "rx_frames") > frames + 1000);
         assert_eq!(count("rx_fault", "frames"), before, "there is no injector");
 
-        // Some are held when it stops.
+        // Some frames are delayed when the adapter stops.
         assert_eq!(inspector.add_fault(to_all(hours, Direction::Rx)), Ok(3));
         assert_eq!(inspector.add_fault(to_all(hours, Direction::Tx)), Ok(4));
         until("frames held", || hits(3) > Some(100) && hits(4) > Some(100));

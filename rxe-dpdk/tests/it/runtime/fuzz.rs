@@ -1,5 +1,5 @@
-//! A million random and damaged frames against a whole adapter: it must not panic, lose a buffer, or drop a frame
-//! without a named reason. Needs neither root nor hugepages: the frames come out of a capture file, which net_pcap plays.
+//! A million random and damaged frames to a whole adapter: it must not panic, leak a buffer, or drop a frame without a
+//! named reason. Needs neither root nor hugepages: net_pcap plays the frames from a capture file.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
-use rxe_dpdk::rxe_proto::transport::{
-    Engine, EngineConfig, QpCaps, QpInit, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+use rxe_dpdk::rxe_proto::verbs::{
+    Access, Engine, EngineConfig, MemoryRegion, QpCaps, QpInit, QpType, Qpn, Rc, RecvWr, Sge, WcStatus, WorkCompletion,
+    WorkRequest,
 };
 use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
 use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory, StreamId};
 use rxe_testkit::{child, pcap};
 
 use super::pcap_port::{MAC, Temporary};
@@ -23,11 +23,11 @@ use super::pcap_port::{MAC, Temporary};
 const FRAMES: usize = 1_000_000;
 const SEED: u64 = 0x5EED_0003;
 
-/// What the adapter's random numbers come from.
+/// Seed of the adapter's random numbers.
 const ADAPTER_SEED: [u8; 32] = [7; 32];
 
-/// The numbers of the adapter's first queue pairs. Its seeds are drawn in the order in which it makes its parts: two for the
-/// port, then those of the regions, the connection manager and the worker.
+/// The numbers of the adapter's first queue pairs. The adapter draws seeds in the order in which it creates its parts: two
+/// for the port, then those of the regions, the connection manager and the worker.
 fn first_qpns() -> Vec<Qpn> {
     let mut seeds = [[0; 32]; 5];
     let mut rng = ChaCha20Rng::from_seed(ADAPTER_SEED);
@@ -40,7 +40,7 @@ fn first_qpns() -> Vec<Qpn> {
     (0..32).map(|_| engine.create_qp(rxe_dpdk::rxe_proto::Instant::ZERO, &init).unwrap()).collect()
 }
 
-/// Accepts everybody on the ports that the captures know, posts receives, sends when it can, and talks on TCP.
+/// Accepts all connections to the ports in the captures, posts receives, sends, and echoes on TCP.
 struct Anything;
 
 impl ServiceFactory for Anything {
@@ -67,38 +67,37 @@ fn whole(region: &MemoryRegion) -> Sge {
 
 impl Service for Instance {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
         let memory = cx.alloc_memory(4096).unwrap();
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
         self.0 =
-            Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap());
+            Some(dev.reg_mr(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap());
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
         let region = self.0.as_ref().unwrap();
-        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let Ok(qp) = cx.create_qp(&QpSpec::rc(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ)) else {
+        let attr = cx.qp_attr();
+        let (mut dev, access) = (cx.device(), Access::REMOTE_WRITE | Access::REMOTE_READ);
+        let Ok(qp) = dev.create_qp_in_init::<Rc>(region.pd().into(), attr, access) else {
             return Decision::refuse("no queue pair");
         };
-        cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();
-        Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 4, private_data: b"hello".to_vec() })
+        dev.post_recv(qp, RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();
+        let private_data = b"hello".to_vec();
+        Decision::Accept(Accept { responder_resources: 4, initiator_depth: 4, private_data, ..Accept::new(qp) })
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
-        let wr = SendWr {
-            wr_id: 1,
-            op: SendOp::Send { imm: None },
-            sges: &[whole(self.0.as_ref().unwrap())],
-            flags: SendFlags::SIGNALED,
-        };
+        let mut dev = cx.device();
+        let message = [whole(self.0.as_ref().unwrap())];
         // The queue pair may be in error already.
-        let _ = cx.post_send(qp, &wr);
+        let _ = dev.post_send(dev.find_qp::<Rc>(qp).unwrap(), WorkRequest::send(&message).wr_id(1).signaled());
     }
 
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         if wc.status == WcStatus::Success {
-            let _ = cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[whole(self.0.as_ref().unwrap())] });
+            let _ = cx.device().post_recv(wc.qp(), RecvWr { wr_id: 0, sges: &[whole(self.0.as_ref().unwrap())] });
         }
     }
 
@@ -107,8 +106,8 @@ impl Service for Instance {
     }
 }
 
-/// Where frames come from: rubbish, captures, and captures changed in places.
-struct Weather {
+/// A source of frames: random bytes, captured frames, and captured frames with changes.
+struct FrameFuzzer {
     rng: ChaCha8Rng,
     captured: Vec<Vec<u8>>,
     mac: MacAddr,
@@ -116,7 +115,7 @@ struct Weather {
     qpns: Vec<Qpn>,
 }
 
-impl Weather {
+impl FrameFuzzer {
     fn below(&mut self, end: usize) -> usize {
         self.rng.next_u32() as usize % end
     }
@@ -134,7 +133,7 @@ impl Weather {
             self.damage(&mut frame);
         }
         if self.below(3) > 0 {
-            mend_icrc(&mut frame);
+            correct_icrc(&mut frame);
         }
         frame
     }
@@ -156,13 +155,13 @@ impl Weather {
             0 => frame.truncate(at),
             1 => frame[at] ^= 1 << self.below(8),
             2 => frame[at] = self.rng.next_u32() as u8,
-            // Headers rather than payload; queue pair numbers and PSNs among them.
+            // In the headers, including queue pair numbers and PSNs.
             3 => {
                 let at = at % frame.len().min(90);
                 frame[at] = self.rng.next_u32() as u8;
             }
             4 => {
-                // A queue pair that may exist, the connection manager's too.
+                // A queue pair that may exist, or that of the connection manager.
                 let number = self.below(self.qpns.len() + 1);
                 let number = self.qpns.get(number).map_or(1, |qpn| qpn.get());
                 if let Some(qpn) = frame.get_mut(47..50) {
@@ -177,8 +176,8 @@ impl Weather {
     }
 }
 
-/// Puts the right ICRC into what still is a RoCE packet, so that the damage gets past that check.
-fn mend_icrc(frame: &mut [u8]) {
+/// Corrects the ICRC of a frame that still is a RoCE packet, so that the damage passes that check.
+fn correct_icrc(frame: &mut [u8]) {
     let Ok(Frame::Roce(packet)) = classify(frame) else { return };
     let ip_at = if packet.vlan().is_some() { 18 } else { 14 };
     let end = packet.payload().as_ptr() as usize - frame.as_ptr() as usize + packet.payload().len() + packet.pad();
@@ -187,19 +186,19 @@ fn mend_icrc(frame: &mut [u8]) {
 }
 
 #[test]
-fn a_million_bad_frames() {
-    child::alone(serve_bad_frames);
+fn a_million_damaged_frames_are_dropped_with_a_reason() {
+    child::alone(receive_damaged_frames);
 }
 
-fn serve_bad_frames() {
+fn receive_damaged_frames() {
     let file = Temporary::new("fuzz.pcap");
     let captured: Vec<Vec<u8>> = pcap::all().into_iter().flat_map(|(_, frames)| frames).collect();
     assert!(captured.len() > 1000);
     println!("seed {SEED:#x}");
     let rng = ChaCha8Rng::seed_from_u64(SEED);
-    let mut weather = Weather { rng, captured, mac: MAC, qpns: first_qpns() };
-    // The frames go into a capture file, which the adapter's port plays.
-    pcap::write(&file.0, (0..FRAMES).map(|_| weather.frame()));
+    let mut fuzzer = FrameFuzzer { rng, captured, mac: MAC, qpns: first_qpns() };
+    // The adapter's port plays this file.
+    pcap::write(&file.0, (0..FRAMES).map(|_| fuzzer.frame()));
 
     let args = ["--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--no-shconf", "-l", "0"];
     let mut args: Vec<String> = args.map(str::to_owned).into();
@@ -208,7 +207,7 @@ fn serve_bad_frames() {
     let address = |text: &str| text.parse().unwrap();
     let config = RuntimeConfig {
         ports: vec![PortSettings {
-            // 192.168.77.2 is the peer: it asks for our MAC, so its requests are served.
+            // The peer is 192.168.77.2. It solicits our MAC address, so its requests are served.
             addresses: vec![address("192.168.77.1/24"), address("fd00:77::1/64")],
             ..PortSettings::default()
         }],
@@ -238,17 +237,17 @@ fn serve_bad_frames() {
         + get("worker", "gsi_packets")
         + get("worker", "qp_packets")
         + get("worker", "dropped_frames");
-    assert_eq!(sorted, get("worker", "rx_frames"), "every frame went somewhere");
-    // What the queue pairs were given was either taken in or dropped by name; so for all layers together.
+    assert_eq!(sorted, get("worker", "rx_frames"), "every frame is counted once");
+    // Every packet to a queue pair was either accepted or dropped with a reason; the sums are those of all layers.
     let dropped: u64 =
         summary.counters.groups.iter().find(|(name, _)| *name == "drop").unwrap().1.iter().map(|(_, n)| n).sum();
     assert!(dropped >= get("worker", "dropped_frames") + get("worker", "qp_packets") - get("transport", "rcvd_pkts"));
     for reached in ["icrc_mismatch", "frame_too_short", "unknown_opcode", "qpn_unknown", "udp_length_mismatch"] {
-        assert!(get("drop", reached) > 0, "{reached} never happened: the weather is too good");
+        assert!(get("drop", reached) > 0, "{reached} did not occur");
     }
     assert!(
         get("service", "connections_accepted") > 0 && get("transport", "rcvd_pkts") > 0,
-        "the seeds come in another order?"
+        "no packet reached a queue pair: is the order of the seeds another one?"
     );
     assert_eq!(summary.mbufs_leaked, 0);
 }

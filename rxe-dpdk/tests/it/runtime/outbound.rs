@@ -1,36 +1,24 @@
-//! Connecting out: one adapter with two ports on one veth pair, whose service asks itself over the wire for connections,
-//! datagram queue pairs and paths, and is granted, refused or not heard. Two lcores, so that the ends live apart. Wants
-//! root for a network namespace, as `eal::af_packet`.
+//! Outbound connections: one adapter with two ports on one veth pair, whose service requests connections, datagram queue
+//! pairs and paths from itself over the wire; requests are accepted, rejected or not answered. Two lcores, so that the ends
+//! are on different ones. Needs root, for a network namespace.
 
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
-use rxe_dpdk::eal::Eal;
-use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
-use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
-use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
-use rxe_dpdk::rxe_proto::transport::{
-    QpCaps, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
-};
+use rxe_dpdk::prelude::*;
 use rxe_dpdk::rxe_proto::wire::cm::{Rej, SidrStatus};
-use rxe_dpdk::service::{
-    Accept, Connect, Context, DatagramDecision, DatagramPeer, Decision, EndReason, Listen, PeerPath, QpSpec,
-    ResolveError, Service, ServiceFactory,
-};
 use rxe_dpdk::worker::IdlePolicy;
 
 use rxe_testkit::child::{self, ip};
 
 /// Serves connections and datagrams.
 const SERVES: u16 = 7000;
-/// Refuses connections, and datagrams.
+/// Rejects connections and SIDR requests.
 const REFUSES: u16 = 7001;
 const BUFFER: usize = 256;
-/// What the server's memory holds, for READs.
+/// Content of the server's memory, for READs.
 const TREASURE: &[u8; 16] = b"a treasure chest";
 
-/// What is done one after the other. The first step that is not about to end by itself stays open until the adapter
-/// stops.
+/// The requests, one after the other. The connection of the last one stays until the adapter stops.
 const STEPS: [Step; 14] = [
     Step::Path("10.77.0.2"),
     Step::Path("10.77.0.99"),
@@ -51,20 +39,29 @@ const STEPS: [Step; 14] = [
 #[derive(Clone, Copy)]
 enum Step {
     Path(&'static str),
-    /// With so much private data.
+    /// With this many bytes of private data.
     Connect(&'static str, usize),
     Datagram(&'static str),
-    /// A connection that nobody ends.
+    /// A connection that stays.
     Stay(&'static str),
 }
 
-/// What happened, in order, by side.
+/// Log lines of the client and the server.
 #[derive(Clone, Default)]
-struct Book(Arc<Mutex<[Vec<String>; 2]>>);
+struct Log(Arc<Mutex<[Vec<String>; 2]>>, Arc<Mutex<Vec<Qpn>>>);
 
-impl Book {
+impl Log {
     fn client(&self, line: impl Into<String>) {
         self.0.lock().unwrap()[0].push(line.into());
+    }
+
+    /// The server has answered with this datagram queue pair.
+    fn answered(&self, qp: QueuePair<Ud>) {
+        self.1.lock().unwrap().push(qp.qpn());
+    }
+
+    fn has_answered(&self, qpn: Qpn) -> bool {
+        self.1.lock().unwrap().contains(&qpn)
     }
 
     fn server(&self, line: impl Into<String>) {
@@ -73,7 +70,7 @@ impl Book {
 }
 
 struct Both {
-    book: Book,
+    log: Log,
     stop: Arc<OnceLock<StopHandle>>,
 }
 
@@ -87,13 +84,13 @@ impl ServiceFactory for Both {
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        let (book, stop) = (self.book.clone(), Arc::clone(&self.stop));
-        Box::new(Instance { book, stop, memory: None, step: 0, client: None, conn: None })
+        let (log, stop) = (self.log.clone(), Arc::clone(&self.stop));
+        Box::new(Instance { log, stop, memory: None, step: 0, client: None, conn: None })
     }
 }
 
 struct Instance {
-    book: Book,
+    log: Log,
     stop: Arc<OnceLock<StopHandle>>,
     memory: Option<MemoryRegion>,
     /// The next of [`STEPS`].
@@ -109,21 +106,23 @@ impl Instance {
         Sge { addr: memory.addr(), length: length as u32, lkey: memory.lkey() }
     }
 
-    fn queue_pair(&self, cx: &mut Context<'_>) -> Qpn {
-        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp = cx.create_qp(&QpSpec::rc(self.memory.as_ref().unwrap().pd(), caps, Access::REMOTE_READ)).unwrap();
-        cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[self.buffer(BUFFER)] }).unwrap();
+    fn queue_pair(&self, cx: &mut Context<'_>) -> QueuePair<Rc> {
+        let attr = cx.qp_attr();
+        let mut dev = cx.device();
+        let pd = self.memory.as_ref().unwrap().pd().into();
+        let qp = dev.create_qp_in_init(pd, attr, Access::REMOTE_READ).unwrap();
+        dev.post_recv(qp, RecvWr { wr_id: 0, sges: &[self.buffer(BUFFER)] }).unwrap();
         qp
     }
 
-    /// The next step.
-    fn go(&mut self, cx: &mut Context<'_>) {
+    /// Starts the next step.
+    fn next_step(&mut self, cx: &mut Context<'_>) {
         let Some(&step) = STEPS.get(self.step) else { return };
         self.step += 1;
         match step {
             Step::Path(remote) => cx.resolve_path(remote.parse().unwrap(), self.step as u64),
             Step::Datagram(remote) => {
-                cx.resolve_datagram(remote.parse().unwrap(), self.step as u64, b"who serves?".to_vec());
+                cx.resolve_datagram(remote.parse().unwrap(), self.step as u64, b"service?".to_vec());
             }
             Step::Connect(remote, _) | Step::Stay(remote) => {
                 let private_data = match step {
@@ -131,12 +130,12 @@ impl Instance {
                     _ => b"stay!".to_vec(),
                 };
                 let qp = self.queue_pair(cx);
-                self.client = Some(qp);
+                self.client = Some(qp.qpn());
                 cx.connect(Connect {
                     private_data,
                     initiator_depth: 200,
                     responder_resources: 1,
-                    // What the other end would better not go by.
+                    // Ours only: the peer must not use it.
                     rnr_retry_count: 1,
                     ..Connect::new(remote.parse().unwrap(), qp)
                 });
@@ -153,55 +152,52 @@ fn text(bytes: &[u8]) -> String {
 
 impl Service for Instance {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
         let memory = cx.alloc_memory(BUFFER).unwrap();
-        self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap());
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
+        self.memory = Some(dev.reg_mr(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap());
         if cx.worker() == 0 {
-            self.go(cx);
+            self.next_step(cx);
         }
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let said = text(&request.private_data);
         if request.dest.1 == REFUSES {
-            self.book.server(format!("refuses {said}"));
+            self.log.server(format!("refuses {said}"));
             return Decision::refuse("go away");
         }
-        self.book.server(format!("asked by {}: {said}, {}", request.source.0, request.path_mtu.bytes()));
+        self.log.server(format!("asked by {}: {said}, {}", request.source.0, request.path_mtu.bytes()));
         let memory = self.memory.as_ref().unwrap();
         memory.memory().write(0, TREASURE).unwrap();
-        // Where the treasure is, for the client to READ.
+        // Address and key for the READ of the client.
         let private_data = [&memory.addr().to_be_bytes()[..], &memory.rkey().to_be_bytes()].concat();
         let qp = self.queue_pair(cx);
-        Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 1, private_data })
+        Decision::Accept(Accept { responder_resources: 4, initiator_depth: 1, private_data, ..Accept::new(qp) })
     }
 
     fn connect_reply(&mut self, cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reply: &ConnectReply) {
         assert_eq!(self.client, Some(qp));
         let depths = (reply.responder_resources, reply.initiator_depth);
-        self.book.client(format!("granted {depths:?}"));
+        self.log.client(format!("granted {depths:?}"));
         self.conn = Some(conn);
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, ..] = reply.private_data;
         let addr = u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
         let remote = RemoteAddr { addr, rkey: u32::from_be_bytes([k0, k1, k2, k3]) };
-        let read = SendWr {
-            wr_id: 2,
-            op: SendOp::Read { remote },
-            sges: &[self.buffer(TREASURE.len())],
-            flags: SendFlags::SIGNALED,
-        };
-        cx.post_send(qp, &read).unwrap();
+        let mut dev = cx.device();
+        let qp = dev.find_qp::<Rc>(qp).unwrap();
+        dev.post_send(qp, WorkRequest::read(&[self.buffer(TREASURE.len())], remote).wr_id(2).signaled()).unwrap();
     }
 
     fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, rej: &Rej) {
         assert_eq!(self.client, Some(qp));
-        self.book.client(format!("rejected: {}", text(&rej.private_data)));
+        self.log.client(format!("rejected: {}", text(&rej.private_data)));
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
-        // Neither side has said what it wants of its own retries.
-        assert_eq!(cx.query_qp(qp).map(|info| info.sends.rnr_retry), Some(7));
-        if self.client == Some(qp) { self.book.client("connected") } else { self.book.server("connected") }
+        // The default of both sides: retry without limit.
+        assert_eq!(cx.device().query_qp(AnyQueuePair::from(qp)).map(|info| info.sends.rnr_retry), Ok(7));
+        if self.client == Some(qp) { self.log.client("connected") } else { self.log.server("connected") }
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -213,16 +209,12 @@ impl Service for Instance {
             WcOpcode::RdmaRead if client => {
                 let mut read = [0; TREASURE.len()];
                 self.memory.as_ref().unwrap().memory().read(0, &mut read).unwrap();
-                self.book.client(format!("read {}", text(&read)));
-                let send = SendWr {
-                    wr_id: 1,
-                    op: SendOp::Send { imm: None },
-                    sges: &[self.buffer(8)],
-                    flags: SendFlags::SIGNALED,
-                };
-                cx.post_send(wc.qpn, &send).unwrap();
+                self.log.client(format!("read {}", text(&read)));
+                let message = [self.buffer(8)];
+                let send = WorkRequest::<Rc>::send(&message).wr_id(1).signaled();
+                cx.device().post_send(wc.qp(), send.into()).unwrap();
             }
-            WcOpcode::Recv => self.book.server(format!("got {} bytes", wc.byte_len)),
+            WcOpcode::Recv => self.log.server(format!("got {} bytes", wc.byte_len)),
             WcOpcode::Send if client => match STEPS[self.step - 1] {
                 Step::Stay(_) => self.stop.get().unwrap().stop(),
                 _ => cx.disconnect(self.conn.unwrap()),
@@ -233,49 +225,51 @@ impl Service for Instance {
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         if self.client.take_if(|client| *client == qp).is_some() {
-            self.book.client(format!("{reason:?}"));
-            self.go(cx);
+            self.log.client(format!("{reason:?}"));
+            self.next_step(cx);
         } else {
-            self.book.server("over");
+            self.log.server("over");
         }
     }
 
     fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
-        self.book.server(format!("datagrams: {}", text(&request.private_data)));
+        self.log.server(format!("datagrams: {}", text(&request.private_data)));
         if request.dest.1 == REFUSES {
             return DatagramDecision::Refuse { status: SidrStatus::NoQp };
         }
-        let (qp, private_data) = (Qpn::new(0x10_0000 * cx.worker() as u32 + 77), b"this one".to_vec());
-        DatagramDecision::Accept { qp, qkey: 0x0123_4567, private_data }
+        let attr = cx.qp_attr();
+        let qp = cx.device().create_qp(self.memory.as_ref().unwrap().pd().into(), attr).unwrap();
+        self.log.answered(qp);
+        DatagramDecision::Accept { qp: qp.into(), qkey: 0x0123_4567, private_data: b"this one".to_vec() }
     }
 
     fn datagram_resolved(&mut self, cx: &mut Context<'_>, token: u64, result: Result<&DatagramPeer, ResolveError>) {
         assert_eq!(token, self.step as u64);
-        self.book.client(match result {
+        self.log.client(match result {
             Ok(peer) => {
-                let qpn = peer.qpn.get() & 0xFFFF;
-                format!("{qpn} {:#x} {} at {}", peer.qkey, text(&peer.private_data), peer.path.path.dst.ip())
+                assert!(self.log.has_answered(peer.qpn));
+                format!("{:#x} {} at {}", peer.qkey, text(&peer.private_data), peer.path.path.dst.ip())
             }
             Err(error) => format!("{error:?}"),
         });
-        self.go(cx);
+        self.next_step(cx);
     }
 
     fn path_resolved(&mut self, cx: &mut Context<'_>, token: u64, path: Option<&PeerPath>) {
         assert_eq!(token, self.step as u64);
-        self.book.client(match path {
+        self.log.client(match path {
             Some(PeerPath { path, path_mtu }) => {
                 assert_ne!(path.src_mac, path.dst_mac);
                 format!("port {}: {} to {}, {}", path.port.0, path.src.ip(), path.dst.ip(), path_mtu.bytes())
             }
             None => "no path".to_owned(),
         });
-        self.go(cx);
+        self.next_step(cx);
     }
 }
 
 #[test]
-fn a_service_connects_out() {
+fn service_connects_resolves_and_is_rejected_over_the_wire() {
     child::in_namespace(inside);
 }
 
@@ -295,11 +289,11 @@ fn inside() {
         idle: IdlePolicy::Sleep(Duration::from_micros(50)),
         ..RuntimeConfig::default()
     };
-    let (book, stop) = (Book::default(), Arc::new(OnceLock::new()));
-    let both = Both { book: book.clone(), stop: Arc::clone(&stop) };
+    let (log, stop) = (Log::default(), Arc::new(OnceLock::new()));
+    let both = Both { log: log.clone(), stop: Arc::clone(&stop) };
     let runtime = Runtime::new(Eal::init(&args).unwrap(), config, vec![Box::new(both)]).unwrap();
     stop.set(runtime.stop_handle()).unwrap();
-    // Should a step never end.
+    // Stops the adapter when a step does not end.
     let (handle, (done, ended)) = (runtime.stop_handle(), std::sync::mpsc::channel::<()>());
     let watcher = std::thread::spawn(move || {
         let _ = ended.recv_timeout(Duration::from_secs(60));
@@ -310,7 +304,7 @@ fn inside() {
     watcher.join().unwrap();
     println!("{summary}");
 
-    let [client, server] = std::mem::take(&mut *book.0.lock().unwrap());
+    let [client, server] = std::mem::take(&mut *log.0.lock().unwrap());
     println!("{client:#?}\n{server:#?}");
     let good = ["granted (4, 1)", "connected", "read a treasure chest", "Disconnected(Local)"];
     let expected: Vec<&str> = [
@@ -320,11 +314,11 @@ fn inside() {
         &["rejected: go away", "NotEstablished(PeerRejected(ConsumerDefined))"],
         &["rejected: ", "NotEstablished(PeerRejected(InvalidServiceId))"],
         &["NoPath", "NoPath", "ReqNotSent(TooLong)"],
-        &["77 0x1234567 this one at 10.77.0.2", "Refused(NoQp)", "Refused(ServiceIdNotSupported)", "NoPath"],
+        &["0x1234567 this one at 10.77.0.2", "Refused(NoQp)", "Refused(ServiceIdNotSupported)", "NoPath"],
         &good[..3],
     ]
     .concat();
-    // Of the end of the connection that stays the service hears only if it comes before the end of everything.
+    // The end of the last connection is reported only if it precedes the end of the adapter.
     let (in_order, rest) = client.split_at(expected.len());
     assert_eq!(in_order, expected);
     assert!(rest.iter().all(|line| line.starts_with("Disconnected(")) && rest.len() <= 1, "{rest:?}");
@@ -334,7 +328,7 @@ fn inside() {
     assert_eq!(count("asked by 10.77.0.1: stay!, 1024"), 1);
     assert_eq!((count("connected"), count("got 8 bytes")), (3, 3));
     assert!((2..=3).contains(&count("over")));
-    assert_eq!((count("refuses knock"), count("datagrams: who serves?")), (1, 2));
+    assert_eq!((count("refuses knock"), count("datagrams: service?")), (1, 2));
 
     let get = |group: &str, name: &str| summary.counters.get(group, name);
     assert_eq!(get("control", "connect_asked"), Some(5));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rxe_dpdk::rxe_proto::wire::MacAddr;
 
-/// The address that net_pcap gives its first port.
+/// The MAC address of the first net_pcap port.
 pub const MAC: MacAddr = MacAddr([0x02, 0x70, 0x63, 0x61, 0x70, 0x00]);
 
 fn checksum(bytes: &[u8]) -> [u8; 2] {
@@ -14,7 +14,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes()
 }
 
-/// A ping to 192.168.77.1 that carries a number.
+/// A ping to 192.168.77.1 with `number` in its payload.
 pub fn ping(number: u32) -> Vec<u8> {
     let mut icmp = vec![8, 0, 0, 0, 0, 1, 0, 1];
     icmp.extend(number.to_be_bytes());
@@ -27,7 +27,7 @@ pub fn ping(number: u32) -> Vec<u8> {
     [&MAC.0[..], &[2, 0, 0, 0, 0, 9], &[8, 0], &ip, &icmp].concat()
 }
 
-/// A file that goes with its name.
+/// A path of a temporary file, which is removed on drop.
 pub struct Temporary(pub PathBuf);
 
 impl Temporary {

@@ -1,4 +1,4 @@
-//! The other end of a link: an engine of our own on a port of its own, turned by the test.
+//! The other end of a link: an engine on a port of its own, polled by the test.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,25 @@ use rxe_dpdk::rxe_proto::transport::{
 };
 use rxe_dpdk::rxe_proto::wire::{Frame, PortId, TxQueue, classify};
 
-/// Nothing here takes longer than this.
+/// Time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Bytes of the peer's memory.
 pub const MEMORY: usize = 8192;
 
-struct Lanes {
+struct TxQueues {
     stages: Vec<TxStage>,
     /// The transmit queue in use.
-    lane: usize,
+    current: usize,
 }
 
-impl TxQueue for Lanes {
+impl TxQueue for TxQueues {
     fn push(&mut self, _port: PortId, len: usize) -> Option<&mut [u8]> {
-        self.stages[self.lane].push(len)
+        self.stages[self.current].push(len)
     }
 }
 
-/// An engine, its port, and everything that it heard.
+/// An engine, its port, and the received frames that are not RoCE.
 pub struct Peer {
     pub engine: Engine,
     pub pd: PdId,
@@ -39,12 +39,12 @@ pub struct Peer {
     clock: Clock,
     port: Port,
     rx: Vec<RxQueue>,
-    tx: Lanes,
+    tx: TxQueues,
     burst: RxBurst,
 }
 
 impl Peer {
-    /// On the device `name`, with as many queues each way.
+    /// A peer on the device `name`, with `queues` queues in each direction.
     pub fn new(eal: &Eal, name: &str, queues: u16) -> Peer {
         let info = eal.ports().into_iter().find(|info| info.name == name).unwrap();
         let config = PortConfig { rx_queues: queues, tx_queues: queues, mtu: 1500, ..PortConfig::default() };
@@ -56,7 +56,7 @@ impl Peer {
         let memory = Memory::heap(MEMORY);
         let address = memory.as_ptr() as u64;
         let region = engine.keys_mut().register(pd, memory.clone(), address, Access::LOCAL_WRITE).unwrap();
-        let (tx, burst) = (Lanes { stages, lane: 0 }, RxBurst::new());
+        let (tx, burst) = (TxQueues { stages, current: 0 }, RxBurst::new());
         let (clock, host_frames) = (Clock::new(eal), Vec::new());
         Peer { engine, pd, cq, memory, region, host_frames, clock, port, rx, tx, burst }
     }
@@ -66,9 +66,9 @@ impl Peer {
         self.port.id()
     }
 
-    /// Sends by this transmit queue from now on.
-    pub fn use_lane(&mut self, lane: usize) {
-        self.tx.lane = lane;
+    /// Sends through this transmit queue from now on.
+    pub fn use_tx_queue(&mut self, queue: usize) {
+        self.tx.current = queue;
     }
 
     /// A queue pair in RESET.
@@ -97,8 +97,8 @@ impl Peer {
         bytes
     }
 
-    /// Takes in what has come, and sends what is due.
-    pub fn turn(&mut self) {
+    /// Receives a burst from each queue, and sends what is due.
+    pub fn poll(&mut self) {
         let now = self.clock.now();
         for queue in &mut self.rx {
             let count = queue.burst(&mut self.burst);
@@ -119,15 +119,15 @@ impl Peer {
         }
     }
 
-    /// Turns until `done` has something, which must be soon.
+    /// Polls until `done` returns something.
     pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Peer) -> Option<T>) -> T {
         let began = Instant::now();
         loop {
-            self.turn();
+            self.poll();
             if let Some(result) = done(self) {
                 return result;
             }
-            assert!(began.elapsed() < LIMIT, "never came: {what}");
+            assert!(began.elapsed() < LIMIT, "not in time: {what}");
             // The adapter may share this core.
             std::thread::yield_now();
         }

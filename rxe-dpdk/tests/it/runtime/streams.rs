@@ -1,5 +1,5 @@
-//! TCP streams of a service, with the local kernel as the client over a veth pair: what a service writes arrives in order,
-//! a write of its own in one piece, and both sides may close. Wants root for a network namespace, as `eal::af_packet`.
+//! TCP streams of a service, with the local kernel as the client over a veth pair: bytes arrive in order, each write of the
+//! service in one segment, and both sides may close. Needs root, for a network namespace.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,32 +16,32 @@ use rxe_dpdk::worker::IdlePolicy;
 use rxe_testkit::child::{self, ip};
 
 const ECHO: u16 = 7;
-const HANGS_UP: u16 = 9;
+const CLOSES: u16 = 9;
 
-/// On one port gives back what it gets, behind a greeting of three writes; on the other says a word and closes.
-struct Talker;
+/// On one port echoes after a greeting of three writes; on the other sends a message and closes.
+struct EchoService;
 
-impl ServiceFactory for Talker {
+impl ServiceFactory for EchoService {
     fn name(&self) -> &'static str {
-        "talker"
+        "echo"
     }
 
     fn listen(&self) -> Vec<Listen> {
-        vec![Listen::Tcp { port: ECHO }, Listen::Tcp { port: HANGS_UP }]
+        vec![Listen::Tcp { port: ECHO }, Listen::Tcp { port: CLOSES }]
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        Box::new(Talker)
+        Box::new(EchoService)
     }
 }
 
-impl Service for Talker {
+impl Service for EchoService {
     fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, local: SocketAddr, _peer: SocketAddr) {
-        if local.port() == HANGS_UP {
+        if local.port() == CLOSES {
             cx.stream_send(stream, b"bye");
             cx.stream_close(stream);
         } else {
-            // Longer than one segment together, shorter each.
+            // Together longer than one segment, each shorter.
             for letter in *b"abc" {
                 cx.stream_send(stream, &[letter; 700]);
             }
@@ -54,14 +54,14 @@ impl Service for Talker {
 }
 
 #[test]
-fn a_kernel_client_talks_to_a_service() {
+fn kernel_client_exchanges_streams_with_a_service() {
     child::in_namespace(inside);
 }
 
 fn inside() {
     ip("link add k0 type veth peer name t0");
     ip("link set t0 addrgenmode none up");
-    // Or the kernel hands over segments of 64 KiB, for a device to cut that is not there.
+    // Without this the kernel sends segments of 64 KiB and leaves segmentation to hardware that does not exist.
     ip("link set k0 gso_max_segs 1 up");
     ip("addr add 10.78.0.2/24 dev k0");
     ip("addr add fd78::2/64 dev k0 nodad");
@@ -73,17 +73,17 @@ fn inside() {
         idle: IdlePolicy::Sleep(Duration::from_micros(50)),
         ..RuntimeConfig::default()
     };
-    let runtime = Runtime::new(Eal::init(&args).unwrap(), config, vec![Box::new(Talker)]).unwrap();
+    let runtime = Runtime::new(Eal::init(&args).unwrap(), config, vec![Box::new(EchoService)]).unwrap();
     let stop = runtime.stop_handle();
     let telemetry = runtime.telemetry();
     let client = thread::spawn(move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for address in ["10.78.0.1", "fd78::1"] {
                 echo(address);
-                hung_up(address);
+                closed_by_service(address);
             }
             unread("10.78.0.1");
-            // Nobody listens there.
+            // No service listens on this port.
             assert!(TcpStream::connect(("10.78.0.1", 8)).is_err());
             let deadline = Instant::now() + Duration::from_secs(10);
             while telemetry.snapshot().get("service", "streams_closed") < Some(5) && Instant::now() < deadline {
@@ -131,12 +131,12 @@ fn echo(address: &str) {
     writing.join().unwrap();
     assert!(back == long);
     stream.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the service's side closes as well");
+    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the service closes too");
 }
 
-/// A client that does not read is not read either: what it writes stays in its kernel. Nothing is lost by that.
+/// A client that does not read is not read either: its bytes wait in its kernel, and none is lost.
 fn unread(address: &str) {
-    // More than the buffers of both kernels' directions take.
+    // More than all buffers of both directions hold.
     const TOTAL: usize = 16 << 20;
     let mut stream = connect(address, ECHO);
     let mut writer = stream.try_clone().unwrap();
@@ -153,15 +153,15 @@ fn unread(address: &str) {
         before = written.load(Ordering::Relaxed);
         thread::sleep(Duration::from_secs(1));
     }
-    assert!(before < TOTAL, "all was taken although nothing is read");
+    assert!(before < TOTAL, "all bytes were taken although none is read");
     let mut back = vec![0; 2100 + TOTAL];
     stream.read_exact(&mut back).unwrap();
     writing.join().unwrap();
     assert!(back[2100..].chunks(4096).zip(0..).all(|(chunk, n)| chunk.iter().all(|byte| *byte == n as u8)));
 }
 
-fn hung_up(address: &str) {
+fn closed_by_service(address: &str) {
     let mut all = Vec::new();
-    connect(address, HANGS_UP).read_to_end(&mut all).unwrap();
+    connect(address, CLOSES).read_to_end(&mut all).unwrap();
     assert_eq!(all, b"bye");
 }

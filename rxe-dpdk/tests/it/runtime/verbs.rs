@@ -1,7 +1,7 @@
 //! Services with queue pairs of their own: UC with a shared receive queue, UD, multicast groups. The adapter runs on one
-//! end of a net_memif pair, with one worker or two; the other end is an engine of this test.
+//! end of a net_memif pair, with one worker or two; the other end is an engine polled by the test.
 //!
-//! Wants neither root nor hugepages.
+//! Needs neither root nor hugepages.
 
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ use super::test_service::{
     GRH, GROUP, GROUP6, MTU, OUR_MAC, OURS, PEER_MAC, PEERS, QKEY, Report, SHARED, SLOT, TestService, groups, wr,
 };
 
-/// The other end of the link, with what it knows of the adapter.
+/// The other end of the link, and what it knows of the adapter.
 struct Script {
     peer: Peer,
     reports: Receiver<Report>,
@@ -38,17 +38,17 @@ struct Script {
 }
 
 #[test]
-fn one_worker() {
+fn service_exchanges_uc_and_ud_messages_on_one_worker() {
     child::alone(|| on_workers(1));
 }
 
 #[test]
-fn two_workers() {
+fn service_exchanges_uc_and_ud_messages_on_two_workers() {
     child::alone(|| on_workers(2));
 }
 
 fn on_workers(workers: usize) {
-    // Two names for one socket: within one process, an end of the pair refuses the other's name.
+    // Two paths of one socket: within one process, one end of the pair refuses the path of the other.
     let socket = format!("rxe-verbs-{}.sock", std::process::id());
     let folder = std::env::temp_dir();
     let names = ["", "./"].map(|here| format!("{}/{here}{socket}", folder.display()));
@@ -59,7 +59,7 @@ fn on_workers(workers: usize) {
         args.push(format!("--vdev=net_memif{n},role={role},id=0,mac={mac},socket-abstract=no,socket={}", names[n]));
     }
     let eal = Eal::init(&args).unwrap();
-    // The serving end first.
+    // The memif server first.
     let mut peer = Peer::new(&eal, "net_memif1", workers as u16);
     let uc: Vec<Qpn> = (0..workers).map(|_| peer.create_qp(QpType::Uc)).collect();
     let ud = peer.create_qp(QpType::Ud);
@@ -93,19 +93,19 @@ fn on_workers(workers: usize) {
     check(&summary, workers as u64);
 }
 
-/// Datagrams to the IPv4 group by every way, and what a counter must say in the end.
+/// Datagrams to the IPv4 group per queue and MAC address.
 const TO_GROUP: u64 = 20;
 
 fn check(summary: &Summary, workers: u64) {
     let get = |group: &str, name: &str| summary.counters.get(group, name).unwrap();
     assert_eq!(get("drop", "foreign_address"), 3);
-    // A group that nobody is in any more, a group's frame with another group's MAC, a queue pair that is gone.
+    // A group without members, a frame to a group with another group's MAC address, a destroyed queue pair.
     assert_eq!(get("drop", "foreign_mac"), 1);
     assert!(get("drop", "qpn_unknown") >= 2, "{summary}");
-    // Both groups joined and left again, each told once or twice.
+    // Both groups were joined and left, each reported once or twice.
     assert_eq!((get("host", "groups_joined"), get("host", "groups_left")), (2, 2));
     assert!((2..=4).contains(&get("host", "igmp_reports_sent")), "{summary}");
-    // By two MACs and on each queue to the first group, once to the second.
+    // Through two MAC addresses and on each queue to the first group, once to the second.
     let to_all = workers * 2 * TO_GROUP + 1;
     assert_eq!(get("worker", "multicast_copies"), (workers - 1) * to_all);
     assert_eq!(get("worker", "multicast_copies_lost"), 0);
@@ -129,19 +129,19 @@ impl Script {
         self.leave();
     }
 
-    fn word(&mut self, what: &str) -> Report {
+    fn report(&mut self, what: &str) -> Report {
         let reports = &self.reports;
         self.peer.until(what, |_| match reports.try_recv() {
-            Ok(word) => Some(word),
+            Ok(report) => Some(report),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => panic!("the adapter is gone"),
+            Err(TryRecvError::Disconnected) => panic!("the adapter has ended"),
         })
     }
 
-    /// What the service said of the next datagram, with events left out.
+    /// The service's report of the next datagram; skips events.
     fn datagram(&mut self) -> (usize, Vec<u8>) {
         loop {
-            match self.word("a datagram at the service") {
+            match self.report("a datagram at the service") {
                 Report::Datagram { worker, bytes } => return (worker, bytes),
                 Report::Event { .. } => {}
                 other => panic!("{other:?}"),
@@ -151,7 +151,7 @@ impl Script {
 
     fn event(&mut self) -> (usize, AsyncEvent) {
         loop {
-            match self.word("an event at the service") {
+            match self.report("an event at the service") {
                 Report::Event {
                     event: AsyncEvent::SrqLimitReached { .. } | AsyncEvent::CommunicationEstablished { .. },
                     ..
@@ -183,7 +183,7 @@ impl Script {
         self.peer.wait_for_link();
         let mut ready = vec![None; self.workers];
         for _ in 0..self.workers {
-            let Report::Ready { worker, uc, sq_psn, ud, window } = self.word("a service that is ready") else {
+            let Report::Ready { worker, uc, sq_psn, ud, window } = self.report("a service that is ready") else {
                 panic!()
             };
             ready[worker] = Some((uc, sq_psn, ud, window));
@@ -207,7 +207,7 @@ impl Script {
         ] {
             self.peer.engine.modify_qp(self.ud, step).unwrap();
         }
-        // The port reported both groups before anybody sends to them.
+        // The port has reported both groups before any datagram to them.
         for (kind, mac) in [("IGMP", [1, 0, 0x5E, 0, 0, 0x16]), ("MLD", [0x33, 0x33, 0, 0, 0, 0x16])] {
             let group = if kind == "IGMP" { GROUP.octets().to_vec() } else { groups()[1].0.to_vec() };
             self.peer.until(kind, |peer| {
@@ -217,7 +217,7 @@ impl Script {
         }
     }
 
-    /// Messages there and back, more than the shared receive queue holds; then a WRITE.
+    /// Echoed messages, more than the shared receive queue holds; then a WRITE.
     fn unreliable_connection(&mut self, worker: usize) {
         let qpn = self.uc[worker];
         for n in 0..3 * SHARED {
@@ -236,7 +236,7 @@ impl Script {
         let op = SendOp::Write { remote, imm: Some(1) };
         self.peer.engine.post_send(qpn, &SendWr { sges: &sges, ..wr(op) }).unwrap();
         loop {
-            match self.word("the WRITE at the service") {
+            match self.report("the WRITE at the service") {
                 Report::Written { worker: at, bytes: written } => {
                     assert!(at == worker && written == bytes);
                     break;
@@ -262,7 +262,7 @@ impl Script {
         self.peer.engine.create_ah(self.peer.pd, &path).unwrap()
     }
 
-    /// A datagram there and one back, and a send queue that runs dry meanwhile.
+    /// Echoed datagrams, and a send queue that is drained.
     fn datagrams(&mut self, worker: usize) {
         let ah = self.ah(OURS.into(), OUR_MAC);
         let (theirs, _) = self.known[worker];
@@ -280,30 +280,30 @@ impl Script {
         self.peer.engine.destroy_ah(ah).unwrap();
     }
 
-    /// To our MAC, but not to us.
+    /// Datagrams to our MAC address and foreign IP addresses.
     fn foreign_addresses(&mut self) {
         for address in ["10.79.0.9", "10.79.0.255", "fe80::1"] {
             let ah = self.ah(address.parse().unwrap(), OUR_MAC);
             self.send_datagram(ah, self.known[0].0, b"lost");
         }
-        self.settle(0);
+        self.wait_until_processed(0);
     }
 
-    /// All that was sent before has been dealt with: a datagram in the same queue came through.
-    fn settle(&mut self, worker: usize) {
+    /// Waits until all frames sent before are processed: a datagram behind them in the same queue has arrived.
+    fn wait_until_processed(&mut self, worker: usize) {
         let ah = self.ah(OURS.into(), OUR_MAC);
-        self.send_datagram(ah, self.known[worker].0, b"settle");
-        assert_eq!(self.datagram(), (worker, b"settle".to_vec()));
+        self.send_datagram(ah, self.known[worker].0, b"processed");
+        assert_eq!(self.datagram(), (worker, b"processed".to_vec()));
     }
 
-    /// Every worker gets every datagram to the group once, whatever queue and MAC it comes by.
+    /// Every worker receives every datagram to the group once, whatever its queue and MAC address.
     fn group(&mut self) {
         let macs = [multicast_mac(GROUP.into()).unwrap(), MacAddr([0x33, 0x33, 239, 1, 2, 3])];
-        // The last worker's news of the groups came from worker 0, as its datagrams do.
-        for lane in 0..self.workers {
-            self.peer.use_lane(lane);
+        // A worker learns its groups from worker 0, as it gets its datagrams.
+        for queue in 0..self.workers {
+            self.peer.use_tx_queue(queue);
             for worker in 0..self.workers {
-                self.settle(worker);
+                self.wait_until_processed(worker);
             }
             for mac in macs {
                 let ah = self.ah(GROUP.into(), mac);
@@ -321,23 +321,23 @@ impl Script {
                 }
             }
         }
-        self.peer.use_lane(0);
+        self.peer.use_tx_queue(0);
         let group6: IpAddr = GROUP6.parse().unwrap();
         let ah = self.ah(group6, multicast_mac(group6).unwrap());
         self.send_datagram(ah, Qpn::MULTICAST, b"six");
         for _ in 0..self.workers {
             assert_eq!(self.datagram().1, b"six");
         }
-        // The MAC of another group, and a group that nobody is in.
+        // The MAC address of another group, and a group without members.
         let ah = self.ah(GROUP.into(), MacAddr([1, 0, 0x5E, 1, 2, 4]));
         self.send_datagram(ah, Qpn::MULTICAST, b"lost");
         let other: IpAddr = "239.9.9.9".parse().unwrap();
         let ah = self.ah(other, multicast_mac(other).unwrap());
         self.send_datagram(ah, Qpn::MULTICAST, b"lost");
-        self.settle(0);
+        self.wait_until_processed(0);
     }
 
-    /// A message that is too long for its receive: the service's queue pair fails, and the service lets go of it.
+    /// A message longer than its receive: the service's queue pair goes to the error state, and the service destroys it.
     fn overrun(&mut self, worker: usize) {
         let qpn = self.uc[worker];
         let sges = [self.peer.sge(0, SLOT as u32 + 1)];
@@ -348,35 +348,35 @@ impl Script {
         assert!(at == worker && is_error, "{event:?}");
         let (at, event) = self.event();
         assert!(at == worker && matches!(event, AsyncEvent::LastWqeReached { .. }), "{event:?}");
-        // Nobody is there any more.
+        // The queue pair no longer exists.
         self.peer.engine.post_send(qpn, &wr(op)).unwrap();
-        self.settle(worker);
+        self.wait_until_processed(worker);
     }
 
-    /// One worker after the other leaves the group: the port does with the last.
+    /// One worker after the other leaves the group; the port leaves with the last one.
     fn leave(&mut self) {
         let unicast = self.ah(OURS.into(), OUR_MAC);
         let ah = self.ah(GROUP.into(), multicast_mac(GROUP.into()).unwrap());
         for worker in 0..self.workers {
             let theirs = self.known[worker].0;
-            // Half of them leave by detaching, half by destroying the queue pair.
+            // Half of them detach, half destroy the queue pair.
             let command = if worker % 2 == 0 { &b"leave"[..] } else { b"destroy" };
             let reports = self.peer.host_frames.len();
             self.send_datagram(unicast, theirs, command);
             assert_eq!(self.datagram(), (worker, command.to_vec()));
             let rest = self.workers - worker - 1;
             if rest == 0 {
-                // Whoever was last is told of on the network.
+                // The last one produces a report.
                 self.peer.until("an IGMP report of leaving", |peer| {
                     let left = |frame: &Vec<u8>| frame[23] == 2 && frame[46] == 3 && frame[50..54] == GROUP.octets();
                     peer.host_frames[reports..].iter().any(left).then_some(())
                 });
             }
-            self.send_datagram(ah, Qpn::MULTICAST, b"who is left");
+            self.send_datagram(ah, Qpn::MULTICAST, b"still here");
             for _ in 0..rest {
-                assert_eq!(self.datagram(), (worker + 1, b"who is left".to_vec()));
+                assert_eq!(self.datagram(), (worker + 1, b"still here".to_vec()));
             }
         }
-        self.settle(0);
+        self.wait_until_processed(0);
     }
 }

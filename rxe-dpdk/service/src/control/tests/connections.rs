@@ -9,10 +9,10 @@ use rxe_proto::transport::Qpn;
 use rxe_proto::wire::cm::{RejReason, SidrStatus};
 use rxe_proto::wire::{MacAddr, PathMtu, PortId, Psn};
 
-use super::env::{OUR_IP, OUR_MAC, PEER_IP, PEER_MAC, ScriptedHost, TestEnv, peer_path, ready};
 use crate::control::ip_host::{HostEvent, Resolution};
 use crate::messages::{Connect, EndReason, ReplyTo, ResolveError, ToControl, ToWorker};
 use crate::service::Listen;
+use crate::test_env::{OUR_IP, OUR_MAC, PEER_IP, PEER_MAC, ScriptedHost, TestEnv, peer_path, ready};
 
 const PORT: u16 = 7174;
 const OTHER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);

@@ -2,11 +2,11 @@ use std::net::IpAddr;
 
 use rxe_proto::wire::{Gid, PortId};
 
-use super::env::TestEnv;
 use crate::control::ip_host::HostEvent;
 use crate::messages::{ToControl, ToWorker};
 use crate::multicast::WorkerSet;
 use crate::service::Listen;
+use crate::test_env::TestEnv;
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 

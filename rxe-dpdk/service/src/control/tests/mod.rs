@@ -1,9 +1,9 @@
 mod connections;
-mod env;
 mod groups;
+mod gsi;
 mod streams;
 
-use env::TestEnv;
+use crate::test_env::TestEnv;
 
 use crate::service::Listen;
 

@@ -1,10 +1,10 @@
 use rxe_proto::Duration;
 
-use super::env::TestEnv;
 use crate::control::ip_host::{HostEvent, StreamEvent};
 use crate::control::streams::{MAX_IN_FLIGHT, MAX_UNSENT, MAX_UNTAKEN, UNREAD_TIMEOUT};
 use crate::messages::{StreamId, ToControl, ToWorker};
 use crate::service::Listen;
+use crate::test_env::TestEnv;
 
 const PORT: u16 = 18_515;
 /// The host's id of the stream.

@@ -1,43 +1,50 @@
-//! Where the tests run: namespaces of their own, a folder of their own, hugepages mounted there.
+//! The environment of the tests: namespaces, a folder, and hugepages mounted there.
 //!
-//! The test program starts itself again inside new network, mount and process namespaces. The kernel takes their
-//! interfaces, mounts and processes away when the inner program ends, however it ends.
+//! The test program starts itself again inside new network, mount and process namespaces. The kernel removes their
+//! interfaces, mounts and processes when the inner program ends, however it ends.
 
 use crate::guest::{Guest, GuestConfig};
-use crate::process::{self, Finished, must};
+use crate::station::{Kernel, Station, StationKey};
 use crate::support::image::Image;
+use rxe_testkit::process::locked;
+use rxe_testkit::process::{self, must};
+use std::collections::{HashMap, HashSet};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Set for the inner program: the folder for its files.
 const INSIDE: &str = "RXE_REAL_DIR";
 /// The Debian suite of the newer kernel.
 const NEWER_SUITE: &str = "bookworm-backports";
-/// Free 2 MiB pages that one target and its regions need.
-const HUGEPAGES: u64 = 200;
+/// Free 2 MiB pages that two targets and their regions need.
+const HUGEPAGES: u64 = 400;
 /// Programs that the tests start.
 const PROGRAMS: [&str; 7] = ["qemu-system-x86_64", "unshare", "setpriv", "ip", "python3", "kill", "tshark"];
 
-/// The inner program's surroundings.
-pub struct World {
+/// The inner program's folder, namespaces and shared guests.
+pub struct TestEnv {
     /// Sockets and other files; removed after the run.
     pub dir: PathBuf,
     /// Part of the names that have to be unique on the machine.
     pub token: String,
-    /// What guests boot from.
-    pub image: Image,
-    /// What the names of groups and files end with: nothing for the stable kernel, `-6.12` or so for another.
-    pub suffix: String,
+    /// Guests that no group uses at the moment.
+    pub stations: Mutex<HashMap<StationKey, Station>>,
+    /// Guests that a failed group uses, for no other group.
+    pub distrusted: Mutex<HashSet<StationKey>>,
+    boots: AtomicU32,
+    notes: Mutex<Vec<String>>,
 }
 
-/// What `enter` came to.
+/// The result of [`enter`].
 pub enum Entered {
     /// The inner program ran; this is its result.
     Outside(ExitCode),
     /// This is the inner program.
-    Inside(World),
+    Inside(TestEnv),
     /// The machine lacks something.
     Lacking(String),
 }
@@ -61,27 +68,22 @@ pub fn example(name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("{name} is not built: cargo build -p rxe-dpdk --examples (--release)"))
 }
 
-/// Whether the long runs are wanted (`make nightly`).
-pub fn nightly() -> bool {
-    std::env::var_os("RXE_NIGHTLY").is_some_and(|v| !v.is_empty())
-}
-
-/// Whether documents that tests write are to be written anew (`make docs`).
+/// Whether the documents that tests write are written (`make docs`) rather than compared.
 pub fn write_docs() -> bool {
     std::env::var_os("RXE_WRITE_DOCS").is_some_and(|v| !v.is_empty())
 }
 
-/// Goes into namespaces of our own, or says why not.
-pub fn enter() -> Entered {
+/// Enters new namespaces, or returns why that is not possible. The full product needs a guest with a newer kernel, too.
+pub fn enter(full: bool) -> Entered {
     if let Some(dir) = std::env::var_os(INSIDE) {
-        return match World::inside(PathBuf::from(dir)) {
-            Ok(world) => Entered::Inside(world),
+        return match TestEnv::inside(PathBuf::from(dir)) {
+            Ok(env) => Entered::Inside(env),
             Err(e) => Entered::Lacking(e),
         };
     }
     match lacking() {
         Some(why) => Entered::Lacking(why),
-        None => outside(),
+        None => outside(full),
     }
 }
 
@@ -122,13 +124,13 @@ fn remove_stale(parent: &Path) {
 }
 
 /// Runs this program again in new namespaces and removes its folder afterwards.
-fn outside() -> Entered {
+fn outside(full: bool) -> Entered {
     let dir = std::env::temp_dir().join(format!("rxe-real-{}", std::process::id()));
     if let Err(why) = Image::build(None) {
         return Entered::Lacking(why);
     }
-    if nightly() {
-        // If this fails, its builder says why, and `World::newer` finds no image.
+    if full {
+        // If this fails, its builder says why, and `boot_kernel` finds no image.
         let _ = Image::build(Some(NEWER_SUITE));
     }
     remove_stale(&std::env::temp_dir());
@@ -168,9 +170,26 @@ fn outside() -> Entered {
     }
 }
 
-impl World {
-    /// Prepares the inner program's surroundings.
-    fn inside(dir: PathBuf) -> Result<World, String> {
+impl TestEnv {
+    fn at(dir: PathBuf) -> TestEnv {
+        let token = dir.to_string_lossy().rsplit('-').next().unwrap_or("0").to_owned();
+        TestEnv {
+            dir,
+            token,
+            stations: Mutex::default(),
+            distrusted: Mutex::default(),
+            boots: AtomicU32::new(0),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// For groups that use nothing of it.
+    pub fn nowhere() -> TestEnv {
+        TestEnv::at(std::env::temp_dir().join(format!("rxe-real-{}", std::process::id())))
+    }
+
+    /// Prepares the inner program's environment.
+    fn inside(dir: PathBuf) -> Result<TestEnv, String> {
         let huge = dir.join("huge");
         std::fs::create_dir_all(&huge)
             .and_then(|()| std::fs::create_dir_all("/run/dpdk"))
@@ -179,25 +198,44 @@ impl World {
         must("mount", &["-t", "hugetlbfs", "-o", "pagesize=2M", "none", &huge.to_string_lossy()])?;
         must("mount", &["-t", "tmpfs", "none", "/run/dpdk"])?;
         must("mount", &["-t", "tmpfs", "none", "/dev/shm"])?;
-        let token = dir.to_string_lossy().rsplit('-').next().unwrap_or("0").to_owned();
-        let image = Image::built(None).ok_or("tests/guest/build has made no image")?;
-        Ok(World { dir, token, image, suffix: String::new() })
+        Ok(TestEnv::at(dir))
     }
 
-    /// The same surroundings with the newer kernel for the guests.
-    pub fn newer(&self) -> Result<World, String> {
-        let image = Image::built(Some(NEWER_SUITE))
-            .ok_or_else(|| format!("tests/guest/build has made no image with the kernel of {NEWER_SUITE}"))?;
-        let release = image.release()?;
-        let version: Vec<&str> = release.split('.').take(2).collect();
-        Ok(World { dir: self.dir.clone(), token: self.token.clone(), image, suffix: format!("-{}", version.join(".")) })
+    /// The image of guests with this kernel.
+    pub fn image(&self, kernel: Kernel) -> Result<Image, String> {
+        let suite = (kernel == Kernel::Newer).then_some(NEWER_SUITE);
+        Image::built(suite).ok_or_else(|| match suite {
+            None => "tests/guest/build has made no image".to_owned(),
+            Some(suite) => format!("tests/guest/build has made no image with the kernel of {suite}"),
+        })
     }
 
     /// Boots a guest and waits until it takes commands.
     pub fn boot(&self, config: GuestConfig) -> Result<Guest, String> {
-        let guest = Guest::power_on(&self.image, &self.dir, config, None)?;
+        self.boot_kernel(Kernel::Stable, config)
+    }
+
+    /// The same with this kernel.
+    pub fn boot_kernel(&self, kernel: Kernel, config: GuestConfig) -> Result<Guest, String> {
+        self.boots.fetch_add(1, Ordering::Relaxed);
+        let guest = Guest::power_on(&self.image(kernel)?, &self.dir, config, None)?;
         guest.ready()?;
         Ok(guest)
+    }
+
+    /// How many guests have booted.
+    pub fn boots(&self) -> u32 {
+        self.boots.load(Ordering::Relaxed)
+    }
+
+    /// Adds lines to the end of the run's output.
+    pub fn note(&self, text: String) {
+        locked(&self.notes).push(text);
+    }
+
+    /// All notes.
+    pub fn notes(&self) -> Vec<String> {
+        locked(&self.notes).clone()
     }
 
     /// A path in the run's folder.
@@ -212,25 +250,22 @@ impl World {
         Ok(["--config".to_owned(), file.to_string_lossy().into_owned()])
     }
 
-    /// Asks the target with this prefix by rxe-ctl.
-    pub fn ctl(&self, prefix: &str, verb: &str) -> Result<Finished, String> {
-        let mut ctl = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"));
-        ctl.args(["--file-prefix", &format!("rxe{}{prefix}", self.token)]).args(verb.split(' '));
-        process::run(&mut ctl, Duration::from_secs(30))
-    }
-
-    /// EAL options that keep a target apart from everything else on the machine.
+    /// EAL options for one process of DPDK on lcore 0, apart from all others on the machine.
     pub fn eal_options(&self, prefix: &str) -> Vec<String> {
-        self.eal_options_on("0", prefix)
+        self.eal_options_on("0", prefix, &self.path("huge"))
     }
 
-    /// The same with these lcores.
-    pub fn eal_options_on(&self, lcores: &str, prefix: &str) -> Vec<String> {
-        let huge = self.path("huge");
-        ["-l", lcores, "--no-pci", "--file-prefix", &format!("rxe{}{prefix}", self.token), "--huge-dir"]
+    /// The same with these lcores, and with hugepages in this folder.
+    pub fn eal_options_on(&self, lcores: &str, prefix: &str, huge: &Path) -> Vec<String> {
+        ["-l", lcores, "--no-pci", "--file-prefix", &self.prefix(prefix), "--huge-dir"]
             .iter()
             .map(|s| s.to_string())
             .chain([huge.to_string_lossy().into_owned()])
             .collect()
+    }
+
+    /// The `--file-prefix` of a process of DPDK.
+    pub fn prefix(&self, prefix: &str) -> String {
+        format!("rxe{}{prefix}", self.token)
     }
 }

@@ -1,60 +1,63 @@
-//! A few runs of every client program where all of them would take too long: over net_af_packet, on a wire that loses
-//! frames, many at the same time, and, nightly, for as long as they go without flags.
+//! A few runs of every client program: over net_af_packet, on a wire that loses frames, many at the same time, and for as
+//! long as they go without flags.
 
+use crate::Check;
+use crate::bed::{BedConfig, TestBed, needs};
 use crate::client::{self, Client, RDMA_EXAMPLE, Rows, UCMATOSE, UDADDY, Wants};
-use crate::matrix::{Bed, Port};
-use crate::report::Report;
-use crate::target::Target;
-use crate::world::{World, nightly};
+use crate::station::{Port, StationKey};
+use crate::suite::{AnyGroup, Group, Needs};
 use std::time::Duration;
 
 /// For all of many clients together.
 const TOGETHER: Duration = Duration::from_secs(400);
-/// What of the frames gets lost, in each direction. Frames of TCP do not: the kernel would wait for a second.
+/// The share of frames that is lost in each direction. Frames of TCP are not: the kernel would wait for a second.
 const LOSS: &str = "rx.drop=0.01,tx.drop=0.01,seed=11";
-/// When clients of pingpong are forgotten, which never say that they have ended.
+/// Clients of pingpong, which end without a message, are forgotten after this time.
 const PINGPONG_IDLE: Duration = Duration::from_secs(12);
 
-/// The groups `clients-af_packet`, `clients-lossy`, `clients-64` and, nightly or when it is named, `clients-long`.
-pub fn run(report: &mut Report, world: &World) {
-    if report.group("clients-af_packet")
-        && let Some(bed) = report.fixture("boot", || Bed::with(world, "few", "0", Port::AfPacket, 1500, &[]))
-    {
-        client::cases(report, &bed, connected().into_iter().chain(unconnected()));
-        ends(report, bed, &[]);
-    }
-    if report.group("clients-lossy") {
-        let more = ["--fault".to_owned(), LOSS.to_owned()];
-        if let Some(bed) = report.fixture("boot", || Bed::with(world, "loss", "0", Port::Vhost, 4200, &more)) {
-            client::cases(report, &bed, connected());
-            ends(report, bed, &["rx_fault: ", "tx_fault: "]);
-        }
-    }
-    if report.group("clients-64") {
-        many(report, world);
-    }
-    if (nightly() || report.named("clients-long")) && report.group("clients-long") {
-        let boot = || Bed::with(world, "long", "0", Port::Vhost, 4200, &[]);
-        if let Some(bed) = report.fixture("boot", boot) {
-            client::cases(report, &bed, long().into_iter().map(Client::long));
-            ends(report, bed, &[]);
-        }
-    }
+/// The group `clients-af_packet` and, nightly, `clients-lossy`, `clients-64` and `clients-long`.
+pub fn groups() -> Vec<AnyGroup> {
+    vec![over_af_packet(), lossy(), many(), long_runs()]
 }
 
-/// The target has to run still, and to end well, with a summary that says these.
-fn ends(report: &mut Report, mut bed: Bed, texts: &[&str]) {
-    let alive = bed.target.as_mut().is_some_and(Target::alive);
-    report.case("the target ends well", String::new, || {
-        if !alive {
-            return Err(format!("it has ended\n{}", bed.context()));
-        }
-        let summary = bed.stop_target()?;
-        match texts.iter().chain(&["mbufs_leaked=0"]).find(|text| !summary.contains(**text)) {
-            None => Ok(()),
-            Some(missing) => Err(format!("no {missing:?} in the summary: {summary}")),
-        }
+fn over_af_packet() -> AnyGroup {
+    let needs = needs(StationKey::new(Port::AfPacket, 1500));
+    let mut group =
+        Group::new("clients-af_packet", needs, |env| TestBed::start(env, BedConfig::new(Port::AfPacket, 1500)));
+    client::cases(&mut group, connected().into_iter().chain(unconnected()));
+    group.case("the target ends well", |bed| ends_well(bed, &[]));
+    group.build()
+}
+
+fn lossy() -> AnyGroup {
+    let needs = Needs { alone: true, ..needs(StationKey::new(Port::Vhost, 4200)) };
+    let mut group = Group::new("clients-lossy", needs, |env| {
+        let more = ["--fault".to_owned(), LOSS.to_owned()];
+        TestBed::start(env, BedConfig::new(Port::Vhost, 4200).arguments(&more))
     });
+    group.nightly(true);
+    client::cases(&mut group, connected());
+    group.case("the target ends well", |bed| ends_well(bed, &["rx_fault: ", "tx_fault: "]));
+    group.build()
+}
+
+/// Without flags to the end, and all sizes with the counts that a machine which is not emulated would be asked for.
+fn long_runs() -> AnyGroup {
+    let needs = needs(StationKey::new(Port::Vhost, 4200));
+    let mut group = Group::new("clients-long", needs, |env| TestBed::start(env, BedConfig::new(Port::Vhost, 4200)));
+    group.nightly(true);
+    client::cases(&mut group, long().into_iter().map(Client::long));
+    group.case("the target ends well", |bed| ends_well(bed, &[]));
+    group.build()
+}
+
+/// The target ends with a summary that has these texts.
+fn ends_well(bed: &mut TestBed, texts: &[&str]) -> Check {
+    let summary = bed.stop_target()?;
+    match texts.iter().chain(&["mbufs_leaked=0"]).find(|text| !summary.contains(**text)) {
+        None => Ok(()),
+        Some(missing) => Err(format!("no {missing:?} in the summary: {summary}")),
+    }
 }
 
 /// One run or two of each program with connections, which no loss may break.
@@ -91,7 +94,7 @@ fn connected() -> Vec<Client> {
     clients
 }
 
-/// The programs that a loss leaves waiting, or does not trouble.
+/// The programs that a loss leaves waiting, or does not affect.
 fn unconnected() -> Vec<Client> {
     vec![
         Client::pingpong("uc", 4, 1000, 200, ""),
@@ -103,27 +106,26 @@ fn unconnected() -> Vec<Client> {
 }
 
 /// 64 sessions of nine kinds at the same time, after which nothing of them is left.
-fn many(report: &mut Report, world: &World) {
-    let boot = || {
+fn many() -> AnyGroup {
+    let needs = Needs { alone: true, ..needs(StationKey::new(Port::Vhost, 4200)) };
+    let mut group = Group::new("clients-64", needs, |env| {
         // None of them is ib_write_lat, and in so busy a guest others may be silent for as long.
         let text = "[service.perftest]\nwrite-lat-after = \"60s\"\n";
-        Bed::with(world, "many", "0", Port::Vhost, 4200, &world.config_file("sessions.toml", text)?)
-    };
-    let Some(mut bed) = report.fixture("boot", boot) else { return };
-    let clients: Vec<Client> = (0..64).map(session).collect();
-    let context = bed.context();
-    report.case("64 sessions of mixed kinds at once", || context.clone(), || client::at_once(&bed, &clients, TOGETHER));
-    report.case(
-        "the target has given everything back",
-        || context.clone(),
-        || {
-            std::thread::sleep(PINGPONG_IDLE);
-            let summary = bed.stop_target()?;
-            // Counters that are zero are not printed.
-            let left = ["queue_pairs_left", "regions_left"].iter().any(|counter| summary.contains(counter));
-            if left || !summary.contains("mbufs_leaked=0") { Err(summary) } else { Ok(()) }
-        },
-    );
+        TestBed::start(env, BedConfig::new(Port::Vhost, 4200).arguments(&env.config_file("sessions.toml", text)?))
+    });
+    group.nightly(true);
+    group.case("64 sessions of mixed kinds at once", |bed| {
+        let clients: Vec<Client> = (0..64).map(session).collect();
+        client::at_once(bed, &clients, TOGETHER)
+    });
+    group.case("the target has given everything back", |bed| {
+        std::thread::sleep(PINGPONG_IDLE);
+        let summary = bed.stop_target()?;
+        // Counters that are zero are not printed.
+        let left = ["queue_pairs_left", "regions_left"].iter().any(|counter| summary.contains(counter));
+        if left || !summary.contains("mbufs_leaked=0") { Err(summary) } else { Ok(()) }
+    });
+    group.build()
 }
 
 /// One of many sessions.
@@ -142,7 +144,7 @@ fn session(number: usize) -> Client {
     }
 }
 
-/// Without flags to the end, and all sizes with the counts that a machine which is not emulated would be asked for.
+/// The clients of `clients-long`.
 fn long() -> Vec<Client> {
     let all = |command: &str, count| Client::perftest(command, Rows::All(8 << 20, count));
     // The latency of four sizes, then the bandwidth.

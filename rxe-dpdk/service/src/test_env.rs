@@ -11,7 +11,7 @@ use rxe_proto::{Duration, Instant};
 use crate::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
 use crate::control::{Control, TrafficClassConfig};
 use crate::local_port::LocalPort;
-use crate::mailbox::{WorkerMailbox, mailboxes};
+use crate::mailbox::{WorkerInspector, WorkerMailbox, mailboxes};
 use crate::messages::{ToControl, ToWorker};
 use crate::service::Listen;
 
@@ -205,7 +205,7 @@ impl LocalAddresses for PeerAddress {
 }
 
 /// A port with room for one frame.
-struct OneFrame(Vec<u8>);
+pub struct OneFrame(pub Vec<u8>);
 
 impl TxQueue for OneFrame {
     fn push(&mut self, _port: PortId, len: usize) -> Option<&mut [u8]> {
@@ -219,6 +219,7 @@ pub struct TestEnv {
     pub now: Instant,
     pub control: Control<ScriptedHost>,
     pub workers: Vec<WorkerMailbox>,
+    pub inspectors: Vec<WorkerInspector>,
     pub peer: Cm,
 }
 
@@ -232,10 +233,11 @@ impl TestEnv {
 
     pub fn with_hosts(workers: usize, listens: Vec<(usize, Listen)>, hosts: Vec<ScriptedHost>) -> TestEnv {
         let (mailbox, workers) = mailboxes(workers);
+        let inspectors = mailbox.inspectors();
         let cm = Cm::new(CmConfig::new(1, [1; 32]));
         let control = Control::new(hosts, cm, listens, mailbox, TrafficClassConfig::default()).unwrap();
         let peer = Cm::new(CmConfig::new(2, [2; 32]));
-        TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, peer }
+        TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, inspectors, peer }
     }
 
     pub fn host(&mut self) -> &mut ScriptedHost {

@@ -1,33 +1,38 @@
+mod connections;
+mod env;
+mod streams;
+
 use std::sync::mpsc::{self, Receiver};
 
-use rxe_proto::mem::{Access, HeapAllocator, PdId};
-use rxe_proto::transport::{EngineConfig, QpCaps, QpInit, QpTransition, QpType, RecvWr};
+use rxe_proto::mem::{HeapAllocator, PdId};
+use rxe_proto::verbs::{Access, AnyQueuePair, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Rc, RecvWr};
 
 use super::*;
-use crate::context::verbs::QpSpec;
 use crate::mailbox::mailboxes;
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
-/// Never satisfied: posts a receive for each completion, and sets a timer for now in each timer.
+/// Posts a receive for each completion, and sets a timer for now in each timer callback.
 struct Restless {
     calls: mpsc::Sender<u64>,
-    qp: Option<Qpn>,
+    qp: Option<AnyQueuePair>,
 }
 
 impl Service for Restless {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
-        let qp = cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).unwrap();
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
+        let qp = dev.create_qp_in_init::<Rc>(pd, attr, Access::empty()).unwrap();
         for wr_id in 0..8 {
-            cx.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+            dev.post_recv(qp, RecvWr { wr_id, sges: &[] }).unwrap();
         }
-        self.qp = Some(qp);
+        self.qp = Some(qp.into());
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         self.calls.send(wc.wr_id).unwrap();
-        cx.post_recv(wc.qpn, &RecvWr { wr_id: wc.wr_id, sges: &[] }).unwrap();
+        cx.device().post_recv(wc.qp(), RecvWr { wr_id: wc.wr_id, sges: &[] }).unwrap();
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
@@ -55,7 +60,7 @@ fn host(engine: &mut Engine) -> (ServiceHost, Receiver<u64>) {
 }
 
 #[test]
-fn a_service_that_posts_to_a_queue_pair_in_error_does_not_hold_up_the_worker() {
+fn posting_to_a_queue_pair_in_error_does_not_block_the_worker() {
     let mut engine = Engine::new(EngineConfig::default());
     let (mut host, called) = host(&mut engine);
     let now = Instant::ZERO;
@@ -71,7 +76,7 @@ fn a_service_that_posts_to_a_queue_pair_in_error_does_not_hold_up_the_worker() {
 }
 
 #[test]
-fn a_timer_set_for_now_in_a_timer_is_for_the_next_turn() {
+fn a_timer_set_for_now_in_a_timer_callback_fires_in_the_next_turn() {
     let mut engine = Engine::new(EngineConfig::default());
     let (mut host, called) = host(&mut engine);
     let now = Instant::ZERO;
@@ -85,7 +90,7 @@ fn a_timer_set_for_now_in_a_timer_is_for_the_next_turn() {
 }
 
 #[test]
-fn completions_of_a_queue_without_a_service_are_thrown_away() {
+fn completions_of_a_queue_without_a_service_are_discarded() {
     let mut engine = Engine::new(EngineConfig::default());
     let (mut host, called) = host(&mut engine);
     let (now, cq) = (Instant::ZERO, engine.create_cq(64).unwrap());
