@@ -167,8 +167,9 @@ impl Cm {
             return Err(DropReason::CmLimit);
         }
         // compliance.md [CM-STALE-ACCEPT]: A REQ with a queue pair or id of a known connection is served, and ends that
-        // connection when it is accepted. Pending attempts of the peer that this one replaces do not count against the
-        // limits. An established connection ends only when the new one is accepted.
+        // connection when it is accepted.
+        // Pending attempts of the peer that this one replaces do not count against the limits. An established connection
+        // ends only when the new one is accepted.
         let rivals = self.connections.rivals(peer, req.local_comm_id, req.local_qpn);
         let (attempts, replaced): (Vec<_>, Vec<_>) =
             rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);

@@ -102,7 +102,7 @@ causes! {
     PeerOperational => "peer_operational",
     /// As requester: a response that does not fit the request.
     BadResponse => "bad_response",
-    /// Somebody who looks after the adapter wanted it to end.
+    /// An administrator ended it.
     Administrative => "administrative",
     /// As responder: a fault made on purpose refused a request.
     Injected => "injected",

@@ -37,7 +37,7 @@ fn a_mad_arrives_as_it_was_sent() {
 }
 
 #[test]
-fn back_pressure_keeps_pending_packets() {
+fn write_mad_writes_nothing_under_back_pressure() {
     let mut tx = TxFrames { room: Some(0), ..TxFrames::default() };
     assert!(!write_mad(&mut tx, &path(), 0, Psn::new(0), &[0; MAD_LEN]));
     assert!(tx.frames.is_empty());

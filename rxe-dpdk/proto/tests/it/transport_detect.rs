@@ -149,7 +149,7 @@ fn the_first_packet_settles_the_path_mtu() {
 }
 
 #[test]
-fn packets_without_knowledge_of_the_connection_determine_nothing() {
+fn packets_from_other_addresses_do_not_determine_the_type() {
     let mut node = follower();
     send_from(&mut node, 3, PORT, Transport::Uc, Opcode::SendOnly, 0, b"stranger");
     send_from(&mut node, 2, PortId(1), Transport::Uc, Opcode::SendOnly, 0, b"elsewhere");

@@ -59,7 +59,7 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 }
 
 #[test]
-fn outstanding_requests_are_not_probed() {
+fn only_outstanding_requests_with_a_timeout_suppress_probes() {
     // With one, the connection ends by it. Without, the peer is asked.
     for (timeout, probes) in [(14, 0), (0, 1)] {
         let mut peer = watched(Agreed { timeout, retry_cnt: 7, ..Agreed::default() });

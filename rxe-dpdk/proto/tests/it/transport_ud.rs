@@ -202,7 +202,7 @@ fn a_receive_with_a_bad_key_ends_the_queue_pair() {
 
 // [UD-RSP-ANYBODY]
 #[test]
-fn datagrams_are_accepted_from_any_address() {
+fn datagrams_by_another_port_or_partition_or_damaged_are_dropped() {
     let mut node = node(4);
     let datagram = Datagram::to(&node);
     receive(&mut node, PortId(1), &datagram.frame(b"x"));

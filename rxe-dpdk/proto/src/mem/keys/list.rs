@@ -33,7 +33,7 @@ impl KeyKind {
     }
 }
 
-/// One key of a [`KeyTable`]. The key is a secret: whoever knows it can reach the memory by any queue pair that the
+/// One key of a [`KeyTable`]. The key is a secret: a peer that knows it can reach the memory by any queue pair that the
 /// peer has in the protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyInfo {
