@@ -155,7 +155,7 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
     let words = "write-bw -s 64 -n 10 --region many* --address 10.77.0.2/24 --peer 10.77.0.1";
     let refused = bench(socket, words).output().unwrap();
     assert!(
-        !refused.status.success() && told(&refused).contains("does not let us at its memory"),
+        !refused.status.success() && told(&refused).contains("denies access to its memory"),
         "{}",
         told(&refused)
     );
