@@ -1,8 +1,7 @@
 //! Additional load on queue pairs of its own, to measure its effect on the test.
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, WorkCompletion};
 
 use crate::load::{self, Load, RemoteMemory};
 use crate::plan::Plan;
@@ -25,12 +24,17 @@ impl Bulk {
     ///
     /// # Errors
     /// Why it cannot be started.
-    pub fn start(cx: &mut Context<'_>, plan: &Plan, pd: PdId, qps: &[(Qpn, RemoteMemory)]) -> Result<Bulk, String> {
+    pub fn start(
+        cx: &mut Context<'_>,
+        plan: &Plan,
+        pd: ProtectionDomain,
+        qps: &[(QueuePair<Rc>, RemoteMemory)],
+    ) -> Result<Bulk, String> {
         let (Some(verb), Some(&size)) = (plan.test.verb(), plan.sizes.first()) else {
             return Err("the additional load needs a test that sends messages".to_owned());
         };
         let memory = cx.alloc_memory(load::local_memory(plan)).map_err(|error| error.to_string())?;
-        let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let mut load = Load::new(plan, verb, size, qps, &[], &memory)?;
         load.mark = MARK;
         load.start(cx, u64::MAX).map_err(|error| format!("a message cannot be posted: {error}"))?;

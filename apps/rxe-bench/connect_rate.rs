@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, EndReason, Listen, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, DisconnectReason};
-use rxe_proto::mem::{Access, PdId};
-use rxe_proto::transport::Qpn;
+use rxe_proto::verbs::{Access, ProtectionDomain, QpCaps, Qpn};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
@@ -54,7 +52,7 @@ impl ServiceFactory for ConnectRateFactory {
 /// The service on one lcore.
 struct ConnectRate {
     session: Arc<Session>,
-    pd: Option<PdId>,
+    pd: Option<ProtectionDomain>,
     /// When each open connection was requested.
     asked: HashMap<Qpn, Instant>,
     /// Connections established and closed.
@@ -72,8 +70,9 @@ impl ConnectRate {
     fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let Some(pd) = self.pd else { return Ok(()) };
         let plan = &self.session.plan;
-        let qp = cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).map_err(broken)?;
-        self.asked.insert(qp, cx.now());
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let qp = cx.device().create_qp_in_init(pd, attr, Access::empty()).map_err(broken)?;
+        self.asked.insert(qp.qpn(), cx.now());
         cx.connect(connect(plan, qp, plan.region.as_bytes()));
         Ok(())
     }
@@ -116,7 +115,7 @@ impl Service for ConnectRate {
             Ok(mtu) => self.path_mtu = mtu,
             Err(failure) => return self.fail(failure),
         }
-        self.pd = Some(cx.alloc_pd());
+        self.pd = Some(cx.device().alloc_pd());
         for _ in 0..self.session.plan.qps {
             if let Err(failure) = self.ask(cx) {
                 return self.fail(failure);

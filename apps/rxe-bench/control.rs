@@ -1,10 +1,11 @@
 //! The control connection of perftest's parameter exchange: each message has one answer.
 
-use rxe_dpdk::service::{Context, QpSpec};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::Context;
 use rxe_proto::cm::ConnId;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, MemoryRegion, Payload, ProtectionDomain, QpCaps, QueuePair, Rc, RecvWr, Sge, WcOpcode, WorkCompletion,
+    WorkRequest,
+};
 
 use crate::perftest::LONGEST_MESSAGE;
 
@@ -19,15 +20,17 @@ const CAPS: QpCaps = QpCaps {
 /// The connection.
 pub struct Control {
     /// Ours.
-    pub qp: Qpn,
+    pub qp: QueuePair<Rc>,
     /// Known from the peer's REP on.
     pub conn: Option<ConnId>,
+    pd: ProtectionDomain,
     /// Receive buffer.
     memory: MemoryRegion,
 }
 
-fn open(cx: &mut Context<'_>, pd: PdId) -> Result<Qpn, String> {
-    cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).map_err(|error| error.to_string())
+fn open(cx: &mut Context<'_>, pd: ProtectionDomain) -> Result<QueuePair<Rc>, String> {
+    let attr = cx.qp_attr().with_caps(CAPS);
+    cx.device().create_qp_in_init(pd, attr, Access::empty()).map_err(|error| error.to_string())
 }
 
 impl Control {
@@ -35,11 +38,11 @@ impl Control {
     ///
     /// # Errors
     /// Why it cannot be created.
-    pub fn open(cx: &mut Context<'_>, pd: PdId) -> Result<Control, String> {
+    pub fn open(cx: &mut Context<'_>, pd: ProtectionDomain) -> Result<Control, String> {
         let memory = cx.alloc_memory(LONGEST_MESSAGE).map_err(|error| error.to_string())?;
-        let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let qp = open(cx, pd)?;
-        Ok(Control { qp, conn: None, memory })
+        Ok(Control { qp, conn: None, pd, memory })
     }
 
     /// Creates another queue pair after a failed connection.
@@ -47,7 +50,7 @@ impl Control {
     /// # Errors
     /// Why it cannot be created.
     pub fn reopen(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
-        (self.qp, self.conn) = (open(cx, self.memory.pd())?, None);
+        (self.qp, self.conn) = (open(cx, self.pd)?, None);
         Ok(())
     }
 
@@ -57,9 +60,10 @@ impl Control {
     /// Why it cannot be sent.
     pub fn say(&self, cx: &mut Context<'_>, message: &[u8]) -> Result<(), String> {
         let sge = Sge { addr: self.memory.addr(), length: LONGEST_MESSAGE as u32, lkey: self.memory.lkey() };
-        cx.post_recv(self.qp, &RecvWr { wr_id: 0, sges: &[sge] }).map_err(|error| error.to_string())?;
-        let wr = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[], flags: SendFlags::SIGNALED };
-        cx.post_send_inline(self.qp, &wr, message).map_err(|error| error.to_string())
+        let mut dev = cx.device();
+        dev.post_recv(self.qp, RecvWr { wr_id: 0, sges: &[sge] }).map_err(|error| error.to_string())?;
+        let wr = WorkRequest::send(Payload::Inline(message)).signaled();
+        dev.post_send(self.qp, wr).map_err(|error| error.to_string())
     }
 
     /// The answer, if `wc` completes a receive.

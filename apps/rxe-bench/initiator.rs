@@ -9,11 +9,9 @@
 use std::sync::Arc;
 
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::verbs::{Access, MemoryRegion, QpCaps, Qpn, QueuePair, Rc, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 use rxe_proto::{Duration, Instant};
@@ -110,7 +108,7 @@ enum Stage {
 
 /// A queue pair, its connection, and the remote memory that the peer has named.
 struct Connection {
-    qp: Qpn,
+    qp: QueuePair<Rc>,
     conn: Option<ConnId>,
     remote: Option<RemoteMemory>,
 }
@@ -160,12 +158,12 @@ struct Initiator {
 impl Initiator {
     fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
         let plan = &self.session.plan;
-        let pd = cx.alloc_pd();
+        let pd = cx.device().alloc_pd();
         let memory = cx.alloc_memory(load::local_memory(plan)).map_err(broken)?;
         // Bytes that differ, as in real messages.
         let bytes: Vec<u8> = (0..memory.len() as u64).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 16) as u8).collect();
         memory.write(0, &bytes).map_err(broken)?;
-        self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
+        self.memory = Some(cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
         self.path_mtu = path_mtu(plan, cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu))?;
         self.heard = (cx.now(), 0);
         if plan.protocol == Protocol::Region {
@@ -203,8 +201,9 @@ impl Initiator {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = cx.create_qp(&QpSpec::rc(pd, caps, Access::empty())).map_err(broken)?;
-        self.by_qp.insert(qp, index);
+        let attr = cx.qp_attr().with_caps(caps);
+        let qp = cx.device().create_qp_in_init(pd.into(), attr, Access::empty()).map_err(broken)?;
+        self.by_qp.insert(qp.qpn(), index);
         let connection = Connection { qp, conn: None, remote: None };
         match self.connections.get_mut(index) {
             Some(former) => *former = connection,
@@ -294,7 +293,7 @@ impl Initiator {
         let Some(Talk { exchange, .. }) = &mut self.talk else {
             return if self.session.plan.regions.is_some() { self.list(cx) } else { self.next(cx) };
         };
-        exchange.connected(self.connections.iter().map(|connection| connection.qp).collect());
+        exchange.connected(self.connections.iter().map(|connection| connection.qp.qpn()).collect());
         self.stage = Stage::Greeting;
         self.talk(cx)
     }
@@ -306,7 +305,7 @@ impl Initiator {
             return Ok(());
         };
         self.stage = Stage::Listing;
-        self.directory = Some(Directory::read(cx, memory.pd(), told, count).map_err(CliError::new)?);
+        self.directory = Some(Directory::read(cx, memory.pd().into(), told, count).map_err(CliError::new)?);
         Ok(())
     }
 
@@ -331,7 +330,7 @@ impl Initiator {
         let mut qps: Vec<_> = self.connections.iter().filter_map(told).collect();
         let others = qps.split_off(qps.len().min(plan.qps as usize));
         if let Some(beside) = plan.beside().filter(|_| self.bulk.is_none()) {
-            self.bulk = Some(Bulk::start(cx, &beside, local.pd(), &others).map_err(CliError::new)?);
+            self.bulk = Some(Bulk::start(cx, &beside, local.pd().into(), &others).map_err(CliError::new)?);
         }
         let size = plan.sizes.get(self.next_size).copied();
         let mut work = match size.map(|size| Work::new(cx, plan, self.verb, size, qps, &self.regions, local)) {
@@ -459,7 +458,7 @@ impl Initiator {
     }
 
     fn is_control(&self, qp: Qpn) -> bool {
-        self.talk.as_ref().is_some_and(|talk| talk.control.qp == qp)
+        self.talk.as_ref().is_some_and(|talk| talk.control.qp.qpn() == qp)
     }
 }
 

@@ -3,9 +3,8 @@
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
-use rxe_proto::mem::MemoryRegion;
-use rxe_proto::transport::{
-    PostError, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
+use rxe_proto::verbs::{
+    MemoryRegion, PostError, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WorkCompletion, WorkRequest,
 };
 
 use crate::plan::{Plan, Verb};
@@ -26,7 +25,7 @@ const ANSWER: u64 = 1 << 32;
 /// One connected queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    pub qpn: Qpn,
+    pub qp: QueuePair<Rc>,
     /// First byte of the local memory of this queue pair.
     local: Sge,
     /// First byte of the remote memory of this queue pair.
@@ -126,7 +125,7 @@ impl Load {
         plan: &Plan,
         verb: Verb,
         size: u32,
-        qps: &[(Qpn, RemoteMemory)],
+        qps: &[(QueuePair<Rc>, RemoteMemory)],
         regions: &[RemoteMemory],
         local: &MemoryRegion,
     ) -> Result<Load, String> {
@@ -134,14 +133,14 @@ impl Load {
         let span = layout.span() as u64;
         // At least one, as `local_memory` says.
         let places = (local.len() / span).max(1);
-        let lane = |(index, (qpn, memory)): (usize, &(Qpn, RemoteMemory))| {
+        let lane = |(index, (qp, memory)): (usize, &(QueuePair<Rc>, RemoteMemory))| {
             // With numbered regions this is their directory, which is only read.
             if verb != Verb::Send && regions.is_empty() && memory.len < layout.needs() {
                 return Err(too_small(size, memory.len));
             }
             let index = index as u64;
             Ok(Lane {
-                qpn: *qpn,
+                qp: *qp,
                 local: Sge { addr: local.addr() + index % places * span, length: size, lkey: local.lkey() },
                 remote: RemoteAddr { addr: memory.addr + index % (memory.len / span).max(1) * span, rkey: memory.rkey },
                 slot: 0,
@@ -177,12 +176,12 @@ impl Load {
     /// Why a message could not be posted.
     pub fn start(&mut self, cx: &mut Context<'_>, messages: u64) -> Result<(), PostError> {
         for index in 0..self.lanes.len() {
-            let Lane { qpn, local, .. } = self.lanes[index];
+            let Lane { qp, local, .. } = self.lanes[index];
             self.lanes[index].left = messages;
             if self.answered {
                 // The answers are not checked, so all use the memory of the messages.
                 let receive = RecvWr { wr_id: ANSWER | index as u64, sges: &[local] };
-                (0..self.depth).try_for_each(|_| cx.post_recv(qpn, &receive))?;
+                (0..self.depth).try_for_each(|_| cx.device().post_recv(qp, receive))?;
             }
             let mut room = self.depth;
             while room > 0 {
@@ -207,6 +206,7 @@ impl Load {
         // At most `count`.
         let count = u64::from(count).min(lane.left) as u32;
         let Layout { stride, slots, .. } = self.layout;
+        let mut dev = cx.device();
         for nth in 1..=count {
             let offset = u64::from(lane.slot * stride);
             lane.slot = if lane.slot + 1 == slots { 0 } else { lane.slot + 1 };
@@ -219,18 +219,17 @@ impl Load {
                 None => lane.remote,
             };
             let remote = RemoteAddr { addr: first.addr + offset, rkey: first.rkey };
-            let op = match self.verb {
-                Verb::Write if lane.reverse => SendOp::Read { remote },
-                Verb::Read if lane.reverse => SendOp::Write { remote, imm: None },
-                Verb::Write => SendOp::Write { remote, imm: None },
-                Verb::Read => SendOp::Read { remote },
-                Verb::Send => SendOp::Send { imm: None },
-                Verb::Atomic => SendOp::FetchAdd { remote, add: 1 },
+            let sges = [Sge { addr: lane.local.addr + offset, ..lane.local }];
+            let wr = match self.verb {
+                Verb::Write if lane.reverse => WorkRequest::read(&sges, remote),
+                Verb::Read if lane.reverse => WorkRequest::write(&sges, remote),
+                Verb::Write => WorkRequest::write(&sges, remote),
+                Verb::Read => WorkRequest::read(&sges, remote),
+                Verb::Send => WorkRequest::send(&sges),
+                Verb::Atomic => WorkRequest::fetch_add(&sges, remote, 1),
             };
-            let sge = Sge { addr: lane.local.addr + offset, ..lane.local };
-            let flags = if nth == count && !self.answered { SendFlags::SIGNALED } else { SendFlags::empty() };
-            let wr = SendWr { wr_id: self.mark | u64::from(count) << 32 | index as u64, op, sges: &[sge], flags };
-            cx.post_send(lane.qpn, &wr)?;
+            let wr = wr.wr_id(self.mark | u64::from(count) << 32 | index as u64);
+            dev.post_send(lane.qp, if nth == count && !self.answered { wr.signaled() } else { wr })?;
         }
         lane.left -= u64::from(count);
         lane.posted_at = cx.now();
@@ -256,7 +255,9 @@ impl Load {
                 && lane.left > 0
             {
                 let receive = RecvWr { wr_id: wc.wr_id, sges: &[lane.local] };
-                cx.post_recv(lane.qpn, &receive).map_err(|error| format!("a receive cannot be posted: {error}"))?;
+                cx.device()
+                    .post_recv(lane.qp, receive)
+                    .map_err(|error| format!("a receive cannot be posted: {error}"))?;
             }
             self.done += u64::from(count);
             self.in_flight -= u64::from(count);

@@ -1,8 +1,7 @@
 //! The protocol of the `region` service: docs/region-protocol.md.
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
+use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, RemoteAddr, WorkRequest};
 
 use crate::load::RemoteMemory;
 
@@ -29,8 +28,8 @@ impl Directory {
     /// Why it cannot be read.
     pub fn read(
         cx: &mut Context<'_>,
-        pd: PdId,
-        (qp, remote): (Qpn, RemoteMemory),
+        pd: ProtectionDomain,
+        (qp, remote): (QueuePair<Rc>, RemoteMemory),
         count: u32,
     ) -> Result<Directory, String> {
         let there = remote.len / ENTRY as u64;
@@ -42,11 +41,12 @@ impl Directory {
         // The command line limits `count`.
         let length = count * ENTRY as u32;
         let memory = cx.alloc_memory(length as usize).map_err(|error| error.to_string())?;
-        let copy = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let op = SendOp::Read { remote: RemoteAddr { addr: remote.addr, rkey: remote.rkey } };
-        let sge = Sge { addr: copy.addr(), length, lkey: copy.lkey() };
-        let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        cx.post_send(qp, &wr).map_err(|error| format!("the directory cannot be read: {error}"))?;
+        let mut dev = cx.device();
+        let copy = dev.reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let remote = RemoteAddr { addr: remote.addr, rkey: remote.rkey };
+        let sges = [copy.sge(..).map_err(|error| error.to_string())?];
+        dev.post_send(qp, WorkRequest::read(&sges, remote).signaled())
+            .map_err(|error| format!("the directory cannot be read: {error}"))?;
         Ok(Directory { copy })
     }
 
@@ -57,7 +57,7 @@ impl Directory {
     pub fn regions(self, cx: &mut Context<'_>) -> Result<Vec<RemoteMemory>, String> {
         let mut bytes = vec![0; self.copy.len() as usize];
         let read = self.copy.memory().read(0, &mut bytes);
-        cx.deregister(&self.copy);
+        let _ = cx.device().dereg_mr(&self.copy);
         read.map_err(|error| error.to_string())?;
         entries(&bytes).ok_or_else(|| "an entry of the target's directory is empty".to_owned())
     }

@@ -6,7 +6,7 @@ use rxe::{CliError, cli_error};
 use rxe_dpdk::runtime::StopHandle;
 use rxe_dpdk::service::{Connect, EndReason};
 use rxe_proto::cm::ConnectFailure;
-use rxe_proto::transport::{Qpn, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{QueuePair, Rc, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 
@@ -58,7 +58,7 @@ pub fn broken(why: impl std::fmt::Display) -> CliError {
 }
 
 /// The connection request from `qp` to the peer.
-pub fn connect(plan: &Plan, qp: Qpn, private_data: &[u8]) -> Connect {
+pub fn connect(plan: &Plan, qp: QueuePair<Rc>, private_data: &[u8]) -> Connect {
     Connect {
         initiator_depth: plan.reads,
         path_mtu: plan.path_mtu,
@@ -179,7 +179,7 @@ mod tests {
         );
         assert_eq!(
             said(EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::NoResources))),
-            "the connection to 10.0.0.1:4792 is closed: it never came up: the peer rejected it (no resources available)"
+            "the connection to 10.0.0.1:4792 is closed: it was not established: the peer rejected it (no resources available)"
         );
         assert_eq!(why_failed(WcStatus::RemOpErr), "a message failed: remote operation error");
     }

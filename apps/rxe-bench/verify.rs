@@ -15,8 +15,10 @@
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WorkCompletion,
+    WorkRequest,
+};
 
 use crate::load::RemoteMemory;
 use crate::payload::{Message, Payload};
@@ -55,7 +57,7 @@ pub struct Verify {
     verb: Verb,
     size: u32,
     stride: u32,
-    lanes: Vec<(Qpn, RemoteMemory)>,
+    lanes: Vec<(QueuePair<Rc>, RemoteMemory)>,
     /// Whether each queue pair has received an answer. The first one may be shorter than the message.
     answered: Vec<bool>,
     places: Vec<Place>,
@@ -126,9 +128,9 @@ impl Verify {
         plan: &Plan,
         verb: Verb,
         size: u32,
-        lanes: Vec<(Qpn, RemoteMemory)>,
+        lanes: Vec<(QueuePair<Rc>, RemoteMemory)>,
         regions: &[RemoteMemory],
-        pd: PdId,
+        pd: ProtectionDomain,
     ) -> Result<Verify, String> {
         let stride = size.next_multiple_of(LINE);
         let told = lanes.iter().map(|(_, memory)| memory.len).min();
@@ -147,7 +149,7 @@ impl Verify {
             ));
         }
         let memory = cx.alloc_memory(2 * (count * u64::from(stride)) as usize).map_err(|error| error.to_string())?;
-        let memory = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let place = Place { waits: Waits::Answered, since: Instant::ZERO, turn: 0, digest: 0 };
         let cells = Cells::new(count as usize, regions.len());
         Ok(Verify {
@@ -172,7 +174,7 @@ impl Verify {
 
     /// Deregisters the local memory.
     pub fn close(&self, cx: &mut Context<'_>) {
-        cx.deregister(&self.memory);
+        let _ = cx.device().dereg_mr(&self.memory);
     }
 
     /// Posts the first message of every place; `messages` in all.
@@ -219,9 +221,9 @@ impl Verify {
             Verb::Write | Verb::Read => Waits::Written,
             Verb::Atomic => Waits::Added,
             Verb::Send => {
-                let qpn = self.lanes[self.lane(index)].0;
+                let qp = self.lanes[self.lane(index)].0;
                 let wr = RecvWr { wr_id: index as u64, sges: &[self.sge(back)] };
-                cx.post_recv(qpn, &wr).map_err(|error| error.to_string())?;
+                cx.device().post_recv(qp, wr).map_err(|error| error.to_string())?;
                 Waits::Answered
             }
         };
@@ -242,20 +244,20 @@ impl Verify {
 
     /// Posts the request whose completion the place waits for.
     fn go(&mut self, cx: &mut Context<'_>, index: usize, waits: Waits) -> Result<(), String> {
-        let (qpn, memory) = self.lanes[self.lane(index)];
+        let (qp, memory) = self.lanes[self.lane(index)];
         let (out, back) = self.offsets(index);
         let remote = self.remote(index, memory);
-        let (op, at) = match waits {
-            Waits::Written => (SendOp::Write { remote, imm: None }, out),
-            Waits::Read => (SendOp::Read { remote }, back),
-            Waits::Added => (SendOp::FetchAdd { remote, add: addend(self.places[index].turn) }, back),
-            Waits::Answered => (SendOp::Send { imm: None }, out),
+        let (source, sink) = ([self.sge(out)], [self.sge(back)]);
+        let wr = match waits {
+            Waits::Written => WorkRequest::write(&source, remote).signaled(),
+            Waits::Read => WorkRequest::read(&sink, remote).signaled(),
+            Waits::Added => WorkRequest::fetch_add(&sink, remote, addend(self.places[index].turn)).signaled(),
+            // Its answer is its completion.
+            Waits::Answered => WorkRequest::send(&source),
         };
-        // What is answered needs no completion besides.
-        let flags = if waits == Waits::Answered { SendFlags::empty() } else { SendFlags::SIGNALED };
-        let wr = SendWr { wr_id: index as u64, op, sges: &[self.sge(at)], flags };
+        let wr = wr.wr_id(index as u64);
         (self.places[index].waits, self.places[index].since) = (waits, cx.now());
-        cx.post_send(qpn, &wr).map_err(|error| format!("a message cannot be posted: {error}"))
+        cx.device().post_send(qp, wr).map_err(|error| format!("a message cannot be posted: {error}"))
     }
 
     /// Handles completions: checks the data, and posts the next requests.
@@ -320,7 +322,7 @@ impl Verify {
             Some(difference) => Err(format!(
                 "wrong bytes in message {} of place {index} (queue pair {}): {difference}",
                 message.turn,
-                self.lanes[self.lane(index)].0
+                self.lanes[self.lane(index)].0.qpn()
             )),
         }
     }
@@ -334,7 +336,7 @@ impl Verify {
         let (turn, cell) = (self.places[index].turn, self.cell(index));
         let expected = self.expected[cell];
         if expected.is_some_and(|expected| expected != was) {
-            let qpn = self.lanes[self.lane(index)].0;
+            let qpn = self.lanes[self.lane(index)].0.qpn();
             return Err(format!(
                 "wrong sum: FETCH_ADD {turn} of place {index} (queue pair {qpn}) returned {was:#x}, expected {:#x}",
                 expected.unwrap_or_default()

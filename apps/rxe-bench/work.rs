@@ -2,8 +2,7 @@
 
 use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::MemoryRegion;
-use rxe_proto::transport::{Qpn, WorkCompletion};
+use rxe_proto::verbs::{MemoryRegion, QueuePair, Rc, WorkCompletion};
 
 use crate::load::{LONGEST, Load, RemoteMemory};
 use crate::plan::{Plan, Verb};
@@ -27,12 +26,12 @@ impl Work {
         plan: &Plan,
         verb: Verb,
         size: u32,
-        qps: Vec<(Qpn, RemoteMemory)>,
+        qps: Vec<(QueuePair<Rc>, RemoteMemory)>,
         regions: &[RemoteMemory],
         local: &MemoryRegion,
     ) -> Result<Work, String> {
         if plan.verify {
-            return Ok(Work::Verify(Box::new(Verify::new(cx, plan, verb, size, qps, regions, local.pd())?)));
+            return Ok(Work::Verify(Box::new(Verify::new(cx, plan, verb, size, qps, regions, local.pd().into())?)));
         }
         Ok(Work::Load(Box::new(Load::new(plan, verb, size, &qps, regions, local)?)))
     }

@@ -17,7 +17,7 @@ pub fn serve(config: Config) -> Result<(), CliError> {
     if let Some(faults) = fault_text(&config.faults) {
         tracing::warn!("fault injection is on: {faults}");
     }
-    let (factories, book) = services::factories(&config)?;
+    let (factories, registry) = services::factories(&config)?;
     let signals = Signals::install()?;
     let management = Management::prepare(config.metrics)?;
     let prefix = file_prefix(&config.eal_args);
@@ -33,14 +33,15 @@ pub fn serve(config: Config) -> Result<(), CliError> {
         management.capture(capture.clone(), settings.clone())?;
     }
     let clients = management.stats();
-    let _managed = management.start(Managed { inspector, capture, book: book.clone(), log, prefix, clients }, folder);
+    let _managed =
+        management.start(Managed { inspector, capture, registry: registry.clone(), log, prefix, clients }, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!("systemd could not be notified that the target is ready: {error}");
     }
     let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
-    output::stdout().enqueue(format!("{summary}{book}").as_bytes());
+    output::stdout().enqueue(format!("{summary}{registry}").as_bytes());
     Ok(())
 }
 

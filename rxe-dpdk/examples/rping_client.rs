@@ -8,19 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use rxe_dpdk::eal::Eal;
-use rxe_dpdk::host::Cidr;
-use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
-use rxe_dpdk::rxe_proto::Instant;
-use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectFailure, DisconnectReason};
-use rxe_dpdk::rxe_proto::verbs::{
-    Access, MemoryRegion, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
-};
+use rxe_dpdk::prelude::*;
+use rxe_dpdk::rxe_proto::cm::{ConnectFailure, DisconnectReason};
 use rxe_dpdk::rxe_proto::wire::cm::RejReason;
-use rxe_dpdk::service::{Connect, Context, EndReason, Listen, QpSpec, Service, ServiceFactory};
-use rxe_dpdk::worker::{IdlePolicy, QpCaps};
+use rxe_dpdk::worker::IdlePolicy;
 
 const USAGE: &str = "usage: rping_client [EAL options] -- --address IP/PREFIX... [--port N] [--count N] [--size N] \
                      [--wait SECONDS] [--mtu N] PEER...";
@@ -112,7 +104,7 @@ impl ServiceFactory for Factory {
 }
 
 /// The parts of our memory: what the server READs, what it WRITEs, what we SEND, what we receive.
-struct Memory {
+struct Buffers {
     source: MemoryRegion,
     sink: MemoryRegion,
     sends: MemoryRegion,
@@ -123,7 +115,7 @@ struct Client {
     plan: Plan,
     stop: Arc<OnceLock<StopHandle>>,
     failed: Arc<AtomicBool>,
-    memory: Option<Memory>,
+    memory: Option<Buffers>,
     /// Which of the plan's peers it is now.
     peer: usize,
     conn: Option<ConnId>,
@@ -138,13 +130,13 @@ struct Client {
 
 impl Client {
     /// Memory for everything, or why there is none.
-    fn allocate(&self, cx: &mut Context<'_>) -> Result<Memory, String> {
-        let pd = cx.alloc_pd();
+    fn allocate(&self, cx: &mut Context<'_>) -> Result<Buffers, String> {
+        let pd = cx.device().alloc_pd();
         let mut region = |size, access| {
             let memory = cx.alloc_memory(size).map_err(|error| error.to_string())?;
-            cx.register(pd, memory, access).map_err(|error| error.to_string())
+            cx.device().reg_mr(pd, memory, access).map_err(|error| error.to_string())
         };
-        Ok(Memory {
+        Ok(Buffers {
             source: region(self.plan.size, Access::REMOTE_READ)?,
             sink: region(self.plan.size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
             sends: region(2 * MESSAGE, Access::empty())?,
@@ -155,10 +147,12 @@ impl Client {
     fn connect(&mut self, cx: &mut Context<'_>) {
         let Some(memory) = &self.memory else { return };
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let Ok(qp) = cx.create_qp(&QpSpec::rc(memory.receives.pd(), CAPS, rights)) else {
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let mut dev = cx.device();
+        let Ok(qp) = dev.create_qp_in_init::<Rc>(memory.receives.pd().into(), attr, rights) else {
             return self.give_up("no queue pair");
         };
-        let posted = (0..2).try_for_each(|slot| post_recv(cx, memory, qp, slot));
+        let posted = (0..2).try_for_each(|slot| post_recv(&mut dev, memory, qp.into(), slot));
         if let Err(why) = posted {
             return self.give_up(&why);
         }
@@ -177,7 +171,7 @@ impl Client {
     }
 
     /// SENDs the advert of the source, or of the sink.
-    fn advertise(&self, cx: &mut Context<'_>, qp: Qpn, of_sink: bool) -> Result<(), String> {
+    fn advertise(&self, dev: &mut Device<'_>, qpn: Qpn, of_sink: bool) -> Result<(), String> {
         let Some(memory) = &self.memory else { return Ok(()) };
         let region = if of_sink { &memory.sink } else { &memory.source };
         let (addr, rkey) = (region.addr().to_be_bytes(), region.rkey().to_be_bytes());
@@ -186,9 +180,9 @@ impl Client {
         // The two take turns, and the other one has been answered.
         let at = usize::from(of_sink) * MESSAGE;
         memory.sends.memory().write(at, &advert).map_err(|error| error.to_string())?;
-        let sge = Sge { addr: memory.sends.addr() + at as u64, length: MESSAGE as u32, lkey: memory.sends.lkey() };
-        let send = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[sge], flags: SendFlags::SIGNALED };
-        cx.post_send(qp, &send).map_err(|error| error.to_string())
+        let advert = [memory.sends.sge(at..at + MESSAGE).map_err(|error| error.to_string())?];
+        let qp = dev.find_qp::<Rc>(qpn).map_err(|error| error.to_string())?;
+        dev.post_send(qp, WorkRequest::send(&advert).signaled()).map_err(|error| error.to_string())
     }
 
     /// Begins a ping.
@@ -198,7 +192,7 @@ impl Client {
             memory.sink.memory().write(0, &vec![0; self.plan.size]).map_err(|error| error.to_string())?;
         }
         self.answers = 0;
-        self.advertise(cx, qp, false)
+        self.advertise(&mut cx.device(), qp, false)
     }
 
     /// The server SENDs after its READ and after its WRITE.
@@ -207,10 +201,10 @@ impl Client {
         if wc.byte_len as usize != MESSAGE {
             return Err(format!("a go-ahead of {} bytes", wc.byte_len));
         }
-        post_recv(cx, memory, wc.qpn, wc.wr_id)?;
+        post_recv(&mut cx.device(), memory, wc.qp(), wc.wr_id)?;
         self.answers += 1;
         if self.answers == 1 {
-            return self.advertise(cx, wc.qpn, true);
+            return self.advertise(&mut cx.device(), wc.qpn, true);
         }
         let mut back = vec![0; self.plan.size];
         memory.sink.memory().read(0, &mut back).map_err(|error| error.to_string())?;
@@ -246,10 +240,10 @@ impl Client {
     }
 }
 
-fn post_recv(cx: &mut Context<'_>, memory: &Memory, qp: Qpn, slot: u64) -> Result<(), String> {
-    let at = memory.receives.addr() + slot * MESSAGE as u64;
-    let sge = Sge { addr: at, length: MESSAGE as u32, lkey: memory.receives.lkey() };
-    cx.post_recv(qp, &RecvWr { wr_id: slot, sges: &[sge] }).map_err(|error| error.to_string())
+fn post_recv(dev: &mut Device<'_>, memory: &Buffers, qp: AnyQueuePair, slot: u64) -> Result<(), String> {
+    let at = slot as usize * MESSAGE;
+    let sges = [memory.receives.sge(at..at + MESSAGE).map_err(|error| error.to_string())?];
+    dev.post_recv(qp, RecvWr { wr_id: slot, sges: &sges }).map_err(|error| error.to_string())
 }
 
 /// Whether there may be a server later: now there is no such host, nobody listens, or the host is only just coming up. A

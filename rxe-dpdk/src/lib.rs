@@ -10,12 +10,14 @@
 //! * [`manage`]: inspection, captures and fault rules of a running adapter.
 //! * [`runtime`]: builds and runs an adapter; a program starts with [`runtime::Runtime`].
 //! * [`output`]: standard output and error, which no lcore may wait for.
+//! * [`prelude`]: the names that a service needs, in one `use`.
 
 pub mod counters;
 pub mod eal;
 pub mod host;
 pub mod manage;
 pub mod output;
+pub mod prelude;
 pub mod runtime;
 pub mod worker;
 

@@ -1,12 +1,18 @@
-//! Runs the blocks of the matrix, one after the other, and says how far it is.
+//! Runs the blocks of the matrix, one after the other, and prints each result.
+
+use std::time::Duration;
+
+use rxe_testkit::process::{self, Program};
 
 use crate::matrix::{Block, Far, Step, X};
-use crate::program::{self, Program};
 use crate::results::{Results, Sample};
-use crate::rig::{Link, Rig};
+use crate::rig::{Link, Rig, succeeded};
 use crate::testpmd;
 
-/// Does what `block` says. What fails is in the results too.
+/// The longest that a far end may take to end after SIGTERM.
+const END: Duration = Duration::from_secs(10);
+
+/// Runs the steps of `block`. Failures are in the results too.
 pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
     let queues = if let Far::Target { queues, .. } = block.far { queues } else { 1 };
     if block.far == Far::Testpmd {
@@ -19,7 +25,7 @@ pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
     }
     if let Far::Guest(server) = block.far {
         let serving = rig.guests().and_then(|guests| guests.serve(server));
-        for step in block.steps.iter().take_while(|_| !program::stopped()) {
+        for step in block.steps.iter().take_while(|_| !process::interrupted()) {
             let sample = serving.as_ref().map_err(Clone::clone).and_then(|serving| serving.measure(&step.words));
             keep(results, step, sample.map(|sample| vec![(0.0, sample)]));
         }
@@ -36,18 +42,18 @@ pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
             return;
         }
     };
-    if let Ok((program, link)) = far {
+    if let Ok((mut program, link)) = far {
         for step in &block.steps {
             let samples = rig.bench(&link, &step.words);
             keep(results, step, samples);
         }
-        if let Err(why) = program.stop() {
+        if let Err(why) = program.stop(END).and_then(succeeded) {
             eprintln!("  {why}");
         }
     }
 }
 
-/// Takes note of what a step brought.
+/// Adds a step's samples to the results.
 fn keep(results: &mut Results, step: &Step, samples: Result<Vec<(f64, Sample)>, String>) {
     let Step { section, row, words, .. } = step;
     let place = |size: f64| if let X::At(x) = step.x { x } else { size };

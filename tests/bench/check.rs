@@ -1,4 +1,4 @@
-//! That `make bench` works: a short run of every kind of step, and all that is written from what came of it.
+//! Tests of `make bench`: a short run of every kind of step, and all pages written from its results.
 
 #![expect(dead_code, reason = "what only the command line of the benchmark uses")]
 
@@ -8,7 +8,6 @@ mod machine;
 mod matrix;
 mod pages;
 mod plots;
-mod program;
 mod results;
 mod rig;
 mod tables;
@@ -61,7 +60,7 @@ fn json_of_one_and_of_many_becomes_samples() {
     assert!(nothing.is_err(), "a run in which nothing happened is no figure");
 }
 
-/// What ib_write_bw and ib_write_lat of perftest 6.06 printed, for the most part.
+/// Most of the output of ib_write_bw and ib_write_lat of perftest 6.06.
 const WRITE_BW: &str = "\
 ---------------------------------------------------------------------------------------
                     RDMA_Write BW Test
@@ -111,7 +110,7 @@ fn a_ratio_above_one_says_that_rxe_target_is_the_faster_one() {
     ] {
         assert!(table.contains(&row), "{row}: {table}");
     }
-    // What failed is said, and has no ratio.
+    // A failure has its message, and no ratio.
     let figure = results.figure_mut(Section::Kernel, &matrix::client_row(Server::Target, rate), 0.0, "");
     figure.runs.clear();
     figure.failures.push("the guest is gone\nwith more".to_owned());
@@ -215,7 +214,7 @@ fn every_figure_has_its_place_on_the_pages() {
         page.contains("The machine has 2 CPUs, one for each end") && !page.contains("](plots/lcores.svg)"),
         "{page}"
     );
-    // What cannot run says so in its place.
+    // A step that cannot run has the reason in its place.
     let mut failed = results;
     for (test, _) in matrix::PORT_TESTS {
         let figure = failed.figure_mut(Section::Ports, &matrix::port_row(Port::AfXdp, test), 0.0, "");
@@ -243,7 +242,7 @@ fn medians_and_ratios_are_what_they_are_called() {
     assert!((tables::go_back_n(0.01, 256.0) - 0.2789).abs() < 1e-3);
 }
 
-/// Held by what keeps all CPUs busy.
+/// Held by tests that keep all CPUs busy.
 static CPUS: Mutex<()> = Mutex::new(());
 
 /// All CPUs for one test at a time, and nothing measured yet; `None`, which CI does not take, where there are too few.

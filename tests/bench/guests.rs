@@ -18,7 +18,7 @@ const SERVER: &str = "10.98.0.1";
 const CLIENT: &str = "10.98.0.2";
 /// Memory of each, in MiB.
 const MEMORY: u32 = 1024;
-/// What there is to be done once where the servers run. ib_write_lat's client is known by its silence; the others begin
+/// Set-up of the machine where the servers run. The service recognizes ib_write_lat's client by its silence; the others begin
 /// sooner than that here.
 const PREPARE: &str = "set -e; /root/rxe-dpdk/conf/host-setup hugepages 256; \
     printf '[service.perftest]\\nwrite-lat-after = \"2s\"\\n' >/tmp/target.toml";
@@ -109,7 +109,7 @@ impl Serving<'_> {
     /// One run of a client of perftest.
     ///
     /// # Errors
-    /// In words, what went wrong.
+    /// The reason of a failure.
     pub fn measure(&self, words: &str) -> Result<Sample, String> {
         let Guests { client, server } = self.guests;
         let run = || client.expect(&format!("{words} -F {SERVER}"), LIMIT, &[]);
@@ -144,7 +144,7 @@ impl Serving<'_> {
     }
 }
 
-/// What perftest printed of one run. Its latencies of SENDs and WRITEs are half of the way there and back.
+/// The results that perftest printed of one run. Its latencies of SENDs and WRITEs are half of the way there and back.
 pub fn sample(text: &str) -> Option<Sample> {
     let [row] = &perftest::rows(text)[..] else { return None };
     let mtu = perftest::path_mtu(text)?;

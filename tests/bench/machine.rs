@@ -14,7 +14,7 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// What follows `name` and a colon or an equals sign in a file.
+/// The text after `name` and a colon or an equals sign in a file.
 fn field(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,12 +1,12 @@
 //! `make bench`: the whole matrix of docs/performance.md, measured and written down.
 //!
 //! `cargo bench --bench performance [-- SECTION...]` runs rxe-target and rxe-bench, each pinned to a CPU of its own, on
-//! ports that both drive in user space, and beside them what says how fast the port itself is: `rxe-bench echo` and
+//! ports that both drive in user space, and beside them the limits of the port itself: `rxe-bench echo` and
 //! DPDK's testpmd, at the same frame sizes and in the same run. The figures go to `target/bench/results.json`, and from
 //! there into docs/performance.md, docs/choosing-a-port.md, README.md and docs/plots. With some sections only, copies of the pages
 //! are written to `target/bench/docs` instead.
 //!
-//! [`matrix`] says what is measured, [`rig`], [`testpmd`] and [`guests`] run the programs, [`carry_out`] takes the figures into
+//! [`matrix`] lists the measurements, [`rig`], [`testpmd`] and [`guests`] run the programs, [`carry_out`] adds the figures to
 //! [`results`], and [`pages`] writes [`tables`] and [`plots`] of them. `check.rs` tests all that in a few runs.
 
 mod carry_out;
@@ -15,7 +15,6 @@ mod machine;
 mod matrix;
 mod pages;
 mod plots;
-mod program;
 mod results;
 mod rig;
 mod tables;
@@ -31,6 +30,7 @@ use std::time::Instant;
 use clap::Parser;
 use matrix::{Scope, Section};
 use results::Results;
+use rxe_testkit::process;
 
 /// Measures rxe-target and writes docs/performance.md
 #[derive(Parser, Debug)]
@@ -52,7 +52,7 @@ struct Args {
     #[arg(long, value_name = "results.json")]
     from: Option<PathBuf>,
 
-    /// Say what would be measured
+    /// Print the steps, and measure nothing
     #[arg(long)]
     list: bool,
 
@@ -120,10 +120,10 @@ fn run(args: &Args) -> Result<bool, String> {
     };
     let rig = rig::Rig::new(cpus)?;
     let mut results = Results::new(machine::describe(), command);
-    program::stop_on_signals()?;
+    ctrlc::set_handler(process::interrupt).map_err(|error| error.to_string())?;
     for block in &blocks {
         carry_out::block(&rig, block, &mut results);
-        if program::stopped() {
+        if process::interrupted() {
             return Err("stopped by a signal; nothing is written".to_owned());
         }
     }

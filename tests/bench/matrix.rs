@@ -1,4 +1,4 @@
-//! What is measured: sections of blocks of steps. A block is what can run against one far end.
+//! The measurements: sections of blocks of steps. A block is a list of steps against one far end.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ pub struct Scope {
     pub rounds: [usize; 2],
 }
 
-/// What connects the two ends.
+/// The type of port that connects the two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Port {
     /// net_vhost at the target, net_virtio_user at the other end.
@@ -80,7 +80,7 @@ impl fmt::Display for Port {
     }
 }
 
-/// What runs at the far end.
+/// The program at the far end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Far {
     /// rxe-target on so many lcores and queues, with these further options.
@@ -93,7 +93,7 @@ pub enum Far {
     Guest(Server),
 }
 
-/// Who serves perftest's clients in a guest.
+/// The server of perftest's clients in a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Server {
     /// perftest's own programs, on the kernel's soft-RoCE.
@@ -126,10 +126,10 @@ impl Block {
     }
 }
 
-/// What a step is about on the axis of its section.
+/// A step's position on the axis of its section.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum X {
-    /// As the run says.
+    /// The size in the run's result.
     Size,
     /// This.
     At(f64),
@@ -141,7 +141,7 @@ pub struct Step {
     pub section: Section,
     pub row: String,
     pub x: X,
-    /// What rxe-bench is told; `5tswap`, `macswap` or `one-way` with the bytes of a frame; or a command of perftest.
+    /// Arguments of rxe-bench; `5tswap`, `macswap` or `one-way` with the bytes of a frame; or a command of perftest.
     pub words: String,
     /// Results that it brings.
     pub sizes: u32,
@@ -160,9 +160,9 @@ impl Step {
     }
 }
 
-/// What `-a` measures: 2 bytes to 8 MiB.
+/// Sizes that `-a` measures: 2 bytes to 8 MiB.
 const ALL_SIZES: u32 = 23;
-/// What a frame has besides the payload of a WRITE.
+/// Bytes of a frame besides the payload of a WRITE.
 pub const OVERHEAD: u32 = 14 + 20 + 8 + 12 + 16 + 4;
 /// How long a run takes besides measuring, about.
 const START: f64 = 1.2;
@@ -171,13 +171,13 @@ const START_MANY: f64 = 8.0;
 const BOOT: f64 = 45.0;
 const CHANGE: f64 = 4.0;
 const PERFTEST: f64 = 2.0;
-/// What does not count.
+/// Warm-up, not measured.
 const WARM_UP: f64 = 0.1;
 /// How often rows with goals are measured, and all others.
 pub const ROUNDS: [usize; 2] = [5, 3];
 /// Goals of the 99.9th percentile of the latency, in microseconds.
 pub const TAIL: (f64, f64) = (10.0, 3.0);
-/// Packets that rxe-bench may have under way on a queue pair: what a loss can cost in packets sent again.
+/// Most packets in flight on a queue pair: the most that one loss can make it retransmit.
 pub const WINDOW: f64 = 256.0;
 /// The most queue pairs.
 pub const MANY_QPS: u32 = 16_384;
@@ -194,7 +194,7 @@ pub struct Goal {
     pub frame: u32,
 }
 
-/// What a goal is counted in.
+/// The unit of a goal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     Mega,
@@ -202,11 +202,12 @@ pub enum Unit {
     Micros,
 }
 
-/// What the port did where the goals were set, in million frames a second, by payload: turned round, or sent one way.
+/// The port's own rate on the machine where the goals were set, in million frames a second, by payload: reflected, or sent
+/// one way.
 const THERE: [(u32, &str, f64); 3] = [(64, "round", 25.0), (1024, "round", 13.0), (4096, "one way", 10.9)];
 
 impl Goal {
-    /// What the goal is of what the port did where it was set, and which way.
+    /// The goal as a share of the port's own rate on that machine, and the direction of that rate.
     pub fn share(&self) -> Option<(f64, &'static str)> {
         let packets = match self.unit {
             Unit::Mega => self.least,
@@ -350,13 +351,13 @@ fn queue_pairs() -> Vec<Block> {
     vec![Block { port: Port::Vhost, far: target(&[]), steps: QPS.map(step).to_vec() }]
 }
 
-/// Numbers of regions that messages go over in turn.
+/// Numbers of regions that messages use round robin.
 pub const REGIONS: [u32; 3] = [1, 1000, 100_000];
 /// The row of them.
 pub const REGIONS_ROW: &str = "64 B WRITE, 8 QPs";
 
 fn regions() -> Vec<Block> {
-    // The target is the same for all: what differs is how many of its regions are used.
+    // The target is the same for all; the number of its regions that are used differs.
     let [.., most] = REGIONS;
     let far = target(&["--region", &format!("many=4K*{most}")]);
     let step = |count: u32| {
@@ -414,7 +415,7 @@ fn loss() -> Vec<Block> {
 
 /// The kinds of ports that are compared.
 pub const PORTS: [Port; 4] = [Port::Vhost, Port::Memif, Port::AfPacket, Port::AfXdp];
-/// What is measured of each.
+/// The measurements of each.
 pub const PORT_TESTS: [(&str, &str); 3] =
     [("64 B WRITE", "write-bw -s 64 -q 8"), ("64 KiB WRITE", "write-bw -s 64K -q 8"), ("latency", "write-lat -s 64")];
 

@@ -1,6 +1,6 @@
 //! Writes the generated parts of the pages, and the plots beside them.
 //!
-//! A part stands between `<!-- bench:NAME -->` and `<!-- bench:end -->`; what is around it is written by hand. A part that
+//! A part is between `<!-- bench:NAME -->` and `<!-- bench:end -->`; the text around it is written by hand. A part that
 //! there are no figures for stays as it is.
 
 use std::path::Path;

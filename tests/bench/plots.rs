@@ -146,7 +146,7 @@ fn line(results: &Results, section: Section, row: &str, name: &str, y: impl Fn(&
     Line { name: name.to_owned(), points }
 }
 
-/// What each row with a goal comes to beside the port's limits.
+/// Each row with a goal as a share of the port's limits.
 fn ratios(results: &Results) -> Chart<'static> {
     let limits =
         [(matrix::ECHO, "of echo"), (matrix::SWAP, "of testpmd 5tswap"), (matrix::ONE_WAY, "of testpmd one way")];
@@ -230,7 +230,7 @@ fn lcores(results: &Results) -> Chart<'static> {
 }
 
 fn loss(results: &Results) -> Chart<'static> {
-    // The horizontal axis has no zero: that run is what the theory begins with.
+    // The horizontal axis has no zero: the curve of the theory starts from that run.
     let goodput = line(results, Section::Loss, matrix::LOSS_ROW, "measured", Figure::gbps);
     let whole = goodput.points.first().filter(|point| point.0 == 0.0).map_or(f64::NAN, |point| point.1);
     let lossy = |line: Line| Line { points: line.points.into_iter().filter(|point| point.0 > 0.0).collect(), ..line };
@@ -252,7 +252,7 @@ fn loss(results: &Results) -> Chart<'static> {
 /// All plots that there are figures for, by name.
 ///
 /// # Errors
-/// In words, what could not be drawn.
+/// The reason why a plot could not be drawn.
 pub fn all(results: &Results) -> Result<Vec<(&'static str, String)>, String> {
     let rate = by_size(results, "Messages per second by size, 8 queue pairs", ("M/s", Scale::Ten), Figure::mega);
     let width = by_size(results, "Bandwidth by size, 8 queue pairs", ("Gb/s", Scale::Linear), Figure::gbps);

@@ -1,4 +1,4 @@
-//! What was measured, as it lies in results.json.
+//! Results of measurements, in the format of results.json.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ pub struct Results {
     pub machine: Machine,
     /// How it was made.
     pub command: String,
-    /// What it took.
+    /// Duration of all measurements.
     pub seconds: f64,
     pub figures: Vec<Figure>,
 }
 
-/// Where, when and with what.
+/// Machine, date and versions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// UTC.
@@ -27,7 +27,7 @@ pub struct Machine {
     pub memory_gib: u64,
     pub system: String,
     pub kernel: String,
-    /// As rxe-target says, with DPDK's.
+    /// Versions of rxe-target and DPDK, from `rxe-target --version`.
     pub version: String,
     pub rustc: String,
     pub testpmd: String,
@@ -37,11 +37,11 @@ pub struct Machine {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     pub section: Section,
-    /// What is measured, as tables name it.
+    /// Name of the row in tables.
     pub row: String,
-    /// What is varied: bytes, queue pairs, loss in percent.
+    /// The variable: bytes, queue pairs, loss in percent.
     pub x: f64,
-    /// What was run.
+    /// The command.
     pub command: String,
     pub runs: Vec<Sample>,
     /// Why there are fewer.
@@ -49,7 +49,7 @@ pub struct Figure {
     pub failures: Vec<String>,
 }
 
-/// What one run said.
+/// The result of one run.
 #[derive(Clone, Copy, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// Messages, or frames, per second.
@@ -72,7 +72,7 @@ pub struct Latency {
     pub p50: f64,
     pub p99: f64,
     pub p99_9: f64,
-    /// perftest does not tell it.
+    /// `None` for perftest, which does not print it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_99: Option<f64>,
     pub max: f64,
@@ -86,7 +86,7 @@ impl Sample {
 }
 
 impl Figure {
-    /// The median of what `what` finds in each run; `None` where no run has it.
+    /// The median of `what` over all runs; `None` where no run has it.
     pub fn median(&self, what: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
         let mut all: Vec<f64> = self.runs.iter().filter_map(what).collect();
         all.sort_by(f64::total_cmp);
@@ -142,7 +142,7 @@ impl Results {
         self.figures.iter().find(|figure| figure.section == section && figure.row == row && figure.x == x)
     }
 
-    /// All figures of a row, by what is varied.
+    /// All figures of a row, by its variable.
     pub fn series(&self, section: Section, row: &str) -> Vec<&Figure> {
         let mut all: Vec<&Figure> = self.figures.iter().filter(|f| f.section == section && f.row == row).collect();
         all.sort_by(|a, b| a.x.total_cmp(&b.x));

@@ -1,15 +1,15 @@
 //! Both ends of a port on one machine: rxe-target or a reflector at the far end, rxe-bench at the near end.
 
 use std::cell::{Cell, OnceCell};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
+use rxe_testkit::process::{self, Finished, Program, must};
 use serde_json::Value;
 
 use crate::guests::Guests;
 use crate::matrix::{Far, Port};
-use crate::program::Program;
 use crate::results::{Latency, Sample};
 
 /// The programs.
@@ -22,11 +22,11 @@ const RUN: Duration = Duration::from_secs(90);
 /// The target's addresses, and ours.
 const FAR: &str = "10.99.0.1";
 const NEAR: &str = "10.99.0.2";
-/// IP MTU of both ends: what path MTU 4096 needs.
+/// IP MTU of both ends, large enough for path MTU 4096.
 const MTU: u32 = 4200;
 /// Memory that is written and read.
 const REGION: &str = "bench=64M";
-/// What the target is told by its configuration: room for the most queue pairs.
+/// The target's configuration: room for the most queue pairs.
 const CONFIG: &str = "[limits]\nconnections = 20000\nqueue-pairs = 20000\n";
 /// Options of net_af_packet: the kernel's queues left out, and frames for the MTU.
 const AF_PACKET: &str = "qdisc_bypass=1,framesz=8192,blocksz=65536,framecnt=1024";
@@ -66,13 +66,17 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let done =
-        Command::new("ip").args(arguments).stdin(Stdio::null()).output().map_err(|error| format!("ip: {error}"))?;
-    if done.status.success() {
-        return Ok(());
+/// Standard output of a program that has ended with success.
+pub fn succeeded(done: Finished) -> Result<String, String> {
+    if done.code == 0 {
+        return Ok(done.stdout);
     }
-    Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&done.stderr).trim()))
+    let lines: Vec<&str> = done.stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+    Err(format!("exit code {}: {}", done.code, lines[lines.len().saturating_sub(3)..].join("; ")))
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    must("ip", arguments)
 }
 
 impl Rig {
@@ -86,11 +90,6 @@ impl Rig {
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         std::fs::write(dir.join("target.toml"), CONFIG).map_err(|error| error.to_string())?;
         Ok(Rig { cpus, dir, token, count: Cell::new(0), guests: OnceCell::new() })
-    }
-
-    /// Where programs write.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// The two guests.
@@ -158,7 +157,7 @@ impl Rig {
         if vdev.starts_with("net_virtio_user") {
             command.arg("--single-file-segments");
         }
-        command.arg("--").stdin(Stdio::null());
+        command.arg("--");
         command
     }
 
@@ -183,20 +182,19 @@ impl Rig {
             }
         };
         command.env("RXE_LOG", "error");
-        let mut program = Program::start(command, &self.dir, "far")?;
-        program.wait_for(READY, |text| text.lines().any(|line| line.starts_with("ready ")).then_some(()))?;
+        let program = Program::start(&mut command)?;
+        program.wait_for_line("ready ", READY)?;
         Ok(program)
     }
 
     /// One run of rxe-bench: a sample for each size.
     ///
     /// # Errors
-    /// In words, what went wrong.
+    /// The reason of a failure.
     pub fn bench(&self, link: &Link, what: &str) -> Result<Vec<(f64, Sample)>, String> {
         let mut command = self.command(&[BENCH], "b", &self.cpus[..1], &link.vdevs[1]);
         command.args(words(what)).args(["--address", &format!("{NEAR}/24"), "--peer", FAR, "--out_json", "-"]);
-        let output = Program::start(command, &self.dir, "near")?.finish(RUN)?;
-        samples(&output)
+        samples(&succeeded(process::run(&mut command, RUN)?)?)
     }
 }
 
@@ -206,7 +204,7 @@ impl Drop for Rig {
     }
 }
 
-/// What rxe-bench's JSON says, by size.
+/// Samples in rxe-bench's JSON, by size.
 pub fn samples(json: &str) -> Result<Vec<(f64, Sample)>, String> {
     let value: Value = serde_json::from_str(json).map_err(|error| format!("rxe-bench printed no JSON: {error}"))?;
     let all = match value {

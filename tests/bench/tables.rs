@@ -47,7 +47,7 @@ pub fn bytes(bytes: f64) -> String {
     }
 }
 
-/// Where, when, with what, by what command, and for how long.
+/// Machine, date, versions, command and duration.
 pub fn head(results: &Results) -> String {
     let Machine { date, cpu, cpus, memory_gib, system, kernel, version, rustc, testpmd } = &results.machine;
     let minutes = results.seconds / 60.0;
@@ -58,7 +58,7 @@ pub fn head(results: &Results) -> String {
     )
 }
 
-/// In what a goal is counted, and how it is found.
+/// The unit of a goal, and the figure that it is compared with.
 fn measured(goal: &Goal) -> (&'static str, impl Fn(&Sample) -> Option<f64> + Copy) {
     let unit = goal.unit;
     let name = match unit {
@@ -82,7 +82,7 @@ fn size_of(goal: &Goal) -> f64 {
     }
 }
 
-/// What a row comes to beside a limit: packets by frames, or the time of one by the other.
+/// A row divided by a limit: packets by frames, or latency by latency.
 pub fn ratio(results: &Results, goal: &Goal, limit: &str) -> Option<f64> {
     let figure = results.figure(Section::Rows, goal.row, 0.0)?;
     let limit = results.figure(Section::Rows, limit, goal.frame.into())?;
@@ -126,7 +126,7 @@ pub fn rows(results: &Results) -> String {
         let echo = if micros { matrix::ECHO_LATENCY } else { matrix::ECHO };
         let limits = [echo, matrix::SWAP, matrix::ONE_WAY];
         let mut cells = vec![goal.row.to_owned(), format!("`{}`", goal.words), least, aim, value];
-        // testpmd tells no times.
+        // testpmd measures no latency.
         cells.extend(limits.map(|limit| cell(ratio(results, goal, limit).filter(|_| !micros || limit == echo))));
         table.row(&cells);
     }
@@ -175,7 +175,7 @@ pub fn summary(results: &Results) -> String {
     )
 }
 
-/// What the port itself can do.
+/// The limits of the port itself.
 pub fn limits(results: &Results) -> String {
     let mut table = Table::new(&["frame of a WRITE of", "`echo`, M/s", "testpmd 5tswap, M/s", "testpmd one way, M/s"]);
     for figure in results.series(Section::Rows, matrix::ECHO) {
@@ -245,7 +245,7 @@ pub fn latency(results: &Results) -> String {
     table.0
 }
 
-/// Rates by what is varied, a row each.
+/// Rates by the section's variable, a row each.
 fn rates(results: &Results, section: Section, row: &str, head: [&str; 2]) -> String {
     let mut table = Table::new(&[head[0], head[1], "M/s", "runs"]);
     for figure in results.series(section, row) {
@@ -300,7 +300,7 @@ pub fn fairness(results: &Results) -> String {
     table.0
 }
 
-/// What go-back-N comes to at a loss of `p`, with `n` packets sent again for each that is lost.
+/// The goodput of go-back-N at a loss of `p`, with `n` packets retransmitted for each that is lost.
 pub fn go_back_n(p: f64, n: f64) -> f64 {
     (1.0 - p) / (1.0 - p + n * p)
 }
@@ -318,7 +318,7 @@ pub fn loss(results: &Results) -> String {
     table.0
 }
 
-/// What the kinds of ports come to.
+/// Rates of the types of ports.
 pub fn ports(results: &Results) -> String {
     let mut table = Table::new(&[
         "port",

@@ -1,13 +1,14 @@
-//! What the port itself can do, as DPDK's own testpmd says: frames turned round, or sent one way.
+//! The limits of the port itself, measured by DPDK's own testpmd: frames reflected, or sent one way.
 
 use std::io::Write;
-use std::process::{ChildStdin, Stdio};
+use std::process::ChildStdin;
 use std::time::Duration;
 
+use rxe_testkit::process::{Program, Streams};
+
 use crate::matrix::Port;
-use crate::program::Program;
 use crate::results::Sample;
-use crate::rig::{Link, Rig};
+use crate::rig::{Link, Rig, succeeded};
 
 /// The program.
 pub const PROGRAM: &str = "dpdk-testpmd";
@@ -32,7 +33,7 @@ const PROMPT: &str = "testpmd> ";
 impl Tester {
     fn start(rig: &Rig, name: &str, cpu: u32, vdev: &str, frame: u32) -> Result<Tester, String> {
         // Its first lcore sleeps on its command line, the second one forwards.
-        // It writes prompts at once and everything else when a buffer is full, unless it is told not to.
+        // It flushes prompts at once and all other output when a buffer is full, hence stdbuf.
         let mut command = rig.command(&["stdbuf", "-o0", PROGRAM], name, &[cpu, cpu], vdev);
         // Each frame in one piece, behind its headroom; net_af_packet wants room for the longest.
         let room = if vdev.starts_with("net_af_packet") { 8448 } else { (frame + 256).max(2176) };
@@ -41,9 +42,8 @@ impl Tester {
             .args(["--interactive", "--nb-cores=1", "--burst=32", "--total-num-mbufs=16384", "--no-lsc-interrupt"])
             .args([format!("--mbuf-size={room}"), format!("--txpkts={frame}")])
             .args(long)
-            .args(if vdev.starts_with("net_af") { &[][..] } else { &["--rxd=1024", "--txd=1024"] })
-            .stdin(Stdio::piped());
-        let mut program = Program::start(command, rig.dir(), &format!("testpmd-{name}"))?;
+            .args(if vdev.starts_with("net_af") { &[][..] } else { &["--rxd=1024", "--txd=1024"] });
+        let mut program = Program::with_streams(&mut command, Streams { stdin: true, ..Streams::default() })?;
         let stdin = program.stdin().ok_or("testpmd has no standard input")?;
         let mut tester = Tester { program, stdin, prompts: 0 };
         let said = tester.prompt()?;
@@ -53,13 +53,13 @@ impl Tester {
         }
     }
 
-    /// Waits for the next prompt, and returns what came since the last.
+    /// Waits for the next prompt, and returns the output since the last one.
     fn prompt(&mut self) -> Result<String, String> {
         let prompts = self.prompts;
         let answer = self.program.wait_for(PATIENCE, |text| {
             let mut answers = text.split(PROMPT).skip(prompts);
             let answer = answers.next()?;
-            // What is behind the last prompt is not whole.
+            // Text after the last prompt is incomplete.
             answers.next().map(|_| answer.to_owned())
         })?;
         self.prompts += 1;
@@ -79,7 +79,7 @@ impl Tester {
 
     fn end(mut self) -> Result<(), String> {
         writeln!(self.stdin, "quit").map_err(|error| format!("testpmd does not listen: {error}"))?;
-        self.program.finish(PATIENCE).map(|_| ())
+        succeeded(self.program.finish(PATIENCE)?).map(|_| ())
     }
 }
 
@@ -89,8 +89,8 @@ pub fn received_per_second(statistics: &str) -> Option<f64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Measures with frames of so many bytes: `5tswap` and `macswap` turn the same ones round at both ends, `one-way` sends them
-/// at one and receives them at the other. The sample counts frames per second: those that came back, or that arrived.
+/// Measures with frames of so many bytes: `5tswap` and `macswap` reflect the same ones at both ends, `one-way` sends them
+/// at one and receives them at the other. The sample counts frames per second: those that were reflected, or that arrived.
 ///
 /// # Errors
 /// In words, why not.

@@ -1,37 +1,46 @@
-//! rxe-bench against rxe-target over vhost-user: every test, with every byte looked at, and what it says of it. How fast it
-//! all was is not looked at here.
+//! rxe-bench against rxe-target over vhost-user: every test, with every byte compared, and its results. Rates are not checked
+//! here.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
+use rxe_testkit::process::{self, Finished, Program};
 use serde_json::Value;
 
 use super::operate::{ctl, json};
 use super::{Target, lacking};
 
+/// Longer than any run takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// A run of rxe-bench at the other end of the socket, with these words behind `--`.
 fn bench(socket: &str, words: &str) -> Command {
-    let mut command = Command::new("timeout");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
     command
-        .args(["60", env!("CARGO_BIN_EXE_rxe-bench"), "-l", "1", "--in-memory", "--no-pci", "--no-telemetry"])
+        .args(["-l", "1", "--in-memory", "--no-pci", "--no-telemetry"])
         .arg(format!("--file-prefix=bench{}", std::process::id()))
         .arg(format!("--vdev=net_virtio_user0,path={socket},queue_size=1024,mac=52:54:00:00:00:31"))
         .arg("--")
-        .args(words.split_whitespace())
-        .stdin(Stdio::null());
+        .args(words.split_whitespace());
     command
 }
 
-fn told(output: &Output) -> String {
-    format!("{}\n{}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+/// Runs it to its end.
+fn run(socket: &str, words: &str) -> Finished {
+    process::run(&mut bench(socket, words), LIMIT).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn told(done: &Finished) -> String {
+    format!("exit code {}\n{}{}", done.code, done.stdout, done.stderr)
 }
 
 /// The JSON that a run against the target prints.
 fn measure(socket: &str, words: &str) -> Value {
     let words = format!("{words} --address 10.77.0.2/24 --peer 10.77.0.1 --out_json -");
-    let output = bench(socket, &words).output().unwrap();
-    assert!(output.status.success(), "{words}: {}", told(&output));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words}: {error}: {}", told(&output)))
+    let done = run(socket, &words);
+    assert_eq!(done.code, 0, "{words}: {}", told(&done));
+    serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{words}: {error}: {}", told(&done)))
 }
 
 /// Checks the fields of one result, of which `messages` were wanted.
@@ -87,7 +96,7 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
         check(&value, test, (8, 2, 100));
         assert_eq!(value["messages"], 100, "perftest's ends count: not one more");
     }
-    // As fast as it goes: nothing is looked at, and messages have one completion for several.
+    // At full rate: payloads are not compared, and several messages share one completion.
     for (words, test, of) in [
         ("write-bw -s 64 -q 8 -n 1000", "write-bw", (64, 8, 8000)),
         ("read-bw -s 4096 -q 2 -D 0.1", "read-bw", (4096, 2, 1)),
@@ -143,7 +152,7 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
     assert_eq!(written(), REGIONS);
     check(&over("atomic-bw -q 4 -t 4 -n 3000 --verify", 77), "atomic-bw", (8, 4, 12_000));
     assert_eq!(written(), 77);
-    // In turn: exactly as many as are asked for, and all of them.
+    // Round robin: as many regions as `--regions` names, and all of them.
     check(&over("write-bw -s 64 -q 8 -n 1000 --warm-up 0", 999), "write-bw", (64, 8, 8000));
     assert_eq!(written(), 999);
     check(&over("write-lat -s 64 -n 10 --warm-up 0", 1), "write-lat", (64, 1, 10));
@@ -153,13 +162,9 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
     assert_eq!(written(), 1);
     // Their directory is there to be read, not to be written.
     let words = "write-bw -s 64 -n 10 --region many* --address 10.77.0.2/24 --peer 10.77.0.1";
-    let refused = bench(socket, words).output().unwrap();
-    assert!(
-        !refused.status.success() && told(&refused).contains("denies access to its memory"),
-        "{}",
-        told(&refused)
-    );
-    // Whoever looks after the target sees each, or all of them at a glance.
+    let refused = run(socket, words);
+    assert!(refused.code != 0 && told(&refused).contains("denies access to its memory"), "{}", told(&refused));
+    // The operator sees each of them as JSON, and a summary in the table.
     let mrs = json(target, "mr");
     let mrs = mrs.as_array().unwrap();
     let named = |name: &str| mrs.iter().filter(|mr| mr["name"] == name && mr["mrlen"] == 4096).count();
@@ -168,10 +173,10 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
     assert!(table.contains(&format!("{REGIONS} keys")) && table.lines().count() < 10, "{table}");
 }
 
-/// What users get wrong is one sentence and exit code 2.
+/// Wrong arguments are refused with one sentence and exit code 2.
 fn mistakes(socket: &str) {
     for (words, sentence) in [
-        ("write-bw --address 10.77.0.2/24", "the target's address is missing"),
+        ("write-bw --address 10.77.0.2/24", "--peer is missing: give the address of the target as --peer IP"),
         (
             "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region none",
             "refuses: unknown region 'none'; known: demo, many0 to many999",
@@ -194,9 +199,9 @@ fn mistakes(socket: &str) {
             "the target's region has 4194304 bytes, which is too small",
         ),
     ] {
-        let output = bench(socket, words).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words}: {}", told(&output));
+        let output = run(socket, words);
+        let text = &output.stderr;
+        assert_eq!(output.code, 2, "{words}: {}", told(&output));
         assert!(text.contains(sentence) && text.lines().count() == 1, "{words}: {}", told(&output));
         assert!(output.stdout.is_empty(), "{words}: {}", told(&output));
     }
@@ -204,16 +209,15 @@ fn mistakes(socket: &str) {
 
 /// `echo` to `reflect`.
 fn reflected(socket: &str) {
-    let mut reflector = Command::new("timeout")
-        .args(["60", env!("CARGO_BIN_EXE_rxe-bench"), "-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])
+    let mut reflector = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
+    reflector
+        .args(["-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])
         .arg(format!("--file-prefix=reflect{}", std::process::id()))
         .arg(format!("--vdev=net_vhost0,iface={socket},queues=1"))
-        .args(["--", "reflect"])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .args(["--", "reflect"]);
+    let mut reflector = Program::start(&mut reflector).unwrap();
     while !Path::new(socket).exists() {
-        assert!(reflector.try_wait().unwrap().is_none(), "the reflector ended");
+        assert!(reflector.is_running(), "the reflector ended: {}", reflector.tail());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     for (size, options) in [(64, ""), (4096, ""), (64, "-t 1")] {
@@ -221,8 +225,7 @@ fn reflected(socket: &str) {
         check(&value, "echo", (size, 1, 2000));
         assert!(value["lost"].is_u64(), "{value}");
     }
-    let id = reflector.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    assert!(reflector.wait().unwrap().success());
+    let done = reflector.stop(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(done.code, 0, "{}", told(&done));
     let _ = std::fs::remove_file(socket);
 }

@@ -4,12 +4,13 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::operate::{contains, json};
+use rxe_testkit::process::Program;
+
+use super::operate::{contains, json, rxe_ctl};
 use super::{Target, lacking};
 
 /// More than the target serves at once.
@@ -30,7 +31,7 @@ fn scrape(address: &str) -> String {
 fn closed(stream: &mut impl Read) {
     match stream.read(&mut [0; 64]) {
         Ok(0) => {}
-        // What was sent after the target had closed it.
+        // Bytes that were sent after the target had closed it.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         other => panic!("{other:?} from a connection that should be closed"),
     }
@@ -51,17 +52,14 @@ fn slow_and_silent_clients_keep_nobody_out() {
     let target = Target::start(&prefix, &vdev, "0", &["--metrics", &address]);
 
     // It keeps its connection for longer than a request may take.
-    let top = Command::new(env!("CARGO_BIN_EXE_rxe-ctl"))
-        .args(["--file-prefix", &prefix, "--json", "top", "--once", "--interval", "8"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Its first four questions come before the silent clients. Each look here is one, too.
+    let mut top = rxe_ctl();
+    top.args(["--file-prefix", &prefix, "--json", "top", "--once", "--interval", "8"]);
+    let mut top = Program::start(&mut top).unwrap();
+    // Its first four requests come before the silent clients. Each poll here is a request, too.
     let began = Instant::now();
-    for looks in 1.. {
+    for polls in 1.. {
         let requests = json(&target, "stat")["management"]["socket_requests"].as_u64();
-        if requests.is_none_or(|requests| requests >= looks + 4) {
+        if requests.is_none_or(|requests| requests >= polls + 4) {
             break;
         }
         assert!(began.elapsed() < LIMIT, "{requests:?}");
@@ -104,8 +102,8 @@ fn slow_and_silent_clients_keep_nobody_out() {
         let (late, replaced) = (count(&format!("{socket}_timeouts")), count(&format!("{socket}_replaced")));
         assert!(late > 0 && replaced >= 8 && late + replaced >= CLIENTS as u64, "{socket}: {stat}");
     }
-    let top = top.wait_with_output().unwrap();
-    assert!(top.status.success(), "{}", String::from_utf8_lossy(&top.stderr));
+    let top = top.finish(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(top.code, 0, "{}", top.stderr);
     target.stop();
     let _ = std::fs::remove_file(memif);
 }

@@ -1,4 +1,4 @@
-//! Faults that come and go while the target runs: rxe-ctl fault, and what the initiator makes of them.
+//! Faults that `rxe-ctl fault` adds and removes while the target runs, and how the initiator recovers.
 
 use rxe_dpdk::rxe_proto::transport::WcStatus;
 use rxe_dpdk::rxe_proto::wire::PathMtu;
@@ -7,7 +7,7 @@ use crate::Target;
 use crate::initiator::Initiator;
 use crate::operate::{contains, ctl, json, refused, rxe_ctl};
 
-/// What has become of a fault: frames that it was for, and those to which it happened.
+/// Counters of a fault: frames that matched, and frames to which it was applied.
 fn done(target: &Target, id: u64) -> (u64, u64) {
     let faults = json(target, "fault list");
     let fault = faults.as_array().unwrap().iter().find(|fault| fault["id"] == id);
@@ -44,7 +44,7 @@ pub fn make_some(initiator: &mut Initiator, target: &Target) {
     assert!(connection.read(initiator, 0, bytes.len()) == bytes);
     assert_eq!(done(target, 3), (2, 2));
 
-    // What is removed happens no more.
+    // A removed fault is not applied any more.
     assert_eq!(ctl(target, "fault add drop --opcode FETCH_ADD"), "4\n");
     assert_eq!(ctl(target, "fault remove 4"), "");
     connection.write(initiator, 64, &[0; 8]);

@@ -1,4 +1,4 @@
-//! Files behind regions that others have their hands on, and clients that are gone.
+//! Files behind regions that another process changes, and clients that vanish.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::Target;
 use crate::initiator::Initiator;
 use crate::operate::{contains, ctl, json};
 
-/// A file of four bytes that everybody may write, to become the region `fragile`; removed when dropped.
+/// A file of four bytes with write permission for all, to become the region `fragile`; removed when dropped.
 pub struct Fragile(PathBuf);
 
 impl Fragile {
@@ -83,14 +83,14 @@ impl Connection {
     }
 }
 
-/// A client that answers nothing any more is given up, and its queue pair is gone.
+/// A client that stops answering is disconnected, and its queue pair is destroyed.
 pub fn fall_silent(initiator: &mut Initiator, target: &Target) {
     let connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
     // While it is there it may be silent: the target asks, and it answers.
     let probes = || json(target, "stat")["transport"]["keep_alive_probes"].as_u64().unwrap();
     initiator.turn_until(|| probes() > 0);
     assert_eq!(json(target, "qp").as_array().unwrap().len(), 1);
-    // From here on nobody looks at what comes.
+    // From here on the initiator receives nothing.
     let began = Instant::now();
     while json(target, "qp").as_array().unwrap().iter().any(|qp| qp["rqpn"] == connection.qpn()) {
         assert!(began.elapsed() < Duration::from_secs(60), "the queue pair stays");

@@ -15,10 +15,10 @@ const REQUESTS: u32 = 100_000;
 /// The port of the `region` service, which makes a queue pair for each.
 const PORT: u16 = 4792;
 
-/// How long the target may hold what a flood took: 10 s, and more on a busy machine.
+/// The longest that the target may hold the resources of a flood: 10 s, and more on a busy machine.
 const FREE_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long another host may take to connect meanwhile: 1 s, and more on a busy machine.
+/// The longest that another host may take to connect during a flood: 1 s, and more on a busy machine.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Queue pairs and connections.

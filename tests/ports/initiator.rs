@@ -69,7 +69,7 @@ pub struct Initiator {
     pub flood: Option<Flood>,
 }
 
-/// Requests for connections that nobody means.
+/// Forged connection requests.
 pub struct Flood {
     pub left: u32,
     /// `None`: each from another address.
@@ -178,7 +178,7 @@ impl Initiator {
         self.tx.0.flush();
     }
 
-    /// Answers what comes, and does nothing else, until `done`.
+    /// Responds to the peer's packets, and does nothing else, until `done`.
     pub fn turn_until(&mut self, mut done: impl FnMut() -> bool) {
         let began = Instant::now();
         let mut looked = began;
@@ -213,7 +213,7 @@ impl Initiator {
         self.path.local = std::net::Ipv4Addr::from(address).into();
     }
 
-    /// Lets `what` go on until `done`.
+    /// Repeats `what` until `done`.
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) {
         while !done() {
             for _ in 0..100 {
@@ -283,7 +283,7 @@ impl Initiator {
         Connection { qpn, conn, address: u64::from_be_bytes(address), len: u64::from_be_bytes(len), rkey }
     }
 
-    /// Takes the queue pair to RTS with what REQ and REP agree on.
+    /// Takes the queue pair to RTS with the parameters of REQ and REP.
     fn bring_up(&mut self, qpn: Qpn, reply: &ConnectReply, rq_psn: Psn, flow_label: u32, path_mtu: PathMtu) {
         let path = Path {
             port: self.path.port,
@@ -388,7 +388,7 @@ impl Connection {
         self.run(on, &[], op);
     }
 
-    /// What was there before.
+    /// The value before the operation.
     pub fn fetch_add(&mut self, on: &mut Initiator, offset: u64, add: u64) -> u64 {
         let was = self.run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add });
         u64::from_ne_bytes(was.try_into().unwrap())

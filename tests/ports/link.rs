@@ -1,13 +1,13 @@
-//! Ports whose link goes and comes: the kernel interface below net_af_packet, and the peer of a vhost-user socket.
+//! Ports whose link goes down and up: the kernel interface below net_af_packet, and the peer of a vhost-user socket.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::cell::Cell;
+use std::process::Command;
 
 use rxe_testkit::child::ip;
+use rxe_testkit::process::{Program, Streams};
 
-use crate::output::{collect, has, with_pair};
-use crate::veth::{VethTarget, configure_pair, eventually, is_reached, rxe_ctl_says};
+use crate::output::with_pair;
+use crate::veth::{PATIENCE, VethTarget, configure_pair, eventually, is_reached, rxe_ctl_says};
 
 /// The value of `rxe_port_up` in a scrape.
 fn port_up(metrics: &str) -> Option<u8> {
@@ -20,9 +20,25 @@ fn port_up(metrics: &str) -> Option<u8> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
+/// Waits until a line of the log has these words, after the `seen` first ones, and returns it.
+#[track_caller]
+fn logs(target: &VethTarget, seen: &Cell<usize>, words: &str) -> String {
+    let mut found = None;
+    eventually(words, || {
+        let log = target.program.stderr();
+        let index = (seen.get()..log.len()).find(|index| log[*index].contains(words));
+        found = index.map(|index| (index, log[index].clone()));
+        found.is_some()
+    });
+    let (index, line) = found.unwrap();
+    seen.set(index + 1);
+    line
+}
+
 struct Watched {
     target: VethTarget,
-    log: Arc<Mutex<Vec<String>>>,
+    /// Lines of the log that were compared already.
+    seen: Cell<usize>,
     metrics: String,
 }
 
@@ -32,17 +48,21 @@ impl Watched {
         ip("link set lo up");
         let metrics = "127.0.0.1:9477".to_owned();
         let options = ["--metrics", &metrics];
-        let mut target = VethTarget::start(name, (Stdio::piped(), Stdio::piped()), &options);
-        let stdout = collect(target.child.stdout.take().unwrap());
-        let log = collect(target.child.stderr.take().unwrap());
-        eventually("the ready line", || has(&stdout, "ready "));
+        let target = VethTarget::start(name, Streams::default(), &options);
+        target.prints("ready ");
         eventually("a connection", is_reached);
-        let watched = Watched { target, log, metrics };
+        let watched = Watched { target, seen: Cell::new(0), metrics };
         watched.is_active();
         watched
     }
 
-    /// Everybody says so, and why.
+    /// Waits until a line of the log has these words, after those that were found before.
+    #[track_caller]
+    fn logs(&self, words: &str) {
+        logs(&self.target, &self.seen, words);
+    }
+
+    /// The management socket, rxe-ctl, the metrics and the log have the state and its reason.
     #[track_caller]
     fn is_down(&self, why: &str) {
         eventually(why, || self.target.port().reason.as_deref() == Some(why));
@@ -53,9 +73,7 @@ impl Watched {
         let line = format!("state DOWN physical_state DISABLED netdev net_af_packet0 ({why})");
         assert!(code == 0 && stdout.contains(&line), "{stdout}");
         assert_eq!(port_up(&self.metrics), Some(0));
-        let logged = format!("port 0 (net_af_packet0) is DOWN: {why}");
-        eventually("the log's line", || has(&self.log, &logged));
-        self.log.lock().unwrap().retain(|line| !line.contains(&logged));
+        self.logs(&format!("port 0 (net_af_packet0) is DOWN: {why}"));
     }
 
     #[track_caller]
@@ -66,12 +84,11 @@ impl Watched {
         assert_eq!(port_up(&self.metrics), Some(1));
     }
 
-    /// The link is back, as the log says, and so is the traffic.
+    /// The link is up again, which is logged, and traffic continues.
     #[track_caller]
     fn goes_on(&self) {
         self.is_active();
-        eventually("the log's line", || has(&self.log, "port 0 (net_af_packet0) is ACTIVE"));
-        self.log.lock().unwrap().retain(|line| !line.contains("is ACTIVE"));
+        self.logs("port 0 (net_af_packet0) is ACTIVE");
         eventually("traffic", is_reached);
     }
 }
@@ -114,7 +131,7 @@ fn a_port_goes_on_when_its_deleted_interface_is_back() {
             assert!(received(&watched) > before);
             assert_eq!(watched.target.port().mac, mac);
         }
-        assert_eq!(watched.target.terminate().code(), Some(0), "{:?}", watched.log);
+        assert_eq!(watched.target.terminate().code(), Some(0), "{}", watched.target.program.tail());
     });
 }
 
@@ -124,7 +141,7 @@ fn a_target_without_its_interface_ends_when_told_to() {
         let mut watched = Watched::start("g");
         ip("link del rxa");
         watched.is_down("interface rxa is gone");
-        assert_eq!(watched.target.terminate().code(), Some(0), "{:?}", watched.log);
+        assert_eq!(watched.target.terminate().code(), Some(0), "{}", watched.target.program.tail());
     });
 }
 
@@ -134,33 +151,26 @@ fn a_vhost_port_is_up_while_a_peer_is_connected() {
         let id = std::process::id();
         let socket = std::env::temp_dir().join(format!("rxe-ports-{id}-link.sock"));
         let vdev = format!("net_vhost0,iface={},queues=1", socket.display());
-        let mut target = VethTarget::start_on("h", &vdev, (Stdio::piped(), Stdio::piped()), &[]);
-        let stdout = collect(target.child.stdout.take().unwrap());
-        let log = collect(target.child.stderr.take().unwrap());
-        eventually("the ready line", || has(&stdout, "ready "));
+        let mut target = VethTarget::start_on("h", &vdev, Streams::default(), &[]);
+        let seen = Cell::new(0);
+        target.prints("ready ");
         for _ in 0..2 {
             let why = "there is no peer";
             eventually(why, || target.port().reason.as_deref() == Some(why));
             assert_eq!(rxe_ctl_says(&target.prefix, &["link", "--check"]).0, 1);
-            // A peer that waits for frames until it is told to end.
-            let mut peer = Command::new(env!("CARGO_BIN_EXE_rxe-bench"))
-                .args(["-l", "1", "--in-memory", "--no-pci", "--no-telemetry", &format!("--file-prefix={id}p")])
+            // A peer that waits for frames until it is killed.
+            let mut peer = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
+            peer.args(["-l", "1", "--in-memory", "--no-pci", "--no-telemetry", &format!("--file-prefix={id}p")])
                 .arg(format!("--vdev=net_virtio_user0,path={},queue_size=1024", socket.display()))
-                .args(["--", "reflect"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let ready = BufReader::new(peer.stdout.take().unwrap()).lines().next();
-            assert!(ready.is_some_and(|line| line.is_ok()), "the peer is ready");
+                .args(["--", "reflect"]);
+            let peer = Program::start(&mut peer).unwrap();
+            peer.wait_for_line("", PATIENCE).unwrap_or_else(|error| panic!("{error}"));
             eventually("ACTIVE", || target.port().up);
             assert_eq!(rxe_ctl_says(&target.prefix, &["link", "--check"]).0, 0);
-            eventually("the log's line", || has(&log, "port 0 (net_vhost0) is ACTIVE"));
-            peer.kill().unwrap();
-            peer.wait().unwrap();
-            eventually("the log's line", || {
-                has(&log, "WARN") && has(&log, "port 0 (net_vhost0) is DOWN: there is no peer")
-            });
-            log.lock().unwrap().clear();
+            logs(&target, &seen, "port 0 (net_vhost0) is ACTIVE");
+            drop(peer);
+            let line = logs(&target, &seen, "port 0 (net_vhost0) is DOWN: there is no peer");
+            assert!(line.contains("WARN"), "{line}");
         }
         assert_eq!(target.terminate().code(), Some(0));
         let _ = std::fs::remove_file(socket);

@@ -2,7 +2,7 @@
 //! another net_memif, at path MTU 4096, on one lcore and on two. The other end is this process: our own engine as
 //! initiator. It connects to the `region` service, WRITEs, READs and adds, and finds the bytes in the region's file.
 //!
-//! Needs root and hugepages. Without them the tests say so and pass, but not in CI.
+//! Needs root and hugepages. Without them the tests are skipped with a message, and fail in CI.
 
 mod bench;
 mod clients;
@@ -18,28 +18,24 @@ mod quick_start;
 mod start;
 mod veth;
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, mpsc};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use initiator::Initiator;
 use rxe_dpdk::eal::{Eal, Port, PortConfig, PortQueues};
 use rxe_dpdk::rxe_proto::wire::PathMtu;
+use rxe_testkit::process::Program;
 
-/// IP MTU of both ends: what path MTU 4096 needs.
+/// IP MTU of both ends, large enough for path MTU 4096.
 const MTU: u16 = 4200;
 
 /// A running rxe-target, killed when dropped.
 struct Target {
-    child: Child,
-    lines: mpsc::Receiver<String>,
+    program: Program,
     /// Its `--file-prefix`.
     prefix: String,
     mac: String,
-    /// What it has logged so far.
-    log: Arc<Mutex<Vec<String>>>,
     region: PathBuf,
     config: PathBuf,
 }
@@ -54,68 +50,44 @@ impl Target {
         // Clients that are silent for that long are those of one target: the others' are not always there when it asks.
         let silence = if options.iter().any(|option| option.starts_with("fragile=")) { "keep-alive = 3\n" } else { "" };
         std::fs::write(&config, format!("{CONFIG}{silence}")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-target"));
+        command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
             .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep", "--region"])
             .arg(format!("demo=4M,file={}", region.display()))
             .args(["--config".as_ref(), config.as_os_str()])
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, lines) = mpsc::channel();
-        let stdout = child.stdout.take().unwrap();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                println!("target: {line}");
-                let _ = sender.send(line);
-            }
-        });
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let (logged, stderr) = (Arc::clone(&log), child.stderr.take().unwrap());
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                eprintln!("target: {line}");
-                logged.lock().unwrap().push(line);
-            }
-        });
-        let ready = lines.recv_timeout(Duration::from_secs(90)).expect("a ready line");
-        assert!(ready.starts_with("ready ") && ready.contains(" path_mtu=4096 "), "{ready}");
+            .args(options);
+        let program = Program::start(&mut command).unwrap();
+        let ready = program.wait_for_line("ready ", Duration::from_secs(90)).unwrap_or_else(|error| panic!("{error}"));
+        assert!(ready.contains(" path_mtu=4096 "), "{ready}");
         let mac = ready.split("mac=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        Target { child, lines, prefix: name.to_owned(), mac, log, region, config }
+        Target { program, prefix: name.to_owned(), mac, region, config }
     }
 
     /// How many lines it has logged.
     fn log_len(&self) -> usize {
-        self.log.lock().unwrap().len()
+        self.program.stderr().len()
     }
 
     /// The first line of the log with these words, once there is one.
     fn log_line(&self, words: &str) -> String {
         let began = Instant::now();
         loop {
-            if let Some(line) = self.log.lock().unwrap().iter().find(|line| line.contains(words)) {
+            let log = self.program.stderr();
+            if let Some(line) = log.iter().find(|line| line.contains(words)) {
                 return line.clone();
             }
-            assert!(began.elapsed() < Duration::from_secs(5), "nothing with {words:?} is logged: {:?}", self.log);
+            assert!(began.elapsed() < Duration::from_secs(5), "nothing with {words:?} is logged: {log:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Ends it as a user does; returns its summary.
     fn stop(mut self) -> Vec<String> {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let began = Instant::now();
-        let status = self.child.wait().unwrap();
-        assert!(status.success() && began.elapsed() < Duration::from_secs(20), "{status}, {:?}", began.elapsed());
-        let mut summary = Vec::<String>::new();
-        while !summary.iter().any(|line| line.starts_with("mbufs_leaked=")) {
-            summary.push(self.lines.recv_timeout(Duration::from_secs(5)).expect("a summary"));
-        }
+        let done = self.program.stop(Duration::from_secs(20)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let summary: Vec<String> = done.stdout.lines().map(str::to_owned).collect();
         assert!(summary.iter().any(|line| line == "mbufs_leaked=0"), "{summary:?}");
         summary
     }
@@ -130,8 +102,9 @@ fn counter(summary: &[String], group: &str, name: &str) -> u64 {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("target: {}\n{}", self.program.name(), self.program.tail());
+        }
         let _ = std::fs::remove_file(&self.region);
         let _ = std::fs::remove_file(&self.config);
     }

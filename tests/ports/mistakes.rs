@@ -1,14 +1,13 @@
-//! Users' mistakes that only the real binaries show: one sentence and exit code 2, at once.
+//! Wrong command lines that only the real binaries show: a message and exit code 2, at once.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::lacking;
 use super::operate::refused;
 
-/// The command, ended when it has not ended by itself for long.
-fn bounded(program: &str, words: &[&str]) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["60", program]).args(words).stdin(Stdio::null());
+fn command(program: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(words);
     command
 }
 
@@ -16,8 +15,8 @@ fn bounded(program: &str, words: &[&str]) -> Command {
 fn a_configuration_without_an_end_is_refused() {
     let target = env!("CARGO_BIN_EXE_rxe-target");
     let sentence = "the configuration file /dev/zero cannot be read (it is a device, a pipe or a socket, not a file)";
-    refused(&mut bounded(target, &["--", "--config", "/dev/zero"]), sentence);
-    refused(&mut bounded(target, &["--check-config", "/dev/zero"]), sentence);
+    refused(&mut command(target, &["--", "--config", "/dev/zero"]), sentence);
+    refused(&mut command(target, &["--check-config", "/dev/zero"]), sentence);
 }
 
 #[test]
@@ -29,10 +28,10 @@ fn addresses_that_no_host_has_are_refused() {
         ("10.0.0.1/0", "write the prefix length of your network"),
         ("10.0.0.255/24", "the network's broadcast address"),
     ] {
-        refused(&mut bounded(target, &["--", "--address", address]), sentence);
+        refused(&mut command(target, &["--", "--address", address]), sentence);
     }
     let metrics = ["--", "--address", "10.0.0.1/24", "--metrics", "127.0.0.1:0"];
-    refused(&mut bounded(target, &metrics), "'127.0.0.1:0' has no port number");
+    refused(&mut command(target, &metrics), "'127.0.0.1:0' has no port number");
 }
 
 #[test]
@@ -51,10 +50,10 @@ fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
     let test = ["write-bw", "--address", "10.0.0.2/24", "--peer", "10.0.0.1", "-m", "4096"];
     let words: Vec<&str> = eal.iter().chain(&test).copied().collect();
     refused(
-        &mut bounded(env!("CARGO_BIN_EXE_rxe-bench"), &words),
+        &mut command(env!("CARGO_BIN_EXE_rxe-bench"), &words),
         "--mtu 4096: the port of the bench supports a path MTU of 1024 at most",
     );
     let connect: Vec<&str> = words.iter().map(|word| if *word == "write-bw" { "connect-rate" } else { word }).collect();
-    refused(&mut bounded(env!("CARGO_BIN_EXE_rxe-bench"), &connect), "--mtu 4096: the port of the bench supports");
+    refused(&mut command(env!("CARGO_BIN_EXE_rxe-bench"), &connect), "--mtu 4096: the port of the bench supports");
     let _ = std::fs::remove_file(socket);
 }

@@ -1,38 +1,33 @@
-//! A running target looked after as its operator does it: every verb of rxe-ctl, a scrape read by Prometheus' own parser,
-//! DPDK's telemetry socket, the log.
+//! A running target and its operator: every command of rxe-ctl, a scrape parsed by Prometheus' own parser, DPDK's telemetry
+//! socket, the log.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rxe_dpdk::rxe_proto::transport::WcStatus;
 use rxe_dpdk::rxe_proto::wire::PathMtu;
+use rxe_testkit::process::{self, Finished, Program};
 use serde_json::Value;
 
 use crate::Target;
 use crate::initiator::Initiator;
 
-/// What a finished command said.
-struct Said {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
+/// Longer than any command takes.
+const LIMIT: Duration = Duration::from_secs(90);
 
-fn run(command: &mut Command) -> Said {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Said { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+fn run(command: &mut Command) -> Finished {
+    process::run(command, LIMIT).unwrap_or_else(|error| panic!("{error}"))
 }
 
 pub fn rxe_ctl() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rxe-ctl"))
 }
 
-/// What rxe-ctl prints for `words`.
+/// Standard output of rxe-ctl for `words`.
 pub fn ctl(target: &Target, words: &str) -> String {
     let said = run(rxe_ctl().args(["--file-prefix", &target.prefix]).args(words.split(' ')));
-    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{words}: {}", said.stdout);
+    assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{words}: {}", said.stdout);
     said.stdout
 }
 
@@ -52,7 +47,7 @@ pub fn contains(text: &str, parts: &[&str]) {
 #[track_caller]
 pub fn refused(command: &mut Command, sentence: &str) {
     let said = run(command);
-    assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""), "{}", said.stderr);
+    assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{}", said.stderr);
     // clap adds usage and where to find help; every other error is one line.
     let shape = said.stderr.lines().count() == 1 || said.stderr.contains("--help");
     assert!(said.stderr.contains(sentence) && shape, "{}", said.stderr);
@@ -124,7 +119,7 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     telemetry(target, local, received);
     top(initiator, &mut connection, target, local);
 
-    // An error of the peer's making: it is told, and logged with the packet.
+    // An error caused by the peer is reported to it, and logged with the packet.
     let status = connection.refused_write(initiator, 4 << 20, b"beyond");
     assert_eq!(status, WcStatus::RemAccessErr);
     connection.await_disconnect(initiator);
@@ -230,18 +225,18 @@ fn mistakes(target: &Target) {
     refused(with_prefix().arg("top"), "top needs a terminal on standard output: use --once to print one interval");
 }
 
-/// Rates, while something goes on.
+/// Rates, under load.
 fn top(initiator: &mut Initiator, connection: &mut crate::initiator::Connection, target: &Target, qpn: u32) {
-    let look = |options: &[&str]| -> Child {
+    let start = |options: &[&str]| {
         let mut command = rxe_ctl();
         command.args(["--file-prefix", &target.prefix, "top", "--once", "--interval", "0.5"]).args(options);
-        command.stdout(Stdio::piped()).spawn().unwrap()
+        Program::start(&mut command).unwrap()
     };
-    let mut children = [look(&["--json"]), look(&[])];
-    while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
+    let mut programs = [start(&["--json"]), start(&[])];
+    while programs.iter_mut().any(Program::is_running) {
         connection.write(initiator, 0, &[1; 64 << 10]);
     }
-    let [json, text] = children.map(|child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap());
+    let [json, text] = programs.map(|mut program| program.finish(LIMIT).unwrap().stdout);
     let rates: Value = serde_json::from_str(&json).unwrap();
     let qp = &rates["qps"][0];
     assert_eq!((&qp["lqpn"], &qp["service"]), (&qpn.into(), &"region".into()));
@@ -259,7 +254,7 @@ struct Terminal(String);
 impl Terminal {
     fn tmux(&self, words: &[&str]) -> String {
         let said = run(Command::new("tmux").args(["-L", &self.0]).args(words).env("TERM", "xterm"));
-        assert_eq!(said.code, Some(0), "{words:?}: {}", said.stderr);
+        assert_eq!(said.code, 0, "{words:?}: {}", said.stderr);
         said.stdout
     }
 
@@ -330,7 +325,7 @@ print(json.dumps([[s.name, s.labels, s.value] for f in families for s in f.sampl
 /// The metrics, as Prometheus' own parser understands them.
 fn scrape(address: &str, packets: f64) {
     let said = run(Command::new(PYTHON).args(["-c", PARSE, &format!("http://{address}/metrics")]));
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert_eq!(said.code, 0, "{}", said.stderr);
     let samples: Vec<(String, Value, f64)> = serde_json::from_str(&said.stdout).unwrap();
     let value = |name: &str, label: &str, of: &str| {
         let sample = samples.iter().find(|(n, labels, _)| n == name && (label.is_empty() || labels[label] == of));
@@ -366,7 +361,7 @@ fn dashboard(samples: &[(String, Value, f64)]) {
     }
 }
 
-/// What dpdk-telemetry.py does: connects, reads the greeting, asks.
+/// Works as dpdk-telemetry.py does: connects, reads the greeting, sends requests.
 const ASK: &str = "
 import json, socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -393,7 +388,7 @@ fn telemetry(target: &Target, qpn: u32, received: u64) {
         SERVICES,
     ];
     let said = run(Command::new(PYTHON).args(["-c", ASK, &socket]).args(commands));
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert_eq!(said.code, 0, "{}", said.stderr);
     let answers: Vec<Value> = said.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let qp = &answers[0]["/rxe/qp"][format!("{qpn:#x}")];
     assert_eq!(
@@ -421,9 +416,9 @@ fn telemetry(target: &Target, qpn: u32, received: u64) {
 fn manual_pages_and_completions_are_generated() {
     let folder = std::env::temp_dir().join(format!("rxe-generate-{}", std::process::id()));
     let generated = run(rxe_ctl().arg("generate").arg(&folder));
-    assert_eq!((generated.code, generated.stderr.as_str()), (Some(0), ""));
+    assert_eq!((generated.code, generated.stderr.as_str()), (0, ""));
     let target = run(Command::new(env!("CARGO_BIN_EXE_rxe-target")).arg("--generate").arg(&folder));
-    assert_eq!((target.code, target.stderr.as_str()), (Some(0), ""));
+    assert_eq!((target.code, target.stderr.as_str()), (0, ""));
     let read =
         |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     contains(&read("rxe-ctl.1"), &[".TH rxe-ctl 1", "\\-\\-file\\-prefix"]);
@@ -434,7 +429,7 @@ fn manual_pages_and_completions_are_generated() {
     contains(&read("rxe-ctl.fish"), &["devinfo"]);
     for program in ["rxe-ctl", "rxe-target"] {
         let syntax = run(Command::new("bash").arg("-n").arg(folder.join(format!("{program}.bash"))));
-        assert_eq!((syntax.code, syntax.stderr.as_str()), (Some(0), ""));
+        assert_eq!((syntax.code, syntax.stderr.as_str()), (0, ""));
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

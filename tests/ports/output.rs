@@ -1,17 +1,17 @@
-//! Readers of standard output and standard error that take nothing: the adapter goes on, and ends when told to.
+//! Standard output and standard error that nobody reads: the target still serves, and ends after SIGTERM.
 
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
 
 use rxe_inspect::protocol::Request;
 use rxe_testkit::child;
+use rxe_testkit::process::Streams;
 
 use crate::lacking;
 use crate::veth::{VethTarget, eventually, is_reached, make_pair};
 
-/// What a pipe holds on Linux unless somebody changed it.
+/// The default capacity of a pipe on Linux.
 const PIPE: usize = 64 << 10;
 
 /// A pipe without room.
@@ -19,22 +19,6 @@ fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(&[b'\n'; PIPE]).unwrap();
     (reader, writer.into())
-}
-
-/// All lines that come, as they come.
-pub fn collect(reader: impl std::io::Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
-    let lines = Arc::<Mutex<Vec<String>>>::default();
-    let collected = Arc::clone(&lines);
-    std::thread::spawn(move || {
-        for line in BufReader::new(reader).lines().map_while(Result::ok) {
-            collected.lock().unwrap().push(line);
-        }
-    });
-    lines
-}
-
-pub fn has(lines: &Mutex<Vec<String>>, words: &str) -> bool {
-    lines.lock().unwrap().iter().any(|line| line.contains(words))
 }
 
 /// Runs `inside` in a namespace with a veth pair, where that is possible.
@@ -54,9 +38,9 @@ pub fn with_pair(inside: impl FnOnce()) {
 fn traffic_goes_on_while_standard_error_is_not_read() {
     with_pair(|| {
         let (unread, stderr) = full_pipe();
-        let mut target = VethTarget::start("e", (Stdio::piped(), stderr), &["--log", "info"]);
-        let stdout = collect(target.child.stdout.take().unwrap());
-        eventually("the ready line", || has(&stdout, "ready "));
+        let streams = Streams { stderr: Some(stderr), ..Streams::default() };
+        let mut target = VethTarget::start("e", streams, &["--log", "info"]);
+        target.prints("ready ");
         eventually("a connection", is_reached);
         // Each makes a line of the log.
         let mut client = target.client();
@@ -64,12 +48,16 @@ fn traffic_goes_on_while_standard_error_is_not_read() {
             (0..500).for_each(|_| client.tell(&Request::ClearFaults).unwrap());
         }
         eventually("a connection", is_reached);
-        let lines = collect(unread);
-        eventually("the report", || has(&lines, "lines were dropped because standard error was not read"));
+        let report = "lines were dropped because standard error was not read";
+        let mut lines = BufReader::new(unread).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains(report)), "no line {report:?}");
+        // It is read to its end, so that nothing blocks the target.
+        let reading = std::thread::spawn(move || lines.count());
         let status = target.terminate();
         assert_eq!(status.code(), Some(0));
-        eventually("the summary", || has(&stdout, "mbufs_leaked=0"));
-        assert!(has(&stdout, "stderr_lines_dropped="), "{stdout:?}");
+        target.prints("mbufs_leaked=0");
+        target.prints("stderr_lines_dropped=");
+        reading.join().unwrap();
     });
 }
 
@@ -77,12 +65,12 @@ fn traffic_goes_on_while_standard_error_is_not_read() {
 fn sigterm_ends_a_target_whose_standard_error_is_never_read() {
     with_pair(|| {
         let (_unread, stderr) = full_pipe();
-        let mut target = VethTarget::start("t", (Stdio::piped(), stderr), &["--log", "debug"]);
-        let stdout = collect(target.child.stdout.take().unwrap());
-        eventually("the ready line", || has(&stdout, "ready "));
+        let streams = Streams { stderr: Some(stderr), ..Streams::default() };
+        let mut target = VethTarget::start("t", streams, &["--log", "debug"]);
+        target.prints("ready ");
         eventually("a connection", is_reached);
         assert_eq!(target.terminate().code(), Some(0));
-        eventually("the summary", || has(&stdout, "mbufs_leaked=0"));
+        target.prints("mbufs_leaked=0");
     });
 }
 
@@ -90,8 +78,8 @@ fn sigterm_ends_a_target_whose_standard_error_is_never_read() {
 fn traffic_goes_on_while_lines_of_a_watched_region_are_not_read() {
     with_pair(|| {
         let (_unread, stdout) = full_pipe();
-        let mut target = VethTarget::start("o", (stdout, Stdio::piped()), &[]);
-        let stderr = collect(target.child.stderr.take().unwrap());
+        let streams = Streams { stdout: Some(stdout), ..Streams::default() };
+        let mut target = VethTarget::start("o", streams, &[]);
         eventually("a connection", is_reached);
         let region = std::fs::File::options().write(true).open(&target.region).unwrap();
         let shown = |target: &VethTarget| {
@@ -106,6 +94,6 @@ fn traffic_goes_on_while_lines_of_a_watched_region_are_not_read() {
             shown(&target) >= 5
         });
         eventually("a connection", is_reached);
-        assert_eq!(target.terminate().code(), Some(0), "{stderr:?}");
+        assert_eq!(target.terminate().code(), Some(0), "{}", target.program.tail());
     });
 }

@@ -3,12 +3,12 @@
 //! The commands are the lines of the ```sh block that follows the comment `<!-- test:quick-start-veth -->` in README.md. They
 //! run in namespaces of their own (network, mounts), so the network namespace that they make is invisible outside.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rxe_testkit::child::this_test;
+use rxe_testkit::process::Program;
 
 const MARKER: &str = "<!-- test:quick-start-veth -->";
 const INSIDE: &str = "RXE_TEST_QUICK_START";
@@ -33,41 +33,30 @@ fn shell(line: &str) -> Command {
 }
 
 /// A background command, ended by SIGTERM (`timeout` passes it on) when dropped.
-struct Target(Child);
+struct Target(Program);
 
 impl Target {
     /// Starts it and waits for its ready line.
     fn start(line: &str) -> Target {
         // exec: SIGINT reaches the program, not a shell in front of it.
-        let mut child = shell(&format!("exec {line}")).stdout(Stdio::piped()).spawn().unwrap();
-        let (sender, ready) = std::sync::mpsc::channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                println!("target: {line}");
-                let _ = sender.send(line);
-            }
-        });
-        let target = Target(child);
-        let line = ready.recv_timeout(Duration::from_secs(30)).expect("a line from the target");
-        assert!(line.starts_with("ready "), "{line}");
+        let target = Target(Program::start(&mut shell(&format!("exec {line}"))).unwrap());
+        let ready = target.0.wait_for_line("ready ", Duration::from_secs(30));
+        println!("target: {}", ready.unwrap_or_else(|error| panic!("{error}")));
         target
     }
 
     /// Ends it as a user does with `kill`.
     fn stop(mut self) {
-        assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
-        let status = self.0.wait().unwrap();
-        assert!(status.success(), "the target after SIGTERM: {status}");
+        let done = self.0.stop(Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(done.code, 0, "the target after SIGTERM: {}", done.stderr);
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        if self.0.is_running() {
+            let _ = self.0.stop(Duration::from_secs(5));
         }
-        let _ = self.0.wait();
     }
 }
 

@@ -1,11 +1,11 @@
-//! What a start decides before anything is served: which lcores work, whose runtime folder and sockets these are.
+//! Decisions of the start: which lcores work, and whether runtime folder and sockets belong to another process.
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::Duration;
+
+use rxe_testkit::process::{self, Program};
 
 use super::lacking;
 
@@ -20,54 +20,33 @@ fn skipped() -> bool {
 fn rxe_target(eal: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-target"));
     command.args(["--in-memory", "--no-pci", "--no-telemetry"]).args(eal);
-    command.args(["--", "--address", "10.77.0.1/24", "--idle", "sleep"]).stdin(Stdio::null());
+    command.args(["--", "--address", "10.77.0.1/24", "--idle", "sleep"]);
     command
 }
 
 /// A running target, killed when dropped, and its ready line.
 struct Running {
-    child: Child,
+    program: Program,
     ready: String,
 }
 
 impl Running {
     fn start(eal: &[&str]) -> Running {
-        let mut child = rxe_target(eal).stdout(Stdio::piped()).spawn().unwrap();
-        let (sender, lines) = mpsc::channel();
-        let stdout = child.stdout.take().unwrap();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let ready = lines.recv_timeout(Duration::from_secs(90));
-        if ready.is_err() {
-            let _ = child.kill();
-        }
-        Running { child, ready: ready.expect("a ready line") }
+        let program = Program::start(&mut rxe_target(eal)).unwrap();
+        let ready = program.wait_for_line("ready ", Duration::from_secs(90)).unwrap_or_else(|error| panic!("{error}"));
+        Running { program, ready }
     }
 
     fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.program.is_running()
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Starts a target that must end with exit code 2; returns what it says.
+/// Starts a target that must end with exit code 2; returns its message.
 fn refused(eal: &[&str]) -> String {
-    let mut command = Command::new("timeout");
-    let target = rxe_target(eal);
-    let said = command.arg("90").arg(target.get_program()).args(target.get_args()).stdin(Stdio::null()).output();
-    let said = said.unwrap();
-    let text = String::from_utf8(said.stderr).unwrap();
-    assert_eq!((said.status.code(), said.stdout.len()), (Some(2), 0), "{text}");
-    text
+    let done = process::run(&mut rxe_target(eal), Duration::from_secs(90)).unwrap();
+    assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{}", done.stderr);
+    done.stderr
 }
 
 fn socket(name: &str) -> PathBuf {
@@ -116,7 +95,7 @@ fn a_file_prefix_is_a_name_and_belongs_to_one_target() {
     let said = refused(&[&prefix, "--vdev=net_null0"]);
     assert!(said.contains("another target with --file-prefix") && said.lines().count() == 1, "{said}");
     assert!(first.is_running());
-    // What a killed target leaves is taken over.
+    // The files of a killed target are reused.
     drop(first);
     drop(Running::start(&[&prefix, "--vdev=net_null0"]));
 }
@@ -137,10 +116,10 @@ fn the_socket_of_a_living_process_is_left_to_it() {
         let said = refused(&[&format!("--file-prefix={id}t{number}"), &vdev]);
         assert!(said.contains("another process listens there"), "{said}");
         assert_eq!(inode(path), listening, "the socket is still that of the first");
-        // A first target that the second one's look had ended would have had the time to end.
+        // If the second target's check had ended the first one, it would have had the time to end.
         let again = refused(&[&format!("--file-prefix={id}t{number}"), &vdev]);
         assert!(again.contains("another process listens there") && first.is_running(), "{again}");
-        // A killed target leaves its socket, which is in nobody's way.
+        // A killed target leaves its socket, which does not hinder the next one.
         drop(first);
         assert!(path.exists());
         drop(Running::start(&[&format!("--file-prefix={id}u{number}"), &vdev]));

@@ -2,13 +2,14 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{CounterGroup, Device, Port};
 use rxe_testkit::child::ip;
+use rxe_testkit::process::{self, Program, Streams};
 
 use crate::operate::rxe_ctl;
 
@@ -30,34 +31,37 @@ pub fn configure_pair() {
 
 /// A target, killed when dropped.
 pub struct VethTarget {
-    pub child: Child,
+    pub program: Program,
     pub prefix: String,
     pub region: PathBuf,
 }
 
 impl VethTarget {
-    /// Starts one that writes to these; the caller waits until it is ready.
-    pub fn start(name: &str, outputs: (Stdio, Stdio), options: &[&str]) -> VethTarget {
+    /// Starts it with these streams; the caller waits until it is ready.
+    pub fn start(name: &str, streams: Streams, options: &[&str]) -> VethTarget {
         let vdev = "net_af_packet0,iface=rxa,blocksz=65536,framesz=8192,framecnt=256";
-        VethTarget::start_on(name, vdev, outputs, options)
+        VethTarget::start_on(name, vdev, streams, options)
     }
 
     /// As [`start`](Self::start), with another port.
-    pub fn start_on(name: &str, vdev: &str, (stdout, stderr): (Stdio, Stdio), options: &[&str]) -> VethTarget {
+    pub fn start_on(name: &str, vdev: &str, streams: Streams, options: &[&str]) -> VethTarget {
         let prefix = format!("{}{name}", std::process::id());
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{prefix}"));
-        let child = Command::new(env!("CARGO_BIN_EXE_rxe-target"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-target"));
+        command
             .args(["-l", "0,1", "--in-memory", "--no-pci", "--file-prefix", &prefix])
             .arg(format!("--vdev={vdev}"))
             .args(["--", "--address", "10.77.0.1/24", "--idle", "sleep", "--region"])
             .arg(format!("demo=64K,watch,file={}", region.display()))
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
-        VethTarget { child, prefix, region }
+            .args(options);
+        let program = Program::with_streams(&mut command, streams).unwrap();
+        VethTarget { program, prefix, region }
+    }
+
+    /// Waits until standard output has a line with these words.
+    #[track_caller]
+    pub fn prints(&self, words: &str) {
+        eventually(words, || self.program.stdout().iter().any(|line| line.contains(words)));
     }
 
     pub fn client(&self) -> Client {
@@ -83,20 +87,16 @@ impl VethTarget {
 
     /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
-        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
-        let mut ended = None;
-        eventually("the end after SIGTERM", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
-        });
-        ended.unwrap()
+        self.program.signal("TERM").unwrap();
+        self.program.wait(PATIENCE).unwrap().expect("the end after SIGTERM")
     }
 }
 
 impl Drop for VethTarget {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("target: {}\n{}", self.program.name(), self.program.tail());
+        }
         let _ = std::fs::remove_file(&self.region);
     }
 }
@@ -119,7 +119,7 @@ pub fn is_reached() -> bool {
 
 /// Exit code, standard output and standard error of rxe-ctl.
 pub fn rxe_ctl_says(prefix: &str, words: &[&str]) -> (i32, String, String) {
-    let output = rxe_ctl().args(["--file-prefix", prefix]).args(words).stdin(Stdio::null()).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    let done = process::run(rxe_ctl().args(["--file-prefix", prefix]).args(words), PATIENCE);
+    let done = done.unwrap_or_else(|error| panic!("{error}"));
+    (done.code, done.stdout, done.stderr)
 }

@@ -39,7 +39,7 @@ impl BedConfig {
     }
 }
 
-/// What a group on a shared guest needs.
+/// The needs of a group on a shared guest.
 pub fn needs(key: StationKey) -> Needs {
     Needs { station: Some(key), ..Needs::default() }
 }
@@ -58,7 +58,7 @@ pub struct TestBed {
     settings: String,
     /// The numbers of the guest's GIDs: IPv4, IPv6.
     gids: OnceCell<[String; 2]>,
-    /// What services must have counted, from what clients did: connections and exchanges.
+    /// Connections and exchanges of the clients that ran, which services must have counted.
     tally: BTreeMap<&'static str, [u64; 2]>,
 }
 
@@ -220,7 +220,7 @@ impl TestBed {
         tally[1] += exchanges;
     }
 
-    /// What the service's line of the summary has to say of them.
+    /// The counters that the service's line of the summary must have.
     pub fn counted(&self, service: &str) -> Vec<String> {
         let [connections, exchanges] = self.tally.get(service).copied().unwrap_or_default();
         // Counters that are zero are not printed.
@@ -250,7 +250,7 @@ impl Drop for TestBed {
 }
 
 /// The summary's line of a service has to hold these counters and no others, apart from those that depend on timing:
-/// clients given up (those of udaddy never say that they have ended), and lines withheld from the log.
+/// clients given up (those of udaddy end without a message), and lines withheld from the log.
 pub fn expect_counters<S: AsRef<str>>(summary: &str, service: &str, counters: &[S]) -> Check {
     let start = format!("service {service}: ");
     let line = summary.lines().find_map(|line| line.strip_prefix(&start));

@@ -3,10 +3,10 @@
 use crate::Check;
 use crate::bed::needs;
 use crate::env::TestEnv;
-use crate::process;
 use crate::station::{GUEST_V4, Lease, Port, StationKey, TARGET_V4};
 use crate::suite::{AnyGroup, Fixture, Group};
 use crate::target::unique;
+use rxe_testkit::process;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,9 +3,9 @@
 
 use crate::Check;
 use crate::bed::{BedConfig, TestBed, needs};
-use crate::process::{self, must};
 use crate::station::{GUEST_V4, Port, StationKey, TARGET_V4};
 use crate::suite::{AnyGroup, Group};
+use rxe_testkit::process::{self, must};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

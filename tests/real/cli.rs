@@ -2,8 +2,8 @@
 
 use crate::Check;
 use crate::env::{TestEnv, root, target_binary};
-use crate::process::{self, Finished};
 use crate::suite::{AnyGroup, Group, Needs};
+use rxe_testkit::process::{self, Finished};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! A client program as it is: its command line and what it has to print.
+//! An unmodified client program: its command line and its expected output.
 //!
-//! Command lines are as docs/clients.md shows them, with names for what differs from run to run: `IPV4` and `IPV6` are the
+//! Command lines are as docs/clients.md shows them, with names for values that differ from run to run: `IPV4` and `IPV6` are the
 //! target's addresses, `GID4` and `GID6` the numbers of the guest's own, `MYIP` its IPv4 address.
 
 use crate::Check;
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// The same in the nightly run.
 const LONG: Duration = Duration::from_secs(1800);
 
-/// What a client has to print.
+/// The expected output of a client.
 pub enum Wants {
     /// All of these.
     Texts(&'static [&'static str]),
@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// What the small programs of librdmacm print when all is well.
+/// The output of librdmacm's small programs on success.
 pub const UCMATOSE: Wants =
     Wants::Texts(&["receiving data transfers", "sending replies", "data transfers complete", "return status 0"]);
 /// See `UCMATOSE`.
@@ -79,7 +79,7 @@ pub struct Client {
     command: String,
     wants: Wants,
     limit: Duration,
-    /// What the service counts: its name, connections, exchanges.
+    /// The service that counts it, with connections and exchanges.
     counts: Option<(&'static str, u64, u64)>,
 }
 
@@ -110,7 +110,7 @@ impl Client {
         &self.command
     }
 
-    /// What the guest runs.
+    /// The guest's shell command.
     pub fn script(&self, bed: &TestBed) -> Result<String, String> {
         let command = bed.fill(&self.command)?;
         Ok(match self.wants {
@@ -165,7 +165,7 @@ impl Client {
         Client { counts: Some((service, connections, exchanges)), ..self }
     }
 
-    /// Runs it to its end, and adds what the service counts to the bed's tally.
+    /// Runs it to its end, and adds its connections and exchanges to the bed's tally.
     pub fn run_counted(&self, bed: &mut TestBed) -> Check {
         self.run(bed)?;
         if let Some((service, connections, exchanges)) = self.counts {

@@ -6,15 +6,16 @@
 
 use crate::Check;
 use crate::env::{root, target_binary, write_docs};
-use crate::process;
-use crate::suite::{AnyGroup, ClientResult, Finished, Group, Needs};
+use crate::scheduler::Finished;
+use crate::suite::{AnyGroup, ClientResult, Group, Needs};
+use rxe_testkit::process;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// One table: its title and its columns, each a group of cases and what its wire is.
+/// One table: its title and its columns, each a group of cases and its wire.
 struct Section {
     title: &'static str,
     columns: &'static [(&'static str, &'static str)],
@@ -88,7 +89,7 @@ fn cells(line: &str) -> Vec<String> {
     inner.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
 }
 
-/// Parses what `text` returns.
+/// Parses the file.
 fn parse(text: &str) -> Columns {
     let mut columns = Columns::new();
     // The groups of the current table.

@@ -12,7 +12,7 @@ use std::time::Duration;
 const TOGETHER: Duration = Duration::from_secs(400);
 /// The share of frames that is lost in each direction. Frames of TCP are not: the kernel would wait for a second.
 const LOSS: &str = "rx.drop=0.01,tx.drop=0.01,seed=11";
-/// Clients of pingpong, which never say that they have ended, are forgotten after this time.
+/// Clients of pingpong, which end without a message, are forgotten after this time.
 const PINGPONG_IDLE: Duration = Duration::from_secs(12);
 
 /// The group `clients-af_packet` and, nightly, `clients-lossy`, `clients-64` and `clients-long`.

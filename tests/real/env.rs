@@ -4,10 +4,10 @@
 //! interfaces, mounts and processes when the inner program ends, however it ends.
 
 use crate::guest::{Guest, GuestConfig};
-use crate::process::{self, must};
 use crate::station::{Kernel, Station, StationKey};
 use crate::support::image::Image;
-use crate::support::process::locked;
+use rxe_testkit::process::locked;
+use rxe_testkit::process::{self, must};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const HUGEPAGES: u64 = 400;
 /// Programs that the tests start.
 const PROGRAMS: [&str; 7] = ["qemu-system-x86_64", "unshare", "setpriv", "ip", "python3", "kill", "tshark"];
 
-/// What the inner program works with.
+/// The inner program's folder, namespaces and shared guests.
 pub struct TestEnv {
     /// Sockets and other files; removed after the run.
     pub dir: PathBuf,
@@ -228,7 +228,7 @@ impl TestEnv {
         self.boots.load(Ordering::Relaxed)
     }
 
-    /// Adds lines to what the run prints at its end.
+    /// Adds lines to the end of the run's output.
     pub fn note(&self, text: String) {
         locked(&self.notes).push(text);
     }

@@ -1,5 +1,5 @@
-//! A wire that loses, reorders, repeats and damages frames in both directions: netem in the guest for what the kernel
-//! sends, the target's own fault injection for what the target sends. Every transfer has to end with the right bytes.
+//! A wire that loses, reorders, repeats and damages frames in both directions: netem in the guest for frames
+//! of the kernel, the target's own fault injection for frames of the target. Every transfer has to end with the right bytes.
 //!
 //! The run's notes have the times. In the nightly run the same transfers also go between two guests, from kernel to
 //! kernel, with netem at both ends, and those times are noted as well.
@@ -30,12 +30,12 @@ const REGION: usize = 64 << 20;
 /// the wire busy.
 const CUT: &str = "-w 65536 -q 4";
 
-/// What happens to frames in both directions.
+/// An impairment of frames in both directions.
 struct Impairment {
     name: &'static str,
-    /// tc-netem's options for what a kernel sends.
+    /// tc-netem's options for frames of a kernel.
     netem: &'static str,
-    /// The target's `--fault`, which has the same effect on what it sends, and sometimes on what it receives.
+    /// The target's `--fault`, with the same effect on frames that it sends, and sometimes on those that it receives.
     fault: &'static str,
     /// Bytes to WRITE and to READ in `make test`, if it is part of that, and in the nightly run.
     bytes: (Option<usize>, usize),
@@ -111,9 +111,9 @@ struct Transfer {
     /// The name of its case.
     name: String,
     command: String,
-    /// What it has to print.
+    /// Texts that it has to print.
     texts: Vec<String>,
-    /// What the region's first bytes are afterwards, as length and seed of a pattern.
+    /// The pattern in the region afterwards, as length and seed.
     leaves: Option<(usize, u64)>,
 }
 
@@ -157,7 +157,7 @@ fn took(text: &str) -> Option<Duration> {
     rest.split(' ').next()?.parse().ok().map(Duration::from_millis)
 }
 
-/// Applies netem to what a guest sends.
+/// Applies netem to a guest's frames.
 fn set(guest: &Guest, netem: &str) -> Check {
     // The queue must not overflow: that would be another loss, and one that the kernel's RoCE notices at once.
     let command = format!("tc qdisc replace dev eth0 root netem limit 100000 {netem} && tc qdisc show dev eth0");
@@ -229,7 +229,7 @@ impl Impaired {
         if self.lease.is_none() {
             self.lease = Some(self.env.station(KEY)?);
         }
-        // The guest's card reconnects within a second; what is sent until then is lost.
+        // The guest's card reconnects within a second; frames until then are lost.
         let command = format!(
             "tc qdisc del dev eth0 root 2>/dev/null; \
              for i in $(seq 30); do ping -c 1 -W 1 {TARGET_V4} && exit; done; ip -s link; exit 1"

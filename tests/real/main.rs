@@ -35,6 +35,7 @@ mod quick_start;
 mod rc_example;
 mod rdmacm;
 mod rsocket;
+mod scheduler;
 mod station;
 mod suite;
 mod symptoms;
@@ -46,18 +47,20 @@ mod verbs;
 mod support;
 
 use env::{Entered, TestEnv};
+use scheduler::{CommandLine, Finished, Place};
 use station::{Kernel, Port, StationKey};
 use std::process::ExitCode;
 use std::sync::Arc;
-use suite::{AnyGroup, CommandLine, Place};
-use support::{guest, process};
+use suite::AnyGroup;
+use support::guest;
 
-/// The result of a case: nothing, or what is wrong.
+/// The result of a case: nothing, or the reason of its failure.
 pub type Check = Result<(), String>;
 
 /// All groups, in the order in which they begin: those with a long time and a guest of their own first.
 fn groups() -> Vec<AnyGroup> {
-    let mut groups = cli::groups();
+    let mut groups = vec![scheduler::group()];
+    groups.extend(cli::groups());
     groups.push(operate::group());
     groups.push(quick_start::group());
     groups.push(pci::group());
@@ -96,7 +99,7 @@ fn main() -> ExitCode {
     let demo = words.iter().any(|word| word == "--demo");
     let command_line = CommandLine::parse(words.into_iter().filter(|word| word != "--demo"));
     if command_line.list() {
-        suite::run(command_line, groups(), Err("nothing runs"));
+        scheduler::run(command_line, groups(), Err("nothing runs"));
         return ExitCode::SUCCESS;
     }
     match env::enter(command_line.full()) {
@@ -115,9 +118,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the groups, and prints what the results do not have: times, notes and the number of guests.
+/// Runs the groups, and prints times, notes and the number of guests after the results.
 fn run(command_line: CommandLine, place: Place) -> ExitCode {
-    let mut finished = suite::run(command_line, groups(), place);
+    let mut finished = scheduler::run(command_line, groups(), place);
     if let Ok(env) = place {
         eprintln!("{}{} guests booted", finished.summary(), env.boots());
         for note in env.notes() {
@@ -132,7 +135,7 @@ fn run(command_line: CommandLine, place: Place) -> ExitCode {
 }
 
 /// Compares docs/clients.md with the settings that groups had or, if that is asked for, writes the results there.
-fn write_documents(finished: &suite::Finished, env: &TestEnv) -> Check {
+fn write_documents(finished: &Finished, env: &TestEnv) -> Check {
     let release = env.image(Kernel::Stable).and_then(|image| image.release()).unwrap_or_default();
     client_table::keep(finished, &release)
 }

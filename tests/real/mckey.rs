@@ -21,7 +21,7 @@ pub fn groups() -> Vec<AnyGroup> {
     vec![group(4200), group(1500), refused()]
 }
 
-/// At 4200 the configuration says how many datagrams there are and how long they are, and they come from two lcores.
+/// At 4200 the configuration sets number and size of the datagrams, which come from two lcores.
 fn group(mtu: u32) -> AnyGroup {
     let (lcores, count, size, flags) =
         if mtu > 1500 { ("0,1", 25, 4096, " -C 25 -S 4096") } else { ("0", 10, 100, "") };

@@ -1,6 +1,6 @@
 //! Interfaces for the tests, in the run's own network namespace.
 
-use crate::process::must;
+use rxe_testkit::process::must;
 
 /// A tap interface without kernel addresses: QEMU on one side, the target's net_af_packet on the other.
 pub struct Tap {

@@ -3,8 +3,8 @@
 
 use crate::Check;
 use crate::env::{TestEnv, root, target_binary};
-use crate::process::{self, Daemon, Finished, must};
 use crate::suite::{AnyGroup, Fixture, Group, Needs};
+use rxe_testkit::process::{self, Finished, Program, must};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,12 +60,12 @@ struct Operated {
     env: Arc<TestEnv>,
     unit: Unit,
     config: PathBuf,
-    target: Option<Daemon>,
+    target: Option<Program>,
 }
 
 impl Fixture for Operated {
     fn context(&self) -> String {
-        self.target.as_ref().map(Daemon::tail).unwrap_or_default()
+        self.target.as_ref().map(Program::tail).unwrap_or_default()
     }
 }
 
@@ -165,7 +165,7 @@ fn configure(env: &TestEnv, config: &PathBuf) -> Check {
 }
 
 /// Starts the unit's command with its capabilities, and waits until the target reports that it is ready, as systemd does.
-fn start(unit: &Unit, env: &TestEnv, config: &Path) -> Result<Daemon, String> {
+fn start(unit: &Unit, env: &TestEnv, config: &Path) -> Result<Program, String> {
     if unit.value("Type")? != "notify" {
         return Err("the unit is not of the type `notify`".to_owned());
     }
@@ -181,7 +181,7 @@ fn start(unit: &Unit, env: &TestEnv, config: &Path) -> Result<Daemon, String> {
     let socket = env.path("notify.sock");
     let notified = UnixDatagram::bind(&socket).map_err(|e| e.to_string())?;
     notified.set_read_timeout(Some(LIMIT)).map_err(|e| e.to_string())?;
-    let daemon = Daemon::start(
+    let program = Program::start(
         Command::new("setpriv")
             .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set"])
             .arg(format!("-all,{}", capabilities.join(",")))
@@ -191,8 +191,8 @@ fn start(unit: &Unit, env: &TestEnv, config: &Path) -> Result<Daemon, String> {
     )?;
     let mut text = [0; 256];
     match notified.recv(&mut text) {
-        Ok(length) if text[..length].starts_with(b"READY=1") => Ok(daemon),
+        Ok(length) if text[..length].starts_with(b"READY=1") => Ok(program),
         Ok(length) => Err(format!("systemd receives {:?}", String::from_utf8_lossy(&text[..length]))),
-        Err(e) => Err(format!("systemd receives nothing: {e}\n{}", daemon.tail())),
+        Err(e) => Err(format!("systemd receives nothing: {e}\n{}", program.tail())),
     }
 }

@@ -4,10 +4,10 @@ use crate::Check;
 use crate::bed::needs;
 use crate::env::{TestEnv, example};
 use crate::guest::Guest;
-use crate::process::{self, Daemon};
 use crate::station::{GUEST_V4, GUEST_V6, Lease, Port, StationKey, TARGET_V4, TARGET_V6};
 use crate::suite::{AnyGroup, Fixture, Group};
 use crate::target::unique;
+use rxe_testkit::process::{self, Program};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub fn groups() -> Vec<AnyGroup> {
 /// A client that waits for its guest to boot, then for each server to start.
 struct Waiting {
     lease: Lease,
-    client: Daemon,
+    client: Program,
 }
 
 impl Fixture for Waiting {
@@ -48,7 +48,7 @@ impl Fixture for Waiting {
 impl Waiting {
     fn start(env: &Arc<TestEnv>, key: StationKey) -> Result<Waiting, String> {
         let arguments = ["--count", "10", "--size", "10000", "--wait", PATIENCE, GUEST_V4, GUEST_V6];
-        let client = Daemon::start(&mut client(env, &key.vdev(env), &arguments)?)?;
+        let client = Program::start(&mut client(env, &key.vdev(env), &arguments)?)?;
         client.wait_for_line("ready ", LIMIT)?;
         Ok(Waiting { lease: env.station(key)?, client })
     }
@@ -145,7 +145,7 @@ fn af_packet() -> AnyGroup {
     group.case("a server that is killed", |servers| {
         let server = servers.guest().start(&format!("exec rping -s -a {GUEST_V4} -S 64"), LIMIT)?;
         let arguments = ["--mtu", "1500", "--count", "1000000", "--wait", PATIENCE, GUEST_V4];
-        let mut client = Daemon::start(&mut client(&servers.env, &servers.vdev, &arguments)?)?;
+        let mut client = Program::start(&mut client(&servers.env, &servers.vdev, &arguments)?)?;
         client.wait_for_line("ping data: rdma-ping-20: ", LIMIT)?;
         server.kill(9)?;
         server.wait()?;

@@ -10,7 +10,7 @@ const LIMIT: Duration = Duration::from_secs(150);
 /// The size of ib_write_lat's messages in the configuration of the target at MTU 4200.
 const WRITE_LAT: u64 = 65536;
 
-/// What `make test` runs at path MTU 4096; the rest is for the nightly run. Group clients-af_packet has a run of every
+/// Commands that `make test` runs at path MTU 4096; the rest is for the nightly run. Group clients-af_packet has a run of every
 /// program.
 const QUICK: [&str; 10] = [
     "ib_send_lat -D 2 -F IPV4",
@@ -51,7 +51,7 @@ pub fn groups() -> Vec<AnyGroup> {
     groups
 }
 
-/// What the programs do without flags that matter, then flag by flag. Counts are small where an emulated guest would take
+/// The programs without significant flags, then flag by flag. Counts are small where an emulated guest would take
 /// long: it moves some 30 MiB a second.
 fn clients(mtu: u32) -> Vec<Client> {
     let datagram = if mtu > 1500 { 4096 } else { 1024 };

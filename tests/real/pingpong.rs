@@ -9,7 +9,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(90);
 const SHORT: Duration = Duration::from_secs(30);
 
-/// What `make test` runs at path MTU 4096; the rest is for the nightly run.
+/// Commands that `make test` runs at path MTU 4096; the rest is for the nightly run.
 const QUICK: [&str; 9] = [
     "ibv_rc_pingpong -g GID4 -s 1000001 -n 5 IPV4",
     "ibv_rc_pingpong -g GID4 -s 3000 -n 20 -m 256 IPV4",

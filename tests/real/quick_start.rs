@@ -31,7 +31,7 @@ fn commands(readme: &str) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// The guest, and what its commands have done so far.
+/// The guest, its running targets, and the pings so far.
 struct Reader {
     guest: Guest,
     targets: Vec<Job>,

@@ -1,5 +1,5 @@
 //! The programs that tutorials begin with: the RC example of the manual "RDMA Aware Networks Programming", and a server
-//! that shows what its client writes.
+//! that prints its client's writes.
 
 use crate::Check;
 use crate::bed::{BedConfig, TestBed, expect_counters, needs};

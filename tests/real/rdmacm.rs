@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What `make test` runs; the rest is for the nightly run.
+/// Commands that `make test` runs; the rest is for the nightly run.
 const QUICK: [&str; 8] = [
     "ucmatose -s IPV4 -C 3 -S 33333",
     "ucmatose -s IPV6 -c 4",

@@ -17,7 +17,7 @@ const IDLE: &str = "15s";
 const NOTICED: Duration = Duration::from_secs(20);
 
 /// Single bytes; one packet and several; more messages than credits; more bytes ahead than all rings hold, which
-/// come back only after all were sent; buffers smaller than a message; blocking calls and poll. The second value says
+/// come back only after all were sent; buffers smaller than a message; blocking calls and poll. The second value is
 /// whether `make test` runs it; the rest is for the nightly run.
 const RSTREAM: [(&str, bool); 13] = [
     ("-S 1 -C 1 -I 20 -T v", true),

@@ -1,14 +1,14 @@
 //! Guests that groups share: one for each type of port, MTU and kernel.
 //!
-//! A station is a guest with what its network card is plugged into. It boots when the first group wants it; the next
-//! group that wants the same one finds it running, and starts a target of its own on the same port. Between two groups the
+//! A station is a guest with the other end of its network card. It boots for the first group that needs it; the next
+//! group that needs the same one finds it running, and starts a target of its own on the same port. Between two groups the
 //! guest's state must be as it was after the boot: its addresses, routes, queueing disciplines and queue pairs are compared,
 //! and a guest that differs is booted again.
 
 use crate::env::TestEnv;
 use crate::guest::{Guest, GuestConfig, Plug};
 use crate::net::Tap;
-use crate::support::process::locked;
+use rxe_testkit::process::locked;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// What names of groups and files end with.
+    /// The suffix of names of groups and files.
     pub fn suffix(self) -> &'static str {
         match self {
             Kernel::Stable => "",
@@ -57,7 +57,7 @@ impl Kernel {
     }
 }
 
-/// What tells stations apart.
+/// Port type, MTU and kernel of a station.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StationKey {
     pub port: Port,
@@ -99,12 +99,12 @@ impl StationKey {
     }
 }
 
-/// A running guest with what its card is plugged into.
+/// A running guest with the other end of its card.
 pub struct Station {
     // The order is the order of clean-up: the guest goes before its tap.
     pub guest: Guest,
     pub tap: Option<Tap>,
-    /// What `STATE` printed after the boot.
+    /// Output of `STATE` after the boot.
     state: String,
 }
 
@@ -115,7 +115,7 @@ pub struct Lease {
     station: Option<Station>,
 }
 
-/// Prints what a group may have changed.
+/// Prints the state that a group may change.
 const STATE: &str = "ip -o address show dev eth0 scope global; ip -o link show dev eth0 | grep -o 'mtu [0-9]*'; ip route; \
     tc qdisc show dev eth0; echo $(rdma resource show qp link rxe0 | grep -vc GSI) queue pairs";
 
@@ -131,7 +131,7 @@ impl Lease {
         self.station.as_ref().and_then(|station| station.tap.as_ref())
     }
 
-    /// Whether the guest is as it was after the boot, once the commands in it are gone.
+    /// Ends the commands in the guest; whether its state is then that after the boot.
     fn restored(station: &Station) -> bool {
         station.guest.kill_all();
         // Queue pairs of programs that were killed take a moment to go.
@@ -198,12 +198,12 @@ impl TestEnv {
         }
     }
 
-    /// The group that uses the station has failed: nobody shall have its guest.
+    /// The group that uses the station has failed: its guest is not reused.
     pub fn distrust(&self, key: StationKey) {
         locked(&self.distrusted).insert(key);
     }
 
-    /// No group wants the station any more.
+    /// No group needs the station any more.
     pub fn take_down(&self, key: StationKey) {
         let station = locked(&self.stations).remove(&key);
         locked(&self.distrusted).remove(&key);

@@ -1,4 +1,4 @@
-//! docs/troubleshooting.md, symptom by symptom: a Linux client in trouble prints what the page has, and so does the target.
+//! docs/troubleshooting.md, symptom by symptom: a Linux client in trouble prints the page's text, and so does the target.
 
 use crate::Check;
 use crate::bed::{BedConfig, TestBed, needs};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The guest's command, what its program prints, and what the target logs. The page has both texts.
+/// The guest's command, its output, and the target's log. The page has both texts.
 const SYMPTOMS: [(&str, &str, &str); 7] = [
     // Before all others, which need the small MTU.
     (

@@ -1,10 +1,10 @@
 //! rxe-target as a process under test.
 
 use crate::env::{TestEnv, target_binary};
-use crate::process::{self, Daemon};
 use crate::station::{TARGET_V4, TARGET_V6};
 use crate::support::image;
-use crate::support::process::locked;
+use rxe_testkit::process::locked;
+use rxe_testkit::process::{self, Program};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -33,7 +33,7 @@ pub fn unique() -> String {
 
 /// A running target; dropping it kills it.
 pub struct Target {
-    daemon: Daemon,
+    program: Program,
     /// Its `--file-prefix`, which rxe-ctl finds it by.
     pub prefix: String,
     /// The line that said it can serve.
@@ -65,24 +65,24 @@ impl Target {
         let mut command = Command::new(target_binary());
         // Two groups with an lcore each share the CPUs with two guests.
         command.args(eal).arg(format!("--vdev={vdev}")).args(["--", "--idle", "sleep"]).args(arguments);
-        let daemon = Daemon::start(&mut command)?;
-        let ready = daemon.wait_for_line("ready ", Duration::from_secs(30))?;
-        Ok(Target { daemon, prefix, ready })
+        let program = Program::start(&mut command)?;
+        let ready = program.wait_for_line("ready ", Duration::from_secs(30))?;
+        Ok(Target { program, prefix, ready })
     }
 
     /// The command line.
     pub fn name(&self) -> &str {
-        self.daemon.name()
+        self.program.name()
     }
 
     /// All that it has logged.
     pub fn log(&self) -> Vec<String> {
-        self.daemon.stderr()
+        self.program.stderr()
     }
 
     /// Waits until it prints a line that starts with `start`.
     pub fn wait_for_line(&self, start: &str, limit: Duration) -> Result<String, String> {
-        self.daemon.wait_for_line(start, limit)
+        self.program.wait_for_line(start, limit)
     }
 
     /// Standard output of rxe-ctl for this target.
@@ -95,17 +95,17 @@ impl Target {
 
     /// The last lines it printed, for a failure's text.
     pub fn tail(&self) -> String {
-        self.daemon.tail()
+        self.program.tail()
     }
 
     /// Ends it as a user does: exit code 0 within 3 s, a summary, and `ready` printed exactly once.
     pub fn stop(mut self) -> Result<String, String> {
-        let lines = |d: &Daemon| d.stdout().len() + d.stderr().len();
-        let before = lines(&self.daemon);
+        let lines = |d: &Program| d.stdout().len() + d.stderr().len();
+        let before = lines(&self.program);
         let began = Instant::now();
-        self.daemon.signal("TERM")?;
-        // Longer than allowed, so that a late end is told apart from none.
-        let Some(status) = self.daemon.wait(Duration::from_secs(15))? else {
+        self.program.signal("TERM")?;
+        // Longer than allowed, so that the error distinguishes a late end from none.
+        let Some(status) = self.program.wait(Duration::from_secs(15))? else {
             return Err(format!("the target still runs 15 s after SIGTERM\n{}", self.tail()));
         };
         let took = began.elapsed();
@@ -116,21 +116,21 @@ impl Target {
         if took > STOP_LIMIT {
             return Err(format!("the target took {:.1} s to end after SIGTERM", took.as_secs_f32()));
         }
-        let ready = self.daemon.stdout().iter().filter(|l| l.starts_with("ready ")).count();
+        let ready = self.program.stdout().iter().filter(|l| l.starts_with("ready ")).count();
         if ready != 1 {
             return Err(format!("{ready} lines start with `ready `\n{}", self.tail()));
         }
-        if lines(&self.daemon) == before {
+        if lines(&self.program) == before {
             return Err(format!("no summary after SIGTERM\n{}", self.tail()));
         }
-        if let Some(line) = self.daemon.stderr().iter().find(|l| l.contains("panicked")) {
+        if let Some(line) = self.program.stderr().iter().find(|l| l.contains("panicked")) {
             return Err(format!("the target panicked: {line}"));
         }
-        Ok(self.daemon.stdout().join("\n"))
+        Ok(self.program.stdout().join("\n"))
     }
 
     /// True until the process has ended.
     pub fn alive(&mut self) -> bool {
-        matches!(self.daemon.wait(Duration::ZERO), Ok(None))
+        matches!(self.program.wait(Duration::ZERO), Ok(None))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The document's ```console blocks hold commands behind a prompt, each followed by its output: `server# ` and `client# `
 //! are the two guests, `desk$ ` is this machine, in a folder with the capture that the client made. A command that ends
-//! with ` &` goes on while the next ones run; what it prints at its end belongs to the `kill` that ended it.
+//! with ` &` runs beside the next ones; the output at its end belongs to the `kill` that ended it.
 //!
 //! With RXE_WRITE_DOCS the outputs are written into the document. Otherwise they have to be of the same shape: the same
 //! lines, apart from words with digits and from how often a line is repeated.
@@ -10,16 +10,16 @@
 use crate::Check;
 use crate::env::{TestEnv, root, write_docs};
 use crate::guest::{Guest, GuestConfig, Job, Plug};
-use crate::process;
 use crate::suite::{AnyGroup, Fixture, Group, Needs};
 use crate::target::archive;
+use rxe_testkit::process;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(180);
-/// What the client captures.
+/// The client's capture.
 const CAPTURE: &str = "roce.pcap";
 
 /// Where a command runs.
@@ -84,7 +84,7 @@ fn text(pieces: &[Piece]) -> String {
     text
 }
 
-/// What does not change from run to run: each line without its numbers, and without the lines that are like the one before.
+/// The part that is the same in all runs: each line without its numbers, and without repetitions of the line before.
 fn shape(output: &[String]) -> Vec<String> {
     let word = |word: &str| match word.split_once('=') {
         // Settings and counters, which differ from run to run.
@@ -172,7 +172,7 @@ impl Machines {
         Ok(lines(&text))
     }
 
-    /// Starts a command that goes on, and returns what it printed at its start.
+    /// Starts a command in the background, and returns its output at the start.
     fn start(guest: &Guest, command: &str) -> Result<(Job, String), String> {
         let job = guest.start(&format!("exec {command}"), Duration::from_secs(3600))?;
         // The line that they print once they work.
@@ -183,7 +183,7 @@ impl Machines {
         Ok((job, text))
     }
 
-    /// Waits until one of the running commands has ended, and returns what it printed since it began.
+    /// Waits until one of the running commands has ended, and returns its output since the start.
     fn ended(&mut self) -> Result<String, String> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
@@ -207,7 +207,7 @@ impl Machines {
             process::must("sh", &["-c", &decode])?;
         }
         let mut shell = Command::new("bash");
-        // Without what this machine's user has set up for it.
+        // Without settings of this machine's user.
         shell.args(["-c", command]).current_dir(&self.folder).env("HOME", &self.folder).env("LC_ALL", "C.UTF-8");
         let done = process::run(&mut shell, LIMIT)?;
         if done.code == 0 { Ok(lines(&done.stdout)) } else { Err(format!("exit code {}: {}", done.code, done.stderr)) }

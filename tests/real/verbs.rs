@@ -4,10 +4,10 @@
 use crate::Check;
 use crate::bed::needs;
 use crate::env::{TestEnv, example};
-use crate::process::Daemon;
 use crate::station::{Kernel, Lease, Port, StationKey, TARGET_V4, TARGET_V6};
 use crate::suite::{AnyGroup, Fixture, Group};
 use crate::target::unique;
+use rxe_testkit::process::Program;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ const NEWER_CASES: [&str; 1] = ["atomic-write"];
 struct Peers {
     // The guest's commands end before the peer.
     lease: Lease,
-    peer: Daemon,
+    peer: Program,
     address: &'static str,
 }
 
@@ -64,7 +64,7 @@ impl Peers {
             &format!("{TARGET_V4}/24"),
             &format!("{TARGET_V6}/64"),
         ]);
-        let peer = Daemon::start(&mut command)?;
+        let peer = Program::start(&mut command)?;
         peer.wait_for_line("ready ", LIMIT)?;
         Ok(Peers { lease: env.station(key)?, peer, address })
     }

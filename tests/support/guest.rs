@@ -1,7 +1,7 @@
 //! The guest: a Debian kernel with soft-RoCE under QEMU (emulated, so that no KVM is needed), and commands in it.
 
 use super::image::Image;
-use super::process::{Daemon, locked};
+use rxe_testkit::process::{Program, locked};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -28,13 +28,13 @@ const KILLED: Duration = Duration::from_secs(20);
 /// machine; it depends on when the answer to the disconnect arrives. (Later versions of rping stop the thread first.)
 pub const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
-/// What the guest's one network card is plugged into.
+/// The other end of the guest's network card.
 pub enum Plug {
     /// No card.
     None,
     /// A tap interface.
     Tap(String),
-    /// The socket of a vhost-user port. When the port goes away the guest waits for it to come back.
+    /// The socket of a vhost-user port. When the port is closed the guest reconnects to it.
     VhostUser(PathBuf),
     /// The listening end of a wire to another guest, which is this socket.
     WireListens(PathBuf),
@@ -66,7 +66,7 @@ struct JobState {
     exit: Option<u32>,
 }
 
-/// What the agent has reported.
+/// Reports of the agent.
 #[derive(Default)]
 struct Reports {
     jobs: HashMap<u32, JobState>,
@@ -86,7 +86,7 @@ struct Agent {
 
 /// A running guest; dropping it ends QEMU.
 pub struct Guest {
-    qemu: Daemon,
+    qemu: Program,
     agent: Arc<Agent>,
     console: PathBuf,
 }
@@ -106,7 +106,7 @@ pub struct Output {
     pub command: String,
     /// Its exit code; 128 + signal, or 124 when it ran out of time.
     pub code: u32,
-    /// What it wrote to standard output and standard error.
+    /// Standard output and standard error.
     pub text: String,
 }
 
@@ -180,7 +180,7 @@ impl Guest {
                 qemu.args(["-netdev", &format!("hubport,id={id},hubid=0"), "-device", &format!("{card},netdev={id}")]);
             }
         }
-        let qemu = Daemon::start(&mut qemu)?;
+        let qemu = Program::start(&mut qemu)?;
         let deadline = Instant::now() + Duration::from_secs(10);
         let port = loop {
             match UnixStream::connect(&socket) {
@@ -319,7 +319,7 @@ impl Job {
         Err(format!("`{}` did not print {text:?}: {why}; so far: {}", self.command, shorten(&self.so_far())))
     }
 
-    /// What it has printed.
+    /// Its output so far.
     pub fn so_far(&self) -> String {
         let reports = locked(&self.agent.reports);
         reports.jobs.get(&self.id).map(|job| String::from_utf8_lossy(&job.output).into_owned()).unwrap_or_default()

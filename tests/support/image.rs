@@ -1,6 +1,6 @@
-//! What guests boot from: images that tests/guest/build makes, and keeps from run to run.
+//! Images of guests, which tests/guest/build makes and keeps from run to run.
 
-use super::process;
+use rxe_testkit::process;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

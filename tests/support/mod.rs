@@ -1,8 +1,7 @@
-//! What the real-kernel tests and `make bench` share: guests, and child processes.
+//! Parts of the real-kernel tests and of `make bench`: guests, and the output of programs that run there.
 
 #![allow(dead_code, reason = "each of them uses its part")]
 
 pub mod guest;
 pub mod image;
 pub mod perftest;
-pub mod process;

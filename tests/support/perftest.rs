@@ -1,4 +1,4 @@
-//! What perftest's programs print.
+//! Output of perftest's programs.
 
 /// A row of results.
 #[derive(Clone, PartialEq, Debug)]
@@ -7,7 +7,7 @@ pub struct Row {
     pub size: u64,
     /// How many messages.
     pub count: u64,
-    /// What follows, which depends on the program.
+    /// The other columns, which depend on the program.
     pub figures: Vec<f64>,
 }
 

@@ -100,7 +100,7 @@ fn set_log(managed: &Managed, level: &str) -> Result<(), String> {
 /// The services with their counters.
 pub fn services(managed: &Managed) -> Vec<Service> {
     let mut services = managed.inspector.services();
-    for (name, sums) in managed.book.sums() {
+    for (name, sums) in managed.registry.sums() {
         let counters: Vec<Counter> =
             sums.into_iter().map(|(name, value)| Counter { name: name.to_owned(), value }).collect();
         match services.iter_mut().find(|service| service.name == name) {

@@ -10,7 +10,7 @@ use rxe_inspect::report::{CounterGroup, Device, Qp};
 use super::clients::{self, MANAGEMENT};
 use super::exposition::{Exposition, Kind};
 use super::{Managed, answers};
-use crate::services::describe_tally;
+use crate::services::describe_counter;
 
 /// All metrics as text.
 pub fn text(managed: &Managed) -> Result<String, String> {
@@ -23,7 +23,7 @@ pub fn text(managed: &Managed) -> Result<String, String> {
     for service in answers::services(managed) {
         for counter in &service.counters {
             let name = format!("rxe_service_{}_total", counter.name);
-            let help = describe_tally(&counter.name).unwrap_or_default();
+            let help = describe_counter(&counter.name).unwrap_or_default();
             exposition.add(&name, Kind::Counter, help, &[("service", &service.name)], counter.value);
         }
     }

@@ -26,7 +26,7 @@ use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
 
 use crate::log::LogControl;
-use crate::services::Book;
+use crate::services::MetricsRegistry;
 use clients::{Clients, Deadlines};
 pub use runtime_folder::RuntimeFolder;
 use socket::Socket;
@@ -41,7 +41,7 @@ pub struct Managed {
     /// Starts and stops its captures.
     pub capture: Capture,
     /// Counters of the services.
-    pub book: Book,
+    pub registry: MetricsRegistry,
     /// Changes the log level.
     pub log: LogControl,
     /// EAL's `--file-prefix`.

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, Decision, QpSpec};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, Decision};
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::{Access, AllocError, Memory, MemoryRegion, PdId};
-use rxe_proto::transport::{PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use rxe_proto::mem::AllocError;
+use rxe_proto::verbs::{
+    Access, Memory, MemoryRegion, PostError, ProtectionDomain, QpCaps, QueuePair, Rc, RecvWr, Sge, WorkRequest,
+};
 use rxe_proto::wire::cm::RejReason;
 
-use super::tally::{Tally, caller};
+use super::metrics::{ServiceMetrics, caller};
 
 /// Length of every message.
 pub const MESSAGE: usize = 16;
@@ -29,28 +30,28 @@ const WR_SEND: u64 = 0x100;
 pub const WR_RDMA: u64 = 0x101;
 
 /// A protection domain and memory for messages that only we may touch. Outlives connections: the next one takes it
-/// over, since a protection domain can be given back only after its queue pair is gone.
-struct Seat {
-    pd: PdId,
+/// over, since a protection domain can be freed only after its queue pair is destroyed.
+struct ConnResources {
+    pd: ProtectionDomain,
     messages: MemoryRegion,
 }
 
-/// Seats that no connection uses.
+/// The resources that no connection uses.
 #[derive(Default)]
-pub struct Seats(Vec<Seat>);
+pub struct ResourcePool(Vec<ConnResources>);
 
 /// A connection: queue pair and messages. Its peer may access no memory except what the service registers.
 pub struct Endpoint {
     /// The connection manager's handle.
     pub conn: ConnId,
-    /// Who it is.
+    /// The client's address.
     pub client: SocketAddr,
     /// The queue pair.
-    pub qp: Qpn,
-    seat: Seat,
+    pub qp: QueuePair<Rc>,
+    resources: ConnResources,
 }
 
-impl Seats {
+impl ResourcePool {
     /// A queue pair whose peer has the rights `access`, with receives posted, and the connection counted; or the refusal
     /// to send.
     pub fn open(
@@ -58,62 +59,63 @@ impl Seats {
         cx: &mut Context<'_>,
         request: &ConnectRequest,
         access: Access,
-        tally: &Tally,
+        metrics: &ServiceMetrics,
     ) -> Result<Endpoint, Decision> {
         let now = cx.now();
         let lacks = |what: &str, error: &dyn fmt::Display| {
-            tally.reject(now, request, RejReason::NoResources, format!("no {what}: {error}"))
+            metrics.reject(now, request, RejReason::NoResources, format!("no {what}: {error}"))
         };
         let conn = request.conn;
-        let seat = match self.0.pop() {
-            Some(seat) => seat,
+        let resources = match self.0.pop() {
+            Some(resources) => resources,
             None => {
                 let messages = cx.alloc_memory(SEND_OFFSET + MESSAGE).map_err(|e| lacks("memory", &e))?;
-                let pd = cx.alloc_pd();
-                match cx.register(pd, messages, Access::LOCAL_WRITE) {
-                    Ok(messages) => Seat { pd, messages },
+                let pd = cx.device().alloc_pd();
+                match cx.device().reg_mr(pd, messages, Access::LOCAL_WRITE) {
+                    Ok(messages) => ConnResources { pd, messages },
                     Err(error) => {
-                        cx.dealloc_pd(pd);
+                        let _ = cx.device().dealloc_pd(pd);
                         return Err(lacks("memory region", &error));
                     }
                 }
             }
         };
-        let qp = match cx.create_qp(&QpSpec::rc(seat.pd, CAPS, access)) {
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let qp = match cx.device().create_qp_in_init(resources.pd, attr, access) {
             Ok(qp) => qp,
             Err(error) => {
-                self.0.push(seat);
-                return Err(tally.reject(cx.now(), request, RejReason::NoQp, format!("no queue pair: {error}")));
+                self.0.push(resources);
+                return Err(metrics.reject(cx.now(), request, RejReason::NoQp, format!("no queue pair: {error}")));
             }
         };
-        let endpoint = Endpoint { conn, client: caller(request), qp, seat };
+        let endpoint = Endpoint { conn, client: caller(request), qp, resources };
         for slot in 0..RECEIVES {
             if let Err(error) = endpoint.post_recv(cx, slot) {
-                cx.destroy_qp(qp);
+                let _ = cx.device().destroy_qp(qp);
                 self.close(endpoint);
                 return Err(lacks("receive queue", &error));
             }
         }
-        tally.connections.inc();
+        metrics.connections.inc();
         Ok(endpoint)
     }
 
-    /// Takes back what a connection had, except the queue pair, which the runtime destroys.
+    /// Keeps the resources of a connection for the next one. The runtime destroys its queue pair.
     pub fn close(&mut self, endpoint: Endpoint) {
-        self.0.push(endpoint.seat);
+        self.0.push(endpoint.resources);
     }
 }
 
 impl Endpoint {
     /// The protection domain for further regions.
-    pub fn pd(&self) -> PdId {
-        self.seat.pd
+    pub fn pd(&self) -> ProtectionDomain {
+        self.resources.pd
     }
 
     /// Posts the receive `slot` (again).
     pub fn post_recv(&self, cx: &mut Context<'_>, slot: u64) -> Result<(), PostError> {
         let sge = self.sge(slot as usize * MESSAGE);
-        cx.post_recv(self.qp, &RecvWr { wr_id: slot, sges: &[sge] })
+        cx.device().post_recv(self.qp, RecvWr { wr_id: slot, sges: &[sge] })
     }
 
     /// The message that the completed receive `slot` got, if it was one: `byte_len` must be its length.
@@ -122,7 +124,7 @@ impl Endpoint {
             return None;
         }
         let mut message = [0; MESSAGE];
-        self.seat.messages.memory().read(slot as usize * MESSAGE, &mut message).ok()?;
+        self.resources.messages.memory().read(slot as usize * MESSAGE, &mut message).ok()?;
         Some(message)
     }
 
@@ -130,20 +132,12 @@ impl Endpoint {
     /// it is the same.
     pub fn send(&self, cx: &mut Context<'_>, message: &[u8; MESSAGE]) -> Result<(), PostError> {
         // The memory was made large enough, so this cannot fail; if it did, the peer would see old bytes.
-        let _ = self.seat.messages.memory().write(SEND_OFFSET, message);
-        cx.post_send(
-            self.qp,
-            &SendWr {
-                wr_id: WR_SEND,
-                op: SendOp::Send { imm: None },
-                sges: &[self.sge(SEND_OFFSET)],
-                flags: SendFlags::SIGNALED,
-            },
-        )
+        let _ = self.resources.messages.memory().write(SEND_OFFSET, message);
+        cx.device().post_send(self.qp, WorkRequest::send(&[self.sge(SEND_OFFSET)]).wr_id(WR_SEND).signaled())
     }
 
     fn sge(&self, offset: usize) -> Sge {
-        let messages = &self.seat.messages;
+        let messages = &self.resources.messages;
         Sge { addr: messages.addr() + offset as u64, length: MESSAGE as u32, lkey: messages.lkey() }
     }
 }

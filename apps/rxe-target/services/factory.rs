@@ -1,29 +1,29 @@
-//! How most services here are made: all of them need a tally.
+//! The factory of most services here: it registers the metrics of each instance.
 
 use rxe_dpdk::service::{Listen, Service, ServiceFactory};
 
-use super::tally::{Book, Tally};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
 
 /// Makes one instance.
-type Create = Box<dyn Fn(Tally) -> Box<dyn Service> + Send + Sync>;
+type Create = Box<dyn Fn(ServiceMetrics) -> Box<dyn Service> + Send + Sync>;
 
 /// Makes the instances of one service.
 pub struct Factory {
     name: &'static str,
     listens: Vec<Listen>,
     create: Create,
-    book: Book,
+    registry: MetricsRegistry,
 }
 
 impl Factory {
-    /// The factory of the service `name`, whose instances listen to `listens` and count in `book`.
+    /// The factory of the service `name`, whose instances listen to `listens` and count in `registry`.
     pub fn new(
         name: &'static str,
         listens: Vec<Listen>,
-        create: impl Fn(Tally) -> Box<dyn Service> + Send + Sync + 'static,
-        book: &Book,
+        create: impl Fn(ServiceMetrics) -> Box<dyn Service> + Send + Sync + 'static,
+        registry: &MetricsRegistry,
     ) -> Factory {
-        Factory { name, listens, create: Box::new(create), book: book.clone() }
+        Factory { name, listens, create: Box::new(create), registry: registry.clone() }
     }
 }
 
@@ -37,6 +37,6 @@ impl ServiceFactory for Factory {
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        (self.create)(self.book.open(self.name))
+        (self.create)(self.registry.open(self.name))
     }
 }

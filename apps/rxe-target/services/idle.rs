@@ -5,11 +5,11 @@ use std::fmt;
 use std::hash::Hash;
 
 use rxe_dpdk::service::Context;
-use rxe_proto::transport::Qpn;
+use rxe_proto::verbs::{AnyQueuePair, Qpn};
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
 
-use super::tally::Tally;
+use super::metrics::ServiceMetrics;
 
 /// How often services look for the silent.
 pub const SWEEP: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub struct Idle<K> {
 }
 
 impl<K: Copy + Eq + Hash> Idle<K> {
-    /// Nobody yet. Who says nothing for `limit` is to go.
+    /// No clients yet. Those that are silent for `limit` expire.
     pub fn new(limit: Duration) -> Idle<K> {
         Idle { limit, clients: HashMap::new() }
     }
@@ -55,13 +55,18 @@ impl<K: Copy + Eq + Hash> Idle<K> {
         expired.map(|(client, _)| client).collect()
     }
 
-    /// Gives up those from which nothing came for too long: forgets them, tells `tally` of each, by what `who` calls it, and
-    /// returns them for their service to end. Those that `who` knows nothing of have gone by other ways.
-    pub fn give_up<C: fmt::Display>(&mut self, now: Instant, tally: &Tally, who: impl Fn(K) -> Option<C>) -> Vec<K> {
+    /// Gives up clients from which nothing came for too long: forgets them, counts and logs each in `metrics` under the name
+    /// that `who` returns, and returns them for the service to end. Those without a name have ended otherwise.
+    pub fn give_up<C: fmt::Display>(
+        &mut self,
+        now: Instant,
+        metrics: &ServiceMetrics,
+        who: impl Fn(K) -> Option<C>,
+    ) -> Vec<K> {
         let mut silent = self.take_expired(now);
         silent.retain(|&client| match who(client) {
             Some(name) => {
-                tally.give_up(now, name, self.limit);
+                metrics.give_up(now, name, self.limit);
                 true
             }
             None => false,
@@ -82,24 +87,24 @@ impl Idle<Qpn> {
     /// (READs, WRITEs, atomics) and acknowledgements are signs of life, too.
     pub fn sweep<C: fmt::Display>(
         &mut self,
-        cx: &Context<'_>,
-        tally: &Tally,
+        cx: &mut Context<'_>,
+        metrics: &ServiceMetrics,
         who: impl Fn(Qpn) -> Option<C>,
     ) -> Vec<Qpn> {
         let now = cx.now();
         let qps: Vec<Qpn> = self.clients.keys().copied().collect();
         for qp in qps {
-            if let Some(info) = cx.query_qp(qp) {
+            if let Ok(info) = cx.device().query_qp(AnyQueuePair::from(qp)) {
                 self.saw(qp, (info.expected_psn, info.unacked_psn), now);
             }
         }
-        self.give_up(now, tally, who)
+        self.give_up(now, metrics, who)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tally::Book;
+    use super::super::metrics::MetricsRegistry;
     use super::*;
 
     fn at(seconds: u64) -> Instant {
@@ -123,16 +128,16 @@ mod tests {
 
     #[test]
     fn the_silent_are_counted_unless_they_have_gone() {
-        let book = Book::default();
-        let tally = book.open("rping");
+        let registry = MetricsRegistry::default();
+        let metrics = registry.open("rping");
         let mut idle = Idle::new(Duration::from_secs(10));
         for client in 1..=3 {
             idle.heard(client, at(0));
         }
-        let mut given_up = idle.give_up(at(10), &tally, |client| (client != 2).then_some("10.0.0.2:7"));
+        let mut given_up = idle.give_up(at(10), &metrics, |client| (client != 2).then_some("10.0.0.2:7"));
         given_up.sort_unstable();
         assert_eq!(given_up, [1, 3]);
-        assert_eq!(book.to_string(), "service rping: idle_ended=2\n");
+        assert_eq!(registry.to_string(), "service rping: idle_ended=2\n");
     }
 
     #[test]
@@ -145,7 +150,7 @@ mod tests {
         assert!(idle.take_expired(at(10)).is_empty());
         idle.saw(1, psns(8, 9), at(10));
         idle.saw(1, psns(8, 10), at(12));
-        // Nobody asked about this one.
+        // Not a client.
         idle.saw(2, psns(1, 1), at(12));
         assert!(idle.take_expired(at(21)).is_empty());
         assert_eq!(idle.take_expired(at(22)), [1]);

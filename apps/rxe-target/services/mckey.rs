@@ -1,7 +1,7 @@
 //! The peer of `mckey`, which sends to an IPv4 multicast group or waits for datagrams in it.
 //!
-//! mckey talks to nobody but the group. That it is there shows in its host's report that somebody joins the group (IGMP),
-//! and which of the two it will do shows nowhere. So every host that joins a group gets datagrams as another mckey would
+//! mckey communicates with the group only. Its host reports the membership (IGMP); whether mckey will send or receive
+//! cannot be known. So every host that joins a group gets datagrams as another mckey would
 //! send them, some time after its report, since the program is not ready yet when its host says so; and the service joins
 //! the group too and counts what comes, until nothing has come for a while.
 
@@ -9,20 +9,19 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use rxe_dpdk::host::multicast_mac;
-use rxe_dpdk::service::{Context, GroupListener, Listen, QpSpec, Service};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, GroupListener, Listen, Service};
 use rxe_proto::Duration;
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{
-    AhId, PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+use rxe_proto::verbs::{
+    Access, AddressHandle, Grh, MemoryRegion, PostError, ProtectionDomain, QpCaps, Qpn, QueuePair, RecvWr, Sge, Ud,
+    WcOpcode, WcStatus, WorkCompletion, WorkRequest,
 };
-use rxe_proto::verbs::Grh;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
-use super::tally::{Book, Tally};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
+use super::out_of_band::datagram_qp;
 use crate::config::MckeyConfig;
 
 /// The name that users select the service by.
@@ -47,9 +46,10 @@ type Group = (PortId, IpAddr);
 /// Our queue pair in all groups behind one port.
 struct Member {
     port: PortId,
-    qp: Qpn,
+    pd: ProtectionDomain,
+    qp: QueuePair<Ud>,
     path_mtu: PathMtu,
-    /// Receives, one over the other, since nobody reads them; what is sent lies behind.
+    /// Receives, one over the other, since they are not read; the message to send lies behind.
     region: MemoryRegion,
 }
 
@@ -59,32 +59,34 @@ impl Member {
     }
 
     fn post_recv(&self, cx: &mut Context<'_>) -> Result<(), PostError> {
-        cx.post_recv(self.qp, &RecvWr { wr_id: 0, sges: &[self.sge(0, SLOT)] })
+        cx.device().post_recv(self.qp, RecvWr { wr_id: 0, sges: &[self.sge(0, SLOT)] })
     }
 
     /// A queue pair for a port.
     fn new(cx: &mut Context<'_>, port: PortId) -> Result<Member, String> {
         let path_mtu = cx.port(port).ok_or("no such port")?.path_mtu;
         let memory = cx.alloc_memory(2 * SLOT).map_err(|error| error.to_string())?;
-        let pd = cx.alloc_pd();
-        let region = match cx.register(pd, memory, Access::LOCAL_WRITE) {
+        let pd = cx.device().alloc_pd();
+        let region = match cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE) {
             Ok(region) => region,
             Err(error) => {
-                cx.dealloc_pd(pd);
+                let _ = cx.device().dealloc_pd(pd);
                 return Err(error.to_string());
             }
         };
-        let made = cx.create_qp(&QpSpec::ud(pd, CAPS, port, RDMA_UDP_QKEY)).map_err(|error| error.to_string());
-        let opened = made.and_then(|qp| {
-            let member = Member { port, qp, path_mtu, region: region.clone() };
-            let opened = cx.open_datagram_qp(qp, path_mtu).map_err(|error| error.to_string());
-            let posted = opened
-                .and_then(|()| (0..RECEIVES).try_for_each(|_| member.post_recv(cx)).map_err(|error| error.to_string()));
-            posted.map(|()| member).inspect_err(|_| cx.destroy_qp(qp))
+        let opened = datagram_qp(cx, pd, CAPS, port).map_err(|error| error.to_string()).and_then(|qp| {
+            let member = Member { port, pd, qp, path_mtu, region: region.clone() };
+            match (0..RECEIVES).try_for_each(|_| member.post_recv(cx)) {
+                Ok(()) => Ok(member),
+                Err(error) => {
+                    let _ = cx.device().destroy_qp(qp);
+                    Err(error.to_string())
+                }
+            }
         });
         opened.inspect_err(|_| {
-            cx.deregister(&region);
-            cx.dealloc_pd(pd);
+            let mut dev = cx.device();
+            let _ = (dev.dereg_mr(&region), dev.dealloc_pd(pd));
         })
     }
 
@@ -100,7 +102,7 @@ impl Member {
             vlan: port.vlan,
             src: Gid::from(*source),
             dst: Gid::from(group),
-            udp_src_port: udp_source_port_ud(self.qp.get()),
+            udp_src_port: udp_source_port_ud(self.qp.qpn().get()),
             traffic_class: 0,
             flow_label: 0,
             hop_limit: HOP_LIMIT,
@@ -120,18 +122,18 @@ struct Mckey {
     config: MckeyConfig,
     members: Vec<Member>,
     /// The groups that we are in, and the way to them.
-    groups: HashMap<Group, AhId>,
+    groups: HashMap<Group, AddressHandle>,
     parcels: HashMap<u64, Parcel>,
     next: u64,
     idle: Idle<Group>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Mckey {
-    fn new(config: MckeyConfig, tally: Tally) -> Mckey {
+    fn new(config: MckeyConfig, metrics: ServiceMetrics) -> Mckey {
         let idle = Idle::new(config.idle_timeout);
         let (groups, parcels) = (HashMap::new(), HashMap::new());
-        Mckey { config, members: Vec::new(), groups, parcels, next: 0, idle, tally }
+        Mckey { config, members: Vec::new(), groups, parcels, next: 0, idle, metrics }
     }
 
     /// Our queue pair behind a port.
@@ -149,13 +151,13 @@ impl Mckey {
         if !self.groups.contains_key(&group) {
             let member = &self.members[index];
             let way = member.way_to(cx, group.1)?;
-            let ah = cx.create_ah(member.region.pd(), &way).map_err(|error| error.to_string())?;
-            if let Err(error) = cx.attach_multicast(member.qp, way.dst) {
+            let ah = cx.device().create_ah(member.pd, &way).map_err(|error| error.to_string())?;
+            if let Err(error) = cx.device().attach_mcast(member.qp, way.dst) {
                 // Made above, so it exists.
-                let _ = cx.destroy_ah(ah);
+                let _ = cx.device().destroy_ah(ah);
                 return Err(error.to_string());
             }
-            if self.tally.admits(cx.now()) {
+            if self.metrics.admits(cx.now()) {
                 tracing::info!(group = %group.1, "{NAME}: joined");
             }
             self.groups.insert(group, ah);
@@ -166,10 +168,10 @@ impl Mckey {
 
     fn leave(&mut self, cx: &mut Context<'_>, group: Group) {
         let Some(ah) = self.groups.remove(&group) else { return };
-        // Both exist: nobody else knows them.
-        let _ = cx.destroy_ah(ah);
+        // Both exist: no other code has their handles.
+        let _ = cx.device().destroy_ah(ah);
         if let Some(member) = self.members.iter().find(|member| member.port == group.0) {
-            let _ = cx.detach_multicast(member.qp, Gid::from(group.1));
+            let _ = cx.device().detach_mcast(member.qp, Gid::from(group.1));
         }
     }
 
@@ -181,15 +183,15 @@ impl Mckey {
         self.idle.heard(parcel.group, cx.now());
         let length = self.config.size.min(member.path_mtu.bytes());
         // As mckey does: who we are is in the immediate data.
-        let op = SendOp::Datagram { ah, qpn: Qpn::MULTICAST, qkey: RDMA_UDP_QKEY, imm: Some(member.qp.get()) };
-        let wr = SendWr { wr_id: 0, op, sges: &[member.sge(SLOT, length)], flags: SendFlags::SIGNALED };
+        let (sges, imm) = ([member.sge(SLOT, length)], member.qp.qpn().get());
+        let wr = WorkRequest::datagram_with_imm(&sges, ah, Qpn::MULTICAST, RDMA_UDP_QKEY, imm).signaled();
         for _ in 0..parcel.left.min(BURST) {
-            if let Err(error) = cx.post_send(member.qp, &wr) {
-                self.tally.fail(cx.now(), parcel.host, error);
+            if let Err(error) = cx.device().post_send(member.qp, wr) {
+                self.metrics.fail(cx.now(), parcel.host, error);
                 return None;
             }
             parcel.left -= 1;
-            self.tally.exchanges.inc();
+            self.metrics.exchanges.inc();
         }
         (parcel.left > 0).then_some(())
     }
@@ -208,10 +210,10 @@ impl Service for Mckey {
             return;
         }
         if let Err(why) = self.join(cx, group) {
-            self.tally.refuse(cx.now(), host, format_args!("datagrams of group {ip}"), why);
+            self.metrics.refuse(cx.now(), host, format_args!("datagrams of group {ip}"), why);
             return;
         }
-        self.tally.connections.inc();
+        self.metrics.connections.inc();
         let number = self.next;
         self.next += 1;
         self.parcels.insert(number, Parcel { group, host, left: self.config.count });
@@ -222,7 +224,7 @@ impl Service for Mckey {
         if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
             return;
         }
-        let Some(member) = self.members.iter().find(|member| member.qp == wc.qpn) else { return };
+        let Some(member) = self.members.iter().find(|member| member.qp.qpn() == wc.qpn) else { return };
         // It names the group; the last receive's bytes are good enough, as all lie in one place.
         if let Ok(grh) = Grh::read(member.region.memory(), 0) {
             let group = (member.port, grh.dst.ip());
@@ -230,9 +232,9 @@ impl Service for Mckey {
                 self.idle.heard(group, cx.now());
             }
         }
-        self.tally.group_datagrams.inc();
+        self.metrics.group_datagrams.inc();
         if member.post_recv(cx).is_err() {
-            self.tally.post_failures.inc();
+            self.metrics.post_failures.inc();
         }
     }
 
@@ -249,8 +251,8 @@ impl Service for Mckey {
             self.idle.heard(parcel.group, cx.now());
         }
         for group in self.idle.take_expired(cx.now()) {
-            self.tally.idle_ended.inc();
-            if self.tally.admits(cx.now()) {
+            self.metrics.idle_ended.inc();
+            if self.metrics.admits(cx.now()) {
                 let seconds = self.idle.limit().as_millis() / 1000;
                 tracing::info!(group = %group.1, "{NAME}: left, as nothing came for {seconds} s");
             }
@@ -261,7 +263,7 @@ impl Service for Mckey {
 }
 
 /// Makes the service.
-pub fn factory(config: MckeyConfig, book: &Book) -> Factory {
-    let create = move |tally| -> Box<dyn Service> { Box::new(Mckey::new(config.clone(), tally)) };
-    Factory::new(NAME, vec![Listen::GroupListeners], create, book)
+pub fn factory(config: MckeyConfig, registry: &MetricsRegistry) -> Factory {
+    let create = move |metrics| -> Box<dyn Service> { Box::new(Mckey::new(config.clone(), metrics)) };
+    Factory::new(NAME, vec![Listen::GroupListeners], create, registry)
 }

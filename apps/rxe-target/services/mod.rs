@@ -10,6 +10,7 @@ mod endpoint;
 mod factory;
 mod idle;
 mod mckey;
+mod metrics;
 mod out_of_band;
 mod perftest;
 mod pingpong;
@@ -21,7 +22,6 @@ mod rdma_server;
 mod region;
 mod rping;
 mod rsocket;
-mod tally;
 mod ucmatose;
 mod udaddy;
 mod watch;
@@ -32,26 +32,34 @@ use rxe_proto::wire::cm::PortSpace;
 
 use crate::config::Config;
 
-pub use tally::{Book, describe as describe_tally};
+pub use metrics::{MetricsRegistry, describe as describe_counter};
 
 /// Makes the factory of a service, unless another one's does its work too.
-type Make = fn(&Config, &Book) -> Option<Box<dyn ServiceFactory>>;
+type Make = fn(&Config, &MetricsRegistry) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
 const ALL: [(&str, Make); 12] = [
-    (rping::NAME, |config, book| Some(Box::new(rping::factory(config.idle_timeouts.rping, book)))),
-    (rdma_server::NAME, |config, book| Some(Box::new(rdma_server::factory(config.idle_timeouts.rdma_server, book)))),
-    (ucmatose::NAME, |config, book| Some(Box::new(ucmatose::factory(config.idle_timeouts.ucmatose, book)))),
-    (cmtime::NAME, |config, book| Some(Box::new(cmtime::factory(config.idle_timeouts.cmtime, book)))),
-    (udaddy::NAME, |config, book| Some(Box::new(udaddy::factory(config.idle_timeouts.udaddy, book)))),
-    (rdma_example::NAME, |config, book| Some(Box::new(rdma_example::factory(config.idle_timeouts.rdma_example, book)))),
-    (region::NAME, |config, book| Some(Box::new(region::factory(config.region_port, &config.regions, book)))),
-    (rsocket::NAME, |config, book| Some(Box::new(rsocket::factory(config.idle_timeouts.rsocket, book)))),
-    (rc_example::NAME, |config, book| Some(Box::new(rc_example::factory(config.idle_timeouts.rc_example, book)))),
-    (mckey::NAME, |config, book| Some(Box::new(mckey::factory(config.mckey.clone(), book)))),
+    (rping::NAME, |config, registry| Some(Box::new(rping::factory(config.idle_timeouts.rping, registry)))),
+    (rdma_server::NAME, |config, registry| {
+        Some(Box::new(rdma_server::factory(config.idle_timeouts.rdma_server, registry)))
+    }),
+    (ucmatose::NAME, |config, registry| Some(Box::new(ucmatose::factory(config.idle_timeouts.ucmatose, registry)))),
+    (cmtime::NAME, |config, registry| Some(Box::new(cmtime::factory(config.idle_timeouts.cmtime, registry)))),
+    (udaddy::NAME, |config, registry| Some(Box::new(udaddy::factory(config.idle_timeouts.udaddy, registry)))),
+    (rdma_example::NAME, |config, registry| {
+        Some(Box::new(rdma_example::factory(config.idle_timeouts.rdma_example, registry)))
+    }),
+    (region::NAME, |config, registry| Some(Box::new(region::factory(config.region_port, &config.regions, registry)))),
+    (rsocket::NAME, |config, registry| Some(Box::new(rsocket::factory(config.idle_timeouts.rsocket, registry)))),
+    (rc_example::NAME, |config, registry| {
+        Some(Box::new(rc_example::factory(config.idle_timeouts.rc_example, registry)))
+    }),
+    (mckey::NAME, |config, registry| Some(Box::new(mckey::factory(config.mckey.clone(), registry)))),
     // One port, one factory for both.
-    (pingpong::NAME, |config, book| port18515::factory(config, book)),
-    (perftest::NAME, |config, book| port18515::factory(config, book).filter(|one| one.names() == [perftest::NAME])),
+    (pingpong::NAME, |config, registry| port18515::factory(config, registry)),
+    (perftest::NAME, |config, registry| {
+        port18515::factory(config, registry).filter(|one| one.name() == perftest::NAME)
+    }),
 ];
 
 /// The names of all services.
@@ -59,13 +67,13 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
 }
 
-/// The factories of the services that `config` chooses, and the book in which the services will count.
-pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book), CliError> {
-    let book = Book::default();
+/// The factories of the services that `config` chooses, and the registry in which the services will count.
+pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, MetricsRegistry), CliError> {
+    let registry = MetricsRegistry::default();
     let chosen: Vec<Box<dyn ServiceFactory>> = ALL
         .iter()
         .filter(|(name, _)| config.services.iter().any(|n| n == name))
-        .filter_map(|(_, make)| make(config, &book))
+        .filter_map(|(_, make)| make(config, &registry))
         .collect();
     if chosen.iter().any(|factory| factory.name() == region::NAME) {
         // The only port that users choose.
@@ -73,13 +81,13 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Book)
         let takes = |listen: &Listen| matches!(listen, Listen::Cm { space: PortSpace::Tcp, port: p, .. } if *p == port);
         let others = chosen.iter().filter(|factory| factory.name() != region::NAME);
         if let Some(other) = others.into_iter().find(|factory| factory.listen().iter().any(takes)) {
-            let names = other.names().join(", ");
+            let names = other.name().replace(',', ", ");
             return cli_error!(
                 "the services {names} and region want the same port {port}: choose another with --region-port"
             );
         }
     }
-    Ok((chosen, book))
+    Ok((chosen, registry))
 }
 
 #[cfg(test)]
@@ -102,11 +110,11 @@ mod tests {
     fn every_name_makes_its_service() {
         let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|error| panic!("{error}"));
         // One factory has both names of those that share a port.
-        assert_eq!(all.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), names());
+        assert_eq!(all.iter().flat_map(|factory| factory.name().split(',')).collect::<Vec<_>>(), names());
         assert_eq!(all.len(), names().len() - 1);
         for name in names() {
             let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(one.iter().flat_map(|factory| factory.names()).collect::<Vec<_>>(), [name]);
+            assert_eq!(one.iter().map(|factory| factory.name()).collect::<Vec<_>>(), [name]);
         }
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
     }

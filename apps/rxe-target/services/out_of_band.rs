@@ -1,10 +1,14 @@
-//! Queue pairs whose peers say their numbers over a side channel, and neither type nor path MTU.
+//! Queue pairs whose peers send their numbers over a side channel, and neither type nor path MTU; and datagram queue pairs.
 
 use std::net::IpAddr;
 
 use rxe_dpdk::service::{Context, PeerPath};
-use rxe_proto::transport::{AhError, AhId, QpError, QpTransition, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendOp};
-use rxe_proto::wire::{PathMtu, Psn, udp_source_port, udp_source_port_ud};
+use rxe_proto::verbs::{
+    AddressHandle, AhError, AnyQueuePair, AnyWorkRequest, Connected, Device, Payload, ProtectionDomain, QpCaps,
+    QpError, Qpn, QueuePair, RemoteAddr, RtrAttr, RtsAttr, Transition, Ud, UdAttr, WorkRequest,
+};
+use rxe_proto::wire::mad::RDMA_UDP_QKEY;
+use rxe_proto::wire::{PathMtu, PortId, Psn, udp_source_port, udp_source_port_ud};
 
 /// The Q_Key of perftest's and the pingpongs' datagrams.
 pub const QKEY: u32 = 0x1111_1111;
@@ -44,19 +48,24 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Takes `qp` from Init to RTS, ready for whatever type the peer turns out to be. Its first PSN will be `sq_psn`.
-    pub fn open(&self, cx: &mut Context<'_>, qp: Qpn, sq_psn: Psn) -> Result<(), QpError> {
-        self.connect(cx, qp, sq_psn)?;
-        cx.follow_peer(qp, QKEY)
+    /// Takes `qp` from INIT to RTS and lets it detect the peer's type. Its first PSN will be `sq_psn`.
+    pub fn open<T: Connected>(
+        &self,
+        dev: &mut Device<'_>,
+        qp: QueuePair<T>,
+        sq_psn: Psn,
+    ) -> Result<AnyQueuePair, QpError> {
+        self.connect(dev, qp, sq_psn)?;
+        dev.detect_peer_type(qp, QKEY, self.path.path_mtu)
     }
 
-    /// Takes `qp` from Init to RTS as the type that it was made with.
-    pub fn connect(&self, cx: &mut Context<'_>, qp: Qpn, sq_psn: Psn) -> Result<(), QpError> {
+    /// Takes `qp` from INIT to RTS as the type that it was created with.
+    pub fn connect<T: Connected>(&self, dev: &mut Device<'_>, qp: QueuePair<T>, sq_psn: Psn) -> Result<(), QpError> {
         let mut path = self.path.path.clone();
-        path.udp_src_port = udp_source_port(path.flow_label, qp.get(), self.qpn.get());
-        cx.modify_qp(
+        path.udp_src_port = udp_source_port(path.flow_label, qp.qpn().get(), self.qpn.get());
+        dev.modify_qp(
             qp,
-            QpTransition::ToRtr(RtrAttr {
+            Transition::to_rtr(RtrAttr {
                 path,
                 path_mtu: self.path_mtu.min(self.path.path_mtu),
                 dest_qpn: self.qpn,
@@ -65,9 +74,9 @@ impl Peer {
                 min_rnr_timer: MIN_RNR_TIMER,
             }),
         )?;
-        cx.modify_qp(
+        dev.modify_qp(
             qp,
-            QpTransition::ToRts(RtsAttr {
+            Transition::to_rts(RtsAttr {
                 sq_psn,
                 timeout: TIMEOUT,
                 retry_cnt: RETRY_CNT,
@@ -81,28 +90,56 @@ impl Peer {
 /// Where answers to datagrams go.
 #[derive(Debug)]
 pub struct DatagramTo {
-    ah: AhId,
+    ah: AddressHandle,
     qpn: Qpn,
     qkey: u32,
 }
 
 impl DatagramTo {
     /// The queue pair `qpn` at the end of `path`, for our queue pair `from`.
-    pub fn new(cx: &mut Context<'_>, from: Qpn, path: &PeerPath, qpn: Qpn, qkey: u32) -> Result<DatagramTo, AhError> {
-        let pd = cx.query_qp(from).ok_or(AhError::UnknownPd)?.pd;
+    pub fn new(
+        dev: &mut Device<'_>,
+        from: AnyQueuePair,
+        path: &PeerPath,
+        qpn: Qpn,
+        qkey: u32,
+    ) -> Result<DatagramTo, AhError> {
+        let pd = dev.query_qp(from).map_err(|_| AhError::UnknownPd)?.pd;
         let mut path = path.path.clone();
-        path.udp_src_port = udp_source_port_ud(from.get());
-        Ok(DatagramTo { ah: cx.create_ah(pd, &path)?, qpn, qkey })
+        path.udp_src_port = udp_source_port_ud(from.qpn().get());
+        Ok(DatagramTo { ah: dev.create_ah(pd.into(), &path)?, qpn, qkey })
     }
 
-    /// The operation that sends one.
-    pub fn op(&self) -> SendOp {
-        SendOp::Datagram { ah: self.ah, qpn: self.qpn, qkey: self.qkey, imm: None }
+    /// The work request that sends one.
+    pub fn send<'a>(&self, payload: impl Into<Payload<'a>>) -> AnyWorkRequest<'a> {
+        WorkRequest::datagram(payload, self.ah, self.qpn, self.qkey).into()
     }
 
-    /// Gives the address handle back.
-    pub fn close(self, cx: &mut Context<'_>) {
-        // It exists: nobody else knows it.
-        let _ = cx.destroy_ah(self.ah);
+    /// Destroys the address handle.
+    pub fn close(self, dev: &mut Device<'_>) {
+        // It exists: no other code has it.
+        let _ = dev.destroy_ah(self.ah);
+    }
+}
+
+/// A datagram queue pair in RTS, for clients of rdma_cm at `port`.
+pub fn datagram_qp(
+    cx: &mut Context<'_>,
+    pd: ProtectionDomain,
+    caps: QpCaps,
+    port: PortId,
+) -> Result<QueuePair<Ud>, QpError> {
+    let limit = (cx.ports().len() as u32).saturating_sub(1);
+    let no_port = QpError::Limit { name: "port_num", value: port.0.into(), limit };
+    let path_mtu = cx.port(port).ok_or(no_port)?.path_mtu;
+    let (attr, sq_psn) = (cx.qp_attr().with_caps(caps), cx.random_psn());
+    let mut dev = cx.device();
+    let qp = dev.create_qp::<Ud>(pd, attr)?;
+    match qp.open(&mut dev, UdAttr { port, qkey: RDMA_UDP_QKEY, path_mtu, sq_psn }) {
+        Ok(()) => Ok(qp),
+        Err(error) => {
+            let _ = dev.destroy_qp(qp);
+            Err(error)
+        }
     }
 }

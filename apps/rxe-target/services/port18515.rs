@@ -8,14 +8,14 @@ use rxe_dpdk::service::{
     Context, DatagramDecision, Decision, EndReason, Listen, PeerPath, Service, ServiceFactory, StreamId,
 };
 use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
-use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
+use rxe_proto::verbs::{AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, SidrStatus};
 use rxe_proto::{Duration, Instant};
 
 use super::idle::SWEEP;
+use super::metrics::{MetricsRegistry, ServiceMetrics};
 use super::perftest::{self, Perftest, Rendezvous};
 use super::pingpong::{self, Pingpong};
-use super::tally::{Book, Tally};
 use crate::config::{Config, PerftestConfig, PingpongConfig};
 
 /// The port.
@@ -25,6 +25,8 @@ const PINGPONG: u64 = 1 << 62;
 const PERFTEST: u64 = 1 << 61;
 /// The name of the port itself, which has what is of neither family.
 const NAME: &str = "port-18515";
+/// The names of both families.
+const BOTH: &str = "pingpong,perftest";
 /// Our own timer.
 const SWEEP_TOKEN: u64 = u64::MAX;
 
@@ -36,13 +38,13 @@ struct Greeting {
     since: Instant,
 }
 
-/// Who comes here.
+/// The family of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Family {
     Pingpong,
     Perftest,
-    /// Nobody we know.
-    Stranger,
+    /// Neither of both.
+    Unknown,
 }
 
 /// The port on one worker.
@@ -52,8 +54,8 @@ struct Port18515 {
     perftest: Option<Perftest>,
     /// How long a client may take for its first bytes: what the more patient family allows.
     patience: Duration,
-    /// Counts what is nobody's.
-    tally: Tally,
+    /// Counts clients of neither family.
+    metrics: ServiceMetrics,
 }
 
 /// Whose stream begins with `first`; `None` while that cannot be told.
@@ -63,7 +65,7 @@ fn recognise(first: &[u8], pingpong: bool, perftest: bool) -> Option<Family> {
     match (pingpong, perftest) {
         (Some(true), _) => Some(Family::Pingpong),
         (_, Some(true)) => Some(Family::Perftest),
-        (Some(false), Some(false)) => Some(Family::Stranger),
+        (Some(false), Some(false)) => Some(Family::Unknown),
         _ => None,
     }
 }
@@ -79,12 +81,12 @@ impl Port18515 {
                 "it has said {said} bytes in {seconds} s, too few to tell a pingpong from perftest, which both say more at \
                  once: look what program it is, or for a firewall between"
             );
-            self.tally.give_up_as(now, greeting.from, why);
+            self.metrics.give_up_as(now, greeting.from, why);
             cx.stream_close(stream);
         }
     }
 
-    /// A stream has said enough to be somebody's.
+    /// The family of a stream is known.
     fn greet(&mut self, cx: &mut Context<'_>, stream: StreamId, family: Family, greeting: &Greeting) {
         let Greeting { local, from, first, .. } = greeting;
         match (family, &mut self.pingpong, &mut self.perftest) {
@@ -98,7 +100,11 @@ impl Port18515 {
             }
             _ => {
                 let shown = first.get(..first.len().min(16)).unwrap_or_default().escape_ascii();
-                self.tally.nonsense(cx.now(), from, format_args!("one that begins with \"{shown}\" is none we serve"));
+                self.metrics.nonsense(
+                    cx.now(),
+                    from,
+                    format_args!("one that begins with \"{shown}\" is none we serve"),
+                );
                 cx.stream_close(stream);
             }
         }
@@ -106,13 +112,6 @@ impl Port18515 {
 }
 
 impl Service for Port18515 {
-    fn name_of(&self, qp: Qpn) -> Option<&'static str> {
-        if self.perftest.as_ref().is_some_and(|perftest| perftest.has(qp)) {
-            return Some(perftest::NAME);
-        }
-        self.pingpong.as_ref().is_some_and(|pingpong| pingpong.has(qp)).then_some(pingpong::NAME)
-    }
-
     fn start(&mut self, cx: &mut Context<'_>) {
         cx.set_timer(SWEEP, SWEEP_TOKEN);
     }
@@ -222,17 +221,16 @@ struct Port18515Factory {
     pingpong: Option<PingpongConfig>,
     perftest: Option<PerftestConfig>,
     rendezvous: Arc<Rendezvous>,
-    book: Book,
+    registry: MetricsRegistry,
 }
 
 impl ServiceFactory for Port18515Factory {
     fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        let families = [(self.pingpong.is_some(), pingpong::NAME), (self.perftest.is_some(), perftest::NAME)];
-        families.into_iter().filter_map(|(served, name)| served.then_some(name)).collect()
+        match (&self.pingpong, &self.perftest) {
+            (Some(_), Some(_)) => BOTH,
+            (_, Some(_)) => perftest::NAME,
+            _ => pingpong::NAME,
+        }
     }
 
     fn listen(&self) -> Vec<Listen> {
@@ -245,30 +243,30 @@ impl ServiceFactory for Port18515Factory {
     }
 
     fn create(&self, _worker: usize) -> Box<dyn Service> {
-        let tally = self.book.open(NAME);
+        let metrics = self.registry.open(NAME);
         let given = [self.pingpong.as_ref().map(|c| c.idle_timeout), self.perftest.as_ref().map(|c| c.idle_timeout)];
         let patience = given.into_iter().flatten().max().unwrap_or_default();
         let pingpong = self.pingpong.clone().map(|config| {
-            let tally = self.book.open(pingpong::NAME);
-            Pingpong::new(config, PINGPONG, tally)
+            let metrics = self.registry.open(pingpong::NAME);
+            Pingpong::new(config, PINGPONG, metrics)
         });
         let perftest = self.perftest.clone().map(|config| {
-            let tally = self.book.open(perftest::NAME);
-            Perftest::new(config, PERFTEST, Arc::clone(&self.rendezvous), tally)
+            let metrics = self.registry.open(perftest::NAME);
+            Perftest::new(config, PERFTEST, Arc::clone(&self.rendezvous), metrics)
         });
-        Box::new(Port18515 { greetings: HashMap::new(), pingpong, perftest, patience, tally })
+        Box::new(Port18515 { greetings: HashMap::new(), pingpong, perftest, patience, metrics })
     }
 }
 
 /// The factory of the families that `config` chooses; none when it chooses none.
-pub fn factory(config: &Config, book: &Book) -> Option<Box<dyn ServiceFactory>> {
+pub fn factory(config: &Config, registry: &MetricsRegistry) -> Option<Box<dyn ServiceFactory>> {
     let chosen = |name: &str| config.services.iter().any(|service| service == name);
     let pingpong = chosen(pingpong::NAME).then(|| config.pingpong.clone());
     let perftest = chosen(perftest::NAME).then(|| config.perftest.clone());
     if pingpong.is_none() && perftest.is_none() {
         return None;
     }
-    Some(Box::new(Port18515Factory { pingpong, perftest, rendezvous: Arc::default(), book: book.clone() }))
+    Some(Box::new(Port18515Factory { pingpong, perftest, rendezvous: Arc::default(), registry: registry.clone() }))
 }
 
 #[cfg(test)]
@@ -281,16 +279,16 @@ mod tests {
         for (first, both, alone) in [
             (&b""[..], None, None),
             (b"6", None, None),
-            (b"6.06\0", Some(Family::Perftest), Some(Family::Stranger)),
-            (b"25.10\0", Some(Family::Perftest), Some(Family::Stranger)),
+            (b"6.06\0", Some(Family::Perftest), Some(Family::Unknown)),
+            (b"25.10\0", Some(Family::Perftest), Some(Family::Unknown)),
             (b"0000", None, None),
             (pingpong, Some(Family::Pingpong), Some(Family::Pingpong)),
-            (b"00000", Some(Family::Stranger), Some(Family::Stranger)),
-            (b"GET / HTTP", Some(Family::Stranger), Some(Family::Stranger)),
+            (b"00000", Some(Family::Unknown), Some(Family::Unknown)),
+            (b"GET / HTTP", Some(Family::Unknown), Some(Family::Unknown)),
         ] {
             assert_eq!(recognise(first, true, true), both, "{}", first.escape_ascii());
             assert_eq!(recognise(first, true, false), alone, "{} without perftest", first.escape_ascii());
         }
-        assert_eq!(recognise(pingpong, false, true), Some(Family::Stranger));
+        assert_eq!(recognise(pingpong, false, true), Some(Family::Unknown));
     }
 }

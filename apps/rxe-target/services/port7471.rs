@@ -6,7 +6,7 @@ use rxe_proto::cm::ConnectRequest;
 /// The port.
 pub const PORT: u16 = 7471;
 
-/// Who is calling.
+/// A client program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
     /// rstream or riostream: an rsocket, which says so in its private data.
@@ -23,7 +23,7 @@ pub enum Caller {
 const RSOCKET_DATA: usize = 40;
 
 impl Caller {
-    /// Who sent `request`.
+    /// The program that sent `request`.
     pub fn of(request: &ConnectRequest) -> Caller {
         Caller::recognise(
             request.responder_resources,

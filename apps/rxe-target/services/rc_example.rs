@@ -16,17 +16,18 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, Listen, PeerPath, QpMap, QpSpec, Service, StreamId};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, Listen, PeerPath, QpMap, Service, StreamId};
 use rxe_proto::Duration;
-use rxe_proto::mem::{Access, Memory, MemoryRegion, PdId};
-use rxe_proto::transport::{AsyncEvent, Qpn, RemoteAddr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, AsyncEvent, Memory, MemoryRegion, Payload, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RemoteAddr,
+    WcStatus, WorkCompletion, WorkRequest,
+};
 use rxe_proto::wire::{Gid, PathMtu, Psn};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
 use super::out_of_band::{Peer, no_way};
-use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
 pub const NAME: &str = "rc-example";
@@ -79,7 +80,7 @@ impl Hello {
     }
 }
 
-/// What came is none of the example's.
+/// A message that the example's client does not send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum Nonsense {
     /// No queue pair has this number.
@@ -137,19 +138,19 @@ impl Talk {
 }
 
 /// Protection domain and buffer of a client; the next one takes it over.
-struct Seat {
-    pd: PdId,
+struct ConnResources {
+    pd: ProtectionDomain,
     buffer: MemoryRegion,
 }
 
-impl Seat {
-    fn new(cx: &mut Context<'_>) -> Result<Seat, String> {
+impl ConnResources {
+    fn new(cx: &mut Context<'_>) -> Result<ConnResources, String> {
         let memory = cx.alloc_memory(MESSAGE).map_err(|error| error.to_string())?;
-        let pd = cx.alloc_pd();
-        match cx.register(pd, memory, BUFFER_ACCESS) {
-            Ok(buffer) => Ok(Seat { pd, buffer }),
+        let pd = cx.device().alloc_pd();
+        match cx.device().reg_mr(pd, memory, BUFFER_ACCESS) {
+            Ok(buffer) => Ok(ConnResources { pd, buffer }),
             Err(error) => {
-                cx.dealloc_pd(pd);
+                let _ = cx.device().dealloc_pd(pd);
                 Err(error.to_string())
             }
         }
@@ -162,8 +163,8 @@ struct Client {
     talk: Talk,
     /// What it said, until the way to it is known.
     hello: Option<Hello>,
-    /// Its queue pair, and the seat behind it.
-    qp: Option<(Qpn, Seat)>,
+    /// Its queue pair, and the resources behind it.
+    qp: Option<(QueuePair<Rc>, ConnResources)>,
 }
 
 /// The service on one lcore.
@@ -171,10 +172,10 @@ struct RcExample {
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     qps: QpMap<u64>,
-    seats: Vec<Seat>,
+    unused: Vec<ConnResources>,
     next: u64,
     idle: Idle<u64>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 /// Text in a buffer, up to its first zero byte.
@@ -186,15 +187,15 @@ fn text(memory: &Memory) -> String {
 }
 
 impl RcExample {
-    fn new(idle_timeout: Duration, tally: Tally) -> RcExample {
+    fn new(idle_timeout: Duration, metrics: ServiceMetrics) -> RcExample {
         RcExample {
             clients: HashMap::new(),
             streams: HashMap::new(),
             qps: QpMap::default(),
-            seats: Vec::new(),
+            unused: Vec::new(),
             next: 0,
             idle: Idle::new(idle_timeout),
-            tally,
+            metrics,
         }
     }
 
@@ -212,19 +213,18 @@ impl RcExample {
             Said::Ready => {
                 let Some((qp, _)) = client.qp else { return };
                 cx.stream_send(stream, b"Q");
-                let wr = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[], flags: SendFlags::SIGNALED };
-                if let Err(error) = cx.post_send_inline(qp, &wr, SENT) {
-                    self.tally.fail(cx.now(), from, error);
+                if let Err(error) = cx.device().post_send(qp, WorkRequest::send(Payload::Inline(SENT)).signaled()) {
+                    self.metrics.fail(cx.now(), from, error);
                     self.end(cx, number, "it cannot be sent to");
                 }
             }
             Said::Received => cx.stream_send(stream, b"R"),
             Said::Written => {
-                let Some((_, seat)) = &client.qp else { return };
-                if self.tally.admits(cx.now()) {
-                    tracing::info!(client = %from, "{NAME}: the client has written \"{}\"", text(seat.buffer.memory()));
+                let Some((_, resources)) = &client.qp else { return };
+                if self.metrics.admits(cx.now()) {
+                    tracing::info!(client = %from, "{NAME}: the client has written \"{}\"", text(resources.buffer.memory()));
                 }
-                self.tally.exchanges.inc();
+                self.metrics.exchanges.inc();
                 cx.stream_send(stream, b"W");
             }
         }
@@ -233,27 +233,28 @@ impl RcExample {
     /// A queue pair for a client, connected to the client's, and the hello that says so.
     fn open(&mut self, cx: &mut Context<'_>, number: u64, hello: Hello, path: &PeerPath) -> Result<Hello, String> {
         let Some(client) = self.clients.get_mut(&number) else { return Err("it is gone".to_owned()) };
-        let seat = match self.seats.pop() {
-            Some(seat) => seat,
-            None => Seat::new(cx).map_err(|error| format!("no memory: {error}"))?,
+        let resources = match self.unused.pop() {
+            Some(resources) => resources,
+            None => ConnResources::new(cx).map_err(|error| format!("no memory: {error}"))?,
         };
-        let qp = match cx.create_qp(&QpSpec::rc(seat.pd, CAPS, PEER_ACCESS)) {
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let qp = match cx.device().create_qp_in_init(resources.pd, attr, PEER_ACCESS) {
             Ok(qp) => qp,
             Err(error) => {
-                self.seats.push(seat);
+                self.unused.push(resources);
                 return Err(format!("no queue pair: {error}"));
             }
         };
         // It is as long.
-        let _ = seat.buffer.memory().write(0, READ);
+        let _ = resources.buffer.memory().write(0, READ);
         let ours = Hello {
-            buffer: RemoteAddr { addr: seat.buffer.addr(), rkey: seat.buffer.rkey() },
-            qpn: qp,
+            buffer: RemoteAddr { addr: resources.buffer.addr(), rkey: resources.buffer.rkey() },
+            qpn: qp.qpn(),
             gid: path.path.src,
         };
         // Also when what follows fails: it goes with the client.
-        client.qp = Some((qp, seat));
-        self.qps.insert(qp, number);
+        client.qp = Some((qp, resources));
+        self.qps.insert(qp.qpn(), number);
         let peer = Peer {
             path: path.clone(),
             qpn: hello.qpn,
@@ -262,18 +263,19 @@ impl RcExample {
             rd_atomic: 1,
             remote: hello.buffer,
         };
-        peer.connect(cx, qp, FIRST_PSN).map_err(|error| format!("the queue pair does not connect: {error}"))?;
+        let connected = peer.connect(&mut cx.device(), qp, FIRST_PSN);
+        connected.map_err(|error| format!("the queue pair does not connect: {error}"))?;
         Ok(ours)
     }
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.refuse(cx.now(), client.from, "a queue pair", why);
+            self.metrics.refuse(cx.now(), client.from, "a queue pair", why);
         }
         self.end(cx, number, "it was refused");
     }
 
-    /// Takes back all that a client has.
+    /// Releases all resources of a client.
     fn end(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         self.idle.forget(number);
         let Some(client) = self.clients.remove(&number) else { return };
@@ -281,10 +283,10 @@ impl RcExample {
         if self.streams.remove(&client.stream).is_some() {
             cx.stream_close(client.stream);
         }
-        if let Some((qp, seat)) = client.qp {
-            self.qps.remove(&qp);
-            cx.destroy_qp(qp);
-            self.seats.push(seat);
+        if let Some((qp, resources)) = client.qp {
+            self.qps.remove(&qp.qpn());
+            let _ = cx.device().destroy_qp(qp);
+            self.unused.push(resources);
         }
     }
 }
@@ -295,7 +297,7 @@ impl Service for RcExample {
     }
 
     fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, _local: SocketAddr, from: SocketAddr) {
-        self.tally.connections.inc();
+        self.metrics.connections.inc();
         let number = self.next;
         self.next += 1;
         self.streams.insert(stream, number);
@@ -312,7 +314,7 @@ impl Service for RcExample {
             Ok(None) => {}
             Ok(Some(said)) => self.say(cx, number, said),
             Err(nonsense) => {
-                self.tally.nonsense(cx.now(), client.from, nonsense);
+                self.metrics.nonsense(cx.now(), client.from, nonsense);
                 self.end(cx, number, "it made no sense");
             }
         }
@@ -350,7 +352,7 @@ impl Service for RcExample {
             && let Some(&number) = self.qps.get(&qpn)
         {
             if let Some(client) = self.clients.get(&number)
-                && self.tally.admits(cx.now())
+                && self.metrics.admits(cx.now())
             {
                 tracing::info!(client = %client.from, %qpn, %cause, "{NAME}: queue pair in error");
             }
@@ -360,7 +362,7 @@ impl Service for RcExample {
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         let who = |number| self.clients.get(&number).map(|client| client.from);
-        for number in self.idle.give_up(cx.now(), &self.tally, who) {
+        for number in self.idle.give_up(cx.now(), &self.metrics, who) {
             self.end(cx, number, "it was silent");
         }
         cx.set_timer(SWEEP, 0);
@@ -368,9 +370,9 @@ impl Service for RcExample {
 }
 
 /// Makes the service, which gives clients up that are silent for `idle_timeout`.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
-    let create = move |tally| -> Box<dyn Service> { Box::new(RcExample::new(idle_timeout, tally)) };
-    Factory::new(NAME, vec![Listen::Tcp { port: PORT }], create, book)
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
+    let create = move |metrics| -> Box<dyn Service> { Box::new(RcExample::new(idle_timeout, metrics)) };
+    Factory::new(NAME, vec![Listen::Tcp { port: PORT }], create, registry)
 }
 
 #[cfg(test)]

@@ -6,13 +6,12 @@
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::{Access, Memory, MemoryRegion};
-use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{Access, Memory, MemoryRegion, Qpn, WcOpcode, WcStatus, WorkCompletion};
 
-use super::endpoint::{Endpoint, MESSAGE, Pool, Seats};
+use super::endpoint::{Endpoint, MESSAGE, Pool, ResourcePool};
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
-use super::tally::{Book, Tally};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
 
 /// The name that users select the service by.
 pub const NAME: &str = "rdma-example";
@@ -68,16 +67,22 @@ struct Client {
 /// The service on one lcore.
 struct RdmaExample {
     clients: QpMap<Client>,
-    seats: Seats,
+    resources: ResourcePool,
     pool: Pool,
     idle: Idle<Qpn>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl RdmaExample {
-    fn new(idle_timeout: Duration, tally: Tally) -> RdmaExample {
+    fn new(idle_timeout: Duration, metrics: ServiceMetrics) -> RdmaExample {
         let idle = Idle::new(idle_timeout);
-        RdmaExample { clients: QpMap::default(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
+        RdmaExample {
+            clients: QpMap::default(),
+            resources: ResourcePool::default(),
+            pool: Pool::new(POOLED),
+            idle,
+            metrics,
+        }
     }
 
     /// Ends a connection.
@@ -90,7 +95,13 @@ impl RdmaExample {
     }
 
     /// Answers a client's message; false when the connection must end, which was counted and logged.
-    fn lend(cx: &mut Context<'_>, client: &mut Client, pool: &mut Pool, tally: &Tally, wc: &WorkCompletion) -> bool {
+    fn lend(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        pool: &mut Pool,
+        metrics: &ServiceMetrics,
+        wc: &WorkCompletion,
+    ) -> bool {
         let who = client.endpoint.client;
         let wanted = client.endpoint.message(wc.wr_id, wc.byte_len).map(|message| Attributes::parse(&message));
         let length = match wanted {
@@ -98,7 +109,7 @@ impl RdmaExample {
             _ => {
                 let length = wanted.map(|attributes| attributes.length);
                 let asked = length.map_or("no buffer".to_owned(), |length| format!("a buffer of {length} bytes"));
-                tally.nonsense(
+                metrics.nonsense(
                     cx.now(),
                     who,
                     format_args!(
@@ -112,19 +123,19 @@ impl RdmaExample {
         let buffer = match pool.take(length as usize, |size| cx.alloc_memory(size)) {
             Ok(buffer) => buffer,
             Err(error) => {
-                tally.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
+                metrics.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
                 return false;
             }
         };
-        // What the last client left there is none of this one's business.
+        // A client must not see the bytes of the one before.
         let lent = buffer.fill(0, length as usize, 0).ok().and_then(|()| buffer.slice(0, length as usize));
         let region = lent.ok_or_else(|| "buffer too short".to_owned()).and_then(|memory| {
-            cx.register(client.endpoint.pd(), memory, BUFFER_ACCESS).map_err(|error| error.to_string())
+            cx.device().reg_mr(client.endpoint.pd(), memory, BUFFER_ACCESS).map_err(|error| error.to_string())
         });
         let region = match region {
             Ok(region) => region,
             Err(error) => {
-                tally.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
+                metrics.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
                 pool.give(buffer);
                 return false;
             }
@@ -132,10 +143,10 @@ impl RdmaExample {
         let ours = Attributes { address: region.addr(), length, stag: region.rkey() };
         client.loan = Some((region, buffer));
         if let Err(error) = client.endpoint.send(cx, &ours.emit()) {
-            tally.fail(cx.now(), who, error);
+            metrics.fail(cx.now(), who, error);
             return false;
         }
-        tally.exchanges.inc();
+        metrics.exchanges.inc();
         true
     }
 }
@@ -146,16 +157,15 @@ impl Service for RdmaExample {
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
-        match self.seats.open(cx, request, Access::REMOTE_READ | Access::REMOTE_WRITE, &self.tally) {
+        match self.resources.open(cx, request, Access::REMOTE_READ | Access::REMOTE_WRITE, &self.metrics) {
             Ok(endpoint) => {
                 let qp = endpoint.qp;
-                self.idle.heard(qp, cx.now());
-                self.clients.insert(qp, Client { endpoint, loan: None, ending: false });
+                self.idle.heard(qp.qpn(), cx.now());
+                self.clients.insert(qp.qpn(), Client { endpoint, loan: None, ending: false });
                 Decision::Accept(Accept {
-                    qp,
                     responder_resources: RESPONDER_RESOURCES,
                     initiator_depth: 1,
-                    private_data: Vec::new(),
+                    ..Accept::new(qp)
                 })
             }
             Err(refusal) => refusal,
@@ -165,12 +175,12 @@ impl Service for RdmaExample {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(cx.now(), client.endpoint.client, reason);
+        self.metrics.gone(cx.now(), client.endpoint.client, reason);
         if let Some((region, buffer)) = client.loan {
-            cx.deregister(&region);
+            let _ = cx.device().dereg_mr(&region);
             self.pool.give(buffer);
         }
-        self.seats.close(client.endpoint);
+        self.resources.close(client.endpoint);
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -179,14 +189,14 @@ impl Service for RdmaExample {
             return;
         }
         self.idle.heard(wc.qpn, cx.now());
-        if !RdmaExample::lend(cx, client, &mut self.pool, &self.tally, wc) {
+        if !RdmaExample::lend(cx, client, &mut self.pool, &self.metrics, wc) {
             self.end(cx, wc.qpn);
         }
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         let who = |qp| self.clients.get(&qp).map(|client| client.endpoint.client);
-        for qp in self.idle.sweep(cx, &self.tally, who) {
+        for qp in self.idle.sweep(cx, &self.metrics, who) {
             self.end(cx, qp);
         }
         cx.set_timer(SWEEP, 0);
@@ -194,8 +204,13 @@ impl Service for RdmaExample {
 }
 
 /// Makes the service, which gives clients up that are silent for `idle_timeout`.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
-    Factory::new(NAME, vec![Listen::cm(PORT)], move |tally| Box::new(RdmaExample::new(idle_timeout, tally)), book)
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
+    Factory::new(
+        NAME,
+        vec![Listen::cm(PORT)],
+        move |metrics| Box::new(RdmaExample::new(idle_timeout, metrics)),
+        registry,
+    )
 }
 
 #[cfg(test)]

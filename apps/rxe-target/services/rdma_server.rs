@@ -6,14 +6,13 @@
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::Access;
-use rxe_proto::transport::{Qpn, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{Access, Qpn, WcOpcode, WcStatus, WorkCompletion};
 
-use super::endpoint::{Endpoint, Seats};
+use super::endpoint::{Endpoint, ResourcePool};
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
 use super::port7471::{Caller, PORT};
-use super::tally::{Book, Tally};
 
 /// The name that users select the service by.
 pub const NAME: &str = "rdma-server";
@@ -28,9 +27,9 @@ struct Client {
 /// The service on one lcore.
 struct RdmaServer {
     clients: QpMap<Client>,
-    seats: Seats,
+    resources: ResourcePool,
     idle: Idle<Qpn>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Service for RdmaServer {
@@ -39,12 +38,12 @@ impl Service for RdmaServer {
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
-        match self.seats.open(cx, request, Access::empty(), &self.tally) {
+        match self.resources.open(cx, request, Access::empty(), &self.metrics) {
             Ok(endpoint) => {
                 let qp = endpoint.qp;
-                self.idle.heard(qp, cx.now());
-                self.clients.insert(qp, Client { endpoint, answered: false });
-                Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
+                self.idle.heard(qp.qpn(), cx.now());
+                self.clients.insert(qp.qpn(), Client { endpoint, answered: false });
+                Decision::Accept(Accept { responder_resources: 1, initiator_depth: 1, ..Accept::new(qp) })
             }
             Err(refusal) => refusal,
         }
@@ -53,8 +52,8 @@ impl Service for RdmaServer {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(cx.now(), client.endpoint.client, reason);
-        self.seats.close(client.endpoint);
+        self.metrics.gone(cx.now(), client.endpoint.client, reason);
+        self.resources.close(client.endpoint);
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -66,21 +65,21 @@ impl Service for RdmaServer {
         self.idle.heard(wc.qpn, cx.now());
         let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
             let what = format_args!("its message is of {} bytes, not of 16", wc.byte_len);
-            self.tally.nonsense(cx.now(), client.endpoint.client, what);
+            self.metrics.nonsense(cx.now(), client.endpoint.client, what);
             cx.disconnect(client.endpoint.conn);
             return;
         };
         if let Err(error) = client.endpoint.send(cx, &message) {
-            self.tally.fail(cx.now(), client.endpoint.client, error);
+            self.metrics.fail(cx.now(), client.endpoint.client, error);
             cx.disconnect(client.endpoint.conn);
             return;
         }
-        self.tally.exchanges.inc();
+        self.metrics.exchanges.inc();
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         let who = |qp| self.clients.get(&qp).map(|client| client.endpoint.client);
-        for qp in self.idle.sweep(cx, &self.tally, who) {
+        for qp in self.idle.sweep(cx, &self.metrics, who) {
             if let Some(client) = self.clients.get(&qp) {
                 cx.disconnect(client.endpoint.conn);
             }
@@ -90,11 +89,11 @@ impl Service for RdmaServer {
 }
 
 /// Makes the service, which gives clients up that are silent for `idle_timeout`.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::RdmaClient)];
-    let create = move |tally| -> Box<dyn Service> {
+    let create = move |metrics| -> Box<dyn Service> {
         let idle = Idle::new(idle_timeout);
-        Box::new(RdmaServer { clients: QpMap::default(), seats: Seats::default(), idle, tally })
+        Box::new(RdmaServer { clients: QpMap::default(), resources: ResourcePool::default(), idle, metrics })
     };
-    Factory::new(NAME, listens, create, book)
+    Factory::new(NAME, listens, create, registry)
 }

@@ -9,15 +9,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rxe_dpdk::output;
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
-use rxe_dpdk::worker::{NamedRegion, QpCaps, RegionNames, Which};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
+use rxe_dpdk::worker::{NamedRegion, RegionNames, Which};
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{Qpn, RecvWr, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, WcStatus, WorkCompletion,
+};
 use rxe_proto::wire::cm::RejReason;
 
 use super::factory::Factory;
-use super::tally::{Book, Tally, caller};
+use super::metrics::{MetricsRegistry, ServiceMetrics, caller};
 use super::watch::{LOOK, Look, Watch};
 use crate::config::{MAX_REGION_NAME, RegionSpec};
 
@@ -107,34 +108,36 @@ struct Region {
     /// The names of the regions to watch, and the watches: on one worker.
     watched: Arc<[String]>,
     watches: Vec<Watch>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Region {
-    /// Makes the directories of numbered regions. Where there is no memory for one, who asks for it is told so.
+    /// Makes the directories of numbered regions. Requests for one for which there is no memory are refused.
     fn list(&mut self, cx: &mut Context<'_>) {
         let numbered = cx.regions().iter().enumerate().filter(|(_, region)| region.is_numbered);
         let places = |region: &NamedRegion| region.mrs.iter().flat_map(place).collect::<Vec<u8>>();
-        let numbered: Vec<_> = numbered.map(|(at, region)| (at, region.pd, places(region))).collect();
+        let numbered: Vec<_> = numbered.map(|(at, region)| (at, region.pd.into(), places(region))).collect();
         for (at, pd, places) in numbered {
             let Ok(memory) = cx.alloc_memory(places.len()) else { continue };
             // As long as what is written.
             let _ = memory.write(0, &places);
-            if let Ok(directory) = cx.register(pd, memory, Access::REMOTE_READ) {
+            if let Ok(directory) = cx.device().reg_mr(pd, memory, Access::REMOTE_READ) {
                 self.directories.insert(at, directory);
             }
         }
     }
 
-    fn open(cx: &mut Context<'_>, pd: PdId) -> Result<Qpn, (RejReason, String)> {
+    fn open(cx: &mut Context<'_>, pd: ProtectionDomain) -> Result<QueuePair<Rc>, (RejReason, String)> {
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: RECEIVES, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp = cx
-            .create_qp(&QpSpec::rc(pd, caps, PEER_ACCESS))
+        let attr = cx.qp_attr().with_caps(caps);
+        let mut dev = cx.device();
+        let qp = dev
+            .create_qp_in_init(pd, attr, PEER_ACCESS)
             .map_err(|error| (RejReason::NoQp, format!("no queue pair: {error}")))?;
         for _ in 0..RECEIVES {
-            if let Err(error) = cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[] }) {
-                cx.destroy_qp(qp);
+            if let Err(error) = dev.post_recv(qp, RecvWr { wr_id: 0, sges: &[] }) {
+                let _ = dev.destroy_qp(qp);
                 return Err((RejReason::NoResources, format!("no receive queue: {error}")));
             }
         }
@@ -162,7 +165,7 @@ impl Service for Region {
                 Look::Show(line) => (line, true),
                 Look::Last(line) => (line + ", which ends the watch", false),
             };
-            self.tally.texts_shown.inc();
+            self.metrics.texts_shown.inc();
             output::stdout().enqueue(format!("{line}\n").as_bytes());
             stays
         });
@@ -175,43 +178,41 @@ impl Service for Region {
         let wanted = Wanted::parse(&request.private_data);
         let (at, which) = match wanted.find(cx.regions().iter().map(NamedRegion::names)) {
             Ok(found) => found,
-            Err(text) => return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, text),
+            Err(text) => return self.metrics.reject(cx.now(), request, RejReason::ConsumerDefined, text),
         };
         let found = cx.regions().get(at).and_then(|region| {
             let (name, mr) = match which {
                 Which::Number(number) => (region.names().numbered(number), region.mrs.get(number as usize)),
                 Which::All => (region.names().all(), self.directories.get(&at)),
             };
-            Some((region.pd, mr.map(|mr| describe(&name, mr))?))
+            Some((region.pd.into(), mr.map(|mr| describe(&name, mr))?))
         });
         let Some((pd, private_data)) = found else {
             // Every region is there, only a directory may be missing.
             let why = "no hugepages are left for the list of regions";
-            return self.tally.reject(cx.now(), request, RejReason::NoResources, why);
+            return self.metrics.reject(cx.now(), request, RejReason::NoResources, why);
         };
         match Region::open(cx, pd) {
             Ok(qp) => {
-                self.tally.connections.inc();
-                self.clients.insert(qp, caller(request));
-                Decision::Accept(Accept {
-                    qp,
-                    responder_resources: RESPONDER_RESOURCES,
-                    initiator_depth: 0,
-                    private_data,
-                })
+                self.metrics.connections.inc();
+                self.clients.insert(qp.qpn(), caller(request));
+                Decision::Accept(Accept { responder_resources: RESPONDER_RESOURCES, private_data, ..Accept::new(qp) })
             }
-            Err((reason, why)) => self.tally.reject(cx.now(), request, reason, why),
+            Err((reason, why)) => self.metrics.reject(cx.now(), request, reason, why),
         }
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
-        // A client may be silent for as long as it likes, but must be there: else its READs go on and its queue pair stays.
-        cx.keep_alive(qp);
+        // A client may be silent for as long as it likes, but must exist: else its READs go on and its queue pair stays.
+        let mut dev = cx.device();
+        let settings = dev.query_device().keep_alive;
+        // A queue pair in error ends anyway.
+        let _ = dev.find_qp(qp).and_then(|qp| dev.set_keep_alive(qp, settings));
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         if let Some(client) = self.clients.remove(&qp) {
-            self.tally.gone(cx.now(), client, reason);
+            self.metrics.gone(cx.now(), client, reason);
         }
     }
 
@@ -219,32 +220,33 @@ impl Service for Region {
         // A WRITE with immediate data took a receive: put it back. A failure shows as an error of the queue pair.
         if wc.status == WcStatus::Success
             && self.clients.contains_key(&wc.qpn)
-            && cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[] }).is_err()
+            && cx.device().post_recv(wc.qp(), RecvWr { wr_id: 0, sges: &[] }).is_err()
         {
-            self.tally.post_failures.inc();
+            self.metrics.post_failures.inc();
         }
     }
 }
 
 /// Makes the service, which listens on `port` and watches those of the `regions` that say so.
-pub fn factory(port: u16, regions: &[RegionSpec], book: &Book) -> Factory {
+pub fn factory(port: u16, regions: &[RegionSpec], registry: &MetricsRegistry) -> Factory {
     let watched: Arc<[String]> =
         regions.iter().filter(|region| region.watch).map(|region| region.name.clone()).collect();
-    let create = move |tally| -> Box<dyn Service> {
+    let create = move |metrics| -> Box<dyn Service> {
         Box::new(Region {
             clients: QpMap::default(),
             directories: HashMap::new(),
             watched: Arc::clone(&watched),
             watches: Vec::new(),
-            tally,
+            metrics,
         })
     };
-    Factory::new(NAME, vec![Listen::cm(port)], create, book)
+    Factory::new(NAME, vec![Listen::cm(port)], create, registry)
 }
 
 #[cfg(test)]
 mod tests {
-    use rxe_proto::mem::{KeyDomain, KeyTable, Memory};
+    use rxe_proto::mem::KeyDomain;
+    use rxe_proto::verbs::{KeyTable, Memory};
 
     use super::*;
 

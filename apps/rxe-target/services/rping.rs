@@ -7,14 +7,13 @@
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{Access, MemoryRegion, Qpn, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion, WorkRequest};
 use rxe_proto::wire::cm::RejReason;
 
-use super::endpoint::{Endpoint, MESSAGE, Pool, Seats, WR_RDMA};
+use super::endpoint::{Endpoint, MESSAGE, Pool, ResourcePool, WR_RDMA};
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
-use super::tally::{Book, Tally};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
 
 /// The name that users select the service by.
 pub const NAME: &str = "rping";
@@ -129,7 +128,7 @@ impl Client {
             _ => {
                 let memory = pool.take(length as usize, |size| cx.alloc_memory(size)).map_err(|e| e.to_string())?;
                 let pd = self.endpoint.pd();
-                let region = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|e| e.to_string())?;
+                let region = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|e| e.to_string())?;
                 self.buffers.push(region);
                 &self.buffers[self.buffers.len() - 1]
             }
@@ -141,16 +140,16 @@ impl Client {
 /// The service on one lcore.
 struct Rping {
     clients: QpMap<Client>,
-    seats: Seats,
+    resources: ResourcePool,
     pool: Pool,
     idle: Idle<Qpn>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Rping {
-    fn new(idle_timeout: Duration, tally: Tally) -> Rping {
+    fn new(idle_timeout: Duration, metrics: ServiceMetrics) -> Rping {
         let idle = Idle::new(idle_timeout);
-        Rping { clients: QpMap::default(), seats: Seats::default(), pool: Pool::new(POOLED), idle, tally }
+        Rping { clients: QpMap::default(), resources: ResourcePool::default(), pool: Pool::new(POOLED), idle, metrics }
     }
 
     /// Ends a connection.
@@ -163,49 +162,56 @@ impl Rping {
     }
 
     /// Deals with the completion for `client`; false when the connection must end, which was counted and logged.
-    fn handle(cx: &mut Context<'_>, client: &mut Client, pool: &mut Pool, tally: &Tally, wc: &WorkCompletion) -> bool {
+    fn handle(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        pool: &mut Pool,
+        metrics: &ServiceMetrics,
+        wc: &WorkCompletion,
+    ) -> bool {
         let who = client.endpoint.client;
         match wc.opcode {
             WcOpcode::Recv => {
                 let Some(message) = client.endpoint.message(wc.wr_id, wc.byte_len) else {
-                    tally.nonsense(cx.now(), who, format_args!("a message of {} bytes is no advert", wc.byte_len));
+                    metrics.nonsense(cx.now(), who, format_args!("a message of {} bytes is no advert", wc.byte_len));
                     return false;
                 };
                 let work = match client.ping.advert(Advert::parse(&message)) {
                     Ok(work) => work,
                     Err(nonsense) => {
-                        tally.nonsense(cx.now(), who, format_args!("its advert makes no sense: {nonsense}"));
+                        metrics.nonsense(cx.now(), who, format_args!("its advert makes no sense: {nonsense}"));
                         return false;
                     }
                 };
-                let (op, length) = match work {
-                    Work::Read(remote, length) => (SendOp::Read { remote }, length),
-                    Work::Write(remote, length) => (SendOp::Write { remote, imm: None }, length),
-                };
+                let (Work::Read(_, length) | Work::Write(_, length)) = work;
                 let buffer = match client.buffer(cx, pool, length) {
                     Ok(buffer) => buffer,
                     Err(error) => {
-                        tally.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
+                        metrics.no_buffer(cx.now(), who, format_args!("{length} bytes"), error);
                         return false;
                     }
                 };
                 let posted = client.endpoint.post_recv(cx, wc.wr_id).and_then(|()| {
-                    let wr = SendWr { wr_id: WR_RDMA, op, sges: &[buffer], flags: SendFlags::SIGNALED };
-                    cx.post_send(client.endpoint.qp, &wr)?;
+                    let sges = [buffer];
+                    let wr = match work {
+                        Work::Read(remote, _) => WorkRequest::read(&sges, remote),
+                        Work::Write(remote, _) => WorkRequest::write(&sges, remote),
+                    };
+                    cx.device().post_send(client.endpoint.qp, wr.wr_id(WR_RDMA).signaled())?;
                     // The go-ahead may follow a WRITE at once: the client sees them in order.
                     if matches!(work, Work::Write(..)) { client.endpoint.send(cx, &GO_AHEAD) } else { Ok(()) }
                 });
                 if let Err(error) = posted {
-                    tally.fail(cx.now(), who, error);
+                    metrics.fail(cx.now(), who, error);
                     return false;
                 }
                 if matches!(work, Work::Write(..)) {
-                    tally.exchanges.inc();
+                    metrics.exchanges.inc();
                 }
             }
             WcOpcode::RdmaRead if client.ping.read_done() => {
                 if let Err(error) = client.endpoint.send(cx, &GO_AHEAD) {
-                    tally.fail(cx.now(), who, error);
+                    metrics.fail(cx.now(), who, error);
                     return false;
                 }
             }
@@ -223,15 +229,16 @@ impl Service for Rping {
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         if request.responder_resources == 0 {
             let why = "rping READs from its client, which offers no responder resources";
-            return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, why);
+            return self.metrics.reject(cx.now(), request, RejReason::ConsumerDefined, why);
         }
-        match self.seats.open(cx, request, Access::empty(), &self.tally) {
+        match self.resources.open(cx, request, Access::empty(), &self.metrics) {
             Ok(endpoint) => {
                 let qp = endpoint.qp;
-                self.idle.heard(qp, cx.now());
-                self.clients.insert(qp, Client { endpoint, ping: Ping::Source, buffers: Vec::new(), ending: false });
+                self.idle.heard(qp.qpn(), cx.now());
+                self.clients
+                    .insert(qp.qpn(), Client { endpoint, ping: Ping::Source, buffers: Vec::new(), ending: false });
                 // The client's queue pair answers READs only if we announce that we will send some.
-                Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
+                Decision::Accept(Accept { responder_resources: 1, initiator_depth: 1, ..Accept::new(qp) })
             }
             Err(refusal) => refusal,
         }
@@ -240,12 +247,12 @@ impl Service for Rping {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(cx.now(), client.endpoint.client, reason);
+        self.metrics.gone(cx.now(), client.endpoint.client, reason);
         for region in client.buffers {
-            cx.deregister(&region);
+            let _ = cx.device().dereg_mr(&region);
             self.pool.give(region.memory().clone());
         }
-        self.seats.close(client.endpoint);
+        self.resources.close(client.endpoint);
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -259,14 +266,14 @@ impl Service for Rping {
             return;
         }
         self.idle.heard(wc.qpn, cx.now());
-        if !Rping::handle(cx, client, &mut self.pool, &self.tally, wc) {
+        if !Rping::handle(cx, client, &mut self.pool, &self.metrics, wc) {
             self.end(cx, wc.qpn);
         }
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         let who = |qp| self.clients.get(&qp).map(|client| client.endpoint.client);
-        for qp in self.idle.sweep(cx, &self.tally, who) {
+        for qp in self.idle.sweep(cx, &self.metrics, who) {
             self.end(cx, qp);
         }
         cx.set_timer(SWEEP, 0);
@@ -274,8 +281,8 @@ impl Service for Rping {
 }
 
 /// Makes the service, which gives clients up that are silent for `idle_timeout`.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
-    Factory::new(NAME, vec![Listen::cm(PORT)], move |tally| Box::new(Rping::new(idle_timeout, tally)), book)
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
+    Factory::new(NAME, vec![Listen::cm(PORT)], move |metrics| Box::new(Rping::new(idle_timeout, metrics)), registry)
 }
 
 #[cfg(test)]

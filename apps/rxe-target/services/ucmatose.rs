@@ -7,20 +7,19 @@
 
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{
-    PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+use rxe_proto::verbs::{
+    Access, Device, MemoryRegion, Payload, PostError, QpCaps, Qpn, QueuePair, Rc, RecvWr, Sge, WcOpcode, WcStatus,
+    WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::cm::RejReason;
 
 use super::factory::Factory;
 use super::idle::Idle;
+use super::metrics::{MetricsRegistry, ServiceMetrics, caller};
 use super::port7471::{Caller, PORT};
-use super::tally::{Book, Tally, caller};
 
 /// The name that users select the service by.
 pub const NAME: &str = "ucmatose";
@@ -81,6 +80,7 @@ impl Exchange {
 /// A client.
 struct Client {
     conn: ConnId,
+    qp: QueuePair<Rc>,
     from: SocketAddr,
     exchange: Exchange,
     /// The connection is up.
@@ -92,44 +92,45 @@ struct Client {
 /// The service on one lcore.
 struct Ucmatose {
     clients: QpMap<Client>,
-    /// Where all messages go, one over the other: nobody reads them.
+    /// The buffer of all messages, which are not read.
     sink: Option<MemoryRegion>,
     idle: Idle<Qpn>,
     /// A timer is set.
     looking: bool,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 /// Posts a receive.
-fn post_recv(cx: &mut Context<'_>, qp: Qpn, sink: &MemoryRegion) -> Result<(), PostError> {
+fn post_recv(dev: &mut Device<'_>, qp: QueuePair<Rc>, sink: &MemoryRegion) -> Result<(), PostError> {
     let sge = Sge { addr: sink.addr(), length: MAX_MESSAGE as u32, lkey: sink.lkey() };
-    cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[sge] })
+    dev.post_recv(qp, RecvWr { wr_id: 0, sges: &[sge] })
 }
 
 impl Ucmatose {
-    fn open(&mut self, cx: &mut Context<'_>) -> Result<Qpn, String> {
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<QueuePair<Rc>, String> {
         let sink = match &self.sink {
             Some(sink) => sink,
             None => {
                 let memory = cx.alloc_memory(MAX_MESSAGE).map_err(|error| error.to_string())?;
-                let pd = cx.alloc_pd();
-                match cx.register(pd, memory, Access::LOCAL_WRITE) {
+                let pd = cx.device().alloc_pd();
+                match cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE) {
                     Ok(region) => self.sink.insert(region),
                     Err(error) => {
-                        cx.dealloc_pd(pd);
+                        let _ = cx.device().dealloc_pd(pd);
                         return Err(error.to_string());
                     }
                 }
             }
         };
-        let qp = cx.create_qp(&QpSpec::rc(sink.pd(), CAPS, Access::empty())).map_err(|error| error.to_string())?;
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let mut dev = cx.device();
+        let qp = dev.create_qp_in_init(sink.pd().into(), attr, Access::empty()).map_err(|error| error.to_string())?;
         for _ in 0..RECEIVES {
-            if let Err(error) = post_recv(cx, qp, sink) {
-                cx.destroy_qp(qp);
+            if let Err(error) = post_recv(&mut dev, qp, sink) {
+                let _ = dev.destroy_qp(qp);
                 return Err(error.to_string());
             }
         }
-        cx.set_rnr_retry(qp, RNR_RETRY);
         Ok(qp)
     }
 
@@ -139,27 +140,29 @@ impl Ucmatose {
         if client.ending || !client.up {
             return;
         }
-        let starved = cx.query_qp(qp).is_some_and(|info| info.peer_not_ready);
+        let starved = cx.device().query_qp(client.qp).is_ok_and(|info| info.peer_not_ready);
         match client.exchange.next(starved) {
             Ok(Next::Wait) => return,
             Ok(Next::Send) => {
-                let flags = SendFlags::SIGNALED;
-                let wr = SendWr { wr_id: 0, op: SendOp::Send { imm: None }, sges: &[], flags };
-                match cx.post_send_inline(qp, &wr, &[0]) {
+                match cx.device().post_send(client.qp, WorkRequest::send(Payload::Inline(&[0])).signaled()) {
                     Ok(()) => {
                         client.exchange.sent += 1;
                         return;
                     }
-                    Err(error) => self.tally.fail(cx.now(), client.from, error),
+                    Err(error) => self.metrics.fail(cx.now(), client.from, error),
                 }
             }
             Ok(Next::End) => {
-                self.tally.exchanges.inc();
+                self.metrics.exchanges.inc();
                 tracing::debug!(client = %client.from, messages = client.exchange.received, "ucmatose has all it expects");
             }
             Err(Nonsense) => {
                 let Exchange { received, sent, .. } = client.exchange;
-                self.tally.nonsense(cx.now(), client.from, format_args!("it sent {received} messages and got {sent}"));
+                self.metrics.nonsense(
+                    cx.now(),
+                    client.from,
+                    format_args!("it sent {received} messages and got {sent}"),
+                );
             }
         }
         self.end(cx, qp);
@@ -179,18 +182,23 @@ impl Service for Ucmatose {
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         match self.open(cx) {
             Ok(qp) => {
-                self.tally.connections.inc();
+                self.metrics.connections.inc();
                 let (conn, from) = (request.conn, caller(request));
-                let client = Client { conn, from, exchange: Exchange::default(), up: false, ending: false };
-                self.clients.insert(qp, client);
-                self.idle.heard(qp, cx.now());
+                let client = Client { conn, qp, from, exchange: Exchange::default(), up: false, ending: false };
+                self.clients.insert(qp.qpn(), client);
+                self.idle.heard(qp.qpn(), cx.now());
                 if !self.looking {
                     self.looking = true;
                     cx.set_timer(LOOK, 0);
                 }
-                Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: Vec::new() })
+                Decision::Accept(Accept {
+                    responder_resources: 1,
+                    initiator_depth: 1,
+                    rnr_retry: RNR_RETRY,
+                    ..Accept::new(qp)
+                })
             }
-            Err(error) => self.tally.reject(cx.now(), request, RejReason::NoResources, error),
+            Err(error) => self.metrics.reject(cx.now(), request, RejReason::NoResources, error),
         }
     }
 
@@ -205,7 +213,7 @@ impl Service for Ucmatose {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         self.idle.forget(qp);
         if let Some(client) = self.clients.remove(&qp) {
-            self.tally.gone(cx.now(), client.from, reason);
+            self.metrics.gone(cx.now(), client.from, reason);
         }
     }
 
@@ -219,8 +227,8 @@ impl Service for Ucmatose {
             WcOpcode::Send => client.exchange.acked += 1,
             WcOpcode::Recv => {
                 client.exchange.received += 1;
-                if let Err(error) = post_recv(cx, wc.qpn, sink) {
-                    self.tally.fail(cx.now(), client.from, error);
+                if let Err(error) = post_recv(&mut cx.device(), client.qp, sink) {
+                    self.metrics.fail(cx.now(), client.from, error);
                     return self.end(cx, wc.qpn);
                 }
             }
@@ -232,7 +240,7 @@ impl Service for Ucmatose {
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         let who = |qp| self.clients.get(&qp).map(|client| client.from);
-        for qp in self.idle.give_up(cx.now(), &self.tally, who) {
+        for qp in self.idle.give_up(cx.now(), &self.metrics, who) {
             self.end(cx, qp);
         }
         // Nothing tells us when a client refuses a message for want of a receive.
@@ -249,13 +257,13 @@ impl Service for Ucmatose {
 }
 
 /// Makes the service, which gives clients up that are silent for `idle_timeout`.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Ucmatose)];
-    let create = move |tally| -> Box<dyn Service> {
+    let create = move |metrics| -> Box<dyn Service> {
         let idle = Idle::new(idle_timeout);
-        Box::new(Ucmatose { clients: QpMap::default(), sink: None, idle, looking: false, tally })
+        Box::new(Ucmatose { clients: QpMap::default(), sink: None, idle, looking: false, metrics })
     };
-    Factory::new(NAME, listens, create, book)
+    Factory::new(NAME, listens, create, registry)
 }
 
 #[cfg(test)]

@@ -1,27 +1,26 @@
 //! The peer of `udaddy`: sends every datagram back.
 //!
-//! A client asks for our queue pair (SIDR) and sends datagrams to it; nothing says when it has ended. Only who has
-//! asked is answered, at the address that the question came from.
+//! A client asks for our queue pair (SIDR) and sends datagrams to it; nothing says when it has ended. Only
+//! clients that have asked are answered, at the address that the request came from.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpMap, QpSpec, Service};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{MadPath, SidrRequest};
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{
-    AhId, PostError, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+use rxe_proto::verbs::{
+    Access, AddressHandle, Grh, Memory, MemoryRegion, PostError, ProtectionDomain, QpCaps, Qpn, QueuePair, RecvWr, Sge,
+    Ud, WcOpcode, WcStatus, WorkCompletion, WorkRequest,
 };
-use rxe_proto::verbs::Grh;
 use rxe_proto::wire::cm::SidrStatus;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
-use super::tally::{Book, Tally};
+use super::metrics::{MetricsRegistry, ServiceMetrics};
+use super::out_of_band::datagram_qp;
 
 /// The name that users select the service by.
 pub const NAME: &str = "udaddy";
@@ -36,12 +35,14 @@ const HOP_LIMIT: u8 = 64;
 const CAPS: QpCaps =
     QpCaps { max_send_wr: SLOTS, max_recv_wr: SLOTS, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
-/// Who has asked: an address seen from a port.
+/// A client: its address, behind a port.
 type Client = (PortId, Gid);
 
 /// The queue pair for one port's clients.
 struct Echo {
     port: PortId,
+    pd: ProtectionDomain,
+    qp: QueuePair<Ud>,
     region: MemoryRegion,
 }
 
@@ -50,17 +51,17 @@ impl Echo {
         Sge { addr: self.region.addr() + slot * SLOT as u64 + from as u64, length, lkey: self.region.lkey() }
     }
 
-    fn post_recv(&self, cx: &mut Context<'_>, qp: Qpn, slot: u64) -> Result<(), PostError> {
-        cx.post_recv(qp, &RecvWr { wr_id: slot, sges: &[self.sge(slot, 0, SLOT as u32)] })
+    fn post_recv(&self, cx: &mut Context<'_>, slot: u64) -> Result<(), PostError> {
+        cx.device().post_recv(self.qp, RecvWr { wr_id: slot, sges: &[self.sge(slot, 0, SLOT as u32)] })
     }
 }
 
 /// The service on one lcore.
 struct Udaddy {
     qps: QpMap<Echo>,
-    clients: HashMap<Client, (MadPath, AhId)>,
+    clients: HashMap<Client, (MadPath, AddressHandle)>,
     idle: Idle<Client>,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 /// The way back.
@@ -80,83 +81,78 @@ fn way_to(path: &MadPath, qp: Qpn) -> Path {
 }
 
 impl Udaddy {
-    /// The queue pair for clients at `port`.
-    fn qp(&mut self, cx: &mut Context<'_>, port: PortId) -> Result<Qpn, String> {
-        if let Some((qp, _)) = self.qps.iter().find(|(_, echo)| echo.port == port) {
-            return Ok(*qp);
+    /// The queue pair for clients at `port`, and its protection domain.
+    fn qp(&mut self, cx: &mut Context<'_>, port: PortId) -> Result<(QueuePair<Ud>, ProtectionDomain), String> {
+        if let Some(echo) = self.qps.values().find(|echo| echo.port == port) {
+            return Ok((echo.qp, echo.pd));
         }
-        let path_mtu = cx.port(port).ok_or("no such port")?.path_mtu;
         let memory = cx.alloc_memory(SLOTS as usize * SLOT).map_err(|error| error.to_string())?;
-        let pd = cx.alloc_pd();
-        let region = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string());
-        let made = region.and_then(|region| {
-            let echo = Echo { port, region };
-            let open = |cx: &mut Context<'_>, qp| -> Result<(), String> {
-                cx.open_datagram_qp(qp, path_mtu).map_err(|error| error.to_string())?;
-                (0..u64::from(SLOTS)).try_for_each(|slot| echo.post_recv(cx, qp, slot)).map_err(|e| e.to_string())
-            };
-            let spec = QpSpec::ud(pd, CAPS, port, RDMA_UDP_QKEY);
-            let qp = cx.create_qp(&spec).map_err(|error| error.to_string());
-            let opened = qp.and_then(|qp| open(cx, qp).map(|()| qp).inspect_err(|_| cx.destroy_qp(qp)));
-            match opened {
-                Ok(qp) => Ok((qp, echo)),
-                Err(error) => {
-                    cx.deregister(&echo.region);
-                    Err(error)
-                }
-            }
-        });
-        match made {
-            Ok((qp, echo)) => {
-                self.qps.insert(qp, echo);
-                Ok(qp)
-            }
+        let pd = cx.device().alloc_pd();
+        let opened = Udaddy::open(cx, pd, port, memory);
+        let echo = opened.inspect_err(|_| {
+            let _ = cx.device().dealloc_pd(pd);
+        })?;
+        let qp = echo.qp;
+        self.qps.insert(qp.qpn(), echo);
+        Ok((qp, pd))
+    }
+
+    fn open(cx: &mut Context<'_>, pd: ProtectionDomain, port: PortId, memory: Memory) -> Result<Echo, String> {
+        let region = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let qp = match datagram_qp(cx, pd, CAPS, port) {
+            Ok(qp) => qp,
             Err(error) => {
-                cx.dealloc_pd(pd);
-                Err(error)
+                let _ = cx.device().dereg_mr(&region);
+                return Err(error.to_string());
             }
+        };
+        let echo = Echo { port, pd, qp, region };
+        let posted = (0..u64::from(SLOTS)).try_for_each(|slot| echo.post_recv(cx, slot));
+        if let Err(error) = posted {
+            let mut dev = cx.device();
+            let _ = (dev.destroy_qp(qp), dev.dereg_mr(&echo.region));
+            return Err(error.to_string());
         }
+        Ok(echo)
     }
 
     /// Takes note of a client, and returns the queue pair for it.
-    fn admit(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> Result<Qpn, String> {
+    fn admit(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> Result<QueuePair<Ud>, String> {
         let path = &request.path;
-        let qp = self.qp(cx, path.port)?;
+        let (qp, pd) = self.qp(cx, path.port)?;
         let client = (path.port, path.peer);
         if self.clients.get(&client).is_none_or(|(known, _)| known != path) {
-            let pd = self.qps.get(&qp).ok_or("no queue pair")?.region.pd();
-            let ah = cx.create_ah(pd, &way_to(path, qp)).map_err(|error| error.to_string())?;
+            let ah = cx.device().create_ah(pd, &way_to(path, qp.qpn())).map_err(|error| error.to_string())?;
             if let Some((_, old)) = self.clients.insert(client, (path.clone(), ah)) {
-                // It exists: nobody else knows it.
-                let _ = cx.destroy_ah(old);
+                // It exists: no other code has its handle.
+                let _ = cx.device().destroy_ah(old);
             }
         }
         self.idle.heard(client, cx.now());
         Ok(qp)
     }
 
-    /// Sends the datagram in a slot back; false when nobody is to get it.
+    /// Sends the datagram in a slot back; `false` if its sender is no client.
     fn send_back(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         let (Some(echo), Some(sender)) = (self.qps.get(&wc.qpn), wc.src_qpn) else { return false };
         let Ok(grh) = Grh::read(echo.region.memory(), wc.wr_id as usize * SLOT) else { return false };
         let client = (echo.port, grh.src);
         let Some((_, ah)) = self.clients.get(&client) else {
-            self.tally.strangers.inc();
+            self.metrics.strangers.inc();
             return false;
         };
         self.idle.heard(client, cx.now());
         // As udaddy's own server: who we are is in the immediate data, too.
-        let op = SendOp::Datagram { ah: *ah, qpn: sender, qkey: RDMA_UDP_QKEY, imm: Some(wc.qpn.get()) };
-        let sge = echo.sge(wc.wr_id, Grh::LEN, wc.byte_len.saturating_sub(Grh::LEN as u32));
-        let wr = SendWr { wr_id: wc.wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        match cx.post_send(wc.qpn, &wr) {
+        let sges = [echo.sge(wc.wr_id, Grh::LEN, wc.byte_len.saturating_sub(Grh::LEN as u32))];
+        let wr = WorkRequest::datagram_with_imm(&sges, *ah, sender, RDMA_UDP_QKEY, wc.qpn.get());
+        match cx.device().post_send(echo.qp, wr.wr_id(wc.wr_id).signaled()) {
             Ok(()) => {
-                self.tally.exchanges.inc();
+                self.metrics.exchanges.inc();
                 true
             }
             Err(error) => {
                 // It keeps its place: the next datagram may be answered.
-                self.tally.post_failures.inc();
+                self.metrics.post_failures.inc();
                 tracing::debug!(client = %grh.src.ip(), "udaddy's datagram stays unanswered: {error}");
                 false
             }
@@ -172,11 +168,11 @@ impl Service for Udaddy {
     fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
         match self.admit(cx, request) {
             Ok(qp) => {
-                self.tally.connections.inc();
-                DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
+                self.metrics.connections.inc();
+                DatagramDecision::Accept { qp: qp.into(), qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
             Err(error) => {
-                self.tally.refuse(cx.now(), SocketAddr::from(request.source), "a datagram queue pair", error);
+                self.metrics.refuse(cx.now(), SocketAddr::from(request.source), "a datagram queue pair", error);
                 DatagramDecision::Refuse { status: SidrStatus::NoQp }
             }
         }
@@ -187,17 +183,17 @@ impl Service for Udaddy {
         let goes_back = wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv && self.send_back(cx, wc);
         if let Some(echo) = self.qps.get(&wc.qpn)
             && !goes_back
-            && echo.post_recv(cx, wc.qpn, wc.wr_id).is_err()
+            && echo.post_recv(cx, wc.wr_id).is_err()
         {
-            self.tally.post_failures.inc();
+            self.metrics.post_failures.inc();
         }
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        for client in self.idle.give_up(cx.now(), &self.tally, |client: Client| Some(client.1.ip())) {
+        for client in self.idle.give_up(cx.now(), &self.metrics, |client: Client| Some(client.1.ip())) {
             if let Some((_, ah)) = self.clients.remove(&client) {
-                // It exists: nobody else knows it.
-                let _ = cx.destroy_ah(ah);
+                // It exists: no other code has its handle.
+                let _ = cx.device().destroy_ah(ah);
             }
         }
         cx.set_timer(SWEEP, 0);
@@ -205,12 +201,12 @@ impl Service for Udaddy {
 }
 
 /// Makes the service. A client that is silent for `idle_timeout` has to ask again.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
-    let create = move |tally| -> Box<dyn Service> {
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
+    let create = move |metrics| -> Box<dyn Service> {
         let idle = Idle::new(idle_timeout);
-        Box::new(Udaddy { qps: QpMap::default(), clients: HashMap::new(), idle, tally })
+        Box::new(Udaddy { qps: QpMap::default(), clients: HashMap::new(), idle, metrics })
     };
-    Factory::new(NAME, vec![Listen::datagrams(PORT)], create, book)
+    Factory::new(NAME, vec![Listen::datagrams(PORT)], create, registry)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! moment later. A 'q' in front ends the watch; the region stays.
 
 use rxe_proto::Duration;
-use rxe_proto::mem::Memory;
+use rxe_proto::verbs::Memory;
 
 /// How often the first byte is looked at.
 pub const LOOK: Duration = Duration::from_millis(10);

@@ -3,15 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use rxe_dpdk::rxe_proto::mem::{PdId, WindowBind, WindowKind};
-use rxe_dpdk::rxe_proto::transport::{AhId, AsyncEvent, QpType, SrqId, SrqInit};
 use rxe_dpdk::rxe_proto::verbs::{
-    Access, MemoryRegion, QpTransition, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge,
-    WcOpcode, WcStatus, WorkCompletion,
+    Access, AddressHandle, AnyQueuePair, AnyWorkRequest, AsyncEvent, FastRegMr, MemoryRegion, MemoryWindow, Payload,
+    ProtectionDomain, QpCaps, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendOp, Sge,
+    SharedReceiveQueue, SrqInitAttr, Ud, UdAttr, WcOpcode, WcStatus, WindowBind, WindowKind, WorkCompletion,
 };
 use rxe_dpdk::rxe_proto::wire::{Gid, Path, PathMtu, Psn, udp_source_port, udp_source_port_ud};
-use rxe_dpdk::service::{Context, PeerPath, QpSpec};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::{Context, PeerPath};
 
 use crate::line::{Line, hex, pattern, read};
 
@@ -30,13 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Answer = Result<Option<String>, String>;
 
 struct Qp {
-    qpn: Qpn,
+    qp: AnyQueuePair,
     qp_type: QpType,
     /// Its receives are those of the shared receive queue.
     shared: bool,
     /// The client's queue pair, and for datagrams the way to it.
     peer: Qpn,
-    ah: Option<AhId>,
+    ah: Option<AddressHandle>,
 }
 
 /// What a line waits for.
@@ -59,12 +57,12 @@ struct Open {
 /// See the [module](self).
 pub struct Session {
     input: Vec<u8>,
-    pd: PdId,
+    pd: ProtectionDomain,
     region: MemoryRegion,
     qps: Vec<Qp>,
-    srq: Option<SrqId>,
-    windows: Vec<u32>,
-    fast_regions: Vec<u32>,
+    srq: Option<SharedReceiveQueue>,
+    windows: Vec<MemoryWindow>,
+    fast_regions: Vec<FastRegMr>,
     completions: VecDeque<WorkCompletion>,
     events: VecDeque<String>,
     waiting: Option<(u64, Waiting)>,
@@ -73,10 +71,10 @@ pub struct Session {
 impl Session {
     /// A session with its buffer and nothing else.
     pub fn new(cx: &mut Context<'_>) -> Result<Session, String> {
-        let pd = cx.alloc_pd();
+        let pd = cx.device().alloc_pd();
         let memory = cx.alloc_memory(BUFFER).map_err(|error| error.to_string())?;
         let access = REMOTE | Access::LOCAL_WRITE | Access::MW_BIND;
-        let region = cx.register(pd, memory, access).map_err(|error| error.to_string())?;
+        let region = cx.device().reg_mr(pd, memory, access).map_err(|error| error.to_string())?;
         Ok(Session {
             input: Vec::new(),
             pd,
@@ -105,13 +103,13 @@ impl Session {
 
     /// Whether a queue pair is the session's.
     pub fn has_qp(&self, qpn: Qpn) -> bool {
-        self.qps.iter().any(|qp| qp.qpn == qpn)
+        self.qps.iter().any(|qp| qp.qp.qpn() == qpn)
     }
 
     /// Whether an event is of something of the session's.
     pub fn has_subject(&self, event: &AsyncEvent) -> bool {
         match *event {
-            AsyncEvent::SrqLimitReached { srq } => self.srq == Some(srq),
+            AsyncEvent::SrqLimitReached { srq } => self.srq == Some(srq.into()),
             AsyncEvent::CommunicationEstablished { qpn }
             | AsyncEvent::QpError { qpn, .. }
             | AsyncEvent::SendQueueDrained { qpn }
@@ -176,20 +174,20 @@ impl Session {
             "wc" => return Ok(self.next_completion().or_else(|| self.wait(cx, token, Waiting::Completion))),
             "event" => return Ok(self.events.pop_front().or_else(|| self.wait(cx, token, Waiting::Event))),
             "srq" => {
-                let init = SrqInit { pd: self.pd, max_wr: line.number("max")?, max_sge: 4, limit: 0 };
-                self.srq = Some(cx.create_srq(&init).map_err(|error| error.to_string())?);
+                let attr = SrqInitAttr { max_wr: line.number("max")?, max_sge: 4, srq_limit: 0 };
+                self.srq = Some(cx.device().create_srq(self.pd, attr).map_err(|error| error.to_string())?);
             }
             "limit" => {
                 let srq = self.srq.ok_or("there is no shared receive queue")?;
-                cx.modify_srq(srq, line.number("n")?).map_err(|error| error.to_string())?;
+                cx.device().modify_srq(srq, line.number("n")?).map_err(|error| error.to_string())?;
             }
             "recv" => {
                 let sges = self.sges(&line)?;
                 let wr = RecvWr { wr_id: line.number("id")?, sges: &sges };
                 let qp = self.qp(&line)?;
                 let posted = match self.srq.filter(|_| qp.shared) {
-                    Some(srq) => cx.post_srq_recv(srq, &wr),
-                    None => cx.post_recv(qp.qpn, &wr),
+                    Some(srq) => cx.device().post_srq_recv(srq, wr),
+                    None => cx.device().post_recv(qp.qp, wr),
                 };
                 posted.map_err(|error| error.to_string())?;
             }
@@ -228,17 +226,18 @@ impl Session {
             }
             "window" => {
                 let kind = if line.text("type")? == "1" { WindowKind::Type1 } else { WindowKind::Type2 };
-                let key = cx.keys().alloc_window(self.pd, kind).map_err(|error| error.to_string())?;
-                self.windows.push(key);
-                return Ok(Some(format!(" key={key}")));
+                let window = cx.device().alloc_mw(self.pd, kind).map_err(|error| error.to_string())?;
+                self.windows.push(window);
+                return Ok(Some(format!(" key={}", window.rkey())));
             }
             "fast" => {
                 let [piece] = line.pieces(BUFFER)?[..] else { return Err("fast wants one piece".to_owned()) };
                 let bytes = memory.slice(piece.offset, piece.length).ok_or("no such piece")?;
-                let key = cx.keys().alloc_fast_reg_mr(self.pd, piece.length).map_err(|error| error.to_string())?;
-                self.fast_regions.push(key);
-                cx.keys().map_fast_reg_mr(key, bytes).map_err(|error| error.to_string())?;
-                return Ok(Some(format!(" key={key}")));
+                let mut dev = cx.device();
+                let region = dev.alloc_fast_reg_mr(self.pd, piece.length).map_err(|error| error.to_string())?;
+                self.fast_regions.push(region);
+                dev.map_fast_reg_mr(region, bytes).map_err(|error| error.to_string())?;
+                return Ok(Some(format!(" key={}", region.rkey())));
             }
             "end" => self.end(cx)?,
             word => return Err(format!("{word} is no word here")),
@@ -248,31 +247,30 @@ impl Session {
 
     /// Destroys everything but the session. An error when the client has not asked for all that happened.
     pub fn end(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        let mut dev = cx.device();
+        // Windows go before the regions that they are bound to. An object that remains keeps the protection domain in use.
         for qp in self.qps.drain(..) {
-            cx.destroy_qp(qp.qpn);
+            let _ = dev.destroy_qp(qp.qp);
             if let Some(ah) = qp.ah {
-                // Made with the queue pair, so it exists.
-                let _ = cx.destroy_ah(ah);
+                let _ = dev.destroy_ah(ah);
             }
         }
         if let Some(srq) = self.srq.take() {
-            // Nobody uses it any more.
-            let _ = cx.destroy_srq(srq);
+            let _ = dev.destroy_srq(srq);
         }
-        // Windows go before the regions that they are bound to. What cannot be given back shows up below.
-        for key in self.windows.drain(..) {
-            let _ = cx.keys().dealloc_window(key);
+        for window in self.windows.drain(..) {
+            let _ = dev.dealloc_mw(window);
         }
-        for key in self.fast_regions.drain(..) {
-            let _ = cx.keys().deregister(key);
+        for region in self.fast_regions.drain(..) {
+            let _ = dev.dereg_fast_reg_mr(region);
         }
-        cx.deregister(&self.region);
-        let gone = cx.dealloc_pd(self.pd);
+        let _ = dev.dereg_mr(&self.region);
+        let freed = dev.dealloc_pd(self.pd);
         let (completions, events) = (self.completions.len(), self.events.len());
         if completions + events > 0 {
             return Err(format!("{completions} completions and {events} events that nobody asked for"));
         }
-        if gone { Ok(()) } else { Err("something still holds the protection domain".to_owned()) }
+        freed.map_err(|error| error.to_string())
     }
 
     fn wait(&mut self, cx: &mut Context<'_>, token: u64, waiting: Waiting) -> Option<String> {
@@ -300,21 +298,19 @@ impl Session {
 
     fn open(&mut self, cx: &mut Context<'_>, open: &Open, mut path: Path) -> Result<String, String> {
         let Open { qp_type, peer, path_mtu, .. } = *open;
-        let spec = match qp_type {
-            QpType::Rc => QpSpec::rc(self.pd, CAPS, REMOTE),
-            QpType::Uc => QpSpec::uc(self.pd, CAPS, REMOTE),
-            QpType::Ud => QpSpec::ud(self.pd, CAPS, path.port, open.qkey),
-        };
-        let spec = if open.shared { spec.with_srq(self.srq.ok_or("there is no shared receive queue")?) } else { spec };
-        let qpn = cx.create_qp(&spec).map_err(|error| error.to_string())?;
-        self.qps.push(Qp { qpn, qp_type, shared: open.shared, peer, ah: None });
-        let sq_psn = cx.random_psn();
-        let gid = path.src;
+        let (attr, sq_psn) = (cx.qp_attr().with_caps(CAPS), cx.random_psn());
+        let attr = if open.shared { attr.with_srq(self.srq.ok_or("there is no shared receive queue")?) } else { attr };
+        let mut dev = cx.device();
+        let qp = dev.create_qp_of_type(self.pd, qp_type, attr).map_err(|error| error.to_string())?;
+        self.qps.push(Qp { qp, qp_type, shared: open.shared, peer, ah: None });
+        let (qpn, gid) = (qp.qpn(), path.src);
         if qp_type == QpType::Ud {
             path.udp_src_port = udp_source_port_ud(qpn.get());
-            let ah = cx.create_ah(self.pd, &path).map_err(|error| error.to_string())?;
-            self.qps.iter_mut().for_each(|qp| qp.ah = qp.ah.or((qp.qpn == qpn).then_some(ah)));
-            cx.open_datagram_qp(qpn, path_mtu).map_err(|error| error.to_string())?;
+            let ah = dev.create_ah(self.pd, &path).map_err(|error| error.to_string())?;
+            self.qps.iter_mut().filter(|other| other.qp == qp).for_each(|this| this.ah = Some(ah));
+            let attr = UdAttr { port: path.port, qkey: open.qkey, path_mtu, sq_psn };
+            let opened = qp.downcast::<Ud>(&dev).and_then(|qp| qp.open(&mut dev, attr));
+            opened.map_err(|error| error.to_string())?;
         } else {
             path.udp_src_port = udp_source_port(0, qpn.get(), peer.get());
             let rtr = RtrAttr {
@@ -325,9 +321,11 @@ impl Session {
                 max_dest_rd_atomic: DEPTH,
                 min_rnr_timer: 12,
             };
-            cx.modify_qp(qpn, QpTransition::ToRtr(rtr)).map_err(|error| error.to_string())?;
             let rts = RtsAttr { sq_psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: DEPTH };
-            cx.modify_qp(qpn, QpTransition::ToRts(rts)).map_err(|error| error.to_string())?;
+            let access = REMOTE;
+            for transition in [QpTransition::ToInit { access }, QpTransition::ToRtr(rtr), QpTransition::ToRts(rts)] {
+                dev.modify_qp(qp, transition.into()).map_err(|error| error.to_string())?;
+            }
         }
         let (psn, addr, rkey) = (sq_psn.get(), self.region.addr(), self.region.rkey());
         Ok(format!(" gid={} qpn={} psn={psn} addr={addr} rkey={rkey}", hex(&gid.0), qpn.get()))
@@ -339,7 +337,7 @@ impl Session {
     }
 
     fn number(&self, qpn: Qpn) -> usize {
-        self.qps.iter().position(|qp| qp.qpn == qpn).unwrap_or(usize::MAX)
+        self.qps.iter().position(|qp| qp.qp.qpn() == qpn).unwrap_or(usize::MAX)
     }
 
     fn sges(&self, line: &Line<'_>) -> Result<Vec<Sge>, String> {
@@ -357,20 +355,23 @@ impl Session {
                 | SendOp::Flush { .. }
         );
         let sges = if local { Vec::new() } else { self.sges(line)? };
-        let mut flags = SendFlags::SIGNALED;
-        flags.set(SendFlags::FENCE, line.flag("fence"));
-        flags.set(SendFlags::SOLICITED, line.flag("solicited"));
-        let wr_id = line.number("id")?;
-        let posted = if line.flag("inline") {
-            let mut data = Vec::new();
+        let mut data = Vec::new();
+        let payload = if line.flag("inline") {
             for piece in line.pieces(BUFFER)? {
                 data.extend(read(self.region.memory(), piece)?);
             }
-            cx.post_send_inline(qp.qpn, &SendWr { wr_id, op, sges: &[], flags }, &data)
+            Payload::Inline(&data)
         } else {
-            cx.post_send(qp.qpn, &SendWr { wr_id, op, sges: &sges, flags })
+            Payload::Sges(&sges)
         };
-        posted.map_err(|error| error.to_string())
+        let mut wr = AnyWorkRequest::new(op, payload).wr_id(line.number("id")?).signaled();
+        if line.flag("fence") {
+            wr = wr.fence();
+        }
+        if line.flag("solicited") {
+            wr = wr.solicited();
+        }
+        cx.device().post_send(qp.qp, wr).map_err(|error| error.to_string())
     }
 
     fn operation(&self, qp: &Qp, line: &Line<'_>) -> Result<SendOp, String> {
@@ -380,7 +381,7 @@ impl Session {
         Ok(match line.text("op")? {
             "send" if qp.qp_type == QpType::Ud => {
                 let ah = qp.ah.ok_or("there is no address handle")?;
-                SendOp::Datagram { ah, qpn: qp.peer, qkey: line.number("qkey")?, imm }
+                SendOp::Datagram { ah: ah.id(), qpn: qp.peer, qkey: line.number("qkey")?, imm }
             }
             "send" => match line.optional("inv")? {
                 Some(rkey) => SendOp::SendInvalidate { rkey },

@@ -50,14 +50,15 @@
 
 pub mod context;
 pub mod control;
-pub mod event_log;
+mod event_log;
 pub mod inspect;
-pub mod local_port;
+mod local_port;
 pub mod mailbox;
-pub mod messages;
+mod messages;
 pub mod multicast;
-pub mod qp_map;
-pub mod regions;
+pub mod prelude;
+mod qp_map;
+mod regions;
 pub mod seeds;
 pub mod service;
 pub mod service_host;
@@ -65,7 +66,6 @@ pub mod service_host;
 mod test_env;
 
 pub use context::Context;
-pub use context::verbs::{QpKind, QpSpec};
 pub use control::{ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
 pub use local_port::LocalPort;
@@ -73,5 +73,5 @@ pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, Re
 pub use qp_map::QpMap;
 pub use regions::{NamedRegion, RegionNames, Which};
 pub use rxe_proto::transport::QpCaps;
-pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory};
+pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory, service_factory};
 pub use service_host::ServiceStats;

@@ -14,7 +14,7 @@ use rxe_proto::cm::{
     AcceptParams, CmError, ConnId, ConnectFailure, ConnectReply, ConnectRequest, DisconnectReason, SidrId, SidrReply,
     SidrRequest,
 };
-use rxe_proto::transport::{QpErrorCause, Qpn};
+use rxe_proto::verbs::{AnyQueuePair, QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
@@ -59,26 +59,26 @@ impl fmt::Display for EndReason {
                 f.write_str("the peer has lost it and requested a new one")
             }
             EndReason::NotEstablished(ConnectFailure::PeerRejected(reason)) => {
-                write!(f, "it never came up: the peer rejected it ({reason})")
+                write!(f, "it was not established: the peer rejected it ({reason})")
             }
             EndReason::NotEstablished(ConnectFailure::PeerDisconnected) => {
-                f.write_str("it never came up: the peer disconnected at once")
+                f.write_str("it was not established: the peer disconnected at once")
             }
             EndReason::NotEstablished(ConnectFailure::Timeout) => {
-                f.write_str("it never came up: the peer did not answer")
+                f.write_str("it was not established: the peer did not answer")
             }
             EndReason::NotEstablished(ConnectFailure::NotAnswered) => {
-                f.write_str("it never came up: the service did not answer in time")
+                f.write_str("it was not established: the service did not answer in time")
             }
             EndReason::NotEstablished(ConnectFailure::Evicted) => {
-                f.write_str("it never came up: the peer had not confirmed it when newer requests needed its place")
+                f.write_str("it was not established: the peer had not confirmed it, and newer requests needed the room")
             }
             EndReason::NotEstablished(ConnectFailure::Stale) => {
-                f.write_str("it never came up: the peer has requested a new one")
+                f.write_str("it was not established: the peer has requested a new one")
             }
             EndReason::QueuePair(cause) => write!(f, "its queue pair is in error ({cause})"),
             EndReason::Unacceptable => {
-                f.write_str("it never came up: the queue pair does not support what the peer asked for")
+                f.write_str("it was not established: the queue pair does not support what the peer asked for")
             }
             EndReason::NoPath => f.write_str("no request was sent: there is no path to the peer"),
             EndReason::ReqNotSent(error) => write!(f, "no request was sent: {error}"),
@@ -87,16 +87,16 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// A connection that a service wants; see [`Context::connect`](crate::service::Context::connect). Start from
+/// A connection that a service requests; see [`Context::connect`](crate::Context::connect). Start from
 /// [`Connect::new`] and change what differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connect {
     /// The peer's address and its port in the TCP port space.
     pub remote: SocketAddr,
-    /// A queue pair from [`Context::create_qp`](crate::service::Context::create_qp), in Init, with the first receives
-    /// posted.
-    pub qp: Qpn,
-    /// The transport service of the queue pair.
+    /// A queue pair in INIT, with the first receives posted; see
+    /// [`Device::create_qp_in_init`](rxe_proto::verbs::Device::create_qp_in_init).
+    pub qp: AnyQueuePair,
+    /// The queue pair's transport service. Set by [`Context::connect`](crate::service::Context::connect).
     pub transport: CmTransport,
     /// READs and atomics that we let the peer have outstanding.
     pub responder_resources: u8,
@@ -106,6 +106,8 @@ pub struct Connect {
     pub retry_count: u8,
     /// Receiver-not-ready retries of the peer, 0 to 7; 7 means no limit.
     pub rnr_retry_count: u8,
+    /// Receiver-not-ready retries of our queue pair, 0 to 7; 7 is without end.
+    pub rnr_retry: u8,
     /// Path MTU; `None` for the largest that our port carries. The peer cannot negotiate it, and refuses one that its
     /// own port does not carry.
     pub path_mtu: Option<PathMtu>,
@@ -120,18 +122,19 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// A reliable connection from `qp` to `remote` with the usual parameters of Linux programs: no READs and atomics in
+    /// A connection from `qp` to `remote` with the usual parameters of Linux programs: no READs and atomics in
     /// either direction, 7 retries, unlimited RNR retries, 16 REQs in 103 s.
     #[must_use]
-    pub fn new(remote: SocketAddr, qp: Qpn) -> Connect {
+    pub fn new(remote: SocketAddr, qp: impl Into<AnyQueuePair>) -> Connect {
         Connect {
             remote,
-            qp,
+            qp: qp.into(),
             transport: CmTransport::Rc,
             responder_resources: 0,
             initiator_depth: 0,
             retry_count: 7,
             rnr_retry_count: 7,
+            rnr_retry: 7,
             path_mtu: None,
             local_ack_timeout: 19,
             response_timeout: 20,
@@ -222,6 +225,7 @@ pub(crate) struct RtsParams {
     /// The PSN of the peer's first request, from our REQ.
     pub(crate) rq_psn: Psn,
     pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
 }
 
 /// From the control side, or from management, to the service host of a worker.

@@ -45,7 +45,7 @@ impl WorkerSet {
 
 /// The groups with members on any worker.
 #[derive(Debug, Default)]
-pub struct GroupMembers(BTreeMap<(PortId, Gid), WorkerSet>);
+pub(crate) struct GroupMembers(BTreeMap<(PortId, Gid), WorkerSet>);
 
 impl GroupMembers {
     /// The workers with members of a group.

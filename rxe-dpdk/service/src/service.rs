@@ -3,8 +3,8 @@
 //! A [`ServiceFactory`] says where a service listens and makes one [`Service`] per worker (lcore). An instance is
 //! touched by its own lcore alone, so it needs no locks: the runtime calls it when a connection is asked for, comes up
 //! or goes, when a work request completes, when a TCP stream has something to say and when a timer fires. Every call
-//! brings a [`Context`], through which the service uses verbs on its own lcore. A call must not block and should be
-//! short: packets wait meanwhile.
+//! brings a [`Context`], whose [`device`](Context::device) has the verbs. A call must not block and should be short:
+//! packets wait meanwhile.
 //!
 //! ```text
 //! REQ ──> Service::connect_request ──> Decision::Accept{qp}   (receives are posted, the QP is still in Init)
@@ -24,12 +24,12 @@
 //! ```
 //!
 //! Queue pairs whose peers are found by other means than the connection manager (a TCP stream, multicast) are the
-//! service's own from [`Context::create_qp`] to [`Context::destroy_qp`].
+//! service's own from [`Device::create_qp`](rxe_proto::verbs::Device::create_qp) to [`Device::destroy_qp`](rxe_proto::verbs::Device::destroy_qp).
 
 use std::net::SocketAddr;
 
 use rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
-use rxe_proto::transport::{AsyncEvent, Qpn, WorkCompletion};
+use rxe_proto::verbs::{AnyQueuePair, AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 
 use crate::context::Context;
@@ -90,6 +90,12 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// Accepts, as [`Accept::new`] says.
+    #[must_use]
+    pub fn accept(qp: impl Into<AnyQueuePair>) -> Decision {
+        Decision::Accept(Accept::new(qp))
+    }
+
     /// Refuses as the service's own decision (reason 28), with a text for the client.
     pub fn refuse(text: impl Into<String>) -> Decision {
         Decision::Reject { reason: RejReason::ConsumerDefined, private_data: text.into().into_bytes() }
@@ -99,16 +105,26 @@ impl Decision {
 /// The rts on which a connection is accepted.
 #[derive(Debug)]
 pub struct Accept {
-    /// A queue pair from [`Context::create_qp`], in Init, with the first receives posted. Of the transport that the
-    /// request names; with another one the request is refused.
-    pub qp: Qpn,
+    /// A queue pair in INIT, with the first receives posted; see [`Device::create_qp_in_init`](rxe_proto::verbs::Device::create_qp_in_init). If it is not of the
+    /// transport that the request names, the request is refused.
+    pub qp: AnyQueuePair,
     /// READs and atomics that we let the peer have outstanding: the REP carries the smaller of this and what the
-    /// peer asked for.
+    /// peer requested.
     pub responder_resources: u8,
-    /// READs and atomics that we will have outstanding: likewise limited by what the peer takes.
+    /// READs and atomics that we will have outstanding: likewise limited by what the peer allows.
     pub initiator_depth: u8,
+    /// Receiver-not-ready retries of our queue pair, 0 to 7; 7 is without end.
+    pub rnr_retry: u8,
     /// Private data of the REP, at most 196 bytes.
     pub private_data: Vec<u8>,
+}
+
+impl Accept {
+    /// A connection over `qp` without READs, atomics and private data, and with receiver-not-ready retries without end.
+    #[must_use]
+    pub fn new(qp: impl Into<AnyQueuePair>) -> Accept {
+        Accept { qp: qp.into(), responder_resources: 0, initiator_depth: 0, rnr_retry: 7, private_data: Vec::new() }
+    }
 }
 
 /// What a service answers to a question for a datagram queue pair.
@@ -117,7 +133,7 @@ pub enum DatagramDecision {
     /// This one serves.
     Accept {
         /// The queue pair.
-        qp: Qpn,
+        qp: AnyQueuePair,
         /// Its Q_Key. Clients of rdma_cm insist on [`RDMA_UDP_QKEY`](rxe_proto::wire::mad::RDMA_UDP_QKEY).
         qkey: u32,
         /// Private data of the answer; what is longer than 136 bytes is cut.
@@ -132,14 +148,9 @@ pub enum DatagramDecision {
 
 /// Makes the instances of one service.
 pub trait ServiceFactory: Send + Sync {
-    /// What it is called as a whole.
+    /// The name of the service in logs, reports and the ready line. An instance that is several services, because they
+    /// share a port, joins their names by commas and names each of its queue pairs by [`Context::set_name`].
     fn name(&self) -> &'static str;
-
-    /// The names that users select services by. They are more than one where an instance is several services, which share
-    /// a port; then [`Service::name_of`] tells whose a queue pair is.
-    fn names(&self) -> Vec<&'static str> {
-        vec![self.name()]
-    }
 
     /// Where it listens.
     fn listen(&self) -> Vec<Listen>;
@@ -148,14 +159,38 @@ pub trait ServiceFactory: Send + Sync {
     fn create(&self, worker: usize) -> Box<dyn Service>;
 }
 
-/// One service on one lcore. The module documentation shows the order of the calls.
-pub trait Service: Send {
-    /// Under which of the factory's [`names`](ServiceFactory::names) a queue pair of this instance is logged and listed;
-    /// `None` for the name of the whole.
-    fn name_of(&self, _qp: Qpn) -> Option<&'static str> {
-        None
+/// A factory from its parts: the service `name`, which listens to `listens` and whose instance of a worker is made by
+/// `create` from the worker's number.
+pub fn service_factory<S: Service + 'static>(
+    name: &'static str,
+    listens: impl Into<Vec<Listen>>,
+    create: impl Fn(usize) -> S + Send + Sync + 'static,
+) -> Box<dyn ServiceFactory> {
+    Box::new(FactoryFn { name, listens: listens.into(), create })
+}
+
+struct FactoryFn<F> {
+    name: &'static str,
+    listens: Vec<Listen>,
+    create: F,
+}
+
+impl<S: Service + 'static, F: Fn(usize) -> S + Send + Sync> ServiceFactory for FactoryFn<F> {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
+    fn listen(&self) -> Vec<Listen> {
+        self.listens.clone()
+    }
+
+    fn create(&self, worker: usize) -> Box<dyn Service> {
+        Box::new((self.create)(worker))
+    }
+}
+
+/// One service on one lcore. The module documentation shows the order of the calls.
+pub trait Service: Send {
     /// Called once on the service's own lcore before anything else.
     fn start(&mut self, _cx: &mut Context<'_>) {}
 

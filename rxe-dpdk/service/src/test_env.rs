@@ -205,7 +205,7 @@ impl LocalAddresses for PeerAddress {
 }
 
 /// A port with room for one frame.
-struct OneFrame(Vec<u8>);
+pub struct OneFrame(pub Vec<u8>);
 
 impl TxQueue for OneFrame {
     fn push(&mut self, _port: PortId, len: usize) -> Option<&mut [u8]> {

@@ -91,7 +91,7 @@ impl ServiceInfo {
             Listen::Tcp { port } => format!("stream:{port}"),
             Listen::GroupListeners => "igmp".to_owned(),
         });
-        ServiceInfo { names: factory.names(), listens: listens.collect() }
+        ServiceInfo { names: factory.name().split(',').collect(), listens: listens.collect() }
     }
 }
 

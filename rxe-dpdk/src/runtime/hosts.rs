@@ -74,6 +74,6 @@ pub(super) fn ready_line(hosts: &[PortHost], workers: usize, factories: &[Box<dy
             port.path_mtu.bytes(),
         );
     }
-    let services: Vec<&str> = factories.iter().flat_map(|factory| factory.names()).collect();
+    let services: Vec<&str> = factories.iter().map(|factory| factory.name()).collect();
     line + &format!(" lcores={workers} services={}", services.join(","))
 }

@@ -2,10 +2,12 @@
 //!
 //! * [`pcap`] reads the recorded captures in tests/captures and writes files for net_pcap to play,
 //! * [`pcapng`] reads the captures that an adapter writes,
-//! * [`child`] runs a test in a process of its own, and in a network namespace of its own.
+//! * [`child`] runs a test in a process of its own, and in a network namespace of its own,
+//! * [`process`] starts the programs under test, and has their output.
 //!
-//! Helpers panic instead of returning errors: a test can do nothing about them.
+//! Helpers panic instead of returning errors, but for `process`: a test can do nothing about them.
 
 pub mod child;
 pub mod pcap;
 pub mod pcapng;
+pub mod process;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rxe_dpdk::service::{Context, PeerPath, StreamId};
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
-use rxe_proto::transport::{Qpn, SendFlags, SendOp, SendWr};
+use rxe_proto::verbs::{AnyQueuePair, Payload, Qpn, Rc, WorkRequest};
 use rxe_proto::wire::{Gid, PathMtu};
 
 use super::first_writer::FirstWriter;
@@ -23,7 +23,7 @@ pub enum Channel {
     /// A TCP stream.
     Stream(StreamId),
     /// A control connection: our queue pair and the connection.
-    Control(Qpn, ConnId),
+    Control(AnyQueuePair, ConnId),
 }
 
 impl Channel {
@@ -88,9 +88,8 @@ impl Client {
         match self.channel {
             Channel::Stream(stream) => cx.stream_send(stream, message),
             Channel::Control(qp, conn) => {
-                let op = SendOp::Send { imm: None };
-                let wr = SendWr { wr_id: 0, op, sges: &[], flags: SendFlags::SIGNALED };
-                if let Err(error) = cx.post_send_inline(qp, &wr, message) {
+                let answer = WorkRequest::<Rc>::send(Payload::Inline(message)).signaled();
+                if let Err(error) = cx.device().post_send(qp, answer.into()) {
                     // A client that does not wait for answers, or is gone.
                     tracing::debug!(client = %self.from, %error, "perftest client does not take its answers");
                     cx.disconnect(conn);

@@ -6,10 +6,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use rxe_dpdk::service::{Accept, Context, DatagramDecision, Decision, EndReason, PeerPath, QpSpec};
+use rxe_dpdk::service::{Accept, Context, DatagramDecision, Decision, EndReason, PeerPath};
 use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{Qpn, RemoteAddr, Sge, WcOpcode, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, AnyQueuePair, MemoryRegion, Qpn, QueuePair, Rc, RemoteAddr, Sge, Ud, WcOpcode, WorkCompletion,
+};
 use rxe_proto::wire::cm::{CmTransport, RejReason, SidrStatus};
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{PathMtu, Psn};
@@ -20,8 +21,8 @@ use super::first_writer::FirstWriter;
 use super::record::Record;
 use super::talk::{VERSION, version};
 use super::test_qp::{Answerer, CAPS, MAX_INLINE, PEER_ACCESS, RD_ATOMIC, Sink, is_untouched};
-use super::{NEXT_TURN, Perftest, log_first_writer};
-use crate::services::out_of_band::DatagramTo;
+use super::{NAME, NEXT_TURN, Perftest, log_first_writer};
+use crate::services::out_of_band::{DatagramTo, datagram_qp};
 
 /// Timers with this bit are for connections, by the number of their queue pair.
 pub const CONNECTION: u64 = 1 << 49;
@@ -77,7 +78,7 @@ impl Perftest {
             shared.users += 1;
             return Ok(());
         }
-        let pd = self.pds.pop().unwrap_or_else(|| cx.alloc_pd());
+        let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
         let sink = Sink::take(cx, &mut self.sinks, pd, client, self.config.max_message);
         let sink = sink.inspect_err(|_| self.pds.push(pd))?;
         self.shared.insert(client, Shared { sink, users: 1 });
@@ -99,39 +100,49 @@ impl Perftest {
         let client = request.peer_gid.ip();
         if request.transport != CmTransport::Rc {
             let why = "perftest connects reliable connections only";
-            return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, why);
+            return self.metrics.reject(cx.now(), request, RejReason::ConsumerDefined, why);
         }
         let accepted = self
             .share(cx, client)
             .and_then(|()| self.accept(cx, client, request).inspect_err(|_| self.unshare(cx, client)));
         match accepted {
             Ok(qp) => Decision::Accept(Accept {
-                qp,
                 // At most 128.
                 responder_resources: RD_ATOMIC as u8,
-                initiator_depth: 0,
-                private_data: Vec::new(),
+                ..Accept::new(qp)
             }),
-            Err(why) => self.tally.reject(cx.now(), request, RejReason::NoResources, why),
+            Err(why) => self.metrics.reject(cx.now(), request, RejReason::NoResources, why),
         }
     }
 
-    fn accept(&mut self, cx: &mut Context<'_>, client: IpAddr, request: &ConnectRequest) -> Result<Qpn, String> {
+    fn accept(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: IpAddr,
+        request: &ConnectRequest,
+    ) -> Result<QueuePair<Rc>, String> {
         let Some(Shared { sink, .. }) = self.shared.get(&client) else { return Err("no memory".to_owned()) };
-        let pd = sink.region.pd();
+        let pd = sink.pd;
         let memory = cx.alloc_memory(MAX_INLINE).map_err(|error| error.to_string())?;
-        let head = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let made = cx.create_qp(&QpSpec::rc(pd, CAPS, PEER_ACCESS)).map_err(|error| error.to_string());
-        let qp = made.inspect_err(|_| cx.deregister(&head))?;
+        let head = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let qp = match cx.device().create_qp_in_init::<Rc>(pd, attr, PEER_ACCESS) {
+            Ok(qp) => qp,
+            Err(error) => {
+                let _ = cx.device().dereg_mr(&head);
+                return Err(error.to_string());
+            }
+        };
+        cx.set_name(qp, NAME);
         let first = Sge { addr: head.addr(), length: MAX_INLINE as u32, lkey: head.lkey() };
-        let answers = Answerer::new(cx, qp, Psn::new(0), &[first, sink.receive()]);
+        let answers = Answerer::new(cx, qp.into(), Psn::new(0), &[first, sink.receive()]);
         let answers = answers.inspect_err(|_| {
-            cx.destroy_qp(qp);
-            cx.deregister(&head);
+            let mut dev = cx.device();
+            let _ = (dev.destroy_qp(qp), dev.dereg_mr(&head));
         })?;
         let ours = Record {
             out_reads: u32::from(request.initiator_depth).clamp(1, RD_ATOMIC),
-            qpn: qp,
+            qpn: qp.qpn(),
             psn: Psn::new(0),
             rkey: sink.region.rkey(),
             vaddr: sink.region.addr(),
@@ -151,14 +162,16 @@ impl Perftest {
             answers,
             writer: None,
         };
-        self.connections.insert(qp, connection);
+        self.connections.insert(qp.qpn(), connection);
         Ok(qp)
     }
 
     /// A connection is up.
     pub fn connected(&mut self, cx: &mut Context<'_>, qp: Qpn) {
         let Some(connection) = self.connections.get_mut(&qp) else { return };
-        if let Some(info) = cx.query_qp(qp).filter(|_| !connection.spoken) {
+        if let Ok(info) = cx.device().query_qp(connection.answers.qp)
+            && !connection.spoken
+        {
             connection.remote.1 = info.expected_psn;
         }
         // Whether it will be a silent one is not known yet.
@@ -168,7 +181,7 @@ impl Perftest {
     /// A connection is over.
     pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn, reason: EndReason) {
         let Some(connection) = self.connections.remove(&qp) else { return };
-        self.tally.gone(cx.now(), connection.client, reason);
+        self.metrics.gone(cx.now(), connection.client, reason);
         self.rendezvous.closed(connection.client, connection.remote.0);
         if let Role::Control(number) = connection.role {
             self.end(cx, number, "it disconnected");
@@ -176,12 +189,12 @@ impl Perftest {
         if let Some(writer) = &connection.writer {
             writer.close(cx);
         }
-        cx.deregister(&connection.head);
-        connection.answers.close(cx);
+        let _ = cx.device().dereg_mr(&connection.head);
+        connection.answers.close(&mut cx.device());
         self.unshare(cx, connection.client);
     }
 
-    /// A work request on a connection or datagram queue pair completed; false when it is none of ours.
+    /// A work request on a connection or datagram queue pair completed; `false` if it is not ours.
     pub fn connection_completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         if let Some(connection) = self.connections.get_mut(&wc.qpn) {
             let first = !std::mem::replace(&mut connection.spoken, true);
@@ -206,14 +219,14 @@ impl Perftest {
         let Some(datagrams) = self.datagrams.get_mut(&wc.qpn) else { return false };
         let done = match wc.opcode {
             WcOpcode::Recv => {
-                self.tally.exchanges.inc();
+                self.metrics.exchanges.inc();
                 datagrams.sender = wc.src_qpn.or(datagrams.sender);
                 datagrams.answers.received(cx, wc).and_then(|()| datagrams.answer(cx))
             }
             _ => datagrams.answers.taken(cx, wc),
         };
         if let Err(why) = done {
-            self.tally.post_failures.inc();
+            self.metrics.post_failures.inc();
             self.close_datagrams(cx, wc.qpn, &why);
         }
         true
@@ -225,7 +238,7 @@ impl Perftest {
         if let Role::Test = connection.role
             && !(first && wc.imm.is_none() && wc.byte_len as usize == VERSION)
         {
-            self.tally.exchanges.inc();
+            self.metrics.exchanges.inc();
             return connection.answers.received(cx, wc).and_then(|()| connection.answers.answer(cx));
         }
         let mut message = [0; MAX_INLINE];
@@ -235,9 +248,10 @@ impl Perftest {
             && wc.imm.is_none()
             && message.is_some_and(|message| message.try_into().is_ok_and(|m: [u8; VERSION]| version(&m).is_some()));
         if greets {
-            let (channel, from) = (Channel::Control(wc.qpn, connection.conn), (connection.client, 0).into());
+            let (channel, from) = (Channel::Control(wc.qp(), connection.conn), (connection.client, 0).into());
             // The port's own, which the client's may be below.
-            let path_mtu = cx.query_qp(wc.qpn).and_then(|info| cx.port(info.path?.port).map(|port| port.path_mtu));
+            let port = cx.device().query_qp(wc.qp()).ok().and_then(|info| Some(info.path?.port));
+            let path_mtu = port.and_then(|port| cx.port(port)).map(|port| port.path_mtu);
             let path_mtu = path_mtu.unwrap_or(connection.path_mtu);
             let client = Client::new(cx, channel, from, path_mtu);
             let number = self.admit(client);
@@ -247,7 +261,7 @@ impl Perftest {
         }
         let Some(connection) = self.connections.get_mut(&wc.qpn) else { return Ok(()) };
         let Role::Control(number) = connection.role else {
-            self.tally.exchanges.inc();
+            self.metrics.exchanges.inc();
             return connection.answers.received(cx, wc).and_then(|()| connection.answers.answer(cx));
         };
         connection.answers.post_recv(cx).map_err(|error| error.to_string())?;
@@ -267,9 +281,9 @@ impl Perftest {
             Some(writer) => {
                 after = NEXT_TURN;
                 let before = writer.strokes;
-                writer.poll(cx, None, sink).inspect(|()| self.tally.exchanges.add(writer.strokes - before))
+                writer.poll(cx, None, sink).inspect(|()| self.metrics.exchanges.add(writer.strokes - before))
             }
-            None if connection.spoken || !is_untouched(cx, qp, connection.remote.1) => return,
+            None if connection.spoken || !is_untouched(&cx.device(), qp.into(), connection.remote.1) => return,
             None => match self.rendezvous.meeting(connection.client, connection.remote.0) {
                 Some(meeting) => match meeting.theirs {
                     Some((theirs, at))
@@ -281,7 +295,7 @@ impl Perftest {
                         let remote = RemoteAddr { addr: theirs.vaddr, rkey: theirs.rkey };
                         let first = self.config.write_lat_size;
                         log_first_writer(connection.client, self.config.write_lat_after);
-                        let writer = FirstWriter::start(cx, qp, sink, remote, first);
+                        let writer = FirstWriter::start(cx, qp.into(), sink, remote, first);
                         writer.map(|writer| connection.writer = Some(writer))
                     }
                     _ => Ok(()),
@@ -297,7 +311,7 @@ impl Perftest {
 
     fn break_off(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
         if let Some(connection) = self.connections.get(&qp) {
-            self.tally.fail(cx.now(), connection.client, why);
+            self.metrics.fail(cx.now(), connection.client, why);
             cx.disconnect(connection.conn);
         }
     }
@@ -310,27 +324,32 @@ impl Perftest {
             .and_then(|()| self.open_datagrams(cx, client, request).inspect_err(|_| self.unshare(cx, client)));
         match opened {
             Ok(qp) => {
-                self.tally.connections.inc();
-                cx.resolve_path(client, self.tag | DATAGRAM | u64::from(qp.get()));
-                DatagramDecision::Accept { qp, qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
+                self.metrics.connections.inc();
+                cx.resolve_path(client, self.tag | DATAGRAM | u64::from(qp.qpn().get()));
+                DatagramDecision::Accept { qp: qp.into(), qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
             Err(why) => {
-                self.tally.refuse(cx.now(), SocketAddr::from(request.source), "a datagram queue pair", why);
+                self.metrics.refuse(cx.now(), SocketAddr::from(request.source), "a datagram queue pair", why);
                 DatagramDecision::Refuse { status: SidrStatus::NoQp }
             }
         }
     }
 
-    fn open_datagrams(&mut self, cx: &mut Context<'_>, client: IpAddr, request: &SidrRequest) -> Result<Qpn, String> {
+    fn open_datagrams(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: IpAddr,
+        request: &SidrRequest,
+    ) -> Result<QueuePair<Ud>, String> {
         let Some(Shared { sink, .. }) = self.shared.get(&client) else { return Err("no memory".to_owned()) };
         let port = request.path.port;
-        let path_mtu = cx.port(port).map(|port| port.path_mtu).ok_or("the port is not ours")?;
-        let spec = QpSpec::ud(sink.region.pd(), CAPS, port, RDMA_UDP_QKEY);
-        let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
-        let opened = cx.open_datagram_qp(qp, path_mtu).map_err(|error| error.to_string());
-        let answers = opened.and_then(|()| Answerer::new(cx, qp, Psn::new(0), &[sink.receive()]));
-        let answers = answers.inspect_err(|_| cx.destroy_qp(qp))?;
-        self.datagrams.insert(qp, Datagrams { client, path: None, sender: None, answers });
+        let qp = datagram_qp(cx, sink.pd, CAPS, port).map_err(|error| error.to_string())?;
+        cx.set_name(qp, NAME);
+        let answers = Answerer::new(cx, qp.into(), Psn::new(0), &[sink.receive()]);
+        let answers = answers.inspect_err(|_| {
+            let _ = cx.device().destroy_qp(qp);
+        })?;
+        self.datagrams.insert(qp.qpn(), Datagrams { client, path: None, sender: None, answers });
         Ok(qp)
     }
 
@@ -343,7 +362,7 @@ impl Perftest {
             None => Err(format!("there is no way to its address {}", datagrams.client)),
         };
         if let Err(why) = done {
-            self.tally.fail(cx.now(), datagrams.client, &why);
+            self.metrics.fail(cx.now(), datagrams.client, &why);
             self.close_datagrams(cx, qp, &why);
         }
     }
@@ -351,8 +370,9 @@ impl Perftest {
     fn close_datagrams(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
         let Some(datagrams) = self.datagrams.remove(&qp) else { return };
         tracing::debug!(client = %datagrams.client, "perftest datagram queue pair closed: {why}");
-        datagrams.answers.close(cx);
-        cx.destroy_qp(qp);
+        let mut dev = cx.device();
+        datagrams.answers.close(&mut dev);
+        let _ = dev.destroy_qp(AnyQueuePair::from(qp));
         self.unshare(cx, datagrams.client);
     }
 
@@ -361,14 +381,14 @@ impl Perftest {
         let (now, limit) = (cx.now(), self.config.idle_timeout);
         let quiet = |heard: Instant| now.saturating_since(heard) >= limit;
         for connection in self.connections.values_mut() {
-            connection.answers.look(cx);
+            connection.answers.look(&cx.device());
             self.rendezvous.touch(connection.client, connection.answers.heard);
         }
         for connection in self.connections.values_mut() {
             // The connections of one client live and die together.
             if !connection.ending && self.rendezvous.heard(connection.client).is_some_and(quiet) {
                 connection.ending = true;
-                self.tally.give_up(cx.now(), connection.client, limit);
+                self.metrics.give_up(cx.now(), connection.client, limit);
                 cx.disconnect(connection.conn);
             }
         }
@@ -386,7 +406,7 @@ impl Datagrams {
     fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
         let (Some(path), Some(sender)) = (&self.path, self.sender) else { return Ok(()) };
         if self.answers.to.is_none() {
-            let to = DatagramTo::new(cx, self.answers.qp, path, sender, RDMA_UDP_QKEY);
+            let to = DatagramTo::new(&mut cx.device(), self.answers.qp, path, sender, RDMA_UDP_QKEY);
             self.answers.to = Some(to.map_err(|error| error.to_string())?);
         }
         self.answers.answer(cx)

@@ -1,9 +1,9 @@
 //! Plays the server of ib_write_lat on a client's queue pair; the rules are in [`write_lat`](super::write_lat).
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::{Access, MemoryRegion};
-use rxe_proto::transport::{
-    QpTransition, QpType, Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WorkCompletion,
+use rxe_proto::verbs::{
+    Access, AnyQueuePair, Device, MemoryRegion, QpError, Rc, RemoteAddr, Sge, Transition, Uc, WcOpcode, WorkCompletion,
+    WorkRequest,
 };
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
@@ -30,7 +30,7 @@ enum Stage {
 
 /// The server of one ib_write_lat client.
 pub struct FirstWriter {
-    qp: Qpn,
+    qp: AnyQueuePair,
     /// What we write from.
     source: MemoryRegion,
     remote: RemoteAddr,
@@ -44,13 +44,13 @@ impl FirstWriter {
     /// Makes the first WRITE, of `first` bytes.
     pub fn start(
         cx: &mut Context<'_>,
-        qp: Qpn,
+        qp: AnyQueuePair,
         sink: &Sink,
         remote: RemoteAddr,
         first: usize,
     ) -> Result<FirstWriter, String> {
         let memory = cx.alloc_memory(sink.region.len() as usize).map_err(|error| error.to_string())?;
-        let source = cx.register(sink.region.pd(), memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let source = cx.device().reg_mr(sink.pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let stage = Stage::Rc { since: cx.now() };
         let mut writer = FirstWriter { qp, source, remote, first, stage, strokes: 0 };
         let target = sink.region.memory();
@@ -72,9 +72,9 @@ impl FirstWriter {
     fn write(&mut self, cx: &mut Context<'_>, offset: usize, length: usize) -> Result<(), String> {
         let remote = RemoteAddr { addr: self.remote.addr + offset as u64, ..self.remote };
         let sge = Sge { addr: self.source.addr() + offset as u64, length: length as u32, lkey: self.source.lkey() };
-        let op = SendOp::Write { remote, imm: None };
-        let wr = SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        cx.post_send(self.qp, &wr).map_err(|error| error.to_string())?;
+        let sges = [sge];
+        let wr = WorkRequest::<Rc>::write(&sges, remote).signaled();
+        cx.device().post_send(self.qp, wr.into()).map_err(|error| error.to_string())?;
         self.strokes += 1;
         Ok(())
     }
@@ -94,14 +94,16 @@ impl FirstWriter {
 
     /// The client does not answer as RC: it is UC, and everything begins again.
     pub fn begin_again(&mut self, cx: &mut Context<'_>, peer: &Peer, psn: Psn) -> Result<(), String> {
-        let qp = self.qp;
         self.stage = Stage::Served;
-        cx.modify_qp(qp, QpTransition::ToReset)
-            .and_then(|()| cx.set_qp_type(qp, QpType::Uc))
-            .and_then(|()| cx.modify_qp(qp, QpTransition::ToInit { access: PEER_ACCESS }))
-            .and_then(|()| peer.connect(cx, qp, psn))
-            .map_err(|error| error.to_string())?;
+        self.reconnect_as_uc(&mut cx.device(), peer, psn).map_err(|error| error.to_string())?;
         self.write(cx, 0, self.first)
+    }
+
+    fn reconnect_as_uc(&self, dev: &mut Device<'_>, peer: &Peer, psn: Psn) -> Result<(), QpError> {
+        dev.modify_qp(self.qp, Transition::to_reset())?;
+        let qp = dev.set_qp_type::<Uc>(self.qp)?;
+        dev.modify_qp(qp, Transition::to_init(PEER_ACCESS))?;
+        peer.connect(dev, qp, psn)
     }
 
     /// Whether the first WRITE waits for its acknowledgement.
@@ -151,6 +153,6 @@ impl FirstWriter {
 
     /// Gives the memory back.
     pub fn close(&self, cx: &mut Context<'_>) {
-        cx.deregister(&self.source);
+        let _ = cx.device().dereg_mr(&self.source);
     }
 }

@@ -1,9 +1,9 @@
 //! The server of perftest: ib_send, ib_write, ib_read and ib_atomic, bandwidth and latency.
 //!
 //! What a client is about to do it does not say: neither the test nor type, size and number of its messages. So the
-//! server reacts. A queue pair is made for each one that a record names, [follows its
-//! peer](rxe_dpdk::service::Context::follow_peer) and can take part in every test: WRITEs, READs and atomics find memory,
-//! SENDs are [sent back](echo). Only ib_write_lat waits for its server to begin, and is known by its silence.
+//! server reacts. A queue pair is created for each one that a record names,
+//! [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type) and can take part in every test: WRITEs, READs
+//! and atomics find memory, SENDs are [sent back](echo). Only ib_write_lat waits for its server to begin, and is known by its silence.
 
 mod client;
 mod connections;
@@ -24,8 +24,9 @@ use std::sync::Arc;
 
 use rxe_dpdk::service::{Context, PeerPath, QpMap, StreamId};
 use rxe_proto::Duration;
-use rxe_proto::mem::PdId;
-use rxe_proto::transport::{AsyncEvent, QpErrorCause, Qpn, RemoteAddr, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{
+    AsyncEvent, ProtectionDomain, QpErrorCause, Qpn, RemoteAddr, WcOpcode, WcStatus, WorkCompletion,
+};
 use rxe_proto::wire::PathMtu;
 
 use self::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
@@ -37,13 +38,13 @@ use self::report::Meter;
 use self::sinks::Sinks;
 use self::talk::{REPORT_FIELDS, Said};
 use self::test_qp::{PAGE, RD_ATOMIC, Sink, TestQp};
+use super::metrics::ServiceMetrics;
 use super::out_of_band::{Peer, no_way};
-use super::tally::Tally;
 use crate::config::PerftestConfig;
 
 /// The name that users select the service by.
 pub const NAME: &str = "perftest";
-/// Queue pairs of one client: more than `-q` ever has on a guest, few enough for everybody.
+/// Queue pairs of one client: more than `-q` has on any guest, and few enough to serve many clients.
 const MAX_QPS: usize = 256;
 /// Timers with this bit look into an ib_write_lat client's memory; those without wait for its silence.
 const POLL: u64 = 1 << 48;
@@ -57,8 +58,8 @@ pub struct Perftest {
     config: PerftestConfig,
     /// Marks our timers and questions.
     tag: u64,
-    /// Protection domains that nobody uses.
-    pds: Vec<PdId>,
+    /// Unused protection domains.
+    pds: Vec<ProtectionDomain>,
     sinks: Sinks,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
@@ -69,12 +70,12 @@ pub struct Perftest {
     shared: HashMap<IpAddr, Shared>,
     rendezvous: Arc<Rendezvous>,
     next: u64,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Perftest {
     /// No client yet. `tag` is a bit above our numbers; all workers have one `rendezvous`.
-    pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, tally: Tally) -> Perftest {
+    pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, metrics: ServiceMetrics) -> Perftest {
         Perftest {
             sinks: Sinks::new(config.max_message + PAGE),
             config,
@@ -88,13 +89,8 @@ impl Perftest {
             shared: HashMap::new(),
             rendezvous,
             next: 0,
-            tally,
+            metrics,
         }
-    }
-
-    /// Whether a queue pair is ours.
-    pub fn has(&self, qp: Qpn) -> bool {
-        self.tests.contains_key(&qp) || self.connections.contains_key(&qp) || self.datagrams.contains_key(&qp)
     }
 
     /// A stream that begins as ours do.
@@ -106,21 +102,21 @@ impl Perftest {
     }
 
     fn admit(&mut self, client: Client) -> u64 {
-        self.tally.connections.inc();
+        self.metrics.connections.inc();
         let number = self.next;
         self.next += 1;
         self.clients.insert(number, client);
         number
     }
 
-    /// Bytes of a stream; false when it is none of ours.
+    /// Bytes of a stream; `false` if it is not ours.
     pub fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) -> bool {
         let Some(&number) = self.streams.get(&stream) else { return false };
         self.hear(cx, number, data);
         true
     }
 
-    /// The end of a stream; false when it is none of ours.
+    /// The end of a stream; `false` if it is not ours.
     pub fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId) -> bool {
         let Some(number) = self.streams.remove(&stream) else { return false };
         self.end(cx, number, "it closed its stream");
@@ -233,7 +229,7 @@ impl Perftest {
         let sink = match &mut client.sink {
             Some(sink) => sink,
             none => {
-                let pd = self.pds.pop().unwrap_or_else(|| cx.alloc_pd());
+                let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
                 let made = Sink::take(cx, &mut self.sinks, pd, client.from.ip(), self.config.max_message);
                 none.insert(made.inspect_err(|_| self.pds.push(pd))?)
             }
@@ -250,8 +246,9 @@ impl Perftest {
             remote: RemoteAddr { addr: record.vaddr, rkey: record.rkey },
         };
         let test = TestQp::open(cx, number, sink, peer)?;
-        client.qps.insert(record.qpn, test.answers.qp);
-        self.tests.insert(test.answers.qp, test);
+        let qpn = test.answers.qp.qpn();
+        client.qps.insert(record.qpn, qpn);
+        self.tests.insert(qpn, test);
         Ok(())
     }
 
@@ -290,11 +287,11 @@ impl Perftest {
             Some(writer) => {
                 let before = writer.strokes;
                 writer.poll(cx, Some((&test.peer, test.psn)), sink).inspect(|()| {
-                    self.tally.exchanges.add(writer.strokes - before);
+                    self.metrics.exchanges.add(writer.strokes - before);
                 })
             }
             // Nothing but silence: a client that waits for us.
-            None if test.is_untouched(cx) => {
+            None if test.is_untouched(&cx.device()) => {
                 let first = self.config.write_lat_size;
                 log_first_writer(client.from, self.config.write_lat_after);
                 let qp = test.answers.qp;
@@ -308,7 +305,7 @@ impl Perftest {
         }
     }
 
-    /// A work request on one of our queue pairs completed; false when it is none of ours.
+    /// A work request on one of our queue pairs completed; `false` if it is not ours.
     pub fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         if wc.status == WcStatus::Success && self.connection_completion(cx, wc) {
             return true;
@@ -323,7 +320,7 @@ impl Perftest {
         let Some(client) = self.clients.get_mut(&number) else { return true };
         let done = match wc.opcode {
             WcOpcode::Recv => {
-                self.tally.exchanges.inc();
+                self.metrics.exchanges.inc();
                 test.received(cx, wc)
             }
             WcOpcode::Send => test.answers.taken(cx, wc),
@@ -340,7 +337,7 @@ impl Perftest {
         true
     }
 
-    /// Something happened to a queue pair; false when it is none of ours.
+    /// Something happened to a queue pair; `false` if it is not ours.
     pub fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) -> bool {
         let AsyncEvent::QpError { qpn, cause } = *event else { return false };
         let Some(test) = self.tests.get(&qpn) else { return false };
@@ -362,7 +359,7 @@ impl Perftest {
     /// Gives up clients of which nothing came for too long.
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for test in self.tests.values_mut() {
-            test.answers.look(cx);
+            test.answers.look(&cx.device());
             if let Some(client) = self.clients.get_mut(&test.client) {
                 client.heard = client.heard.max(test.answers.heard);
                 if let Channel::Control(..) = client.channel {
@@ -381,7 +378,7 @@ impl Perftest {
         let gone: Vec<u64> = self.clients.iter().filter(|(_, client)| quiet(client)).map(|(n, _)| *n).collect();
         for number in gone {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.give_up(cx.now(), client.from, now.saturating_since(client.heard));
+                self.metrics.give_up(cx.now(), client.from, now.saturating_since(client.heard));
             }
             self.end(cx, number, "it was silent");
         }
@@ -389,7 +386,7 @@ impl Perftest {
 
     fn nonsense(&mut self, cx: &mut Context<'_>, number: u64, nonsense: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.nonsense(cx.now(), client.from, nonsense);
+            self.metrics.nonsense(cx.now(), client.from, nonsense);
         }
         self.end(cx, number, nonsense);
     }
@@ -397,19 +394,19 @@ impl Perftest {
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
             let asked = format_args!("queue pair number {} of a test", client.qps.len() + 1);
-            self.tally.refuse(cx.now(), client.from, asked, why);
+            self.metrics.refuse(cx.now(), client.from, asked, why);
         }
         self.end(cx, number, why);
     }
 
     fn fail(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.fail(cx.now(), client.from, why);
+            self.metrics.fail(cx.now(), client.from, why);
         }
         self.end(cx, number, why);
     }
 
-    /// Takes back all that a client has.
+    /// Releases all resources of a client.
     fn end(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         let Some(client) = self.clients.remove(&number) else { return };
         tracing::debug!(client = %client.from, "perftest client gone: {why}");
@@ -420,7 +417,7 @@ impl Perftest {
                 }
             }
             Channel::Control(qp, conn) => {
-                if let Some(connection) = self.connections.get_mut(&qp) {
+                if let Some(connection) = self.connections.get_mut(&qp.qpn()) {
                     connection.role = Role::Test;
                     cx.disconnect(conn);
                 }
@@ -428,7 +425,7 @@ impl Perftest {
         }
         for qp in client.qps.values() {
             if let Some(test) = self.tests.remove(qp) {
-                test.close(cx);
+                test.close(&mut cx.device());
             }
         }
         if let Some(writer) = &client.writer {
@@ -441,8 +438,8 @@ impl Perftest {
 
     /// Takes a sink back for later clients.
     fn give_back(&mut self, cx: &mut Context<'_>, client: IpAddr, sink: &Sink) {
-        cx.deregister(&sink.region);
-        self.pds.push(sink.region.pd());
+        let _ = cx.device().dereg_mr(&sink.region);
+        self.pds.push(sink.pd);
         if self.sinks.put(client, sink.region.memory().clone()) {
             cx.set_timer(NEXT_TURN, self.tag | CLEAN);
         }
@@ -463,7 +460,7 @@ fn log_first_writer(client: impl fmt::Display, silence: Duration) {
 fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
     Record {
         out_reads: client.out_reads,
-        qpn: test.answers.qp,
+        qpn: test.answers.qp.qpn(),
         psn: test.psn,
         rkey: sink.region.rkey(),
         vaddr: sink.region.addr(),

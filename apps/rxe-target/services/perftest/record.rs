@@ -1,7 +1,7 @@
 //! What perftest's ends tell each other of a queue pair: as text over TCP, as a struct over a queue pair (`-z`, `-R`).
 //! Source: docs/protocol-notes.md.
 
-use rxe_proto::transport::Qpn;
+use rxe_proto::verbs::Qpn;
 use rxe_proto::wire::{Gid, Psn};
 
 /// Length as text:

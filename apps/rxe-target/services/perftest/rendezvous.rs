@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rxe_proto::Instant;
-use rxe_proto::transport::Qpn;
+use rxe_proto::verbs::Qpn;
 
 use super::record::Record;
 
@@ -26,7 +26,7 @@ pub struct Meeting {
 
 /// Test connections by client and the client's queue pair.
 #[derive(Default)]
-struct Book {
+struct Clients {
     meetings: HashMap<(IpAddr, Qpn), Meeting>,
     /// When a client's tests showed a sign of life.
     heard: HashMap<IpAddr, Instant>,
@@ -34,31 +34,31 @@ struct Book {
 
 /// The place.
 #[derive(Default)]
-pub struct Rendezvous(Mutex<Book>);
+pub struct Rendezvous(Mutex<Clients>);
 
 impl Rendezvous {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection from the client's queue pair `qpn` was accepted; `ours` is its record.
     pub fn accepted(&self, client: IpAddr, qpn: Qpn, ours: Record) {
-        self.book().meetings.insert((client, qpn), Meeting { ours, theirs: None, records: 0 });
+        self.clients().meetings.insert((client, qpn), Meeting { ours, theirs: None, records: 0 });
     }
 
     /// It is over.
     pub fn closed(&self, client: IpAddr, qpn: Qpn) {
-        let mut book = self.book();
-        book.meetings.remove(&(client, qpn));
-        if !book.meetings.keys().any(|(ip, _)| *ip == client) {
-            book.heard.remove(&client);
+        let mut clients = self.clients();
+        clients.meetings.remove(&(client, qpn));
+        if !clients.meetings.keys().any(|(ip, _)| *ip == client) {
+            clients.heard.remove(&client);
         }
     }
 
     /// The client has sent a record of its queue pair. Ours, if there is a connection from it.
     pub fn record(&self, client: IpAddr, theirs: Record, now: Instant) -> Option<Record> {
-        let mut book = self.book();
-        let meeting = book.meetings.get_mut(&(client, theirs.qpn))?;
+        let mut clients = self.clients();
+        let meeting = clients.meetings.get_mut(&(client, theirs.qpn))?;
         meeting.theirs = Some((theirs, now));
         meeting.records += 1;
         Some(meeting.ours)
@@ -66,19 +66,19 @@ impl Rendezvous {
 
     /// What is known of a connection.
     pub fn meeting(&self, client: IpAddr, qpn: Qpn) -> Option<Meeting> {
-        self.book().meetings.get(&(client, qpn)).copied()
+        self.clients().meetings.get(&(client, qpn)).copied()
     }
 
     /// A client's tests were heard of at `at`.
     pub fn touch(&self, client: IpAddr, at: Instant) {
-        let mut book = self.book();
-        let heard = book.heard.entry(client).or_insert(at);
+        let mut clients = self.clients();
+        let heard = clients.heard.entry(client).or_insert(at);
         *heard = at.max(*heard);
     }
 
     /// When a client's tests were last heard of.
     pub fn heard(&self, client: IpAddr) -> Option<Instant> {
-        self.book().heard.get(&client).copied()
+        self.clients().heard.get(&client).copied()
     }
 }
 

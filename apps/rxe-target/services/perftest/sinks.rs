@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::Memory;
+use rxe_proto::verbs::Memory;
 
 /// Bytes in use by the clients of one address: 64 programs at once with the default limit of a message, 8 MiB.
 const PER_ADDRESS: usize = 512 << 20;
@@ -18,7 +18,7 @@ const KEPT: usize = 64 << 20;
 /// Bytes zeroed in one turn.
 const PIECE: usize = 64 << 10;
 
-/// Memory that nobody uses.
+/// Unused memory.
 struct Free {
     memory: Memory,
     /// Whose bytes are in it.

@@ -202,7 +202,7 @@ impl Talk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rxe_proto::transport::Qpn;
+    use rxe_proto::verbs::Qpn;
 
     const CLIENT_VERSION: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 

@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
-use rxe_dpdk::service::{Context, QpSpec};
-use rxe_dpdk::worker::QpCaps;
+use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{PostError, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WorkCompletion};
+use rxe_proto::verbs::{
+    Access, AnyQueuePair, AnyWorkRequest, Device, MemoryRegion, PostError, ProtectionDomain, QpCaps, QpType, Rc,
+    RecvWr, Sge, WorkCompletion, WorkRequest,
+};
 use rxe_proto::wire::Psn;
 
+use super::NAME;
 use super::echo::{Echo, WINDOW};
 use super::report::Meter;
 use super::sinks::Sinks;
@@ -37,9 +39,10 @@ pub const CAPS: QpCaps = QpCaps {
 const WR_RECV: u64 = 1;
 const WR_ECHO: u64 = 2;
 
-/// Memory for all that comes: nobody looks at the bytes.
+/// Memory for all messages. The bytes are not read.
 pub struct Sink {
-    /// Protection domain, key and bytes.
+    pub pd: ProtectionDomain,
+    /// Key and bytes.
     pub region: MemoryRegion,
     /// The longest message.
     max_message: usize,
@@ -50,14 +53,14 @@ impl Sink {
     pub fn take(
         cx: &mut Context<'_>,
         pool: &mut Sinks,
-        pd: PdId,
+        pd: ProtectionDomain,
         client: IpAddr,
         max_message: usize,
     ) -> Result<Sink, String> {
         let memory = pool.take(cx, client)?;
         let access = PEER_ACCESS | Access::LOCAL_WRITE;
-        match cx.register(pd, memory.clone(), access) {
-            Ok(region) => Ok(Sink { region, max_message }),
+        match cx.device().reg_mr(pd, memory.clone(), access) {
+            Ok(region) => Ok(Sink { pd, region, max_message }),
             Err(error) => {
                 pool.put(client, memory);
                 Err(error.to_string())
@@ -78,8 +81,8 @@ impl Sink {
 
 /// What every queue pair of a test does: takes messages and sends them back.
 pub struct Answerer {
-    /// Ours.
-    pub qp: Qpn,
+    /// Ours. The client's messages show its type.
+    pub qp: AnyQueuePair,
     /// What answers have done.
     pub meter: Meter,
     /// The last sign of life.
@@ -95,7 +98,7 @@ pub struct Answerer {
 
 impl Answerer {
     /// Posts receives into `receive` on `qp`, whose client begins with PSN `first`. The last buffer is the sink's.
-    pub fn new(cx: &mut Context<'_>, qp: Qpn, first: Psn, receive: &[Sge]) -> Result<Answerer, String> {
+    pub fn new(cx: &mut Context<'_>, qp: AnyQueuePair, first: Psn, receive: &[Sge]) -> Result<Answerer, String> {
         let answerer = Answerer {
             qp,
             meter: Meter::default(),
@@ -111,7 +114,7 @@ impl Answerer {
 
     /// Posts a receive again.
     pub fn post_recv(&self, cx: &mut Context<'_>) -> Result<(), PostError> {
-        cx.post_recv(self.qp, &RecvWr { wr_id: WR_RECV, sges: &self.receive })
+        cx.device().post_recv(self.qp, RecvWr { wr_id: WR_RECV, sges: &self.receive })
     }
 
     /// A message came: its receive is posted again, and an answer is owed.
@@ -137,29 +140,32 @@ impl Answerer {
     /// Sends what is owed and may go out.
     pub fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
         while let Some(length) = self.echo.next() {
-            let op = self.to.as_ref().map_or(SendOp::Send { imm: None }, DatagramTo::op);
-            let wr_id = u64::from(length) << 8 | WR_ECHO;
             let (pieces, count) = pieces(&self.receive, length);
-            let wr = SendWr { wr_id, op, sges: &pieces[..count], flags: SendFlags::SIGNALED };
-            cx.post_send(self.qp, &wr).map_err(|error| error.to_string())?;
+            let message = &pieces[..count];
+            let wr: AnyWorkRequest<'_> = match &self.to {
+                None => WorkRequest::<Rc>::send(message).into(),
+                Some(to) => to.send(message),
+            };
+            let wr_id = u64::from(length) << 8 | WR_ECHO;
+            cx.device().post_send(self.qp, wr.wr_id(wr_id).signaled()).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
     /// Looks for operations of the client that complete nothing here.
-    pub fn look(&mut self, cx: &Context<'_>) {
-        if let Some(info) = cx.query_qp(self.qp)
+    pub fn look(&mut self, dev: &Device<'_>) {
+        if let Ok(info) = dev.query_qp(self.qp)
             && info.expected_psn != self.seen
         {
             self.seen = info.expected_psn;
-            self.heard = cx.now();
+            self.heard = dev.now();
         }
     }
 
-    /// Gives the address handle back.
-    pub fn close(self, cx: &mut Context<'_>) {
+    /// Destroys the address handle.
+    pub fn close(self, dev: &mut Device<'_>) {
         if let Some(to) = self.to {
-            to.close(cx);
+            to.close(dev);
         }
     }
 }
@@ -192,14 +198,16 @@ pub struct TestQp {
 impl TestQp {
     /// A queue pair in RTS that will be of the client's type, with receives posted.
     pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer) -> Result<TestQp, String> {
-        let spec = QpSpec::rc(sink.region.pd(), CAPS, PEER_ACCESS);
-        let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let created = cx.device().create_qp_in_init::<Rc>(sink.pd, attr, PEER_ACCESS);
+        let qp = created.map_err(|error| error.to_string())?;
+        cx.set_name(qp, NAME);
         let psn = cx.random_psn();
-        let opened = peer.open(cx, qp, psn).map_err(|error| error.to_string());
-        match opened.and_then(|()| Answerer::new(cx, qp, peer.psn, &[sink.receive()])) {
+        let opened = peer.open(&mut cx.device(), qp, psn).map_err(|error| error.to_string());
+        match opened.and_then(|qp| Answerer::new(cx, qp, peer.psn, &[sink.receive()])) {
             Ok(answers) => Ok(TestQp { client, peer, psn, answers }),
             Err(error) => {
-                cx.destroy_qp(qp);
+                let _ = cx.device().destroy_qp(qp);
                 Err(error)
             }
         }
@@ -212,7 +220,7 @@ impl TestQp {
                 return self.answers.post_recv(cx).map_err(|error| error.to_string());
             }
             if self.answers.to.is_none() {
-                let to = DatagramTo::new(cx, self.answers.qp, &self.peer.path, sender, QKEY);
+                let to = DatagramTo::new(&mut cx.device(), self.answers.qp, &self.peer.path, sender, QKEY);
                 self.answers.to = Some(to.map_err(|error| error.to_string())?);
             }
         }
@@ -221,22 +229,22 @@ impl TestQp {
     }
 
     /// Whether the client has sent anything at all.
-    pub fn is_untouched(&self, cx: &Context<'_>) -> bool {
-        is_untouched(cx, self.answers.qp, self.peer.psn)
+    pub fn is_untouched(&self, dev: &Device<'_>) -> bool {
+        is_untouched(dev, self.answers.qp, self.peer.psn)
     }
 
-    /// Takes back all that it has.
-    pub fn close(self, cx: &mut Context<'_>) {
+    /// Releases all its resources.
+    pub fn close(self, dev: &mut Device<'_>) {
         let qp = self.answers.qp;
-        self.answers.close(cx);
-        cx.destroy_qp(qp);
+        self.answers.close(dev);
+        let _ = dev.destroy_qp(qp);
     }
 }
 
 /// Whether nothing came on a queue pair whose client begins with PSN `first`. One that is not RC any more has learnt so
 /// from what came; datagrams move no PSN.
-pub fn is_untouched(cx: &Context<'_>, qp: Qpn, first: Psn) -> bool {
-    cx.query_qp(qp).is_some_and(|info| info.qp_type == QpType::Rc && info.expected_psn == first)
+pub fn is_untouched(dev: &Device<'_>, qp: AnyQueuePair, first: Psn) -> bool {
+    dev.query_qp(qp).is_ok_and(|info| info.qp_type == QpType::Rc && info.expected_psn == first)
 }
 
 #[cfg(test)]

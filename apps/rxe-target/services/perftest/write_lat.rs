@@ -5,7 +5,7 @@
 //! with ones all over: the client finds its one whatever its size. Its answer shows the size, as our buffer was filled
 //! with what no client writes first.
 //!
-//! With `-a` client and server go on to twice the size, without a word, and the counter starts anew. Within the first
+//! With `-a` client and server go on to twice the size, without notice, and the counter restarts. Within the first
 //! WRITE the client finds its one at once and writes; beyond it the client waits, so after a silence we write a single
 //! one where it looks.
 

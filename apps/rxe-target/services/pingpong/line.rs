@@ -6,7 +6,7 @@
 //!
 //! LID, queue pair number, first PSN and GID in hexadecimal digits. Source: docs/protocol-notes.md.
 
-use rxe_proto::transport::Qpn;
+use rxe_proto::verbs::Qpn;
 use rxe_proto::wire::{Gid, Psn};
 
 /// Length of a line with its zero byte.

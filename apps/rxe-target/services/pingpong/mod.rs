@@ -1,8 +1,8 @@
 //! The server of ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong and ibv_srq_pingpong.
 //!
 //! Client and server tell each other a [line](line) over TCP, then each message of the client is sent back. Which of the
-//! programs it is the lines do not say: a queue pair is made to [follow its peer](rxe_dpdk::service::Context::follow_peer),
-//! and many lines are ibv_srq_pingpong's, whose queue pairs share their receives here as they do there. When the client
+//! programs it is the lines do not say: a queue pair
+//! [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type), and many lines are ibv_srq_pingpong's, whose queue pairs share their receives here as they do there. When the client
 //! has its answer it closes the stream, and nothing tells the end of the test: a client is given up when nothing came
 //! from it for a while, or when its memory is wanted for another one.
 
@@ -12,20 +12,18 @@ mod talk;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, PeerPath, QpMap, QpSpec, StreamId};
-use rxe_dpdk::worker::QpCaps;
-use rxe_proto::mem::{Access, MemoryRegion, PdId};
-use rxe_proto::transport::{
-    AsyncEvent, PostError, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, WcOpcode, WcStatus,
-    WorkCompletion,
+use rxe_dpdk::service::{Context, PeerPath, QpMap, StreamId};
+use rxe_proto::verbs::{
+    Access, AnyQueuePair, AnyWorkRequest, AsyncEvent, Device, MemoryRegion, PostError, ProtectionDomain, QpCaps, Rc,
+    RecvWr, RemoteAddr, Sge, SharedReceiveQueue, SrqInitAttr, WcOpcode, WcStatus, WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::{Gid, PathMtu};
 use rxe_proto::{Duration, Instant};
 
 use self::line::Line;
 use self::talk::{Next, Talk};
+use super::metrics::ServiceMetrics;
 use super::out_of_band::{DatagramTo, Peer, QKEY, no_way};
-use super::tally::Tally;
 use crate::config::PingpongConfig;
 
 /// The name that users select the service by.
@@ -54,8 +52,8 @@ const CAPS: QpCaps = QpCaps {
 struct Batch {
     region: MemoryRegion,
     slot: usize,
-    srq: Option<SrqId>,
-    qps: Vec<Qpn>,
+    srq: Option<SharedReceiveQueue>,
+    qps: Vec<AnyQueuePair>,
 }
 
 impl Batch {
@@ -64,11 +62,11 @@ impl Batch {
         Sge { addr: self.region.addr() + offset, length: self.slot as u32, lkey: self.region.lkey() }
     }
 
-    fn post_recv(&self, cx: &mut Context<'_>, qp: Qpn, slot: u64) -> Result<(), PostError> {
+    fn post_recv(&self, dev: &mut Device<'_>, qp: AnyQueuePair, slot: u64) -> Result<(), PostError> {
         let wr = RecvWr { wr_id: slot, sges: &[self.sge(slot)] };
         match self.srq {
-            Some(srq) => cx.post_srq_recv(srq, &wr),
-            None => cx.post_recv(qp, &wr),
+            Some(srq) => dev.post_srq_recv(srq, wr),
+            None => dev.post_recv(qp, wr),
         }
     }
 }
@@ -100,29 +98,24 @@ pub struct Pingpong {
     config: PingpongConfig,
     /// Marks our timers and questions.
     tag: u64,
-    pd: Option<PdId>,
+    pd: Option<ProtectionDomain>,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     qps: QpMap<EchoQp>,
     next: u64,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Pingpong {
     /// No client yet. `tag` is a bit above our numbers.
-    pub fn new(config: PingpongConfig, tag: u64, tally: Tally) -> Pingpong {
+    pub fn new(config: PingpongConfig, tag: u64, metrics: ServiceMetrics) -> Pingpong {
         let (clients, streams, qps) = (HashMap::new(), HashMap::new(), QpMap::default());
-        Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, tally }
-    }
-
-    /// Whether a queue pair is ours.
-    pub fn has(&self, qp: Qpn) -> bool {
-        self.qps.contains_key(&qp)
+        Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, metrics }
     }
 
     /// A stream that begins as ours do.
     pub fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, from: SocketAddr) {
-        self.tally.connections.inc();
+        self.metrics.connections.inc();
         let number = self.next;
         self.next += 1;
         self.streams.insert(stream, number);
@@ -131,7 +124,7 @@ impl Pingpong {
         self.clients.insert(number, client);
     }
 
-    /// Bytes of a stream; false when it is none of ours.
+    /// Bytes of a stream; `false` if it is not ours.
     pub fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) -> bool {
         let Some(&number) = self.streams.get(&stream) else { return false };
         let Some(client) = self.clients.get_mut(&number) else { return true };
@@ -144,14 +137,14 @@ impl Pingpong {
                 self.answer(cx, number, lines);
             }
             Err(_) => {
-                self.tally.nonsense(cx.now(), client.from, "it sent what is no line of a pingpong");
+                self.metrics.nonsense(cx.now(), client.from, "it sent what is no line of a pingpong");
                 self.end(cx, number, "it made no sense");
             }
         }
         true
     }
 
-    /// The end of a stream; false when it is none of ours.
+    /// The end of a stream; `false` if it is not ours.
     pub fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId) -> bool {
         let Some(number) = self.streams.remove(&stream) else { return false };
         if let Some(client) = self.clients.get_mut(&number) {
@@ -227,7 +220,7 @@ impl Pingpong {
         let slots = (SLOTS * used).max(SLOTS);
         // Slots begin at multiples of 64, for the copies' sake.
         let slot = (self.config.memory / slots) & !63;
-        let pd = *self.pd.get_or_insert_with(|| cx.alloc_pd());
+        let pd = *self.pd.get_or_insert_with(|| cx.device().alloc_pd());
         let memory = match cx.alloc_memory(slots * slot) {
             Ok(memory) => memory,
             Err(_) => {
@@ -235,7 +228,7 @@ impl Pingpong {
                 cx.alloc_memory(slots * slot).map_err(|error| error.to_string())?
             }
         };
-        let region = cx.register(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let region = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let mut batch = Batch { region, slot, srq: None, qps: Vec::with_capacity(used) };
         let answers = self.fill(cx, number, pd, &mut batch, path, lines);
         // Also when it failed: what was made goes with the client.
@@ -249,7 +242,7 @@ impl Pingpong {
         &mut self,
         cx: &mut Context<'_>,
         number: u64,
-        pd: PdId,
+        pd: ProtectionDomain,
         batch: &mut Batch,
         path: &PeerPath,
         lines: &[Line],
@@ -257,10 +250,13 @@ impl Pingpong {
         let shared = lines.len() > 1;
         let slots = (batch.region.len() / batch.slot as u64) as u32;
         if shared {
-            let init = SrqInit { pd, max_wr: slots, max_sge: 1, limit: 0 };
-            batch.srq = Some(cx.create_srq(&init).map_err(|error| error.to_string())?);
+            let mut dev = cx.device();
+            let attr = SrqInitAttr { max_wr: slots, ..SrqInitAttr::default() };
+            let srq = dev.create_srq(pd, attr).map_err(|error| error.to_string())?;
+            batch.srq = Some(srq);
             for slot in 0..u64::from(slots) {
-                batch.post_recv(cx, Qpn::default(), slot).map_err(|error| error.to_string())?;
+                let wr = RecvWr { wr_id: slot, sges: &[batch.sge(slot)] };
+                dev.post_srq_recv(srq, wr).map_err(|error| error.to_string())?;
             }
         }
         let index = self.clients.get(&number).map_or(0, |client| client.batches.len());
@@ -270,10 +266,12 @@ impl Pingpong {
                 answers.push(Line::default());
                 continue;
             }
-            let spec = QpSpec::rc(pd, CAPS, Access::empty());
-            let spec = batch.srq.map_or(spec, |srq| spec.with_srq(srq));
-            let qp = cx.create_qp(&spec).map_err(|error| error.to_string())?;
-            batch.qps.push(qp);
+            let attr = cx.qp_attr().with_caps(CAPS);
+            let attr = batch.srq.map_or(attr, |srq| attr.with_srq(srq));
+            let created = cx.device().create_qp_in_init::<Rc>(pd, attr, Access::empty());
+            let qp = created.map_err(|error| error.to_string())?;
+            batch.qps.push(qp.into());
+            cx.set_name(qp, NAME);
             let peer = Peer {
                 path: path.clone(),
                 qpn: line.qpn,
@@ -284,18 +282,18 @@ impl Pingpong {
             };
             if !shared {
                 for slot in 0..u64::from(slots) {
-                    batch.post_recv(cx, qp, slot).map_err(|error| error.to_string())?;
+                    batch.post_recv(&mut cx.device(), qp.into(), slot).map_err(|error| error.to_string())?;
                 }
             }
             let psn = cx.random_psn();
-            peer.open(cx, qp, psn).map_err(|error| error.to_string())?;
-            answers.push(Line { qpn: qp, psn, gid: peer.path.path.src });
-            self.qps.insert(qp, EchoQp { client: number, batch: index, peer, to: None, heard: cx.now() });
+            peer.open(&mut cx.device(), qp, psn).map_err(|error| error.to_string())?;
+            answers.push(Line { qpn: qp.qpn(), psn, gid: peer.path.path.src });
+            self.qps.insert(qp.qpn(), EchoQp { client: number, batch: index, peer, to: None, heard: cx.now() });
         }
         Ok(answers)
     }
 
-    /// A work request on one of our queue pairs completed; false when it is none of ours.
+    /// A work request on one of our queue pairs completed; `false` if it is not ours.
     pub fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         let Some(echo) = self.qps.get_mut(&wc.qpn) else { return false };
         if wc.status != WcStatus::Success {
@@ -310,33 +308,33 @@ impl Pingpong {
         echo.heard = cx.now();
         let done = match wc.opcode {
             WcOpcode::Recv => {
-                self.tally.exchanges.inc();
-                echo.send_back(cx, batch, wc)
+                self.metrics.exchanges.inc();
+                echo.send_back(&mut cx.device(), batch, wc)
             }
-            WcOpcode::Send => batch.post_recv(cx, wc.qpn, wc.wr_id).map_err(|error| error.to_string()),
+            WcOpcode::Send => batch.post_recv(&mut cx.device(), wc.qp(), wc.wr_id).map_err(|error| error.to_string()),
             _ => Ok(()),
         };
         if let Err(why) = done {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.fail(cx.now(), client.from, &why);
+                self.metrics.fail(cx.now(), client.from, &why);
             }
             self.end(cx, number, &why);
         }
         true
     }
 
-    /// Something happened to a queue pair; false when it is none of ours.
+    /// Something happened to a queue pair; `false` if it is not ours.
     pub fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) -> bool {
         let AsyncEvent::QpError { qpn, cause } = *event else {
-            // A shared receive queue outlives the errors of its queue pairs; nobody asked for the rest.
+            // A shared receive queue outlives the errors of its queue pairs; other events need no action.
             return false;
         };
         let Some(number) = self.qps.get(&qpn).map(|echo| echo.client) else { return false };
         tracing::debug!(%qpn, %cause, "pingpong queue pair in error");
-        self.close_qp(cx, qpn);
+        self.close_qp(&mut cx.device(), qpn.into());
         let Some(client) = self.clients.get_mut(&number) else { return true };
         for batch in &mut client.batches {
-            batch.qps.retain(|qp| *qp != qpn);
+            batch.qps.retain(|qp| qp.qpn() != qpn);
         }
         if client.batches.iter().all(|batch| batch.qps.is_empty()) {
             self.end(cx, number, cause.name());
@@ -348,7 +346,7 @@ impl Pingpong {
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for (number, quiet) in self.quiet(cx.now(), self.config.idle_timeout) {
             if let Some(client) = self.clients.get(&number) {
-                self.tally.give_up(cx.now(), client.from, quiet);
+                self.metrics.give_up(cx.now(), client.from, quiet);
             }
             self.end(cx, number, "it was silent");
         }
@@ -358,8 +356,8 @@ impl Pingpong {
     fn make_room(&mut self, cx: &mut Context<'_>) {
         for (number, _) in self.quiet(cx.now(), SPARED) {
             if let Some(client) = self.clients.get(&number).filter(|client| client.talk.is_done()) {
-                self.tally.evicted.inc();
-                if self.tally.admits(cx.now()) {
+                self.metrics.evicted.inc();
+                if self.metrics.admits(cx.now()) {
                     let client = client.from;
                     tracing::info!(%client, "{NAME}: client given up: its memory is wanted for another one");
                 }
@@ -382,19 +380,19 @@ impl Pingpong {
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
-            self.tally.refuse(cx.now(), client.from, "a pingpong", why);
+            self.metrics.refuse(cx.now(), client.from, "a pingpong", why);
         }
         self.end(cx, number, why);
     }
 
-    fn close_qp(&mut self, cx: &mut Context<'_>, qp: Qpn) {
-        if let Some(to) = self.qps.remove(&qp).and_then(|echo| echo.to) {
-            to.close(cx);
+    fn close_qp(&mut self, dev: &mut Device<'_>, qp: AnyQueuePair) {
+        if let Some(to) = self.qps.remove(&qp.qpn()).and_then(|echo| echo.to) {
+            to.close(dev);
         }
-        cx.destroy_qp(qp);
+        let _ = dev.destroy_qp(qp);
     }
 
-    /// Takes back all that a client has.
+    /// Releases all resources of a client.
     fn end(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         let Some(client) = self.clients.remove(&number) else { return };
         tracing::debug!(client = %client.from, "pingpong client gone: {why}");
@@ -402,42 +400,47 @@ impl Pingpong {
             self.streams.remove(&stream);
             cx.stream_close(stream);
         }
+        let mut dev = cx.device();
         for batch in client.batches {
             for qp in batch.qps {
-                self.close_qp(cx, qp);
+                self.close_qp(&mut dev, qp);
             }
             if let Some(srq) = batch.srq {
                 // Its queue pairs are gone, so it goes too.
-                let _ = cx.destroy_srq(srq);
+                let _ = dev.destroy_srq(srq);
             }
-            cx.deregister(&batch.region);
+            let _ = dev.dereg_mr(&batch.region);
         }
     }
 }
 
 impl EchoQp {
     /// Sends the message in a slot back.
-    fn send_back(&mut self, cx: &mut Context<'_>, batch: &Batch, wc: &WorkCompletion) -> Result<(), String> {
-        let mut sge = Sge { length: wc.byte_len, ..batch.sge(wc.wr_id) };
-        let op = match wc.src_qpn {
-            None => SendOp::Send { imm: None },
-            // Someone else's datagram.
+    fn send_back(&mut self, dev: &mut Device<'_>, batch: &Batch, wc: &WorkCompletion) -> Result<(), String> {
+        let sge = Sge { length: wc.byte_len, ..batch.sge(wc.wr_id) };
+        let (message, behind_grh);
+        let wr: AnyWorkRequest<'_> = match wc.src_qpn {
+            None => {
+                message = [sge];
+                WorkRequest::<Rc>::send(&message).into()
+            }
+            // A datagram of another sender.
             Some(qpn) if qpn != self.peer.qpn => {
-                return batch.post_recv(cx, wc.qpn, wc.wr_id).map_err(|error| error.to_string());
+                return batch.post_recv(dev, wc.qp(), wc.wr_id).map_err(|error| error.to_string());
             }
             Some(qpn) => {
-                sge = Sge { addr: sge.addr + u64::from(GRH), length: sge.length.saturating_sub(GRH), ..sge };
-                match &mut self.to {
-                    Some(to) => to.op(),
+                behind_grh = [Sge { addr: sge.addr + u64::from(GRH), length: sge.length.saturating_sub(GRH), ..sge }];
+                let to = match &mut self.to {
+                    Some(to) => to,
                     to => {
-                        let new = DatagramTo::new(cx, wc.qpn, &self.peer.path, qpn, QKEY);
-                        to.insert(new.map_err(|error| error.to_string())?).op()
+                        let new = DatagramTo::new(dev, wc.qp(), &self.peer.path, qpn, QKEY);
+                        to.insert(new.map_err(|error| error.to_string())?)
                     }
-                }
+                };
+                to.send(&behind_grh)
             }
         };
-        let wr = SendWr { wr_id: wc.wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        cx.post_send(wc.qpn, &wr).map_err(|error| error.to_string())
+        dev.post_send(wc.qp(), wr.wr_id(wc.wr_id).signaled()).map_err(|error| error.to_string())
     }
 }
 

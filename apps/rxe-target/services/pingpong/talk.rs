@@ -94,7 +94,7 @@ fn same_host(lines: &[Line], line: &Line) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rxe_proto::transport::Qpn;
+    use rxe_proto::verbs::Qpn;
     use rxe_proto::wire::{Gid, Psn};
 
     fn line(n: u32) -> Line {

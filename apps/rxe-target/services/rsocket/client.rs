@@ -3,19 +3,18 @@
 use std::net::SocketAddr;
 
 use rxe_dpdk::service::Context;
-use rxe_dpdk::worker::QpCaps;
 use rxe_proto::Duration;
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
-use rxe_proto::transport::{PostError, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
+use rxe_proto::verbs::{Payload, PostError, QpCaps, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WorkRequest};
 use rxe_proto::wire::Psn;
 
 use super::super::endpoint::Pool;
-use super::super::tally::Tally;
+use super::super::metrics::ServiceMetrics;
 use super::backlog::{Backlog, Store};
 use super::data::{BUFFER, Buffer, ConnData, Message};
 use super::mapped::{self, ENTRY, Entry};
-use super::seat::{HALF, Mapped, QUEUE, RING, SEND_RING, Seat, TABLE};
+use super::resources::{ConnResources, HALF, Mapped, QUEUE, RING, SEND_RING, TABLE};
 use super::stream::{Inbound, Nonsense, Outbound, SendRing};
 
 /// Receives for messages that are not counted: rsockets have four of them on the way at most.
@@ -60,11 +59,11 @@ impl Reserves {
 pub struct Client {
     /// The connection manager's handle.
     pub conn: ConnId,
-    /// Who it is.
+    /// The client's address.
     pub from: SocketAddr,
     /// The queue pair.
-    pub qp: Qpn,
-    seat: Seat,
+    pub qp: QueuePair<Rc>,
+    resources: ConnResources,
     peer: ConnData,
     inbound: Inbound,
     outbound: Outbound,
@@ -111,13 +110,19 @@ impl From<PostError> for Fault {
 }
 
 impl Client {
-    /// A client that connects with `peer`, to the queue pair `qp` with the memory `seat`.
-    pub fn new((conn, from): (ConnId, SocketAddr), qp: Qpn, seat: Seat, peer: ConnData, now: Instant) -> Client {
+    /// A client that connects with `peer`, to the queue pair `qp` with the memory `resources`.
+    pub fn new(
+        (conn, from): (ConnId, SocketAddr),
+        qp: QueuePair<Rc>,
+        resources: ConnResources,
+        peer: ConnData,
+        now: Instant,
+    ) -> Client {
         Client {
             conn,
             from,
             qp,
-            seat,
+            resources,
             peer,
             inbound: Inbound::new(HALF, QUEUE),
             outbound: Outbound::new(peer.credits, peer.buffer),
@@ -135,13 +140,13 @@ impl Client {
         }
     }
 
-    /// Takes back what it had, except the queue pair, which the runtime destroys.
-    pub fn close(mut self, cx: &mut Context<'_>, reserves: &mut Reserves) -> Seat {
+    /// Releases its resources, except the queue pair, which the runtime destroys.
+    pub fn close(mut self, cx: &mut Context<'_>, reserves: &mut Reserves) -> ConnResources {
         self.backlog.clear(&mut reserves.store);
         if let Some(mapped) = self.mapped {
             mapped.close(cx, &mut reserves.pool);
         }
-        self.seat
+        self.resources
     }
 
     /// Whether it has mapped a buffer.
@@ -151,11 +156,11 @@ impl Client {
 
     /// A WRITE of the client, with `imm` and so many bytes.
     pub fn message(&mut self, cx: &mut Context<'_>, imm: Option<u32>, written: u32) -> Result<(), Fault> {
-        cx.post_recv(self.qp, &RecvWr { wr_id: 0, sges: &[] })?;
+        cx.device().post_recv(self.qp, RecvWr { wr_id: 0, sges: &[] })?;
         match imm.and_then(Message::parse) {
             Some(Message::Data(length)) => self.inbound.data(length, written)?,
             Some(Message::Credits(limit)) => {
-                let buffer = (written == BUFFER as u32).then(|| self.seat.entry(self.outbound.entry()));
+                let buffer = (written == BUFFER as u32).then(|| self.resources.entry(self.outbound.entry()));
                 self.outbound.granted(limit, buffer)?;
             }
             Some(Message::Keepalive) => {}
@@ -173,7 +178,7 @@ impl Client {
 
     /// The client has mapped a buffer.
     fn map(&mut self, index: u32, written: u32) -> Result<(), Nonsense> {
-        let entry = self.seat.mapped();
+        let entry = self.resources.mapped();
         if !self.peer.iomap || self.peer.iomap_entries == 0 {
             return Err(Nonsense("it maps a buffer and has no table for ours"));
         }
@@ -197,31 +202,32 @@ impl Client {
         if let Some(old) = self.mapped.take() {
             old.close(cx, pool);
         }
-        let mapped = Mapped::new(cx, pool, self.seat.pd, peer).map_err(Fault::Memory)?;
+        let mapped = Mapped::new(cx, pool, self.resources.pd, peer).map_err(Fault::Memory)?;
         let bytes = mapped.entry().write(self.peer.big_endian);
         self.mapped = Some(mapped);
         let list = self.peer.list;
         let remote = RemoteAddr { addr: list.addr.wrapping_add(TABLE as u64), ..list };
-        let op = SendOp::Write { remote, imm: Some(Message::Iomap(0).imm()) };
         // A message that counts, of no bytes of the stream.
-        cx.post_send_inline(self.qp, &SendWr { wr_id: 0, op, sges: &[], flags: SendFlags::SIGNALED }, &bytes)?;
+        let wr = WorkRequest::write_with_imm(Payload::Inline(&bytes), remote, Message::Iomap(0).imm());
+        cx.device().post_send(self.qp, wr.signaled())?;
         self.outbound.numbered();
         self.sending.0 += 1;
         Ok(())
     }
 
     /// Looks into the mapped buffer and sends it back when it is our turn; whether it was.
-    pub fn look(&mut self, cx: &mut Context<'_>, tally: &Tally) -> Result<bool, Fault> {
+    pub fn look(&mut self, cx: &mut Context<'_>, metrics: &ServiceMetrics) -> Result<bool, Fault> {
         let Some(mapped) = &mut self.mapped else { return Ok(false) };
         if self.returning || self.ending || !mapped.turn() {
             return Ok(false);
         }
         let region = &mapped.region;
         let sge = Sge { addr: region.addr(), length: mapped.peer.buffer.length, lkey: region.lkey() };
-        let op = SendOp::Write { remote: mapped.peer.buffer.at, imm: None };
-        cx.post_send(self.qp, &SendWr { wr_id: WR_MAPPED, op, sges: &[sge], flags: SendFlags::SIGNALED })?;
+        let sges = [sge];
+        let wr = WorkRequest::write(&sges, mapped.peer.buffer.at).wr_id(WR_MAPPED).signaled();
+        cx.device().post_send(self.qp, wr)?;
         self.returning = true;
-        tally.exchanges.inc();
+        metrics.exchanges.inc();
         Ok(true)
     }
 
@@ -239,21 +245,26 @@ impl Client {
     }
 
     /// Does what can be done now: takes bytes out of the ring, hands out room, sends bytes back.
-    pub fn pump(&mut self, cx: &mut Context<'_>, reserves: &mut Reserves, tally: &Tally) -> Result<(), Fault> {
+    pub fn pump(
+        &mut self,
+        cx: &mut Context<'_>,
+        reserves: &mut Reserves,
+        metrics: &ServiceMetrics,
+    ) -> Result<(), Fault> {
         let Reserves { store, pool } = reserves;
         if !self.up || self.ending || self.closed == Some(true) {
             return Ok(());
         }
         loop {
-            self.take_in(store, tally);
+            self.take_in(store, metrics);
             while self.sending.1 < MAX_CONTROL
                 && let Some(grant) = self.inbound.grant()
             {
-                let entry = grant.half.map(|(offset, entry)| (self.peer.entry(entry), self.seat.half(offset)));
+                let entry = grant.half.map(|(offset, entry)| (self.peer.entry(entry), self.resources.half(offset)));
                 self.control(cx, Message::Credits(grant.credits), entry)?;
             }
             self.answer_map(cx, pool)?;
-            if self.wanted.is_some() || !self.send_back(cx, store, tally)? {
+            if self.wanted.is_some() || !self.send_back(cx, store, metrics)? {
                 break;
             }
         }
@@ -265,20 +276,20 @@ impl Client {
     }
 
     /// From the ring into the backlog.
-    fn take_in(&mut self, store: &mut Store, tally: &Tally) {
+    fn take_in(&mut self, store: &mut Store, metrics: &ServiceMetrics) {
         loop {
             let (offset, length) = self.inbound.unread();
             if length == 0 {
                 return;
             }
             let Some(room) = self.backlog.room(store) else {
-                tally.backlog_full.inc();
+                metrics.backlog_full.inc();
                 return;
             };
             let length = room.len().min(length as usize);
             let Some(room) = room.get_mut(..length) else { return };
             // The bytes lie inside; if they did not, the client would get old ones.
-            let _ = self.seat.shared.memory().read(RING + offset as usize, room);
+            let _ = self.resources.shared.memory().read(RING + offset as usize, room);
             self.backlog.filled(length);
             // Not longer than the ring.
             self.inbound.read(length as u32);
@@ -286,7 +297,7 @@ impl Client {
     }
 
     /// From the backlog to the client; whether anything could be sent.
-    fn send_back(&mut self, cx: &mut Context<'_>, store: &mut Store, tally: &Tally) -> Result<bool, Fault> {
+    fn send_back(&mut self, cx: &mut Context<'_>, store: &mut Store, metrics: &ServiceMetrics) -> Result<bool, Fault> {
         let mut any = false;
         while self.sending.0 < MAX_DATA {
             let length = self.outbound.room().min(self.ring.room()).min(MAX_MESSAGE);
@@ -299,15 +310,16 @@ impl Client {
             let length = bytes.len() as u32;
             let at = self.ring.take(length);
             // The bytes lie inside; if they did not, the client would get old ones.
-            let _ = self.seat.own.memory().write(at as usize, bytes);
-            let own = &self.seat.own;
+            let _ = self.resources.own.memory().write(at as usize, bytes);
+            let own = &self.resources.own;
             let sge = Sge { addr: own.addr() + u64::from(at), length, lkey: own.lkey() };
             let remote = self.outbound.data(length);
-            let op = SendOp::Write { remote, imm: Some(Message::Data(length).imm()) };
-            cx.post_send(self.qp, &SendWr { wr_id: length.into(), op, sges: &[sge], flags: SendFlags::SIGNALED })?;
+            let sges = [sge];
+            let wr = WorkRequest::write_with_imm(&sges, remote, Message::Data(length).imm());
+            cx.device().post_send(self.qp, wr.wr_id(length.into()).signaled())?;
             self.backlog.taken(length as usize, store);
             self.sending.0 += 1;
-            tally.exchanges.inc();
+            metrics.exchanges.inc();
             any = true;
         }
         Ok(any)
@@ -324,16 +336,15 @@ impl Client {
             Some((remote, buffer)) => (remote, buffer.write(self.peer.big_endian).to_vec()),
             None => (RemoteAddr::default(), Vec::new()),
         };
-        let op = SendOp::Write { remote, imm: Some(message.imm()) };
-        let wr = SendWr { wr_id: WR_CONTROL, op, sges: &[], flags: SendFlags::SIGNALED };
-        cx.post_send_inline(self.qp, &wr, &bytes)?;
+        let wr = WorkRequest::write_with_imm(Payload::Inline(&bytes), remote, message.imm());
+        cx.device().post_send(self.qp, wr.wr_id(WR_CONTROL).signaled())?;
         self.sending.1 += 1;
         Ok(())
     }
 
     /// How long nothing has moved.
-    pub fn silence(&mut self, cx: &Context<'_>) -> Duration {
-        if let Some(info) = cx.query_qp(self.qp) {
+    pub fn silence(&mut self, cx: &mut Context<'_>) -> Duration {
+        if let Ok(info) = cx.device().query_qp(self.qp) {
             let progress = (info.expected_psn, info.unacked_psn);
             if progress != self.progress {
                 self.progress = progress;

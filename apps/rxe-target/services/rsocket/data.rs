@@ -1,7 +1,7 @@
 //! What rsockets tell each other: connection data, descriptions of buffers, and immediate data. docs/protocol-notes.md
 //! has the layouts.
 
-use rxe_proto::transport::RemoteAddr;
+use rxe_proto::verbs::RemoteAddr;
 
 /// Length of the connection data.
 pub const CONN_DATA: usize = 40;

@@ -58,7 +58,7 @@ impl Markers {
 
 #[cfg(test)]
 mod tests {
-    use rxe_proto::transport::RemoteAddr;
+    use rxe_proto::verbs::RemoteAddr;
 
     use super::*;
 

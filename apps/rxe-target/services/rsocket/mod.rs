@@ -1,29 +1,28 @@
 //! The peer of `rstream` and `riostream`: an rsocket that sends every byte of its stream back, and every mapped buffer.
 //!
-//! rsockets are streams over RDMA WRITEs with immediate data. [`data`] has what they tell each other, [`stream`] who may
-//! write how much where, [`backlog`] the bytes that came and did not go back yet, [`mapped`] the buffers past the
-//! stream, [`seat`] a client's memory, [`client`] what a connection does. docs/protocol-notes.md has the protocol.
+//! rsockets are streams over RDMA WRITEs with immediate data. [`data`] has what they tell each other, [`stream`] how much
+//! each end may write where, [`backlog`] the bytes that came and did not go back yet, [`mapped`] the buffers past the
+//! stream, [`resources`] a client's memory, [`client`] what a connection does. docs/protocol-notes.md has the protocol.
 
 mod backlog;
 mod client;
 mod data;
 mod mapped;
-mod seat;
+mod resources;
 mod stream;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, QpSpec, Service};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::mem::Access;
-use rxe_proto::transport::{Qpn, RecvWr, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, RecvWr, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant};
 
 use super::factory::Factory;
+use super::metrics::{MetricsRegistry, ServiceMetrics, caller};
 use super::port7471::{Caller, PORT};
-use super::tally::{Book, Tally, caller};
 use client::{CAPS, Client, Fault, Reserves};
 use data::{ConnData, ENTRIES};
-use seat::Seat;
+use resources::ConnResources;
 use stream::Nonsense;
 
 /// The name that users select the service by.
@@ -43,49 +42,54 @@ const HOT: Duration = Duration::from_millis(50);
 /// The service on one lcore.
 struct Rsocket {
     clients: QpMap<Client>,
-    seats: Vec<Seat>,
+    unused: Vec<ConnResources>,
     reserves: Reserves,
     /// Whether the timer that looks into mapped buffers runs, and when one had changed last.
     looking: bool,
     changed: Instant,
     /// How long a client may be silent.
     idle_timeout: Duration,
-    tally: Tally,
+    metrics: ServiceMetrics,
 }
 
 impl Rsocket {
-    fn new(idle_timeout: Duration, tally: Tally) -> Rsocket {
-        let (clients, seats, reserves) = (QpMap::default(), Vec::new(), Reserves::new());
-        Rsocket { clients, seats, reserves, looking: false, changed: Instant::ZERO, idle_timeout, tally }
+    fn new(idle_timeout: Duration, metrics: ServiceMetrics) -> Rsocket {
+        let (clients, unused, reserves) = (QpMap::default(), Vec::new(), Reserves::new());
+        Rsocket { clients, unused, reserves, looking: false, changed: Instant::ZERO, idle_timeout, metrics }
     }
 
     /// A queue pair with receives posted, and the memory behind it; or the refusal to send.
-    fn open(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Result<(Qpn, Seat), Decision> {
+    fn open(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &ConnectRequest,
+    ) -> Result<(QueuePair<Rc>, ConnResources), Decision> {
         let now = cx.now();
         let refuse =
-            |reason, what, error: String| self.tally.reject(now, request, reason, format_args!("no {what}: {error}"));
-        let seat = match self.seats.pop() {
-            Some(seat) => seat,
-            None => Seat::new(cx).map_err(|error| refuse(RejReason::NoResources, "memory", error))?,
+            |reason, what, error: String| self.metrics.reject(now, request, reason, format_args!("no {what}: {error}"));
+        let resources = match self.unused.pop() {
+            Some(resources) => resources,
+            None => ConnResources::new(cx).map_err(|error| refuse(RejReason::NoResources, "memory", error))?,
         };
-        // Nobody is to see what another one has written.
-        let shared = seat.shared.memory();
+        // A client must not see the bytes of the one before.
+        let shared = resources.shared.memory();
         let _ = shared.fill(0, shared.len(), 0);
-        let qp = match cx.create_qp(&QpSpec::rc(seat.pd, CAPS, Access::REMOTE_WRITE)) {
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let qp = match cx.device().create_qp_in_init(resources.pd, attr, Access::REMOTE_WRITE) {
             Ok(qp) => qp,
             Err(error) => {
-                self.seats.push(seat);
+                self.unused.push(resources);
                 return Err(refuse(RejReason::NoQp, "queue pair", error.to_string()));
             }
         };
         for _ in 0..CAPS.max_recv_wr {
-            if let Err(error) = cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[] }) {
-                cx.destroy_qp(qp);
-                self.seats.push(seat);
+            if let Err(error) = cx.device().post_recv(qp, RecvWr { wr_id: 0, sges: &[] }) {
+                let _ = cx.device().destroy_qp(qp);
+                self.unused.push(resources);
                 return Err(refuse(RejReason::NoResources, "receive queue", error.to_string()));
             }
         }
-        Ok((qp, seat))
+        Ok((qp, resources))
     }
 
     /// Looks into all mapped buffers, and comes again as long as there are some.
@@ -93,13 +97,13 @@ impl Rsocket {
         self.looking = false;
         for client in self.clients.values_mut().filter(|client| client.maps()) {
             self.looking = true;
-            match client.look(cx, &self.tally) {
+            match client.look(cx, &self.metrics) {
                 Ok(changed) => {
                     if changed {
                         self.changed = cx.now();
                     }
                 }
-                Err(fault) => Rsocket::end(cx, client, &self.tally, fault),
+                Err(fault) => Rsocket::end(cx, client, &self.metrics, fault),
             }
         }
         if self.looking {
@@ -109,15 +113,15 @@ impl Rsocket {
     }
 
     /// Counts what is wrong with a client and disconnects it.
-    fn end(cx: &mut Context<'_>, client: &mut Client, tally: &Tally, fault: Fault) {
+    fn end(cx: &mut Context<'_>, client: &mut Client, metrics: &ServiceMetrics, fault: Fault) {
         if client.ending {
             return;
         }
         client.ending = true;
         match fault {
-            Fault::Nonsense(Nonsense(what)) => tally.nonsense(cx.now(), client.from, what),
-            Fault::Memory(error) => tally.no_buffer(cx.now(), client.from, "what it maps", error),
-            Fault::Post(error) => tally.fail(cx.now(), client.from, error),
+            Fault::Nonsense(Nonsense(what)) => metrics.nonsense(cx.now(), client.from, what),
+            Fault::Memory(error) => metrics.no_buffer(cx.now(), client.from, "what it maps", error),
+            Fault::Post(error) => metrics.fail(cx.now(), client.from, error),
         }
         cx.disconnect(client.conn);
     }
@@ -133,32 +137,32 @@ impl Service for Rsocket {
             Some(peer) if peer.entries == ENTRIES => peer,
             _ => {
                 let why = "rsockets here have lists of two buffers";
-                return self.tally.reject(cx.now(), request, RejReason::ConsumerDefined, why);
+                return self.metrics.reject(cx.now(), request, RejReason::ConsumerDefined, why);
             }
         };
-        let (qp, seat) = match self.open(cx, request) {
+        let (qp, resources) = match self.open(cx, request) {
             Ok(opened) => opened,
             Err(refusal) => return refusal,
         };
-        self.tally.connections.inc();
-        let private_data = seat.conn_data().write();
-        let client = Client::new((request.conn, caller(request)), qp, seat, peer, cx.now());
-        self.clients.insert(qp, client);
-        Decision::Accept(Accept { qp, responder_resources: 0, initiator_depth: 0, private_data })
+        self.metrics.connections.inc();
+        let private_data = resources.conn_data().write();
+        let client = Client::new((request.conn, caller(request)), qp, resources, peer, cx.now());
+        self.clients.insert(qp.qpn(), client);
+        Decision::Accept(Accept { private_data, ..Accept::new(qp) })
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
         let Some(client) = self.clients.get_mut(&qp) else { return };
         client.up = true;
-        if let Err(fault) = client.pump(cx, &mut self.reserves, &self.tally) {
-            Rsocket::end(cx, client, &self.tally, fault);
+        if let Err(fault) = client.pump(cx, &mut self.reserves, &self.metrics) {
+            Rsocket::end(cx, client, &self.metrics, fault);
         }
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
         let Some(client) = self.clients.remove(&qp) else { return };
-        self.tally.gone(cx.now(), client.from, reason);
-        self.seats.push(client.close(cx, &mut self.reserves));
+        self.metrics.gone(cx.now(), client.from, reason);
+        self.unused.push(client.close(cx, &mut self.reserves));
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -176,8 +180,8 @@ impl Service for Rsocket {
                 Ok(())
             }
         };
-        if let Err(fault) = done.and_then(|()| client.pump(cx, &mut self.reserves, &self.tally)) {
-            Rsocket::end(cx, client, &self.tally, fault);
+        if let Err(fault) = done.and_then(|()| client.pump(cx, &mut self.reserves, &self.metrics)) {
+            Rsocket::end(cx, client, &self.metrics, fault);
         }
         if client.maps() && !self.looking {
             self.looking = true;
@@ -195,18 +199,18 @@ impl Service for Rsocket {
         for client in self.clients.values_mut() {
             if client.silence(cx) >= self.idle_timeout && !client.ending {
                 client.ending = true;
-                self.tally.give_up(cx.now(), client.from, self.idle_timeout);
+                self.metrics.give_up(cx.now(), client.from, self.idle_timeout);
                 cx.disconnect(client.conn);
-            } else if let Err(fault) = client.pump(cx, &mut self.reserves, &self.tally) {
+            } else if let Err(fault) = client.pump(cx, &mut self.reserves, &self.metrics) {
                 // Others may have given back memory that it waits for.
-                Rsocket::end(cx, client, &self.tally, fault);
+                Rsocket::end(cx, client, &self.metrics, fault);
             }
         }
     }
 }
 
 /// Makes the service, which gives clients up that are silent for `idle_timeout`.
-pub fn factory(idle_timeout: Duration, book: &Book) -> Factory {
+pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
     let listens = vec![Listen::cm_if(PORT, |request| Caller::of(request) == Caller::Rsocket)];
-    Factory::new(NAME, listens, move |tally| Box::new(Rsocket::new(idle_timeout, tally)), book)
+    Factory::new(NAME, listens, move |metrics| Box::new(Rsocket::new(idle_timeout, metrics)), registry)
 }

@@ -1,9 +1,9 @@
-//! The two directions of a stream, without verbs: who may write how much where.
+//! The two directions of a stream, without verbs: how much each end may write, and where.
 //!
 //! Each side has a ring of two halves and hands them out, one after the other, as soon as half of the ring is free. It
 //! also says up to which number it takes messages.
 
-use rxe_proto::transport::RemoteAddr;
+use rxe_proto::verbs::RemoteAddr;
 
 use super::data::{Buffer, ENTRIES};
 

@@ -42,6 +42,18 @@ impl QpInitAttr {
             sq_sig_all: false,
         }
     }
+
+    /// The same with queues of these sizes.
+    #[must_use]
+    pub const fn with_caps(self, caps: QpCaps) -> QpInitAttr {
+        QpInitAttr { caps, ..self }
+    }
+
+    /// The same with receives from `srq`.
+    #[must_use]
+    pub const fn with_srq(self, srq: SharedReceiveQueue) -> QpInitAttr {
+        QpInitAttr { srq: Some(srq), ..self }
+    }
 }
 
 /// Attributes of a new shared receive queue (`ibv_srq_init_attr`).

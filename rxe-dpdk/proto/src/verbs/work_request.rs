@@ -170,6 +170,12 @@ impl<'a> AnyWorkRequest<'a> {
     pub fn new(op: SendOp, payload: impl Into<Payload<'a>>) -> AnyWorkRequest<'a> {
         WorkRequest::of(op, payload.into())
     }
+
+    /// See [`WorkRequest::<Rc>::fence`](WorkRequest::fence).
+    #[inline]
+    pub fn fence(self) -> Self {
+        self.flag(SendFlags::FENCE)
+    }
 }
 
 impl<'a, T: QpService> WorkRequest<'a, T> {

@@ -1,23 +1,21 @@
-//! What a service may do besides [verbs]: memory, connections, timers, TCP streams.
+//! A service's interface to its worker: its device, and what is no verb: memory, connections, timers, TCP streams.
 
+pub(crate) mod accounting;
 mod outbound;
-pub mod verbs;
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::mpsc::Sender;
 
 use rxe_proto::cm::ConnId;
-use rxe_proto::mem::{Access, AllocError, Allocator, Memory, MemoryRegion, PdId, RegisterError};
-use rxe_proto::transport::Engine;
-use rxe_proto::wire::PortId;
+use rxe_proto::mem::{AllocError, Allocator, Memory};
+use rxe_proto::verbs::{AnyQueuePair, CompletionQueue, Device, Engine, QpInitAttr, WorkCompletion};
+use rxe_proto::wire::{PortId, Psn};
 use rxe_proto::{Duration, Instant};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use crate::local_port::LocalPort;
 use crate::messages::{StreamId, ToControl};
 use crate::regions::NamedRegion;
 use crate::seeds::Seeds;
-use verbs::{Objects, ServiceCq};
+use accounting::Accounting;
 
 /// Timers of the services of one worker.
 #[derive(Debug, Default)]
@@ -40,70 +38,89 @@ impl ServiceTimers {
     }
 }
 
-/// A service's hands: see the [module documentation of `service`](crate::service).
+/// A service's interface to its worker; see the [module documentation of `service`](crate::service).
+///
+/// Verbs are methods of its [`device`](Context::device). The rest is here.
 pub struct Context<'a> {
     pub(crate) now: Instant,
-    pub(crate) worker: usize,
-    pub(crate) service: usize,
     pub(crate) engine: &'a mut Engine,
-    pub(crate) cq: &'a mut ServiceCq,
-    pub(crate) objects: &'a mut Objects,
-    /// Where starting PSNs come from.
+    /// Whose call it is, and what the runtime keeps of its objects.
+    pub(crate) accounting: Accounting<'a>,
+    /// Source of starting PSNs.
     pub(crate) psns: &'a mut Seeds,
-    pub(crate) ports: &'a [LocalPort],
     pub(crate) allocator: &'a dyn Allocator,
     pub(crate) regions: &'a [NamedRegion],
-    pub(crate) outbox: &'a Sender<ToControl>,
     pub(crate) timers: &'a mut ServiceTimers,
 }
 
 impl Context<'_> {
-    /// The time of this turn of the loop.
+    /// The time of this iteration of the loop.
     pub fn now(&self) -> Instant {
         self.now
     }
 
     /// The number of this worker, from 0.
     pub fn worker(&self) -> usize {
-        self.worker
+        self.accounting.worker
     }
 
     /// Our ports, by number.
     pub fn ports(&self) -> &[LocalPort] {
-        self.ports
+        self.accounting.ports
     }
 
     /// One of our ports.
     pub fn port(&self, port: PortId) -> Option<&LocalPort> {
-        self.ports.get(usize::from(port.0))
+        self.accounting.ports.get(usize::from(port.0))
     }
 
-    /// A new protection domain.
-    pub fn alloc_pd(&mut self) -> PdId {
-        self.engine.keys_mut().alloc_pd()
+    /// The verbs of this worker's device.
+    ///
+    /// Objects belong to the service: their completions and events are delivered to it. A queue pair in INIT, from
+    /// [`create_qp_in_init`](Device::create_qp_in_init), goes into a [`Decision`](crate::service::Decision) or to
+    /// [`connect`](Context::connect), and the runtime connects and destroys it. One whose peer is found by other means is
+    /// the service's to connect and to destroy.
+    ///
+    /// The device refuses ports that do not exist (`port_num`), completion queues other than [`cq`](Context::cq), and
+    /// objects for which that cannot be made deep enough.
+    #[inline]
+    pub fn device(&mut self) -> Device<'_> {
+        Device::with_hooks(self.engine, self.now, &mut self.accounting)
     }
 
-    /// Gives a protection domain back; one that still has regions stays (and `false` is returned).
-    pub fn dealloc_pd(&mut self, pd: PdId) -> bool {
-        self.engine.keys_mut().dealloc_pd(pd).is_ok()
+    /// The completion queue of this service on this worker. The runtime polls it, and keeps it deep enough for all of the
+    /// service's objects.
+    #[inline]
+    pub fn cq(&self) -> CompletionQueue {
+        self.accounting.cq.cq.into()
+    }
+
+    /// Attributes of a queue pair that completes to [`cq`](Context::cq); change what differs.
+    #[inline]
+    pub fn qp_attr(&self) -> QpInitAttr {
+        QpInitAttr::new(self.cq())
+    }
+
+    /// The name of a queue pair in logs and reports, where it is not that of the service: for services that are several
+    /// in one.
+    pub fn set_name(&mut self, qp: impl Into<AnyQueuePair>, name: &'static str) {
+        self.accounting.set_name(qp.into().qpn(), name);
+    }
+
+    /// Whether the queue pair of a completion still exists: the service may have destroyed it since.
+    #[inline]
+    pub fn has_qp_of(&self, wc: &WorkCompletion) -> bool {
+        self.accounting.has_qp(wc.qpn)
+    }
+
+    /// A packet sequence number to start with that peers cannot guess.
+    pub fn random_psn(&mut self) -> Psn {
+        self.psns.psn()
     }
 
     /// `len` zeroed bytes on hugepages.
     pub fn alloc_memory(&mut self, len: usize) -> Result<Memory, AllocError> {
         self.allocator.allocate(len)
-    }
-
-    /// Makes `memory` reachable under a new key. Its address (the first byte's IO virtual address) is the address of
-    /// the memory itself, so that regions never overlap.
-    pub fn register(&mut self, pd: PdId, memory: Memory, access: Access) -> Result<MemoryRegion, RegisterError> {
-        let iova = memory.as_ptr() as u64;
-        self.engine.keys_mut().register(pd, memory, iova, access)
-    }
-
-    /// Takes a region's key back. Packets that still name it are refused from now on.
-    pub fn deregister(&mut self, region: &MemoryRegion) {
-        // A key that is gone already is what the caller wants.
-        let _ = self.engine.keys_mut().deregister(region.rkey());
     }
 
     /// The regions named on the command line, in its order.
@@ -118,10 +135,10 @@ impl Context<'_> {
 
     /// Calls [`Service::timer`](crate::service::Service::timer) with `token` once, when `after` has passed.
     pub fn set_timer(&mut self, after: Duration, token: u64) {
-        self.timers.0.push(Reverse((self.now + after, self.service, token)));
+        self.timers.0.push(Reverse((self.now + after, self.accounting.service, token)));
     }
 
-    /// Sends bytes on a stream. At most 1,460 bytes given at once leave as one TCP segment.
+    /// Sends bytes on a stream. Up to 1,460 bytes of one call leave as one TCP segment.
     pub fn stream_send(&mut self, stream: StreamId, data: &[u8]) {
         self.tell(ToControl::StreamSend { stream, data: data.to_vec() });
     }
@@ -132,7 +149,7 @@ impl Context<'_> {
     }
 
     fn tell(&self, message: ToControl) {
-        // The control side outlives the workers' loops; after it nobody is left to care.
-        let _ = self.outbox.send(message);
+        // The control side outlives the workers' loops; after it no recipient is left.
+        let _ = self.accounting.outbox.send(message);
     }
 }

@@ -1,18 +1,25 @@
-//! What a service can ask of peers.
+//! Requests of a service to peers.
 
 use std::net::{IpAddr, SocketAddr};
+
+use rxe_proto::verbs::QpType;
+use rxe_proto::wire::cm::CmTransport;
 
 use super::Context;
 use crate::messages::{Connect, ReplyTo, ToControl};
 
 impl Context<'_> {
-    /// Asks a peer for a connection. The port and the address of ours to connect from are those of the route to the
-    /// peer. When the peer grants it, the runtime takes the queue pair to RTS, then
+    /// Requests a connection to a peer. Its local port and address are those of the route to the peer. When the peer
+    /// accepts, the runtime takes the queue pair to RTS, then
     /// [`Service::connect_reply`](crate::service::Service::connect_reply) and
     /// [`Service::connected`](crate::service::Service::connected) are called; in all other cases
-    /// [`Service::disconnected`](crate::service::Service::disconnected) says why. Until one of them is called the queue
-    /// pair is the runtime's: it cannot be destroyed.
-    pub fn connect(&mut self, connect: Connect) {
+    /// [`Service::disconnected`](crate::service::Service::disconnected) gives the reason. Until one of them is called the
+    /// queue pair is the runtime's: do not destroy it.
+    pub fn connect(&mut self, mut connect: Connect) {
+        connect.transport = match self.engine.qp_type(connect.qp.qpn()) {
+            Some(QpType::Uc) => CmTransport::Uc,
+            _ => CmTransport::Rc,
+        };
         let rq_psn = self.psns.psn();
         self.tell(ToControl::Connect { reply_to: self.reply_to(0), connect: Box::new(connect), rq_psn });
     }
@@ -38,6 +45,6 @@ impl Context<'_> {
     }
 
     fn reply_to(&self, token: u64) -> ReplyTo {
-        ReplyTo { worker: self.worker, service: self.service, token }
+        ReplyTo { worker: self.worker(), service: self.accounting.service, token }
     }
 }

@@ -207,7 +207,7 @@ impl<H: IpHost> Control<H> {
         PeerPath { mut path, path_mtu: largest }: PeerPath,
         source_port: u16,
     ) {
-        let (service, qp) = (reply_to.service, connect.qp);
+        let (service, qp) = (reply_to.service, connect.qp.qpn());
         let path_mtu = connect.path_mtu.unwrap_or(largest).min(largest);
         let ports = (source_port, connect.remote.port());
         let params = ConnectParams {
@@ -231,7 +231,13 @@ impl<H: IpHost> Control<H> {
                     port: usize::from(path.port.0),
                     peer: path.dst,
                     mac: path.dst_mac,
-                    rts: Some(Box::new(RtsParams { path, path_mtu, rq_psn, retry_count: connect.retry_count })),
+                    rts: Some(Box::new(RtsParams {
+                        path,
+                        path_mtu,
+                        rq_psn,
+                        retry_count: connect.retry_count,
+                        rnr_retry: connect.rnr_retry,
+                    })),
                 };
                 self.place(conn, placement);
                 self.send(reply_to.worker, ToWorker::ReqSent { service, conn, qp });
@@ -275,7 +281,7 @@ impl<H: IpHost> Control<H> {
 
     fn fail(&mut self, reply_to: ReplyTo, goal: Goal, reason: EndReason, error: ResolveError) {
         match goal {
-            Goal::Connection { connect, .. } => self.req_not_sent(reply_to, connect.qp, reason),
+            Goal::Connection { connect, .. } => self.req_not_sent(reply_to, connect.qp.qpn(), reason),
             Goal::Datagram { .. } => self.answer_datagram(reply_to, Err(error)),
             Goal::Path { .. } => self.answer_path(reply_to, None),
         }

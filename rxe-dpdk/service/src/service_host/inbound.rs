@@ -7,7 +7,7 @@ use rxe_proto::wire::cm::{CmTransport, RejReason, SidrRep};
 use rxe_proto::wire::{Path, Psn, udp_source_port};
 
 use super::connections::Connection;
-use super::{MIN_RNR_TIMER, ServiceHost};
+use super::{MIN_RNR_TIMER, RNR_RETRY, ServiceHost};
 use crate::messages::{EndReason, ToControl};
 use crate::service::{Accept, DatagramDecision, Decision};
 
@@ -31,25 +31,25 @@ impl ServiceHost {
             Decision::Accept(mut accept) => {
                 (accept.responder_resources, accept.initiator_depth) =
                     request.negotiate(accept.responder_resources, accept.initiator_depth);
-                let starting_psn = self.psns.psn();
+                let (starting_psn, qpn) = (self.psns.psn(), accept.qp.qpn());
                 match self.bring_up(engine, request, path, &accept, starting_psn) {
                     Ok(()) => {
                         self.stats.connections_accepted.inc();
                         let connection = Connection {
                             service,
-                            qpn: accept.qp,
+                            qpn,
                             connected: false,
                             peer: Some(request.source.into()),
                             since: now,
                         };
                         self.connections.insert(conn, connection);
-                        self.by_qp.insert(accept.qp, conn);
+                        self.by_qp.insert(qpn, conn);
                         let private_data = std::mem::take(&mut accept.private_data);
                         let params = AcceptParams {
                             private_data,
                             ..AcceptParams::for_request(
                                 request,
-                                accept.qp,
+                                qpn,
                                 starting_psn,
                                 accept.responder_resources,
                                 accept.initiator_depth,
@@ -65,9 +65,9 @@ impl ServiceHost {
                         self.stats.connections_refused.inc();
                         // The service has accepted, so it expects this call.
                         self.call(now, engine, service, |s, cx| {
-                            s.disconnected(cx, conn, accept.qp, EndReason::Unacceptable);
+                            s.disconnected(cx, conn, qpn, EndReason::Unacceptable);
                         });
-                        self.destroy(now, engine, service, accept.qp);
+                        self.destroy(now, engine, service, qpn);
                         self.send(ToControl::SendRej {
                             conn,
                             reason: match error {
@@ -92,7 +92,8 @@ impl ServiceHost {
         accept: &Accept,
         rq_psn: Psn,
     ) -> Result<(), QpError> {
-        let qp_type = engine.query_qp(accept.qp).ok_or(QpError::Unknown(accept.qp))?.qp_type;
+        let qpn = accept.qp.qpn();
+        let qp_type = engine.qp_type(qpn).ok_or(QpError::Unknown(qpn))?;
         let wanted = match request.transport {
             CmTransport::Uc => QpType::Uc,
             _ => QpType::Rc,
@@ -100,9 +101,9 @@ impl ServiceHost {
         if qp_type != wanted {
             return Err(QpError::WrongType(qp_type));
         }
-        path.udp_src_port = udp_source_port(request.flow_label, accept.qp.get(), request.remote_qpn);
+        path.udp_src_port = udp_source_port(request.flow_label, qpn.get(), request.remote_qpn);
         engine.modify_qp(
-            accept.qp,
+            qpn,
             QpTransition::ToRtr(RtrAttr {
                 path,
                 path_mtu: request.path_mtu,
@@ -113,12 +114,12 @@ impl ServiceHost {
             }),
         )?;
         engine.modify_qp(
-            accept.qp,
+            qpn,
             QpTransition::ToRts(RtsAttr {
                 sq_psn: request.starting_psn,
                 timeout: request.local_ack_timeout,
                 retry_cnt: request.retry_count,
-                rnr_retry: self.objects.rnr_retry(accept.qp),
+                rnr_retry: accept.rnr_retry.min(RNR_RETRY),
                 max_rd_atomic: accept.initiator_depth,
             }),
         )
@@ -129,7 +130,7 @@ impl ServiceHost {
         let mut reply = match self.call(now, engine, service, |s, cx| s.datagram_request(cx, request)) {
             DatagramDecision::Accept { qp, qkey, private_data } => {
                 self.stats.datagrams_accepted.inc();
-                SidrReply { qkey, private_data, ..SidrReply::valid(qp) }
+                SidrReply { qkey, private_data, ..SidrReply::valid(qp.qpn()) }
             }
             DatagramDecision::Refuse { status } => {
                 self.stats.datagrams_refused.inc();

@@ -33,7 +33,7 @@ use rxe_proto::mem::Allocator;
 use rxe_proto::transport::{AsyncEvent, CqError, Engine, Qpn, WorkCompletion};
 use rxe_proto::wire::{Gid, PortId};
 
-use crate::context::verbs::{Objects, ServiceCq};
+use crate::context::accounting::{Accounting, Objects, ServiceCq};
 use crate::context::{Context, ServiceTimers};
 use crate::event_log::EventLog;
 use crate::local_port::LocalPort;
@@ -52,6 +52,9 @@ const COMPLETION_BATCH: usize = 32;
 
 /// How long a peer waits after an RNR NAK of ours: code 12 is 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
+
+/// Receiver-not-ready retries without end, the largest value of their three bits.
+const RNR_RETRY: u8 = 7;
 
 /// The services of one worker.
 pub struct ServiceHost {
@@ -202,16 +205,18 @@ impl ServiceHost {
     ) -> R {
         let mut context = Context {
             now,
-            worker: self.worker,
-            service,
             engine,
-            cq: &mut self.cqs[service],
-            objects: &mut self.objects,
+            accounting: Accounting {
+                worker: self.worker,
+                service,
+                cq: &mut self.cqs[service],
+                objects: &mut self.objects,
+                ports: &self.ports,
+                outbox: &self.mailbox.outbox,
+            },
             psns: &mut self.psns,
-            ports: &self.ports,
             allocator: &*self.allocator,
             regions: &self.regions,
-            outbox: &self.mailbox.outbox,
             timers: &mut self.timers,
         };
         f(&mut *self.services[service], &mut context)
@@ -349,7 +354,7 @@ impl ServiceHost {
 
     /// The name of `service` for one of its queue pairs.
     fn name_of(&self, service: usize, qpn: Qpn) -> &'static str {
-        self.services[service].name_of(qpn).unwrap_or(self.names[service])
+        self.objects.name_of(qpn).unwrap_or(self.names[service])
     }
 
     fn connection_count(&self) -> usize {

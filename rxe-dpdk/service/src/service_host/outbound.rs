@@ -7,7 +7,7 @@ use rxe_proto::wire::cm::{Rej, RejReason};
 use rxe_proto::wire::udp_source_port;
 
 use super::connections::Connection;
-use super::{MIN_RNR_TIMER, ServiceHost};
+use super::{MIN_RNR_TIMER, RNR_RETRY, ServiceHost};
 use crate::messages::{EndReason, RtsParams, ToControl};
 
 impl ServiceHost {
@@ -39,7 +39,7 @@ impl ServiceHost {
             return;
         };
         let (service, qpn) = (connection.service, connection.qpn);
-        match bring_up(engine, (qpn, self.objects.rnr_retry(qpn)), reply, rts) {
+        match bring_up(engine, qpn, reply, rts) {
             Ok(()) => {
                 self.call(now, engine, service, |s, cx| s.connect_reply(cx, conn, qpn, reply));
                 self.send(ToControl::SendRtu { conn });
@@ -64,12 +64,7 @@ impl ServiceHost {
 }
 
 /// Takes the queue pair to RTS with the parameters of our REQ and the peer's REP.
-fn bring_up(
-    engine: &mut Engine,
-    (qpn, rnr_retry): (Qpn, u8),
-    reply: &ConnectReply,
-    rts: &RtsParams,
-) -> Result<(), QpError> {
+fn bring_up(engine: &mut Engine, qpn: Qpn, reply: &ConnectReply, rts: &RtsParams) -> Result<(), QpError> {
     let mut path = rts.path.clone();
     path.udp_src_port = udp_source_port(path.flow_label, qpn.get(), reply.remote_qpn);
     engine.modify_qp(
@@ -89,7 +84,7 @@ fn bring_up(
             sq_psn: reply.starting_psn,
             timeout: reply.local_ack_timeout,
             retry_cnt: rts.retry_count,
-            rnr_retry,
+            rnr_retry: rts.rnr_retry.min(RNR_RETRY),
             max_rd_atomic: reply.responder_resources,
         }),
     )

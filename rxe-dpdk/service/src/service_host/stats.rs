@@ -11,9 +11,9 @@ counters! {
         connections_refused,
         /// Connections that services requested.
         connections_asked,
-        /// Connections that came up.
+        /// Connections established.
         connections_established,
-        /// Connections that ended, or never came up after they were accepted or requested.
+        /// Connections that ended, established or not.
         connections_ended,
         /// SIDR requests of peers that services answered with a queue pair.
         datagrams_accepted,

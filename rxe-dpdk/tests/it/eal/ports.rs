@@ -199,7 +199,7 @@ fn rings_keep_the_order_of_packets() {
             let MbufRing { senders: ends, mut receiver } = MbufRing::new(eal(), 100, senders).unwrap();
             assert_eq!(ends.len(), senders);
             thread::scope(|scope| {
-                for (who, mut end) in ends.into_iter().enumerate() {
+                for (producer, mut end) in ends.into_iter().enumerate() {
                     let (pool, given_up) = (&pool, &given_up);
                     scope.spawn(move || {
                         let mut batch = RxBurst::new();
@@ -209,7 +209,7 @@ fn rings_keep_the_order_of_packets() {
                                 let Some(mut mbuf) = pool.alloc() else { break };
                                 assert!(mbuf.resize(8) && !mbuf.resize(300));
                                 mbuf.data_mut()[..4].copy_from_slice(&seq.to_be_bytes());
-                                mbuf.data_mut()[4..].copy_from_slice(&(who as u32).to_be_bytes());
+                                mbuf.data_mut()[4..].copy_from_slice(&(producer as u32).to_be_bytes());
                                 batch.push(mbuf).unwrap();
                                 seq += 1;
                             }
@@ -231,9 +231,9 @@ fn rings_keep_the_order_of_packets() {
                         thread::yield_now();
                     }
                     for i in 0..burst.len() {
-                        let who = seq_of(&burst.data(i)[4..]) as usize;
-                        assert_eq!(seq_of(burst.data(i)), next[who]);
-                        next[who] += 1;
+                        let producer = seq_of(&burst.data(i)[4..]) as usize;
+                        assert_eq!(seq_of(burst.data(i)), next[producer]);
+                        next[producer] += 1;
                     }
                 }
             });
@@ -260,7 +260,7 @@ fn dropped_ring_frees_its_packets_and_partial_send_keeps_the_rest() {
         drop(batch.take(5));
         assert_eq!(senders[0].send(&mut batch), 10, "as many as the ring holds");
         assert_eq!(batch.len(), BURST - 12);
-        assert_eq!(seq_of(batch.data(0)), 12, "the rest moved up");
+        assert_eq!(seq_of(batch.data(0)), 12, "the rest moved to the front");
         assert_eq!(senders[0].send(&mut batch), 0);
         let mut out = RxBurst::new();
         assert_eq!(receiver.len(), 10);
@@ -333,7 +333,7 @@ fn invalid_ports_are_refused_with_an_explanation() {
         let queues = port.start().unwrap();
         assert!(matches!(port.start(), Err(EalError::PortInUse(_))));
         drop(port);
-        assert!(matches!(configure(5, &small()), Err(EalError::PortInUse(_))), "its queues still live");
+        assert!(matches!(configure(5, &small()), Err(EalError::PortInUse(_))), "its queues still exist");
         drop(queues);
     });
 }

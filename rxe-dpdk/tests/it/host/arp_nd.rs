@@ -184,10 +184,10 @@ fn address_conflict_is_detected_and_defended() {
     let mut a = host(MAC_A, &[A4, A6]);
     let claim = hex("ffffffffffff 52540000000b 0806 0001080006040001 52540000000b c0a84d01 000000000000 c0a84d01");
     let (_, first) = exchange(&mut a, ms(0), &claim);
-    assert_eq!(first[0][..6], [0xFF; 6], "we defend it");
+    assert_eq!(first[0][..6], [0xFF; 6], "the address is defended");
     for n in 1..100 {
         let (_, answers) = exchange(&mut a, ms(n), &claim);
-        assert!(answers.iter().all(|f| f[..6] != [0xFF; 6]), "but not each time");
+        assert!(answers.iter().all(|f| f[..6] != [0xFF; 6]), "rate-limited");
     }
     assert_eq!(a.stats().address_conflicts.get(), 100);
     let advertisement = hex("333300000001 52540000000b 86dd 60000000 0020 3a ff fd000077000000000000000000000001
@@ -238,7 +238,7 @@ fn malformed_messages_are_dropped_with_a_reason() {
     assert_eq!(verdict_nd(55, 1), (Err(DropReason::IcmpMalformed), 0), "code");
     assert_eq!(verdict_nd(77, 2), (Err(DropReason::ForeignAddress), 0), "target");
     assert_eq!(verdict_nd(62, 0xFF), (Err(DropReason::IcmpMalformed), 0), "target is a group");
-    assert_eq!(verdict_nd(79, 0), (Err(DropReason::IcmpMalformed), 0), "option of no length");
+    assert_eq!(verdict_nd(79, 0), (Err(DropReason::IcmpMalformed), 0), "option of length zero");
     assert_eq!(verdict_nd(79, 2), (Err(DropReason::IcmpMalformed), 0), "option beyond the end");
     let mut hops = nd.clone();
     hops[21] = 254;

@@ -114,7 +114,7 @@ fn port_accepts_the_macs_of_joined_groups() {
     a.leave_group(ms(0), ip("224.1.2.3"));
     a.leave_group(ms(0), ip("ff15::1:2:3"));
     assert_eq!(a.multicast_macs(), before);
-    assert!(!a.join_group(ms(0), ip("192.168.77.9")), "no group");
+    assert!(!a.join_group(ms(0), ip("192.168.77.9")), "not a multicast address");
     assert_eq!(multicast_mac(ip("192.168.77.9")), None);
     let source = ip("192.168.77.1");
     let mac = multicast_mac(ip(GROUP)).expect("a group");
@@ -126,7 +126,7 @@ fn port_accepts_the_macs_of_joined_groups() {
 fn version_3_queries_are_answered() {
     let mut a = quiet(&config(MAC_A, &[A4]));
     let general = query(12, 100, [0; 4]);
-    assert_eq!(exchange(&mut a, ms(5000), &general).0, Err(DropReason::ForeignMac), "in no group, we do not listen");
+    assert_eq!(exchange(&mut a, ms(5000), &general).0, Err(DropReason::ForeignMac), "no group is joined");
     for group in [GROUP, "239.9.9.9", "224.0.0.1"] {
         a.join_group(ms(5000), ip(group));
     }
@@ -218,7 +218,11 @@ fn malformed_igmp_is_dropped_with_a_reason() {
     broken[39] ^= 1;
     assert_eq!(verdict(&broken), DropReason::HostChecksum);
     let message = [0x11, 10, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0];
-    assert_eq!(verdict(&igmp(ROUTER, ALL_HOSTS, ALERT, &message)), DropReason::IcmpMalformed, "no group");
+    assert_eq!(
+        verdict(&igmp(ROUTER, ALL_HOSTS, ALERT, &message)),
+        DropReason::IcmpMalformed,
+        "not a multicast address"
+    );
     assert_eq!(verdict(&igmp(ROUTER, ALL_HOSTS, &[1, 1, 1, 1], &[0x11; 8])), DropReason::IpOptions);
     assert_eq!(verdict(&igmp([192, 168, 77, 1], ALL_HOSTS, ALERT, &message)), DropReason::IpHeaderMalformed, "we");
     assert_eq!(verdict(&igmp(ROUTER, [192, 168, 77, 9], ALERT, &message)), DropReason::ForeignAddress);
@@ -278,7 +282,11 @@ fn recorded_linux_listener_produces_events() {
     // The four reports that Linux sent when mckey joined and left, and a host on the same network.
     let mut a = quiet(&config(MAC_A, &["192.168.77.1/24"]));
     let recorded = pcap::recorded("cm-x-mckey-join-igmp.pcap");
-    assert_eq!(exchange(&mut a, ms(5000), &recorded[0]).0, Err(DropReason::ForeignMac), "nobody wants to know");
+    assert_eq!(
+        exchange(&mut a, ms(5000), &recorded[0]).0,
+        Err(DropReason::ForeignMac),
+        "listeners are not watched yet"
+    );
     a.watch_listeners();
     let joined = |yes| vec![(GROUP.to_owned(), "192.168.77.2".to_owned(), yes)];
     let mut hear = |at, frame: &[u8]| {
@@ -286,7 +294,7 @@ fn recorded_linux_listener_produces_events() {
         listeners(&mut a)
     };
     assert_eq!(hear(10_000, &recorded[0]), joined(true));
-    assert_eq!(hear(10_700, &recorded[1]), [], "said again");
+    assert_eq!(hear(10_700, &recorded[1]), [], "a repetition");
     assert_eq!(hear(20_000, &recorded[2]), joined(false));
     assert_eq!(hear(20_700, &recorded[3]), []);
     let stats = a.stats();

@@ -64,7 +64,7 @@ fn echo_requests_are_answered() {
         assert_eq!((result, answers.len()), (Ok(()), 1), "{len}");
         let reply = &answers[0];
         assert_eq!(reply[..14], hex("52540000000b 52540000000a 0800"));
-        assert_eq!(reply[15], 0xB8, "the traffic class comes back");
+        assert_eq!(reply[15], 0xB8, "same traffic class");
         assert_eq!(reply[20..24], [0x40, 0, 64, 1], "not to be fragmented, 64 hops");
         assert_eq!(reply[26..34], hex("0a000001 0a000002"));
         assert_eq!(checksum(&[&reply[14..34]]), [0, 0]);
@@ -131,7 +131,7 @@ fn closed_udp_ports_send_unreachable_messages_up_to_a_limit() {
     let message = &answers[0][34..];
     assert_eq!((message[0], message[1]), (3, 3));
     assert_eq!(checksum(&[message]), [0, 0]);
-    assert_eq!(message[8..], frame[14..], "it quotes what was refused");
+    assert_eq!(message[8..], frame[14..], "the refused packet is quoted");
 
     let frame6 = v6(17, 0, &datagram);
     let (result, answers) = exchange(&mut a, ms(0), &frame6);
@@ -144,7 +144,7 @@ fn closed_udp_ports_send_unreachable_messages_up_to_a_limit() {
     let sent: usize = (0..10_000).map(|_| exchange(&mut a, ms(0), &frame).1.len()).sum();
     assert_eq!(sent, 98);
     assert_eq!(a.stats().unreachables_limited.get(), 10_000 - 98);
-    assert_eq!(exchange(&mut a, ms(1000), &frame).1.len(), 1, "a second later there is room again");
+    assert_eq!(exchange(&mut a, ms(1000), &frame).1.len(), 1, "the limit is per second");
 
     // Long packets are cut to the size that every host accepts.
     let long = v4(17, 0, &[&hex("3039 0035 03f0 0000")[..], &[9; 1000]].concat());
@@ -196,7 +196,7 @@ fn each_malformed_packet_has_its_drop_reason() {
     assert_eq!(verdict(&|f| f[14] = 0x46), Err(DropReason::IpOptions));
     assert_eq!(verdict(&|f| f[33] = 9), Err(DropReason::ForeignAddress));
     assert_eq!(verdict(&|f| f[29] = 1), Err(DropReason::IpHeaderMalformed), "from our own address");
-    assert_eq!(verdict(&|f| f[29] = 255), Err(DropReason::IpHeaderMalformed), "from everybody");
+    assert_eq!(verdict(&|f| f[29] = 255), Err(DropReason::IpHeaderMalformed), "from the broadcast address");
     assert_eq!(verdict(&|f| f[40] ^= 1), Err(DropReason::HostChecksum));
     assert_eq!(verdict(&|f| f[5] = 0x0C), Err(DropReason::ForeignMac));
     assert_eq!(verdict(&|f| f[12..14].copy_from_slice(&[0x88, 0xCC])), Err(DropReason::UnknownEthertype));

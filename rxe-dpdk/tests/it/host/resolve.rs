@@ -97,7 +97,7 @@ fn hosts_behind_a_router_have_its_mac() {
     assert_eq!(resolve(&mut net, 0, "9.9.9.9"), ready(MAC_B, "10.0.0.1"));
     assert_eq!(resolve(&mut net, 0, "2001:db8::1"), ready(MAC_B, "fd00::1"));
     net.run(Duration::from_secs(4));
-    assert_eq!(resolve(&mut net, 0, "172.16.1.1"), Resolution::Unreachable, "that router does not answer");
+    assert_eq!(resolve(&mut net, 0, "172.16.1.1"), Resolution::Unreachable, "this router does not answer");
 }
 
 // [HOST-PEER-MAC]
@@ -177,6 +177,6 @@ fn addresses_of_one_station_are_neighbours_with_one_mac() {
     let now = net.now;
     let mut same = |x: &str, y: &str| net.hosts[0].same_station(now, ip(x), ip(y));
     assert!(same("10.0.0.2", "10.0.0.2") && same("10.0.0.2", "fd00::2") && same("fd00::2", "10.0.0.2"));
-    assert!(!same("10.0.0.2", "10.0.0.3"), "nobody has answered for it");
+    assert!(!same("10.0.0.2", "10.0.0.3"), "its MAC address is unknown");
     assert!(!same("10.9.0.1", "10.9.0.2") && !same("10.9.0.1", "10.0.0.2"), "the router has the same MAC");
 }

@@ -119,7 +119,7 @@ fn one_message_is_one_segment() {
     let got = payloads(&net, 1);
     assert!(got.iter().all(|p| p.len() <= 1460));
     assert_eq!(got.len(), sent.len());
-    assert!(got == sent, "cut elsewhere than where it was sent");
+    assert!(got == sent, "segments do not match the messages");
     // A longer message takes several segments, but shares none with another message.
     net.seen.clear();
     for len in [3000, 10, 1461, 10] {
@@ -367,9 +367,9 @@ fn syn_flood_takes_half_of_the_slots_and_evicts_the_oldest() {
     for second in 3..=11 {
         super::net::poll(&mut a, ms(second * 1000));
     }
-    assert_eq!(a.stream_count(), 0, "eight seconds are enough to answer");
+    assert_eq!(a.stream_count(), 0, "half-open streams time out");
     assert_eq!(a.stats().tcp_open_failed.get(), 16);
-    assert_eq!(a.poll_event(), None, "what never opened is no event");
+    assert_eq!(a.poll_event(), None, "no event for a stream that never opened");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn full_port_loses_no_segment() {
     let now = net.now;
     for _ in 0..10 {
         net.hosts[0].poll(now, &mut tx);
-        assert!(net.hosts[0].next_timeout().is_some_and(|at| at <= now), "it wants to come again");
+        assert!(net.hosts[0].next_timeout().is_some_and(|at| at <= now), "it is due again");
     }
     assert_eq!(tx.frames.len(), 0);
     net.run(Duration::from_millis(10));

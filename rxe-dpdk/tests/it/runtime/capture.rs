@@ -236,8 +236,8 @@ fn live(capture: &Capture, counters: &dyn Fn() -> Snapshot, all: &CaptureSetting
     };
     assert!(file.packets.iter().all(|packet| number(packet) == [0, 0, 1]));
     lost += status.lost;
-    let nobody = CaptureSettings { qpns: vec![0x10_0007], ..all.clone() };
-    assert_eq!(capture.start(nobody).unwrap_err().to_string(), "there is no queue pair 0x100007");
+    let unknown = CaptureSettings { qpns: vec![0x10_0007], ..all.clone() };
+    assert_eq!(capture.start(unknown).unwrap_err().to_string(), "there is no queue pair 0x100007");
 
     // A ring of two files.
     let settings = CaptureSettings { size: Some(1), files: Some(2), ..all.clone() };

@@ -9,13 +9,13 @@ use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rxe_dpdk::eal::Eal;
 use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
-use rxe_dpdk::rxe_proto::transport::{
-    Engine, EngineConfig, QpCaps, QpInit, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+use rxe_dpdk::rxe_proto::verbs::{
+    Access, Engine, EngineConfig, MemoryRegion, QpCaps, QpInit, QpType, Qpn, Rc, RecvWr, Sge, WcStatus, WorkCompletion,
+    WorkRequest,
 };
 use rxe_dpdk::rxe_proto::wire::cm::PortSpace;
 use rxe_dpdk::rxe_proto::wire::{Frame, MacAddr, classify, icrc};
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpSpec, Service, ServiceFactory, StreamId};
+use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service, ServiceFactory, StreamId};
 use rxe_testkit::{child, pcap};
 
 use super::pcap_port::{MAC, Temporary};
@@ -67,38 +67,37 @@ fn whole(region: &MemoryRegion) -> Sge {
 
 impl Service for Instance {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
         let memory = cx.alloc_memory(4096).unwrap();
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
         self.0 =
-            Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap());
+            Some(dev.reg_mr(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap());
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
         let region = self.0.as_ref().unwrap();
-        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let Ok(qp) = cx.create_qp(&QpSpec::rc(region.pd(), caps, Access::REMOTE_WRITE | Access::REMOTE_READ)) else {
+        let attr = cx.qp_attr();
+        let (mut dev, access) = (cx.device(), Access::REMOTE_WRITE | Access::REMOTE_READ);
+        let Ok(qp) = dev.create_qp_in_init::<Rc>(region.pd().into(), attr, access) else {
             return Decision::refuse("no queue pair");
         };
-        cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();
-        Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 4, private_data: b"hello".to_vec() })
+        dev.post_recv(qp, RecvWr { wr_id: 0, sges: &[whole(region)] }).unwrap();
+        let private_data = b"hello".to_vec();
+        Decision::Accept(Accept { responder_resources: 4, initiator_depth: 4, private_data, ..Accept::new(qp) })
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
-        let wr = SendWr {
-            wr_id: 1,
-            op: SendOp::Send { imm: None },
-            sges: &[whole(self.0.as_ref().unwrap())],
-            flags: SendFlags::SIGNALED,
-        };
+        let mut dev = cx.device();
+        let message = [whole(self.0.as_ref().unwrap())];
         // The queue pair may be in error already.
-        let _ = cx.post_send(qp, &wr);
+        let _ = dev.post_send(dev.find_qp::<Rc>(qp).unwrap(), WorkRequest::send(&message).wr_id(1).signaled());
     }
 
     fn disconnected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _reason: EndReason) {}
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         if wc.status == WcStatus::Success {
-            let _ = cx.post_recv(wc.qpn, &RecvWr { wr_id: 0, sges: &[whole(self.0.as_ref().unwrap())] });
+            let _ = cx.device().post_recv(wc.qp(), RecvWr { wr_id: 0, sges: &[whole(self.0.as_ref().unwrap())] });
         }
     }
 

@@ -3,20 +3,9 @@
 //! are on different ones. Needs root, for a network namespace.
 
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
-use rxe_dpdk::eal::Eal;
-use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
-use rxe_dpdk::rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
-use rxe_dpdk::rxe_proto::mem::{Access, MemoryRegion};
-use rxe_dpdk::rxe_proto::transport::{
-    QpCaps, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
-};
+use rxe_dpdk::prelude::*;
 use rxe_dpdk::rxe_proto::wire::cm::{Rej, SidrStatus};
-use rxe_dpdk::service::{
-    Accept, Connect, Context, DatagramDecision, DatagramPeer, Decision, EndReason, Listen, PeerPath, QpSpec,
-    ResolveError, Service, ServiceFactory,
-};
 use rxe_dpdk::worker::IdlePolicy;
 
 use rxe_testkit::child::{self, ip};
@@ -59,11 +48,20 @@ enum Step {
 
 /// Log lines of the client and the server.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<[Vec<String>; 2]>>);
+struct Log(Arc<Mutex<[Vec<String>; 2]>>, Arc<Mutex<Vec<Qpn>>>);
 
 impl Log {
     fn client(&self, line: impl Into<String>) {
         self.0.lock().unwrap()[0].push(line.into());
+    }
+
+    /// The server has answered with this datagram queue pair.
+    fn answered(&self, qp: QueuePair<Ud>) {
+        self.1.lock().unwrap().push(qp.qpn());
+    }
+
+    fn has_answered(&self, qpn: Qpn) -> bool {
+        self.1.lock().unwrap().contains(&qpn)
     }
 
     fn server(&self, line: impl Into<String>) {
@@ -108,10 +106,12 @@ impl Instance {
         Sge { addr: memory.addr(), length: length as u32, lkey: memory.lkey() }
     }
 
-    fn queue_pair(&self, cx: &mut Context<'_>) -> Qpn {
-        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp = cx.create_qp(&QpSpec::rc(self.memory.as_ref().unwrap().pd(), caps, Access::REMOTE_READ)).unwrap();
-        cx.post_recv(qp, &RecvWr { wr_id: 0, sges: &[self.buffer(BUFFER)] }).unwrap();
+    fn queue_pair(&self, cx: &mut Context<'_>) -> QueuePair<Rc> {
+        let attr = cx.qp_attr();
+        let mut dev = cx.device();
+        let pd = self.memory.as_ref().unwrap().pd().into();
+        let qp = dev.create_qp_in_init(pd, attr, Access::REMOTE_READ).unwrap();
+        dev.post_recv(qp, RecvWr { wr_id: 0, sges: &[self.buffer(BUFFER)] }).unwrap();
         qp
     }
 
@@ -122,7 +122,7 @@ impl Instance {
         match step {
             Step::Path(remote) => cx.resolve_path(remote.parse().unwrap(), self.step as u64),
             Step::Datagram(remote) => {
-                cx.resolve_datagram(remote.parse().unwrap(), self.step as u64, b"who serves?".to_vec());
+                cx.resolve_datagram(remote.parse().unwrap(), self.step as u64, b"service?".to_vec());
             }
             Step::Connect(remote, _) | Step::Stay(remote) => {
                 let private_data = match step {
@@ -130,7 +130,7 @@ impl Instance {
                     _ => b"stay!".to_vec(),
                 };
                 let qp = self.queue_pair(cx);
-                self.client = Some(qp);
+                self.client = Some(qp.qpn());
                 cx.connect(Connect {
                     private_data,
                     initiator_depth: 200,
@@ -152,9 +152,10 @@ fn text(bytes: &[u8]) -> String {
 
 impl Service for Instance {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
         let memory = cx.alloc_memory(BUFFER).unwrap();
-        self.memory = Some(cx.register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap());
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
+        self.memory = Some(dev.reg_mr(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap());
         if cx.worker() == 0 {
             self.next_step(cx);
         }
@@ -172,7 +173,7 @@ impl Service for Instance {
         // Address and key for the READ of the client.
         let private_data = [&memory.addr().to_be_bytes()[..], &memory.rkey().to_be_bytes()].concat();
         let qp = self.queue_pair(cx);
-        Decision::Accept(Accept { qp, responder_resources: 4, initiator_depth: 1, private_data })
+        Decision::Accept(Accept { responder_resources: 4, initiator_depth: 1, private_data, ..Accept::new(qp) })
     }
 
     fn connect_reply(&mut self, cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reply: &ConnectReply) {
@@ -183,13 +184,9 @@ impl Service for Instance {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, ..] = reply.private_data;
         let addr = u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
         let remote = RemoteAddr { addr, rkey: u32::from_be_bytes([k0, k1, k2, k3]) };
-        let read = SendWr {
-            wr_id: 2,
-            op: SendOp::Read { remote },
-            sges: &[self.buffer(TREASURE.len())],
-            flags: SendFlags::SIGNALED,
-        };
-        cx.post_send(qp, &read).unwrap();
+        let mut dev = cx.device();
+        let qp = dev.find_qp::<Rc>(qp).unwrap();
+        dev.post_send(qp, WorkRequest::read(&[self.buffer(TREASURE.len())], remote).wr_id(2).signaled()).unwrap();
     }
 
     fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, rej: &Rej) {
@@ -199,7 +196,7 @@ impl Service for Instance {
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
         // The default of both sides: retry without limit.
-        assert_eq!(cx.query_qp(qp).map(|info| info.sends.rnr_retry), Some(7));
+        assert_eq!(cx.device().query_qp(AnyQueuePair::from(qp)).map(|info| info.sends.rnr_retry), Ok(7));
         if self.client == Some(qp) { self.log.client("connected") } else { self.log.server("connected") }
     }
 
@@ -213,13 +210,9 @@ impl Service for Instance {
                 let mut read = [0; TREASURE.len()];
                 self.memory.as_ref().unwrap().memory().read(0, &mut read).unwrap();
                 self.log.client(format!("read {}", text(&read)));
-                let send = SendWr {
-                    wr_id: 1,
-                    op: SendOp::Send { imm: None },
-                    sges: &[self.buffer(8)],
-                    flags: SendFlags::SIGNALED,
-                };
-                cx.post_send(wc.qpn, &send).unwrap();
+                let message = [self.buffer(8)];
+                let send = WorkRequest::<Rc>::send(&message).wr_id(1).signaled();
+                cx.device().post_send(wc.qp(), send.into()).unwrap();
             }
             WcOpcode::Recv => self.log.server(format!("got {} bytes", wc.byte_len)),
             WcOpcode::Send if client => match STEPS[self.step - 1] {
@@ -244,16 +237,18 @@ impl Service for Instance {
         if request.dest.1 == REFUSES {
             return DatagramDecision::Refuse { status: SidrStatus::NoQp };
         }
-        let (qp, private_data) = (Qpn::new(0x10_0000 * cx.worker() as u32 + 77), b"this one".to_vec());
-        DatagramDecision::Accept { qp, qkey: 0x0123_4567, private_data }
+        let attr = cx.qp_attr();
+        let qp = cx.device().create_qp(self.memory.as_ref().unwrap().pd().into(), attr).unwrap();
+        self.log.answered(qp);
+        DatagramDecision::Accept { qp: qp.into(), qkey: 0x0123_4567, private_data: b"this one".to_vec() }
     }
 
     fn datagram_resolved(&mut self, cx: &mut Context<'_>, token: u64, result: Result<&DatagramPeer, ResolveError>) {
         assert_eq!(token, self.step as u64);
         self.log.client(match result {
             Ok(peer) => {
-                let qpn = peer.qpn.get() & 0xFFFF;
-                format!("{qpn} {:#x} {} at {}", peer.qkey, text(&peer.private_data), peer.path.path.dst.ip())
+                assert!(self.log.has_answered(peer.qpn));
+                format!("{:#x} {} at {}", peer.qkey, text(&peer.private_data), peer.path.path.dst.ip())
             }
             Err(error) => format!("{error:?}"),
         });
@@ -319,7 +314,7 @@ fn inside() {
         &["rejected: go away", "NotEstablished(PeerRejected(ConsumerDefined))"],
         &["rejected: ", "NotEstablished(PeerRejected(InvalidServiceId))"],
         &["NoPath", "NoPath", "ReqNotSent(TooLong)"],
-        &["77 0x1234567 this one at 10.77.0.2", "Refused(NoQp)", "Refused(ServiceIdNotSupported)", "NoPath"],
+        &["0x1234567 this one at 10.77.0.2", "Refused(NoQp)", "Refused(ServiceIdNotSupported)", "NoPath"],
         &good[..3],
     ]
     .concat();
@@ -333,7 +328,7 @@ fn inside() {
     assert_eq!(count("asked by 10.77.0.1: stay!, 1024"), 1);
     assert_eq!((count("connected"), count("got 8 bytes")), (3, 3));
     assert!((2..=3).contains(&count("over")));
-    assert_eq!((count("refuses knock"), count("datagrams: who serves?")), (1, 2));
+    assert_eq!((count("refuses knock"), count("datagrams: service?")), (1, 2));
 
     let get = |group: &str, name: &str| summary.counters.get(group, name);
     assert_eq!(get("control", "connect_asked"), Some(5));

@@ -131,7 +131,7 @@ fn echo(address: &str) {
     writing.join().unwrap();
     assert!(back == long);
     stream.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the service's side closes as well");
+    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the service closes too");
 }
 
 /// A client that does not read is not read either: its bytes wait in its kernel, and none is lost.

@@ -5,13 +5,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::sync::mpsc::Sender;
 
-use rxe_dpdk::rxe_proto::mem::{Access, Memory, MemoryRegion};
-use rxe_dpdk::rxe_proto::transport::{
-    AhId, AsyncEvent, MulticastError, PostError, QpCaps, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr,
-    RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqError, SrqId, SrqInit, WcOpcode, WcStatus, WorkCompletion,
+use rxe_dpdk::rxe_proto::verbs::{
+    Access, AddressHandle, AnyQueuePair, AsyncEvent, Device, Memory, MemoryRegion, MulticastError, Payload, PostError,
+    QpCaps, QpError, QpState, QpType, Qpn, QueuePair, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr,
+    Sge, SharedReceiveQueue, SrqError, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode, WcStatus, WorkCompletion,
+    WorkRequest,
 };
 use rxe_dpdk::rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
-use rxe_dpdk::service::{Context, Listen, QpSpec, Service, ServiceFactory};
+use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory};
 
 pub const OUR_MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0x31]);
 pub const PEER_MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0x32]);
@@ -74,10 +75,10 @@ struct Instance {
 struct Made {
     memory: Memory,
     region: MemoryRegion,
-    srq: SrqId,
-    uc: Qpn,
-    ud: Qpn,
-    ah: AhId,
+    srq: SharedReceiveQueue,
+    uc: QueuePair<Uc>,
+    ud: QueuePair<Ud>,
+    ah: AddressHandle,
 }
 
 impl Made {
@@ -118,16 +119,17 @@ pub fn groups() -> [Gid; 2] {
 
 impl Service for Instance {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
         let memory = cx.alloc_memory(8192).unwrap();
-        let region = cx.register(pd, memory.clone(), Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-        assert_eq!(cx.keys().region(region.lkey()).map(|known| known.addr()), Some(region.addr()));
         let path = path_to_peer(cx);
+        let (attr, sq_psn, datagram_psn) = (cx.qp_attr().with_caps(CAPS), cx.random_psn(), cx.random_psn());
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
+        let region = dev.reg_mr(pd, memory.clone(), Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        assert_eq!(dev.engine().keys().region(region.lkey()).map(|known| known.addr()), Some(region.addr()));
 
-        let srq = cx.create_srq(&SrqInit { pd, max_wr: SHARED, max_sge: 1, limit: LOW }).unwrap();
-        let uc = cx.create_qp(&QpSpec::uc(pd, CAPS, Access::REMOTE_WRITE).with_srq(srq)).unwrap();
-        assert_eq!(cx.destroy_srq(srq), Err(SrqError::InUse(1)));
-        let sq_psn = cx.random_psn();
+        let srq = dev.create_srq(pd, SrqInitAttr { max_wr: SHARED, max_sge: 1, srq_limit: LOW }).unwrap();
+        let uc: QueuePair<Uc> = dev.create_qp_in_init(pd, attr.with_srq(srq), Access::REMOTE_WRITE).unwrap();
+        assert_eq!(dev.destroy_srq(srq), Err(SrqError::InUse(1)));
         let rtr = RtrAttr {
             path: path.clone(),
             path_mtu: MTU,
@@ -137,38 +139,38 @@ impl Service for Instance {
             min_rnr_timer: 0,
         };
         let nowhere = RtrAttr { path: Path { port: PortId(7), ..path.clone() }, ..rtr.clone() };
-        assert!(cx.modify_qp(uc, QpTransition::ToRtr(nowhere)).is_err());
-        cx.modify_qp(uc, QpTransition::ToRtr(rtr)).unwrap();
+        assert!(dev.modify_qp(uc, Transition::to_rtr(nowhere)).is_err());
+        dev.modify_qp(uc, Transition::to_rtr(rtr)).unwrap();
         let rts = RtsAttr { sq_psn, timeout: 0, retry_cnt: 0, rnr_retry: 0, max_rd_atomic: 0 };
-        cx.modify_qp(uc, QpTransition::ToRts(rts)).unwrap();
+        dev.modify_qp(uc, Transition::to_rts(rts)).unwrap();
 
-        assert!(cx.create_qp(&QpSpec::ud(pd, CAPS, PortId(7), QKEY)).is_err());
-        let ud = cx.create_qp(&QpSpec::ud(pd, CAPS, PortId(0), QKEY)).unwrap();
-        cx.open_datagram_qp(ud, MTU).unwrap();
-        let info = cx.query_qp(ud).unwrap();
+        let ud: QueuePair<Ud> = dev.create_qp(pd, attr).unwrap();
+        let attr = UdAttr { port: PortId(0), qkey: QKEY, path_mtu: MTU, sq_psn: datagram_psn };
+        assert!(ud.open(&mut dev, UdAttr { port: PortId(7), ..attr }).is_err());
+        ud.open(&mut dev, attr).unwrap();
+        let info = dev.query_qp(ud).unwrap();
         assert_eq!((info.qp_type, info.state, info.qkey), (QpType::Ud, QpState::Rts, QKEY));
-        assert!(cx.create_ah(pd, &Path { port: PortId(7), ..path.clone() }).is_err());
-        let ah = cx.create_ah(pd, &path).unwrap();
+        assert!(dev.create_ah(pd, &Path { port: PortId(7), ..path.clone() }).is_err());
+        let ah = dev.create_ah(pd, &path).unwrap();
         for group in groups() {
-            cx.attach_multicast(ud, group).unwrap();
+            dev.attach_mcast(ud, group).unwrap();
         }
-        assert_eq!(cx.attach_multicast(ud, OURS.into()), Err(MulticastError::NotMulticast));
-        assert_eq!(cx.attach_multicast(uc, groups()[0]), Err(MulticastError::NotDatagram));
+        assert_eq!(dev.attach_mcast(ud, OURS.into()), Err(MulticastError::NotMulticast));
 
         let made = Made { memory, region, srq, uc, ud, ah };
         let wr = |slot: u64| (slot, [made.sge(slot)]);
         for (wr_id, sges) in (0..u64::from(SHARED)).map(wr) {
-            cx.post_srq_recv(srq, &RecvWr { wr_id, sges: &sges }).unwrap();
+            dev.post_srq_recv(srq, RecvWr { wr_id, sges: &sges }).unwrap();
         }
-        assert_eq!(cx.srq_len(srq), Some(SHARED));
+        assert_eq!(dev.query_srq(srq), Ok(SHARED));
         let (wr_id, sges) = wr(0);
-        assert_eq!(cx.post_recv(uc, &RecvWr { wr_id, sges: &sges }), Err(PostError::SharedReceiveQueue));
+        assert_eq!(dev.post_recv(uc, RecvWr { wr_id, sges: &sges }), Err(PostError::SharedReceiveQueue));
         for (wr_id, sges) in (4..4 + u64::from(CAPS.max_recv_wr)).map(wr) {
-            cx.post_recv(ud, &RecvWr { wr_id, sges: &sges }).unwrap();
+            dev.post_recv(ud, RecvWr { wr_id, sges: &sges }).unwrap();
         }
         let window = RemoteAddr { addr: made.region.addr() + WINDOW as u64, rkey: made.region.rkey() };
         self.made = Some(made);
-        self.report(Report::Ready { worker: cx.worker(), uc, sq_psn, ud, window });
+        self.report(Report::Ready { worker: cx.worker(), uc: uc.qpn(), sq_psn, ud: ud.qpn(), window });
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
@@ -179,20 +181,24 @@ impl Service for Instance {
         let offset = wc.wr_id as usize * SLOT;
         match wc.opcode {
             // The next limit event of the shared receive queue posts it again.
-            WcOpcode::Recv if wc.qpn == made.uc => {
+            WcOpcode::Recv if wc.qpn == made.uc.qpn() => {
                 let bytes = made.bytes(offset, wc.byte_len as usize);
-                let op = SendOp::Send { imm: wc.imm.map(|imm| imm + 1) };
-                cx.post_send_inline(made.uc, &wr(op), &bytes).unwrap();
+                let payload = Payload::Inline(&bytes);
+                let answer = match wc.imm {
+                    Some(imm) => WorkRequest::send_with_imm(payload, imm + 1),
+                    None => WorkRequest::send(payload),
+                };
+                cx.device().post_send(made.uc, answer).unwrap();
             }
             WcOpcode::RecvRdmaWithImm => {
                 let bytes = made.bytes(WINDOW, wc.byte_len as usize);
                 self.report(Report::Written { worker, bytes });
             }
             WcOpcode::Recv => {
-                assert_eq!(wc.qpn, made.ud);
+                assert_eq!(wc.qpn, made.ud.qpn());
                 let bytes = made.bytes(offset + GRH, wc.byte_len as usize - GRH);
-                cx.post_recv(made.ud, &RecvWr { wr_id: wc.wr_id, sges: &[made.sge(wc.wr_id)] }).unwrap();
-                self.command(cx, wc, &bytes);
+                cx.device().post_recv(made.ud, RecvWr { wr_id: wc.wr_id, sges: &[made.sge(wc.wr_id)] }).unwrap();
+                self.command(&mut cx.device(), wc, &bytes);
                 self.report(Report::Datagram { worker, bytes });
             }
             // No send is signalled.
@@ -202,23 +208,26 @@ impl Service for Instance {
 
     fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) {
         let made = self.made.as_ref().unwrap();
+        let mut dev = cx.device();
         match event {
             AsyncEvent::SrqLimitReached { srq } => {
-                assert_eq!(*srq, made.srq);
+                assert_eq!(*srq, made.srq.id());
                 // Messages arrive one at a time, so any slots may be posted.
-                for slot in u64::from(cx.srq_len(made.srq).unwrap())..u64::from(SHARED) {
-                    cx.post_srq_recv(made.srq, &RecvWr { wr_id: slot, sges: &[made.sge(slot)] }).unwrap();
+                for slot in u64::from(dev.query_srq(made.srq).unwrap())..u64::from(SHARED) {
+                    dev.post_srq_recv(made.srq, RecvWr { wr_id: slot, sges: &[made.sge(slot)] }).unwrap();
                 }
-                cx.modify_srq(made.srq, LOW).unwrap();
+                dev.modify_srq(made.srq, LOW).unwrap();
             }
             AsyncEvent::LastWqeReached { qpn } => {
-                assert_eq!(*qpn, made.uc);
-                cx.destroy_qp(made.uc);
-                cx.destroy_srq(made.srq).unwrap();
-                assert!(cx.query_qp(made.uc).is_none());
+                assert_eq!(*qpn, made.uc.qpn());
+                dev.destroy_qp(made.uc).unwrap();
+                dev.destroy_srq(made.srq).unwrap();
+                assert_eq!(dev.query_qp(made.uc).map(|_| ()), Err(QpError::Unknown(*qpn)));
             }
             AsyncEvent::QpError { .. } | AsyncEvent::CommunicationEstablished { .. } => {}
-            AsyncEvent::SendQueueDrained { qpn } => cx.modify_qp(*qpn, QpTransition::Resume).unwrap(),
+            AsyncEvent::SendQueueDrained { qpn } => {
+                dev.modify_qp(AnyQueuePair::from(*qpn), Transition::resume()).unwrap();
+            }
         }
         self.report(Report::Event { worker: cx.worker(), event: *event });
     }
@@ -226,23 +235,27 @@ impl Service for Instance {
 
 impl Instance {
     /// Executes a command of the peer.
-    fn command(&self, cx: &mut Context<'_>, wc: &WorkCompletion, command: &[u8]) {
+    fn command(&self, dev: &mut Device<'_>, wc: &WorkCompletion, command: &[u8]) {
         let made = self.made.as_ref().unwrap();
-        let answer = |cx: &mut Context<'_>| {
-            let op = SendOp::Datagram { ah: made.ah, qpn: wc.src_qpn.unwrap(), qkey: QKEY, imm: wc.imm };
-            cx.post_send_inline(made.ud, &wr(op), b"pong").unwrap();
+        let answer = |dev: &mut Device<'_>| {
+            let (payload, sender) = (Payload::Inline(b"pong"), wc.src_qpn.unwrap());
+            let datagram = match wc.imm {
+                Some(imm) => WorkRequest::datagram_with_imm(payload, made.ah, sender, QKEY, imm),
+                None => WorkRequest::datagram(payload, made.ah, sender, QKEY),
+            };
+            dev.post_send(made.ud, datagram).unwrap();
         };
         match command {
-            b"ping" => answer(cx),
+            b"ping" => answer(dev),
             b"drain" => {
-                answer(cx);
-                cx.modify_qp(made.uc, QpTransition::ToSqd).unwrap();
+                answer(dev);
+                dev.modify_qp(made.uc, Transition::to_sqd()).unwrap();
             }
-            b"leave" => cx.detach_multicast(made.ud, groups()[0]).unwrap(),
+            b"leave" => dev.detach_mcast(made.ud, groups()[0]).unwrap(),
             // Leaves the groups implicitly.
             b"destroy" => {
-                cx.destroy_ah(made.ah).unwrap();
-                cx.destroy_qp(made.ud);
+                dev.destroy_ah(made.ah).unwrap();
+                dev.destroy_qp(made.ud).unwrap();
             }
             _ => {}
         }

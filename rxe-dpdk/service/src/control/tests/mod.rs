@@ -1,5 +1,6 @@
 mod connections;
 mod groups;
+mod gsi;
 mod streams;
 
 use crate::test_env::TestEnv;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
 use rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
-use rxe_proto::mem::{Access, HeapAllocator};
-use rxe_proto::transport::{Engine, EngineConfig, Qpn, RecvWr, WorkCompletion};
+use rxe_proto::mem::HeapAllocator;
+use rxe_proto::verbs::{
+    Access, AnyQueuePair, Connected, Engine, EngineConfig, Qpn, QueuePair, Rc, RecvWr, Uc, WorkCompletion,
+};
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::wire::{
     BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, Opcode, Path, PortId, Psn, Transport, classify,
@@ -14,7 +16,6 @@ use rxe_proto::wire::{
 
 use super::CAPS;
 use crate::context::Context;
-use crate::context::verbs::QpSpec;
 use crate::inspect::Question;
 use crate::messages::{Connect, EndReason, StreamId, ToWorker};
 use crate::service::{Accept, DatagramDecision, Decision, Listen, Service};
@@ -53,13 +54,13 @@ struct Scripted {
     answers: Receiver<Answer>,
 }
 
-/// A queue pair in Init with one receive.
-pub fn make_qp(cx: &mut Context<'_>, reliable: bool) -> Qpn {
-    let pd = cx.alloc_pd();
-    let access = Access::empty();
-    let spec = if reliable { QpSpec::rc(pd, CAPS, access) } else { QpSpec::uc(pd, CAPS, access) };
-    let qp = cx.create_qp(&spec).unwrap();
-    cx.post_recv(qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
+/// A queue pair in INIT with one receive.
+pub fn make_qp<T: Connected>(cx: &mut Context<'_>) -> QueuePair<T> {
+    let attr = cx.qp_attr().with_caps(CAPS);
+    let mut dev = cx.device();
+    let pd = dev.alloc_pd();
+    let qp = dev.create_qp_in_init(pd, attr, Access::empty()).unwrap();
+    dev.post_recv(qp, RecvWr { wr_id: 1, sges: &[] }).unwrap();
     qp
 }
 
@@ -71,15 +72,15 @@ impl Scripted {
 
 impl Service for Scripted {
     fn connect_request(&mut self, cx: &mut Context<'_>, _request: &ConnectRequest) -> Decision {
-        let reliable = match self.answers.try_recv().unwrap_or(Answer::Reliable) {
+        let qp: AnyQueuePair = match self.answers.try_recv().unwrap_or(Answer::Reliable) {
             Answer::Refuse(private_data) => {
                 return Decision::Reject { reason: rxe_proto::wire::cm::RejReason::ConsumerDefined, private_data };
             }
-            Answer::Reliable => true,
-            Answer::Unreliable => false,
+            Answer::Reliable => make_qp::<Rc>(cx).into(),
+            Answer::Unreliable => make_qp::<Uc>(cx).into(),
         };
-        let qp = make_qp(cx, reliable);
-        Decision::Accept(Accept { qp, responder_resources: 1, initiator_depth: 1, private_data: b"welcome".to_vec() })
+        let private_data = b"welcome".to_vec();
+        Decision::Accept(Accept { responder_resources: 1, initiator_depth: 1, private_data, ..Accept::new(qp) })
     }
 
     fn connect_reply(&mut self, _cx: &mut Context<'_>, conn: ConnId, qp: Qpn, _reply: &ConnectReply) {
@@ -103,7 +104,7 @@ impl Service for Scripted {
     }
 
     fn datagram_request(&mut self, _cx: &mut Context<'_>, _request: &SidrRequest) -> DatagramDecision {
-        DatagramDecision::Accept { qp: Qpn::new(0x77), qkey: 5, private_data: vec![9; 200] }
+        DatagramDecision::Accept { qp: Qpn::new(0x77).into(), qkey: 5, private_data: vec![9; 200] }
     }
 
     fn stream_data(&mut self, _cx: &mut Context<'_>, _stream: StreamId, data: &[u8]) {
@@ -182,11 +183,11 @@ impl WorkerEnv {
     }
 
     /// The service requests the connection that `connect` makes of a queue pair.
-    pub fn connect_with(&mut self, connect: impl FnOnce(Qpn) -> Connect) -> Qpn {
+    pub fn connect_with(&mut self, connect: impl FnOnce(QueuePair<Rc>) -> Connect) -> Qpn {
         let qp = self.host.call(self.env.now, &mut self.engine, SERVICE, |_, cx| {
-            let qp = make_qp(cx, true);
+            let qp = make_qp(cx);
             cx.connect(connect(qp));
-            qp
+            qp.qpn()
         });
         self.run();
         qp

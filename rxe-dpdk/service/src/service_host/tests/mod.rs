@@ -4,11 +4,10 @@ mod streams;
 
 use std::sync::mpsc::{self, Receiver};
 
-use rxe_proto::mem::{Access, HeapAllocator, PdId};
-use rxe_proto::transport::{EngineConfig, QpCaps, QpInit, QpTransition, QpType, RecvWr};
+use rxe_proto::mem::{HeapAllocator, PdId};
+use rxe_proto::verbs::{Access, AnyQueuePair, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Rc, RecvWr};
 
 use super::*;
-use crate::context::verbs::QpSpec;
 use crate::mailbox::mailboxes;
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -16,22 +15,24 @@ const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, m
 /// Posts a receive for each completion, and sets a timer for now in each timer callback.
 struct Restless {
     calls: mpsc::Sender<u64>,
-    qp: Option<Qpn>,
+    qp: Option<AnyQueuePair>,
 }
 
 impl Service for Restless {
     fn start(&mut self, cx: &mut Context<'_>) {
-        let pd = cx.alloc_pd();
-        let qp = cx.create_qp(&QpSpec::rc(pd, CAPS, Access::empty())).unwrap();
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let mut dev = cx.device();
+        let pd = dev.alloc_pd();
+        let qp = dev.create_qp_in_init::<Rc>(pd, attr, Access::empty()).unwrap();
         for wr_id in 0..8 {
-            cx.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+            dev.post_recv(qp, RecvWr { wr_id, sges: &[] }).unwrap();
         }
-        self.qp = Some(qp);
+        self.qp = Some(qp.into());
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         self.calls.send(wc.wr_id).unwrap();
-        cx.post_recv(wc.qpn, &RecvWr { wr_id: wc.wr_id, sges: &[] }).unwrap();
+        cx.device().post_recv(wc.qp(), RecvWr { wr_id: wc.wr_id, sges: &[] }).unwrap();
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, token: u64) {

@@ -45,15 +45,15 @@ counters! {
 }
 
 /// The counters of one service on one worker. A client that is not served, or no more, is counted by the reason, and a
-/// line of the log says who it was, what it asked for and why not, unless there were too many of them just now.
+/// log line has the client, its request and the reason, limited in rate.
 #[derive(Debug)]
-pub struct Tally {
+pub struct ServiceMetrics {
     service: &'static str,
     counts: Arc<Counts>,
     log: RefCell<EventLog>,
 }
 
-impl Deref for Tally {
+impl Deref for ServiceMetrics {
     type Target = Counts;
 
     fn deref(&self) -> &Counts {
@@ -61,7 +61,7 @@ impl Deref for Tally {
     }
 }
 
-impl Tally {
+impl ServiceMetrics {
     /// Whether a line about a client may be written now; one that may not is counted.
     pub fn admits(&self, now: Instant) -> bool {
         let admitted = self.log.borrow_mut().admits(now);
@@ -79,7 +79,7 @@ impl Tally {
         }
     }
 
-    /// The same of a connection: the peer's CM is told `reason`, and its program the text.
+    /// Refuses a connection: the peer's CM gets `reason`, and its program the text.
     pub fn reject(
         &self,
         now: Instant,
@@ -91,7 +91,7 @@ impl Tally {
         Decision::Reject { reason, private_data: why.to_string().into_bytes() }
     }
 
-    /// Nothing came from `client` for `silence`: it has to go.
+    /// Gives up `client`, from which nothing came for `silence`.
     pub fn give_up(&self, now: Instant, client: impl fmt::Display, silence: Duration) {
         let seconds = silence.as_millis() / 1000;
         self.give_up_as(now, client, format_args!("nothing came from it for {seconds} s"));
@@ -105,7 +105,7 @@ impl Tally {
         }
     }
 
-    /// What `client` said makes no sense, and it has to go.
+    /// Gives up `client` because of an invalid message.
     pub fn nonsense(&self, now: Instant, client: impl fmt::Display, what: impl fmt::Display) {
         self.malformed.inc();
         if self.admits(now) {
@@ -113,7 +113,7 @@ impl Tally {
         }
     }
 
-    /// A work request for `client` was not taken, and the client has to go.
+    /// Gives up `client` because a work request for it was refused.
     pub fn fail(&self, now: Instant, client: impl fmt::Display, why: impl fmt::Display) {
         self.post_failures.inc();
         if self.admits(now) {
@@ -134,7 +134,7 @@ impl Tally {
         }
     }
 
-    /// There is no buffer for `client`, and it has to go.
+    /// Gives up `client` because there is no buffer for it.
     pub fn no_buffer(&self, now: Instant, client: impl fmt::Display, asked: impl fmt::Display, why: impl fmt::Display) {
         self.buffer_failures.inc();
         if self.admits(now) {
@@ -143,7 +143,7 @@ impl Tally {
     }
 }
 
-/// Who asks for a connection.
+/// The address and port of the peer that requests a connection.
 pub fn caller(request: &ConnectRequest) -> SocketAddr {
     request.source.into()
 }
@@ -151,16 +151,16 @@ pub fn caller(request: &ConnectRequest) -> SocketAddr {
 /// What one service counts on one worker.
 type Page = (&'static str, Arc<Counts>);
 
-/// What all services on all workers count. Clones share the book.
+/// What all services on all workers count. Clones share the registry.
 #[derive(Clone, Default, Debug)]
-pub struct Book(Arc<Mutex<Vec<Page>>>);
+pub struct MetricsRegistry(Arc<Mutex<Vec<Page>>>);
 
-impl Book {
-    /// A new tally of `service`, for one worker.
-    pub fn open(&self, service: &'static str) -> Tally {
+impl MetricsRegistry {
+    /// A new metrics of `service`, for one worker.
+    pub fn open(&self, service: &'static str) -> ServiceMetrics {
         let counts = Arc::<Counts>::default();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((service, Arc::clone(&counts)));
-        Tally { service, counts, log: RefCell::new(EventLog::new(format!("events of clients of {service}"))) }
+        ServiceMetrics { service, counts, log: RefCell::new(EventLog::new(format!("events of clients of {service}"))) }
     }
 }
 
@@ -169,7 +169,7 @@ pub fn describe(name: &str) -> Option<&'static str> {
     Counts::DESCRIPTIONS.iter().find(|(counter, _)| *counter == name).map(|(_, text)| *text)
 }
 
-impl Book {
+impl MetricsRegistry {
     /// What each service has counted, summed over the workers.
     pub fn sums(&self) -> BTreeMap<&'static str, Vec<(&'static str, u64)>> {
         let mut sums: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
@@ -184,7 +184,7 @@ impl Book {
 }
 
 /// One line per service that has counted something, summed over the workers.
-impl fmt::Display for Book {
+impl fmt::Display for MetricsRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, sum) in self.sums() {
             if sum.iter().any(|(_, value)| *value > 0) {
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn workers_are_summed_and_silence_stays_out() {
-        let book = Book::default();
-        let (first, second, _idle) = (book.open("rping"), book.open("rping"), book.open("region"));
+        let registry = MetricsRegistry::default();
+        let (first, second, _idle) = (registry.open("rping"), registry.open("rping"), registry.open("region"));
         let now = Instant::ZERO;
         first.give_up(now, CLIENT, Duration::from_secs(9));
         first.refuse(now, CLIENT, "a connection", "no queue pair");
@@ -216,13 +216,13 @@ mod tests {
         first.connections.inc();
         second.connections.add(2);
         second.malformed.inc();
-        assert_eq!(book.to_string(), "service rping: connections=3 refused=1 malformed=2 idle_ended=1\n");
+        assert_eq!(registry.to_string(), "service rping: connections=3 refused=1 malformed=2 idle_ended=1\n");
     }
 
     #[test]
     fn a_flood_of_refusals_is_counted_whole_and_not_logged_whole() {
-        let book = Book::default();
-        let (flooded, other) = (book.open("rping"), book.open("region"));
+        let registry = MetricsRegistry::default();
+        let (flooded, other) = (registry.open("rping"), registry.open("region"));
         let now = Instant::ZERO;
         for _ in 0..50 {
             flooded.refuse(now, CLIENT, "a connection", "no queue pair");
@@ -232,7 +232,7 @@ mod tests {
         other.refuse(now, CLIENT, "a connection", "unknown region");
         flooded.fail(now + Duration::from_secs(1), CLIENT, "the queue is full");
         assert_eq!(
-            book.to_string(),
+            registry.to_string(),
             "service region: refused=1\n\
              service rping: refused=50 malformed=50 post_failures=1 lines_withheld=80\n"
         );

@@ -1,8 +1,7 @@
 //! The memory of a client: a region that it may write, one that only we touch, and the buffer that it has mapped.
 
 use rxe_dpdk::service::Context;
-use rxe_proto::mem::{Access, Memory, MemoryRegion, PdId};
-use rxe_proto::transport::RemoteAddr;
+use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddr};
 
 use super::super::endpoint::Pool;
 use super::data::{BUFFER, Buffer, ConnData, ENTRIES};
@@ -20,32 +19,32 @@ pub const RING: usize = 64;
 pub const SEND_RING: u32 = 256 << 10;
 
 /// A protection domain and the memory of one connection. Outlives connections: the next one takes it over.
-pub struct Seat {
+pub struct ConnResources {
     /// Its protection domain.
-    pub pd: PdId,
+    pub pd: ProtectionDomain,
     /// What the client may write.
     pub shared: MemoryRegion,
     /// What only we touch.
     pub own: MemoryRegion,
 }
 
-impl Seat {
+impl ConnResources {
     /// Fresh memory.
-    pub fn new(cx: &mut Context<'_>) -> Result<Seat, String> {
+    pub fn new(cx: &mut Context<'_>) -> Result<ConnResources, String> {
         let shared = cx.alloc_memory(RING + 2 * HALF as usize).map_err(|error| error.to_string())?;
         let own = cx.alloc_memory(SEND_RING as usize).map_err(|error| error.to_string())?;
-        let pd = cx.alloc_pd();
-        match cx.register(pd, shared, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
-            Ok(shared) => match cx.register(pd, own, Access::LOCAL_WRITE) {
-                Ok(own) => Ok(Seat { pd, shared, own }),
+        let pd = cx.device().alloc_pd();
+        match cx.device().reg_mr(pd, shared, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
+            Ok(shared) => match cx.device().reg_mr(pd, own, Access::LOCAL_WRITE) {
+                Ok(own) => Ok(ConnResources { pd, shared, own }),
                 Err(error) => {
-                    cx.deregister(&shared);
-                    cx.dealloc_pd(pd);
+                    let _ = cx.device().dereg_mr(&shared);
+                    let _ = cx.device().dealloc_pd(pd);
                     Err(error.to_string())
                 }
             },
             Err(error) => {
-                cx.dealloc_pd(pd);
+                let _ = cx.device().dealloc_pd(pd);
                 Err(error.to_string())
             }
         }
@@ -101,14 +100,14 @@ pub struct Mapped {
 
 impl Mapped {
     /// A buffer as long as the client's.
-    pub fn new(cx: &mut Context<'_>, pool: &mut Pool, pd: PdId, peer: Entry) -> Result<Mapped, String> {
+    pub fn new(cx: &mut Context<'_>, pool: &mut Pool, pd: ProtectionDomain, peer: Entry) -> Result<Mapped, String> {
         let length = peer.buffer.length as usize;
         let memory = pool.take(length, |size| cx.alloc_memory(size)).map_err(|error| error.to_string())?;
-        // Nobody is to see what another one has written.
+        // A client must not see the bytes of the one before.
         let _ = memory.fill(0, memory.len(), 0);
         let _ = memory.write(length.saturating_sub(1), &[NOTHING_YET]);
         let part = memory.slice(0, length).unwrap_or_else(|| memory.clone());
-        match cx.register(pd, part, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
+        match cx.device().reg_mr(pd, part, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
             Ok(region) => Ok(Mapped { memory, region, peer, markers: Markers::default() }),
             Err(error) => {
                 pool.give(memory);
@@ -119,7 +118,7 @@ impl Mapped {
 
     /// Takes it back.
     pub fn close(self, cx: &mut Context<'_>, pool: &mut Pool) {
-        cx.deregister(&self.region);
+        let _ = cx.device().dereg_mr(&self.region);
         pool.give(self.memory);
     }
 

@@ -1,0 +1,206 @@
+use std::collections::HashSet;
+use std::sync::mpsc::{self, Receiver};
+
+use rxe_proto::Instant;
+use rxe_proto::verbs::{
+    Access, CompletionQueue, Device, EngineConfig, MulticastError, QpCaps, QpInitAttr, QueuePair, Rc, RecvWr,
+    SharedReceiveQueue, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcStatus,
+};
+use rxe_proto::wire::{MacAddr, PathMtu, Psn};
+
+use super::*;
+
+/// What a worker holds for its only service.
+struct Bench {
+    engine: Engine,
+    cq: ServiceCq,
+    objects: Objects,
+    ports: Vec<LocalPort>,
+    outbox: mpsc::Sender<ToControl>,
+    told: Receiver<ToControl>,
+}
+
+impl Bench {
+    fn new(max_cqe: u32) -> Bench {
+        let mut engine = Engine::new(EngineConfig { max_cqe, ..EngineConfig::default() });
+        let cq = ServiceCq::new(engine.create_cq(1).unwrap());
+        let (outbox, told) = mpsc::channel();
+        let port = LocalPort {
+            id: PortId(0),
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            vlan: None,
+            addresses: vec![[10, 0, 0, 1].into()],
+            mtu: 1500,
+            path_mtu: PathMtu::Mtu1024,
+        };
+        Bench { engine, cq, objects: Objects::default(), ports: vec![port], outbox, told }
+    }
+
+    fn attr(&self) -> QpInitAttr {
+        QpInitAttr::new(self.cq.cq.into()).with_caps(CAPS)
+    }
+
+    /// Runs `act` with the device of a service.
+    fn on<R>(&mut self, service: usize, act: impl FnOnce(&mut Device<'_>) -> R) -> R {
+        let mut accounting = Accounting {
+            worker: 3,
+            service,
+            cq: &mut self.cq,
+            objects: &mut self.objects,
+            ports: &self.ports,
+            outbox: &self.outbox,
+        };
+        act(&mut Device::with_hooks(&mut self.engine, Instant::ZERO, &mut accounting))
+    }
+
+    fn groups_told(&self) -> Vec<(Gid, bool)> {
+        let group = |message| match message {
+            ToControl::GroupMember { worker: 3, port: PortId(0), group, joined } => (group, joined),
+            other => panic!("{other:?}"),
+        };
+        self.told.try_iter().map(group).collect()
+    }
+}
+
+const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+
+#[test]
+fn completions_of_destroyed_queue_pairs_take_no_room_from_others() {
+    let mut bench = Bench::new(1024);
+    let attr = bench.attr();
+    let pd = bench.on(0, |dev| dev.alloc_pd());
+    let failing = |dev: &mut Device<'_>| {
+        let qp: QueuePair<Rc> = dev.create_qp_in_init(pd, attr, Access::empty()).unwrap();
+        for wr_id in 0..CAPS.max_recv_wr.into() {
+            dev.post_recv(qp, RecvWr { wr_id, sges: &[] }).unwrap();
+        }
+        dev.modify_qp(qp, Transition::to_error()).unwrap();
+        qp
+    };
+    for _ in 0..50 {
+        let (kept, last) = bench.on(0, |dev| {
+            let made = [failing(dev), failing(dev)];
+            // The first one goes with its completions unread; the second one's must all have found room.
+            dev.destroy_qp(made[0]).unwrap();
+            let last = failing(dev);
+            assert_eq!(dev.query_qp(last).unwrap().recv_queued, 0);
+            (made[1], last)
+        });
+        let mut completions = Vec::new();
+        let cq = bench.cq.cq;
+        assert_eq!(bench.engine.poll_cq(cq, &mut completions, 1000), 3 * CAPS.max_recv_wr as usize);
+        assert!(completions.iter().all(|wc| wc.status == WcStatus::WrFlushErr));
+        bench.cq.drained();
+        for qp in [kept, last] {
+            bench.on(0, |dev| dev.destroy_qp(qp)).unwrap();
+        }
+    }
+    bench.cq.drained();
+    assert_eq!(bench.cq.depth, 1, "all room was released");
+}
+
+#[test]
+fn errors_name_the_limit_of_the_completion_queue() {
+    let mut bench = Bench::new(64);
+    let attr = bench.attr();
+    let srq_attr = SrqInitAttr { max_wr: 32, ..SrqInitAttr::default() };
+    let pd = bench.on(0, |dev| dev.alloc_pd());
+    bench.on(0, |dev| {
+        let srq = dev.create_srq(pd, srq_attr).unwrap();
+        // 1 + 32 are taken. With a shared receive queue, each takes its send queue and one receive.
+        let shared = attr.with_srq(srq);
+        let made: Vec<QueuePair<Uc>> = std::iter::from_fn(|| dev.create_qp(pd, shared).ok()).collect();
+        assert_eq!(made.len(), 15);
+        let too_deep = QpError::Limit { name: "completion queue depth", value: 65, limit: 64 };
+        assert_eq!(dev.create_qp::<Uc>(pd, shared), Err(too_deep));
+        let too_deep = SrqError::Limit { name: "completion queue depth", value: 95, limit: 64 };
+        assert_eq!(dev.create_srq(pd, srq_attr), Err(too_deep));
+        let greedy = QpCaps { max_send_wr: u32::MAX, max_recv_wr: u32::MAX, ..CAPS };
+        assert!(dev.create_qp::<Rc>(pd, attr.with_caps(greedy)).is_err());
+        for qp in made {
+            dev.destroy_qp(qp).unwrap();
+        }
+        dev.destroy_srq(srq).unwrap();
+        assert!(dev.create_qp::<Uc>(pd, attr).is_err(), "their completions may still wait");
+    });
+    bench.cq.drained();
+    assert_eq!(bench.cq.depth, 1);
+    assert!(bench.on(0, |dev| dev.create_qp::<Uc>(pd, attr)).is_ok());
+}
+
+#[test]
+fn refused_objects_leave_nothing_behind() {
+    let mut bench = Bench::new(64);
+    let attr = bench.attr();
+    let foreign = bench.engine.create_cq(64).unwrap();
+    bench.on(0, |dev| {
+        let pd = dev.alloc_pd();
+        let unknown = attr.with_srq(SharedReceiveQueue::from(SrqId(9)));
+        assert_eq!(dev.create_qp_in_init::<Rc>(pd, unknown, Access::empty()), Err(QpError::UnknownSrq));
+        let foreign = QpInitAttr { send_cq: CompletionQueue::from(foreign), ..attr };
+        assert_eq!(dev.create_qp::<Rc>(pd, foreign), Err(QpError::UnknownCq), "the queue of another service");
+        assert_eq!(dev.engine().qp_count(), 0);
+        dev.dealloc_pd(pd).unwrap();
+    });
+    assert_eq!(bench.cq.depth, 1);
+}
+
+fn open(dev: &mut Device<'_>, qp: QueuePair<Ud>, port: u16) -> Result<(), QpError> {
+    qp.open(dev, UdAttr { port: PortId(port), qkey: 0, path_mtu: PathMtu::Mtu1024, sq_psn: Psn::new(0) })
+}
+
+#[test]
+fn ports_that_do_not_exist_are_refused() {
+    let mut bench = Bench::new(64);
+    let attr = bench.attr();
+    bench.on(0, |dev| {
+        let pd = dev.alloc_pd();
+        let qp = dev.create_qp::<Ud>(pd, attr).unwrap();
+        assert_eq!(open(dev, qp, 1), Err(QpError::Limit { name: "port_num", value: 1, limit: 0 }));
+        let path = Path { port: PortId(1), ..Path::default() };
+        assert_eq!(dev.create_ah(pd, &path), Err(AhError::UnknownPort(PortId(1))));
+    });
+}
+
+#[test]
+fn control_hears_of_first_and_last_members() {
+    let mut bench = Bench::new(1024);
+    let attr = bench.attr();
+    let groups = [[239, 0, 0, 1], [239, 0, 0, 2]].map(|ip| Gid::from(std::net::Ipv4Addr::from(ip)));
+    let made = bench.on(0, |dev| {
+        let pd = dev.alloc_pd();
+        let made: [QueuePair<Ud>; 2] = [(); 2].map(|()| dev.create_qp(pd, attr).unwrap());
+        for qp in made {
+            open(dev, qp, 0).unwrap();
+        }
+        for (qp, group) in [(0, 0), (1, 0), (1, 1)] {
+            dev.attach_mcast(made[qp], groups[group]).unwrap();
+        }
+        dev.detach_mcast(made[0], groups[0]).unwrap();
+        assert_eq!(dev.detach_mcast(made[0], groups[0]), Err(MulticastError::NotAttached));
+        made
+    });
+    assert_eq!(bench.groups_told(), [(groups[0], true), (groups[1], true)]);
+    bench.on(0, |dev| dev.destroy_qp(made[1])).unwrap();
+    let left: HashSet<(Gid, bool)> = bench.groups_told().into_iter().collect();
+    assert_eq!(left, HashSet::from(groups.map(|group| (group, false))));
+}
+
+#[test]
+fn objects_find_their_service() {
+    let mut bench = Bench::new(1024);
+    let attr = bench.attr();
+    let (srq, qp) = bench.on(5, |dev| {
+        let pd = dev.alloc_pd();
+        let srq = dev.create_srq(pd, SrqInitAttr { max_wr: 1, ..SrqInitAttr::default() }).unwrap();
+        (srq, dev.create_qp::<Uc>(pd, attr).unwrap())
+    });
+    let owners = |bench: &Bench| (bench.objects.owner_of_srq(srq.id()), bench.objects.owner_of_qp(qp.qpn()));
+    assert_eq!(owners(&bench), (Some(5), Some(5)));
+    bench.on(0, |dev| {
+        dev.destroy_qp(qp).unwrap();
+        assert_eq!(dev.destroy_qp(qp), Err(QpError::Unknown(qp.qpn())));
+        dev.destroy_srq(srq).unwrap();
+    });
+    assert_eq!(owners(&bench), (None, None));
+}

@@ -1,0 +1,9 @@
+//! What a program with services on DPDK ports needs: `use rxe_dpdk::prelude::*;`.
+//!
+//! The verbs and the service traits of [`rxe_service::prelude`], and the parts that an adapter is built from.
+
+pub use rxe_service::prelude::*;
+
+pub use crate::eal::Eal;
+pub use crate::host::Cidr;
+pub use crate::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig, StopHandle};
