@@ -163,7 +163,7 @@ fn numbered(socket: &str, target: &Target, file: &Path) {
     // Their directory is there to be read, not to be written.
     let words = "write-bw -s 64 -n 10 --region many* --address 10.77.0.2/24 --peer 10.77.0.1";
     let refused = run(socket, words);
-    assert!(refused.code != 0 && told(&refused).contains("does not let us at its memory"), "{}", told(&refused));
+    assert!(refused.code != 0 && told(&refused).contains("denies access to its memory"), "{}", told(&refused));
     // The operator sees each of them as JSON, and a summary in the table.
     let mrs = json(target, "mr");
     let mrs = mrs.as_array().unwrap();
