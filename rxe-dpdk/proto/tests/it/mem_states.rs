@@ -55,7 +55,7 @@ fn in_state(state: &str) -> Setup {
             let shared_pd = shared.alloc_pd();
             keys.adopt(pd, &shared.register(shared_pd, Memory::heap(64), BASE, ALL).unwrap()).unwrap().rkey()
         }
-        "fast" => keys.alloc_fast_reg_mr(pd, 64).unwrap(),
+        "fast-registration" => keys.alloc_fast_reg_mr(pd, 64).unwrap(),
         "type" if state.contains('1') => keys.alloc_window(pd, WindowKind::Type1).unwrap(),
         "type" => keys.alloc_window(pd, WindowKind::Type2).unwrap(),
         _ => region ^ window,
