@@ -187,7 +187,7 @@ fn mistakes(socket: &str) {
         ),
         (
             "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region many --regions 1001",
-            "the target has 1000 numbered regions, not 1001: choose a smaller --regions",
+            "--regions 1001: the target has 1000 numbered regions of this name: choose a smaller number",
         ),
         (
             "write-bw --address 10.77.0.2/24 --peer 10.77.0.1 --region many --regions 2 -s 8K",

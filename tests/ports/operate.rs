@@ -109,7 +109,7 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     assert!(stat["transport"]["acks_sent"].as_u64() > Some(0) && stat["cm"]["rx_req"] == 1, "{stat}");
     contains(&ctl(target, "stat"), &["hw_counters\n    sent_pkts", &format!("    rcvd_pkts {received:>21}\n"), "cm\n"]);
     contains(&ctl(target, "stat --all"), &["    flushes                     0\n"]);
-    contains(&ctl(target, "drops --all"), &["icrc_mismatch", "ICRC wrong: damaged on the way, or rewritten."]);
+    contains(&ctl(target, "drops --all"), &["icrc_mismatch", "ICRC wrong: damaged or modified in transit."]);
     let drops = json(target, "drops");
     assert!(drops.as_array().unwrap().iter().any(|drop| drop["reason"] == "icrc_mismatch" && drop["packets"] == 0));
     contains(&ctl(target, "services"), &["region", "tcp:4792", "connections=1", "stream:18515"]);

@@ -262,7 +262,7 @@ fn the_capture_option_sets_the_file_and_the_section_the_filters() {
     assert!(config.to_string().ends_with(", captures to /a/file.pcapng"), "{config}");
     for (text, part) in [
         ("file = \"a.pcapng\"", "the capture file a.pcapng needs an absolute path"),
-        ("file = \"/a\"\nfiles = 3", "give their size too"),
+        ("file = \"/a\"\nfiles = 3", "give the size of a file too"),
         ("peers = [\"x\"]", "key 'peers': 'x' is not an IP address"),
         ("size = \"big\"", "key 'size': 'big' is not a whole number"),
         ("qpns = [1]", "unknown field 'qpns'"),

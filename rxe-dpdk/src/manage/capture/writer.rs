@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_full_file_ends_the_capture_and_the_recorders() {
-        let path = std::env::temp_dir().join(format!("rxe-capture-{}-full", std::process::id()));
+        let path = std::env::temp_dir().join(format!("rxe-capture-{}-writer-full.pcapng", std::process::id()));
         let settings = CaptureSettings { size: Some(1), ..CaptureSettings::new(path.clone()) };
         let port = Interface { name: "eth0".into(), description: "port 1".into(), mac: Default::default() };
         let output = Output::create(settings, vec![port]).unwrap();
