@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn pieces_give_the_digest_of_the_whole() {
         assert_eq!(by_bits(b"123456789"), 0xE306_9283, "the check value of CRC-32C");
-        let bytes: Vec<u8> = (0..3 * PIECE + 5).map(|at| (at * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3 * PIECE + 5).map(|at| ((at * 7) >> 3) as u8).collect();
         let memory = Memory::heap(bytes.len());
         memory.write(0, &bytes).expect("it fits");
         for (offset, len) in [(0, bytes.len()), (1, PIECE), (3, PIECE + 1), (bytes.len(), 0), (100, 9)] {

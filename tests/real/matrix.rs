@@ -32,7 +32,7 @@ pub fn group(key: StationKey) -> AnyGroup {
     programs(group.nightly(!first), first);
     regions(group.nightly(!first), jumbo);
     many(group.nightly(!first));
-    ends(group.nightly(!first && !(jumbo && stable)), key.port);
+    ends(group.nightly(!(first || jumbo && stable)), key.port);
     group.build()
 }
 

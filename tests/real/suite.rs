@@ -45,11 +45,17 @@ pub struct Needs {
     pub bare: bool,
 }
 
+/// Makes the fixture of a group.
+type Setup<F> = Box<dyn FnOnce(&Arc<TestEnv>) -> Result<F, String> + Send>;
+
+/// Runs the cases of a group.
+type RunGroup = Box<dyn FnOnce(&Arc<TestEnv>, &mut Run) + Send>;
+
 /// A group of cases with fixture `F`, as it is being put together.
 pub struct Group<F> {
     name: String,
     needs: Needs,
-    setup: Box<dyn FnOnce(&Arc<TestEnv>) -> Result<F, String> + Send>,
+    setup: Setup<F>,
     cases: Vec<Case<F>>,
     nightly: bool,
     stop_at_failure: bool,
@@ -119,7 +125,7 @@ pub struct AnyGroup {
     pub needs: Needs,
     /// In the order in which they run.
     pub cases: Vec<CaseInfo>,
-    pub run: Box<dyn FnOnce(&Arc<TestEnv>, &mut Run) + Send>,
+    pub run: RunGroup,
 }
 
 /// The outcome of a case.

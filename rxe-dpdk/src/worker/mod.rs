@@ -1,6 +1,6 @@
 //! The adapter at work: run-to-completion workers on lcores, the control side, and the hand-off between lcores.
 //!
-//! [`run`] is the poll loop, [`dispatch`] the steps that a received frame passes. Worker 0 runs on the main lcore and
+//! `run` is the poll loop, `dispatch` the steps that a received frame passes. Worker 0 runs on the main lcore and
 //! carries the control side ([`rxe_service::control`]). Every worker owns an [`Engine`](rxe_proto::transport::Engine) and
 //! one instance of each service. Workers talk by messages and hand frames over by rings (`handoff`). With one lcore the
 //! same code runs, with both ends of each mailbox in one loop.

@@ -76,7 +76,7 @@ pub enum FlushLevel {
 /// | | [`Rc`] | [`Uc`](super::Uc) | [`Ud`] |
 /// |---|---|---|---|
 /// | [`send`](Self::send), [`send_with_imm`](Self::send_with_imm), [`write`](Self::write), [`write_with_imm`](Self::write_with_imm) | yes | yes | |
-/// | [`bind_mw`](Self::bind_mw), [`fast_register`](Self::fast_register), [`local_inv`](Self::local_inv) | yes | yes | |
+/// | [`bind_mw`](Self::bind_mw), [`fast_reg_mr`](Self::fast_reg_mr), [`local_inv`](Self::local_inv) | yes | yes | |
 /// | [`send_with_inv`](Self::send_with_inv), [`read`](Self::read), [`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add), [`atomic_write`](Self::atomic_write), [`flush`](Self::flush) | yes | | |
 /// | [`datagram`](Self::datagram), [`datagram_with_imm`](Self::datagram_with_imm) | | | yes |
 ///

@@ -11,7 +11,7 @@ pub struct PortConfig {
     pub rx_descriptors: u16,
     /// Descriptors per transmit queue; rounded to what the device supports.
     pub tx_descriptors: u16,
-    /// The IP MTU: the longest IP packet, its header included. [`Port::mtu`] says what the port got.
+    /// The IP MTU: the longest IP packet, its header included. [`Port::mtu`](super::Port::mtu) says what the port got.
     pub mtu: u16,
     /// Buffers in the port's pool beyond what its queues can hold: held by rings and services.
     pub extra_mbufs: usize,
