@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::mem::DeallocPdError;
 use crate::time::Instant;
-use crate::transport::{AhError, Engine, EngineConfig, SrqError};
+use crate::transport::{AhError, Engine, EngineConfig};
 use crate::wire::Path;
 
-use super::{AddressHandle, DeviceHooks, ProtectionDomain, SharedReceiveQueue, SrqInitAttr};
+use super::{AddressHandle, DeviceHooks, ProtectionDomain};
 
 /// The verbs of one [`Engine`] (`ibv_context`), at one point in time.
 ///
@@ -61,53 +61,6 @@ impl<'e> Device<'e> {
     #[inline]
     pub fn dealloc_pd(&mut self, pd: ProtectionDomain) -> Result<(), DeallocPdError> {
         self.engine.keys_mut().dealloc_pd(pd.0)
-    }
-
-    /// Creates a shared receive queue in `pd` (`ibv_create_srq`).
-    ///
-    /// # Errors
-    /// [`SrqError::TooMany`], [`SrqError::Limit`], [`SrqError::UnknownPd`].
-    pub fn create_srq(&mut self, pd: ProtectionDomain, attr: SrqInitAttr) -> Result<SharedReceiveQueue, SrqError> {
-        let init = attr.init(pd);
-        if let Some(hooks) = &mut self.hooks {
-            hooks.before_create_srq(self.engine, &init)?;
-        }
-        let srq = self.engine.create_srq(&init)?;
-        if let Some(hooks) = &mut self.hooks {
-            hooks.srq_created(srq, &init);
-        }
-        Ok(SharedReceiveQueue(srq))
-    }
-
-    /// Arms [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached): it is delivered once, when fewer than
-    /// `limit` receives are left, or at once if that is so already. 0 disarms it (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
-    ///
-    /// # Errors
-    /// [`SrqError::Limit`] when the queue never holds so many, [`SrqError::Unknown`].
-    #[inline]
-    pub fn modify_srq(&mut self, srq: SharedReceiveQueue, limit: u32) -> Result<(), SrqError> {
-        self.engine.modify_srq(srq.0, limit)
-    }
-
-    /// Receives that wait in a shared receive queue.
-    ///
-    /// # Errors
-    /// [`SrqError::Unknown`].
-    #[inline]
-    pub fn query_srq(&self, srq: SharedReceiveQueue) -> Result<u32, SrqError> {
-        self.engine.srq_len(srq.0).ok_or(SrqError::Unknown)
-    }
-
-    /// Destroys a shared receive queue, with the receives in it (`ibv_destroy_srq`).
-    ///
-    /// # Errors
-    /// [`SrqError::InUse`] while queue pairs use it, [`SrqError::Unknown`].
-    pub fn destroy_srq(&mut self, srq: SharedReceiveQueue) -> Result<(), SrqError> {
-        self.engine.destroy_srq(srq.0)?;
-        if let Some(hooks) = &mut self.hooks {
-            hooks.srq_destroyed(srq.0);
-        }
-        Ok(())
     }
 
     /// Creates an address handle: queue pairs in `pd` can send datagrams along `path` (`ibv_create_ah`). For a multicast

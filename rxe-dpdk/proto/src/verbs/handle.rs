@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::mem::PdId;
-use crate::transport::{AhId, CqId, QpError, QpType, Qpn, SrqId};
+use crate::transport::{AhId, CqId, QpType, Qpn, SrqId};
 
-use super::{Any, Device, QpService, TransportService};
+use super::{Any, QpService, TransportService};
 
 macro_rules! handles {
     ($($(#[$meta:meta])* $name:ident($id:ident),)*) => {$(
@@ -91,17 +91,6 @@ impl<T: TransportService> QueuePair<T> {
     #[inline]
     pub const fn qp_type(self) -> QpType {
         T::QP_TYPE
-    }
-}
-
-impl AnyQueuePair {
-    /// The typed handle, if the queue pair is of service `T`.
-    ///
-    /// # Errors
-    /// [`QpError::WrongType`] when it is not, [`QpError::Unknown`].
-    #[inline]
-    pub fn downcast<T: TransportService>(self, dev: &Device<'_>) -> Result<QueuePair<T>, QpError> {
-        dev.find_qp(self.qpn)
     }
 }
 

@@ -261,6 +261,7 @@ mod hooks;
 mod queue_pair;
 mod region;
 mod service;
+mod srq;
 mod window;
 mod work_request;
 
@@ -278,7 +279,8 @@ pub use device::Device;
 pub use grh::{Grh, GrhError};
 pub use handle::{AddressHandle, AnyQueuePair, CompletionQueue, ProtectionDomain, QueuePair, SharedReceiveQueue};
 pub use hooks::DeviceHooks;
-pub use queue_pair::{QpInitAttr, SrqInitAttr, Transition, UdAttr};
+pub use queue_pair::{QpInitAttr, Transition, UdAttr};
 pub use service::{Any, Connected, QpService, Rc, TransportService, Uc, Ud};
+pub use srq::SrqInitAttr;
 pub use window::{FastRegMr, MemoryWindow};
 pub use work_request::{AnyWorkRequest, FlushLevel, FlushType, Payload, WorkRequest};

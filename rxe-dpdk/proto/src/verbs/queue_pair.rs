@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use crate::mem::Access;
 use crate::transport::{
     KeepAlive, MulticastError, QpCaps, QpError, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RtrAttr, RtsAttr,
-    SrqInit,
 };
 use crate::wire::{Gid, PathMtu, PortId, Psn};
 
@@ -53,30 +52,6 @@ impl QpInitAttr {
     #[must_use]
     pub const fn with_srq(self, srq: SharedReceiveQueue) -> QpInitAttr {
         QpInitAttr { srq: Some(srq), ..self }
-    }
-}
-
-/// Attributes of a new shared receive queue (`ibv_srq_init_attr`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SrqInitAttr {
-    /// Outstanding receives.
-    pub max_wr: u32,
-    /// Buffers of one receive.
-    pub max_sge: u32,
-    /// Limit as for [`Device::modify_srq`]; 0 is none.
-    pub srq_limit: u32,
-}
-
-impl Default for SrqInitAttr {
-    /// 16 receives of one buffer each, no limit.
-    fn default() -> SrqInitAttr {
-        SrqInitAttr { max_wr: 16, max_sge: 1, srq_limit: 0 }
-    }
-}
-
-impl SrqInitAttr {
-    pub(super) fn init(self, pd: ProtectionDomain) -> SrqInit {
-        SrqInit { pd: pd.0, max_wr: self.max_wr, max_sge: self.max_sge, limit: self.srq_limit }
     }
 }
 
@@ -386,6 +361,17 @@ impl Device<'_> {
             hooks.multicast_changed(self.engine);
         }
         Ok(())
+    }
+}
+
+impl AnyQueuePair {
+    /// The typed handle, if the queue pair is of service `T`.
+    ///
+    /// # Errors
+    /// [`QpError::WrongType`] when it is not, [`QpError::Unknown`].
+    #[inline]
+    pub fn downcast<T: TransportService>(self, dev: &Device<'_>) -> Result<QueuePair<T>, QpError> {
+        dev.find_qp(self.qpn())
     }
 }
 
