@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::values::{Size, Text};
 
-/// What a client may use at least: the receives of 256 queue pairs.
+/// Minimum memory per client, in bytes: the receives of 256 queue pairs.
 const MIN_PINGPONG_MEMORY: usize = 1 << 20;
 /// Maximum size of a queue pair's buffers: the length of a message has 31 bits.
 const MAX_MEMORY: usize = 1 << 30;

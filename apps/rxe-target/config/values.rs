@@ -86,7 +86,7 @@ impl FromStr for HostAddress {
         } else if ip.is_multicast() {
             "a multicast address"
         } else if matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some()) {
-            "an IPv4 address in IPv6 clothes: write the IPv4 address"
+            "an IPv4-mapped IPv6 address: write the IPv4 address"
         } else {
             let host_bits = match ip {
                 IpAddr::V4(ip) if cidr.prefix <= 30 => Some((ip.to_bits(), u32::MAX >> cidr.prefix)),
@@ -418,7 +418,7 @@ mod tests {
             ),
             (
                 "::ffff:10.0.0.1/96",
-                "::ffff:10.0.0.1/96 cannot be the target's, it is an IPv4 address in IPv6 clothes: write the IPv4 address",
+                "::ffff:10.0.0.1/96 cannot be the target's, it is an IPv4-mapped IPv6 address: write the IPv4 address",
             ),
         ] {
             assert_eq!(wrong::<HostAddress>(text), sentence);

@@ -31,7 +31,7 @@ const RECEIVES: u32 = 64;
 /// Datagrams that leave at once, and the time to the next ones.
 const BURST: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
-/// A datagram and what stands in front of it.
+/// Length in bytes of a receive: a datagram behind its GRH.
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
 /// How long a datagram lives.
 const HOP_LIMIT: u8 = 64;
@@ -110,7 +110,7 @@ impl Member {
     }
 }
 
-/// What a host is to get.
+/// Datagrams to send to one host.
 struct Parcel {
     group: Group,
     host: IpAddr,

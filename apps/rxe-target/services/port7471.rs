@@ -15,7 +15,7 @@ pub enum Caller {
     Cmtime,
     /// ucmatose.
     Ucmatose,
-    /// rdma_client, rdma_xclient, and whoever else has come here.
+    /// rdma_client, rdma_xclient, or an unknown program.
     RdmaClient,
 }
 

@@ -43,7 +43,7 @@ const READ: &[u8; MESSAGE] = b"RDMA read operat";
 /// The client's queue pair begins with this PSN and wants ours to, and has this path MTU.
 const FIRST_PSN: Psn = Psn::new(0);
 const PATH_MTU: PathMtu = PathMtu::Mtu256;
-/// What a client may do with its buffer.
+/// Access of a client to its buffer.
 const BUFFER_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 const PEER_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 const CAPS: QpCaps =

@@ -31,7 +31,7 @@ pub const DATAGRAM: u64 = 1 << 50;
 /// How often a test connection that says nothing is looked at: it may be ib_write_lat's.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What a connection turned out to be.
+/// The purpose of a connection, known from its first message.
 pub enum Role {
     /// It has said nothing yet, or is a test.
     Test,

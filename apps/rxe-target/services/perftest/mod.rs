@@ -1,9 +1,9 @@
 //! The server of perftest: ib_send, ib_write, ib_read and ib_atomic, bandwidth and latency.
 //!
-//! What a client is about to do it does not say: neither the test nor type, size and number of its messages. So the
-//! server reacts. A queue pair is created for each one that a record names,
-//! [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type) and can take part in every test: WRITEs, READs
-//! and atomics find memory, SENDs are [sent back](echo). Only ib_write_lat waits for its server to begin, and is known by its silence.
+//! A client does not announce its test, nor type, size and number of its messages. So the server reacts. It creates a queue
+//! pair for each one that a record names, which [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type)
+//! and serves every test: there is memory for WRITEs, READs and atomics, and SENDs are [sent back](echo). Only ib_write_lat
+//! waits for its server to begin; it is recognized by its silence.
 
 mod client;
 mod connections;

@@ -16,7 +16,7 @@ pub const MANY: usize = 256;
 /// What clients write when they have read our answer.
 pub const DONE: &[u8] = b"done\0";
 
-/// What a line says.
+/// The values in a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Line {
     /// The queue pair; 0 in lines without one.

@@ -1,4 +1,4 @@
-//! What a pingpong client writes on its TCP stream: one line, or 256 of ibv_srq_pingpong, then "done".
+//! The TCP stream of a pingpong client: one line, or 256 of ibv_srq_pingpong, then "done".
 //!
 //! One line does not say whether more follow. The others come right behind it, as the client writes them all before it
 //! reads. So a first line is left alone for a moment; should the others come later still, no harm is done: the answer to
