@@ -6,7 +6,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
 use rxe_inspect::report::{Counter, CounterGroup};
 use rxe_proto::cm::CmStats;
 use rxe_proto::transport::TransportStats;
@@ -29,7 +28,7 @@ pub struct WorkerCounters {
     /// Queue pairs.
     pub transport: Arc<TransportStats>,
     /// Connections and streams.
-    pub services: Arc<CachePadded<ServiceStats>>,
+    pub services: Arc<ServiceStats>,
     /// Recorders.
     pub capture: Arc<CaptureStats>,
     /// Dropped packets by reason: those of the loop and those of the queue pairs.
@@ -42,7 +41,7 @@ pub struct Telemetry {
     /// One entry per worker.
     pub workers: Vec<WorkerCounters>,
     /// The control side.
-    pub control: Arc<CachePadded<ControlStats>>,
+    pub control: Arc<ControlStats>,
     /// The connection manager.
     pub cm: Arc<CmStats>,
     /// The host stacks, by port.

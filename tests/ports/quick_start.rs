@@ -9,18 +9,12 @@ use std::time::Duration;
 
 use rxe_testkit::child::this_test;
 use rxe_testkit::process::Program;
+use rxe_testkit::readme::commands;
 
 const MARKER: &str = "<!-- test:quick-start-veth -->";
 const INSIDE: &str = "RXE_TEST_QUICK_START";
 /// How long one command may take on a busy machine, in seconds.
 const LIMIT: &str = "120";
-
-/// The commands of the marked block; a backslash joins lines.
-fn commands(readme: &str) -> Vec<String> {
-    let block = readme.split_once(MARKER).expect("README.md has the marker").1.trim_start();
-    let (block, _) = block.strip_prefix("```sh\n").and_then(|rest| rest.split_once("\n```")).expect("a ```sh block");
-    block.replace("\\\n", " ").lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
-}
 
 /// `sh -c` with a time limit and the programs of this build first on the path.
 fn shell(line: &str) -> Command {
@@ -66,7 +60,7 @@ fn run_commands() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let mut target = None;
     let mut rates = 0;
-    for line in commands(&std::fs::read_to_string(readme).unwrap()) {
+    for line in commands(&std::fs::read_to_string(readme).unwrap(), MARKER).unwrap() {
         println!("$ {line}");
         assert!(!line.contains("hugepages"), "the quick start leaves hugepages alone: {line}");
         if let Some(background) = line.strip_suffix('&') {

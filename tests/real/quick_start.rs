@@ -9,27 +9,11 @@ use crate::env::{TestEnv, root};
 use crate::guest::{Guest, GuestConfig, Job, Plug};
 use crate::suite::{AnyGroup, Fixture, Group, Needs};
 use crate::target::archive;
+use rxe_testkit::readme::commands;
 use std::time::Duration;
 
 const MARKER: &str = "<!-- test:quick-start -->";
 const LIMIT: Duration = Duration::from_secs(90);
-
-/// The commands of all marked blocks; a backslash joins lines, comments and empty lines are left out.
-fn commands(readme: &str) -> Result<Vec<String>, String> {
-    let mut found = Vec::new();
-    for part in readme.split(MARKER).skip(1) {
-        let block = part.trim_start().strip_prefix("```sh").and_then(|rest| rest.split_once("\n```"));
-        let Some((block, _)) = block else {
-            return Err(format!("README.md: no ```sh block right after {MARKER}"));
-        };
-        let lines = block.replace("\\\n", " ");
-        found.extend(lines.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::to_owned));
-    }
-    if found.is_empty() {
-        return Err(format!("README.md: no {MARKER}"));
-    }
-    Ok(found)
-}
 
 /// The guest, its running targets, and the pings so far.
 struct Reader {
@@ -76,7 +60,7 @@ pub fn group() -> AnyGroup {
     let mut group = Group::new("quick-start", Needs::default(), |env| Reader::boot(env));
     group.stop_at_failure();
     let readme = std::fs::read_to_string(root().join("README.md")).map_err(|e| format!("README.md: {e}"));
-    match readme.and_then(|text| commands(&text)) {
+    match readme.and_then(|text| commands(&text, MARKER)) {
         Ok(commands) => {
             for command in commands {
                 group.case(command.clone(), move |reader: &mut Reader| reader.run(&command));

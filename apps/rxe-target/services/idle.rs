@@ -93,8 +93,9 @@ impl Idle<Qpn> {
     ) -> Vec<Qpn> {
         let now = cx.now();
         let qps: Vec<Qpn> = self.clients.keys().copied().collect();
+        let dev = cx.device();
         for qp in qps {
-            if let Ok(info) = cx.device().query_qp(AnyQueuePair::from(qp)) {
+            if let Ok(info) = dev.query_qp(AnyQueuePair::from(qp)) {
                 self.saw(qp, (info.expected_psn, info.unacked_psn), now);
             }
         }

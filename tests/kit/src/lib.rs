@@ -3,11 +3,14 @@
 //! * [`pcap`] reads the recorded captures in tests/captures and writes files for net_pcap to play,
 //! * [`pcapng`] reads the captures that an adapter writes,
 //! * [`child`] runs a test in a process of its own, and in a network namespace of its own,
+//! * [`readme`] finds the commands that README.md shows,
 //! * [`process`] starts the programs under test, and has their output.
 //!
-//! Helpers panic instead of returning errors, but for `process`: a test can do nothing about them.
+//! Helpers panic instead of returning errors, as a test can do nothing about them; `process` and `readme` return them for
+//! tests/real, which reports errors itself.
 
 pub mod child;
 pub mod pcap;
 pub mod pcapng;
 pub mod process;
+pub mod readme;

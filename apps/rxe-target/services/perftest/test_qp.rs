@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
 use rxe_proto::verbs::{
-    Access, AnyQueuePair, AnyWorkRequest, Device, MemoryRegion, PostError, ProtectionDomain, QpCaps, QpType, Rc,
+    Access, AnyQueuePair, AnyWorkRequest, Device, Grh, MemoryRegion, PostError, ProtectionDomain, QpCaps, QpType, Rc,
     RecvWr, Sge, WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::Psn;
@@ -20,8 +20,8 @@ use crate::services::out_of_band::{DatagramTo, Peer, QKEY};
 const RECEIVES: u32 = 512;
 /// A message of no bytes still covers a page: clients step through it.
 pub const PAGE: usize = 4096;
-/// What a datagram has in front in its receive.
-pub const GRH: u32 = 40;
+/// Length in bytes of the GRH in front of a received datagram.
+pub const GRH: u32 = Grh::LEN as u32;
 /// READs and atomics that a client may have outstanding.
 pub const RD_ATOMIC: u32 = 128;
 /// What clients may do with a sink.

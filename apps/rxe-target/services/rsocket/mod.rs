@@ -18,6 +18,7 @@ use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant};
 
 use super::factory::Factory;
+use super::idle::SWEEP;
 use super::metrics::{MetricsRegistry, ServiceMetrics, caller};
 use super::port7471::{Caller, PORT};
 use client::{CAPS, Client, Fault, Reserves};
@@ -28,9 +29,7 @@ use stream::Nonsense;
 /// The name that users select the service by.
 pub const NAME: &str = "rsocket";
 
-/// How often we look for clients that are silent, or wait for memory.
-const SWEEP: Duration = Duration::from_secs(1);
-/// The timer that looks for silent clients.
+/// The timer that looks for clients that are silent, or wait for memory, every [`SWEEP`].
 const SWEEP_TOKEN: u64 = 0;
 /// The timer that looks into mapped buffers.
 const LOOK_TOKEN: u64 = 1;

@@ -30,7 +30,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
 use rxe_proto::cm::{Cm, CmEvent, CmStats, ConnId, LocalAddresses, MadTransmit};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId};
@@ -91,8 +90,7 @@ pub struct Control<H: IpHost> {
     /// A MAD that the port had no room for.
     pending_mad: Option<MadTransmit>,
     drops: Arc<DropCounters>,
-    /// On cache lines of their own: worker 0 writes them.
-    stats: Arc<CachePadded<ControlStats>>,
+    stats: Arc<ControlStats>,
     events: EventLog,
     stopping: Option<Instant>,
 }
@@ -174,7 +172,7 @@ impl<H: IpHost> Control<H> {
     }
 
     /// Counters.
-    pub fn stats(&self) -> &Arc<CachePadded<ControlStats>> {
+    pub fn stats(&self) -> &Arc<ControlStats> {
         &self.stats
     }
 

@@ -26,7 +26,6 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
 use rxe_proto::mem::Allocator;
@@ -75,8 +74,7 @@ pub struct ServiceHost {
     regions: Vec<NamedRegion>,
     ports: Arc<[LocalPort]>,
     mailbox: WorkerMailbox,
-    /// On cache lines of their own: each worker writes its counters on its own lcore.
-    stats: Arc<CachePadded<ServiceStats>>,
+    stats: Arc<ServiceStats>,
     events: EventLog,
     in_use_checks: in_use::Checks,
     completions: Vec<WorkCompletion>,
@@ -186,7 +184,7 @@ impl ServiceHost {
     }
 
     /// Counters.
-    pub fn stats(&self) -> &Arc<CachePadded<ServiceStats>> {
+    pub fn stats(&self) -> &Arc<ServiceStats> {
         &self.stats
     }
 

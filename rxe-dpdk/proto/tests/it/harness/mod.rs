@@ -133,6 +133,20 @@ impl Node {
         node
     }
 
+    /// Two ends with queues of `depth` and `memory` bytes each, connected and in RTS. `agreed.sq_psn` and `rq_psn` are those
+    /// of the first end; `config` needs neither worker nor seed.
+    pub fn connected(config: &EngineConfig, agreed: &Agreed, depth: u32, memory: usize) -> [Node; 2] {
+        let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..config.clone() };
+        let mut a = Node::new(1, config(0), depth, memory, agreed.access);
+        let mut b = Node::new(2, config(3), depth, memory, agreed.access);
+        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
+        a.ready_to_receive(2, b.qpn, agreed);
+        b.ready_to_receive(1, a.qpn, &theirs);
+        a.ready_to_send(agreed);
+        b.ready_to_send(&theirs);
+        [a, b]
+    }
+
     /// No queue pair yet: a completion queue of `cqe` entries and a region of `memory` bytes.
     pub fn bare(end: u8, config: EngineConfig, cqe: u32, memory: usize) -> Node {
         let mut engine = Engine::new(config);

@@ -164,15 +164,7 @@ impl Pair {
     /// Two ends with queues of `depth` and `memory` bytes each, both in RTS. `agreed.sq_psn` and `rq_psn` are those of
     /// the first end.
     pub fn new(seed: u64, agreed: &Agreed, depth: u32, memory: usize, link: Link) -> Pair {
-        let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..EngineConfig::default() };
-        let mut a = Node::new(1, config(0), depth, memory, agreed.access);
-        let mut b = Node::new(2, config(3), depth, memory, agreed.access);
-        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
-        a.ready_to_receive(2, b.qpn, agreed);
-        b.ready_to_receive(1, a.qpn, &theirs);
-        a.ready_to_send(agreed);
-        b.ready_to_send(&theirs);
-        Pair::of(seed, [a, b], link)
+        Pair::of(seed, Node::connected(&EngineConfig::default(), agreed, depth, memory), link)
     }
 
     /// Two ends as they are.

@@ -56,17 +56,9 @@ impl RatedPair {
         memory: usize,
         line: LinkParams,
     ) -> RatedPair {
-        let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..config.clone() };
-        let mut a = Node::new(1, config(0), depth, memory, agreed.access);
-        let mut b = Node::new(2, config(3), depth, memory, agreed.access);
-        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
-        a.ready_to_receive(2, b.qpn, agreed);
-        b.ready_to_receive(1, a.qpn, &theirs);
-        a.ready_to_send(agreed);
-        b.ready_to_send(&theirs);
         let now = Instant::from_nanos(1_000_000);
         RatedPair {
-            nodes: [a, b],
+            nodes: Node::connected(config, agreed, depth, memory),
             now,
             line,
             drop_filter: Box::new(|_, _| false),
