@@ -2,6 +2,7 @@
 //! `harness`, `programs`, `cm_support` and `verbs_support` hold what modules share.
 
 mod cm_active;
+mod cm_active_ends;
 mod cm_compliance;
 mod cm_connections;
 mod cm_ends;

@@ -7,8 +7,8 @@ pub mod replay_active;
 use std::net::Ipv4Addr;
 
 use rxe_proto::cm::{
-    AcceptParams, Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, ConnectRequest, LocalAddresses, MadPath,
-    MadTransmit,
+    AcceptParams, Cm, CmConfig, CmEvent, ConnId, ConnectFailure, ConnectParams, ConnectReply, ConnectRequest,
+    LocalAddresses, MadPath, MadTransmit,
 };
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::cm::{
@@ -24,6 +24,10 @@ pub const SERVER_GUID: u64 = 0x0202_0202_0202_0202;
 pub const CLIENT_GUID: u64 = 0x5054_00FF_FE00_000B;
 pub const CLIENT_QPN: u32 = 0x11;
 pub const SERVER_QPN: u32 = 0x22;
+/// The communication id of a peer that the active side connects to.
+pub const PEER: u32 = 0x1111;
+/// The active side's retransmission interval: 4.096 us * (2^20 + 2^19), the peer's response timeout and an ACK timeout.
+pub const RESEND: Duration = Duration::from_nanos(6_442_450_944);
 
 /// One port with one address, and a path MTU of 1024.
 pub struct Addresses(pub Vec<Gid>, pub PathMtu);
@@ -261,6 +265,14 @@ impl Target {
     pub fn reply(&mut self) -> ConnectReply {
         match self.events().as_slice() {
             [CmEvent::ConnectReply(reply)] => (**reply).clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The event of a failed attempt, and nothing else.
+    pub fn connect_failed(&mut self) -> (ConnId, ConnectFailure, Option<Box<Rej>>) {
+        match self.events().as_slice() {
+            [CmEvent::ConnectFailed { conn, reason, rej }] => (*conn, *reason, rej.clone()),
             other => panic!("{other:?}"),
         }
     }
