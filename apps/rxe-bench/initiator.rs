@@ -1,4 +1,5 @@
 //! The service of the tests with messages: connects to the peer, posts the messages, measures, and disconnects.
+//! [`Connections`] has the connections.
 //!
 //! ```text
 //! Greeting ──> Connecting ──> Listing ──> Warming ──> Measuring ──> Draining ──┬──> Parting ──> Disconnecting ──> end
@@ -9,30 +10,26 @@
 use std::sync::Arc;
 
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, QpMap, Service, ServiceFactory};
+use rxe_dpdk::service::{Context, EndReason, Listen, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
-use rxe_proto::verbs::{Access, MemoryRegion, QpCaps, Qpn, QueuePair, Rc, WorkCompletion};
+use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, Qpn, WorkCompletion};
 use rxe_proto::wire::PathMtu;
-use rxe_proto::wire::cm::{Rej, RejReason};
+use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
 
 use crate::bulk::Bulk;
+use crate::connections::{Connection, Connections};
 use crate::control::Control;
 use crate::load::{self, RemoteMemory};
 use crate::perftest::{Exchange, Next};
 use crate::plan::{Length, Protocol, Verb};
-use crate::region::{Directory, place_of};
+use crate::region::Directory;
 use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, path_mtu, succeeded, why_not, words_of};
 use crate::work::Work;
 
-/// Maximum number of connections that are established or closed concurrently.
-const AT_ONCE: usize = 64;
 /// Interval of the timer.
 const TICK: Duration = Duration::from_millis(1);
-/// Delay before rejected connections are requested again, and the maximum number of attempts.
-const AGAIN: Duration = Duration::from_millis(100);
-const ATTEMPTS: u32 = 30;
 /// The run fails if no message completes for this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -62,18 +59,12 @@ impl ServiceFactory for InitiatorFactory {
             directory: None,
             regions: Vec::new(),
             talk: None,
-            connections: Vec::new(),
-            by_qp: QpMap::default(),
-            asked: 0,
-            up: 0,
+            connections: Connections::new(Arc::clone(&self.session)),
             path_mtu: PathMtu::Mtu256,
             work: None,
             bulk: None,
             next_size: 0,
             outcomes: Vec::new(),
-            again: Vec::new(),
-            again_at: Instant::ZERO,
-            attempts: 0,
             refusal: None,
             failure: None,
             heard: (Instant::ZERO, 0),
@@ -106,13 +97,6 @@ enum Stage {
     Disconnecting,
 }
 
-/// A queue pair, its connection, and the remote memory that the peer has named.
-struct Connection {
-    qp: QueuePair<Rc>,
-    conn: Option<ConnId>,
-    remote: Option<RemoteMemory>,
-}
-
 /// perftest's parameter exchange and its control connection.
 struct Talk {
     exchange: Exchange,
@@ -129,13 +113,7 @@ struct Initiator {
     directory: Option<Directory>,
     regions: Vec<RemoteMemory>,
     talk: Option<Talk>,
-    connections: Vec<Connection>,
-    /// Index in `connections`.
-    by_qp: QpMap<usize>,
-    /// Number of connections requested, or in `Disconnecting` of those told to disconnect.
-    asked: usize,
-    /// Number of established connections, without the control connection.
-    up: usize,
+    connections: Connections,
     path_mtu: PathMtu,
     work: Option<Work>,
     /// The additional load, from the first size on.
@@ -143,10 +121,6 @@ struct Initiator {
     /// Index of the plan's next size.
     next_size: usize,
     outcomes: Vec<Outcome>,
-    /// Indexes of connections to request again, and when; the control connection has the index after all others.
-    again: Vec<usize>,
-    again_at: Instant,
-    attempts: u32,
     /// Text of a rejection by the peer.
     refusal: Option<String>,
     /// Why the run ends early.
@@ -168,7 +142,7 @@ impl Initiator {
         self.heard = (cx.now(), 0);
         if plan.protocol == Protocol::Region {
             self.stage = Stage::Connecting;
-            return self.ask(cx);
+            return self.request(cx);
         }
         self.stage = Stage::Greeting;
         let control = Control::open(cx, pd).map_err(broken)?;
@@ -177,77 +151,23 @@ impl Initiator {
         Ok(())
     }
 
-    /// Requests further connections, up to the limit of concurrent ones.
-    fn ask(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
-        while self.asked < self.session.plan.connections() as usize && self.asked - self.up < AT_ONCE {
-            self.ask_one(cx, self.asked)?;
-            self.asked += 1;
-        }
-        Ok(())
+    fn pd(&self) -> Option<ProtectionDomain> {
+        self.memory.as_ref().map(|memory| memory.pd().into())
     }
 
-    /// Creates the queue pair of index `index` and requests its connection.
-    fn ask_one(&mut self, cx: &mut Context<'_>, index: usize) -> Result<(), CliError> {
-        let Some(pd) = self.memory.as_ref().map(MemoryRegion::pd) else { return Ok(()) };
-        let plan = &self.session.plan;
-        let answers = plan.wants_answers() || plan.verify;
-        // The queue pairs of the additional load follow those of the test.
-        let beside = plan.beside().filter(|_| index >= plan.qps as usize);
-        let depth = beside.as_ref().unwrap_or(plan).depth();
-        let caps = QpCaps {
-            max_send_wr: depth.max(1 + u32::from(plan.verify)),
-            max_recv_wr: if answers { depth } else { 1 },
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let attr = cx.qp_attr().with_caps(caps);
-        let qp = cx.device().create_qp_in_init(pd.into(), attr, Access::empty()).map_err(broken)?;
-        self.by_qp.insert(qp.qpn(), index);
-        let connection = Connection { qp, conn: None, remote: None };
-        match self.connections.get_mut(index) {
-            Some(former) => *former = connection,
-            None => self.connections.push(connection),
-        }
-        // perftest's servers expect no private data.
-        let words = if self.talk.is_some() { String::new() } else { plan.asks_for() };
-        cx.connect(connect(plan, qp, words.as_bytes()));
-        Ok(())
-    }
-
-    /// Schedules another request for a connection if the reason of its rejection is temporary.
-    fn try_again(&mut self, cx: &Context<'_>, qp: Qpn, reason: EndReason) -> bool {
-        let EndReason::NotEstablished(ConnectFailure::PeerRejected(why)) = reason else { return false };
-        let control = self.is_control(qp);
-        let for_now = match why {
-            // The peer had a queue pair connected to this number, from an earlier process, and has destroyed it now.
-            RejReason::StaleConnection => true,
-            // perftest's servers listen for the connections of the test only some time after the exchange.
-            RejReason::InvalidServiceId => self.talk.is_some() && !control,
-            _ => false,
-        };
-        if !for_now || self.attempts == ATTEMPTS {
-            return false;
-        }
-        let index = if control { Some(self.session.plan.connections() as usize) } else { self.by_qp.remove(&qp) };
-        let Some(index) = index else { return false };
-        if self.again.is_empty() {
-            self.attempts += 1;
-            self.again_at = cx.now() + AGAIN;
-        }
-        self.again.push(index);
-        true
+    /// Requests further connections.
+    fn request(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        self.pd().map_or(Ok(()), |pd| self.connections.request(cx, pd))
     }
 
     /// Requests connections again after temporary rejections.
-    fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
-        for index in std::mem::take(&mut self.again) {
-            if index < self.session.plan.connections() as usize {
-                self.ask_one(cx, index)?;
-            } else if let Some(talk) = &mut self.talk {
-                talk.control.reopen(cx).map_err(broken)?;
-                cx.connect(connect(&self.session.plan, talk.control.qp, &[]));
-            }
+    fn retry(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        let Some(pd) = self.pd() else { return Ok(()) };
+        if self.connections.retry(cx, pd)?
+            && let Some(talk) = &mut self.talk
+        {
+            talk.control.reopen(cx).map_err(broken)?;
+            cx.connect(connect(&self.session.plan, talk.control.qp, &[]));
         }
         Ok(())
     }
@@ -259,10 +179,10 @@ impl Initiator {
             Next::Say(message) => control.say(cx, &message).map_err(broken),
             Next::Connect => {
                 self.stage = Stage::Connecting;
-                self.ask(cx)
+                self.request(cx)
             }
             Next::Traffic => {
-                for (index, connection) in self.connections.iter_mut().enumerate() {
+                for (index, connection) in self.connections.list_mut().iter_mut().enumerate() {
                     connection.remote = exchange.memory(index);
                 }
                 self.next(cx)
@@ -293,14 +213,14 @@ impl Initiator {
         let Some(Talk { exchange, .. }) = &mut self.talk else {
             return if self.session.plan.regions.is_some() { self.list(cx) } else { self.next(cx) };
         };
-        exchange.connected(self.connections.iter().map(|connection| connection.qp.qpn()).collect());
+        exchange.connected(self.connections.list().iter().map(|connection| connection.qp.qpn()).collect());
         self.stage = Stage::Greeting;
         self.talk(cx)
     }
 
     /// Reads the directory of the numbered regions on the first queue pair; every queue pair has the same one.
     fn list(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
-        let told = self.connections.first().and_then(|first| Some((first.qp, first.remote?)));
+        let told = self.connections.list().first().and_then(|first| Some((first.qp, first.remote?)));
         let (Some(count), Some(memory), Some(told)) = (self.session.plan.regions, &self.memory, told) else {
             return Ok(());
         };
@@ -327,7 +247,7 @@ impl Initiator {
         let plan = &self.session.plan;
         let Some(local) = &self.memory else { return Ok(()) };
         let told = |connection: &Connection| Some((connection.qp, connection.remote?));
-        let mut qps: Vec<_> = self.connections.iter().filter_map(told).collect();
+        let mut qps: Vec<_> = self.connections.list().iter().filter_map(told).collect();
         let others = qps.split_off(qps.len().min(plan.qps as usize));
         if let Some(beside) = plan.beside().filter(|_| self.bulk.is_none()) {
             self.bulk = Some(Bulk::start(cx, &beside, local.pd().into(), &others).map_err(CliError::new)?);
@@ -412,21 +332,10 @@ impl Initiator {
         self.talk(cx)
     }
 
-    /// Disconnects all connections, a limited number concurrently, the control connection last.
+    /// Disconnects all connections, the control connection last.
     fn disconnect(&mut self, cx: &mut Context<'_>) {
-        if self.stage != Stage::Disconnecting {
-            self.stage = Stage::Disconnecting;
-            self.asked = 0;
-        }
-        while let Some(connection) = self.connections.get(self.asked)
-            && self.asked + self.up < self.connections.len() + AT_ONCE
-        {
-            if let Some(conn) = connection.conn {
-                cx.disconnect(conn);
-            }
-            self.asked += 1;
-        }
-        if self.up > 0 {
+        self.stage = Stage::Disconnecting;
+        if !self.connections.disconnect(cx) {
             return;
         }
         match self.talk.as_ref().and_then(|talk| talk.control.conn) {
@@ -453,10 +362,6 @@ impl Initiator {
         }
     }
 
-    fn connection(&mut self, qp: Qpn) -> Option<&mut Connection> {
-        self.by_qp.get(&qp).and_then(|index| self.connections.get_mut(*index))
-    }
-
     fn is_control(&self, qp: Qpn) -> bool {
         self.talk.as_ref().is_some_and(|talk| talk.control.qp.qpn() == qp)
     }
@@ -473,10 +378,9 @@ impl Service for Initiator {
     }
 
     fn connect_reply(&mut self, _cx: &mut Context<'_>, conn: ConnId, qp: Qpn, reply: &ConnectReply) {
-        if let Some(connection) = self.connection(qp) {
-            connection.conn = Some(conn);
-            connection.remote = place_of(&reply.private_data);
-        } else if let Some(talk) = &mut self.talk {
+        if !self.connections.accepted(conn, qp, reply)
+            && let Some(talk) = &mut self.talk
+        {
             talk.control.conn = Some(conn);
         }
     }
@@ -490,18 +394,17 @@ impl Service for Initiator {
             let done = self.talk(cx);
             return self.check(cx, done);
         }
-        self.up += 1;
+        self.connections.established();
         if self.stage != Stage::Connecting {
             return self.disconnect(cx);
         }
-        let tells = self.talk.is_some() || self.connection(qp).is_some_and(|connection| connection.remote.is_some());
-        let done = if !tells {
+        let done = if self.talk.is_none() && !self.connections.has_remote(qp) {
             let peer = self.session.plan.peer;
             Err(CliError::new(format!("{peer} does not name its memory: it is not a region service")))
-        } else if self.up == self.session.plan.connections() as usize {
+        } else if self.connections.all_established() {
             self.all_up(cx)
         } else {
-            self.ask(cx)
+            self.request(cx)
         };
         self.check(cx, done);
     }
@@ -537,13 +440,15 @@ impl Service for Initiator {
             if let Some(talk) = &mut self.talk {
                 talk.control.conn = None;
             }
-        } else if self.connection(qp).is_some_and(|connection| connection.conn.take().is_some()) {
-            self.up = self.up.saturating_sub(1);
+        } else {
+            self.connections.closed(qp);
         }
         if self.stage == Stage::Disconnecting {
             return self.disconnect(cx);
         }
-        if self.try_again(cx, qp, reason) {
+        if let EndReason::NotEstablished(ConnectFailure::PeerRejected(why)) = reason
+            && self.connections.schedule_retry(cx.now(), qp, self.is_control(qp), why)
+        {
             return;
         }
         let failure = why_not(&self.session.plan, reason, self.refusal.as_deref());
@@ -561,9 +466,7 @@ impl Service for Initiator {
             (Stage::Measuring { since, before, .. }, Length::Time(time)) if now.saturating_since(since) >= time => {
                 self.measured(cx, since, before)
             }
-            (Stage::Greeting | Stage::Connecting, _) if !self.again.is_empty() && now >= self.again_at => {
-                self.ask_again(cx)
-            }
+            (Stage::Greeting | Stage::Connecting, _) if self.connections.is_retry_due(now) => self.retry(cx),
             _ => Ok(()),
         };
         self.check(cx, done);

@@ -1,14 +1,15 @@
 //! rxe-bench: measures RoCEv2 targets, as an initiator on the same engine as rxe-target.
 //!
 //! [`cli`] parses the command line into a [`plan`], and [`run`] carries it out. The tests of messages are a service of an
-//! adapter, the [`initiator`]: it connects to the target ([`session`]), with perftest's protocol if required ([`perftest`],
-//! [`control`]), and posts its [`work`]: [`load`] to measure, or [`verify`] to check data, with [`bulk`] as additional load.
-//! [`connect_rate`] is another such service. [`echo`] sends [`frames`] without an adapter. [`report`] formats the results,
-//! [`progress`] shows the progress.
+//! adapter, the [`initiator`]: it connects to the target ([`session`], [`connections`]), with perftest's protocol if required
+//! ([`perftest`], [`control`]), and posts its [`work`]: [`load`] to measure, or [`verify`] to check data, with [`bulk`] as
+//! additional load. [`connect_rate`] is another such service. [`echo`] sends [`frames`] without an adapter. [`report`]
+//! formats the results, [`progress`] shows the progress.
 
 mod bulk;
 mod cli;
 mod connect_rate;
+mod connections;
 mod control;
 mod echo;
 mod frames;
