@@ -8,6 +8,7 @@
 mod client;
 mod connections;
 mod echo;
+mod exchange;
 mod first_writer;
 mod record;
 mod rendezvous;
@@ -22,30 +23,22 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Context, PeerPath, QpMap, StreamId};
+use rxe_dpdk::service::{Context, QpMap, StreamId};
 use rxe_proto::Duration;
-use rxe_proto::verbs::{
-    AsyncEvent, ProtectionDomain, QpErrorCause, Qpn, RemoteAddr, WcOpcode, WcStatus, WorkCompletion,
-};
+use rxe_proto::verbs::{AsyncEvent, ProtectionDomain, QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 
-use self::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
-use self::connections::{CONNECTION, Connection, DATAGRAM, Datagrams, Role, Shared};
+use self::client::{Channel, Client};
+use self::connections::{CONNECTION, Connection, Datagrams, Role, Shared};
 use self::first_writer::FirstWriter;
-use self::record::Record;
 pub use self::rendezvous::Rendezvous;
-use self::report::Meter;
 use self::sinks::Sinks;
-use self::talk::{REPORT_FIELDS, Said};
-use self::test_qp::{PAGE, RD_ATOMIC, Sink, TestQp};
+use self::test_qp::{PAGE, Sink, TestQp};
 use super::metrics::ServiceMetrics;
-use super::out_of_band::{Peer, no_way};
 use crate::config::PerftestConfig;
 
 /// The name that users select the service by.
 pub const NAME: &str = "perftest";
-/// Queue pairs of one client: more than `-q` has on any guest, and few enough to serve many clients.
-const MAX_QPS: usize = 256;
 /// Timers with this bit look into an ib_write_lat client's memory; those without wait for its silence.
 const POLL: u64 = 1 << 48;
 /// Timers with this bit zero memory that clients have left.
@@ -121,149 +114,6 @@ impl Perftest {
         let Some(number) = self.streams.remove(&stream) else { return false };
         self.end(cx, number, "it closed its stream");
         true
-    }
-
-    fn hear(&mut self, cx: &mut Context<'_>, number: u64, data: &[u8]) {
-        let Some(client) = self.clients.get_mut(&number) else { return };
-        client.heard = cx.now();
-        let fed = client.talk.feed(data);
-        let fed = fed.map_err(|nonsense| nonsense.to_string());
-        if let Err(nonsense) = fed {
-            self.nonsense(cx, number, &nonsense);
-            return;
-        }
-        self.proceed(cx, number);
-    }
-
-    /// Deals with what the client has said, until it is all done or has to wait.
-    fn proceed(&mut self, cx: &mut Context<'_>, number: u64) {
-        loop {
-            let Some(client) = self.clients.get_mut(&number) else { return };
-            if client.waiting.is_some() {
-                return;
-            }
-            match client.talk.next() {
-                Ok(None) => return,
-                Ok(Some(Said::Echo(bytes))) => client.say(cx, bytes.bytes()),
-                Ok(Some(Said::Mtu(mtu))) => {
-                    let digit = b'0' + client.path_mtu.code();
-                    client.path_mtu = client.path_mtu.min(mtu);
-                    client.say(cx, &[digit, 0]);
-                }
-                Ok(Some(Said::Record(record))) => self.record(cx, number, record),
-                Ok(Some(Said::Report { field, value })) => self.report(cx, number, field, value),
-                Ok(Some(Said::Done)) => self.end(cx, number, "its test is over"),
-                Err(nonsense) => self.nonsense(cx, number, &nonsense.to_string()),
-            }
-        }
-    }
-
-    /// Answers a record with that of our queue pair for the client's, which is made if it is new.
-    fn record(&mut self, cx: &mut Context<'_>, number: u64, record: Record) {
-        let Some(client) = self.clients.get_mut(&number) else { return };
-        if let Channel::Control(..) = client.channel {
-            if record.qpn.get() == 0 {
-                // Before and after the client makes its connections.
-                client.connects = true;
-                client.say_record(cx, &Record::default());
-                return;
-            }
-            if client.connects {
-                // Of datagram queue pairs the client has learnt all it needs.
-                let ours = self.rendezvous.record(client.from.ip(), record, cx.now());
-                client.say_record(cx, &ours.unwrap_or_default());
-                return;
-            }
-        }
-        if let Some(test) = client.qps.get(&record.qpn).and_then(|qp| self.tests.get(qp)) {
-            client.records += 1;
-            let silent = client.records == RECORDS_OF_WRITE_LAT && client.qps.len() == 1 && client.out_reads == 1;
-            if let Some(sink) = &client.sink {
-                client.say_record(cx, &answer(client, sink, test));
-            }
-            if silent {
-                cx.set_timer(self.config.write_lat_after, self.tag | number);
-            }
-            return;
-        }
-        let known = client.path.as_ref().filter(|(gid, _)| *gid == record.gid).map(|(_, path)| path.clone());
-        let Some(path) = known else {
-            client.waiting = Some(record);
-            cx.resolve_path_of(client.from.ip(), record.gid.ip(), self.tag | number);
-            return;
-        };
-        match self.open(cx, number, record, path) {
-            Ok(()) => self.record(cx, number, record),
-            Err(why) => self.refuse(cx, number, &why),
-        }
-    }
-
-    /// The answer to a question with our tag, which was taken off.
-    pub fn path_resolved(&mut self, cx: &mut Context<'_>, number: u64, path: Option<&PeerPath>) {
-        if number & DATAGRAM != 0 {
-            // The low 24 bits are the queue pair.
-            self.datagram_path(cx, Qpn::new(number as u32), path);
-            return;
-        }
-        let Some(client) = self.clients.get_mut(&number) else { return };
-        let Some(record) = client.waiting.take() else { return };
-        let Some(path) = path else {
-            let why = no_way(client.from.ip(), record.gid.ip());
-            self.refuse(cx, number, &why);
-            return;
-        };
-        client.path = Some((record.gid, path.clone()));
-        self.record(cx, number, record);
-        self.proceed(cx, number);
-    }
-
-    /// Makes a queue pair for the client's.
-    fn open(&mut self, cx: &mut Context<'_>, number: u64, record: Record, path: PeerPath) -> Result<(), String> {
-        let Some(client) = self.clients.get_mut(&number) else { return Ok(()) };
-        if client.qps.len() >= MAX_QPS {
-            return Err(format!("it wants more than {MAX_QPS} queue pairs"));
-        }
-        if record.qpn.get() < 2 {
-            return Err("it names no queue pair".to_owned());
-        }
-        let sink = match &mut client.sink {
-            Some(sink) => sink,
-            none => {
-                let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
-                let made = Sink::take(cx, &mut self.sinks, pd, client.from.ip(), self.config.max_message);
-                none.insert(made.inspect_err(|_| self.pds.push(pd))?)
-            }
-        };
-        // A client without READs and atomics says 1.
-        client.out_reads = record.out_reads.clamp(1, RD_ATOMIC);
-        let peer = Peer {
-            path,
-            qpn: record.qpn,
-            psn: record.psn,
-            path_mtu: client.path_mtu,
-            // At most 128.
-            rd_atomic: client.out_reads as u8,
-            remote: RemoteAddr { addr: record.vaddr, rkey: record.rkey },
-        };
-        let test = TestQp::open(cx, number, sink, peer)?;
-        let qpn = test.answers.qp.qpn();
-        client.qps.insert(record.qpn, qpn);
-        self.tests.insert(qpn, test);
-        Ok(())
-    }
-
-    fn report(&mut self, cx: &mut Context<'_>, number: u64, field: u8, value: [u8; 8]) {
-        let Some(client) = self.clients.get(&number) else { return };
-        let mut sum = Meter::default();
-        for qp in client.qps.values() {
-            if let Some(test) = self.tests.get_mut(qp) {
-                sum = sum.plus(&test.answers.meter);
-                if field + 1 == REPORT_FIELDS {
-                    test.answers.meter = Meter::default();
-                }
-            }
-        }
-        client.say(cx, &sum.answer(field, value));
     }
 
     /// A timer with our tag, which was taken off.
@@ -454,18 +304,6 @@ fn log_first_writer(client: impl fmt::Display, silence: Duration) {
         "{NAME}: nothing came from the client for {silence} ms after it had begun its test, as ib_write_lat waits for its \
          server, so we write first; for a client that is only slow raise write-lat-after of [service.perftest]"
     );
-}
-
-/// Our record for the queue pair that `test` is.
-fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
-    Record {
-        out_reads: client.out_reads,
-        qpn: test.answers.qp.qpn(),
-        psn: test.psn,
-        rkey: sink.region.rkey(),
-        vaddr: sink.region.addr(),
-        gid: test.peer.path.path.src,
-    }
 }
 
 /// Whether a stream that begins like this is perftest's; `None` while that cannot be told.
