@@ -30,17 +30,16 @@ fn shell(line: &str) -> Command {
 struct Target(Program);
 
 impl Target {
-    /// Starts it and waits for its ready line.
+    /// Starts it. The next command waits until it serves.
     fn start(line: &str) -> Target {
         // exec: SIGINT reaches the program, not a shell in front of it.
-        let target = Target(Program::start(&mut shell(&format!("exec {line}"))).unwrap());
-        let ready = target.0.wait_for_line("ready ", Duration::from_secs(30));
-        println!("target: {}", ready.unwrap_or_else(|error| panic!("{error}")));
-        target
+        Target(Program::start(&mut shell(&format!("exec {line}"))).unwrap())
     }
 
-    /// Ends it as a user does with `kill`.
+    /// Checks that it has printed its ready line, and ends it as a user does with `kill`.
     fn stop(mut self) {
+        let ready = self.0.wait_for_line("ready ", Duration::from_secs(30));
+        println!("target: {}", ready.unwrap_or_else(|error| panic!("{error}")));
         let done = self.0.stop(Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(done.code, 0, "the target after SIGTERM: {}", done.stderr);
     }
