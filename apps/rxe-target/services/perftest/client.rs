@@ -1,4 +1,4 @@
-//! One perftest client: its exchange, its queue pairs and the memory that they test.
+//! One perftest client: its parameter exchange, its queue pairs and the memory that they test.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use super::record::Record;
 use super::talk::{Form, Talk};
 use super::test_qp::Sink;
 
-/// The fourth record is the last before the traffic of all tests with one queue pair that ib_write_lat could be.
+/// Number of records before the traffic of ib_write_lat, and of every other test with one queue pair that looks like it.
 pub const RECORDS_OF_WRITE_LAT: u32 = 4;
 
-/// The way that messages take.
+/// The channel of the parameter exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Channel {
     /// A TCP stream.
@@ -27,7 +27,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// How messages look on it.
+    /// The form of messages on it.
     pub fn form(self) -> Form {
         match self {
             Channel::Stream(_) => Form::Text,
@@ -41,11 +41,11 @@ pub struct Client {
     pub channel: Channel,
     pub from: SocketAddr,
     pub talk: Talk,
-    /// The largest path MTU of our port, and then what both ends have.
+    /// The largest path MTU of our port; after the exchange, the smaller one of both ends.
     pub path_mtu: PathMtu,
-    /// The record that waits for the way to its GID.
+    /// The record that is answered when the path to its GID is resolved.
     pub waiting: Option<Record>,
-    /// The last way that was found.
+    /// The last resolved path, with its GID.
     pub path: Option<(Gid, PeerPath)>,
     /// The memory, from the first queue pair on.
     pub sink: Option<Sink>,
@@ -53,18 +53,18 @@ pub struct Client {
     pub qps: HashMap<Qpn, Qpn>,
     /// The client has asked for connections for its tests.
     pub connects: bool,
-    /// How many records have come.
+    /// Number of records received.
     pub records: u32,
-    /// READs and atomics that the client has outstanding; 1 where it has none.
+    /// READs and atomics that the client may have outstanding; 1 in tests without them.
     pub out_reads: u32,
-    /// The last message.
+    /// Time of the last message.
     pub heard: Instant,
-    /// The part of an ib_write_lat server.
+    /// The server's part of ib_write_lat.
     pub writer: Option<FirstWriter>,
 }
 
 impl Client {
-    /// A client that has said nothing yet.
+    /// A client that has sent nothing yet.
     pub fn new(cx: &Context<'_>, channel: Channel, from: SocketAddr, path_mtu: PathMtu) -> Client {
         Client {
             channel,
@@ -90,7 +90,7 @@ impl Client {
             Channel::Control(qp, conn) => {
                 let answer = WorkRequest::<Rc>::send(Payload::Inline(message)).signaled();
                 if let Err(error) = cx.device().post_send(qp, answer.into()) {
-                    // A client that does not wait for answers, or is gone.
+                    // The client does not wait for answers, or has vanished.
                     tracing::debug!(client = %self.from, %error, "perftest client does not take its answers");
                     cx.disconnect(conn);
                 }
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    /// A record as its channel has it.
+    /// Sends a record in the form of the channel.
     pub fn say_record(&self, cx: &mut Context<'_>, record: &Record) {
         let message = match self.channel.form() {
             Form::Text => record.write(),

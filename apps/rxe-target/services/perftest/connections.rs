@@ -1,8 +1,8 @@
 //! perftest over the connection manager: `-z` has a control connection in place of the TCP stream, `-R` connections, or
 //! datagram queue pairs, for the tests too.
 //!
-//! All come to one port, and nothing in a request tells which it is: a connection whose first message is a version is
-//! the control connection.
+//! All use one port, and nothing in a request shows its kind: a connection whose first message is a version is the control
+//! connection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,14 +26,14 @@ use crate::services::out_of_band::{DatagramTo, datagram_qp};
 
 /// Timers with this bit are for connections, by the number of their queue pair.
 pub const CONNECTION: u64 = 1 << 49;
-/// Questions with this bit are for the way of datagrams, by the number of our queue pair.
+/// Path requests with this bit are for datagrams, by the number of our queue pair.
 pub const DATAGRAM: u64 = 1 << 50;
-/// How often a test connection that says nothing is looked at: it may be ib_write_lat's.
+/// Interval of checks of a silent test connection: it may be ib_write_lat's.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The purpose of a connection, known from its first message.
 pub enum Role {
-    /// It has said nothing yet, or is a test.
+    /// A test, or unknown before the first message.
     Test,
     /// The control connection of this client.
     Control(u64),
@@ -47,11 +47,11 @@ pub struct Connection {
     /// The client's queue pair, and the PSN that it begins with.
     remote: (Qpn, Psn),
     pub(super) role: Role,
-    /// We have asked for its end.
+    /// We have requested its disconnection.
     ending: bool,
-    /// Whether anything came.
+    /// Whether a work request has completed on it.
     spoken: bool,
-    /// The beginning of each message, where the other connections' messages do not go.
+    /// Receives the beginning of each message, separate from the other connections' messages.
     head: MemoryRegion,
     answers: Answerer,
     writer: Option<FirstWriter>,
@@ -61,7 +61,7 @@ pub struct Connection {
 pub struct Datagrams {
     client: IpAddr,
     path: Option<PeerPath>,
-    /// The client's queue pair, which its first datagram shows.
+    /// The client's queue pair, known from its first datagram.
     sender: Option<Qpn>,
     answers: Answerer,
 }
@@ -95,7 +95,7 @@ impl Perftest {
         }
     }
 
-    /// A client wants to connect, for control or for a test.
+    /// Handles a connection request, for control or for a test.
     pub fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let client = request.peer_gid.ip();
         if request.transport != CmTransport::Rc {
@@ -166,7 +166,7 @@ impl Perftest {
         Ok(qp)
     }
 
-    /// A connection is up.
+    /// Handles an established connection.
     pub fn connected(&mut self, cx: &mut Context<'_>, qp: Qpn) {
         let Some(connection) = self.connections.get_mut(&qp) else { return };
         if let Ok(info) = cx.device().query_qp(connection.answers.qp)
@@ -174,11 +174,11 @@ impl Perftest {
         {
             connection.remote.1 = info.expected_psn;
         }
-        // Whether it will be a silent one is not known yet.
+        // It may turn out to be silent.
         cx.set_timer(LOOK, self.tag | CONNECTION | u64::from(qp.get()));
     }
 
-    /// A connection is over.
+    /// Handles the end of a connection.
     pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn, reason: EndReason) {
         let Some(connection) = self.connections.remove(&qp) else { return };
         self.metrics.gone(cx.now(), connection.client, reason);
@@ -194,7 +194,7 @@ impl Perftest {
         self.unshare(cx, connection.client);
     }
 
-    /// A work request on a connection or datagram queue pair completed; `false` if it is not ours.
+    /// Handles a completion on a connection or datagram queue pair; `false` if it is not ours.
     pub fn connection_completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         if let Some(connection) = self.connections.get_mut(&wc.qpn) {
             let first = !std::mem::replace(&mut connection.spoken, true);
@@ -232,7 +232,7 @@ impl Perftest {
         true
     }
 
-    /// A message on a connection. The `first` one shows what the connection is.
+    /// Handles a message on a connection. The `first` one shows the connection's role.
     fn connection_message(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, first: bool) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&wc.qpn) else { return Ok(()) };
         if let Role::Test = connection.role
@@ -249,7 +249,7 @@ impl Perftest {
             && message.is_some_and(|message| message.try_into().is_ok_and(|m: [u8; VERSION]| version(&m).is_some()));
         if greets {
             let (channel, from) = (Channel::Control(wc.qp(), connection.conn), (connection.client, 0).into());
-            // The port's own, which the client's may be below.
+            // The port's own path MTU; the connection's may be smaller.
             let port = cx.device().query_qp(wc.qp()).ok().and_then(|info| Some(info.path?.port));
             let path_mtu = port.and_then(|port| cx.port(port)).map(|port| port.path_mtu);
             let path_mtu = path_mtu.unwrap_or(connection.path_mtu);
@@ -272,7 +272,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// The time has come to look at a connection.
+    /// Checks a connection for a silent ib_write_lat client, or polls for its next message.
     pub fn look_at_connection(&mut self, cx: &mut Context<'_>, qp: Qpn) {
         let Some(connection) = self.connections.get_mut(&qp) else { return };
         let Some(Shared { sink, .. }) = self.shared.get(&connection.client) else { return };
@@ -316,7 +316,7 @@ impl Perftest {
         }
     }
 
-    /// A client asks for a datagram queue pair.
+    /// Handles a SIDR request.
     pub fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
         let client = request.path.peer.ip();
         let opened = self
@@ -353,7 +353,7 @@ impl Perftest {
         Ok(qp)
     }
 
-    /// The way of a queue pair's datagrams.
+    /// Handles the resolved path for a queue pair's datagrams.
     pub fn datagram_path(&mut self, cx: &mut Context<'_>, qp: Qpn, path: Option<&PeerPath>) {
         let Some(datagrams) = self.datagrams.get_mut(&qp) else { return };
         datagrams.path = path.cloned();
@@ -376,7 +376,7 @@ impl Perftest {
         self.unshare(cx, datagrams.client);
     }
 
-    /// Gives up what was not heard of for too long.
+    /// Ends connections and datagram queue pairs that are idle for longer than the timeout.
     pub fn sweep_connections(&mut self, cx: &mut Context<'_>) {
         let (now, limit) = (cx.now(), self.config.idle_timeout);
         let quiet = |heard: Instant| now.saturating_since(heard) >= limit;
@@ -385,7 +385,7 @@ impl Perftest {
             self.rendezvous.touch(connection.client, connection.answers.heard);
         }
         for connection in self.connections.values_mut() {
-            // The connections of one client live and die together.
+            // Activity on one connection of a client keeps all of them.
             if !connection.ending && self.rendezvous.heard(connection.client).is_some_and(quiet) {
                 connection.ending = true;
                 self.metrics.give_up(cx.now(), connection.client, limit);
@@ -395,14 +395,14 @@ impl Perftest {
         let silent = self.datagrams.iter().filter(|(_, datagrams)| quiet(datagrams.answers.heard));
         let silent: Vec<Qpn> = silent.map(|(qp, _)| *qp).collect();
         for qp in silent {
-            // They never say that they have ended.
+            // Clients do not announce the end of datagram tests.
             self.close_datagrams(cx, qp, "nothing came for too long");
         }
     }
 }
 
 impl Datagrams {
-    /// Answers, as soon as it is known whom and how.
+    /// Answers, as soon as sender and path are known.
     fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
         let (Some(path), Some(sender)) = (&self.path, self.sender) else { return Ok(()) };
         if self.answers.to.is_none() {

@@ -1,10 +1,10 @@
-//! Which SENDs go back, and when.
+//! Decides when SENDs are sent back.
 //!
-//! Whether a client wants answers (ib_send_lat, `-b`) it does not say: every SEND is answered. A client that wants none
-//! has no receives posted. So the first answer is one byte, and until it has been received no other is sent: towards a
-//! client that is never ready, that one byte is tried again and again and costs next to nothing.
+//! A client does not announce whether it expects answers (ib_send_lat, `-b`), so every SEND is answered. A client that
+//! expects none posts no receives. So the first answer is one byte, and no other is sent until that one is acknowledged: for
+//! a client that is never ready, only this byte is retransmitted after RNR NAKs, which costs next to nothing.
 
-/// Answers under way at most, once the client has taken one.
+/// Maximum number of outstanding answers, once the client has received one.
 pub const WINDOW: u32 = 64;
 
 /// The answers of one queue pair.
@@ -12,20 +12,20 @@ pub const WINDOW: u32 = 64;
 pub struct Echo {
     owed: u64,
     under_way: u32,
-    /// The client has taken one.
+    /// The client has received one.
     wanted: bool,
     /// Length of the latest message.
     length: u32,
 }
 
 impl Echo {
-    /// A message of `length` bytes came.
+    /// A message of `length` bytes was received.
     pub fn received(&mut self, length: u32) {
         self.owed += 1;
         self.length = length;
     }
 
-    /// The length of an answer to be sent now, if one may.
+    /// The length of an answer to send now, if the window allows one.
     pub fn next(&mut self) -> Option<u32> {
         let window = if self.wanted { WINDOW } else { 1 };
         if self.owed == 0 || self.under_way >= window {
@@ -36,7 +36,7 @@ impl Echo {
         Some(if self.wanted { self.length } else { self.length.min(1) })
     }
 
-    /// The client has taken an answer.
+    /// The client has received an answer.
     pub fn taken(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.wanted = true;

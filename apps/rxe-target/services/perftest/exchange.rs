@@ -30,7 +30,7 @@ impl Perftest {
         self.proceed(cx, number);
     }
 
-    /// Deals with what the client has said, until it is all done or has to wait.
+    /// Answers the client's messages, until none is left or one has to wait for a path.
     fn proceed(&mut self, cx: &mut Context<'_>, number: u64) {
         loop {
             let Some(client) = self.clients.get_mut(&number) else { return };
@@ -53,7 +53,7 @@ impl Perftest {
         }
     }
 
-    /// Answers a record with that of our queue pair for the client's, which is made if it is new.
+    /// Answers a record with that of our queue pair for the client's. Creates ours for a new one.
     fn record(&mut self, cx: &mut Context<'_>, number: u64, record: Record) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         if let Channel::Control(..) = client.channel {
@@ -64,7 +64,7 @@ impl Perftest {
                 return;
             }
             if client.connects {
-                // Of datagram queue pairs the client has learnt all it needs.
+                // For datagram queue pairs the client needs no record: it has their numbers from the SIDR replies.
                 let ours = self.rendezvous.record(client.from.ip(), record, cx.now());
                 client.say_record(cx, &ours.unwrap_or_default());
                 return;
@@ -93,7 +93,7 @@ impl Perftest {
         }
     }
 
-    /// The answer to a question with our tag, which was taken off.
+    /// Handles the result of a path request that had our tag, which the caller has removed.
     pub fn path_resolved(&mut self, cx: &mut Context<'_>, number: u64, path: Option<&PeerPath>) {
         if number & DATAGRAM != 0 {
             // The low 24 bits are the queue pair.
@@ -112,7 +112,7 @@ impl Perftest {
         self.proceed(cx, number);
     }
 
-    /// Makes a queue pair for the client's.
+    /// Creates a queue pair for the client's.
     fn open(&mut self, cx: &mut Context<'_>, number: u64, record: Record, path: PeerPath) -> Result<(), String> {
         let Some(client) = self.clients.get_mut(&number) else { return Ok(()) };
         if client.qps.len() >= MAX_QPS {
@@ -129,7 +129,7 @@ impl Perftest {
                 none.insert(made.inspect_err(|_| self.pds.push(pd))?)
             }
         };
-        // A client without READs and atomics says 1.
+        // A client without READs and atomics sends 1.
         client.out_reads = record.out_reads.clamp(1, RD_ATOMIC);
         let peer = Peer {
             path,
@@ -162,7 +162,7 @@ impl Perftest {
     }
 }
 
-/// Our record for the queue pair that `test` is.
+/// Our record of the queue pair of `test`.
 fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
     Record {
         out_reads: client.out_reads,

@@ -14,24 +14,24 @@ use crate::services::out_of_band::Peer;
 
 /// An RC client's adapter acknowledges the first WRITE at once. One that does not within this time is UC.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
-/// After such a silence the client may have gone on to twice the size.
+/// After this idle time the client may have switched to twice the size.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Where the game stands.
+/// Stage of the test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The first WRITE is out, as RC.
+    /// The first WRITE is outstanding, on an RC queue pair.
     Rc { since: Instant },
-    /// The client takes our WRITEs. Its own first one will show the size.
+    /// The client receives our WRITEs. Its own first one shows the size.
     Served,
-    /// It goes to and fro.
+    /// Both ends write by turns.
     Rally { rally: Rally, since: Instant, beyond: bool },
 }
 
 /// The server of one ib_write_lat client.
 pub struct FirstWriter {
     qp: AnyQueuePair,
-    /// What we write from.
+    /// Source of our WRITEs.
     source: MemoryRegion,
     remote: RemoteAddr,
     first: usize,
@@ -41,7 +41,7 @@ pub struct FirstWriter {
 }
 
 impl FirstWriter {
-    /// Makes the first WRITE, of `first` bytes.
+    /// Posts the first WRITE, of `first` bytes.
     pub fn start(
         cx: &mut Context<'_>,
         qp: AnyQueuePair,
@@ -68,7 +68,7 @@ impl FirstWriter {
         }
     }
 
-    /// WRITEs `length` bytes from and to `offset`.
+    /// Posts a WRITE of `length` bytes at `offset` of both ends' buffers.
     fn write(&mut self, cx: &mut Context<'_>, offset: usize, length: usize) -> Result<(), String> {
         let remote = RemoteAddr { addr: self.remote.addr + offset as u64, ..self.remote };
         let sge = Sge { addr: self.source.addr() + offset as u64, length: length as u32, lkey: self.source.lkey() };
@@ -85,14 +85,14 @@ impl FirstWriter {
         self.write(cx, 0, size)
     }
 
-    /// A WRITE of ours has arrived.
+    /// Handles the completion of a WRITE.
     pub fn completed(&mut self, wc: &WorkCompletion) {
         if wc.opcode == WcOpcode::RdmaWrite && matches!(self.stage, Stage::Rc { .. }) {
             self.stage = Stage::Served;
         }
     }
 
-    /// The client does not answer as RC: it is UC, and everything begins again.
+    /// Starts again with a UC queue pair, as the client does not acknowledge like RC.
     pub fn begin_again(&mut self, cx: &mut Context<'_>, peer: &Peer, psn: Psn) -> Result<(), String> {
         self.stage = Stage::Served;
         self.reconnect_as_uc(&mut cx.device(), peer, psn).map_err(|error| error.to_string())?;
@@ -106,18 +106,18 @@ impl FirstWriter {
         peer.connect(dev, qp, psn)
     }
 
-    /// Whether the first WRITE waits for its acknowledgement.
+    /// Whether the first WRITE is not acknowledged yet.
     pub fn is_unanswered(&self) -> bool {
         matches!(self.stage, Stage::Rc { .. })
     }
 
-    /// Looks into the memory and does what is due. To be called in every turn of the loop. `told` is the client's queue
-    /// pair and our first PSN, where it may turn out to be UC.
+    /// Polls the memory and posts the next WRITE if it is due. Call it in each iteration of the worker's loop. `told` is the
+    /// client's queue pair and our first PSN, where the client may be UC.
     pub fn poll(&mut self, cx: &mut Context<'_>, told: Option<(&Peer, Psn)>, sink: &Sink) -> Result<(), String> {
         let memory = sink.region.memory();
         let byte = |at: usize| {
             let mut byte = [BLANK];
-            // Inside, as offsets are below the limit.
+            // The offset is inside: it is below the limit.
             let _ = memory.read(at, &mut byte);
             byte[0]
         };
@@ -151,7 +151,7 @@ impl FirstWriter {
         }
     }
 
-    /// Gives the memory back.
+    /// Deregisters the source.
     pub fn close(&self, cx: &mut Context<'_>) {
         let _ = cx.device().dereg_mr(&self.source);
     }

@@ -1,9 +1,9 @@
 //! The server of perftest: ib_send, ib_write, ib_read and ib_atomic, bandwidth and latency.
 //!
 //! A client does not announce its test, nor type, size and number of its messages. So the server reacts. It creates a queue
-//! pair for each one that a record names, which [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type)
-//! and serves every test: there is memory for WRITEs, READs and atomics, and SENDs are [sent back](echo). Only ib_write_lat
-//! waits for its server to begin; it is recognized by its silence.
+//! pair for each one that a record names. That queue pair [detects the type of its
+//! peer](rxe_proto::verbs::Device::detect_peer_type) and serves every test: there is memory for WRITEs, READs and atomics, and
+//! SENDs are [sent back](echo). Only ib_write_lat waits for its server to begin; it is recognized by its silence.
 
 mod client;
 mod connections;
@@ -39,17 +39,17 @@ use crate::config::PerftestConfig;
 
 /// The name that users select the service by.
 pub const NAME: &str = "perftest";
-/// Timers with this bit look into an ib_write_lat client's memory; those without wait for its silence.
+/// Timers with this bit poll the memory of an ib_write_lat client; those without detect one by its silence.
 const POLL: u64 = 1 << 48;
-/// Timers with this bit zero memory that clients have left.
+/// Timers with this bit zero memory that clients have used.
 const CLEAN: u64 = 1 << 51;
-/// The next turn of the loop.
+/// The next iteration of the worker's loop.
 const NEXT_TURN: Duration = Duration::from_nanos(1);
 
 /// The perftest clients of one worker.
 pub struct Perftest {
     config: PerftestConfig,
-    /// Marks our timers and questions.
+    /// Marks our timers and path requests.
     tag: u64,
     /// Unused protection domains.
     pds: Vec<ProtectionDomain>,
@@ -67,7 +67,7 @@ pub struct Perftest {
 }
 
 impl Perftest {
-    /// No client yet. `tag` is a bit above our numbers; all workers have one `rendezvous`.
+    /// Without clients. `tag` is a bit above our numbers; all workers share one `rendezvous`.
     pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, metrics: ServiceMetrics) -> Perftest {
         Perftest {
             sinks: Sinks::new(config.max_message + PAGE),
@@ -86,7 +86,7 @@ impl Perftest {
         }
     }
 
-    /// A stream that begins as ours do.
+    /// Handles a new stream that begins like perftest's.
     pub fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, local: SocketAddr, from: SocketAddr) {
         let port = cx.ports().iter().find(|port| port.addresses.contains(&local.ip()));
         let path_mtu = port.map_or(PathMtu::Mtu1024, |port| port.path_mtu);
@@ -102,21 +102,21 @@ impl Perftest {
         number
     }
 
-    /// Bytes of a stream; `false` if it is not ours.
+    /// Handles data of a stream; `false` if it is not ours.
     pub fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) -> bool {
         let Some(&number) = self.streams.get(&stream) else { return false };
         self.hear(cx, number, data);
         true
     }
 
-    /// The end of a stream; `false` if it is not ours.
+    /// Handles the end of a stream; `false` if it is not ours.
     pub fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId) -> bool {
         let Some(number) = self.streams.remove(&stream) else { return false };
         self.end(cx, number, "it closed its stream");
         true
     }
 
-    /// A timer with our tag, which was taken off.
+    /// Handles a timer that had our tag, which the caller has removed.
     pub fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
         if token & CONNECTION != 0 {
             // The low 24 bits are the queue pair.
@@ -140,7 +140,7 @@ impl Perftest {
                     self.metrics.exchanges.add(writer.strokes - before);
                 })
             }
-            // Nothing but silence: a client that waits for us.
+            // The client is silent: it waits for our first WRITE.
             None if test.is_untouched(&cx.device()) => {
                 let first = self.config.write_lat_size;
                 log_first_writer(client.from, self.config.write_lat_after);
@@ -155,14 +155,14 @@ impl Perftest {
         }
     }
 
-    /// A work request on one of our queue pairs completed; `false` if it is not ours.
+    /// Handles a completion; `false` if its queue pair is not ours.
     pub fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         if wc.status == WcStatus::Success && self.connection_completion(cx, wc) {
             return true;
         }
         let Some(test) = self.tests.get_mut(&wc.qpn) else { return false };
         if wc.status != WcStatus::Success {
-            // An RC queue pair is in error, and its event follows; the others are given up in time.
+            // An RC queue pair is in ERROR, and its event follows; the idle timeout ends the clients of others.
             tracing::debug!(qp = %wc.qpn, status = %wc.status, "perftest work request failed");
             return true;
         }
@@ -187,7 +187,7 @@ impl Perftest {
         true
     }
 
-    /// Something happened to a queue pair; `false` if it is not ours.
+    /// Handles an asynchronous event; `false` if its queue pair is not ours.
     pub fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) -> bool {
         let AsyncEvent::QpError { qpn, cause } = *event else { return false };
         let Some(test) = self.tests.get(&qpn) else { return false };
@@ -201,12 +201,12 @@ impl Perftest {
             }
             return true;
         }
-        // Clients vanish after their last completion: retries that are never answered are how tests end.
+        // Clients vanish after their last completion, so tests end with unanswered retries.
         tracing::debug!(client = %client.from, %qpn, %cause, "perftest queue pair in error");
         true
     }
 
-    /// Gives up clients of which nothing came for too long.
+    /// Ends clients that are idle for longer than the timeout.
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for test in self.tests.values_mut() {
             test.answers.look(&cx.device());
@@ -286,7 +286,7 @@ impl Perftest {
         }
     }
 
-    /// Takes a sink back for later clients.
+    /// Returns the memory of a sink to the pool.
     fn give_back(&mut self, cx: &mut Context<'_>, client: IpAddr, sink: &Sink) {
         let _ = cx.device().dereg_mr(&sink.region);
         self.pds.push(sink.pd);
@@ -296,7 +296,7 @@ impl Perftest {
     }
 }
 
-/// A test has begun, nothing came from its client for so long, and we write now.
+/// Logs that we write first, as a client has sent nothing for the time `silence` since its test began.
 fn log_first_writer(client: impl fmt::Display, silence: Duration) {
     let silence = silence.as_millis();
     tracing::debug!(

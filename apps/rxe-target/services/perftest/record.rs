@@ -1,5 +1,5 @@
-//! What perftest's ends tell each other of a queue pair: as text over TCP, as a struct over a queue pair (`-z`, `-R`).
-//! Source: docs/protocol-notes.md.
+//! The description of a queue pair that perftest's ends exchange: as text over TCP, as a struct over a queue pair (`-z`,
+//! `-R`). Source: docs/protocol-notes.md.
 
 use rxe_proto::verbs::Qpn;
 use rxe_proto::wire::{Gid, Psn};
@@ -13,7 +13,7 @@ pub const BINARY: usize = 56;
 /// One end's queue pair and memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Record {
-    /// READs and atomics outstanding.
+    /// Maximum number of outstanding READs and atomics.
     pub out_reads: u32,
     /// The queue pair.
     pub qpn: Qpn,
@@ -21,13 +21,13 @@ pub struct Record {
     pub psn: Psn,
     /// Key of the memory.
     pub rkey: u32,
-    /// Where the peer's operations begin.
+    /// Address at which the peer's operations begin.
     pub vaddr: u64,
-    /// Where the queue pair is.
+    /// Address of the queue pair.
     pub gid: Gid,
 }
 
-/// `digits` hexadecimal digits and the `:` behind them; the rest is returned too.
+/// Parses `digits` hexadecimal digits and the `:` behind them; returns the value and the rest.
 fn field(text: &[u8], digits: usize) -> Option<(u64, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let rest = rest.strip_prefix(b":")?;
@@ -48,7 +48,7 @@ impl Record {
         let mut gid = Gid::default();
         for byte in &mut gid.0 {
             let (value, behind) = field(rest, 2)?;
-            // Two digits are 8 bits, as the others' digits are what they have room for.
+            // Two digits are 8 bits. The digits of the other fields fit their types, too.
             *byte = value as u8;
             rest = behind;
         }

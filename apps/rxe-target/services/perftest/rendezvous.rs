@@ -1,8 +1,8 @@
-//! Where the workers' parts of one client meet.
+//! State that workers share about one client.
 //!
-//! With `-R` a client has a control connection and others for its tests, and each may live on another worker. Its records,
-//! which come on the first, name the queue pairs of the others. This is looked at when connections come and go and when
-//! records are exchanged, never per packet.
+//! With `-R` a client has a control connection and others for its tests, each possibly on another worker. Its records arrive
+//! on the control connection and name the queue pairs of the others. The lock is taken when connections are established or
+//! closed, when records are exchanged, and by timers, never per packet.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ use super::record::Record;
 pub struct Meeting {
     /// Our record for it.
     pub ours: Record,
-    /// The client's, once it came; and when the latest did.
+    /// The client's latest record, with the time of its arrival.
     pub theirs: Option<(Record, Instant)>,
-    /// How many times it came.
+    /// Number of records received.
     pub records: u32,
 }
 
@@ -28,11 +28,11 @@ pub struct Meeting {
 #[derive(Default)]
 struct Clients {
     meetings: HashMap<(IpAddr, Qpn), Meeting>,
-    /// When a client's tests showed a sign of life.
+    /// Time of the latest activity of a client's tests.
     heard: HashMap<IpAddr, Instant>,
 }
 
-/// The place.
+/// The test connections of all clients, for all workers.
 #[derive(Default)]
 pub struct Rendezvous(Mutex<Clients>);
 
@@ -41,12 +41,12 @@ impl Rendezvous {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection from the client's queue pair `qpn` was accepted; `ours` is its record.
+    /// Adds the accepted connection from the client's queue pair `qpn`; `ours` is its record.
     pub fn accepted(&self, client: IpAddr, qpn: Qpn, ours: Record) {
         self.clients().meetings.insert((client, qpn), Meeting { ours, theirs: None, records: 0 });
     }
 
-    /// It is over.
+    /// Removes a closed connection.
     pub fn closed(&self, client: IpAddr, qpn: Qpn) {
         let mut clients = self.clients();
         clients.meetings.remove(&(client, qpn));
@@ -55,7 +55,7 @@ impl Rendezvous {
         }
     }
 
-    /// The client has sent a record of its queue pair. Ours, if there is a connection from it.
+    /// Stores the client's record of its queue pair; returns ours, if there is a connection from that.
     pub fn record(&self, client: IpAddr, theirs: Record, now: Instant) -> Option<Record> {
         let mut clients = self.clients();
         let meeting = clients.meetings.get_mut(&(client, theirs.qpn))?;
@@ -64,19 +64,19 @@ impl Rendezvous {
         Some(meeting.ours)
     }
 
-    /// What is known of a connection.
+    /// The state of a connection.
     pub fn meeting(&self, client: IpAddr, qpn: Qpn) -> Option<Meeting> {
         self.clients().meetings.get(&(client, qpn)).copied()
     }
 
-    /// A client's tests were heard of at `at`.
+    /// Records activity of a client's tests at time `at`.
     pub fn touch(&self, client: IpAddr, at: Instant) {
         let mut clients = self.clients();
         let heard = clients.heard.entry(client).or_insert(at);
         *heard = at.max(*heard);
     }
 
-    /// When a client's tests were last heard of.
+    /// Time of the latest activity of a client's tests.
     pub fn heard(&self, client: IpAddr) -> Option<Instant> {
         self.clients().heard.get(&client).copied()
     }

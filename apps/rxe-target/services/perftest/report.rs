@@ -1,11 +1,11 @@
-//! What we answer to a client's report of a bidirectional test: our own bandwidth, which the client adds to its own.
+//! The answer to a client's report of a bidirectional test: our own bandwidth, which the client adds to its own.
 //!
-//! The client says in no message whether it counts in MiB/s or Gb/s. Its own figures show it: the two ends' rates differ
-//! by far less than the two units do.
+//! No message names the client's unit, MiB/s or Gb/s. Its own figures show it: the two ends' rates differ by far less than
+//! the two units do.
 
 use rxe_proto::{Duration, Instant};
 
-/// What one end sent, and when.
+/// Number, bytes and time span of the messages that one end sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meter {
     messages: u64,
@@ -18,7 +18,7 @@ const MIB: f64 = 1_048_576.0;
 const GBIT: f64 = 125_000_000.0;
 
 impl Meter {
-    /// A message of `length` bytes has arrived.
+    /// Counts a message of `length` bytes that has arrived at the peer.
     pub fn count(&mut self, now: Instant, length: u32) {
         self.messages += 1;
         self.bytes += u64::from(length);
@@ -34,14 +34,14 @@ impl Meter {
         Meter { messages: self.messages + other.messages, bytes: self.bytes + other.bytes, span }
     }
 
-    /// Per second; nothing when there is no time in between.
+    /// `count` per second; 0 if all messages arrived at the same time.
     fn rate(&self, count: u64) -> f64 {
         let time = self.span.map_or(Duration::ZERO, |(first, last)| last.saturating_since(first));
         if time == Duration::ZERO { 0.0 } else { count as f64 * 1e9 / time.as_nanos() as f64 }
     }
 
     /// The answer to field `field` (0: size, 1: iterations, 2: peak, 3: average bandwidth, 4: million messages per
-    /// second), in which the client said `value`. There is no peak of our own: the average stands for it.
+    /// second), in which the client sent `value`. We measure no peak and send the average in its place.
     pub fn answer(&self, field: u8, value: [u8; 8]) -> [u8; 8] {
         let theirs = f64::from_bits(u64::from_be_bytes(value));
         let ours = match field {

@@ -1,7 +1,7 @@
 //! Memory of tests: a pool with a budget for the service and for each client address, per worker.
 //!
-//! Memory that a client has used serves the same address again as it is. For another one it is zeroed first, a piece in
-//! each turn of the loop, so that no packet waits for the zeroing of megabytes.
+//! Memory that a client has used is reused for the same address as it is. For another address it is zeroed first, a piece in
+//! each iteration of the worker's loop, so that no packet waits for the zeroing of megabytes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,21 +9,21 @@ use std::net::IpAddr;
 use rxe_dpdk::service::Context;
 use rxe_proto::verbs::Memory;
 
-/// Bytes in use by the clients of one address: 64 programs at once with the default limit of a message, 8 MiB.
+/// Maximum number of bytes for the clients of one address: 64 concurrent programs with the default limit of a message, 8 MiB.
 const PER_ADDRESS: usize = 512 << 20;
-/// Bytes in use by all clients of this worker.
+/// Maximum number of bytes for all clients of this worker.
 const PER_WORKER: usize = 1 << 30;
-/// Bytes kept for later clients.
+/// Maximum number of bytes kept for later clients.
 const KEPT: usize = 64 << 20;
-/// Bytes zeroed in one turn.
+/// Bytes zeroed in one iteration of the loop.
 const PIECE: usize = 64 << 10;
 
 /// Unused memory.
 struct Free {
     memory: Memory,
-    /// Whose bytes are in it.
+    /// The client whose bytes it holds.
     client: IpAddr,
-    /// How much of it is zeroed.
+    /// Number of bytes zeroed, from the start.
     zeroed: usize,
 }
 
@@ -34,13 +34,13 @@ impl Free {
 
     fn zero(&mut self, len: usize) {
         let len = len.min(self.memory.len() - self.zeroed);
-        // Inside of the memory.
+        // The range is inside the memory.
         let _ = self.memory.fill(self.zeroed, len, 0);
         self.zeroed += len;
     }
 }
 
-/// The pool of one worker; all its pieces have one length.
+/// The pool of one worker; all its pieces have the same length.
 pub struct Sinks {
     len: usize,
     free: Vec<Free>,
@@ -53,12 +53,12 @@ impl Sinks {
         Sinks { len, free: Vec::new(), used: HashMap::new() }
     }
 
-    /// How many pieces `budget` bytes are; one in any case.
+    /// Number of pieces in `budget` bytes; at least one.
     fn pieces(&self, budget: usize) -> usize {
         (budget / self.len.max(1)).max(1)
     }
 
-    /// Memory for a client, unless the budgets are used.
+    /// Memory for a client, unless a budget is exhausted.
     pub fn take(&mut self, cx: &mut Context<'_>, client: IpAddr) -> Result<Memory, String> {
         self.take_from(client, |len| cx.alloc_memory(len).map_err(|error| error.to_string()))
     }
@@ -84,7 +84,7 @@ impl Sinks {
                     memory
                 }
                 (Err(_), Some(mut free)) => {
-                    // The last resort, as no other memory is left.
+                    // No other memory is left: zero it now.
                     free.zero(usize::MAX);
                     free.memory
                 }
@@ -95,7 +95,7 @@ impl Sinks {
         Ok(memory)
     }
 
-    /// Takes memory back; no key may reach it any more. Returns whether [`Sinks::clean`] is to be called.
+    /// Returns memory to the pool; no key may open it any more. Returns whether [`Sinks::clean`] is to be called.
     pub fn put(&mut self, client: IpAddr, memory: Memory) -> bool {
         if let Some(used) = self.used.get_mut(&client) {
             *used -= 1;
@@ -111,7 +111,7 @@ impl Sinks {
         !cleaning
     }
 
-    /// Zeroes a piece of what is not zeroed. Returns whether there is more.
+    /// Zeroes the next piece of unused memory. Returns whether more is to be zeroed.
     pub fn clean(&mut self) -> bool {
         if let Some(free) = self.free.iter_mut().find(|free| !free.is_clean()) {
             free.zero(PIECE);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn an_address_and_the_service_have_budgets() {
         let mut sinks = Sinks::new(LEN);
-        // All of one small piece: only the number counts here.
+        // Small pieces: only their number is checked here.
         let small = |_| heap(64);
         let mut taken: Vec<_> = (0..128).map(|_| sinks.take_from(address(1), small).expect("room")).collect();
         let refused = sinks.take_from(address(1), small).expect_err("the share is used");

@@ -1,8 +1,8 @@
 //! The client's side of perftest's exchange, message by message.
 //!
-//! Over TCP nothing frames a message: its kind shows in its place and its first byte. A record begins with a hexadecimal
-//! digit, the five fields of a report with a zero byte (the highest of a size), the end with "done". Over a queue pair
-//! each message is one SEND, and the length tells. The client waits for each answer before its next message.
+//! Over TCP messages have no frame: position and first byte show the kind. A record begins with a hexadecimal digit, the five
+//! fields of a report with a zero byte (the highest of a size), the end with "done". Over a queue pair each message is one
+//! SEND, and its length shows the kind. The client waits for each answer before its next message.
 
 use rxe_proto::wire::PathMtu;
 
@@ -10,15 +10,15 @@ use super::record::{BINARY, Record, TEXT};
 
 /// Length of the first message.
 pub const VERSION: usize = 16;
-/// The version that we answer with; clients demand at least [`OLDEST`].
+/// The version in our answer; clients demand at least [`OLDEST`].
 const OURS: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 /// The oldest version with this exchange, in hundredths.
 const OLDEST: u32 = 570;
-/// Fields of a report.
+/// Number of fields of a report.
 pub const REPORT_FIELDS: u8 = 5;
 const DONE: &[u8] = b"done\0";
 
-/// How messages come.
+/// Form of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// A stream of bytes.
@@ -27,7 +27,7 @@ pub enum Form {
     Binary,
 }
 
-/// What is to be done next.
+/// A message of the client, with the answer to send.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Said {
     /// Answer with the same bytes.
@@ -38,7 +38,7 @@ pub enum Said {
     Record(Record),
     /// Field `field` (from 0) of a report; answer with eight bytes.
     Report {
-        /// Which one: size, iterations, peak and average bandwidth, message rate.
+        /// Size, iterations, peak and average bandwidth, message rate.
         field: u8,
         /// Its bytes.
         value: [u8; 8],
@@ -47,7 +47,7 @@ pub enum Said {
     Done,
 }
 
-/// A few bytes.
+/// At most [`VERSION`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fixed {
     bytes: [u8; VERSION],
@@ -68,7 +68,7 @@ impl Fixed {
     }
 }
 
-/// What came is no message of perftest's.
+/// The bytes are no message of perftest's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Nonsense {
     /// No version.
@@ -85,12 +85,12 @@ pub enum Nonsense {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Version,
-    /// Two numbers to be echoed: page and cache line size.
+    /// Two numbers to echo: page and cache line size.
     Sizes {
         left: u8,
     },
     Mtu,
-    /// Records, reports and the end. So many fields of a report have come.
+    /// Records, reports and the end, with the number of fields received of a report.
     Records {
         fields: u8,
     },
@@ -115,22 +115,22 @@ pub fn version(message: &[u8; VERSION]) -> Option<u32> {
 }
 
 impl Talk {
-    /// Nothing was said yet.
+    /// An exchange without messages.
     pub fn new(form: Form) -> Talk {
         Talk { form, pending: Vec::new(), stage: Stage::Version }
     }
 
-    /// Bytes, or one message, from the client.
+    /// Adds bytes, or one message, from the client.
     pub fn feed(&mut self, data: &[u8]) -> Result<(), Nonsense> {
         if self.pending.len() + data.len() > 4 * TEXT {
-            // No client says so much without waiting for an answer.
+            // No client sends so much without waiting for an answer.
             return Err(Nonsense::Message);
         }
         self.pending.extend_from_slice(data);
         Ok(())
     }
 
-    /// The next message, if it is there in full. Answer it before asking for the next.
+    /// The next message, if it is complete. Answer it before the next call.
     pub fn next(&mut self) -> Result<Option<Said>, Nonsense> {
         let said = match self.stage {
             Stage::Version => {
@@ -210,7 +210,7 @@ mod tests {
         Record { qpn: Qpn::new(n), out_reads: 1, ..Record::default() }
     }
 
-    /// Everything that a talk says of `messages`, fed in pieces of `piece` bytes.
+    /// The parsed `messages`, fed in pieces of `piece` bytes.
     fn said(form: Form, messages: &[Vec<u8>], piece: usize) -> Result<Vec<Said>, Nonsense> {
         let mut talk = Talk::new(form);
         let mut all = Vec::new();

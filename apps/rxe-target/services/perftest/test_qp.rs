@@ -16,17 +16,17 @@ use super::report::Meter;
 use super::sinks::Sinks;
 use crate::services::out_of_band::{DatagramTo, Peer, QKEY};
 
-/// Receives of a queue pair. Clients send up to 128 messages ahead, and what comes without a receive is lost on UC and UD.
+/// Receives of a queue pair. Clients send up to 128 messages ahead; UC and UD lose messages that find no receive.
 const RECEIVES: u32 = 512;
-/// A message of no bytes still covers a page: clients step through it.
+/// Even for empty messages a sink has one page: clients step through it.
 pub const PAGE: usize = 4096;
 /// Length in bytes of the GRH in front of a received datagram.
 pub const GRH: u32 = Grh::LEN as u32;
 /// READs and atomics that a client may have outstanding.
 pub const RD_ATOMIC: u32 = 128;
-/// What clients may do with a sink.
+/// Clients' access to a sink.
 pub const PEER_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
-/// Longest message that brings its bytes along: the answers on a control queue pair.
+/// Longest inline message: an answer on a control queue pair.
 pub const MAX_INLINE: usize = 64;
 /// Queue sizes.
 pub const CAPS: QpCaps = QpCaps {
@@ -39,7 +39,7 @@ pub const CAPS: QpCaps = QpCaps {
 const WR_RECV: u64 = 1;
 const WR_ECHO: u64 = 2;
 
-/// Memory for all messages. The bytes are not read.
+/// Memory for all messages. Their content is not read.
 pub struct Sink {
     pub pd: ProtectionDomain,
     /// Key and bytes.
@@ -68,28 +68,28 @@ impl Sink {
         }
     }
 
-    /// A piece from the start.
+    /// The first `length` bytes.
     fn sge(&self, length: u32) -> Sge {
         Sge { addr: self.region.addr(), length, lkey: self.region.lkey() }
     }
 
-    /// The receive of one message, of any transport.
+    /// Receive buffer of one message, of any transport.
     pub fn receive(&self) -> Sge {
         self.sge(self.max_message as u32 + GRH)
     }
 }
 
-/// What every queue pair of a test does: takes messages and sends them back.
+/// The common part of the queue pairs of a test: receives messages and sends them back.
 pub struct Answerer {
-    /// Ours. The client's messages show its type.
+    /// Our queue pair. The client's messages show its type.
     pub qp: AnyQueuePair,
-    /// What answers have done.
+    /// Rate of the answers.
     pub meter: Meter,
-    /// The last sign of life.
+    /// Time of the last activity.
     pub heard: Instant,
-    /// Where answers go on a datagram queue pair.
+    /// Destination of answers, on a datagram queue pair.
     pub to: Option<DatagramTo>,
-    /// What the client's next PSN was when we looked last.
+    /// The expected PSN at the last check.
     seen: Psn,
     /// Where messages go and answers come from.
     receive: Vec<Sge>,
@@ -112,23 +112,23 @@ impl Answerer {
         Ok(answerer)
     }
 
-    /// Posts a receive again.
+    /// Posts a receive.
     pub fn post_recv(&self, cx: &mut Context<'_>) -> Result<(), PostError> {
         cx.device().post_recv(self.qp, RecvWr { wr_id: WR_RECV, sges: &self.receive })
     }
 
-    /// A message came: its receive is posted again, and an answer is owed.
+    /// Handles a message: posts its receive again, and schedules an answer.
     pub fn received(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), String> {
         self.heard = cx.now();
         let head = if wc.src_qpn.is_some() { GRH } else { 0 };
-        // Immediate data is never a test's.
+        // Messages with immediate data are not answered: no test expects it.
         if wc.imm.is_none() {
             self.echo.received(wc.byte_len.saturating_sub(head));
         }
         self.post_recv(cx).map_err(|error| error.to_string())
     }
 
-    /// An answer was taken: the next may go out.
+    /// Handles the completion of an answer, and sends the next ones.
     pub fn taken(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), String> {
         if wc.wr_id & 0xFF == WR_ECHO {
             self.meter.count(cx.now(), (wc.wr_id >> 8) as u32);
@@ -137,7 +137,7 @@ impl Answerer {
         self.answer(cx)
     }
 
-    /// Sends what is owed and may go out.
+    /// Sends the answers that the window allows.
     pub fn answer(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
         while let Some(length) = self.echo.next() {
             let (pieces, count) = pieces(&self.receive, length);
@@ -152,7 +152,7 @@ impl Answerer {
         Ok(())
     }
 
-    /// Looks for operations of the client that complete nothing here.
+    /// Checks the PSN for operations of the client that complete no work request here, as WRITEs and READs.
     pub fn look(&mut self, dev: &Device<'_>) {
         if let Ok(info) = dev.query_qp(self.qp)
             && info.expected_psn != self.seen
@@ -170,7 +170,7 @@ impl Answerer {
     }
 }
 
-/// The first `length` bytes of `buffers`, and how many pieces they are. At least one: that of an empty message.
+/// The first `length` bytes of `buffers`, and their number of pieces: at least one, also for an empty message.
 fn pieces(buffers: &[Sge], length: u32) -> ([Sge; 2], usize) {
     let (mut pieces, mut count, mut left) = ([Sge::default(); 2], 0, length);
     for (piece, buffer) in pieces.iter_mut().zip(buffers) {
@@ -183,20 +183,20 @@ fn pieces(buffers: &[Sge], length: u32) -> ([Sge; 2], usize) {
     (pieces, count)
 }
 
-/// A queue pair that a record told us the peer of.
+/// A queue pair whose peer is known from a record.
 pub struct TestQp {
-    /// The client it belongs to.
+    /// Number of its client.
     pub client: u64,
-    /// The client's.
+    /// The client's queue pair.
     pub peer: Peer,
     /// Our first PSN.
     pub psn: Psn,
-    /// Ours.
+    /// Our queue pair.
     pub answers: Answerer,
 }
 
 impl TestQp {
-    /// A queue pair in RTS that will be of the client's type, with receives posted.
+    /// Creates a queue pair in RTS that detects the client's type, with receives posted.
     pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer) -> Result<TestQp, String> {
         let attr = cx.qp_attr().with_caps(CAPS);
         let created = cx.device().create_qp_in_init::<Rc>(sink.pd, attr, PEER_ACCESS);
@@ -213,7 +213,7 @@ impl TestQp {
         }
     }
 
-    /// A message came.
+    /// Handles a message.
     pub fn received(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), String> {
         if let Some(sender) = wc.src_qpn {
             if sender != self.peer.qpn {
@@ -228,7 +228,7 @@ impl TestQp {
         self.answers.answer(cx)
     }
 
-    /// Whether the client has sent anything at all.
+    /// Whether the client has sent nothing yet.
     pub fn is_untouched(&self, dev: &Device<'_>) -> bool {
         is_untouched(dev, self.answers.qp, self.peer.psn)
     }
@@ -241,8 +241,8 @@ impl TestQp {
     }
 }
 
-/// Whether nothing came on a queue pair whose client begins with PSN `first`. One that is not RC any more has learnt so
-/// from what came; datagrams move no PSN.
+/// Whether a queue pair whose client begins with PSN `first` has received nothing. If its type is no longer RC, it has
+/// detected the type from a packet; datagrams do not change the expected PSN.
 pub fn is_untouched(dev: &Device<'_>, qp: AnyQueuePair, first: Psn) -> bool {
     dev.query_qp(qp).is_ok_and(|info| info.qp_type == QpType::Rc && info.expected_psn == first)
 }

@@ -1,18 +1,17 @@
-//! The other end of ib_write_lat, in which the server writes first and knows less than the client.
+//! The server's end of ib_write_lat, in which the server writes first without knowing the size of the messages.
 //!
-//! Each end polls the last byte of its buffer for the other's counter: 1, 2, 3 and so on, modulo 256. The size of the
-//! messages was not said. But a client's buffer holds 4096 bytes at least, and the first WRITE may be as long as that
-//! with ones all over: the client finds its one whatever its size. Its answer shows the size, as our buffer was filled
-//! with what no client writes first.
+//! Each end polls the last byte of its buffer for the other's counter: 1, 2, 3 and so on, modulo 256. The client's buffer
+//! holds at least 4096 bytes, so our first WRITE may be that long and consist of ones: the client finds its one whatever its
+//! size. Its own WRITE shows the size, because our buffer was filled with a value that no client writes first.
 //!
-//! With `-a` client and server go on to twice the size, without notice, and the counter restarts. Within the first
-//! WRITE the client finds its one at once and writes; beyond it the client waits, so after a silence we write a single
-//! one where it looks.
+//! With `-a` client and server switch to twice the size, without notice, and the counter restarts. Up to the length of the
+//! first WRITE the client finds its one at once and writes. Beyond that it waits, so after an idle time we write a single one
+//! to the byte that it polls.
 
-/// What the buffer is filled with, so that a write shows.
+/// The buffer is filled with this value, so that a WRITE is visible.
 pub const BLANK: u8 = 0xFF;
 
-/// The game, once the size is known.
+/// The exchange of counters, once the size is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rally {
     /// Bytes of each message.
@@ -21,7 +20,7 @@ pub struct Rally {
     expected: u8,
 }
 
-/// What there is to write.
+/// A message to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stroke {
     /// Bytes of the message.
@@ -33,7 +32,7 @@ pub struct Stroke {
 impl Rally {
     /// Looks for the client's first message in a blank buffer of `len` bytes.
     pub fn find(len: usize, byte: impl Fn(usize) -> u8) -> Option<(Rally, Stroke)> {
-        // Zeros and a one. The packets of a long message come one by one: the one comes with the last.
+        // Zeros and a one. The packets of a long message arrive one by one, the last of them with the one.
         let size = (0..len).find(|at| byte(*at) == BLANK).unwrap_or(len);
         if size == 0 || byte(size - 1) != 1 {
             return None;
@@ -58,7 +57,7 @@ impl Rally {
         (Rally { expected: counter, ..self }, Stroke { size: self.size, counter })
     }
 
-    /// Where the client would look for a one now if it has gone on to twice the size.
+    /// Offset of the byte that the client polls if it has switched to twice the size.
     pub fn beyond(self) -> usize {
         2 * self.size - 1
     }

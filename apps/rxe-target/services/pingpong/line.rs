@@ -1,4 +1,4 @@
-//! The line that both ends of a pingpong tell each other, 52 bytes:
+//! The line that both ends of a pingpong exchange, 52 bytes:
 //!
 //! ```text
 //! LLLL:QQQQQQ:PPPPPP:GGGGGGGGGGGGGGGGGGGGGGGGGGGGGGGG\0
@@ -11,9 +11,9 @@ use rxe_proto::wire::{Gid, Psn};
 
 /// Length of a line with its zero byte.
 pub const LINE: usize = 52;
-/// Lines of ibv_srq_pingpong, used or not.
+/// Number of lines of ibv_srq_pingpong, used or not.
 pub const MANY: usize = 256;
-/// What clients write when they have read our answer.
+/// Written by clients when they have read our answer.
 pub const DONE: &[u8] = b"done\0";
 
 /// The values in a line.
@@ -23,11 +23,11 @@ pub struct Line {
     pub qpn: Qpn,
     /// The first PSN that it sends.
     pub psn: Psn,
-    /// Where it is.
+    /// Its address.
     pub gid: Gid,
 }
 
-/// `digits` hexadecimal digits and the `:` or zero byte behind them; the rest is returned too.
+/// Parses `digits` hexadecimal digits and the byte `end` behind them; returns the value and the rest.
 fn field(text: &[u8], digits: usize, end: u8) -> Option<(u128, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let (&stop, rest) = rest.split_first()?;

@@ -1,10 +1,10 @@
 //! The server of ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong and ibv_srq_pingpong.
 //!
-//! Client and server tell each other a [line](line) over TCP, then each message of the client is sent back. Which of the
-//! programs it is the lines do not say: a queue pair
-//! [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type), and many lines are ibv_srq_pingpong's, whose queue pairs share their receives here as they do there. When the client
-//! has its answer it closes the stream, and nothing tells the end of the test: a client is given up when nothing came
-//! from it for a while, or when its memory is wanted for another one.
+//! Client and server exchange a [line](line) over TCP, then the server sends each message of the client back. The lines do not
+//! name the program: a queue pair [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type). Only
+//! ibv_srq_pingpong sends many lines; its queue pairs share their receives at both ends. The client closes the stream when it
+//! has the answer, and does not announce the end of the test: the service ends a client that is idle, or whose memory
+//! another client needs.
 
 mod line;
 mod talk;
@@ -28,17 +28,17 @@ use crate::config::PingpongConfig;
 
 /// The name that users select the service by.
 pub const NAME: &str = "pingpong";
-/// How long a first line waits for others.
+/// Time to wait for more lines after the first one.
 const LINGER: Duration = Duration::from_millis(20);
-/// The clients' path MTU unless they were told otherwise, and their first packet tells us.
+/// The clients' default path MTU, which they never announce; a client's first packet shows its own.
 const ASSUMED_MTU: PathMtu = PathMtu::Mtu1024;
-/// Receives per queue pair: while one message goes back, the next may come.
+/// Receives per queue pair: the next message may arrive while one is sent back.
 const SLOTS: usize = 2;
-/// What the receive of a datagram has in front.
+/// Length in bytes of the GRH in front of a received datagram.
 const GRH: u32 = 40;
-/// A client that was quiet for so long may have to make room for another one.
+/// Idle time after which a client may be ended to make room for another one.
 const SPARED: Duration = Duration::from_secs(1);
-/// Lines of an answer that leave as one TCP segment.
+/// Number of lines of an answer that fit into one TCP segment.
 const LINES_AT_ONCE: usize = 28;
 const CAPS: QpCaps = QpCaps {
     max_send_wr: 2 * SLOTS as u32,
@@ -48,7 +48,7 @@ const CAPS: QpCaps = QpCaps {
     max_inline_data: 0,
 };
 
-/// Queue pairs that were made together, and their receives: each slot is one, and what it got goes back from there.
+/// Queue pairs that were created together, and their receives: each slot is one, and its message is sent back from there.
 struct Batch {
     region: MemoryRegion,
     slot: usize,
@@ -77,10 +77,10 @@ struct Client {
     from: SocketAddr,
     talk: Talk,
     path: Option<PeerPath>,
-    /// Lines that wait for the path.
+    /// Lines that are answered when the path is resolved.
     waiting: Vec<Line>,
     batches: Vec<Batch>,
-    /// The last sign of life besides messages.
+    /// Time of the last data on the stream.
     heard: Instant,
 }
 
@@ -88,7 +88,7 @@ struct EchoQp {
     client: u64,
     batch: usize,
     peer: Peer,
-    /// Where answers go once the peer turned out to send datagrams.
+    /// Destination of answers, if the peer sends datagrams.
     to: Option<DatagramTo>,
     heard: Instant,
 }
@@ -96,7 +96,7 @@ struct EchoQp {
 /// The pingpong clients of one worker.
 pub struct Pingpong {
     config: PingpongConfig,
-    /// Marks our timers and questions.
+    /// Marks our timers and path requests.
     tag: u64,
     pd: Option<ProtectionDomain>,
     clients: HashMap<u64, Client>,
@@ -107,13 +107,13 @@ pub struct Pingpong {
 }
 
 impl Pingpong {
-    /// No client yet. `tag` is a bit above our numbers.
+    /// Without clients. `tag` is a bit above our numbers.
     pub fn new(config: PingpongConfig, tag: u64, metrics: ServiceMetrics) -> Pingpong {
         let (clients, streams, qps) = (HashMap::new(), HashMap::new(), QpMap::default());
         Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, metrics }
     }
 
-    /// A stream that begins as ours do.
+    /// Handles a new stream that begins like a pingpong's.
     pub fn stream_opened(&mut self, cx: &mut Context<'_>, stream: StreamId, from: SocketAddr) {
         self.metrics.connections.inc();
         let number = self.next;
@@ -124,7 +124,7 @@ impl Pingpong {
         self.clients.insert(number, client);
     }
 
-    /// Bytes of a stream; `false` if it is not ours.
+    /// Handles data of a stream; `false` if it is not ours.
     pub fn stream_data(&mut self, cx: &mut Context<'_>, stream: StreamId, data: &[u8]) -> bool {
         let Some(&number) = self.streams.get(&stream) else { return false };
         let Some(client) = self.clients.get_mut(&number) else { return true };
@@ -144,7 +144,7 @@ impl Pingpong {
         true
     }
 
-    /// The end of a stream; `false` if it is not ours.
+    /// Handles the end of a stream; `false` if it is not ours.
     pub fn stream_closed(&mut self, cx: &mut Context<'_>, stream: StreamId) -> bool {
         let Some(number) = self.streams.remove(&stream) else { return false };
         if let Some(client) = self.clients.get_mut(&number) {
@@ -156,14 +156,14 @@ impl Pingpong {
         true
     }
 
-    /// A timer with our tag, which was taken off.
+    /// Handles a timer that had our tag, which the caller has removed.
     pub fn timer(&mut self, cx: &mut Context<'_>, number: u64) {
         if let Some(line) = self.clients.get_mut(&number).and_then(|client| client.talk.take_single()) {
             self.answer(cx, number, vec![line]);
         }
     }
 
-    /// The answer to a question with our tag.
+    /// Handles the result of a path request that had our tag.
     pub fn path_resolved(&mut self, cx: &mut Context<'_>, number: u64, path: Option<&PeerPath>) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let lines = std::mem::take(&mut client.waiting);
@@ -180,7 +180,7 @@ impl Pingpong {
         }
     }
 
-    /// Makes queue pairs for `lines` and answers them, as soon as the way is known.
+    /// Creates queue pairs for `lines` and answers them, as soon as the path is resolved.
     fn answer(&mut self, cx: &mut Context<'_>, number: u64, lines: Vec<Line>) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(path) = client.path.clone() else {
@@ -208,7 +208,7 @@ impl Pingpong {
         }
     }
 
-    /// A batch of queue pairs for `lines`, and the lines that say so.
+    /// Creates a batch of queue pairs for `lines`; returns the lines of the answer.
     fn open(
         &mut self,
         cx: &mut Context<'_>,
@@ -218,7 +218,7 @@ impl Pingpong {
     ) -> Result<Vec<Line>, String> {
         let used = lines.iter().filter(|line| line.is_used()).count();
         let slots = (SLOTS * used).max(SLOTS);
-        // Slots begin at multiples of 64, for the copies' sake.
+        // Slots begin at multiples of 64, so that copies begin at cache lines.
         let slot = (self.config.memory / slots) & !63;
         let pd = *self.pd.get_or_insert_with(|| cx.device().alloc_pd());
         let memory = match cx.alloc_memory(slots * slot) {
@@ -231,7 +231,7 @@ impl Pingpong {
         let region = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let mut batch = Batch { region, slot, srq: None, qps: Vec::with_capacity(used) };
         let answers = self.fill(cx, number, pd, &mut batch, path, lines);
-        // Also when it failed: what was made goes with the client.
+        // Also after an error: the client's end destroys the queue pairs created so far.
         if let Some(client) = self.clients.get_mut(&number) {
             client.batches.push(batch);
         }
@@ -293,11 +293,11 @@ impl Pingpong {
         Ok(answers)
     }
 
-    /// A work request on one of our queue pairs completed; `false` if it is not ours.
+    /// Handles a completion; `false` if its queue pair is not ours.
     pub fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> bool {
         let Some(echo) = self.qps.get_mut(&wc.qpn) else { return false };
         if wc.status != WcStatus::Success {
-            // An RC queue pair is in error, and its event follows; the others are given up in time.
+            // An RC queue pair is in ERROR, and its event follows; the idle timeout ends the clients of others.
             tracing::debug!(qp = %wc.qpn, status = %wc.status, "pingpong work request failed");
             return true;
         }
@@ -323,7 +323,7 @@ impl Pingpong {
         true
     }
 
-    /// Something happened to a queue pair; `false` if it is not ours.
+    /// Handles an asynchronous event; `false` if its queue pair is not ours.
     pub fn async_event(&mut self, cx: &mut Context<'_>, event: &AsyncEvent) -> bool {
         let AsyncEvent::QpError { qpn, cause } = *event else {
             // A shared receive queue outlives the errors of its queue pairs; other events need no action.
@@ -342,7 +342,7 @@ impl Pingpong {
         true
     }
 
-    /// Gives up clients that were not heard of for too long.
+    /// Ends clients that are idle for longer than the timeout.
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
         for (number, quiet) in self.quiet(cx.now(), self.config.idle_timeout) {
             if let Some(client) = self.clients.get(&number) {
@@ -352,7 +352,7 @@ impl Pingpong {
         }
     }
 
-    /// Gives up all clients that have begun and then been quiet for a moment: most have ended.
+    /// Ends all clients that have begun and are idle for a moment: most have finished.
     fn make_room(&mut self, cx: &mut Context<'_>) {
         for (number, _) in self.quiet(cx.now(), SPARED) {
             if let Some(client) = self.clients.get(&number).filter(|client| client.talk.is_done()) {
@@ -366,7 +366,7 @@ impl Pingpong {
         }
     }
 
-    /// Clients that were quiet for at least `limit`, and for how long.
+    /// Clients that are idle for at least `limit`, with their idle times.
     fn quiet(&self, now: Instant, limit: Duration) -> Vec<(u64, Duration)> {
         let mut heard: HashMap<u64, Instant> = self.clients.iter().map(|(n, client)| (*n, client.heard)).collect();
         for echo in self.qps.values() {
@@ -415,7 +415,7 @@ impl Pingpong {
 }
 
 impl EchoQp {
-    /// Sends the message in a slot back.
+    /// Sends the received message of a slot back.
     fn send_back(&mut self, dev: &mut Device<'_>, batch: &Batch, wc: &WorkCompletion) -> Result<(), String> {
         let sge = Sge { length: wc.byte_len, ..batch.sge(wc.wr_id) };
         let (message, behind_grh);
@@ -424,7 +424,7 @@ impl EchoQp {
                 message = [sge];
                 WorkRequest::<Rc>::send(&message).into()
             }
-            // A datagram of another sender.
+            // A datagram of another sender is dropped.
             Some(qpn) if qpn != self.peer.qpn => {
                 return batch.post_recv(dev, wc.qp(), wc.wr_id).map_err(|error| error.to_string());
             }

@@ -1,8 +1,8 @@
 //! The TCP stream of a pingpong client: one line, or 256 of ibv_srq_pingpong, then "done".
 //!
-//! One line does not say whether more follow. The others come right behind it, as the client writes them all before it
-//! reads. So a first line is left alone for a moment; should the others come later still, no harm is done: the answer to
-//! the first one is the same.
+//! One line does not announce more, but the others follow at once, as the client writes all of them before it reads. So the
+//! first line is answered after a short delay. Others that arrive later still are answered by themselves: the answer to the
+//! first one is the same.
 
 use super::line::{DONE, LINE, Line, MANY};
 
@@ -11,30 +11,30 @@ use super::line::{DONE, LINE, Line, MANY};
 pub struct Talk {
     text: Vec<u8>,
     lines: Vec<Line>,
-    /// How many lines were handed out.
+    /// Number of lines returned to the caller.
     asked: usize,
     done: bool,
 }
 
-/// What to do after the latest bytes.
+/// The next action after the latest bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Wait for more.
+    /// Wait for more bytes.
     Wait,
-    /// Wait for a moment, then ask [`Talk::take_single`].
+    /// Wait for a moment, then call [`Talk::take_single`].
     Linger,
     /// Answer [`Talk::take`].
     Answer,
-    /// The client has its answer and goes to work.
+    /// The client has its answer and starts the test.
     Done,
 }
 
-/// What came is neither a line nor "done".
+/// The bytes are neither a line nor "done".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonsense;
 
 impl Talk {
-    /// Takes bytes in.
+    /// Handles the next bytes of the stream.
     pub fn feed(&mut self, data: &[u8]) -> Result<Next, Nonsense> {
         self.text.extend_from_slice(data);
         loop {
@@ -63,7 +63,7 @@ impl Talk {
         })
     }
 
-    /// The only line, if it is one and still the only one.
+    /// The first line, if no other bytes have arrived and it was not returned before.
     pub fn take_single(&mut self) -> Option<Line> {
         match self.lines[..] {
             [line] if self.asked == 0 && self.text.is_empty() => {
@@ -74,19 +74,19 @@ impl Talk {
         }
     }
 
-    /// The lines that were not handed out yet.
+    /// The lines that were not returned yet.
     pub fn take(&mut self) -> Vec<Line> {
         let from = std::mem::replace(&mut self.asked, self.lines.len());
         self.lines[from..].to_vec()
     }
 
-    /// Whether the client has said that it has its answer.
+    /// Whether the client has confirmed our answer.
     pub fn is_done(&self) -> bool {
         self.done
     }
 }
 
-/// Whether the queue pairs of one client are all in one place.
+/// Whether `line` has the address of the client's other queue pairs.
 fn same_host(lines: &[Line], line: &Line) -> bool {
     lines.iter().filter(|other| other.is_used()).all(|other| other.gid == line.gid)
 }
