@@ -15,7 +15,7 @@ use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{PathMtu, Psn};
 use rxe_proto::{Duration, Instant};
 
-/// What a user knows of a connection.
+/// A user's view of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
     Asked,
@@ -349,7 +349,7 @@ fn the_ends_agree_on_what_they_have() {
         pass(&mut net.asked.cm, &mut net.asker, &path(), net.now);
         let Some(CmEvent::ConnectReply(reply)) = net.asker.cm.poll_event() else { panic!() };
         assert_eq!((reply.conn, reply.remote_qpn, reply.starting_psn), (conn, 0x99, Psn::new(77)));
-        // What one may have outstanding is what the other holds.
+        // The initiator depth of one end is the responder resources of the other.
         assert_eq!((reply.responder_resources, reply.initiator_depth), (4, 2));
         net.asker.cm.confirm(conn, &[]).unwrap();
         pass(&mut net.asker.cm, &mut net.asked, &back, net.now);

@@ -7,7 +7,7 @@ use rxe_proto::wire::{
     BthFields, BthOpcode, DropReason, Frame, Gid, HeaderTemplate, Opcode, Path, PortId, Psn, TxFrames, classify,
 };
 
-/// What the peer gets: the same way, seen from the other end.
+/// The path as the peer sees it.
 fn mirrored(path: &MadPath) -> MadPath {
     MadPath { local_mac: path.peer_mac, peer_mac: path.local_mac, local: path.peer, peer: path.local, ..path.clone() }
 }

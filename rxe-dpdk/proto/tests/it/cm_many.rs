@@ -90,7 +90,7 @@ struct Lossy {
     clients: BTreeMap<u32, Client>,
     /// Messages on their way, with their time of arrival. `true` is to the target.
     wire: VecDeque<(Instant, bool, CmMessage)>,
-    /// What the service sees: established, ended, by connection.
+    /// The service's view: established, ended, by connection.
     ends: BTreeMap<ConnId, (bool, bool)>,
     next_qpn: u32,
 }

@@ -91,7 +91,7 @@ impl TestEnv {
         let mut server_qpn = 0x55;
         if hit && !self.conns.is_empty() {
             let (conn, remote) = *conn.get(&self.conns);
-            // Who has asked does not know the peer's number before the REP; any will do.
+            // The active side does not know the peer's number before the REP; any will do.
             client = if remote == 0 { client } else { remote };
             server = conn.comm_id();
             server_qpn = self.target.cm.connection(conn).and_then(|info| info.local_qpn).map_or(0, Qpn::get);

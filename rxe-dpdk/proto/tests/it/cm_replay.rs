@@ -39,7 +39,7 @@ fn linux_servers_are_matched() {
         let theirs: Vec<_> =
             outcome.theirs.iter().filter(|sent| !matches!(sent.message, CmMessage::Mra(_))).cloned().collect();
         let (mut ours, mut theirs) = (Outcome::distinct(&outcome.ours), Outcome::distinct(&theirs));
-        // When both sides disconnect at once, who answers first is a matter of microseconds.
+        // When both sides disconnect at once, microseconds decide which answers first.
         for sent in [&mut ours, &mut theirs] {
             sent.sort_by_key(|sent| (sent.message.comm_ids().1, sent.message.attribute_id()));
         }

@@ -1,4 +1,4 @@
-//! Which REQs reach a service, which are rejected and with what, and what the answers say.
+//! REQs that reach a service, REQs that are rejected and with which reason, and the content of the answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

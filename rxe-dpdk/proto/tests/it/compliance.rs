@@ -17,7 +17,7 @@ type Files = BTreeMap<String, String>;
 struct Row<'a> {
     line: usize,
     id: &'a str,
-    /// What follows the id, up to the files. In the table of deviations: what, and why.
+    /// The text between the id and the files. In the table of deviations: what, and why.
     text: &'a str,
     source: &'a str,
     is_deviation: bool,
@@ -44,7 +44,7 @@ fn is_id(text: &str) -> bool {
         })
 }
 
-/// What tags of code begin with.
+/// Beginning of tags in code.
 const PREFIX: &str = "compliance.md ";
 
 /// The comment of a line.
@@ -284,14 +284,14 @@ fn sources() -> Files {
 
 const ONE: &str = "rxe-dpdk/proto/src/one.rs";
 
-/// What is found after one change of the document.
+/// Faults found after one change of the document.
 #[track_caller]
 fn after(from: &str, to: &str) -> Vec<String> {
     assert_eq!(DOCUMENT.matches(from).count(), 1, "{from}");
     faults(&DOCUMENT.replace(from, to), NOTES, &sources())
 }
 
-/// What is found after one change of a file.
+/// Faults found after one change of a file.
 #[track_caller]
 fn after_in(path: &str, from: &str, to: &str) -> Vec<String> {
     let mut files = sources();

@@ -15,7 +15,7 @@ fn setup() -> (KeyTable, PdId) {
     (keys, pd)
 }
 
-/// What a local and a remote key open: the length of the span, or why not.
+/// The span that a local and a remote key admit: its length, or why not.
 fn opens(keys: &KeyTable, key: u32, pd: PdId, va: u64, len: u64) -> Result<usize, KeyError> {
     let by_lkey = keys.check_local(key, pd, va, len, ALL).map(|span| span.len());
     let by_rkey = keys.check_remote(key, pd, A, va, len, ALL).map(|span| span.len());
@@ -51,7 +51,7 @@ fn from_free_to_valid_and_back() {
     keys.invalidate_local(key, pd).unwrap();
     assert_eq!(opens(&keys, key, pd, 0x5000, 1), Err(KeyError::Unknown));
     assert!(keys.region(key).is_none());
-    // What was mapped last is still there, and may be registered with other rights and another address.
+    // The last mapping is still there, and may be registered with other rights and another address.
     keys.fast_register(key, pd, u64::MAX - 999, Access::REMOTE_READ).unwrap();
     let read = keys.check_remote(key, pd, A, u64::MAX - 991, 8, Access::REMOTE_READ).unwrap();
     assert_eq!(read.load(0), Ok(5));

@@ -8,7 +8,7 @@ use rxe_proto::mem::{
     RegisterError,
 };
 
-/// Which queue pair asks makes no difference to a region.
+/// A region admits every queue pair of its protection domain, so any number will do.
 const QPN: u32 = 17;
 
 const ALL: Access =

@@ -39,14 +39,14 @@ enum Kind {
         staged: Option<(u64, usize)>,
         valid: Option<Bytes>,
     },
-    /// What it is bound to: region, queue pair, bytes.
+    /// Its binding: region, queue pair, bytes.
     Window {
         kind: WindowKind,
         bound: Option<(u32, u32, Bytes)>,
     },
 }
 
-/// What the table should hold, by key.
+/// The expected content of the table, by key.
 #[derive(Clone, Debug, Default)]
 struct Model {
     objects: BTreeMap<u32, (PdId, Kind)>,
@@ -226,7 +226,7 @@ impl Model {
     }
 }
 
-/// Which key a call is made with: mostly one of the kind that the call is for.
+/// Choice of the key for a call: mostly one of the kind that the call is for.
 #[derive(Clone, Debug)]
 struct Pick {
     index: Index,
@@ -286,7 +286,7 @@ struct Both {
     pds: [PdId; 2],
     /// All keys that there have ever been.
     known: BTreeSet<u32>,
-    /// What calls have come to.
+    /// Outcomes of the calls so far.
     outcomes: BTreeSet<String>,
 }
 

@@ -18,9 +18,9 @@ struct Setup {
     keys: KeyTable,
     pd: PdId,
     other: PdId,
-    /// What the call is made with.
+    /// The key of the call.
     key: u32,
-    /// What it is under afterwards.
+    /// The key afterwards.
     now: u32,
     /// A plain region.
     region: u32,
@@ -80,7 +80,7 @@ fn bind(region_key: u32, len: u64) -> WindowBind {
     WindowBind { region_key, addr: BASE, len, access: Access::REMOTE_READ }
 }
 
-/// Who reaches bytes under the key.
+/// The accesses that the key admits.
 fn opens(on: &Setup) -> String {
     let (keys, key, pd, need) = (&on.keys, on.now, on.pd, Access::REMOTE_READ);
     let mut open = Vec::new();
@@ -148,7 +148,7 @@ fn every_call_in_every_state() {
             let mut on = in_state(state);
             let outcome = call(&mut on);
             let after = opens(&on);
-            // What is open is only mentioned when it changes.
+            // The admitted accesses are only mentioned when they change.
             let change = match () {
                 () if after == before => String::new(),
                 () if after.is_empty() => " -> opens nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! Memory windows: what they open, to whom, and when they cannot be bound.
+//! Memory windows: the bytes that they open, the queue pairs that may access them, and when they cannot be bound.
 
 use rxe_proto::mem::{
     Access, BindError, DeallocPdError, DeregisterError, InvalidateError, KeyDomain, KeyError, KeyTable, Memory,

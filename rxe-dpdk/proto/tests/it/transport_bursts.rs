@@ -82,7 +82,7 @@ fn rnr_nak_that_was_not_sent_becomes_a_sequence_nak() {
     let mut peer = ScriptedPeer::new();
     sends(&mut peer, [0, 1]);
     assert_eq!(peer.transmit_at_most(Some(0)), [""; 0]);
-    // A copy of 0 finds a receive before the peer is told; 1 was dropped.
+    // A copy of 0 finds a receive before the RNR NAK is sent; 1 was dropped.
     post_receives(&mut peer, 2);
     sends(&mut peer, [0]);
     peer.expect(["NAK 1 PsnSequence msn 1"]);

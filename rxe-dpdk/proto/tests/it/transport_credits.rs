@@ -168,7 +168,7 @@ fn a_lost_probe_and_one_that_finds_no_receive_come_again() {
     assert_eq!(counts(&peer).1, 3);
     ack(&mut peer, 1, 1, 0);
     peer.expect(["SEND_LAST 2 976 bytes ack_req"]);
-    // Repeated from amid the message: no probe.
+    // Retransmitted from the middle of the message: no probe.
     peer.advance(TIMEOUT);
     peer.expect(["SEND_LAST 2 976 bytes ack_req"]);
     assert_eq!(counts(&peer).1, 3);

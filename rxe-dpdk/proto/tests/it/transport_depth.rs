@@ -282,7 +282,7 @@ fn a_marked_response_causes_a_cnp_and_notifications_are_counted() {
     peer.expect([]);
     assert_eq!((peer.node.stat("cnps_rcvd"), peer.node.take_events().len()), (2, 0));
     assert_eq!(peer.node.engine.query_qp(peer.node.qpn).unwrap().cnps, (2, 1));
-    // What is not for us counts nothing: a damaged packet, a dead queue pair.
+    // Dropped packets are not counted: a damaged one, and one to a queue pair in ERROR.
     peer.mark_congestion(true);
     let mut damaged = peer.frame(SendOnly, peer.agreed.rq_psn, Ack, b"damaged", |_| {});
     let last = damaged.len() - 6;

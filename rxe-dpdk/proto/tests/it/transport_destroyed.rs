@@ -14,7 +14,7 @@ fn peer() -> ScriptedPeer {
     ScriptedPeer::with(Agreed { rq_psn: Psn::new(0), ..Agreed::default() })
 }
 
-/// What one call of `transmit` writes: `(is it a fatal NAK, opcode)` of each frame.
+/// The frames that one call of `transmit` writes: `(is it a fatal NAK, opcode)` of each.
 fn transmit_once(peer: &mut ScriptedPeer, room: Option<usize>) -> Vec<(Option<NakCode>, Opcode)> {
     let mut tx = TxFrames { room, ..TxFrames::default() };
     peer.node.engine.transmit(peer.now, &mut tx);
@@ -230,7 +230,7 @@ fn departed_queue_pairs_leave_room_for_the_others() {
     peer.rdma(Opcode::WriteOnly, 0, AckReq::Ack, 0, 8, &[7; 8]);
     let written = transmit_once(&mut peer, Some(32));
     assert!(written.contains(&(None, Opcode::Acknowledge)), "{written:?}");
-    // Who owes no more than a NAK comes before those.
+    // A queue pair that owes no more than a NAK comes before those.
     bad_write(&mut peer, 1);
     destroy(&mut peer);
     assert_eq!(naks(&transmit_once(&mut peer, Some(32))), [NakCode::RemoteAccess]);

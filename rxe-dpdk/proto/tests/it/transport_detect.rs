@@ -87,7 +87,7 @@ fn kind(node: &Node) -> (QpType, Option<PathMtu>) {
     (info.qp_type, info.path_mtu)
 }
 
-/// What the engine writes, as names.
+/// Names of the packets that the engine writes.
 fn written(node: &mut Node) -> Vec<String> {
     let mut tx = TxFrames::default();
     node.engine.transmit(Instant::ZERO, &mut tx);

@@ -101,7 +101,7 @@ fn rights_and_ranges_of_a_flush() {
     let global = Access::FLUSH_GLOBAL;
     let persistent = Access::FLUSH_PERSISTENT;
     type AckReq = (u8, u8, u64, u32);
-    // What the region allows, what is asked for, and whether it is granted.
+    // The region's rights, the FLUSH, and whether it is granted.
     let cases: [(&str, Access, AckReq, bool); 13] = [
         ("global, granted", global, (RANGE, GLOBAL, 0x7000, 4096), true),
         ("global, not granted", persistent, (RANGE, GLOBAL, 0x7000, 8), false),

@@ -100,7 +100,7 @@ proptest! {
         let qpn = peer.node.qpn;
         peer.node.engine.destroy_qp(peer.now, qpn).unwrap();
         prop_assert_eq!(peer.node.engine.next_timeout(), None);
-        // What it owes waits no longer than this.
+        // Every reply that is owed is due within this time.
         peer.advance(Duration::from_secs(1));
         peer.node.engine.transmit(peer.now, &mut TxFrames::default());
         prop_assert!(!peer.node.engine.wants_transmit());

@@ -1,4 +1,4 @@
-//! What losses cost, in virtual time: one packet of a READ, the last packet of a message, and a share of all packets.
+//! The cost of losses, in virtual time: one packet of a READ, the last packet of a message, and a share of all packets.
 //!
 //! The link has 100 Gb/s and 10 microseconds each way. Nothing else takes time, so the numbers say what the protocol
 //! makes of a link, not what a machine does.

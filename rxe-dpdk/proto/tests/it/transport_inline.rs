@@ -20,7 +20,7 @@ fn post_inline(peer: &mut ScriptedPeer, wr_id: u64, op: SendOp, data: &[u8]) -> 
     peer.node.engine.post_send_inline(peer.node.qpn, &wr, data)
 }
 
-/// What the engine writes now: opcode and payload of each packet.
+/// The packets that the engine writes now: opcode and payload of each.
 fn payloads(peer: &mut ScriptedPeer) -> Vec<(Opcode, Vec<u8>)> {
     peer.transmit_at_most(None);
     let parse = |frame: &Vec<u8>| {
@@ -103,7 +103,7 @@ fn a_retry_sends_the_same_bytes() {
     );
     peer.advance(TIMEOUT);
     assert_eq!(payloads(&mut peer), first);
-    // From amid a message.
+    // From the middle of a message.
     peer.nak(1, NakCode::PsnSequence);
     assert_eq!(payloads(&mut peer), first[1..]);
     peer.nak(3, NakCode::PsnSequence);

@@ -122,7 +122,7 @@ fn a_live_peer_acknowledges_the_probe_and_executes_nothing() {
 #[test]
 fn the_reads_of_a_dead_peer_end() {
     let mut pair = pair();
-    // One packet at a time, so that the peer goes amid the READ.
+    // One packet at a time, so that the peer vanishes in the middle of the READ.
     pair.link.burst = 1;
     let remote = RemoteAddr { addr: pair.nodes[0].region.addr(), rkey: pair.nodes[0].region.rkey() };
     let sge = pair.nodes[1].sge(0, 1 << 20);

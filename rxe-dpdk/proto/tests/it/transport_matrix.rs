@@ -42,7 +42,7 @@ fn run(pair: &mut Pair, op: Op, len: usize) -> Duration {
     let [_, b] = &mut pair.nodes;
     let remote = |offset: usize| RemoteAddr { addr: b.region.addr() + offset as u64, rkey: b.region.rkey() };
     let imm = 0xCAFE_0000 | len as u32;
-    // What must be where afterwards, on the end that gets it; and nothing behind it.
+    // The expected bytes afterwards, on the end that receives them; and nothing behind them.
     let (from, to) = if op == Op::Read || op.is_atomic() { (1, 0) } else { (0, 1) };
     let before = 0x0102_0304_0506_0708_u64.wrapping_add(len as u64);
     let mut invalidated = None;

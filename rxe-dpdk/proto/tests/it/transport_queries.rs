@@ -136,7 +136,7 @@ fn the_error_packet_of_a_queue_pair_is_returned_once() {
     assert_eq!(errors(&mut peer), [QpErrorCause::RemoteKey]);
     let qpn = peer.node.qpn;
     let offender = peer.node.engine.take_error_packet(qpn).unwrap();
-    // Without the key: what is in the log may be read by those who may not read the memory.
+    // Without the key: readers of the log may lack the right to read the memory.
     assert!(offender.contains("10.77.0.2 > 10.77.0.1") && offender.contains("reth(va 0x20000 len 4)"), "{offender}");
     assert_eq!(peer.node.engine.take_error_packet(qpn), None);
 

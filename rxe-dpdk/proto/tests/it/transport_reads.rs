@@ -80,7 +80,7 @@ fn responses_that_overtake_each_other_cost_no_retries() {
         peer.transmit();
     }
     assert_eq!(completed(&mut peer), []);
-    // But a packet that is missing for ever is found by the clock, which does not start anew each time.
+    // But a packet that is missing for ever is found by the timer, which does not restart each time.
     for _ in 0..12 {
         peer.advance(TIMEOUT / 4);
         for psn in [1, 2] {

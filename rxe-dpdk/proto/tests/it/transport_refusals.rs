@@ -1,4 +1,4 @@
-//! What the responder refuses, and how: NAKs, completions, the error state, silent drops.
+//! Requests that the responder refuses, and how: NAKs, completions, the error state, silent drops.
 
 use crate::harness::receives::{errors, statuses, with_receives};
 use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
@@ -55,7 +55,7 @@ fn memory_deregistered_during_a_repeated_read() {
         if gone_first {
             again(&mut peer);
         }
-        // What the peer misses was never answered whole, and never will be.
+        // The READ that the peer repeats was never answered completely, and never will be.
         peer.expect(["NAK 1 RemoteAccess msn 0"]);
         assert_eq!(peer.node.stat("replays_abandoned"), 0);
         expect_error(&mut peer, QpErrorCause::RemoteKey, &[]);

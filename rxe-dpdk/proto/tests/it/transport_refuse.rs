@@ -41,7 +41,7 @@ fn not_ready_and_out_of_sequence_leave_the_queue_pair_as_it_was() {
         peer.request(SendOnly, 0, Ack, b"before");
         let frame = send(&peer, 1);
         assert_eq!(refuse(&mut peer, &frame, refusal), (true, true));
-        // What was in flight behind it is dropped, and nothing more is said.
+        // Packets in flight behind it are dropped without a response.
         peer.request(SendOnly, 2, Ack, b"in flight");
         peer.expect([told]);
         assert_eq!((peer.node.state(), peer.node.stat(counter)), (QpState::Rts, 1));

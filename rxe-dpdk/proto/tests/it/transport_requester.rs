@@ -246,7 +246,7 @@ fn responses_that_do_not_fit() {
         assert_eq!(completed(&mut peer), [(1, WcStatus::BadRespErr)]);
         assert_eq!(errors(&mut peer), [QpErrorCause::BadResponse]);
     }
-    // A response of another kind than asked for is nobody's.
+    // A response of another kind than the request's is dropped.
     let mut peer = ScriptedPeer::new();
     post(&mut peer, 1, FADD, 8);
     assert_eq!(peer.transmit().len(), 1);

@@ -40,7 +40,7 @@ fn one_ack_per_burst() {
     }
     peer.expect(["ACK 9 msn 10"]);
     assert_eq!(peer.node.stat("ack_deferred"), 9);
-    // Owed for a packet in the middle: the newest executed one is told.
+    // The ACK is owed for a packet in the middle, and acknowledges the newest executed one.
     peer.rdma(WriteOnly, 10, Ack, 0, 1, b"a");
     peer.rdma(WriteOnly, 11, NoAck, 0, 1, b"b");
     peer.expect(["ACK 11 msn 12"]);
@@ -480,7 +480,7 @@ fn to_error_and_to_reset_by_the_consumer() {
     peer.expect([]);
     assert_eq!(peer.node.take_events(), [], "as wished, so no event");
     assert_eq!(statuses(&peer.node.take_completions()), [(0, WcStatus::WrFlushErr), (1, WcStatus::WrFlushErr)]);
-    // What is posted now is flushed at once.
+    // Receives posted now are flushed at once.
     post_receives(&mut peer, 1);
     assert_eq!(statuses(&peer.node.take_completions()), [(0, WcStatus::WrFlushErr)]);
     let engine = &mut peer.node.engine;

@@ -32,7 +32,7 @@ fn the_wait_for_a_message_that_is_refused_again_and_again_doubles() {
         expected = (expected * 2).min(Duration::from_micros(655_360));
     }
     assert_eq!((peer.node.stat("rnr_backoffs"), peer.node.stat("rcvd_rnr_err")), (19, 20));
-    // The next message begins anew, and the first one comes through whenever a receive is there.
+    // The next message starts with the first wait, and the first one arrives as soon as a receive is posted.
     peer.ack(0);
     assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
     assert_eq!(wait(&mut peer, 1), Duration::from_micros(10));

@@ -178,7 +178,7 @@ fn rnr_not_exceeded() {
     }
     assert_eq!(until_retry(&mut peer).len(), 1);
     peer.ack(0);
-    // The count starts anew with the next message.
+    // The count restarts with the next message.
     post(&mut peer, 2, SEND, 1);
     for _ in 0..3 {
         assert_eq!(until_retry(&mut peer), ["SEND_ONLY 1 1 bytes ack_req"]);

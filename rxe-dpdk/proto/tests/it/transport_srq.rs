@@ -109,7 +109,7 @@ fn the_limit_event_is_raised_once_each_time_it_is_armed() {
 // [SRQ-LAST-WQE]
 #[test]
 fn the_last_wqe_event_says_that_nothing_more_is_taken() {
-    // By an error of the peer's, amid a message: its receive comes back, those that were not taken stay.
+    // By an error of the peer's, in the middle of a message: its receive comes back, those that were not taken stay.
     let mut peer = shared(QpType::Rc);
     let (a, b) = (peer.node.qpn, sibling(&mut peer, QpType::Rc));
     for qpn in [a, b] {

@@ -32,7 +32,7 @@ struct Event {
     happen: fn(&mut ScriptedPeer) -> String,
 }
 
-/// What the queue pair finds when it needs a receive.
+/// Receives that the queue pair finds when it needs one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receives {
     Two,
@@ -154,7 +154,7 @@ fn post(peer: &mut ScriptedPeer, wr_id: u64, sge: Sge) -> String {
     peer.node.engine.post_send(qpn, &wr).err().map_or(String::new(), refused)
 }
 
-/// What a queue pair of this type sends.
+/// An operation of a queue pair of this type.
 fn operation(peer: &ScriptedPeer) -> SendOp {
     match peer.qp_type {
         QpType::Ud => SendOp::Datagram { ah: AhId(0), qpn: Qpn::new(PEER_QPN), qkey: QKEY, imm: None },
@@ -431,7 +431,7 @@ fn drops(peer: &ScriptedPeer) -> BTreeMap<&'static str, u64> {
     peer.node.engine.drops().iter().map(|(reason, n): (DropReason, u64)| (reason.name(), n)).collect()
 }
 
-/// What comes of an event: the new state, if it is another one, what is sent, completions, asynchronous events, and why
+/// Outcome of an event: the new state, if it is another one, what is sent, completions, asynchronous events, and why
 /// packets were dropped. `None` when there is no way to the state.
 fn outcome(qp_type: QpType, state: QpState, event: &Event) -> Option<String> {
     let mut peer = in_state(qp_type, state, event.receives)?;

@@ -84,7 +84,7 @@ fn the_timeout_follows_the_round_trip() {
     assert_eq!(peer.transmit().len(), 1);
     assert_eq!(until_something(&mut peer), (12 * MILLI, 1));
     peer.ack(1);
-    // What was sent twice is not measured, and the doubling stays until something is.
+    // A packet that was sent twice is not measured (Karn's rule), and the doubling stays until one is.
     assert_eq!((rtt(&peer), peer.node.stat("rtt_samples")), (Some(4 * MILLI), 1));
     post(&mut peer, 2, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);
@@ -191,7 +191,7 @@ fn naks_between_repetitions_use_up_one_retry_per_ack_timeout() {
         peer.nak(1, NakCode::PsnSequence);
         peer.transmit();
     }
-    // The NAK used up the retry and started the clock anew, at its time.
+    // The NAK used up the retry and restarted the timer, at its time.
     let took = peer.now - start;
     assert!(took >= ACK_TIMEOUT && took < ACK_TIMEOUT + 2 * MILLI, "{took:?}");
     assert!(peer.node.stat("timeouts") > 5, "repeated much more often than that");

@@ -177,7 +177,7 @@ fn one_stray_packet_does_not_move_the_expected_psn() {
             assert_eq!(peer.node.read(0, 5), [0; 5]);
         }
     }
-    // What starts no message moves nothing, however near: the message under way is lost, nothing else.
+    // A packet that starts no message moves no PSN, however near: the message under way is lost, nothing else.
     let mut peer = with_receives(1);
     peer.request(SendFirst, 0, NoAck, &[1; MTU]);
     peer.request(SendMiddle, 200, NoAck, &[9; MTU]);

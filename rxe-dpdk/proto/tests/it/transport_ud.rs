@@ -177,7 +177,7 @@ fn no_receive() {
 fn a_receive_cut_anywhere() {
     let mut node = node(0);
     let message: Vec<u8> = (0..=255).collect();
-    // Within the header, at its end, and amid the message; an empty buffer, too.
+    // Within the header, at its end, and in the middle of the message; an empty buffer, too.
     let cuts = [(0x100, 7), (0x200, 20), (0x300, 0), (0x400, 13), (0x500, 100), (0x600, 300)];
     let sges: Vec<Sge> = cuts.iter().map(|&(offset, len)| node.sge(offset, len)).collect();
     node.post_recv(1, &sges);
@@ -217,7 +217,7 @@ fn datagrams_by_another_port_or_partition_or_damaged_are_dropped() {
     Datagram { dest: node.qpn.get() + 1, ..Datagram::to(&node) }.inject(&mut node, b"x");
     assert_eq!(node.dropped("qpn_unknown"), 1);
     assert_eq!(received(&mut node), []);
-    // But anybody may, from any address.
+    // But every sender may, from any address.
     let anybody = Path { src: Gid::from(Ipv4Addr::new(192, 0, 2, 9)), ..path(2, 1) };
     Datagram { path: anybody, ..Datagram::to(&node) }.inject(&mut node, b"x");
     assert_eq!(received(&mut node), [(0, GRH + 1)]);
@@ -252,7 +252,7 @@ fn states() {
     assert_eq!(node.dropped("qp_in_error"), 1);
 }
 
-/// What the engine writes.
+/// The packets that the engine writes.
 fn sent(node: &mut Node) -> Vec<Vec<u8>> {
     let mut tx = TxFrames::default();
     node.engine.transmit(Instant::ZERO, &mut tx);
@@ -353,7 +353,7 @@ fn a_group_gets_a_copy_each() {
     assert_eq!(node.dropped("qkey_mismatch"), 1);
     multicast(&node, group(5)).inject(&mut node, b"x");
     assert_eq!(node.dropped("qpn_unknown"), 1);
-    // One that is gone or in error gets nothing, and disturbs nobody.
+    // A queue pair that is destroyed or in error gets nothing, and does not disturb the others.
     node.engine.destroy_qp(Instant::ZERO, members[0]).unwrap();
     node.engine.modify_qp(members[2], QpTransition::ToError).unwrap();
     multicast(&node, group(3)).inject(&mut node, b"x");

@@ -70,7 +70,7 @@ fn every_operation_of_a_reliable_connection() {
     assert_eq!(b.read(512, 8), 42u64.to_ne_bytes());
 }
 
-/// What `wr` completes as on a queue pair in ERROR, which flushes it at once.
+/// The opcode of the completion of `wr` on a queue pair in ERROR, which flushes it at once.
 fn flushed_as(wr: WorkRequest<'_, Rc>) -> WcOpcode {
     let mut link = Link::new(None);
     let a = End::new(&mut link, 0);

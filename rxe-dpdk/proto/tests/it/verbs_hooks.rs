@@ -160,7 +160,7 @@ fn an_untyped_handle_takes_what_its_queue_pair_takes() {
     assert_eq!(any.downcast::<Uc>(&dev), Ok(qp));
     assert_eq!(any.downcast::<Rc>(&dev), Err(QpError::WrongType(QpType::Uc)));
     assert_eq!(dev.query_qp(any).unwrap().qp_type, QpType::Uc);
-    // What the typed handle cannot even express is refused when it is posted.
+    // A request that the typed handle cannot express is refused when it is posted.
     let buffer = [a.sge(0, 8)];
     let read = AnyWorkRequest::new(SendOp::Read { remote: Default::default() }, &buffer);
     assert_eq!(dev.post_send(any, read), Err(PostError::Opcode(QpType::Uc)));

@@ -86,7 +86,7 @@ fn touch(packet: &RocePacket<'_>) -> usize {
     text.len() + packet.payload().len()
 }
 
-/// What becomes of a good SEND of 5 bytes after `change`.
+/// The drop reason of a good SEND of 5 bytes after `change`.
 fn changed(ipv4: bool, change: impl FnOnce(&mut Vec<u8>)) -> Option<DropReason> {
     let mut frame = frame(&path(ipv4, None), BthOpcode::rc(Opcode::SendOnly), b"hello", [0; 3]);
     change(&mut frame);

@@ -1,4 +1,4 @@
-//! What the connection manager's tests share: addresses, messages as a Linux initiator sends them, a driver.
+//! Code that the connection manager's tests share: addresses, messages as a Linux initiator sends them, a driver.
 
 pub mod client;
 pub mod replay;

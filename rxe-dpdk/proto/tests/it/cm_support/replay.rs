@@ -69,7 +69,7 @@ pub struct Sent {
     pub message: CmMessage,
 }
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Default)]
 pub struct Outcome {
     pub ours: Vec<Sent>,
@@ -270,7 +270,7 @@ fn show(message: &CmMessage) -> String {
 fn normalise(transaction_id: u64, message: &CmMessage) -> Sent {
     let mut message = message.clone();
     let mut transaction_id = transaction_id;
-    // Which connection: the initiator's id is the same on both sides.
+    // The connection is identified by the initiator's id, which is the same on both sides.
     match &mut message {
         CmMessage::Rep(m) => (m.local_comm_id, m.local_ca_guid) = (0, 0),
         CmMessage::Rtu(m) => m.local_comm_id = 0,

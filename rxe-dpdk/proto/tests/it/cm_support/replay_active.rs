@@ -66,7 +66,7 @@ pub fn replay(name: &str) -> Outcome {
     replay.outcome
 }
 
-/// What the initiator of `req` must have wished for. What rdma_cm decides itself stays as we decide it.
+/// The parameters that the initiator of `req` must have set. Values that rdma_cm chooses itself keep our defaults.
 fn wish(path: &MadPath, req: &Req) -> ConnectParams {
     let ports = (req.ip_addressing().src_port, req.service_id.port());
     let path_mtu = PathMtu::from_code(req.path_mtu).unwrap();

@@ -53,7 +53,7 @@ impl Rng {
     }
 }
 
-/// What the two ends of a connection agree on.
+/// Attributes that the two ends of a connection agree on.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
     pub mtu: PathMtu,

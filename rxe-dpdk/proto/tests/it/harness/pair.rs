@@ -9,7 +9,7 @@ use rxe_proto::{Duration, Instant};
 
 use super::{Agreed, Node, PORT, Rng};
 
-/// What the link does to frames. Probabilities in parts per million.
+/// Impairments of the link. Probabilities in parts per million.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub loss: u32,
@@ -116,7 +116,7 @@ fn is_answer(id: [u8; 12]) -> bool {
     (0x0D..=0x12).contains(&id[0])
 }
 
-/// What all packets to its queue pair have in common.
+/// The part of `id` that all packets to its queue pair have in common.
 fn to_queue_pair(mut id: [u8; 12]) -> [u8; 12] {
     id[0] = 0;
     id[9..].fill(0);
@@ -228,7 +228,7 @@ impl Pair {
                 self.carry(1 - end, frame);
             }
             self.outbox.clear();
-            // What is done when it is sent is done now.
+            // Completions that transmission creates are collected now.
             self.nodes[end].collect();
         }
         let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
@@ -306,7 +306,7 @@ impl Pair {
             self.launch(to, index, link.delay + late);
         }
         if harmed {
-            // The MAC addresses are not covered by the ICRC, and who counts drops expects one for each.
+            // The MAC addresses are not covered by the ICRC, and a test that counts drops expects one for each.
             let at = 14 + self.rng.below(self.pool[frame].len() as u64 - 14) as usize;
             self.pool[frame][at] ^= 1 << self.rng.below(8);
         }

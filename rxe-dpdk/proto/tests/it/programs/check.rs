@@ -1,4 +1,4 @@
-//! What must hold after a program, whatever the link did.
+//! The conditions that must hold after a program, whatever the link did.
 //!
 //! * RC: every message arrives once, in order, whole; every atomic happens once; every READ returns what was there when
 //!   it was its turn (or was written later and not fenced off); work requests complete in order.
@@ -172,7 +172,7 @@ fn arrives(program: &Program) -> bool {
     program.link.is_lossless() && program.link.is_in_order() && matches!(program.recv_timing, RecvTiming::Early)
 }
 
-/// What was sent as a datagram to one queue pair: who sent it, immediate data, whether solicited, bytes.
+/// A datagram to one queue pair: sender, immediate data, whether solicited, bytes.
 type Datagram = (u32, Option<u32>, bool, Vec<u8>);
 
 fn check_datagrams(env: &mut TestEnv, program: &Program, end: usize, received: &[WorkCompletion]) {
@@ -216,7 +216,7 @@ fn check_datagrams(env: &mut TestEnv, program: &Program, end: usize, received: &
     accept(env, end, &written);
 }
 
-/// What the steps of `end` did to memory, but for what was received. A new operation has its effect here.
+/// Applies the steps of `end` to memory, except for received messages. A new operation has its effect here.
 fn effects(env: &mut TestEnv, program: &Program, end: usize) {
     let (peer, mtu) = (1 - end, program.mtu.bytes());
     for c in 0..env.connections.len() {

@@ -18,7 +18,7 @@ use test_env::{TIMEOUT_TIME, TestEnv};
 const PROGRAMS: u32 = 2_000;
 const NIGHTLY: u32 = 100_000;
 
-/// What a run of programs must have met, else it has proved nothing: counters whose sum over all ends may not be zero.
+/// Counters that a run of programs must have counted, else it has proved nothing: their sums over all ends may not be zero.
 pub type Must = &'static [&'static str];
 
 fn variable(name: &str) -> Option<u64> {
@@ -77,8 +77,8 @@ fn judge(program: &Program, must: Must, met: &Met) {
     for (name, count) in must.iter().zip(&met.counts) {
         count.set(count.get() + env.pair.nodes.iter().map(|node| node.stat(name)).sum::<u64>());
     }
-    // What is missing because frames changed places within one burst, or as a port refused the answer, is told by an
-    // answer.
+    // Packets that are missing because frames changed places within one burst, or because a port refused the answer, are
+    // retransmitted after an answer: no timeout is needed.
     let link = program.link;
     if link.is_lossless() && link.arrives_in_order() && link.shuffle_pause >= SETTLING {
         let timeouts = [0, 1].map(|end| env.pair.nodes[end].stat("timeouts"));

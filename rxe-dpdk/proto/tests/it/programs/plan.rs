@@ -1,4 +1,4 @@
-//! What a random program is made of, and how it is drawn.
+//! The parts of a random program, and how they are drawn.
 
 use proptest::prelude::*;
 use rxe_proto::Duration;
@@ -67,7 +67,7 @@ pub struct Step {
     pub pause: Duration,
 }
 
-/// What a step does. A new operation needs an arm here, one in `TestEnv::place`, which lays out its memory, one in
+/// Operation of a step. A new operation needs an arm here, one in `TestEnv::place`, which lays out its memory, one in
 /// `TestEnv::post`, and one in `check::effects`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -83,7 +83,7 @@ pub enum Op {
     WriteShared {
         place: usize,
     },
-    /// From memory of the peer's that nobody writes.
+    /// From memory of the peer's that no step writes.
     Read,
     ReadShared {
         place: usize,

@@ -14,14 +14,14 @@ use crate::harness::{Node, PORT, Rng, path};
 
 /// Timeout code of every reliable queue pair.
 pub const TIMEOUT: u8 = 8;
-/// What the timeout code means.
+/// The time of the timeout code.
 pub const TIMEOUT_TIME: Duration = Duration::from_nanos(4096 << TIMEOUT);
 pub const QKEY: u32 = 0x1EAF;
 /// In the numbers of receives.
 pub const RECEIVE: u64 = 1 << 63;
 const MAX_INLINE: usize = 128;
 const MAX_SGE: u32 = 16;
-/// What a datagram's receive has in front.
+/// Length of the GRH in front of a received datagram.
 pub const GRH: usize = 40;
 
 /// Parts of a region that buffers are made of, in order: offset and length.
@@ -35,7 +35,7 @@ pub struct Placed {
     pub local: Pieces,
     /// Offset in the peer's region.
     pub remote: usize,
-    /// What the word holds before, as the order of steps has it (compare-and-swap, fetch-and-add).
+    /// The word's value before, as the order of steps has it (compare-and-swap, fetch-and-add).
     pub before: u64,
     pub compare: u64,
     /// The peer's key that it invalidates.
@@ -67,7 +67,7 @@ pub struct TestEnv {
     /// How many of them have been posted.
     pub posted: [usize; 2],
     pub srqs: [SrqId; 2],
-    /// What memory held at the start.
+    /// Content of the memory at the start.
     pub initial: [Vec<u8>; 2],
     /// Offset of the word that all queue pairs of the other end count in.
     pub counter: [usize; 2],
@@ -224,7 +224,7 @@ impl TestEnv {
             match due {
                 Some(due) => self.pair.step_before(due),
                 None if self.pair.step() => {}
-                // What is unreliable and was sent in this step leaves room for more.
+                // Unreliable messages that were sent in this step make room for more.
                 None if (self.steps_posted(), self.pair.frames) == before => return done.expect("stuck"),
                 None => {}
             }
@@ -339,7 +339,7 @@ impl TestEnv {
         targets[to % targets.len()]
     }
 
-    /// What buffers of an end hold.
+    /// The bytes in buffers of an end.
     pub fn bytes(&self, end: usize, pieces: &[(usize, usize)]) -> Vec<u8> {
         gathered(&self.pair.nodes[end], pieces)
     }
@@ -359,7 +359,7 @@ pub fn word(bytes: &[u8], offset: usize) -> u64 {
     u64::from_ne_bytes(bytes[offset..offset + 8].try_into().unwrap())
 }
 
-/// What a compare-and-swap stores.
+/// The value that a compare-and-swap stores.
 pub fn swap_value(placed: &Placed) -> u64 {
     placed.before.rotate_left(13) ^ 0x5A5A_5A5A
 }
@@ -374,7 +374,7 @@ fn length(step: Step, mtu: usize) -> usize {
     }
 }
 
-/// The next `len` bytes, and some in front that belong to nobody.
+/// The next `len` bytes, behind a gap of bytes that no step uses.
 fn take(used: &mut usize, len: usize) -> usize {
     let at = *used + 8;
     *used = at + len.next_multiple_of(8);
@@ -404,7 +404,7 @@ fn gathered(node: &Node, pieces: &[(usize, usize)]) -> Vec<u8> {
     pieces.iter().flat_map(|&(offset, len)| node.read(offset, len)).collect()
 }
 
-/// Whose each receive of an end is: enough for every message, in the order of posting.
+/// The queue pair of each receive of an end: enough for every message, in the order of posting.
 fn owners(program: &Program, end: usize) -> Vec<Option<usize>> {
     let datagrams: Vec<usize> =
         (0..program.connections.len()).filter(|&c| program.connections[c].qp_type == QpType::Ud).collect();

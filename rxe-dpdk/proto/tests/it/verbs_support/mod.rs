@@ -1,4 +1,4 @@
-//! What the tests of the verbs have in common: the link of the examples, and an end with one of everything.
+//! Code that the tests of the verbs share: the link of the examples, and an end with one of everything.
 
 #[path = "../../../examples/common/mod.rs"]
 mod common;
@@ -9,7 +9,7 @@ use rxe_proto::verbs::{
     RtsAttr, Sge, TransportService, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// What peers may do.
+/// Access of peers.
 pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// One end: everything that a queue pair needs.
