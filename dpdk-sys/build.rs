@@ -133,7 +133,7 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// What pkg-config answers about libdpdk; `None` when it is missing or does not know it.
+/// Output of pkg-config about libdpdk; `None` when it is missing or does not know it.
 fn pkg_config(args: &[&str]) -> Option<String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(program).args(args).arg("libdpdk").output().ok()?;

@@ -174,7 +174,7 @@ fn uses(text: &str) -> Vec<Use> {
     let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
     let mut found = Vec::new();
     for statement in code.join("\n").split(';') {
-        // What precedes the declaration in the same statement ends with a brace or an attribute's bracket.
+        // The text before the declaration in the same statement ends with a brace or an attribute's bracket.
         let Some(at) = statement.rfind("use ").filter(|&at| {
             let before = statement[..at].trim_end();
             before.is_empty() || before.ends_with(['}', '{', ']', ')']) || before.ends_with("pub")

@@ -1,4 +1,4 @@
-//! What the programs in `apps/` share: command lines, their errors, signals, manual pages, digests and the choice of an lcore.
+//! Code that the programs in `apps/` share: command lines, their errors, signals, manual pages, digests and the choice of an lcore.
 //!
 //! Without the feature `dpdk`, for which no libdpdk is needed, only `lcores` is missing.
 

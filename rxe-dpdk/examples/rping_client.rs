@@ -19,12 +19,12 @@ const USAGE: &str = "usage: rping_client [EAL options] -- --address IP/PREFIX...
 const CAPS: QpCaps = QpCaps { max_send_wr: 4, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 /// Adverts and go-aheads.
 const MESSAGE: usize = 16;
-/// What an rping server takes: its buffer has room for a name, and its length fits 16 bits.
+/// Sizes that an rping server accepts: its buffer has room for a name, and its length fits 16 bits.
 const SIZES: std::ops::RangeInclusive<usize> = 23..=65_535;
 /// Between two attempts, while there is no server yet.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What is to be done, from the command line.
+/// The settings from the command line.
 #[derive(Clone)]
 struct Plan {
     peers: Vec<IpAddr>,
@@ -116,7 +116,7 @@ struct Client {
     stop: Arc<OnceLock<StopHandle>>,
     failed: Arc<AtomicBool>,
     memory: Option<Buffers>,
-    /// Which of the plan's peers it is now.
+    /// Index of the current peer in the plan.
     peer: usize,
     conn: Option<ConnId>,
     /// Pings done with this peer, and go-aheads of the present one.

@@ -1,4 +1,4 @@
-//! What a program with services on DPDK ports needs: `use rxe_dpdk::prelude::*;`.
+//! The imports of a program with services on DPDK ports: `use rxe_dpdk::prelude::*;`.
 //!
 //! The verbs and the service traits of [`rxe_service::prelude`], and the parts that an adapter is built from.
 

@@ -1,4 +1,4 @@
-//! Standard output and standard error that nobody reads: the target still serves, and ends after SIGTERM.
+//! Standard output and standard error without a reader: the target still serves, and ends after SIGTERM.
 
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::os::unix::fs::FileExt;

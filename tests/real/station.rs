@@ -38,7 +38,7 @@ impl Port {
     }
 }
 
-/// Which kernel a guest boots.
+/// The kernel that a guest boots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kernel {
     /// That of the machine's Debian.

@@ -1,4 +1,4 @@
-//! What the command line or the configuration file says, before it is checked as a whole.
+//! Settings of the command line or the configuration file, before they are checked as a whole.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What the services that talk in 16-byte messages have in common: a queue pair, a protection domain of its own, and
-//! memory for messages; and a pool for larger buffers.
+//! Parts of the services that exchange 16-byte messages: a queue pair, a protection domain of its own, and memory for
+//! messages; and a pool for larger buffers.
 
 use std::collections::BTreeMap;
 use std::fmt;

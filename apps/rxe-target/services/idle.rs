@@ -74,7 +74,7 @@ impl<K: Copy + Eq + Hash> Idle<K> {
         silent
     }
 
-    /// What `client` did until now; it was heard of if that is something new.
+    /// Records the progress of `client`; a change is a sign of life.
     fn saw(&mut self, client: K, progress: (Psn, Psn), now: Instant) {
         if let Some(last) = self.clients.get_mut(&client).filter(|last| last.progress != progress) {
             *last = Last { heard: now, progress };

@@ -182,7 +182,7 @@ impl Mckey {
         let member = self.members.iter().find(|member| member.port == parcel.group.0)?;
         self.idle.heard(parcel.group, cx.now());
         let length = self.config.size.min(member.path_mtu.bytes());
-        // As mckey does: who we are is in the immediate data.
+        // As in mckey, the immediate data names our queue pair.
         let (sges, imm) = ([member.sge(SLOT, length)], member.qp.qpn().get());
         let wr = WorkRequest::datagram_with_imm(&sges, ah, Qpn::MULTICAST, RDMA_UDP_QKEY, imm).signaled();
         for _ in 0..parcel.left.min(BURST) {
@@ -246,7 +246,7 @@ impl Service for Mckey {
             }
             return;
         }
-        // What is to be sent keeps us there.
+        // Datagrams that are still to be sent keep us there.
         for parcel in self.parcels.values() {
             self.idle.heard(parcel.group, cx.now());
         }

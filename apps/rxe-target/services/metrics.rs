@@ -1,4 +1,4 @@
-//! What services count, for the summary at the end, and say of clients that are not served.
+//! Counters of services, for the summary at the end, and log lines about clients that are not served.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant, counters};
 
 counters! {
-    /// What one service did on one worker.
+    /// Counters of one service on one worker.
     pub struct Counts {
         /// Connections accepted.
         connections,
@@ -71,7 +71,7 @@ impl ServiceMetrics {
         admitted
     }
 
-    /// What `client` asked for cannot be had.
+    /// The request `asked` of `client` is refused.
     pub fn refuse(&self, now: Instant, client: impl fmt::Display, asked: impl fmt::Display, why: impl fmt::Display) {
         self.refused.inc();
         if self.admits(now) {
@@ -148,10 +148,10 @@ pub fn caller(request: &ConnectRequest) -> SocketAddr {
     request.source.into()
 }
 
-/// What one service counts on one worker.
+/// Name and counters of one service on one worker.
 type Page = (&'static str, Arc<Counts>);
 
-/// What all services on all workers count. Clones share the counters.
+/// The counters of all services on all workers. Clones share the counters.
 #[derive(Clone, Default, Debug)]
 pub struct MetricsRegistry(Arc<Mutex<Vec<Page>>>);
 
@@ -164,13 +164,13 @@ impl MetricsRegistry {
     }
 }
 
-/// What the counter `name` of a service counts, in a sentence.
+/// Description of the counter `name` of a service, in a sentence.
 pub fn describe(name: &str) -> Option<&'static str> {
     Counts::DESCRIPTIONS.iter().find(|(counter, _)| *counter == name).map(|(_, text)| *text)
 }
 
 impl MetricsRegistry {
-    /// What each service has counted, summed over the workers.
+    /// The counters of each service, summed over the workers.
     pub fn sums(&self) -> BTreeMap<&'static str, Vec<(&'static str, u64)>> {
         let mut sums: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
         for (service, counts) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {

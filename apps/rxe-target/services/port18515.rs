@@ -58,7 +58,7 @@ struct Port18515 {
     metrics: ServiceMetrics,
 }
 
-/// Whose stream begins with `first`; `None` while that cannot be told.
+/// The family of a stream that begins with `first`; `None` while that cannot be told.
 fn recognise(first: &[u8], pingpong: bool, perftest: bool) -> Option<Family> {
     let pingpong = if pingpong { pingpong::recognise(first) } else { Some(false) };
     let perftest = if perftest { perftest::recognise(first) } else { Some(false) };

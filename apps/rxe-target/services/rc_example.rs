@@ -37,7 +37,7 @@ const PORT: u16 = 19875;
 const HELLO: usize = 34;
 /// Length of each message and of the buffer, as the client knows it.
 const MESSAGE: usize = 16;
-/// What we SEND, and what the client READs: as much of it as a message holds.
+/// Content of our SEND, and of the client's READ: as much of it as a message holds.
 const SENT: &[u8; MESSAGE] = b"SEND operation \0";
 const READ: &[u8; MESSAGE] = b"RDMA read operat";
 /// The client's queue pair begins with this PSN and wants ours to, and has this path MTU.
@@ -49,7 +49,7 @@ const PEER_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 const CAPS: QpCaps =
     QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: MESSAGE as u32 };
 
-/// What an end tells of itself, in network byte order; the LID of InfiniBand is left out.
+/// One end's queue pair and buffer, in network byte order; the LID of InfiniBand is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Hello {
     buffer: RemoteAddr,
@@ -91,7 +91,7 @@ enum Nonsense {
     TooMuch,
 }
 
-/// What the client has said.
+/// Message of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Said {
     /// Its queue pair; answer with ours.
@@ -161,7 +161,7 @@ struct Client {
     stream: StreamId,
     from: SocketAddr,
     talk: Talk,
-    /// What it said, until the way to it is known.
+    /// The client's message, until the path to it is resolved.
     hello: Option<Hello>,
     /// Its queue pair, and the resources behind it.
     qp: Option<(QueuePair<Rc>, ConnResources)>,

@@ -23,7 +23,7 @@ const MAX_LENGTH: u32 = 16 << 20;
 const POOLED: usize = 32 << 20;
 /// READs that a client may have outstanding.
 const RESPONDER_RESOURCES: u8 = 16;
-/// What a client may do with its buffer.
+/// A client's access to its buffer.
 const BUFFER_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
 /// A buffer as client and server describe it to each other: packed, in the byte order of the x86 machines that the
@@ -58,7 +58,7 @@ impl Attributes {
 /// A client.
 struct Client {
     endpoint: Endpoint,
-    /// What it was lent, and the whole buffer of the pool that this is the front of.
+    /// The region lent to the client, and the whole buffer of the pool, of which the region is the front.
     loan: Option<(MemoryRegion, Memory)>,
     /// We asked for the end of the connection.
     ending: bool,

@@ -26,8 +26,7 @@ use crate::config::{MAX_REGION_NAME, RegionSpec};
 pub const NAME: &str = "region";
 /// READs and atomics that a client may have outstanding.
 const RESPONDER_RESOURCES: u8 = 16;
-/// What a client may do with a region.
-/// FLUSH comes to something only where the configuration offers it.
+/// A client's access to a region. FLUSH is effective only where the configuration offers it.
 const PEER_ACCESS: Access =
     Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::FLUSH_GLOBAL);
 /// Receives without buffers, which WRITEs with immediate data use up.
@@ -39,14 +38,14 @@ const DESCRIPTION: usize = PLACE + MAX_REGION_NAME;
 /// Most private data of a REJ.
 const MAX_REFUSAL: usize = 148;
 
-/// Which region the private data of a REQ asks for.
+/// The region that the private data of a REQ asks for.
 #[derive(PartialEq, Eq, Debug)]
 enum Wanted<'a> {
     /// The first.
     First,
     /// The one with this name.
     Named(&'a str),
-    /// What is there is no name.
+    /// The bytes are no name.
     Nonsense,
 }
 

@@ -23,7 +23,7 @@ const PORT: u16 = 7174;
 const MAX_LENGTH: u32 = 1 << 20;
 /// Unused buffers kept for the next clients, in bytes.
 const POOLED: usize = 16 << 20;
-/// What we send: its content does not matter.
+/// Our message: its content does not matter.
 const GO_AHEAD: [u8; MESSAGE] = [0; MESSAGE];
 
 /// A buffer of the client's, as it advertises it: big endian.
@@ -57,7 +57,7 @@ enum Ping {
     Sink(u32),
 }
 
-/// What an advert asks us to do.
+/// The operation that an advert requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     /// READ this many bytes.

@@ -42,7 +42,7 @@ struct Exchange {
     received: u64,
 }
 
-/// What is next on a connection.
+/// The next step of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// A message of ours.
@@ -58,7 +58,7 @@ enum Next {
 struct Nonsense;
 
 impl Exchange {
-    /// What is next. `starved`: the client has no receive for the message under way.
+    /// The next step. `starved`: the client has no receive for the message under way.
     fn next(&self, starved: bool) -> Result<Next, Nonsense> {
         if self.received > self.sent {
             return Err(Nonsense);

@@ -28,7 +28,7 @@ pub const NAME: &str = "udaddy";
 const PORT: u16 = 7174;
 /// Datagrams that can wait for their way back.
 const SLOTS: u32 = 256;
-/// A datagram and what stands in front of it.
+/// A datagram and the GRH in front of it.
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
 /// How long a datagram lives.
 const HOP_LIMIT: u8 = 64;
@@ -142,7 +142,7 @@ impl Udaddy {
             return false;
         };
         self.idle.heard(client, cx.now());
-        // As udaddy's own server: who we are is in the immediate data, too.
+        // As in udaddy's own server, the immediate data names our queue pair, too.
         let sges = [echo.sge(wc.wr_id, Grh::LEN, wc.byte_len.saturating_sub(Grh::LEN as u32))];
         let wr = WorkRequest::datagram_with_imm(&sges, *ah, sender, RDMA_UDP_QKEY, wc.qpn.get());
         match cx.device().post_send(echo.qp, wr.wr_id(wc.wr_id).signaled()) {

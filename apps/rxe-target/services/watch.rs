@@ -8,7 +8,7 @@ use rxe_proto::verbs::Memory;
 
 /// How often the first byte is looked at.
 pub const LOOK: Duration = Duration::from_millis(10);
-/// What of a text is shown.
+/// Maximum number of bytes of a text that are shown.
 const MAX_TEXT: usize = 256;
 /// The first byte of the last text.
 const LAST: u8 = b'q';
@@ -23,7 +23,7 @@ pub struct Watch {
     changed: bool,
 }
 
-/// What a look came to.
+/// Result of a look.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Look {
     /// Nothing new, or not settled yet.

@@ -17,14 +17,14 @@ use crate::line::{Line, hex, pattern, read};
 const BUFFER: usize = 1 << 20;
 const CAPS: QpCaps =
     QpCaps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 512 };
-/// What a client may do with our memory.
+/// A client's access to our memory.
 const REMOTE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 /// READs and atomics outstanding, in both directions.
 const DEPTH: u8 = 16;
 /// How long a client waits for a completion or event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a line is answered with: fields, now or later.
+/// The answer to a line: fields, now or later.
 type Answer = Result<Option<String>, String>;
 
 struct Qp {
@@ -37,7 +37,7 @@ struct Qp {
     ah: Option<AddressHandle>,
 }
 
-/// What a line waits for.
+/// The event that a line waits for.
 enum Waiting {
     Path(Open),
     Completion,

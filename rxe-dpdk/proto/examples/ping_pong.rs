@@ -77,7 +77,7 @@ fn first_psn(end: usize) -> Psn {
     Psn::new(0xFF_FFF0 + end as u32)
 }
 
-/// What `end` sends in a round.
+/// The message of `end` in a round.
 fn message(end: usize, round: u64) -> Vec<u8> {
     (0..LEN as u64).map(|i| (i ^ round << 1 ^ end as u64) as u8).collect()
 }

@@ -12,7 +12,7 @@ use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
-/// What both ends know ahead, as others know a port number. The server's queue pair number is told to the client.
+/// Known to both ends in advance, like a port number. The client learns the server's queue pair number.
 const QKEY: u32 = 0x1234_5678;
 /// Buffer of one receive: the header of the datagram and one packet.
 const SLOT: usize = Grh::LEN + 1024;

@@ -15,7 +15,7 @@ pub const LEN: usize = 1 << 20;
 const INITIATOR: usize = 0;
 const TARGET: usize = 1;
 
-/// What the peer may do with the target's memory. Region and queue pair must both allow it.
+/// The peer's access to the target's memory. Region and queue pair must both allow it.
 const ALLOWED: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 /// The target, and what it tells the initiator.

@@ -217,7 +217,7 @@ pub(crate) struct ReplyTo {
     pub(crate) token: u64,
 }
 
-/// What a queue pair needs for RTR and RTS besides the REP.
+/// Attributes that a queue pair needs for RTR and RTS besides the REP.
 #[derive(Debug)]
 pub(crate) struct RtsParams {
     pub(crate) path: Path,

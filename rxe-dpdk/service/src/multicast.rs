@@ -1,4 +1,4 @@
-//! Which workers have members of a multicast group.
+//! The workers that have members of a multicast group.
 //!
 //! A frame to a group arrives at one worker, which passes a copy to every other worker with members. The control side
 //! keeps the sets and sends every change to all workers, so that a worker looks up each frame in a table of its own.

@@ -1,4 +1,4 @@
-//! What the author of a service needs: the verbs with their types, and the service traits.
+//! The imports of an author of services: the verbs with their types, and the service traits.
 //!
 //! A program that also builds an adapter imports its host's prelude, which contains this one.
 

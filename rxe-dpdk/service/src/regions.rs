@@ -21,7 +21,7 @@ pub struct RegionNames<'a> {
     pub count: Option<u32>,
 }
 
-/// Which of a setting's regions a name refers to.
+/// The regions of a setting that a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     /// The region with this number; 0 for a region without a number.

@@ -1,4 +1,4 @@
-//! What an embedder implements: [`ServiceFactory`] and [`Service`]. The [crate documentation](crate) shows when each method is
+//! The traits that an embedder implements: [`ServiceFactory`] and [`Service`]. The [crate documentation](crate) shows when each method is
 //! called.
 
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 use crate::context::Context;
 use crate::messages::{DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
 
-/// What a service listens to.
+/// A listener of a service.
 #[derive(Clone)]
 pub enum Listen {
     /// Connection requests, or SIDR requests, to this rdma_cm port. Where several services listen on one port, the first
@@ -128,7 +128,7 @@ pub trait ServiceFactory: Send + Sync {
     /// share a port, joins their names by commas and names each of its queue pairs by [`Context::set_name`].
     fn name(&self) -> &'static str;
 
-    /// What the instances listen to.
+    /// The listeners of the instances.
     fn listen(&self) -> Vec<Listen>;
 
     /// The instance of worker number `worker`; called once per worker before the first packet.

@@ -25,7 +25,7 @@ pub const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 pub struct ScriptedStream {
     /// Bytes that the client has sent and control has not read.
     pub received: VecDeque<u8>,
-    /// What control wrote, one entry per call.
+    /// Frames that control wrote, one entry per call.
     pub sent: Vec<Vec<u8>>,
     /// How many bytes it takes before the client reads.
     pub room: usize,
@@ -36,7 +36,7 @@ pub struct ScriptedStream {
 /// An IP host that answers as a test says, and records what control does to it.
 pub struct ScriptedHost {
     pub local: LocalPort,
-    /// What `resolve` answers; other addresses are unreachable.
+    /// Results of `resolve`; other addresses are unreachable.
     pub resolutions: HashMap<IpAddr, Resolution>,
     /// Addresses without a route.
     pub no_route: HashSet<IpAddr>,

@@ -109,7 +109,7 @@ impl<'a> EalArgs<'a> {
         self.0.iter().any(|arg| matches!(arg.as_str(), "-h" | "--help" | "-v" | "--version"))
     }
 
-    /// What is wrong with a `--file-prefix`, if anything is.
+    /// The fault of `--file-prefix`, if it has one.
     pub(super) fn bad_file_prefix(&self) -> Option<String> {
         let prefix = self.values("--file-prefix").into_iter().find(|prefix| !is_file_prefix(prefix))?;
         Some(format!(
@@ -118,7 +118,7 @@ impl<'a> EalArgs<'a> {
         ))
     }
 
-    /// What EAL should be given in addition.
+    /// Additional arguments for EAL.
     pub(super) fn additions(&self) -> Vec<String> {
         let mut more = Vec::new();
         // vhost accepts at most 8 memory regions and virtio_user sends one per file: with one file per 2 MiB page

@@ -1,4 +1,4 @@
-//! What can go wrong in set-up, each as one sentence that says what to do.
+//! Errors of the set-up, each as one sentence that says what to do.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -17,7 +17,7 @@ pub enum EalError {
     /// EAL did not understand its arguments.
     #[error("bad EAL arguments: {detail}")]
     BadArguments {
-        /// What EAL said about them.
+        /// EAL's messages about them.
         detail: String,
     },
     /// No hugepages to run on.
@@ -26,7 +26,7 @@ pub enum EalError {
          -t hugetlbfs none /dev/hugepages), or give EAL --no-huge -m MEGABYTES"
     )]
     NoHugepages {
-        /// What is missing.
+        /// The missing requirement.
         detail: String,
     },
     /// Another process runs under the same file prefix.
@@ -39,7 +39,7 @@ pub enum EalError {
         name: String,
         /// The socket.
         path: String,
-        /// What is in the way, and what to do.
+        /// The obstacle, and what to do.
         problem: String,
     },
     /// EAL failed for another reason.
@@ -66,7 +66,7 @@ pub enum EalError {
     Lcore {
         /// The lcore.
         lcore: u32,
-        /// What is wrong with it.
+        /// Its fault.
         problem: &'static str,
     },
     /// A worker panicked. The others ended before this was returned.
@@ -74,7 +74,7 @@ pub enum EalError {
     WorkerPanicked {
         /// Its lcore.
         lcore: u32,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// There is no such port.
@@ -88,7 +88,7 @@ pub enum EalError {
     Port {
         /// The port.
         port: PortId,
-        /// What was tried.
+        /// The step that failed.
         action: &'static str,
         /// Why not.
         errno: Errno,
@@ -98,7 +98,7 @@ pub enum EalError {
     PortLimits {
         /// The port.
         port: PortId,
-        /// What does not fit.
+        /// The requirement that is not met.
         problem: String,
     },
     /// DPDK has no room for an object.
@@ -114,7 +114,7 @@ pub enum EalError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         action: &'static str,
         /// Why not.
         source: io::Error,

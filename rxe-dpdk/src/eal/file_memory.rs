@@ -87,7 +87,7 @@ impl FileMemory {
         Ok(memory)
     }
 
-    /// What is the same for all names of one file, and differs between files: device and inode.
+    /// Device and inode: equal for all names of one file, different for different files.
     pub fn id(&self) -> (u64, u64) {
         self.id
     }

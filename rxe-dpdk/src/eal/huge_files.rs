@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::args::{EalArgs, file_prefix};
 
-/// Which files are this process's.
+/// The files of this process.
 #[derive(Debug)]
 pub(super) struct HugeFiles {
     /// How the files' names begin; `None` where there are none, or they are not ours to remove.
@@ -37,7 +37,7 @@ impl MappedFiles {
     /// Removes those that EAL has left. Pages that are in use stay, as anonymous ones would.
     pub(super) fn remove(self) {
         for (inode, path) in self.0 {
-            // What has the name by now may be another's.
+            // By now the name may be that of another's file.
             if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() && meta.ino() == inode) {
                 let _ = fs::remove_file(&path);
             }

@@ -1,4 +1,4 @@
-//! What a port says about itself.
+//! Driver, limits and capabilities of a port.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -37,7 +37,7 @@ pub struct Link {
     pub full_duplex: bool,
 }
 
-/// What a port counted since it was started, over all queues.
+/// Counters of a port since it was started, over all queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
     /// Frames received.
@@ -80,7 +80,7 @@ impl PortInfo {
         std::iter::successors(next(0), move |id| next(id + 1))
     }
 
-    /// What port `id` says.
+    /// Queries port `id`.
     pub(super) fn of(id: u16) -> Result<PortInfo, EalError> {
         let raw = raw_info(id)?;
         let mut mac = dpdk_sys::rte_ether_addr::default();

@@ -139,7 +139,7 @@ impl fmt::Debug for Eal {
     }
 }
 
-/// What every object of DPDK holds so that EAL lives.
+/// Held by every object of DPDK, so that EAL lives.
 pub(super) struct EalGuard {
     vdevs: Vec<Vdev>,
     files: HugeFiles,

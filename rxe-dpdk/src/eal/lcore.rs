@@ -136,7 +136,7 @@ impl<'s> Run<'s> {
     }
 }
 
-/// What DPDK calls on the worker's thread. No panic leaves it: C knows no unwinding.
+/// Entry point of a worker's thread, called by DPDK. No panic leaves it: C knows no unwinding.
 ///
 /// # Safety
 ///

@@ -16,7 +16,7 @@ use crate::output;
 pub(super) struct Capture {
     /// EAL's log and stderr.
     text: File,
-    /// What stood at these descriptors before.
+    /// The former files of these descriptors.
     saved: Vec<(i32, OwnedFd)>,
 }
 
@@ -119,7 +119,7 @@ fn log_to(fd: OwnedFd) {
     unsafe { dpdk_sys::rte_openlog_stream(stream.cast()) };
 }
 
-/// What glibc calls for a stream of our own making.
+/// glibc's `cookie_io_functions_t`: the callbacks of a custom stream.
 #[repr(C)]
 struct CookieFunctions {
     read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize>,

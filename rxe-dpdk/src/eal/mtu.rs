@@ -93,9 +93,9 @@ pub(super) fn plan(
     asked: u16,
 ) -> Result<FramePlan, String> {
     let mut cap = Cap::new(asked);
-    // What fits into a buffer at all, less what rounding may add.
+    // The capacity of the largest buffer, less what rounding may add.
     cap.never_beyond(MAX_BUFFER - 1024 - L2, || "no buffer holds more".to_owned());
-    // What the driver may write into a buffer, whatever the MTU.
+    // Bytes that the driver may write into a buffer, whatever the MTU.
     let mut writes = usize::try_from(limits.min_rx_bufsize).unwrap_or(0).min(MAX_BUFFER);
     let mut most = MAX_BUFFER;
     match driver {
@@ -163,7 +163,7 @@ fn larger_slots(bytes: usize) -> (usize, usize) {
 struct Cap {
     asked: u16,
     mtu: u16,
-    /// What can be had once all limits that can be raised are.
+    /// Largest MTU once all limits that can be raised are raised.
     within_reach: u16,
     reasons: Vec<String>,
 }
@@ -264,7 +264,7 @@ mod tests {
             let followed = plan("net_memif", Some(&vdev(&[("bsize", bsize)])), &OPEN, None, asked.max(2031)).unwrap();
             assert_eq!(followed.mtu, asked.max(2031), "{said}");
         }
-        // What cannot be had is not advised.
+        // An MTU out of reach is not advised.
         let said = hint(&plan("net_af_xdp", None, &OPEN, Some(1500), 4200).unwrap());
         assert!(said.contains("mtu 3542") && said.contains("one page"), "{said}");
     }

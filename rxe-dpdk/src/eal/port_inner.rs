@@ -1,4 +1,4 @@
-//! What the queues of a port share: the device runs while one of them lives.
+//! State that the queues of a port share: the device runs while one of them lives.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -45,7 +45,7 @@ impl QueuesInUse {
     }
 }
 
-/// What queues hold: the port runs while this lives.
+/// Held by the queues: the port runs while this lives.
 pub(super) struct PortInner {
     pub(super) id: u16,
     pub(super) mtu: u16,
@@ -57,10 +57,10 @@ pub(super) struct PortInner {
     pub(super) eal: Arc<EalGuard>,
 }
 
-/// What control calls share.
+/// State that control calls share.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    /// What devices counted that this port had before; see [`Reattach`](super::Reattach).
+    /// Counters of the devices that this port had before; see [`Reattach`](super::Reattach).
     pub(super) carried: PortStats,
 }
 

@@ -12,7 +12,7 @@ use super::mempool::Mempool;
 use super::port_inner::PortInner;
 
 rxe_proto::counters! {
-    /// What one receive queue counted. Written by the queue's owner alone.
+    /// Counters of one receive queue. Written by the queue's owner alone.
     pub struct RxStats {
         /// Frames handed to the adapter.
         frames,
@@ -57,7 +57,7 @@ impl RxQueue {
         self.started.pool()
     }
 
-    /// What it counted.
+    /// The queue's counters.
     pub fn stats(&self) -> &Arc<RxStats> {
         &self.stats
     }

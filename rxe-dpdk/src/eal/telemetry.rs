@@ -46,7 +46,7 @@ impl Eal {
     }
 }
 
-/// What DPDK calls on its thread. No panic leaves it: C knows no unwinding.
+/// The callback for DPDK's telemetry thread. No panic leaves it: C knows no unwinding.
 ///
 /// # Safety
 ///

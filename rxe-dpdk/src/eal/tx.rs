@@ -38,7 +38,7 @@ struct Tapped {
 }
 
 rxe_proto::counters! {
-    /// What one transmit queue counted. Written by the queue's owner alone.
+    /// Counters of one transmit queue. Written by the queue's owner alone.
     pub struct TxStats {
         /// Frames that the port took.
         frames,
@@ -133,7 +133,7 @@ impl TxStage {
         self.queue
     }
 
-    /// What it counted.
+    /// The queue's counters.
     pub fn stats(&self) -> &Arc<TxStats> {
         &self.stats
     }

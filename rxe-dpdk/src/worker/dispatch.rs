@@ -19,7 +19,7 @@
 //! A frame from another worker's ring passes the same steps, as the ring carries bytes and no verdict; it never enters a
 //! second ring.
 //!
-//! What differs from burst to burst is chosen once per burst and compiled in: a [`FrameHook`] (nothing, refuse requests,
+//! Variants that differ from burst to burst are chosen once per burst and compiled in: a [`FrameHook`] (nothing, refuse requests,
 //! record a capture) and an [`Origin`] (a port's queue, another worker's ring).
 
 use std::sync::Arc;
@@ -73,7 +73,7 @@ enum Route {
     Group(WorkerSet),
 }
 
-/// What happens around each frame of a burst.
+/// Work around each frame of a burst.
 trait FrameHook {
     /// Whether fault rules may refuse requests (step 8).
     const REFUSES: bool;

@@ -1,4 +1,4 @@
-//! What a worker does when there is nothing to do.
+//! Idle policies: how a worker without work waits.
 
 use std::thread;
 

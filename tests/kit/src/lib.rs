@@ -1,4 +1,4 @@
-//! What the tests of several crates share. Only tests depend on it, and it depends on none of our crates.
+//! Code that the tests of several crates share. Only tests depend on it, and it depends on none of our crates.
 //!
 //! * [`pcap`] reads the recorded captures in tests/captures and writes files for net_pcap to play,
 //! * [`pcapng`] reads the captures that an adapter writes,

@@ -100,7 +100,7 @@ impl Output {
 fn lines(bytes: &[u8], ended: bool) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
-    // What follows the last line feed.
+    // The text behind the last line feed.
     if !ended || lines.last().is_some_and(String::is_empty) {
         lines.pop();
     }

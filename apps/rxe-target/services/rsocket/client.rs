@@ -37,7 +37,7 @@ pub const CAPS: QpCaps = QpCaps {
 const WR_CONTROL: u64 = 1 << 32;
 /// The number of the WRITE of a mapped buffer.
 const WR_MAPPED: u64 = 1 << 33;
-/// What the clients of one worker may be ahead of what they read.
+/// Limit on unread bytes of the clients of one worker.
 const STORE: usize = 256 << 20;
 /// Unused mapped buffers that are kept for later.
 const POOLED: usize = 16 << 20;

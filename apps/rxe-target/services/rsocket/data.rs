@@ -1,4 +1,4 @@
-//! What rsockets tell each other: connection data, descriptions of buffers, and immediate data. docs/protocol-notes.md
+//! The data that rsockets exchange: connection data, descriptions of buffers, and immediate data. docs/protocol-notes.md
 //! has the layouts.
 
 use rxe_proto::verbs::RemoteAddr;
@@ -16,7 +16,7 @@ const CREDITS: u32 = 0x8000_0000;
 const IOMAP: u32 = 0xC000_0000;
 const CONTROL: u32 = 0xE000_0000;
 
-/// What the immediate data of a WRITE says.
+/// Message in the immediate data of a WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     /// So many bytes of the stream were written.
@@ -34,7 +34,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// What `imm` says, if it says something.
+    /// The message in `imm`; `None` if it has no meaning.
     pub fn parse(imm: u32) -> Option<Message> {
         let value = imm & VALUE;
         match (imm & !VALUE, value) {
@@ -127,7 +127,7 @@ pub struct ConnData {
 }
 
 impl ConnData {
-    /// What the private data of a REQ says; `None` when it is not connection data.
+    /// The connection data in the private data of a REQ; `None` when it is none.
     pub fn parse(private_data: &[u8]) -> Option<ConnData> {
         let data = private_data.get(..CONN_DATA)?;
         let (&[1, flags, c0, c1, _, _, _, iomap_entries], rest) = data.split_first_chunk::<8>()? else { return None };

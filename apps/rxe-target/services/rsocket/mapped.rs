@@ -15,7 +15,7 @@ pub const NOTHING_YET: u8 = 0xFF;
 /// An entry of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What programs call the first byte.
+    /// Offset of the first byte, as programs see it.
     pub offset: u64,
     /// The buffer.
     pub buffer: Buffer,
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-/// Whose turn it is with a mapped buffer.
+/// Which end owns a mapped buffer now.
 #[derive(Default, Debug)]
 pub struct Markers {
     /// The marker that says that the client is done.

@@ -22,9 +22,9 @@ pub const SEND_RING: u32 = 256 << 10;
 pub struct ConnResources {
     /// Its protection domain.
     pub pd: ProtectionDomain,
-    /// What the client may write.
+    /// Memory that the client may write.
     pub shared: MemoryRegion,
-    /// What only we touch.
+    /// Memory that only we access.
     pub own: MemoryRegion,
 }
 
@@ -50,7 +50,7 @@ impl ConnResources {
         }
     }
 
-    /// What the client is told to begin with.
+    /// Our connection data for the client.
     pub fn conn_data(&self) -> ConnData {
         let (addr, rkey) = (self.shared.addr(), self.shared.rkey());
         ConnData {

@@ -11,7 +11,7 @@ use super::data::{Buffer, ENTRIES};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonsense(pub &'static str);
 
-/// What we allow the peer next.
+/// Credits for the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The number up to which it may send messages.
@@ -20,7 +20,7 @@ pub struct Grant {
     pub half: Option<(u32, u32)>,
 }
 
-/// What the peer sends.
+/// The peer's messages.
 #[derive(Debug)]
 pub struct Inbound {
     /// Bytes of half the ring.
@@ -86,7 +86,7 @@ impl Inbound {
         self.unread = self.unread.saturating_sub(length);
     }
 
-    /// What the peer is to be told now. The caller tells it.
+    /// The credits to send to the peer now. The caller sends them.
     pub fn grant(&mut self) -> Option<Grant> {
         let free = self.ring() - self.unread - self.granted;
         let half = free >= self.half;
@@ -105,7 +105,7 @@ impl Inbound {
     }
 }
 
-/// What we send.
+/// Our messages.
 #[derive(Debug)]
 pub struct Outbound {
     /// The number of the next message.

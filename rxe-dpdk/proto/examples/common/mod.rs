@@ -10,7 +10,7 @@ use rxe_proto::verbs::{Adapter, CompletionQueue, Engine, EngineConfig, WorkCompl
 use rxe_proto::wire::{Frame, Gid, MacAddr, Path, TxFrames, classify};
 use rxe_proto::{Duration, Instant};
 
-/// What can go wrong in an example.
+/// Error of an example.
 pub type Failure = Box<dyn Error>;
 
 /// Ends 0 and 1 of a link. A frame that one writes arrives at the other a microsecond later, except those that are
@@ -66,7 +66,7 @@ impl Link {
                 if self.lose_every.is_some_and(|every| self.frames.is_multiple_of(every)) {
                     continue;
                 }
-                // What is not RoCE would be the host stack's.
+                // Other frames would go to the host stack.
                 if let Ok(Frame::Roce(packet)) = classify(&frame) {
                     self.engines[1 - end].receive(self.now, port, &packet);
                 }

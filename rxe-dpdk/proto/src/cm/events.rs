@@ -25,19 +25,19 @@ pub enum CmEvent {
     ConnectReply(Box<ConnectReply>),
     /// The connection is confirmed: by the peer, by RTU or data, or by the user.
     Established {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
     /// An established connection, or one that [`disconnect`](super::Cm::disconnect) was called for, has ended.
     Disconnected {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
         /// Why.
         reason: DisconnectReason,
     },
     /// A connection failed before it was established.
     ConnectFailed {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
         /// Why.
         reason: ConnectFailure,
@@ -50,7 +50,7 @@ pub enum CmEvent {
     DatagramResolved(Box<DatagramReply>),
     /// Our SIDR request was refused, or not answered.
     ResolveFailed {
-        /// Which request.
+        /// The request.
         id: SidrId,
         /// Why.
         reason: ResolveFailure,
@@ -102,7 +102,7 @@ pub enum ConnectFailure {
 pub struct RefusedRequest {
     /// The source of the packet.
     pub peer: Gid,
-    /// What is wrong, as the end of a sentence.
+    /// The fault, as the end of a sentence.
     pub why: &'static str,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::ids::SidrId;
 use crate::{Duration, Instant};
 
-/// Whose deadline it is.
+/// Owner of a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum TimerKey {
     /// The connection with this communication id of ours.

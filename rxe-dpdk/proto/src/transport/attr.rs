@@ -61,9 +61,9 @@ pub enum QpError {
     /// A queue size or attribute is beyond what the engine or the standard allows.
     #[error("{name} is {value}, the limit is {limit}")]
     Limit {
-        /// Which one, in verbs terms.
+        /// Name of the attribute, in verbs terms.
         name: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u32,
         /// The most there can be.
         limit: u32,
@@ -146,7 +146,7 @@ pub struct QpInfo {
     pub caps: QpCaps,
     /// Q_Key (UD).
     pub qkey: u32,
-    /// Which remote operations the peer may do.
+    /// Remote operations that the peer may do.
     pub access: Access,
     /// Path to the peer, from RTR on.
     pub path: Option<Path>,
@@ -172,7 +172,7 @@ pub struct QpInfo {
     pub cnps: (u64, u64),
     /// Whether communication is established: the consumer said so, or a request was executed.
     pub established: bool,
-    /// What the queue pair waits for now.
+    /// The event that the queue pair waits for now.
     pub waits: Wait,
     /// Progress of its own requests.
     pub sends: SendProgress,

@@ -1,4 +1,4 @@
-//! What requester and responder of a queue pair share. Neither of them accesses the other or the queue pair.
+//! State that requester and responder of a queue pair share. Neither of them accesses the other or the queue pair.
 
 use crate::mem::PdId;
 use crate::wire::PortId;

@@ -1,4 +1,4 @@
-//! What all queue pairs of an engine share.
+//! State that all queue pairs of an engine share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -31,13 +31,13 @@ struct Cq {
     depth: usize,
     /// Whether the queue is in the table's `ready` list.
     listed: bool,
-    /// Which completion notifies the owner.
+    /// The completion that notifies the owner.
     notify: Notify,
     /// Send and receive queues that complete here.
     users: u32,
 }
 
-/// Which completion notifies the owner of a queue.
+/// The completion that notifies the owner of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Notify {
     None,

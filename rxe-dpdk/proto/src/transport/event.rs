@@ -27,7 +27,7 @@ pub enum AsyncEvent {
     },
     /// A shared receive queue holds fewer receives than its limit. The limit is disarmed.
     SrqLimitReached {
-        /// Which one.
+        /// The shared receive queue.
         srq: SrqId,
     },
     /// A queue pair with a shared receive queue is in error and will take no more receives from it.

@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] owns the queue pairs of one lcore. Each queue pair (`qp`) has a `responder`, which serves the peer's
 //! requests, and a `requester` with its `completer`, which execute our own. They share only the `link` to the peer.
-//! What all queue pairs of the engine share is in `context`.
+//! `context` has the state that all queue pairs of the engine share.
 
 mod ah;
 mod attr;

@@ -27,9 +27,9 @@ pub enum SrqError {
     /// A size or the limit is out of range.
     #[error("{name} is {value}, it must be 1 to {limit}")]
     Limit {
-        /// Which one, in verbs terms.
+        /// Name of the attribute, in verbs terms.
         name: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u32,
         /// The most there can be.
         limit: u32,

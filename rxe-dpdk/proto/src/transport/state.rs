@@ -70,7 +70,7 @@ impl fmt::Display for QpState {
     }
 }
 
-/// What a queue pair needs to know to receive: where its peer is and what the two agreed on.
+/// Attributes that a queue pair needs to receive: where its peer is and what the two agreed on.
 #[derive(Clone, Debug)]
 pub struct RtrAttr {
     /// The way to the peer. Packets from elsewhere are dropped.
@@ -102,7 +102,7 @@ impl Default for RtrAttr {
     }
 }
 
-/// What a queue pair needs to know to send.
+/// Attributes that a queue pair needs to send.
 #[derive(Clone, Copy, Debug)]
 pub struct RtsAttr {
     /// The first PSN that we will send.
@@ -132,7 +132,7 @@ impl Default for RtsAttr {
 pub enum QpTransition {
     /// To INIT, from RESET or INIT.
     ToInit {
-        /// Which remote operations the peer may do (the remote flags; others mean nothing here).
+        /// Remote operations that the peer may do (the remote flags; others mean nothing here).
         access: Access,
     },
     /// To RTR, from INIT. On UC `max_dest_rd_atomic` and `min_rnr_timer` mean nothing.

@@ -1,4 +1,4 @@
-//! Which queue pair transmits next.
+//! The order in which queue pairs transmit.
 //!
 //! Each port has a scheduler of its own, because back-pressure is per port: a full port holds up no other. A queue pair
 //! that has just got something to send is served before those that have used up a quantum and have more: an ACK or a

@@ -1,10 +1,10 @@
-//! What a queue pair waits for, as text.
+//! Names for the events that a queue pair waits for.
 
 use std::fmt;
 
 macro_rules! waits {
     ($($(#[doc = $doc:literal])* $variant:ident => $name:literal,)*) => {
-        /// What a queue pair waits for now. If there are several reasons, the first of them in the order of the checks.
+        /// The event that a queue pair waits for now. If there are several reasons, the first of them in the order of the checks.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Wait { $($(#[doc = $doc])* $variant,)* }
 

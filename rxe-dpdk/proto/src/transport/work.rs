@@ -92,7 +92,7 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
-/// What a send queue work request does. Immediate data is in host order; the wire carries it big endian.
+/// Operation of a send queue work request. Immediate data is in host order; the wire carries it big endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
     /// SEND, with immediate data if given.
@@ -174,7 +174,7 @@ pub enum SendOp {
         key: u32,
         /// Address of its first byte.
         addr: u64,
-        /// What it allows.
+        /// Its access rights.
         access: Access,
     },
     /// Invalidates a fast-registration MR or type 2 window of our own, after all work posted before has completed.
@@ -367,7 +367,7 @@ pub struct WorkCompletion {
     pub wr_id: u64,
     /// How it ended. When not `Success`, only `wr_id`, `qpn` and `status` mean anything.
     pub status: WcStatus,
-    /// What completed.
+    /// The completed operation.
     pub opcode: WcOpcode,
     /// Our queue pair.
     pub qpn: Qpn,

@@ -8,7 +8,7 @@ use super::AnyQueuePair;
 
 macro_rules! statuses {
     ($($status:ident: $constant:literal, $name:literal;)*) => {
-        /// What the verbs add.
+        /// Methods of the verbs API.
         impl WcStatus {
             /// Every status.
             pub const ALL: &'static [WcStatus] = &[$(WcStatus::$status,)*];
@@ -54,7 +54,7 @@ impl fmt::Display for WcStatus {
 /// Lets `?` propagate a failed completion; see [`WorkCompletion::success`].
 impl std::error::Error for WcStatus {}
 
-/// What the verbs add.
+/// Methods of the verbs API.
 impl WorkCompletion {
     /// The queue pair that it is of.
     #[inline]

@@ -1,4 +1,4 @@
-//! What a runtime attaches below the devices that it hands out.
+//! Hooks that a runtime attaches below the devices that it returns.
 
 use crate::transport::{AhError, Engine, QpError, QpInit, QpTransition, Qpn, SrqError, SrqId, SrqInit};
 use crate::wire::Path;

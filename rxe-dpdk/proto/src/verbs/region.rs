@@ -51,7 +51,7 @@ impl Device<'_> {
     }
 }
 
-/// What the verbs add.
+/// Methods of the verbs API.
 impl MemoryRegion {
     /// The bytes in `range` (offsets from the start of the region) as a buffer of a work request (`ibv_sge`).
     ///

@@ -9,11 +9,10 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What a queue pair's handle says of its transport service: [`Rc`], [`Uc`], [`Ud`], or [`Any`] for nothing. It cannot be
-/// implemented elsewhere.
+/// Transport service of a queue pair, as its handle's type: [`Rc`], [`Uc`], [`Ud`], or [`Any`] if unknown. Sealed.
 ///
 /// It is the parameter of [`QueuePair`](super::QueuePair), [`WorkRequest`](super::WorkRequest) and
-/// [`Transition`](super::Transition), so that what a service does not have does not compile.
+/// [`Transition`](super::Transition), so that an operation that the service lacks does not compile.
 pub trait QpService: sealed::Sealed + Copy + Ord + Hash + Debug + Send + Sync + 'static {
     /// Its name in messages.
     const NAME: &'static str;

@@ -137,7 +137,7 @@ impl Device<'_> {
     }
 }
 
-/// What the verbs add.
+/// Methods of the verbs API.
 impl MemoryRegion {
     /// The bytes in `range` (offsets from the start of the region), with the rights that a memory window bound to them
     /// grants (`ibv_mw_bind_info`). The region must allow [`Access::MW_BIND`]. An empty range unbinds a window of type

@@ -37,7 +37,7 @@ impl<'a, const N: usize> From<&'a [Sge; N]> for Payload<'a> {
     }
 }
 
-/// What FLUSH guarantees (`ibv_placement_type`).
+/// Guarantee of a FLUSH (`ibv_placement_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushType {
     /// Visible to all readers at the peer (`IBV_FLUSH_GLOBAL`).
@@ -46,7 +46,7 @@ pub enum FlushType {
     Persistent,
 }
 
-/// What FLUSH covers (`ibv_selectivity_level`).
+/// Scope of a FLUSH (`ibv_selectivity_level`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushLevel {
     /// A range of bytes (`IBV_FLUSH_RANGE`).

@@ -115,7 +115,7 @@ impl HeaderTemplate {
         usize::from(self.ip_at)
     }
 
-    /// What is needed to write the ICRC of a frame with these headers.
+    /// The data needed to write the ICRC of a frame with these headers.
     #[inline]
     pub fn seal(&self) -> Seal {
         Seal { ip_at: self.ip_at, is_ipv4: self.is_ipv4 }

@@ -67,7 +67,7 @@ pub struct MadHeader {
     pub class_specific: u16,
     /// Chosen by the initiator of an exchange, echoed in all its messages.
     pub transaction_id: u64,
-    /// Which message this is, one of [`attribute`].
+    /// Message type, one of [`attribute`].
     pub attribute_id: u16,
     /// Reserved, 0.
     pub reserved: u16,

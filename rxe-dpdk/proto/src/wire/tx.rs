@@ -27,7 +27,7 @@ pub trait TxQueue {
     }
 }
 
-/// What is needed to write the ICRC of a complete frame.
+/// The data needed to write the ICRC of a complete frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seal {
     /// Offset of the IP header in the frame.

@@ -44,7 +44,7 @@ impl ServiceTimers {
 pub struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) engine: &'a mut Engine,
-    /// Whose call it is, and what the runtime keeps of its objects.
+    /// The called service, and the runtime's records of its objects.
     pub(crate) accounting: Accounting<'a>,
     /// Source of starting PSNs.
     pub(crate) psns: &'a mut Seeds,

@@ -1,4 +1,4 @@
-//! What the control side needs of the IP host of a port.
+//! The control side's interface to the IP host of a port.
 
 use std::fmt;
 use std::hash::Hash;
@@ -138,7 +138,7 @@ pub enum HostEvent<S> {
     Stream(StreamEvent<S>),
 }
 
-/// What happened to a TCP stream.
+/// Event of a TCP stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent<S> {
     /// A peer connected to a port that we listen on.

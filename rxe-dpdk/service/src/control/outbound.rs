@@ -26,7 +26,7 @@ const HOP_LIMIT: u8 = 64;
 /// The first source port of connections and SIDR requests; they rotate from here to 65,535.
 const FIRST_SOURCE_PORT: u16 = 49_152;
 
-/// What a service wants the path for.
+/// Purpose of a service's path.
 enum Goal {
     Connection {
         connect: Box<Connect>,

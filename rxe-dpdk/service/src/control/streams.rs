@@ -32,7 +32,7 @@ struct Stream<S> {
     port: usize,
     tcp: S,
     worker: usize,
-    /// What the service wrote and the host has not taken. One entry per write, since the host keeps writes in segments of their
+    /// Bytes that the service wrote and the host has not taken. One entry per write, since the host keeps writes in segments of their
     /// own.
     unsent: VecDeque<Vec<u8>>,
     unsent_len: usize,

@@ -84,7 +84,7 @@ pub struct ServiceHost {
     first_keys: usize,
 }
 
-/// What a [`ServiceHost`] is made of.
+/// The parts of a [`ServiceHost`].
 pub struct ServiceHostParts {
     /// The worker's number.
     pub worker: usize,

@@ -20,7 +20,7 @@ const REPEATS: Duration = Duration::from_secs(10);
 /// New listeners per second.
 const NEW_PER_SECOND: u32 = 20;
 
-/// What a report changed.
+/// The change that a report makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// The host began to listen to the group.

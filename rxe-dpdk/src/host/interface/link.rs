@@ -9,7 +9,7 @@ pub(in crate::host) struct EthFrame<'a> {
     pub(in crate::host) src: MacAddr,
     pub(in crate::host) dst: MacAddr,
     pub(in crate::host) ethertype: u16,
-    /// What follows the Ethertype, padding included.
+    /// The bytes behind the Ethertype, padding included.
     pub(in crate::host) payload: &'a [u8],
 }
 

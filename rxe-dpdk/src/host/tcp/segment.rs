@@ -5,7 +5,7 @@ use rxe_proto::wire::DropReason;
 use crate::host::ip::{self, IpPacket};
 use crate::host::stats::HostStats;
 
-/// What we need of a segment's header; smoltcp reads the rest.
+/// The fields of a segment's header that the host reads itself; smoltcp reads the rest.
 pub(super) struct Segment {
     pub(super) local_port: u16,
     pub(super) peer_port: u16,

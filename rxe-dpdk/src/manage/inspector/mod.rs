@@ -33,7 +33,7 @@ pub enum InspectError {
     /// A worker is too busy, or not running yet.
     #[error("lcore {lcore} has not answered within {} s", PATIENCE.as_secs())]
     NoAnswer {
-        /// Which lcore.
+        /// DPDK's lcore id.
         lcore: u32,
     },
     /// There is no such queue pair.

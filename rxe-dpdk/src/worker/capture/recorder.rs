@@ -162,7 +162,7 @@ impl RxRecorder {
     }
 }
 
-/// What the recorders of one worker read.
+/// Counters that the recorders of one worker read.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     /// Dropped packets by reason: all counters that the worker writes.

@@ -63,7 +63,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// What a rule does to a frame.
+/// The effect of a rule on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultAction {
     /// Drops the frame.
@@ -220,7 +220,7 @@ impl FaultMatch {
 /// what depends on time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultRule {
-    /// What a rule does to a frame.
+    /// Effect on a matching frame.
     pub action: FaultAction,
     /// The direction that it applies to.
     pub direction: Direction,

@@ -1,4 +1,4 @@
-//! What other threads order a worker to change, applied between two turns: recorders of a capture, fault rules, queues of
+//! Changes that other threads order from a worker, applied between two turns: recorders of a capture, fault rules, queues of
 //! a port whose device is gone.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::wire::{DropReason, PathMtu, PortId, RocePacket, Transport};
 
 use super::Qp;
 
-/// What a queue pair that detects its peer's type needs in case that the peer sends datagrams.
+/// State of a queue pair that detects its peer's type, needed if the peer sends datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct PeerDetection {
     qkey: u32,

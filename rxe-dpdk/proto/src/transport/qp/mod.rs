@@ -124,7 +124,7 @@ impl Qp {
         }
     }
 
-    /// What the queue pair waits for now: its own requests first, then the peer's.
+    /// The event that the queue pair waits for now: for its own requests first, then for the peer's.
     fn waits(&self, cx: &Context) -> Wait {
         let sends = match self.state {
             QpState::Reset | QpState::Init | QpState::Sqe | QpState::Error => return Wait::State,

@@ -41,7 +41,7 @@ impl Requester {
         None
     }
 
-    /// What the requester waits for now.
+    /// The event that the requester waits for now.
     pub(in crate::transport) fn waits_for(&self, cx: &Context, draining: bool) -> Wait {
         if self.rnr_wait.is_some() {
             return Wait::PeerReceive;

@@ -33,7 +33,7 @@ pub(in crate::transport) enum Kind {
     Flush,
 }
 
-/// Which atomic it was: a duplicate must be of the same kind.
+/// Kind of an executed atomic: a duplicate must be of the same kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::transport) enum AtomicKind {
     CompareSwap,

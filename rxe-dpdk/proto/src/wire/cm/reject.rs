@@ -111,7 +111,7 @@ pub struct Rej {
     pub local_comm_id: u32,
     /// The receiver's communication id; 0 when the sender does not know it.
     pub remote_comm_id: u32,
-    /// Which message is refused.
+    /// The refused message.
     pub answered: Answered,
     /// Reserved bits beside it (6 bits).
     pub reserved_8: u8,

@@ -27,7 +27,7 @@ pub struct Rep {
     pub initiator_depth: u8,
     /// The sender's ACK delay: 4.096 us * 2^n (5 bits).
     pub target_ack_delay: u8,
-    /// What became of the alternate path (2 bits).
+    /// Outcome for the alternate path (2 bits).
     pub failover_accepted: u8,
     /// The sender does end-to-end flow control.
     pub flow_control: bool,

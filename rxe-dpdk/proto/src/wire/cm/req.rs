@@ -96,7 +96,7 @@ pub struct Req {
     pub reserved_4: u8,
     /// Vendor id of enhanced connection options (24 bits).
     pub vendor_id: u32,
-    /// Which listener is meant.
+    /// The listener.
     pub service_id: ServiceId,
     /// GUID of the sender's channel adapter.
     pub local_ca_guid: u64,

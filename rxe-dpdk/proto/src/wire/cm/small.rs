@@ -125,7 +125,7 @@ pub struct Mra {
     pub local_comm_id: u32,
     /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// Which message arrived.
+    /// The message that arrived.
     pub answered: Answered,
     /// Reserved bits beside it (6 bits).
     pub reserved_8: u8,

@@ -8,7 +8,7 @@
 //!
 //! A carry-less product of reflected numbers comes out one bit too low, so every factor is kept one bit too high.
 //!
-//! What is left at the end is at most 96 bits T of which T mod P is wanted (Barrett): with Q the upper 64 bits of T,
+//! At most 96 bits T are left at the end, of which T mod P is wanted (Barrett): with Q the upper 64 bits of T,
 //! the quotient of Q x^32 by P is the upper half of Q times floor(x^95 / P), exactly, as polynomials do not carry. The
 //! quotient times P, added to T, leaves the remainder in the lowest 32 bits.
 

@@ -1,4 +1,4 @@
-//! Which bits of a packet count as ones, and what the CRC's register holds when the packet begins.
+//! The bits of a packet that count as ones, and the state of the CRC's register when the packet begins.
 
 use super::POLYNOMIAL;
 

@@ -90,7 +90,7 @@ impl IcrcKernel {
         best
     }
 
-    /// What it is called.
+    /// Name of the kernel.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kernel::Portable => "portable",
@@ -120,9 +120,9 @@ impl IcrcKernel {
         }
     }
 
-    /// What the ICRC of an acknowledge packet is to be XORed with when its last eight covered bytes, PSN and AETH, are
-    /// XORed with `last` and its IPv4 identification with `ip_id` (0 with IPv6). `None` where that takes longer than a
-    /// new ICRC.
+    /// The change of an acknowledge packet's ICRC, to be XORed with it, when the packet's last eight covered bytes, PSN and
+    /// AETH, are XORed with `last` and its IPv4 identification with `ip_id` (0 with IPv6). `None` where that takes longer
+    /// than a new ICRC.
     #[inline]
     #[allow(unsafe_code)] // calls of a kernel whose instructions were found to be there
     pub(super) fn change_of_ack(self, last: u64, ip_id: u16) -> Option<u32> {

@@ -1,4 +1,4 @@
-//! What the runtime knows of the objects that services create: below each [`Device`](rxe_proto::verbs::Device) as hooks.
+//! The runtime's records of the objects that services create: below each [`Device`](rxe_proto::verbs::Device) as hooks.
 //!
 //! A service has one completion queue per worker. It is kept as deep as all that can complete to it: the send queues
 //! of its queue pairs, their receive queues, and its shared receive queues. A work request counts as outstanding until the

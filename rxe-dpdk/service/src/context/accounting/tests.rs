@@ -10,7 +10,7 @@ use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 
 use super::*;
 
-/// What a worker holds for its only service.
+/// A worker's state for its only service.
 struct TestBed {
     engine: Engine,
     cq: ServiceCq,

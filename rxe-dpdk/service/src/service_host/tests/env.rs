@@ -41,7 +41,7 @@ pub enum Call {
     Closed(bool),
 }
 
-/// What the service answers to requests.
+/// The service's answer to requests.
 pub enum Answer {
     Reliable,
     Unreliable,

@@ -86,7 +86,7 @@ pub(in crate::host) enum Evidence {
     TrustedRemote,
 }
 
-/// What [`Neighbours::update`] did.
+/// The result of [`Neighbours::update`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) enum Update {
     /// Nothing: no entry and none to create, or the evidence is too weak.
