@@ -1,14 +1,14 @@
 /*
- * A client that makes no sense, the same nonsense for the same seed.
+ * A client that sends garbage, the same for the same seed.
  *
  *   garbage_client stream ADDRESS PORT COUNT SEED    COUNT TCP streams, each with up to 400 random bytes
  *   garbage_client mad ADDRESS OWN_ADDRESS COUNT SEED
- *                                                    COUNT RoCE packets to queue pair 1, right up to their last four bytes
- *                                                    (and a quarter of them there too), with random messages: some are
- *                                                    random from the first byte on, some after a right header of the
- *                                                    connection manager, some too short or too long
+ *                                                    COUNT RoCE packets to queue pair 1, a quarter of them with a wrong
+ *                                                    ICRC, with random messages: some are random from the first byte on,
+ *                                                    some after a valid header of the connection manager, some too short
+ *                                                    or too long
  *
- * Prints "thrown" and what became of the streams.
+ * Prints "thrown" and the outcome of the streams.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -78,7 +78,7 @@ static uint32_t crc(uint32_t sum, const uint8_t *bytes, size_t length)
 	return sum;
 }
 
-/* Over eight bytes of ones for InfiniBand's header, and what routers may change replaced by ones. */
+/* Computed over eight bytes of ones for InfiniBand's header, with ones in all fields that routers may change. */
 static uint32_t icrc(const uint8_t *packet, size_t length)
 {
 	uint8_t head[8 + 20 + 8 + 12];

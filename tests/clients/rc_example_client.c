@@ -1,11 +1,11 @@
 /*
- * The client of the RC example of the manual "RDMA Aware Networks Programming", as it shows on the wire: both ends tell
- * each other queue pair and buffer over TCP, meet there after each step, and the client takes one SEND, READs 16 bytes
- * from the server's buffer and WRITEs 16 bytes there.
+ * The client of the RC example of the manual "RDMA Aware Networks Programming", with the same bytes on the wire: both ends
+ * exchange queue pair and buffer over TCP, synchronize there after each step, and the client receives one SEND, READs 16
+ * bytes from the server's buffer and WRITEs 16 bytes there.
  *
  *   rc_example_client ADDRESS GID_INDEX
  *
- * Prints what came, and "test result is 0" when all went well; else what failed, and exits with 1.
+ * Prints the received bytes, and "test result is 0" on success; else the step that failed, and exits with 1.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -19,7 +19,7 @@
 
 #define PORT 19875
 #define MESSAGE 16
-#define PATIENCE 2 /* seconds for every completion, as the example has it */
+#define PATIENCE 2 /* seconds for every completion, as in the example */
 
 struct hello {
 	uint64_t addr;

@@ -1,5 +1,5 @@
 /*
- * Does the byte exchange of the tutorials' rdma-example client, as an independent program:
+ * An independent program with the byte exchange of the tutorials' rdma-example client:
  * SEND our buffer's attributes, receive the server's, WRITE the string there, READ it back, compare, disconnect.
  *
  * usage: rdma_example_client -a ADDRESS -s STRING [-p PORT]       (PORT defaults to 20886)
@@ -12,7 +12,7 @@
 
 enum { TIMEOUT_MS = 10000 };
 
-/* What both sides tell each other, in the sender's (little-endian) byte order. */
+/* The attributes of a buffer, which both sides exchange, in the sender's (little-endian) byte order. */
 struct attributes {
 	uint64_t address;
 	uint32_t length;
@@ -31,7 +31,7 @@ static void need(int ok, const char *what)
 		die(what);
 }
 
-/* Waits for one completion and dies unless it is a success. */
+/* Waits for one completion; exits unless it is a success. */
 static void completed(int got, const struct ibv_wc *wc, const char *what)
 {
 	need(got == 1, what);
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 	need(sink_mr && ours_mr && theirs_mr, "register buffers");
 	need(!rdma_post_recv(id, NULL, &theirs, sizeof theirs, theirs_mr), "post receive");
 
-	/* The classic client asks for these numbers: no RNR retry at all, so the server's receive has to be there. */
+	/* The numbers of the original client: without RNR retries the server's receive must be posted. */
 	struct rdma_conn_param parameters = { .initiator_depth = 3, .responder_resources = 3, .retry_count = 3 };
 	need(!rdma_connect(id, &parameters), "rdma_connect");
 	printf("The client is connected successfully\n");

@@ -1,5 +1,5 @@
 /*
- * Uses a memory region that rxe-target's `region` service exports; or exports one itself, to compare with.
+ * Accesses a memory region that rxe-target's `region` service exports; or exports one itself, for comparison.
  *
  * usage: region_client [-p PORT] [-r REGION] [-t ACK_TIMEOUT_CODE] [-w BYTES] [-q COUNT] ADDRESS COMMAND...
  *        region_client [-p PORT] [-r REGION] [-t ACK_TIMEOUT_CODE] ADDRESS serve LENGTH
@@ -17,11 +17,12 @@
  *   pattern OFFSET LENGTH SEED    WRITE pseudo-random bytes, READ them back, compare
  *   fill OFFSET LENGTH SEED       WRITE the pattern only
  *   verify OFFSET LENGTH SEED     READ and compare with the pattern
- *   bad read|write|atomic|key     an access that the target has to refuse (the connection is over after it)
+ *   bad read|write|atomic|key     an access that the target must refuse (it ends the connection)
  *   hold SECONDS                  wait for the target to disconnect
- * The transfers of fill and verify are timed. `serve` accepts connections, the newest one counts, until it is killed.
+ * fill and verify print the time of their transfers. `serve` accepts connections, of which only the newest is used, until
+ * it is killed.
  *
- * Exit codes: 0 all done, 1 a command failed, 2 usage, 3 the target rejected the connection, 4 no connection.
+ * Exit codes: 0 success, 1 a command failed, 2 usage, 3 the target rejected the connection, 4 no connection.
  */
 #include <endian.h>
 #include <errno.h>
@@ -92,7 +93,7 @@ static void print_text(const uint8_t *data, size_t length)
 	putchar('"');
 }
 
-/* The next CM event has to be `want`; its private data goes to `data` where that is given. */
+/* The next CM event must be `want`; its private data is copied to `data` unless that is NULL. */
 static void expect_event(enum rdma_cm_event_type want, void *data, size_t length)
 {
 	struct rdma_cm_event *event;
@@ -191,7 +192,7 @@ static enum ibv_wc_status transfer(enum ibv_wr_opcode opcode, uint64_t local, ui
 	return complete();
 }
 
-/* READs or WRITEs buffer[0..length] at `offset` of the region, in pieces, which complete in order. */
+/* READs or WRITEs buffer[0..length] at `offset` of the region, in pieces that complete in order. */
 static void move(enum ibv_wr_opcode opcode, uint64_t offset, uint64_t length)
 {
 	const char *name = opcode == IBV_WR_RDMA_READ ? "READ" : "WRITE";
@@ -218,7 +219,7 @@ static int64_t now_ms(void)
 	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* As `move`, and says how long it took. */
+/* Does a `move`, and prints its time. */
 static void move_timed(enum ibv_wr_opcode opcode, uint64_t offset, uint64_t length)
 {
 	int64_t began = now_ms();
@@ -355,7 +356,7 @@ static uint64_t number(const char *text)
 	return value;
 }
 
-/* Runs the command at argv[0] and returns how many words it took. */
+/* Runs the command at argv[0] and returns its number of words. */
 static int command(int argc, char **argv)
 {
 	static const struct { const char *name; int words; } table[] = {
@@ -459,7 +460,7 @@ static void make_qp(void)
 	need(!rdma_create_qp(id, NULL, &qp), "rdma_create_qp");
 }
 
-/* Ends the connection and gives back what was made for it. */
+/* Ends the connection and releases its resources. */
 static void release(void)
 {
 	rdma_disconnect(id);
@@ -496,7 +497,7 @@ static void grant_region(struct rdma_conn_param *asked, const char *region)
 	need(!rdma_accept(id, &parameters), "rdma_accept");
 }
 
-/* Exports memory to one client after the other. */
+/* Exports memory to one client after another. */
 static void __attribute__((noreturn)) serve(const char *address, const char *port, const char *region, uint8_t ack_timeout,
 					    uint64_t length)
 {
@@ -520,7 +521,7 @@ static void __attribute__((noreturn)) serve(const char *address, const char *por
 		struct rdma_conn_param asked = event->param.conn;
 
 		rdma_ack_cm_event(event);
-		/* Over, or left behind by a client whose farewell was lost. */
+		/* Disconnected, or abandoned by a client whose DREQ was lost. */
 		if (connected && (what == RDMA_CM_EVENT_CONNECT_REQUEST || (whose == id && what != RDMA_CM_EVENT_ESTABLISHED))) {
 			release();
 			connected = 0;
@@ -600,7 +601,7 @@ int main(int argc, char **argv)
 	for (int i = optind + 1; i < argc;)
 		i += command(argc - i, argv + i);
 
-	/* Not gone before the target knows: the kernel does not repeat the DREQ of one who is. */
+	/* Wait for the target's answer: the kernel does not retransmit the DREQ of a program that has exited. */
 	rdma_disconnect(id);
 	if (!disconnected)
 		readable(events->fd, CONNECT_MS);

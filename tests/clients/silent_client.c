@@ -1,11 +1,11 @@
 /*
- * A client that connects with three receives posted and then says nothing, or nonsense: the server has to give it up.
+ * A client that connects with three receives posted and then sends nothing, or garbage: the server must disconnect it.
  *
  *   silent_client ADDRESS PORT SECONDS [retry=N] [private=HEX] [send=BYTES]
  *
  * With retry=5 (the default) servers take it for ucmatose, with 2 for cmtime. private is private data of the request, send
- * the length of a message of zeros. Prints "connected", then "given up" when the server disconnects within SECONDS; else
- * what happened, and exits with 1.
+ * the length of a message of zeros. Prints "connected", then "given up" when the server disconnects within SECONDS; else the
+ * event or error, and exits with 1.
  */
 #include <poll.h>
 #include <rdma/rdma_cma.h>

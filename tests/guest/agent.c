@@ -1,13 +1,13 @@
 /*
- * The test guest's agent: runs shell commands that the host asks for over a virtio-serial port.
+ * The test guest's agent: runs shell commands that the host requests over a virtio-serial port.
  *
  * Every message is a header of four little-endian u32 {kind, id, arg, length} and `length` bytes.
  *   host to guest:  RUN  (id chosen by the host, arg = time limit in ms, bytes = shell command)
  *                   KILL (arg = signal for the command's process group)
  *   guest to host:  READY, OUTPUT (bytes the command wrote to stdout or stderr), EXIT (arg = exit code; 128 + signal
  *                   if a signal ended it; 124 if its time ran out and it was killed)
- * Commands run side by side, each in a process group of its own. EXIT comes after all output that the command itself wrote;
- * what its background children write later still arrives under its id.
+ * Commands run concurrently, each in a process group of its own. EXIT is sent after all output of the command itself; later
+ * output of its background children is still sent under its id.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -123,13 +123,13 @@ static void run(uint32_t id, uint32_t limit_ms, const char *command)
 		execl("/bin/sh", "sh", "-c", command, (char *)NULL);
 		_exit(127);
 	}
-	setpgid(pid, pid);	/* here too: a KILL may come before the child has run */
+	setpgid(pid, pid);	/* here too: a KILL may arrive before the child has run */
 	close(fds[1]);
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	*j = (struct job){ .used = 1, .out = fds[0], .id = id, .pid = pid, .deadline = now_ms() + limit_ms };
 }
 
-/* Forwards what is in the job's pipe now, but at most one pipe's capacity: a command may write without end. */
+/* Forwards the content of the job's pipe, at most one pipe's capacity: a command may write without end. */
 static void drain(struct job *j)
 {
 	static char buffer[32768];

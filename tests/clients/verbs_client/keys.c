@@ -1,10 +1,10 @@
-/* Keys: what each side lets the other reach, and what it refuses. Memory windows, fast regions, invalidation. */
+/* Keys: accesses that each side grants or refuses to the other. Memory windows, fast regions, invalidation. */
 #include <inttypes.h>
 
 #include "messages.h"
 #include "side.h"
 
-/* The peer's access to our memory; it has to complete with `status`. */
+/* The peer's access to our memory, which must complete with `status`. */
 static void peer_access(int link, const char *op, uint64_t at, uint32_t key, enum ibv_wc_status status)
 {
 	unsigned id = next_id++;
@@ -63,7 +63,7 @@ static uint32_t bind(struct ibv_mw *mw, int link, uint32_t off, uint32_t len, un
 	return mw->rkey = wr.bind_mw.rkey;
 }
 
-/* A type 2 window of ours: reached through its key until the peer's SEND takes it back. */
+/* A type 2 window of ours: accessible through its key until the peer's SEND invalidates it. */
 static void window_of_ours(void)
 {
 	struct ibv_mw *mw = new_window(IBV_MW_TYPE_2);
@@ -96,7 +96,7 @@ static void window_of_ours_local(void)
 	struct ibv_wc wc = completes(post((struct work){ .op = IBV_WR_LOCAL_INV, .imm = first }), IBV_WC_SUCCESS);
 	if (wc.opcode != IBV_WC_LOCAL_INV)
 		die("a local invalidate completed with opcode %d", wc.opcode);
-	uint32_t second = bind(mw, 0, OURS, 16, REMOTE); /* bound again it has another key */
+	uint32_t second = bind(mw, 0, OURS, 16, REMOTE); /* binding it again changes its key */
 	peer_access(0, "read", address(OURS + 8), second, IBV_WC_SUCCESS);
 	peer_access(0, "read", address(OURS + 8), first, IBV_WC_REM_ACCESS_ERR);
 	need(!ibv_dealloc_mw(mw), "ibv_dealloc_mw");
@@ -124,7 +124,7 @@ static void window_of_ours_limits(void)
 		need(!ibv_dealloc_mw(mw[i]), "ibv_dealloc_mw");
 }
 
-/* A type 1 window of ours: every queue pair reaches it, and binding it elsewhere changes its key. */
+/* A type 1 window of ours: every queue pair can access it, and binding it elsewhere changes its key. */
 static void window_of_ours_type_1(void)
 {
 	struct ibv_mw *mw = new_window(IBV_MW_TYPE_1);
@@ -163,7 +163,7 @@ static uint32_t peer_window(int type, int link, uint32_t len, unsigned access)
 	return key;
 }
 
-/* What `key` makes reachable at the peer's address `at`, 5000 bytes, until our SEND takes it back. */
+/* 5000 bytes at the peer's address `at` are accessible through `key` until our SEND invalidates it. */
 static void reach_and_take_back(uint32_t key, uint64_t at, uint32_t off)
 {
 	unsigned id = next_id++;
@@ -234,8 +234,8 @@ static void window_of_peer_type_1(void)
 }
 
 /*
- * ---- ATOMIC WRITE: rdma-core 44 has no verb for it, but newer kernels answer the peer's. (So they do FLUSH, but rxe
- * computes its ICRC over the headers twice, which the peer does not.)
+ * ---- ATOMIC WRITE: rdma-core 44 has no verb for it, but newer kernels execute the peer's. (FLUSH too, but rxe computes its
+ * ICRC over the headers twice, which the peer does not.)
  */
 
 static void atomic_write(void)

@@ -3,10 +3,10 @@
  *
  * usage: verbs_client ADDRESS CASE       (without a case: their list)
  *
- * The peer carries out verbs that this program asks for, one line over TCP each (verbs_peer's documentation has the
- * lines), and answers "ok ..." or "error ...". So each case is one program for two sides. ADDRESS may be IPv4 or IPv6 and
- * decides which GIDs are used. The case `stop` ends the peer.
- * Exit codes: 0 all as it should be, 1 something was wrong (one line on stderr says what), 2 usage.
+ * The peer executes verbs that this program requests, one line over TCP each (verbs_peer's documentation has the lines),
+ * and answers "ok ..." or "error ...". So each case is one program for two sides. ADDRESS may be IPv4 or IPv6 and selects
+ * the GIDs. The case `stop` ends the peer.
+ * Exit codes: 0 success, 1 failure (with a description in one line on stderr), 2 usage.
  */
 #include <stdio.h>
 #include <string.h>

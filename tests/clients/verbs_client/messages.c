@@ -1,4 +1,4 @@
-/* Messages both ways: SEND, WRITE and READ with all that can go with them, shared receive queues, datagrams. */
+/* Messages both ways: SEND, WRITE and READ with all their options, shared receive queues, datagrams. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -15,7 +15,7 @@ static const uint32_t sizes[] = { 0, 1, 3, 1023, 1024, 1025, 4096, 4097, 12345, 
 enum { SIZES = sizeof sizes / sizeof *sizes };
 /* ---- messages, both ways ---- */
 
-/* The same pieces with 40 bytes more in front, which a datagram's receive needs. */
+/* The same pieces with 40 bytes more in front, for the GRH of a datagram. */
 static struct pieces with_grh(struct pieces pieces)
 {
 	pieces.p[0].off -= GRH;
@@ -28,7 +28,7 @@ static int is_ud(int link)
 	return links[link].qp->qp_type == IBV_QPT_UD;
 }
 
-/* A message from us, for which the peer has posted the receive `id`, has arrived there. */
+/* Checks that a message from us has arrived in the peer's receive `id`. */
 static void arrived_at_peer(struct work w, unsigned id)
 {
 	peer_completes(id, IBV_WC_SUCCESS);
@@ -111,7 +111,7 @@ static void ud_send(void)
 	send_all_sizes(IBV_QPT_UD);
 }
 
-/* WRITEs, both ways. On UC only the receive of a message behind it tells that a WRITE has arrived. */
+/* WRITEs, both ways. On UC a WRITE has arrived when a later message has been received. */
 static void write_all_sizes(enum ibv_qp_type type)
 {
 	open_link(type, 0);
@@ -190,7 +190,7 @@ static void rc_read(void)
 		read_both_ways(PIECE(OURS, sizes[i]), PIECE(THEIRS, sizes[i]));
 }
 
-/* Scattered and gathered, the pieces of one side not those of the other. */
+/* Scattered and gathered, with different pieces on both sides. */
 static void rc_pieces(void)
 {
 	struct pieces ours = { { { 1, 100 }, { 9000, 1 }, { 20001, 5000 }, { 407, 33 } } };
@@ -247,8 +247,8 @@ static void rc_inline(void)
 }
 
 /*
- * A fenced SEND has completed. Linux 6.1's rxe at times sleeps through the end of the READ that the fence waits for; the
- * next request wakes it.
+ * Waits for the completion of a fenced SEND. Linux 6.1's rxe sometimes misses the end of the READ that the fence waits for;
+ * the next request resumes it.
  */
 static void fenced_completes(unsigned id)
 {
@@ -265,7 +265,7 @@ static void fenced_completes(unsigned id)
 	}
 }
 
-/* A fenced SEND carries what the READ before it brings. */
+/* A fenced SEND carries the bytes of the READ before it. */
 static void rc_fence(void)
 {
 	enum { LENGTH = 60000 };
@@ -349,7 +349,7 @@ static void srq_of_peer(void)
 	for (int i = 0; i < 4; i++, next_id++)
 		peer("recv qp=0 id=%u sge=%u:5000", next_id, THEIRS + 5000 * (next_id - id));
 	peer("limit n=3");
-	for (unsigned i = 0; i < 4; i++, id++) { /* whichever queue pair a message comes by, it takes the next receive */
+	for (unsigned i = 0; i < 4; i++, id++) { /* a message on either queue pair consumes the next receive */
 		struct work w = { .op = IBV_WR_SEND, .link = (int)(i & 1), .ours = PIECE(OURS, 5000 - i) };
 		fill(w.ours, id);
 		completes(post(w), IBV_WC_SUCCESS);
@@ -358,7 +358,7 @@ static void srq_of_peer(void)
 		if (i == 1)
 			peer_event("srq_limit");
 	}
-	/* One queue pair breaks, the other one keeps the receives. */
+	/* One queue pair goes to ERROR; the other one keeps the receives. */
 	completes(post((struct work){ .op = IBV_WR_RDMA_WRITE, .ours = PIECE(0, 8), .at = remote_addr, .key = remote_key ^ 0x100 }),
 		  IBV_WC_REM_ACCESS_ERR);
 	peer_event("qp_error");
@@ -393,7 +393,7 @@ static void srq_of_ours(void)
 	}
 }
 
-/* A SEND before there is a receive waits for one. */
+/* A SEND waits until a receive is posted. */
 static void rc_rnr(void)
 {
 	struct work w = { .op = IBV_WR_SEND, .ours = PIECE(OURS, 9000) };
@@ -419,7 +419,7 @@ static void rc_rnr(void)
 	check(PIECE(OURS, 9000), id);
 }
 
-/* Only a message sent with the solicited event flag wakes who waits for those. */
+/* Only a message with the solicited event flag raises an event armed for solicited completions. */
 static void rc_solicited(void)
 {
 	struct pollfd p = { .fd = channel->fd, .events = POLLIN };
@@ -443,7 +443,7 @@ static void rc_solicited(void)
 		die("our solicited message arrived as `%s`", answer);
 }
 
-/* ---- datagrams and unreliable connections: what is not to arrive ---- */
+/* ---- datagrams and unreliable connections: messages that must not arrive ---- */
 
 static void uc_no_receive(void)
 {
@@ -482,7 +482,7 @@ static void ud_wrong_qkey(void)
 	check(PIECE(OURS, 500), id);
 }
 
-/* The 40 bytes in front of a datagram have to hold the addresses of the packet that brought it. */
+/* The 40 bytes in front of a datagram must hold the addresses of its packet. */
 static void check_grh(const char *whose, const uint8_t *grh, union ibv_gid src, union ibv_gid dst)
 {
 	const uint8_t *header = ipv4 ? grh + 20 : grh;

@@ -207,7 +207,7 @@ void open_link(enum ibv_qp_type type, int peer_srq)
 	if (link_count == MAX_LINKS)
 		die("too many links");
 	struct link *l = &links[link_count++];
-	uint32_t psn = 0xFFFFF0 + (uint32_t)link_count; /* soon past the end of the PSNs */
+	uint32_t psn = 0xFFFFF0 + (uint32_t)link_count; /* soon wraps around */
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = type,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 4, .max_recv_sge = 4, .max_inline_data = INLINE },

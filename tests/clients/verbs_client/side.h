@@ -1,6 +1,6 @@
 /*
- * What verbs_client's cases are written with: our side of a connection in plain libibverbs, and the peer's by lines over
- * TCP. "Ours" is this side. Whatever goes wrong ends the program with one line on stderr.
+ * Functions of verbs_client's cases: our side of a connection in plain libibverbs, and the peer's by lines over TCP. "Ours"
+ * is this side. Every error ends the program with one line on stderr.
  */
 #pragma once
 
@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 enum { BUFFER = 1 << 20, GRH = 40, QKEY = 0x11223344, INLINE = 256, WAIT_MS = 20000, MAX_LINKS = 4 };
-/* Where messages lie. OURS and THEIRS are not aligned to each other. */
+/* Offsets of messages. OURS and THEIRS are not aligned to each other. */
 enum { OURS = 4099, THEIRS = 65541 };
 enum { REMOTE = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC };
-/* The kernel numbers this flag of a completion 1 << 2, rdma-core 1 << 3, and rxe's completions bear the kernel's number. */
+/* The kernel numbers this flag of a completion 1 << 2, rdma-core 1 << 3, and rxe's completions have the kernel's number. */
 enum { WITH_INV = IBV_WC_WITH_INV | 1 << 2 };
 
 /* Up to four pieces of a side's 1 MiB buffer, in order. A length of 0 ends the list. */
@@ -48,7 +48,7 @@ extern struct ibv_context *device;
 extern struct ibv_pd *pd;
 extern struct ibv_comp_channel *channel;
 extern struct ibv_cq *cq;
-extern struct ibv_srq *srq; /* a case may make one before its links */
+extern struct ibv_srq *srq; /* a case may create one before its links */
 extern struct ibv_mr *mr;
 extern uint8_t *buffer;
 extern enum ibv_mtu mtu;
@@ -66,14 +66,14 @@ extern uint32_t remote_key;
 void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...);
 void need(int ok, const char *what);
 
-/* Has the peer carry out one line. Its answer has to be "ok ..."; the fields are read from it. */
+/* Has the peer execute one line. Its answer must be "ok ..."; the fields are read from it. */
 void __attribute__((format(printf, 1, 2))) peer(const char *format, ...);
 const char *field_text(const char *name);
 uint64_t field(const char *name);
 int field_is(const char *name, const char *value);
-/* The pieces as the peer's lines have them. Four results can be in use at once. */
+/* The pieces in the syntax of the peer's lines. Four results can be in use at once. */
 const char *text(struct pieces pieces);
-/* The peer's next completion has to be this one, its next event has to be of this name. */
+/* The peer's next completion must be this one, its next event must have this name. */
 void peer_completes(unsigned id, enum ibv_wc_status status);
 void peer_event(const char *name);
 
@@ -87,16 +87,16 @@ uint64_t address(uint32_t off);
 
 /* Connects to the peer and opens our device. */
 void connect_to(const char *where);
-/* Makes a queue pair here and one at the peer, and takes both to RTS. */
+/* Creates a queue pair here and one at the peer, and moves both to RTS. */
 void open_link(enum ibv_qp_type type, int peer_srq);
 unsigned post(struct work w);
 unsigned post_wr(int link, struct ibv_send_wr *wr);
 unsigned post_recv(int link, struct pieces pieces);
 /* Our next completion; 0 when there is none within `limit` ms. */
 int poll_completion(struct ibv_wc *wc, int limit);
-/* Our next completion has to be this one. */
+/* Our next completion must be this one. */
 struct ibv_wc completes(unsigned id, enum ibv_wc_status status);
 void our_event(enum ibv_event_type want);
 void our_state_becomes(int link, enum ibv_qp_state want);
-/* Takes everything down; nothing may be left over. */
+/* Destroys everything; nothing may be left. */
 void end(void);
