@@ -1,4 +1,4 @@
-//! Where it is measured.
+//! Description of the machine on which the bench measures.
 
 use std::process::Command;
 

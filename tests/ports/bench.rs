@@ -130,12 +130,12 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
     reflected(&format!("{socket}.echo"));
 }
 
-/// How many numbered regions there are.
+/// Number of numbered regions.
 const REGIONS: usize = 1000;
 
 /// Messages over many regions, each with a key of its own, arrive in all of them.
 fn numbered(socket: &str, target: &Target, file: &Path) {
-    // How many regions have bytes of messages; all are empty again afterwards.
+    // The number of regions with bytes of messages; all are empty again afterwards.
     let written = || {
         let regions = std::fs::read(file).unwrap();
         assert_eq!(regions.len(), REGIONS * 4096);

@@ -65,7 +65,7 @@ impl Target {
         Target { program, prefix: name.to_owned(), mac, region, config }
     }
 
-    /// How many lines it has logged.
+    /// Number of lines that it has logged.
     fn log_len(&self) -> usize {
         self.program.stderr().len()
     }

@@ -25,7 +25,7 @@ pub enum Wants {
     Messages {
         /// Bytes of each.
         size: u64,
-        /// How many.
+        /// Number of messages.
         count: u64,
     },
     /// rping -v: so many pings, each verified.

@@ -223,7 +223,7 @@ impl TestEnv {
         Ok(guest)
     }
 
-    /// How many guests have booted.
+    /// Number of guests that have booted.
     pub fn boots(&self) -> u32 {
         self.boots.load(Ordering::Relaxed)
     }

@@ -84,7 +84,7 @@ impl CommandLine {
         self.filters.is_empty() || self.filters.iter().any(matches)
     }
 
-    /// How many groups may run at once.
+    /// Number of groups that may run concurrently.
     fn slots(&self) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         self.options.test_threads.unwrap_or(cpus.min(2)).max(1)

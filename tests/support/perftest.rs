@@ -5,7 +5,7 @@
 pub struct Row {
     /// Bytes of a message.
     pub size: u64,
-    /// How many messages.
+    /// Number of messages.
     pub count: u64,
     /// The other columns, which depend on the program.
     pub figures: Vec<f64>,

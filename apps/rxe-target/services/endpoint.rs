@@ -22,7 +22,7 @@ const RECEIVES: u64 = 4;
 /// A ping of rping needs the most: READ, SEND, WRITE and SEND, while the last two before may not be acknowledged yet.
 const CAPS: QpCaps =
     QpCaps { max_send_wr: 8, max_recv_wr: RECEIVES as u32, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-/// Where the outgoing message lies, behind the receives.
+/// Offset of the outgoing message, behind the receives.
 const SEND_OFFSET: usize = RECEIVES as usize * MESSAGE;
 /// Our numbers of work requests: receives have those below [`RECEIVES`].
 const WR_SEND: u64 = 0x100;

@@ -11,7 +11,7 @@ use rxe_proto::{Duration, Instant};
 
 use super::metrics::ServiceMetrics;
 
-/// How often services look for the silent.
+/// Interval of sweeps for idle clients.
 pub const SWEEP: Duration = Duration::from_secs(1);
 
 /// The last sign of life of a client.

@@ -87,7 +87,7 @@ impl Peer {
     }
 }
 
-/// Where answers to datagrams go.
+/// Destination of answers to datagrams.
 #[derive(Debug)]
 pub struct DatagramTo {
     ah: AddressHandle,

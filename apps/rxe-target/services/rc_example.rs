@@ -108,7 +108,7 @@ enum Said {
 #[derive(Default)]
 struct Talk {
     pending: Vec<u8>,
-    /// How many times it has said something.
+    /// Number of its messages.
     said: u8,
 }
 

@@ -46,7 +46,7 @@ impl Advert {
     }
 }
 
-/// How far a client is in its ping.
+/// Progress of a client's ping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ping {
     /// The advert of the source is next.

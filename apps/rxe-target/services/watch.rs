@@ -6,7 +6,7 @@
 use rxe_proto::Duration;
 use rxe_proto::verbs::Memory;
 
-/// How often the first byte is looked at.
+/// Interval of checks of the first byte.
 pub const LOOK: Duration = Duration::from_millis(10);
 /// Maximum number of bytes of a text that are shown.
 const MAX_TEXT: usize = 256;

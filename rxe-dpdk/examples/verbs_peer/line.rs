@@ -64,9 +64,9 @@ impl<'a> Line<'a> {
 /// Part of a buffer.
 #[derive(Clone, Copy)]
 pub struct Piece {
-    /// Where it begins.
+    /// Its offset.
     pub offset: usize,
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub length: usize,
 }
 

@@ -51,7 +51,7 @@ const USAGE: &str = "usage: verbs_peer [EAL options] -- IP/PREFIX...";
 const PORT: u16 = 4799;
 /// The token of the timer that ends the program; what lines wait for have tokens from 1 on.
 const STOP: u64 = 0;
-/// How long the answer to `stop` has for its way.
+/// Time for the answer to `stop` to reach the client.
 const FAREWELL: Duration = Duration::from_millis(100);
 
 struct Factory(Arc<OnceLock<StopHandle>>);

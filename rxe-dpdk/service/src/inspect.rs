@@ -21,26 +21,26 @@ pub enum Question {
     Qps {
         /// The first slot.
         from: usize,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: SyncSender<Part<QpEntry>>,
     },
     /// Describes one queue pair; `None` when there is no such queue pair.
     Qp {
         /// The queue pair.
         qpn: Qpn,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: SyncSender<Option<Box<QpEntry>>>,
     },
     /// Lists the keys in `PART` slots.
     Keys {
         /// The first slot.
         from: usize,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: SyncSender<Part<KeyInfo>>,
     },
     /// Counts the worker's objects.
     Counts {
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: SyncSender<Counts>,
     },
     /// Disconnects a queue pair's connection; a queue pair without one goes to the error state. The answer is whether
@@ -48,7 +48,7 @@ pub enum Question {
     Disconnect {
         /// The queue pair.
         qpn: Qpn,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: SyncSender<bool>,
     },
 }
@@ -86,7 +86,7 @@ pub struct ConnectionEntry {
     pub age: Duration,
 }
 
-/// How many objects a worker has.
+/// Number of a worker's objects, by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     /// Protection domains.

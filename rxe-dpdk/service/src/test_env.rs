@@ -27,7 +27,7 @@ pub struct ScriptedStream {
     pub received: VecDeque<u8>,
     /// Frames that control wrote, one entry per call.
     pub sent: Vec<Vec<u8>>,
-    /// How many bytes it takes before the client reads.
+    /// Number of bytes that it takes before the client reads.
     pub room: usize,
     pub closed: bool,
     pub aborted: bool,
@@ -50,7 +50,7 @@ pub struct ScriptedHost {
     pub streams: HashMap<u32, ScriptedStream>,
     pub listens: Vec<u16>,
     pub watches_listeners: bool,
-    /// How many MADs the port takes.
+    /// Number of MADs that the port takes.
     pub mad_room: usize,
     pub mads: VecDeque<MadTransmit>,
 }

@@ -8,7 +8,7 @@ use dpdk_sys::rte_mbuf;
 use super::mbuf::{self, Mbuf};
 use super::mempool::Mempool;
 
-/// How many packets pass through the loop at once: enough to spread the cost of a call into the driver, few enough
+/// Maximum number of packets in a burst: enough to spread the cost of a call into the driver, few enough
 /// that their headers stay in the first-level cache.
 pub const BURST: usize = 32;
 
@@ -31,7 +31,7 @@ impl RxBurst {
         RxBurst { mbufs: [ptr::null_mut(); BURST], len: 0 }
     }
 
-    /// How many packets there are, taken ones included: valid indices are below.
+    /// Number of packets, taken ones included: valid indices are below.
     #[inline]
     pub fn len(&self) -> usize {
         self.len

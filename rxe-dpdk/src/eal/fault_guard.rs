@@ -25,7 +25,7 @@ struct Entry {
 
 /// The newest entry.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// How many mappings have been lost.
+/// Number of lost mappings.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 /// The action that was installed before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();

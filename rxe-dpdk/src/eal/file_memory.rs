@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn a_truncated_hugepage_file_is_handled_too() {
         let path = PathBuf::from(format!("/dev/hugepages/rxe-test-{}-cut", std::process::id()));
-        // Where no huge pages are to be had there is nothing to try.
+        // Without huge pages there is nothing to test.
         let Ok(file) = FileMemory::open(&path, 4 << 20) else { return };
         let memory = Memory::new(Arc::new(file));
         memory.write(3 << 20, b"here").unwrap();

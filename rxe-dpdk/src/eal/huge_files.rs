@@ -11,7 +11,7 @@ use super::args::{EalArgs, file_prefix};
 /// The files of this process.
 #[derive(Debug)]
 pub(super) struct HugeFiles {
-    /// How the files' names begin; `None` where there are none, or they are not ours to remove.
+    /// Beginning of the files' names; `None` where there are none, or they are not ours to remove.
     name: Option<String>,
 }
 

@@ -18,9 +18,9 @@ pub struct PortInfo {
     pub driver: String,
     /// Its Ethernet address.
     pub mac: MacAddr,
-    /// How many receive queues it can have.
+    /// Maximum number of receive queues.
     pub max_rx_queues: u16,
-    /// How many transmit queues it can have.
+    /// Maximum number of transmit queues.
     pub max_tx_queues: u16,
     /// Its NUMA node, -1 when it has none.
     pub socket: i32,

@@ -113,7 +113,7 @@ impl Eal {
         unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }.to_string_lossy().into_owned()
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     pub fn port_count(&self) -> usize {
         PortInfo::ids().count()
     }
@@ -200,7 +200,7 @@ impl Drop for EalGuard {
     }
 }
 
-/// How many alarms of [`drain_interrupts`] have run.
+/// Number of alarms of [`drain_interrupts`] that have run.
 static ALARMS: Mutex<u32> = Mutex::new(0);
 static ALARM: Condvar = Condvar::new();
 

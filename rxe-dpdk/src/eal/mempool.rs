@@ -71,18 +71,18 @@ impl Mempool {
         self.0.frame
     }
 
-    /// How many buffers the pool was made with.
+    /// Number of buffers of the pool.
     pub fn count(&self) -> usize {
         self.0.count
     }
 
-    /// How many buffers are out: with the driver, in a burst, ring or stage, or in an [`Mbuf`]. Those in an lcore's
+    /// Number of buffers in use: with the driver, in a burst, ring or stage, or in an [`Mbuf`]. Those in an lcore's
     /// cache are not. Slow: walks all caches; exact while no other thread uses the pool.
     pub fn in_use(&self) -> usize {
         self.0.pool.in_use()
     }
 
-    /// How many buffers are free, those in lcores' caches included. As slow and exact as [`in_use`](Self::in_use).
+    /// Number of free buffers, those in lcores' caches included. As slow and exact as [`in_use`](Self::in_use).
     pub fn available(&self) -> usize {
         // SAFETY: a live pool.
         unsafe { dpdk_sys::rte_mempool_avail_count(self.as_ptr()) as usize }

@@ -1,4 +1,4 @@
-//! How large frames may get on a port, and how large its buffers must be.
+//! Maximum length of frames on a port, and the size of its buffers.
 //!
 //! Drivers disagree with what they really do. Measured on DPDK 22.11:
 //!

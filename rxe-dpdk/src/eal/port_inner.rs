@@ -11,7 +11,7 @@ use super::init::{EalGuard, drain_interrupts, lock};
 use super::mempool::Mempool;
 use super::mtu::L2;
 
-/// How many queues of a port are in use, or that its device is gone and none may be.
+/// Number of queues of a port in use, or that its device is gone and none may be.
 #[derive(Debug, Default)]
 pub(super) struct QueuesInUse(AtomicUsize);
 

@@ -96,7 +96,7 @@ impl MbufReceiver {
         }
     }
 
-    /// How many packets wait.
+    /// Number of packets in the ring.
     pub fn len(&self) -> usize {
         // SAFETY: a live ring; reads its indices.
         unsafe { dpdk_sys::rxe_ring_count(self.ring.ring.as_ptr()) as usize }

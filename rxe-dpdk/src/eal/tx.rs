@@ -67,7 +67,7 @@ pub struct TxStage {
     staged: [*mut rte_mbuf; STAGE],
     head: usize,
     tail: usize,
-    /// How many frames must wait before `push` sends by itself: a burst, or a full stage after the port refused.
+    /// Number of staged frames at which `push` sends by itself: a burst, or a full stage after the port refused.
     send_at: usize,
     /// The port has refused frames since the last `flush` (back-pressure): no further attempt before the next one.
     refused: bool,
@@ -172,13 +172,13 @@ impl TxStage {
         (self.head, self.tail, self.send_at) = (0, 0, BURST);
     }
 
-    /// How many frames wait.
+    /// Number of staged frames.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.tail - self.head
     }
 
-    /// How many more frames can be pushed even if the port takes none.
+    /// Number of frames that can still be pushed even if the port takes none.
     #[inline]
     pub fn room(&self) -> usize {
         STAGE - self.waiting()

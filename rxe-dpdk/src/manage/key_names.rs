@@ -9,7 +9,7 @@ use rxe_service::RegionNames;
 pub(crate) struct RegionKeys {
     /// The name; of numbered regions what comes before the number.
     pub(crate) name: String,
-    /// How many numbered regions there are, if they are numbered.
+    /// Number of numbered regions, if they are numbered.
     pub(crate) count: Option<u32>,
     /// In the order of their numbers.
     pub(crate) keys: Vec<u32>,

@@ -24,7 +24,7 @@ pub enum RuntimeError {
     UnknownPort {
         /// The port of the settings.
         port: usize,
-        /// How many ports there are.
+        /// Number of ports found.
         found: usize,
     },
     /// A port without an address.

@@ -73,7 +73,7 @@ pub(super) fn start(
     Ok((ports, shares))
 }
 
-/// How many frames an injector may hold.
+/// Maximum number of frames that an injector may hold.
 pub(super) fn injector_room(config: &RuntimeConfig) -> Room {
     if config.faults.is_empty() { Room::NARROW } else { Room::WIDE }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Dispatcher {
     pub(crate) stats: Arc<WorkerStats>,
 }
 
-/// Where a frame that passed the checks goes.
+/// Destination of a frame that passed the checks.
 enum Route {
     /// Executed by this worker.
     Delivered,

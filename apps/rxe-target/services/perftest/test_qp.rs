@@ -91,7 +91,7 @@ pub struct Answerer {
     pub to: Option<DatagramTo>,
     /// The expected PSN at the last check.
     seen: Psn,
-    /// Where messages go and answers come from.
+    /// Buffers of received messages, and of the answers.
     receive: Vec<Sge>,
     echo: Echo,
 }

@@ -9,7 +9,7 @@ const KEPT: usize = 256;
 
 type Chunk = Box<[u8]>;
 
-/// Where the backlogs of one worker get their memory.
+/// Memory of the backlogs of one worker.
 #[derive(Debug)]
 pub struct Store {
     free: Vec<Chunk>,
@@ -44,9 +44,9 @@ impl Store {
 #[derive(Default, Debug)]
 pub struct Backlog {
     chunks: VecDeque<Chunk>,
-    /// Where the first byte lies in the first chunk.
+    /// Offset of the first byte in the first chunk.
     start: usize,
-    /// How much of the last chunk is used.
+    /// Number of bytes used in the last chunk.
     end: usize,
 }
 

@@ -73,9 +73,9 @@ fn be64(bytes: &[u8]) -> u64 {
 /// A buffer that may be written: entry of the list of buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Buffer {
-    /// Where the next byte goes.
+    /// Address of the next byte.
     pub at: RemoteAddr,
-    /// How many bytes may go there.
+    /// Number of bytes that may be written there.
     pub length: u32,
 }
 
@@ -114,7 +114,7 @@ pub struct ConnData {
     pub big_endian: bool,
     /// It knows mapped buffers.
     pub iomap: bool,
-    /// How many messages it takes at first.
+    /// Initial number of messages that it accepts.
     pub credits: u16,
     /// Entries of its table of mapped buffers, which lies behind its list of buffers.
     pub iomap_entries: u8,
@@ -159,7 +159,7 @@ impl ConnData {
         data
     }
 
-    /// Where the peer wants entry `index` of its list.
+    /// Address of entry `index` of the peer's list.
     pub fn entry(&self, index: u32) -> RemoteAddr {
         let offset = u64::from(index % ENTRIES) * BUFFER as u64;
         RemoteAddr { addr: self.list.addr.wrapping_add(offset), rkey: self.list.rkey }

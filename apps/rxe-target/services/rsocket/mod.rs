@@ -33,7 +33,7 @@ pub const NAME: &str = "rsocket";
 const SWEEP_TOKEN: u64 = 0;
 /// The timer that looks into mapped buffers.
 const LOOK_TOKEN: u64 = 1;
-/// How often we look into mapped buffers: while something happens, and when nothing has for [`HOT`].
+/// Intervals of checks of mapped buffers: while they change, and when nothing has changed for [`HOT`].
 const LOOK: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// See [`LOOK`].
 const HOT: Duration = Duration::from_millis(50);

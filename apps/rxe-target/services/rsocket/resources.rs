@@ -11,9 +11,9 @@ use super::mapped::{ENTRY, Entry, Markers, NOTHING_YET};
 pub const QUEUE: u16 = 256;
 /// Half of the ring that a client writes to.
 pub const HALF: u32 = 128 << 10;
-/// Where the table of mapped buffers lies, behind the list of buffers, in the region that a client may write.
+/// Offset of the table of mapped buffers, behind the list of buffers, in the region that a client may write.
 pub const TABLE: usize = ENTRIES as usize * BUFFER;
-/// Where the ring lies, behind both.
+/// Offset of the ring, behind both.
 pub const RING: usize = 64;
 /// Memory for what was sent and is not acknowledged.
 pub const SEND_RING: u32 = 256 << 10;

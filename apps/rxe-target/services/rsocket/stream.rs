@@ -157,7 +157,7 @@ impl Outbound {
         self.number != self.limit
     }
 
-    /// How many bytes the next message may carry.
+    /// Number of bytes that the next message may carry.
     pub fn room(&self) -> u32 {
         if self.open() { self.buffer.length } else { 0 }
     }
@@ -192,7 +192,7 @@ impl SendRing {
         SendRing { size, head: 0, used: 0 }
     }
 
-    /// How many bytes there are in one piece.
+    /// Number of free bytes in one piece.
     pub fn room(&self) -> u32 {
         (self.size - self.used).min(self.size - self.head)
     }

@@ -13,9 +13,9 @@ pub struct QpInit {
     pub qp_type: QpType,
     /// Protection domain: the queue pair reaches regions of this domain only.
     pub pd: PdId,
-    /// Where send queue work requests complete.
+    /// Completion queue of the send queue.
     pub send_cq: CqId,
-    /// Where receives complete.
+    /// Completion queue of the receives.
     pub recv_cq: CqId,
     /// The shared receive queue that receives come from, in place of a receive queue of its own.
     pub srq: Option<SrqId>,
@@ -136,9 +136,9 @@ pub struct QpInfo {
     pub state: QpState,
     /// Protection domain.
     pub pd: PdId,
-    /// Where send queue work requests complete.
+    /// Completion queue of the send queue.
     pub send_cq: CqId,
-    /// Where receives complete.
+    /// Completion queue of the receives.
     pub recv_cq: CqId,
     /// The shared receive queue that receives come from.
     pub srq: Option<SrqId>,

@@ -50,7 +50,7 @@ impl Seq {
         self.0
     }
 
-    /// How many packets lie between `earlier` and `self`; zero when `earlier` is the later one.
+    /// Number of packets between `earlier` and `self`; zero when `earlier` is the later one.
     #[inline]
     pub(crate) const fn since(self, earlier: Seq) -> u64 {
         self.0.saturating_sub(earlier.0)

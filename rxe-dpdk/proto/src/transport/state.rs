@@ -81,7 +81,7 @@ pub struct RtrAttr {
     pub dest_qpn: Qpn,
     /// The first PSN that the peer will send.
     pub rq_psn: Psn,
-    /// How many READs and atomics the peer may have outstanding here.
+    /// Maximum number of READs and atomics that the peer may have outstanding here.
     pub max_dest_rd_atomic: u8,
     /// The wait that a RNR NAK of ours asks for, as a code (see [`rnr_timer`](crate::wire::rnr_timer)).
     pub min_rnr_timer: u8,
@@ -111,11 +111,11 @@ pub struct RtsAttr {
     /// without progress uses up a retry. Packets are sent again sooner, when the measured round trip suggests that they
     /// were lost.
     pub timeout: u8,
-    /// How many ACK timeouts without progress to stand before the one that ends the connection, 0 to 7.
+    /// Number of ACK timeouts without progress before the one that ends the connection, 0 to 7.
     pub retry_cnt: u8,
-    /// How often to come again to a receiver that is not ready, 0 to 6; 7 never gives up.
+    /// Number of retries for a receiver that is not ready, 0 to 6; 7 is unlimited.
     pub rnr_retry: u8,
-    /// How many READs and atomics we may have outstanding at the peer.
+    /// Maximum number of READs and atomics that we may have outstanding at the peer.
     pub max_rd_atomic: u8,
 }
 

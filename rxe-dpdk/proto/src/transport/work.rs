@@ -107,14 +107,14 @@ pub enum SendOp {
     },
     /// RDMA WRITE, with immediate data if given.
     Write {
-        /// Where the bytes go.
+        /// Destination of the bytes.
         remote: RemoteAddr,
         /// Immediate data.
         imm: Option<u32>,
     },
     /// RDMA READ.
     Read {
-        /// Where the bytes come from.
+        /// Source of the bytes.
         remote: RemoteAddr,
     },
     /// Compare-and-swap of 8 bytes; the old value lands in the local buffer.
@@ -151,7 +151,7 @@ pub enum SendOp {
     },
     /// A datagram (UD).
     Datagram {
-        /// Where to.
+        /// Destination.
         ah: AhId,
         /// The queue pair there; [`Qpn::MULTICAST`] with an address handle of a group.
         qpn: Qpn,
@@ -290,11 +290,11 @@ pub struct SendWr<'a> {
 pub struct RecvWr<'a> {
     /// The caller's own number, returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes, in order.
+    /// Buffers of the message, in order.
     pub sges: &'a [Sge],
 }
 
-/// How a work request ended; names and numbers as in libibverbs' `ibv_wc_status`.
+/// Status of a completed work request; names and numbers as in libibverbs' `ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WcStatus {
@@ -365,7 +365,7 @@ pub enum WcOpcode {
 pub struct WorkCompletion {
     /// The number from the work request.
     pub wr_id: u64,
-    /// How it ended. When not `Success`, only `wr_id`, `qpn` and `status` mean anything.
+    /// Its status. Unless it is `Success`, only `wr_id`, `qpn` and `status` are valid.
     pub status: WcStatus,
     /// The completed operation.
     pub opcode: WcOpcode,

@@ -51,7 +51,7 @@ impl From<AccessError> for GrhError {
 }
 
 impl Grh {
-    /// How many bytes it takes in front of a datagram.
+    /// Its length in bytes in front of a datagram.
     pub const LEN: usize = 40;
 
     /// The one at `offset` of `memory`, where the buffers of a receive begin.

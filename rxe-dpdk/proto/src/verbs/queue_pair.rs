@@ -17,9 +17,9 @@ use super::{
 /// Attributes of a new queue pair (`ibv_qp_init_attr`). Start from [`QpInitAttr::new`].
 #[derive(Clone, Copy, Debug)]
 pub struct QpInitAttr {
-    /// Where send queue work requests complete.
+    /// Completion queue of the send queue.
     pub send_cq: CompletionQueue,
-    /// Where receives complete.
+    /// Completion queue of the receives.
     pub recv_cq: CompletionQueue,
     /// The shared receive queue that receives come from, in place of a receive queue of its own.
     pub srq: Option<SharedReceiveQueue>,

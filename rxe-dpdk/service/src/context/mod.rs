@@ -22,7 +22,7 @@ use accounting::Accounting;
 pub(crate) struct ServiceTimers(BinaryHeap<Reverse<(Instant, usize, u64)>>);
 
 impl ServiceTimers {
-    /// How many are set.
+    /// Number of timers.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

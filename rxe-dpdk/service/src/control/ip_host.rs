@@ -99,7 +99,7 @@ pub trait IpHost {
     fn send_mad(&mut self, output: &mut Self::Output, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool;
 }
 
-/// Where packets to an address go; see [`IpHost::resolve`].
+/// Next hop of packets to an address; see [`IpHost::resolve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// Send now.

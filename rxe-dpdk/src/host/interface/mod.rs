@@ -25,7 +25,7 @@ use route::Routing;
 /// Minimum interval between two defences of an address, or two warnings about it (RFC 5227 section 2.4).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where packets to an address go; see [`Host::resolve`](super::Host::resolve).
+/// Next hop of packets to an address; see [`Host::resolve`](super::Host::resolve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// Send now.

@@ -37,7 +37,7 @@ const FIRST_PORT: u16 = 49152;
 /// How long a stream waits for its peer's MAC address before it resolves again.
 const UNRESOLVED_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a socket waits that is due but sends nothing.
+/// Delay before a socket that is due but sends nothing is polled again.
 const IDLE_RETRY: Duration = Duration::from_millis(10);
 
 /// Why a connection could not be attempted.

@@ -11,7 +11,7 @@ use crate::worker::orders::{Order, PortOrder};
 
 /// How long a worker may take; a running worker reads its orders every few microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a wait checks whether the target stops.
+/// Interval at which a wait checks whether the target stops.
 const STEP: Duration = Duration::from_millis(20);
 
 /// Orders every worker to park or resume its queues of `port`. Returns false if one refused or did not answer in time.

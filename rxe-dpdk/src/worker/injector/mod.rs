@@ -57,7 +57,7 @@ counters! {
     }
 }
 
-/// How many frames an injector may hold. Its port's pool has buffers for as many.
+/// Maximum number of frames that an injector may hold. Its port's pool has buffers for as many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
     /// Most frames held between two turns.
@@ -229,7 +229,7 @@ impl<P: Packet> Injector<P> {
         self.rules.is_empty()
     }
 
-    /// How many frames it holds.
+    /// Number of held frames.
     pub(crate) fn len(&self) -> usize {
         self.queue.len() + self.held_back.len()
     }

@@ -36,9 +36,9 @@ pub(crate) struct StopFlags {
     pub(crate) stop: AtomicBool,
     /// Leave the loop.
     pub(crate) halt: AtomicBool,
-    /// How many workers have left the loop and flushed the rings towards the others.
+    /// Number of workers that have left the loop and flushed the rings towards the others.
     pub(crate) received_all: CachePadded<AtomicUsize>,
-    /// How many of them have also passed their last frames to the ports, or to the worker with the transmit queue.
+    /// Number of those that have also passed their last frames to the ports, or to the worker with the transmit queue.
     pub(crate) sent_all: CachePadded<AtomicUsize>,
 }
 

@@ -73,7 +73,7 @@ impl Resource {
 pub(in crate::transport) struct Resources {
     ring: VecDeque<Resource>,
     depth: usize,
-    /// How many have a reply due, and an index that none of them is below.
+    /// Number of resources with a reply due, and an index that none of them is below.
     due: usize,
     from: usize,
 }

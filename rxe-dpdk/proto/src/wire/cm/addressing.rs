@@ -1,4 +1,4 @@
-//! How IP addresses and ports are told to the connection manager: in the service id and in the private data.
+//! IP addresses and ports in the connection manager's messages: in the service id and in the private data.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

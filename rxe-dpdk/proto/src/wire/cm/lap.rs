@@ -127,7 +127,7 @@ pub struct Apr {
     pub local_comm_id: u32,
     /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// How many bytes of the additional information count.
+    /// Number of valid bytes of the additional information.
     pub info_len: u8,
     /// 0 when the path was loaded, else why not.
     pub status: u8,

@@ -115,7 +115,7 @@ pub struct Rej {
     pub answered: Answered,
     /// Reserved bits beside it (6 bits).
     pub reserved_8: u8,
-    /// How many bytes of the additional information count (7 bits).
+    /// Number of valid bytes of the additional information (7 bits).
     pub ari_len: u8,
     /// Reserved bit beside it.
     pub reserved_9: bool,

@@ -134,7 +134,7 @@ pub struct Req {
     pub rdc_exists: bool,
     /// Receiver-not-ready retries that the receiver is to make (3 bits); 7 is without end.
     pub rnr_retry_count: u8,
-    /// How often messages are sent again (4 bits).
+    /// Maximum number of retransmissions of a message (4 bits).
     pub max_cm_retries: u8,
     /// The sender's queue pair uses a shared receive queue.
     pub srq: bool,

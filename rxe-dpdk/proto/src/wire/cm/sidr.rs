@@ -3,7 +3,7 @@
 use super::{Data, IP_ADDRESSING_LEN, IpAddressing, ServiceId, zero_default};
 use crate::wire::bytes::{Reader, Writer};
 
-/// How a service id resolution ended.
+/// Status of a service id resolution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SidrStatus {
     /// QPN and Q_Key are valid.

@@ -37,7 +37,7 @@ pub const fn ahead(bits: usize) -> Factors {
     [power(bits + 32), power(bits - 32)]
 }
 
-/// How many bytes of a packet's end can be reduced at once.
+/// Maximum number of bytes of a packet's end that are reduced at once.
 pub const REACH: usize = 512;
 
 /// A table that begins a cache line.

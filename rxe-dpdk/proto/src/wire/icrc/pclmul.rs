@@ -13,7 +13,7 @@ use super::masks::{self, FRONT, MASKED};
 
 /// Bytes of a register.
 const WIDTH: usize = 16;
-/// How many registers are under way at once in longer packets.
+/// Number of registers used concurrently in longer packets.
 const ACCUMULATORS: usize = 4;
 
 const NEXT: Factors = ahead(8 * WIDTH);

@@ -6,7 +6,7 @@ use super::masks::{self, FRONT, MASKED, PREFIX};
 
 /// Packets up to this length are copied as a whole: one call over a short buffer costs less than two.
 const SHORT: usize = 192;
-/// How much of a longer packet is copied.
+/// Number of bytes that are copied of a longer packet.
 const HEAD: usize = 64;
 
 // Out of the way of packets for which there is a kernel.

@@ -15,7 +15,7 @@ use super::pclmul;
 
 /// Bytes of a register.
 const WIDTH: usize = 64;
-/// How many registers are under way at once in longer packets.
+/// Number of registers used concurrently in longer packets.
 const ACCUMULATORS: usize = 4;
 
 const FAR: [Factors; WIDTH / 16] = [ahead(8 * WIDTH * ACCUMULATORS); WIDTH / 16];
