@@ -117,7 +117,7 @@ fn connect_reply_has_every_field_of_the_rep() {
         conn,
         remote_qpn: CLIENT_QPN,
         starting_psn: Psn::new(0xDCD52E),
-        // No more than we asked for; the other is for our queue pair to hold or to refuse.
+        // At most the requested number; our queue pair accepts or refuses the other.
         responder_resources: 4,
         initiator_depth: 128,
         rnr_retry_count: 5,
@@ -186,7 +186,7 @@ fn an_unanswered_req_is_given_up() {
     assert_eq!((target.sent().len(), target.events()), (15, vec![]), "16 in all");
     target.advance(RESEND);
     assert_eq!(target.connect_failed(), (conn, ConnectFailure::Timeout, None));
-    // Perhaps only the answers are lost: then the peer must not wait for our RTU.
+    // If only the answers were lost, the REJ ends the peer's wait for our RTU.
     let CmMessage::Rej(rej) = target.sent_one() else { panic!() };
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (conn.comm_id(), 0));
     assert_eq!((rej.answered, rej.reason), (Answered::Other, RejReason::Timeout));
@@ -222,7 +222,7 @@ fn a_lost_rtu_is_sent_again() {
         assert_eq!(target.transmits(), first, "byte for byte");
     }
     assert_eq!(target.events(), [CmEvent::Established { conn }]);
-    // Not any more once it is over: the DREQ says so, or has said so.
+    // No RTU after the end of the connection: the DREQ announces that.
     target.cm.disconnect(target.now, conn).unwrap();
     let _dreq = target.sent();
     assert_eq!(target.feed(&answer), Err(DropReason::CmDuplicate));
@@ -273,7 +273,7 @@ fn an_mra_puts_the_next_req_off() {
     assert_eq!(target.sent().len(), 1);
     target.advance(RESEND);
     assert_eq!(target.sent().len(), 1, "once only");
-    // A promise of hours is not believed.
+    // A service timeout of hours is limited.
     target.feed(&mra(PEER, conn.comm_id(), Answered::Req, 31)).unwrap();
     target.advance(Duration::from_secs(80));
     assert_eq!(target.sent().len(), 1);

@@ -13,7 +13,7 @@ use rxe_proto::wire::cm::{Answered, CmMessage, RejReason, Rep};
 fn every_reason_of_a_rejection_reaches_the_user() {
     for code in 0..=36 {
         let reason = RejReason::from_code(code);
-        // A fresh REQ is rejected without an id, one that the peer had shown to its program with one.
+        // The REJ of a new REQ has no id; that of a REQ which the peer has passed to its program has one.
         for (theirs, answered) in [(0, Answered::Req), (PEER, Answered::Req), (PEER, Answered::Other)] {
             let mut target = Target::default();
             let conn = target.req_sent();
@@ -40,11 +40,11 @@ fn a_rejection_of_something_else_is_not_ours() {
     assert_eq!(target.feed(&wrong), Err(DropReason::CmUnknownId));
     let of_rep = rej(PEER, conn.comm_id(), Answered::Rep, RejReason::NoQp, &[]);
     assert_eq!(target.feed(&of_rep), Err(DropReason::CmUnknownId));
-    // An established connection is past its REQ.
+    // On an established connection the REQ has been answered.
     let conn = target.confirmed(PEER);
     let late = rej(PEER, conn.comm_id(), Answered::Req, RejReason::ConsumerDefined, &[]);
     assert_eq!(target.feed(&late), Err(DropReason::CmUnexpected));
-    // But a peer whose RTUs were all lost has given it up.
+    // But a peer that has received no RTU may time out.
     let timeout = rej(PEER, conn.comm_id(), Answered::Other, RejReason::Timeout, &CLIENT_GUID.to_be_bytes());
     target.feed(&timeout).unwrap();
     let reason = DisconnectReason::PeerRejected(RejReason::Timeout);
@@ -63,11 +63,11 @@ fn a_grant_that_nobody_waits_for_is_rejected() {
         assert_eq!(target.events(), []);
     };
     expect_rejected(&mut target, 77, PEER);
-    // A second grant of the same REQ.
+    // A second REP to the same REQ.
     let conn = target.confirmed(PEER);
     expect_rejected(&mut target, conn.comm_id(), PEER + 1);
     assert_eq!(target.cm.connection(conn).unwrap().state, ConnState::Established);
-    // One that the user did not want to wait for.
+    // A REP to a REQ that the user has cancelled.
     let conn = target.req_sent();
     target.cm.disconnect(target.now, conn).unwrap();
     let _gone = (target.sent(), target.events());
@@ -85,7 +85,7 @@ fn the_user_may_reject_a_grant() {
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (conn.comm_id(), PEER));
     assert_eq!((rej.answered, rej.reason, rej.ari()), (Answered::Rep, RejReason::ConsumerDefined, &[1][..]));
     assert_eq!((target.events(), target.cm.len(), target.cm.next_timeout()), (vec![], 0, None));
-    // A REQ that is not answered yet is given up, not rejected.
+    // A REQ that is not answered yet can be cancelled, not rejected.
     let conn = target.req_sent();
     assert_eq!(target.cm.reject(conn, RejReason::NoQp, &[], &[]), Err(CmError::WrongState));
 }
@@ -129,7 +129,7 @@ fn the_peer_may_disconnect_at_any_time() {
         assert_eq!(drep.comm_ids(), (conn.comm_id(), PEER));
         assert_eq!(target.cm.connection(conn).unwrap().state, ConnState::Timewait);
     };
-    // Its REP was lost, or comes later.
+    // Its REP was lost, or arrives later.
     let mut target = Target::default();
     let conn = target.req_sent();
     target.feed(&bye(conn)).unwrap();
@@ -181,7 +181,7 @@ fn dreqs_may_cross() {
 // [CM-STALE]
 #[test]
 fn a_restarted_peer_replaces_its_old_connections() {
-    // The queue pair of the old connection, its id, or both, in the grant of a new one; or in a REQ of the peer's own.
+    // The queue pair of the old connection, its id, or both, in the REP of a new one; or in a REQ of the peer.
     let again = |ours: u32| {
         let other = Rep { local_qpn: CLIENT_QPN + 1, ..rep(PEER, ours) };
         [rep(PEER + 1, ours), other, rep(PEER, ours)]
@@ -224,13 +224,13 @@ fn ids_and_queue_pairs_may_be_used_again_right_after_the_end() {
     let _ended = (target.events(), target.sent());
     let second = target.confirmed(PEER);
     assert_ne!(first.comm_id(), second.comm_id());
-    // The old one's DREQ is still answered, without harm to the new one.
+    // The old connection's DREQ is still answered, without effect on the new one.
     target.feed(&dreq(PEER, first.comm_id(), SERVER_QPN)).unwrap();
     assert!(matches!(target.sent_one(), CmMessage::Drep(_)));
     target.advance(Duration::from_secs(3));
     assert_eq!((target.cm.len(), target.events()), (1, vec![]));
     assert_eq!(target.cm.connection(second).unwrap().state, ConnState::Established);
-    // And the new one's keys are its own.
+    // The new connection is found by its own ids.
     target.feed(&CmMessage::Req(req(PEER + 1))).unwrap();
     let new = target.request().conn;
     assert_eq!(target.cm.replaced_by(new), [second]);

@@ -23,7 +23,7 @@ fn disconnected(conn: rxe_proto::cm::ConnId, reason: DisconnectReason) -> Vec<Cm
     vec![CmEvent::Disconnected { conn, reason }]
 }
 
-/// The one event is that `conn` came to nothing; a REJ comes along exactly when it is the reason.
+/// The only event is the failure of `conn`; it has a REJ exactly when that is the reason.
 #[track_caller]
 fn assert_failed(target: &mut Target, conn: rxe_proto::cm::ConnId, expected: ConnectFailure) {
     let events = target.events();
@@ -149,7 +149,7 @@ fn an_mra_puts_the_next_reply_off() {
     assert_eq!(target.sent(), []);
     target.advance(Duration::from_nanos(1));
     assert_eq!(target.sent().len(), 1);
-    // A promise of hours is not believed, and a second one has no effect.
+    // A service timeout of hours is limited, and a second MRA has no effect.
     let mut target = Target::default();
     let conn = target.rep_sent(req(CLIENT));
     target.feed(&mra(CLIENT, conn.comm_id(), Answered::Rep, 31)).unwrap();
@@ -173,7 +173,7 @@ fn the_peer_may_reject_our_reply() {
     target.feed(&rej(CLIENT, conn.comm_id(), Answered::Rep, RejReason::ConsumerDefined, &[])).unwrap();
     assert_failed(&mut target, conn, ConnectFailure::PeerRejected(RejReason::ConsumerDefined));
     assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
-    // Even after its data has come.
+    // Even after its data has arrived.
     let conn = target.rep_sent(req(CLIENT));
     target.cm.established(conn).unwrap();
     let _established = target.events();
@@ -205,7 +205,7 @@ fn a_killed_peer_is_found_by_its_guid() {
         assert_eq!((target.cm.len(), target.cm.next_timeout()), (0, None));
         assert_eq!(target.cm.accept(target.now, conn, accept_params()), Err(CmError::Unknown));
     }
-    // A straggler does not end what is established.
+    // A late REJ does not end an established connection.
     let mut target = Target::default();
     let conn = target.established(req(CLIENT));
     assert_eq!(target.feed(&gave_up(CLIENT_GUID)), Err(DropReason::CmUnexpected));
@@ -360,7 +360,7 @@ fn ids_and_queue_pairs_may_be_used_again_right_after_the_end() {
     let second = target.established(again.clone());
     assert_ne!(first.comm_id(), second.comm_id(), "ours is new, the old one is in timewait");
     assert_eq!(target.cm.len(), 2);
-    // The old one's DREQ is still answered, without harm to the new one.
+    // The old connection's DREQ is still answered, without effect on the new one.
     target.feed(&dreq(CLIENT, first.comm_id(), SERVER_QPN)).unwrap();
     assert!(matches!(target.sent_one(), CmMessage::Drep(_)));
     target.advance(TIMEWAIT);
@@ -380,7 +380,7 @@ fn a_restarted_peer_replaces_its_old_connection() {
     let same_id = Req { starting_psn: Psn::new(1), local_qpn: CLIENT_QPN + 1, ..req(CLIENT) };
     let same_both = Req { starting_psn: Psn::new(1), ..req(CLIENT) };
     for again in [same_qpn, same_id, same_both] {
-        // Established: told once, and gone.
+        // Established: one event, then the connection is removed.
         let mut target = Target::default();
         let old = target.established(req(CLIENT));
         target.feed(&CmMessage::Req(again.clone())).unwrap();
@@ -398,7 +398,7 @@ fn a_restarted_peer_replaces_its_old_connection() {
         target.advance(TIMEWAIT);
         assert_eq!((target.sent(), target.cm.len()), (vec![], 1));
 
-        // Closing already: one end, one event.
+        // Already closing: one event.
         let mut target = Target::default();
         let old = target.established(req(CLIENT));
         target.cm.disconnect(target.now, old).unwrap();

@@ -22,7 +22,7 @@ enum Seen {
     Established,
     Failed,
     Over,
-    /// Rejected by this user: nothing more comes.
+    /// Rejected by this user: no further event.
     Rejected,
 }
 
@@ -40,7 +40,7 @@ struct End {
 
 impl End {
     fn new(guid: u64, seed: u8, local: Addresses) -> End {
-        // Nobody sends data, so RTUs alone say that the REP has come.
+        // No end sends data, so only RTUs confirm REPs.
         let config = CmConfig::new(guid, [seed; 32]);
         End {
             cm: Cm::new(CmConfig { max_rep_resends: 15, unconfirmed_timeout: ms(70_000), ..config }),
@@ -62,7 +62,7 @@ impl End {
         self.seen.values().filter(|&&is| is == seen).count()
     }
 
-    /// Answers whatever asks, as `whim` of 0 to 99 has it: nine in ten are welcome.
+    /// Answers all requests: `whim`, 0 to 99, decides; nine in ten are accepted.
     fn serve(&mut self, now: Instant, mut whim: impl FnMut() -> u32) {
         while let Some(event) = self.cm.poll_event() {
             match event {
@@ -235,7 +235,7 @@ fn connections_are_up_on_both_ends_or_on_none() {
         assert_eq!(net.one_sided(), [], "{what}");
         let up = net.asker.count(Seen::Established);
         assert_eq!(net.asked.count(Seen::Established), up, "{what}");
-        // Four in five are welcome on both sides.
+        // Both sides accept four in five.
         assert!((120..=190).contains(&up), "{what}: {up}");
         assert_eq!((net.asker.count(Seen::Asked), net.asked.count(Seen::Asked)), (0, 0), "{what}: all decided");
         assert_eq!(net.asker.cm.stats().req_timeout.get(), 0, "{what}");
@@ -289,7 +289,7 @@ fn cancelled_attempts_leave_no_state() {
         for qpn in 1..=CONNECTIONS {
             net.connect(qpn);
         }
-        // At any moment, on either side, whatever state the connection is in.
+        // At any time, on either side, in any state of the connection.
         for _ in 0..CONNECTIONS * 2 {
             net.run(ms(40));
             let pick = net.rng.next_u32() as usize;
@@ -328,7 +328,7 @@ fn questions_for_datagram_queue_pairs_are_answered() {
     }
 }
 
-/// The whole way of one connection of each transport, without any trouble.
+/// The life of one connection of each transport, without losses.
 #[test]
 fn the_ends_agree_on_what_they_have() {
     for transport in [CmTransport::Rc, CmTransport::Uc] {
@@ -362,7 +362,7 @@ fn the_ends_agree_on_what_they_have() {
     }
 }
 
-/// A server that is killed between REP and RTU, and comes again under the same numbers.
+/// A server that is killed between REP and RTU, and restarts with the same numbers.
 #[test]
 fn a_peer_that_starts_again_is_not_confused_with_itself() {
     let mut net = Net::new(41, 0, 0);

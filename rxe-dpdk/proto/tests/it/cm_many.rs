@@ -97,7 +97,7 @@ struct Lossy {
 
 impl Lossy {
     fn new(seed: u8, loss: u32) -> Lossy {
-        // These clients send no data, so their RTUs alone say that they have the REP.
+        // These clients send no data, so only their RTUs confirm REPs.
         let config = CmConfig::new(SERVER_GUID, [seed; 32]);
         Lossy {
             cm: Cm::new(CmConfig { max_rep_resends: 15, unconfirmed_timeout: ms(70_000), ..config }),
@@ -246,7 +246,7 @@ fn loss_costs_time_and_nothing_else() {
     }
 }
 
-/// Beyond what 16 tries can make good, connections fail; but they fail on both sides in the end, and leave nothing.
+/// With losses that 16 tries do not overcome, connections fail; but they fail on both sides in the end, and leave nothing.
 #[test]
 fn total_loss_leaves_no_state() {
     for (seed, loss) in [(5, 60), (6, 80), (7, 95), (8, 100)] {

@@ -11,7 +11,7 @@ use rxe_proto::wire::Psn;
 use rxe_proto::wire::cm::{Answered, CmMessage, RejReason, Rep, Req, SidrRep, SidrReq, SidrStatus};
 use rxe_proto::wire::mad::MAD_LEN;
 
-/// Something that happens. Numbers are small, or picks from what exists, so that messages meet connections.
+/// A random step. Numbers are small, or picked from existing ones, so that messages meet connections.
 #[derive(Clone, Debug)]
 enum Step {
     Message {
@@ -65,7 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where a connection is by the events alone.
+/// State of a connection according to its events.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Seen {
     Requested,
@@ -78,7 +78,7 @@ struct TestEnv {
     conns: Vec<(ConnId, u32)>,
     seen: BTreeMap<ConnId, Seen>,
     sidrs: Vec<SidrId>,
-    /// Of our own questions, and how many were asked and answered.
+    /// Our own requests, and how many were sent and answered.
     request_ids: Vec<u32>,
     asked: usize,
     answers: usize,
@@ -139,7 +139,7 @@ impl TestEnv {
                     self.conns.push((request.conn, request.remote_comm_id));
                 }
                 CmEvent::ConnectReply(reply) => {
-                    // A step may have ended it before this one read of it.
+                    // A step may have ended it before its event was read.
                     prop_assert!(matches!(self.seen.get(&reply.conn), Some(Seen::Requested | Seen::Over)));
                     let (_, remote) = self.conns.iter_mut().find(|(conn, _)| *conn == reply.conn).unwrap();
                     prop_assert_eq!(std::mem::replace(remote, reply.remote_comm_id), 0, "granted once");
@@ -281,7 +281,7 @@ proptest! {
             prop_assert!(env.target.cm.len() <= CONNECTIONS + CLOSING);
             prop_assert!(env.target.cm.sidr_len() <= SIDR && env.target.cm.resolving() <= SIDR);
         }
-        // The user ends what it has, and time does the rest.
+        // The user disconnects everything; timers end the rest.
         env.read()?;
         for (conn, _) in env.conns.clone() {
             let _gone = env.target.cm.disconnect(env.target.now, conn);
@@ -296,7 +296,7 @@ proptest! {
         prop_assert!(env.seen.values().all(|&seen| seen == Seen::Over), "{:?}", env.seen);
     }
 
-    /// Whatever comes out for whatever comes in is no larger than it.
+    /// No answer is longer than its message.
     #[test]
     fn noise_is_not_amplified(mads in prop::collection::vec(prop::collection::vec(any::<u8>(), MAD_LEN), 1..8), attribute in 0x10u8..0x1B) {
         let mut target = Target::default();

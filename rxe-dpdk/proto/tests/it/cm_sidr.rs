@@ -119,7 +119,7 @@ fn a_number_may_be_used_for_another_question() {
     let reply = SidrReply::valid(Qpn::new(0x33));
     assert_eq!(target.cm.reply_sidr(target.now, first.id, reply.clone()), Err(CmError::Unknown));
     assert_eq!(target.cm.reply_sidr(target.now, second.id, reply), Ok(()));
-    // Another client's same number is another question.
+    // The same request id of another client is another request.
     let other = path_from(Ipv4Addr::new(192, 168, 77, 3));
     target.feed_from(&other, 2, &CmMessage::SidrReq(question(42))).unwrap();
     assert_eq!(asked(&mut target).path, other);
@@ -146,7 +146,7 @@ fn memory_is_bounded() {
     }
     assert_eq!(target.feed(&CmMessage::SidrReq(question(204))), Err(DropReason::CmLimit));
     assert_eq!(target.cm.stats().sidr_limit.get(), 1);
-    // Nobody answers: forgotten without a word, and asked again when the client tries again.
+    // Without an answer the request is removed silently, and reported again when the client retries.
     let _unread = target.events();
     target.advance(Duration::from_secs(90));
     assert_eq!((target.cm.sidr_len(), target.sent(), target.cm.next_timeout()), (0, vec![], None));

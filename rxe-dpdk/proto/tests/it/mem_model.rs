@@ -307,7 +307,7 @@ impl Both {
         }
     }
 
-    /// Compares what a call came to with what the model says.
+    /// Compares the outcome of a call with that of the model.
     fn agree<T: PartialEq + Debug>(&mut self, call: &str, found: T, expected: T) {
         assert_eq!(found, expected, "{call}");
         self.outcomes.insert(format!("{call}: {found:?}"));
@@ -429,7 +429,7 @@ impl Both {
         }
     }
 
-    /// Takes everything down again; nothing may be left behind.
+    /// Destroys everything; nothing may be left.
     fn tear_down(mut self) {
         for qpn in QPNS {
             self.keys.unbind_windows_of(qpn);
@@ -464,7 +464,7 @@ proptest! {
     }
 }
 
-/// Random programs are only worth something when they get to everything that a call can come to.
+/// Random programs prove something only if they reach every outcome of every call.
 #[test]
 #[cfg(not(miri))] // Too slow there.
 fn random_programs_reach_every_outcome() {

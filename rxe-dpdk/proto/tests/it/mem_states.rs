@@ -1,4 +1,4 @@
-//! Every kind of key in every state, every call, and what comes of it: as a table.
+//! Every kind of key in every state, every call, and its outcome: as a table.
 
 use std::fmt::Write;
 

@@ -24,7 +24,7 @@ fn sequence_nak_survives_reordering_within_a_burst() {
     // The peer goes back to 2.
     sends(&mut peer, [2, 3]);
     peer.expect(["ACK 3 msn 4"]);
-    // The NAK moves on as long as it is not sent.
+    // The PSN of the NAK advances until it is sent.
     sends(&mut peer, [7, 5, 4]);
     sends(&mut peer, [5]);
     peer.expect(["NAK 6 PsnSequence msn 6"]);
@@ -60,14 +60,14 @@ fn sequence_nak_names_the_packet_behind_a_read() {
 #[test]
 fn refused_nak_and_ack_are_not_lost() {
     let mut peer = with_receives(8);
-    // The NAK stands for the ACK of 0, but the port takes neither.
+    // The NAK includes the ACK of 0, but the port accepts neither.
     sends(&mut peer, [0, 2]);
     assert_eq!(peer.transmit_at_most(Some(0)), [""; 0]);
-    // Then what was missing comes, without asking for an ACK, and nothing is missing any more.
+    // Then the missing packet arrives, without AckReq, and closes the gap.
     peer.rdma(WriteOnly, 1, AckReq::NoAck, 0, 1, b"w");
     peer.rdma(WriteOnly, 2, AckReq::NoAck, 0, 1, b"w");
     peer.expect(["ACK 2 msn 3"]);
-    // The same when something still is.
+    // The same while a gap is left.
     sends(&mut peer, [3, 5]);
     assert_eq!(peer.transmit_at_most(Some(0)), [""; 0]);
     peer.rdma(WriteOnly, 4, AckReq::NoAck, 0, 1, b"w");
@@ -103,7 +103,7 @@ fn a_retransmission_reordered_within_a_burst_gets_a_nak() {
     peer.expect(["NAK 1 PsnSequence msn 1"]);
     sends(&mut peer, [1, 2, 3]);
     peer.expect(["ACK 3 msn 4"]);
-    // In order it is answered as anything is: what was in flight comes again by itself.
+    // Packets in order are answered as usual: those that were in flight are retransmitted anyway.
     post_receives(&mut peer, 4);
     sends(&mut peer, [5, 6]);
     peer.expect(["NAK 4 PsnSequence msn 4"]);

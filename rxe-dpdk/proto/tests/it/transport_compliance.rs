@@ -10,14 +10,14 @@ use rxe_proto::wire::{Frame, Opcode, classify, icrc};
 use AckReq::{Ack, NoAck};
 use Opcode::*;
 
-/// A SEND of one byte to `peer`, changed by `change` and with the ICRC that is right then.
+/// A SEND of one byte to `peer`, changed by `change`, with a valid ICRC.
 fn changed(peer: &ScriptedPeer, psn: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = peer.frame(SendOnly, peer.agreed.rq_psn.add(psn), Ack, b"x", |_| {});
     change(&mut frame);
     with_icrc(frame)
 }
 
-/// The frame with the ICRC that is right for it.
+/// The frame with a valid ICRC.
 fn with_icrc(mut frame: Vec<u8>) -> Vec<u8> {
     let end = frame.len() - 4;
     let icrc = icrc(&frame[14..end], true);

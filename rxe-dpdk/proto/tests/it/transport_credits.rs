@@ -51,7 +51,7 @@ fn nothing_limits_before_the_first_ack_and_with_a_peer_that_does_not_count() {
         post(&mut peer, wr_id, SEND, 1);
     }
     assert_eq!(peer.transmit().len(), 40);
-    // A peer that does not count may say anything as MSN.
+    // The MSN of a peer that does not count may be any number.
     for psn in 0..40 {
         ack(&mut peer, psn, 0xABC, 31);
     }
@@ -126,7 +126,7 @@ fn the_first_packet_goes_out_alone_as_a_probe() {
     post(&mut peer, 2, WRITE, 1);
     peer.expect(["SEND_FIRST 1 1024 bytes ack_req"]);
     assert_eq!(counts(&peer), (true, 1));
-    // The peer took it, and says no more of receives: the message in progress is not counted as done.
+    // The peer received it, and grants no more receives: the message in progress does not count as complete.
     ack(&mut peer, 1, 1, 0);
     peer.expect([
         "SEND_MIDDLE 2 1024 bytes",
@@ -184,7 +184,7 @@ fn an_ack_that_repeats_the_last_one_brings_new_credits() {
     assert_eq!(peer.transmit().len(), 2);
     ack(&mut peer, 1, 2, 1);
     peer.expect([]);
-    // The READ is still under way. Receives are posted, and the peer says so unasked.
+    // The READ is still outstanding. Receives are posted, and the peer sends an unsolicited ACK.
     ack(&mut peer, 1, 2, 8);
     peer.expect(["SEND_ONLY 3 1 bytes ack_req"]);
     assert_eq!(peer.node.dropped("response_stale"), 0);
@@ -196,7 +196,7 @@ fn an_ack_that_repeats_the_last_one_brings_new_credits() {
 
 #[test]
 fn going_back_over_messages_beyond_the_credits() {
-    // All were sent before the peer said a word; then it turns out that it counts.
+    // All were sent before the peer's first response, which then shows that it counts.
     let mut peer = ScriptedPeer::new();
     for wr_id in 0..6 {
         post(&mut peer, wr_id, if wr_id == 3 { WRITE } else { SEND }, 2000);
@@ -255,7 +255,7 @@ fn no_deadlock_with_losses() {
     }
 }
 
-/// Messages from the first end, receives at the second one whenever chance will have it.
+/// Messages from the first end, receives at the second one at random times.
 fn run(pair: &mut RatedPair, rng: &mut Rng) {
     const MESSAGES: u64 = 50;
     let [a, b] = &mut pair.nodes;
@@ -274,7 +274,7 @@ fn run(pair: &mut RatedPair, rng: &mut Rng) {
         a.post_flags(wr_id, op, &[sge], SendFlags::SIGNALED);
     }
     let rate = [3_000, 30_000, 300_000][rng.below(3) as usize];
-    // Receives come by the step, and a step becomes as long as the wait for a receiver that is never ready.
+    // One receive is posted per step, and a step becomes as long as the wait for a receiver that is never ready.
     let end = pair.now + Duration::from_secs(24 * 3600);
     while pair.nodes[0].completions.len() < MESSAGES as usize {
         let waits = !pair.step();

@@ -202,7 +202,7 @@ fn draining_waits_for_reads_and_goes_on_serving() {
     peer.ack(1);
     assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);
     assert_eq!(completed(&mut peer), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    // Said once; and at once when there is nothing to wait for.
+    // The event is raised once; and at once when there is nothing to wait for.
     peer.expect([]);
     assert_eq!(peer.node.take_events(), []);
     peer.node.engine.modify_qp(qpn, QpTransition::Resume).unwrap();

@@ -31,7 +31,7 @@ fn named(frame: &[u8]) -> (Option<NakCode>, Opcode) {
     (nak, packet.opcode())
 }
 
-/// All that is written in calls of `transmit` as long as each writes something.
+/// All frames of calls of `transmit`, until one writes nothing.
 fn transmit_all(peer: &mut ScriptedPeer) -> Vec<(Option<NakCode>, Opcode)> {
     let mut all = Vec::new();
     loop {
@@ -220,7 +220,7 @@ fn a_queue_pair_taken_to_error_by_its_owner_has_no_pending_replies() {
 fn departed_queue_pairs_leave_room_for_the_others() {
     let mut peer = peer();
     let first = peer.node.qpn;
-    // The others have much to read.
+    // The others have long READs.
     for _ in 0..8 {
         peer.node.qpn = peer.second_qp(PEER_QPN);
         peer.rdma(Opcode::ReadRequest, 0, AckReq::Ack, 0, 60 * peer.mtu(), &[]);
@@ -289,7 +289,7 @@ fn the_nak_of_a_destroyed_queue_pair_reaches_the_peer() {
             let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
             target.engine.receive(now, port, &packet);
         }
-        // One transmission, then the service and the runtime have their turn.
+        // One transmission, then service and runtime run.
         let mut tx = TxFrames::default();
         target.engine.transmit(now, &mut tx);
         for event in target.take_events() {

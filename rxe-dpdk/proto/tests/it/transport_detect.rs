@@ -111,7 +111,7 @@ fn the_first_packet_settles_the_type() {
         let done = node.take_completions();
         assert_eq!((done.len(), done[0].status, done[0].byte_len), (1, WcStatus::Success, byte_len), "{transport:?}");
         assert_eq!(written(&mut node).len(), usize::from(transport == Transport::Rc), "an ACK, where there is such");
-        // From now on no other type is heard.
+        // From now on packets of other types are dropped.
         let other = if transport == Transport::Rc { Transport::Uc } else { Transport::Rc };
         send(&mut node, other, Opcode::SendOnly, 1, b"hello");
         assert_eq!((node.take_completions().len(), node.dropped("qp_wrong_transport")), (0, 1));
@@ -129,7 +129,7 @@ fn the_first_packet_settles_the_path_mtu() {
             send(&mut node, transport, Opcode::SendLast, 1, &[1; 3]);
             assert_eq!(kind(&node).1, Some(mtu));
             assert_eq!(node.take_completions()[0].byte_len as usize, mtu.bytes() + 3);
-            // Answers are cut alike.
+            // Answers are segmented alike.
             written(&mut node);
             node.post_send(9, SendOp::Send { imm: None }, &[node.sge(0, mtu.bytes() + 1)]);
             let name = if transport == Transport::Rc { "RC" } else { "UC" };
@@ -166,7 +166,7 @@ fn packets_from_other_addresses_do_not_determine_the_type() {
 fn only_a_packet_that_the_peer_would_send_first_settles_anything() {
     let mut node = follower();
     let unsettled = (QpType::Rc, Some(PathMtu::Mtu1024));
-    // Copies of an earlier queue pair's packets, and what a stranger with the peer's address may guess.
+    // Copies of an earlier queue pair's packets, and packets that a third party with the peer's address may guess.
     for (transport, op, n) in [
         (Transport::Rc, Opcode::SendFirst, 1),
         (Transport::Rc, Opcode::SendFirst, 0xFF_FFF0),
@@ -183,7 +183,7 @@ fn only_a_packet_that_the_peer_would_send_first_settles_anything() {
     assert_eq!((kind(&node), node.dropped("qkey_mismatch")), (unsettled, 1));
     answer(&mut node, Psn::new(0));
     assert_eq!((kind(&node), node.take_completions().len()), (unsettled, 0));
-    // The peer is still followed.
+    // The peer's type can still be detected.
     send(&mut node, Transport::Uc, Opcode::SendOnly, 0, &[0; 2000]);
     assert_eq!((kind(&node), node.take_completions().len()), ((QpType::Uc, Some(PathMtu::Mtu2048)), 1));
     assert_eq!(written(&mut node), [""; 0], "the NAK for the first of them is not owed any more");
@@ -207,7 +207,7 @@ fn an_answer_to_outstanding_work_settles_the_type() {
     assert_eq!(node.take_completions().len(), 0);
     answer(&mut node, Psn::new(0));
     assert_eq!((kind(&node).0, node.take_completions().len()), (QpType::Rc, 1));
-    // Nothing of another type is followed any more.
+    // No other type is detected any more.
     send(&mut node, Transport::Uc, Opcode::SendOnly, 0, b"late");
     assert_eq!((kind(&node).0, node.dropped("qp_wrong_transport")), (QpType::Rc, 1));
 }
@@ -222,7 +222,7 @@ fn outstanding_work_keeps_the_type_until_reset() {
     assert_eq!((kind(&node).0, node.dropped("qp_wrong_transport")), (QpType::Rc, 1));
     let qpn = node.qpn;
     assert!(matches!(node.engine.set_qp_type(qpn, QpType::Uc), Err(QpError::Transition { from: QpState::Rts, .. })));
-    // The way to another type without a word from the peer.
+    // The type can be set without a packet from the peer.
     node.engine.modify_qp(qpn, QpTransition::ToReset).unwrap();
     node.engine.set_qp_type(qpn, QpType::Uc).unwrap();
     let agreed = Agreed { rq_psn: Psn::new(FIRST_PSN), ..Agreed::default() };

@@ -81,7 +81,7 @@ fn a_flush_is_answered_like_a_read_of_nothing() {
     flush(&mut peer, 2, RANGE, PERSISTENT, va + 4095, rkey, 1);
     // The whole region: the range means nothing.
     flush(&mut peer, 3, REGION, GLOBAL, 0xDEAD_BEEF_0000, rkey, u32::MAX);
-    // Nothing needs no key.
+    // A FLUSH of no bytes needs no key.
     flush(&mut peer, 4, RANGE, GLOBAL, 1, 2, 0);
     peer.rdma_raw(WriteOnly, 5, Ack, va, rkey, 1, b"b");
     peer.expect([
@@ -160,7 +160,7 @@ fn a_flush_with_unknown_placement_or_level() {
     });
     peer.inject(&frame);
     expect_error(&mut peer, "NAK 0 InvalidRequest msn 0", QpErrorCause::Length, "payload");
-    // Amid a message.
+    // In the middle of a message.
     let mut peer = offered();
     peer.rdma(WriteFirst, 0, NoAck, 0, 3000, &[1; 1024]);
     flush(&mut peer, 1, RANGE, GLOBAL, 0, 0, 0);
@@ -177,7 +177,7 @@ fn repeats_are_answered_and_not_executed() {
     atomic_write(&mut peer, 1, va + 8, rkey, 8, &[1; 8]);
     let both = ["READ_RESPONSE_ONLY 0 msn 1", "READ_RESPONSE_ONLY 1 msn 2"];
     peer.expect(both);
-    // Somebody else has written since.
+    // Another writer has changed the value since.
     region.memory().write(8, &[2; 8]).unwrap();
     flush(&mut peer, 0, RANGE, GLOBAL, va, rkey, 8);
     atomic_write(&mut peer, 1, va + 8, rkey, 8, &[1; 8]);

@@ -144,7 +144,7 @@ proptest! {
     }
 }
 
-/// A peer gone mad ends its own connection at most; its neighbour on the same engine works.
+/// A peer that sends garbage ends at most its own connection; the other one on the same engine works.
 #[test]
 fn one_connection_does_not_disturb_another() {
     let mut pair = Pair::new(3, &Agreed::default(), 16, 1 << 16, Link::default());

@@ -14,7 +14,7 @@ use rxe_proto::wire::{Opcode, PathMtu, Psn};
 const LINE: LinkParams = LinkParams { rate: 100_000, delay: Duration::from_micros(10), loss: 0 };
 const LARGEST: usize = 1 << 20;
 
-/// As rdma_cm has it: ACK timeout code 19 is 2.15 s.
+/// As with rdma_cm: ACK timeout code 19 is 2.15 s.
 fn agreed(mtu: PathMtu) -> Agreed {
     Agreed { mtu, timeout: 19, rd_atomic: 16, sq_psn: Psn::new(0xFF_FF00), ..Agreed::default() }
 }
@@ -118,7 +118,7 @@ fn a_gap_in_a_read_response_costs_one_round_trip() {
     }
 }
 
-/// Nothing behind it tells of the loss, and the ACK timeout is 2.15 s; the round trip takes 20 microseconds.
+/// No later packet shows the loss, and the ACK timeout is 2.15 s; the round trip takes 20 microseconds.
 #[test]
 fn a_loss_at_the_end_of_a_message_costs_a_millisecond() {
     use Opcode::*;
@@ -136,7 +136,7 @@ fn a_loss_at_the_end_of_a_message_costs_a_millisecond() {
         let (without, _) = with_loss(op, 3000, from, |_, _| false);
         let (took, timeouts) = with_loss(op, 3000, from, move |op, _| lost(op));
         let cost = took - without;
-        // The head of a READ response is missed at once.
+        // The loss of a READ response's first packet is detected at once.
         let is_gap = op == Op::Read && from == 1 && lost(ReadResponseFirst);
         assert_eq!(timeouts, u64::from(!is_gap), "{op:?} from {from}");
         let most = if is_gap { Duration::from_micros(21) } else { Duration::from_micros(1021) };

@@ -51,7 +51,7 @@ fn every_length_up_to_the_limit_and_none_beyond() {
                 }
                 posted.unwrap();
                 let sent = data.clone();
-                // The caller's buffer is its own again at once.
+                // The caller may reuse its buffer at once.
                 data.fill(0xFF);
                 let packets = payloads(&mut peer);
                 assert_eq!(packets.len(), len.div_ceil(256).max(1));

@@ -26,12 +26,12 @@ fn a_silent_peer_is_probed_by_a_duplicate_send() {
     peer.expect([]);
     peer.advance(Duration::from_nanos(1));
     peer.expect(["SEND_ONLY -1 ack_req"]);
-    // The answer is that to what it has had before; then it is left alone as long as at first.
+    // It answers as to a duplicate; the next probe follows after the full interval.
     peer.ack(-1);
     assert_eq!((peer.node.dropped("response_stale"), peer.node.stat("keep_alive_probes")), (0, 1));
     peer.advance(KEEP.idle - Duration::from_nanos(1));
     peer.expect([]);
-    // The next message has the PSN that it would have had, and is answered as ever.
+    // The next message has the PSN as without the probe, and is answered as usual.
     post(&mut peer, 1, SEND, 1);
     peer.expect(["SEND_ONLY 0 1 bytes ack_req"]);
     peer.ack(0);
@@ -60,7 +60,7 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 
 #[test]
 fn only_outstanding_requests_with_a_timeout_suppress_probes() {
-    // With one, the connection ends by it. Without, the peer is asked.
+    // With an ACK timeout, that ends the connection. Without, the peer is probed.
     for (timeout, probes) in [(14, 0), (0, 1)] {
         let mut peer = watched(Agreed { timeout, retry_cnt: 7, ..Agreed::default() });
         post(&mut peer, 1, SEND, 1);
@@ -109,7 +109,7 @@ fn a_live_peer_acknowledges_the_probe_and_executes_nothing() {
         assert_eq!((node.take_completions(), node.take_events()), (vec![], vec![]), "no receive is used up");
         assert_eq!(node.state(), QpState::Rts);
     }
-    // Both directions work as ever.
+    // Both directions work as usual.
     for end in 0..2 {
         pair.nodes[end].post_send(1, SEND, &[]);
         pair.drive(Duration::from_secs(1), |pair| pair.nodes.iter().all(|node| !node.completions.is_empty()));

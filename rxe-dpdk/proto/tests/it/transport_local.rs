@@ -243,7 +243,7 @@ fn draining_begins_none() {
     peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     peer.expect([]);
     assert_eq!(peer.node.take_events(), []);
-    // Repeats what was begun, past what was carried out.
+    // Retransmits the message that was begun, past the local operations that were executed.
     peer.advance(TIMEOUT);
     peer.expect(["SEND_ONLY 0 1 bytes ack_req"]);
     peer.ack(0);
@@ -290,7 +290,7 @@ fn on_an_unreliable_connection() {
     assert!(!window.is_open(&peer) && !is_valid(&peer, region));
     assert_eq!(peer.node.stat("local_stalls"), 0, "what has left has completed");
 
-    // A failure stops the send queue, and that alone.
+    // A failure stops the send queue, and nothing else.
     post(&mut peer, 7, SEND, 1);
     post_local(&mut peer, 8, window.invalidate());
     post(&mut peer, 9, SEND, 1);

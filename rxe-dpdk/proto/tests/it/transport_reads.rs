@@ -106,7 +106,7 @@ fn an_answer_past_an_unanswered_read_means_it_was_lost() {
         let lines = peer.transmit();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].contains(" 1 "), "{lines:?}");
-        // The same news again.
+        // The same gap again.
         peer.read_response(ReadResponseOnly, 3, &[0]);
         peer.expect([]);
         assert_eq!((peer.node.stat("implied_naks"), peer.node.stat("completer_retry_err")), (1, 1));
@@ -152,7 +152,7 @@ fn a_sequence_nak_may_overtake_the_response_before_it() {
     peer.nak(1, NakCode::PsnSequence);
     peer.read_response(ReadResponseOnly, 0, &[1]);
     peer.expect(["WRITE_ONLY 1 va 0x10000 len 1 1 bytes ack_req", "WRITE_ONLY 2 va 0x10000 len 1 1 bytes ack_req"]);
-    // A copy of it is no news.
+    // A copy of it shows nothing new.
     peer.nak(1, NakCode::PsnSequence);
     peer.expect([]);
     peer.ack(2);

@@ -10,7 +10,7 @@ use rxe_proto::wire::{Frame, Opcode, PortId, classify};
 use AckReq::{Ack, NoAck};
 use Opcode::*;
 
-/// The queue pair went to error for `cause`, once, and completed as told.
+/// Checks that the queue pair went to ERROR for `cause`, once, with these completions.
 #[track_caller]
 fn expect_error(peer: &mut ScriptedPeer, cause: QpErrorCause, completions: &[(u64, WcStatus)]) {
     assert_eq!(errors(&peer.node.take_events()), [cause]);
@@ -278,7 +278,7 @@ fn only_fast_regions_and_windows_can_be_invalidated() {
     assert_eq!(wc.invalidated_rkey, Some(key));
     assert!(peer.node.engine.keys().region(key).is_none());
     peer.expect(["ACK 0 msn 1"]);
-    // A plain region is not for peers to invalidate.
+    // Peers may not invalidate a plain region.
     let rkey = peer.node.region.rkey();
     send(&mut peer, 1, rkey);
     peer.expect(["ACK 1 msn 2"]);

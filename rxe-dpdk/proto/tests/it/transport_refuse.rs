@@ -48,7 +48,7 @@ fn not_ready_and_out_of_sequence_leave_the_queue_pair_as_it_was() {
         assert_eq!((peer.node.dropped("injected"), peer.node.stat("out_of_seq_request")), (1, 0));
         assert_eq!(peer.node.stat("rcvd_pkts"), 3, "the refused one was received, too");
         assert_eq!(peer.node.take_completions().len(), 1, "it was not executed");
-        // It comes again, and is refused again, as often as somebody likes.
+        // Each retransmission is refused again.
         assert_eq!(refuse(&mut peer, &frame, refusal), (true, true));
         peer.expect([told]);
         peer.inject(&frame);
@@ -85,7 +85,7 @@ fn the_other_refusals_end_the_connection() {
         assert!(offender.is_some_and(|packet| packet.starts_with("RC SEND_ONLY")));
         assert_eq!(refuse(&mut peer, &frame, refusal), (false, false), "there is nobody to refuse it");
 
-        // In the midst of a message, its receive tells why.
+        // In the middle of a message, its receive completes with the reason.
         let mut peer = with_receives(2);
         peer.request(SendFirst, 0, NoAck, &mtu);
         let frame = peer.frame(SendLast, peer.agreed.rq_psn.add(1), Ack, b"end", |_| {});
@@ -128,7 +128,7 @@ fn only_the_next_intact_request_can_be_refused() {
     }
     assert_eq!((peer.node.stat("rcvd_pkts"), peer.node.dropped("injected")), before, "nothing was done");
     peer.expect([]);
-    // Asked and let through: nothing was done either.
+    // `choose` was called and refused nothing.
     let Ok(Frame::Roce(packet)) = classify(&good) else { panic!() };
     assert!(!peer.node.engine.refuse_request(peer.now, PORT, &packet, |_| None));
     assert_eq!(peer.node.stat("rcvd_pkts"), before.0);

@@ -109,7 +109,7 @@ fn timeout_repeats_from_the_first_unacknowledged_packet() {
     peer.advance(TIMEOUT - Duration::from_nanos(1));
     peer.expect([]);
     peer.advance(Duration::from_nanos(1));
-    // Amid the message: no RETH again. The first packet asks, to see how the way is.
+    // In the middle of the message: no RETH again. The first packet has AckReq, to probe the path.
     peer.expect(["WRITE_MIDDLE 1 1024 bytes ack_req", "WRITE_LAST 2 952 bytes ack_req", "SEND_ONLY 3 1 bytes ack_req"]);
     assert_eq!((peer.node.stat("retransmitted_pkts"), peer.node.stat("timeouts")), (3, 1));
     peer.ack(3);
@@ -179,7 +179,7 @@ fn sequence_nak() {
         post(&mut peer, wr_id, SEND, 1);
     }
     assert_eq!(peer.transmit().len(), 5);
-    // Acknowledges what is before it, and starts over; copies of it do not start over again.
+    // It acknowledges the packets before it, and causes one retransmission; copies of it cause none.
     peer.nak(2, NakCode::PsnSequence);
     peer.nak(2, NakCode::PsnSequence);
     assert_eq!(completed(&mut peer), [(0, WcStatus::Success), (1, WcStatus::Success)]);
@@ -315,7 +315,7 @@ fn a_bad_local_key_fails_when_it_is_the_oldest() {
     peer.expect([]);
     assert_eq!(completed(&mut peer), [(1, LocProtErr)]);
 
-    // Gone while the response is under way.
+    // Deregistered while the response is in flight.
     let mut peer = ScriptedPeer::new();
     let pd = peer.node.pd;
     let region = peer.node.engine.keys_mut().register(pd, Memory::heap(64), 0, ALL_ACCESS).unwrap();

@@ -181,7 +181,7 @@ fn a_full_port_does_not_cost_a_walk_through_all_queue_pairs() {
     }
     let stalls = peer.node.stat("transmit_stalls");
     assert!((10..=500).contains(&stalls), "{stalls}");
-    // Each is still asked, and none twice.
+    // Each queue pair still sends its ACK, and none sends two.
     let acks: usize = (0..500).map(|_| peer.transmit_at_most(Some(1)).len()).sum();
     assert_eq!((acks, peer.node.engine.wants_transmit()), (500, false));
 }

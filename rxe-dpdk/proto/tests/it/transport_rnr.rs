@@ -108,7 +108,7 @@ fn rnr_retries_exceeded_or_not() {
     assert_eq!(errors(&mut peer), [QpErrorCause::RnrRetryExceeded]);
     assert_eq!(peer.node.stat("retry_rnr_exceeded_err"), 1);
 
-    // Seven is for ever; and other retries are not touched.
+    // Seven is unlimited; and other retries are not used up.
     let mut peer = ScriptedPeer::with(Agreed { rnr_retry: 7, retry_cnt: 0, ..Agreed::default() });
     post(&mut peer, 1, SEND, 1);
     for _ in 0..100 {
@@ -124,7 +124,7 @@ fn rnr_retries_exceeded_or_not() {
 // [RC-REQ-RNR-ALIVE]
 #[test]
 fn a_receiver_that_is_not_ready_is_there() {
-    // Every other packet is lost; the answers to the rest show that the connection lives.
+    // Every other packet is lost; the answers to the rest show that the peer is alive.
     let mut peer = ScriptedPeer::with(Agreed { retry_cnt: 1, ..Agreed::default() });
     post(&mut peer, 1, SEND, 1);
     for round in 0..10 {
@@ -157,6 +157,6 @@ fn a_slow_receiver_between_two_engines() {
     let statuses = pair.nodes[0].take_completions();
     assert!(statuses.iter().all(|wc| wc.status == WcStatus::Success), "{statuses:?}");
     assert!(pair.nodes[0].stat("rcvd_rnr_err") > 0);
-    // After an RNR NAK nothing else is said about the packets behind it.
+    // After an RNR NAK no other NAK is sent for the packets behind it.
     assert_eq!((pair.nodes[0].stat("rcvd_seq_err"), pair.nodes[1].stat("sequence_naks_sent")), (0, 0));
 }

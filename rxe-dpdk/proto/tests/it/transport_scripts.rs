@@ -57,13 +57,13 @@ fn ghost_ack() {
     peer.ack(0);
     post(&mut peer, 1, SEND, 10);
     peer.expect(["SEND_ONLY 0 10 bytes ack_req"]);
-    // For what comes after it.
+    // For later packets.
     peer.ack(1);
     peer.nak(1, NakCode::RemoteAccess);
     peer.atomic_response(5, 1);
     assert_eq!(completed(&mut peer), []);
     peer.ack(0);
-    // For what is done.
+    // For completed ones.
     peer.ack(0);
     assert_eq!(completed(&mut peer), [(1, Success)]);
     assert_eq!((peer.node.stat("ghost_responses"), peer.node.dropped("response_unexpected")), (4, 4));
@@ -112,7 +112,7 @@ fn rkey_violation() {
         lost(&mut peer, QpErrorCause::RemoteKey, &[(1, Success)]);
         assert_eq!(peer.node.read(0, 4), [0; 4], "{name}");
     }
-    // NakSent so by the peer: what came before is done, what came after is flushed.
+    // By a NAK of the peer: earlier work requests are complete, later ones are flushed.
     let mut peer = requester(7, 7);
     post(&mut peer, 1, SEND, 1);
     post(&mut peer, 2, WRITE, 1);
@@ -218,7 +218,7 @@ fn psn_retry_exceeded() {
     peer.expect([]);
     lost(&mut peer, QpErrorCause::RetryExceeded, &[(1, RetryExcErr), (2, WrFlushErr)]);
     assert_eq!(peer.node.stat("retry_exceeded_err"), 1);
-    // Or says nothing at all.
+    // Or never answers.
     let mut peer = requester(2, 7);
     post(&mut peer, 1, READ, 8);
     for _ in 0..3 {
@@ -263,7 +263,7 @@ fn partial_retry_read() {
     peer.expect(["READ_REQUEST 0 va 0x10000 len 4096 ack_req"]);
     peer.read_response(ReadResponseFirst, 0, &[1; 1024]);
     peer.read_response(ReadResponseMiddle, 1, &[2; 1024]);
-    // The rest is asked for, not what has come.
+    // Only the missing responses are requested again.
     assert_eq!(until_retry(&mut peer), ["READ_REQUEST 2 va 0x10800 len 2048 ack_req"]);
     peer.read_response(ReadResponseFirst, 2, &[3; 1024]);
     peer.read_response(ReadResponseLast, 3, &[4; 1024]);

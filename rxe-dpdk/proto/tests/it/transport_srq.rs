@@ -1,4 +1,4 @@
-//! Receives: shared queues with their events, what ACKs say of posted receives, and word of completions.
+//! Receives: shared queues with their events, credits in ACKs, and completion events.
 
 use crate::harness::Agreed;
 use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
@@ -38,7 +38,7 @@ fn completed(peer: &mut ScriptedPeer) -> Vec<(Qpn, u64, WcStatus)> {
     peer.node.take_completions().iter().map(|wc| (wc.qpn, wc.wr_id, wc.status)).collect()
 }
 
-/// Carries out `script` as on another queue pair.
+/// Runs `script` on another queue pair.
 fn on<T>(peer: &mut ScriptedPeer, qpn: Qpn, script: impl FnOnce(&mut ScriptedPeer) -> T) -> T {
     let first = std::mem::replace(&mut peer.node.qpn, qpn);
     let result = script(peer);

@@ -24,7 +24,7 @@ use Opcode::*;
 
 const MTU: usize = 1024;
 
-/// Something that can happen: its name, to which types, and how. What it returns stands in the table as well.
+/// An event: its name, its types of queue pairs, and its function, whose result is in the table as well.
 struct Event {
     name: &'static str,
     types: &'static [QpType],
@@ -95,7 +95,7 @@ fn to_rts(qp_type: QpType) -> QpTransition {
     }
 }
 
-/// A queue pair in a state, nothing unread. `None` when there is no way there.
+/// A queue pair in a state, nothing unread. `None` when the state cannot be reached.
 fn in_state(qp_type: QpType, state: QpState, receives: Receives) -> Option<ScriptedPeer> {
     let shared = receives == Receives::SharedEmpty;
     let mut peer = ScriptedPeer::of(qp_type, shared, Agreed::default(), EngineConfig::default());
@@ -461,7 +461,7 @@ fn outcome(qp_type: QpType, state: QpState, event: &Event) -> Option<String> {
     Some(if effects.is_empty() { "nothing".to_owned() } else { effects.join(", ") })
 }
 
-/// States in which the same comes of an event stand together.
+/// States with the same outcome of an event share a row.
 fn table(qp_type: QpType) -> String {
     let mut text = String::new();
     for event in events().iter().filter(|event| event.types.contains(&qp_type)) {

@@ -170,7 +170,7 @@ fn one_stray_packet_does_not_move_the_expected_psn() {
             peer.request(SendFirst, 0, NoAck, &[1; MTU]);
             stray(&mut peer, far);
             peer.request(SendLast, 1, NoAck, b"end");
-            // Not even two of them, when the peer was heard between.
+            // Not even two of them, with a valid packet in between.
             stray(&mut peer, far + 1);
             peer.request(SendOnly, 2, NoAck, b"2");
             assert_eq!(outcome(&mut peer), (vec![(0, MTU as u32 + 3), (1, 1)], 0), "{name} {far}");
@@ -224,7 +224,7 @@ fn opcodes_in_an_order_that_makes_no_message() {
             _ => peer.request(first, 0, NoAck, &[1; MTU]),
         }
         peer.request(second, 1, NoAck, &[1; MTU]);
-        // Nor does what would have been the right end.
+        // Nor does the correct end.
         peer.request(if first == SendFirst { SendLast } else { WriteLast }, 2, NoAck, b"x");
         assert_eq!(outcome(&mut peer), (vec![], 1), "{first:?} {second:?}");
         assert_eq!(peer.node.dropped("uc_message_broken"), 2);

@@ -307,7 +307,7 @@ fn invalid_datagrams_are_refused_when_posted() {
     let small = Sge { length: 256, ..sge };
     assert_eq!(post(&mut node, op(theirs), small), Err(PostError::UnknownAddressHandle));
     assert_eq!(post(&mut node, SendOp::Send { imm: None }, small), Err(PostError::Opcode(QpType::Ud)));
-    // Gone before it was sent.
+    // Destroyed before the datagram was sent.
     assert_eq!(post(&mut node, op(ah), small), Ok(()));
     node.engine.destroy_ah(ah).unwrap();
     assert_eq!(node.engine.destroy_ah(ah), Err(AhError::Unknown));

@@ -1,4 +1,4 @@
-//! The examples, run as they are, over a link that loses frames, and with something wrong: they must notice.
+//! The examples, run as they are, over a link that loses frames, and with faults that they must detect.
 
 // Their `main`s are not called here, and each brings the link along.
 #![allow(dead_code, clippy::duplicate_mod)]
@@ -58,7 +58,7 @@ fn datagrams_come_back_and_a_lost_one_is_missed() {
     let mut link = Link::new(None);
     run(&mut link, 20).unwrap();
     assert_eq!(link.frames(), 40);
-    // Nobody sends a datagram again: the 4th frame is the second answer.
+    // Datagrams are not retransmitted: the 4th frame is the second answer.
     let error = run(&mut Link::new(Some(4)), 20).unwrap_err();
     assert_eq!(error.to_string(), "end 0 waits for a completion that never comes");
 }

@@ -123,7 +123,7 @@ fn a_window_of_type_2_is_open_from_bind_to_invalidation() {
     assert_eq!(b.outcomes(&mut link), [(2, WcOpcode::LocalInv, OK)]);
     assert_eq!(write(&mut link, a, qp, into(1024)), WcStatus::RemAccessErr);
 
-    // A window ends where it was said to end.
+    // A window ends at its requested end.
     reconnect(&mut link, &ends, [qp, peer]);
     link.device(1).post_send(peer, WorkRequest::bind_mw(mw, bind).wr_id(3).signaled()).unwrap();
     settle(&mut link);
