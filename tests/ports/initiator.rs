@@ -399,7 +399,7 @@ impl Connection {
         self.await_disconnect(on);
     }
 
-    /// The end of the connection, whoever wants it.
+    /// The end of the connection, requested by either side.
     pub fn await_disconnect(self, on: &mut Initiator) {
         let event = on.event();
         assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == self.conn), "{event:?}");

@@ -1,4 +1,4 @@
-//! Datagrams to a server that has never heard of the client and answers whoever wrote. Run it with
+//! Datagrams to a server that does not know the client in advance and answers each sender. Run it with
 //! `cargo run -p rxe-proto --example ud_echo`.
 
 pub mod common;
