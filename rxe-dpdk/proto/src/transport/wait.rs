@@ -29,7 +29,7 @@ waits! {
     /// Nothing is posted that is not done, and the peer has asked for nothing.
     Nothing => "nothing",
     /// It has something to send, and its turn comes with the next transmission.
-    Turn => "outcome",
+    Turn => "turn",
     /// All has been sent, and the peer has not answered yet.
     Answer => "answer",
     /// The peer has no receive for the next message (RNR NAK) and is given the time that it asked for.
