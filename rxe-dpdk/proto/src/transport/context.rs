@@ -38,6 +38,8 @@ pub(super) struct Context {
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
     pub(super) emitter: Emitter,
+    /// Calls of `transmit`. Packets handled between the same two calls arrived in one burst.
+    pub(super) bursts: u64,
 }
 
 impl Context {

@@ -119,3 +119,29 @@ fn a_retransmission_reordered_within_a_burst_gets_a_nak() {
     sends(&mut peer, [1, 0]);
     peer.expect(["NAK 1 PsnSequence msn 1"]);
 }
+
+// [RC-RSP-GAP-NAK] [RC-RSP-SILENT-AFTER-RNR]
+#[test]
+fn a_new_request_that_overtakes_the_retransmission_after_an_rnr_nak_gets_a_nak() {
+    let mut peer = ScriptedPeer::new();
+    sends(&mut peer, [0]);
+    peer.expect(["RNR_NAK 0 timer 1 msn 0"]);
+    // In flight behind it: retransmitted together with it, so the retransmission gets an ACK.
+    sends(&mut peer, [1]);
+    peer.expect([""; 0]);
+    post_receives(&mut peer, 4);
+    sends(&mut peer, [0]);
+    peer.expect(["ACK 0 msn 1"]);
+    sends(&mut peer, [1]);
+    peer.expect(["ACK 1 msn 2"]);
+
+    let mut peer = ScriptedPeer::new();
+    sends(&mut peer, [0]);
+    peer.expect(["RNR_NAK 0 timer 1 msn 0"]);
+    post_receives(&mut peer, 4);
+    // 1 is sent for the first time, behind the retransmission of 0. Without a NAK the peer would wait for its timeout.
+    sends(&mut peer, [1, 0]);
+    peer.expect(["NAK 1 PsnSequence msn 1"]);
+    sends(&mut peer, [1]);
+    peer.expect(["ACK 1 msn 2"]);
+}

@@ -72,6 +72,7 @@ impl Engine {
                 error_packets: VecDeque::new(),
                 scheduler: TxScheduler::default(),
                 emitter: Emitter::new(Arc::clone(&stats)),
+                bursts: 0,
                 stats,
                 drops: Arc::default(),
                 config,
@@ -99,6 +100,7 @@ impl Engine {
     /// Replies of destroyed queue pairs come first. Returns the number of packets written;
     /// [`wants_transmit`](Engine::wants_transmit) tells whether there are more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
+        self.cx.bursts += 1;
         let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
         for port in 0..self.cx.scheduler.ports() {
             written += self.transmit_by(port, now, tx);

@@ -14,7 +14,7 @@ use super::{Gap, Nak, NakSent, Responder};
 impl Responder {
     /// Handles a request beyond the expected PSN: packets before it are missing.
     pub(super) fn out_of_sequence(&mut self, cx: &Context, psn: Seq) {
-        self.dropped(psn);
+        self.dropped(cx, psn);
         match self.nak_sent {
             NakSent::None => {
                 // compliance.md [RC-RSP-GAP-NAK]: A request beyond the expected PSN is dropped.
@@ -30,22 +30,27 @@ impl Responder {
     }
 
     /// Records that packet `psn`, the expected one or one beyond it, is dropped. Call it before setting `nak_sent`.
-    pub(super) fn dropped(&mut self, psn: Seq) {
+    pub(super) fn dropped(&mut self, cx: &Context, psn: Seq) {
         if self.nak_sent == NakSent::None {
-            self.gap = Gap { last: psn, again: false };
+            self.gap = Gap { last: psn, again: false, after_rnr: None };
             return;
         }
         // Packets in flight arrive in order, so a PSN not above the last one is a retransmission (or was reordered;
         // then the peer retransmits more than necessary).
         self.gap.again |= self.nak.is_none() && psn > self.expected && psn <= self.gap.last;
+        if self.nak.is_none() && self.nak_sent == NakSent::NotReady {
+            self.gap.after_rnr = Some(cx.bursts);
+        }
         self.gap.last = self.gap.last.max(psn);
     }
 
     /// Updates the NAK state when the expected packet arrives after a NAK was sent or is pending.
     #[cold]
     #[inline(never)]
-    pub(super) fn expected_came(&mut self) {
-        if self.nak.is_some() || self.gap.again {
+    pub(super) fn expected_came(&mut self, cx: &Context) {
+        // The peer waits before it retransmits after an RNR NAK, so packets in flight arrive in earlier bursts.
+        let overtaken = self.gap.after_rnr == Some(cx.bursts);
+        if self.nak.is_some() || self.gap.again || overtaken {
             self.schedule_sequence_nak();
         } else {
             // The NAK was sent: everything dropped is retransmitted.
@@ -56,7 +61,7 @@ impl Responder {
     /// Schedules a sequence NAK for the PSN that is expected when it is written.
     fn schedule_sequence_nak(&mut self) {
         self.nak_sent = NakSent::Sequence;
-        self.gap.again = false;
+        (self.gap.again, self.gap.after_rnr) = (false, None);
         let syndrome = Syndrome::Nak(NakCode::PsnSequence);
         self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
     }

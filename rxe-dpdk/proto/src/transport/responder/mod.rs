@@ -104,6 +104,9 @@ struct Gap {
     /// Whether one arrived a second time after the NAK was sent: the retransmission arrived out of order, and the peer
     /// does not know that a part of it was dropped.
     again: bool,
+    /// The last burst in which one was dropped after an RNR NAK was sent. If the expected packet follows in the same
+    /// burst, both belong to the retransmission, which arrived out of order.
+    after_rnr: Option<u64>,
 }
 
 /// A pending NAK. A sequence NAK gets its final PSN and MSN when it is written; see [`Responder::update_nak`].
@@ -174,7 +177,7 @@ impl Responder {
             ack_due: false,
             nak: None,
             nak_sent: NakSent::None,
-            gap: Gap { last: start.prev(), again: false },
+            gap: Gap { last: start.prev(), again: false, after_rnr: None },
             far: None,
             message: Message::None,
             access: Access::empty(),
@@ -342,7 +345,7 @@ impl Responder {
     fn execute(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
         use Opcode::*;
         if self.nak_sent != NakSent::None {
-            self.expected_came();
+            self.expected_came(cx);
         }
         match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
@@ -436,8 +439,8 @@ impl Responder {
             RequestRefusal::RemoteOperational => return self.refuse_fatally(cx, NakCode::RemoteOperational),
         };
         // Packets in flight behind it are dropped silently, as behind any gap.
-        self.dropped(self.expected);
-        self.gap.again = false;
+        self.dropped(cx, self.expected);
+        (self.gap.again, self.gap.after_rnr) = (false, None);
         self.nak_sent = nak_sent;
         self.nak = Some(Nak { psn: self.expected.psn(), msn: self.msn, syndrome });
         cx.drop(DropReason::Injected);
@@ -457,7 +460,8 @@ impl Responder {
         let (psn, msn) = (self.expected.psn(), self.msn);
         match refusal {
             Refusal::NotReady => {
-                self.dropped(self.expected);
+                self.dropped(cx, self.expected);
+                self.gap.after_rnr = None;
                 self.nak_sent = NakSent::NotReady;
                 // compliance.md [RC-RSP-RNR]: Without a receive the reply is an RNR NAK with the queue pair's timer.
                 self.nak = Some(Nak { psn, msn, syndrome: Syndrome::Rnr { timer: self.min_rnr_timer } });

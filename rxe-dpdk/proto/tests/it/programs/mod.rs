@@ -88,7 +88,7 @@ fn judge(program: &Program, must: Must, met: &Met) {
 }
 
 /// How long a program may take: a timeout for each frame that was lost, corrupted or overtaken, the time until all
-/// receives are there, the pauses, the time in which ports refuse frames, a round trip for each burst whose frames
+/// receives are there, twice, the pauses, the time in which ports refuse frames, a round trip for each burst whose frames
 /// change places, and for each work request two round trips and its packets one by one through a narrow port.
 fn bound(program: &Program, env: &TestEnv) -> Duration {
     let harmed = TIMEOUT_TIME * (env.pair.harmed + env.pair.overtaken) as u32;
@@ -98,6 +98,9 @@ fn bound(program: &Program, env: &TestEnv) -> Duration {
         RecvTiming::Late(after) => after,
         RecvTiming::Trickle(every) => every * receives,
     };
+    // A requester that retries for ever doubles its wait after each RNR NAK: just before the receive is there it may have
+    // begun a wait as long as all waits before.
+    let receives_at = 2 * receives_at;
     let steps: usize = program.connections.iter().flat_map(|c| &c.steps).map(|steps| steps.len() + 1).sum();
     let link = program.link;
     let round_trip = 2 * (10 * link.delay + link.jitter + link.poll);
