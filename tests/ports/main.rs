@@ -9,6 +9,7 @@ mod clients;
 mod fault;
 mod files;
 mod flood;
+mod hostile;
 mod initiator;
 mod link;
 mod mistakes;
