@@ -77,6 +77,20 @@ enum State {
     Open,
     /// As `Open`, with the connection that may end.
     Connected(ConnId),
+    /// The target has sent a NAK that ends it.
+    Ending(ConnId),
+}
+
+/// A message of several packets in progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// PSN of the next packet.
+    pub psn: Psn,
+    /// Bytes that are still to be sent.
+    pub left: u64,
+    /// Whether its first packet was sent.
+    pub begun: bool,
+    pub is_write: bool,
 }
 
 /// A region as the target describes it.
@@ -101,6 +115,10 @@ pub struct Victim {
     pub psn: Psn,
     /// The PSN of the latest request of the target.
     pub requested: Psn,
+    /// A SEND or WRITE.
+    pub message: Option<Message>,
+    /// The response to a READ request of the target.
+    pub response: Option<Message>,
     pub place: Place,
     template: Option<HeaderTemplate>,
 }
@@ -116,6 +134,8 @@ impl Victim {
             peer_qpn: 0,
             psn: Psn::default(),
             requested: Psn::default(),
+            message: None,
+            response: None,
             place: Place::default(),
             template: None,
         }
@@ -147,6 +167,7 @@ impl Victim {
 
     fn opened(&mut self, target: MacAddr, state: State) {
         self.state = state;
+        (self.message, self.response) = (None, None);
         self.template = Some(HeaderTemplate::new(&Path {
             src_mac: MAC,
             dst_mac: target,
@@ -157,18 +178,55 @@ impl Victim {
         }));
     }
 
-    /// Learns PSNs from a packet of the target.
-    fn observe(&mut self, packet: &RocePacket<'_>) {
+    /// Takes note of a packet of the target.
+    fn received(&mut self, packet: &RocePacket<'_>) {
         if !packet.info().response {
             self.requested = packet.psn();
+            if packet.opcode() == Opcode::ReadRequest
+                && let Some(reth) = packet.reth()
+            {
+                let left = u64::from(reth.dma_len());
+                self.response = Some(Message { psn: packet.psn(), left, begun: false, is_write: false });
+            }
         } else if packet.opcode() == Opcode::Acknowledge
             && let Some(aeth) = packet.aeth()
         {
             match aeth.syndrome() {
                 Syndrome::Ack { .. } => self.psn = packet.psn().next(),
                 Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Rnr { .. } => self.psn = packet.psn(),
-                _ => {}
+                _ => {
+                    self.state = match self.state {
+                        State::Connected(conn) => State::Ending(conn),
+                        _ => State::Closed,
+                    }
+                }
             }
+        }
+    }
+
+    /// Takes note of a packet to the target.
+    pub fn sent(&mut self, packet: &RocePacket<'_>) {
+        let length = packet.payload().len() as u64;
+        if packet.info().response {
+            let response = self.response.filter(|response| response.psn == packet.psn() && response.left > length);
+            self.response = response.map(|response| Message {
+                psn: response.psn.next(),
+                left: response.left - length,
+                begun: true,
+                ..response
+            });
+        } else if packet.psn() == self.psn {
+            let psn = self.psn.next();
+            let left = match (packet.opcode(), packet.reth(), self.message) {
+                (Opcode::WriteFirst, Some(reth), _) => u64::from(reth.dma_len()),
+                (Opcode::SendFirst, ..) => 3 * length + 5,
+                (_, _, Some(message)) => message.left,
+                _ => 0,
+            };
+            let is_write =
+                packet.opcode() == Opcode::WriteFirst || self.message.is_some_and(|message| message.is_write);
+            self.message = (left > length).then(|| Message { psn, left: left - length, begun: true, is_write });
+            self.psn = psn;
         }
     }
 }
@@ -308,7 +366,7 @@ impl Attacker {
                 self.opened += 1;
             }
             CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
-                for state in [State::Connecting(conn), State::Connected(conn)] {
+                for state in [State::Connecting(conn), State::Connected(conn), State::Ending(conn)] {
                     if let Some(victim) = self.find(state) {
                         victim.state = State::Closed;
                     }
@@ -387,7 +445,7 @@ impl Neighbour for Attacker {
             Ok(Frame::Roce(packet)) => {
                 let qpn = packet.dest_qp();
                 if let Some(victim) = self.victims.iter_mut().find(|victim| victim.is_open() && victim.qpn == qpn) {
-                    victim.observe(&packet);
+                    victim.received(&packet);
                 }
             }
             Ok(Frame::Host) => {

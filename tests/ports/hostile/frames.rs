@@ -20,8 +20,9 @@ const FRAMES: u64 = 200_000;
 /// Frames between two checks.
 const ROUND: u64 = 20_000;
 
-/// Frames that are sent before the target's responses are read.
-const BURST: u64 = 32;
+/// Numbers of frames that are sent before the target's responses are read: after few frames the PSNs of the next ones are
+/// those that the target expects, and many fill its queues.
+const BURSTS: [u64; 4] = [8, 16, 32, 128];
 
 /// Numbered regions in one file. Each occupies [`STRIDE`] bytes; those behind its end belong to no region.
 const REGIONS: usize = 16;
@@ -164,13 +165,15 @@ pub fn hostile_frames_change_no_foreign_memory() {
             // Frames at queue pairs in error reach little: most connections are open again before the next burst.
             initiator.wait_for(|| attacker.borrow().is_mostly_connected());
             let mut host = attacker.borrow_mut();
-            for _ in 0..BURST.min(round - queued) {
+            for _ in 0..mutator.rng.pick(&BURSTS).min(round - queued) {
                 let frame = mutator.frame(&mut host.victims).expect("an open connection");
                 host.outbox.push_back(frame);
                 queued += 1;
             }
             drop(host);
+            // The target handles frames in order: when this WRITE is complete, the frames before it are, too.
             initiator.wait_for(|| attacker.borrow().outbox.is_empty());
+            connection.write(initiator, 0, &queued.to_ne_bytes());
         }
         attacker.borrow_mut().victims.iter_mut().for_each(Victim::abandon);
         canaries.check();

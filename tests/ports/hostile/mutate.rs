@@ -16,11 +16,21 @@ use crate::initiator::OWN;
 /// The longest frame: the port's MTU is 4200.
 const MAX_FRAME: usize = 4200;
 
+/// The longest payload that fits with all headers.
+const MAX_PAYLOAD: usize = MAX_FRAME - 150;
+
 /// Q_Key of pingpong's datagrams.
 const PINGPONG_QKEY: u32 = 0x1111_1111;
 
 /// Ethernet header.
 const ETH: usize = 14;
+
+/// Opcode, PSN and payload length of a packet.
+struct Next {
+    info: &'static OpcodeInfo,
+    psn: Psn,
+    payload_len: usize,
+}
 
 /// Creates frames.
 pub struct Mutator {
@@ -43,12 +53,14 @@ impl Mutator {
         loop {
             let index = self.rng.pick(&open);
             let victim = &mut victims[index];
-            let (info, mutations) = (self.opcode(victim), self.rng.pick(&[0, 0, 0, 0, 1, 1, 2, 4]));
-            let psn = self.psn(victim, info);
-            if psn == victim.psn && mutations == 0 && !info.response {
-                victim.psn = psn.next();
+            let next = self.continuation(victim).unwrap_or_else(|| self.any(victim));
+            let mut frame = self.packet(victim, &next)?;
+            let mutations = self.rng.pick(&[0, 0, 0, 0, 1, 1, 2, 4]);
+            if mutations == 0
+                && let Ok(Frame::Roce(packet)) = classify(&frame)
+            {
+                victim.sent(&packet);
             }
-            let mut frame = self.packet(victim, info, psn)?;
             for _ in 0..mutations {
                 self.mutate(&mut frame, victims);
             }
@@ -79,8 +91,33 @@ impl Mutator {
         keys.into_iter().flatten().all(|key| !self.secret_keys.contains(&key))
     }
 
-    /// A packet of a connection that is well-formed, and often what the target expects next.
-    fn packet(&self, victim: &Victim, info: &OpcodeInfo, psn: Psn) -> Option<Vec<u8>> {
+    /// The next packet of a message in progress, if there is one. Sometimes it is left out.
+    fn continuation(&self, victim: &Victim) -> Option<Next> {
+        if self.rng.chance(30) {
+            return None;
+        }
+        let mtu = victim.mtu.bytes() as u64;
+        let message = if self.rng.chance(50) { victim.message } else { victim.response }?;
+        let is_last = message.left <= mtu;
+        let op = match (message.begun, is_last, message.is_write) {
+            _ if victim.message.is_none_or(|other| other.psn != message.psn) => match (message.begun, is_last) {
+                (false, false) => Opcode::ReadResponseFirst,
+                (false, true) => Opcode::ReadResponseOnly,
+                (true, false) => Opcode::ReadResponseMiddle,
+                (true, true) => Opcode::ReadResponseLast,
+            },
+            (_, false, true) => Opcode::WriteMiddle,
+            (_, true, true) => Opcode::WriteLast,
+            (_, false, false) => Opcode::SendMiddle,
+            (_, true, false) => Opcode::SendLast,
+        };
+        let info = BthOpcode { transport: victim.service.transport(), op }.info()?;
+        Some(Next { info, psn: message.psn, payload_len: message.left.min(mtu) as usize })
+    }
+
+    /// A packet with any opcode, often one that the target expects.
+    fn any(&self, victim: &Victim) -> Next {
+        let info = self.opcode(victim);
         let (op, mtu) = (info.opcode.op, victim.mtu.bytes() as u64);
         let usual = self.rng.chance(60);
         let payload_len = match op {
@@ -90,7 +127,12 @@ impl Mutator {
             Opcode::SendFirst | Opcode::SendMiddle | Opcode::WriteFirst | Opcode::WriteMiddle if usual => mtu,
             _ => self.rng.pick(&[0, 1, 3, 4, 64, mtu / 2 + 1, mtu, self.rng.below(mtu + 1), mtu + 4]),
         };
-        let payload_len = (payload_len as usize).min(MAX_FRAME - 150);
+        Next { info, psn: self.psn(victim, info), payload_len: (payload_len as usize).min(MAX_PAYLOAD) }
+    }
+
+    /// Writes a packet of a connection.
+    fn packet(&self, victim: &Victim, next: &Next) -> Option<Vec<u8>> {
+        let Next { info, psn, payload_len } = *next;
         let (va, key, dma_len) = self.remote(victim, info, payload_len as u64);
         let template = victim.template()?;
         let mut frame = vec![0; template.frame_len(info.opcode, payload_len)];
@@ -132,12 +174,9 @@ impl Mutator {
         self.rng.fill(packet.payload_mut());
         if victim.service == Service::Rping && self.rng.chance(70) {
             // Address, key and length of memory for the target to READ or WRITE.
-            let (advert, length) = ([0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 7], self.rng.below(9000) as u32);
-            packet
-                .payload_mut()
-                .iter_mut()
-                .zip(advert.into_iter().chain(length.to_be_bytes()))
-                .for_each(|(to, b)| *to = b);
+            let (place, length) = ([0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 7], self.rng.below(9000) as u32);
+            let advert = place.into_iter().chain(length.to_be_bytes());
+            packet.payload_mut().iter_mut().zip(advert).for_each(|(to, from)| *to = from);
         }
         packet.finish();
         Some(frame)
