@@ -22,7 +22,7 @@ const ROUND: u64 = 20_000;
 
 /// Numbers of frames that are sent before the target's responses are read: after few frames the PSNs of the next ones are
 /// those that the target expects, and many fill its queues.
-const BURSTS: [u64; 4] = [8, 16, 32, 128];
+const BURSTS: [u64; 3] = [16, 64, 256];
 
 /// Numbered regions in one file. Each occupies [`STRIDE`] bytes; those behind its end belong to no region.
 const REGIONS: usize = 16;
