@@ -9,7 +9,7 @@ use rxe::{CliError, cli_error};
 
 use crate::config::{
     self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
-    Pcp, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
+    Pcp, PeerNetwork, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 
 /// The definition of the command line, for manual pages and completions.
@@ -71,6 +71,10 @@ struct Args {
     /// Route to a network behind another router; may repeat
     #[arg(long, value_name = "[portN:]NETWORK/PREFIX=ROUTER", help_heading = "Network")]
     route: Vec<OnPort<RouteSpec>>,
+
+    /// Serve only peers of this network, or this address; may repeat [default: everyone]
+    #[arg(long, value_name = "[portN:]NETWORK[/PREFIX]", help_heading = "Network")]
+    peer: Vec<OnPort<PeerNetwork>>,
 
     /// VLAN of the port: 1 to 4094
     #[arg(long, value_name = "[portN:]ID", help_heading = "Network")]
@@ -230,6 +234,9 @@ impl Args {
         }
         for OnPort { port: number, value } in self.route {
             settings.port(number).routes.push(sourced("--route", value));
+        }
+        for OnPort { port: number, value } in self.peer {
+            settings.port(number).peers.push(value);
         }
         for OnPort { port: number, value } in self.vlan {
             once(&mut settings.port(number).vlan, "--vlan", number, value)?;

@@ -51,6 +51,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         addresses: port.addresses.clone(),
         gateways: port.gateways.clone(),
         routes: port.routes.clone(),
+        peers: port.peers.clone(),
         vlan: port.vlan,
         mtu: port.mtu,
     });
@@ -63,6 +64,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
     RuntimeConfig {
         ports: ports.collect(),
         regions: regions.collect(),
+        service_peers: (config.service_peers.iter()).map(|(name, peers)| ((*name).to_owned(), peers.clone())).collect(),
         idle: match config.idle {
             Idle::Spin => IdlePolicy::Spin,
             Idle::Pause => IdlePolicy::Pause,

@@ -14,6 +14,7 @@ use toml::Spanned;
 use super::capture::CaptureSection;
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
+use super::peers::Peers;
 use super::region::{RegionCount, RegionName, RegionSpec};
 use super::service::ServiceSections;
 use super::settings::{PortSettings, Settings};
@@ -73,6 +74,7 @@ struct Port {
     gateways: Vec<Value<Gateway>>,
     #[serde(default)]
     routes: Vec<Spanned<Route>>,
+    peers: Option<Peers>,
     vlan: Option<Value<Vlan>>,
     mtu: Option<Value<Mtu>>,
 }
@@ -175,6 +177,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
                 addresses: place.values("addresses", port.addresses),
                 gateways: place.values("gateways", port.gateways),
                 routes,
+                peers: port.peers.map(|Peers(networks)| networks).unwrap_or_default(),
                 vlan: place.value("vlan", port.vlan),
                 mtu: place.value("mtu", port.mtu),
             },
@@ -351,7 +354,7 @@ mod tests {
             ("idle = true\n", "t.toml, line 1, key 'idle': invalid type: boolean 'true', expected a text or a number"),
             (
                 "[[port]]\nadresses = []\n",
-                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'vlan', 'mtu'",
+                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'peers', 'vlan', 'mtu'",
             ),
             (
                 "[eal]\nargs = []\nlog = \"info\"\n",

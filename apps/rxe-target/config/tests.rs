@@ -198,7 +198,9 @@ fn every_key_is_documented() {
             let path = path.trim_start_matches('.');
             let section = headers.iter().any(|h| *h == path || h.starts_with(&format!("{path}.")));
             let line = part.lines().any(|line| line.starts_with(&format!("{key} = ")));
-            assert!(section || line, "'{path}' is not in conf/target.toml");
+            // Described once, for all services.
+            let of_all = key == "peers" && header.starts_with("[service.") && *header != "[service.region]";
+            assert!(section || line || of_all, "'{path}' is not in conf/target.toml");
             seen += 1;
         }
     }

@@ -1,12 +1,14 @@
 //! The configuration of an adapter.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
+use rxe_proto::wire::{Cidr, PrefixList};
 use rxe_service::{RegionNames, TrafficClassConfig};
 
-use crate::host::{Cidr, Route};
+use crate::host::Route;
 use crate::worker::{FaultRule, IdlePolicy};
 
 /// One port: its addresses and routes.
@@ -18,6 +20,8 @@ pub struct PortSettings {
     pub gateways: Vec<IpAddr>,
     /// Further routes.
     pub routes: Vec<Route>,
+    /// The addresses whose packets are processed; `None` for all.
+    pub peers: Option<PrefixList>,
     /// VLAN id (1 to 4094); `None` is untagged.
     pub vlan: Option<u16>,
     /// IP MTU in bytes; `None` is 4200, or what the port supports.
@@ -52,6 +56,8 @@ pub struct RuntimeConfig {
     pub ports: Vec<PortSettings>,
     /// Named regions.
     pub regions: Vec<RegionSettings>,
+    /// The allowed peers of single services, by service name; the others serve everyone.
+    pub service_peers: HashMap<String, PrefixList>,
     /// How idle workers wait.
     pub idle: IdlePolicy,
     /// Traffic class and priority of sent packets.
@@ -76,6 +82,7 @@ impl Default for RuntimeConfig {
         RuntimeConfig {
             ports: Vec::new(),
             regions: Vec::new(),
+            service_peers: HashMap::new(),
             idle: IdlePolicy::Spin,
             traffic_class: TrafficClassConfig::default(),
             max_connections: 16_384,
