@@ -71,6 +71,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
         max_connections: config.limits.connections as usize,
+        max_connections_per_peer: config.limits.connections_per_address as usize,
         max_pending: config.limits.pending as usize,
         max_pending_per_peer: config.limits.pending_per_address as usize,
         engine: config.engine.clone(),

@@ -129,6 +129,7 @@ fn make_control(
     let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
     let cm = Cm::new(CmConfig {
         max_connections: config.max_connections,
+        max_connections_per_peer: config.max_connections_per_peer,
         max_pending: config.max_pending,
         max_pending_per_peer: config.max_pending_per_peer,
         ..CmConfig::new(guid, seeds.next_seed())

@@ -64,6 +64,8 @@ pub struct RuntimeConfig {
     pub traffic_class: TrafficClassConfig,
     /// Maximum number of connections.
     pub max_connections: usize,
+    /// The same for one peer address.
+    pub max_connections_per_peer: usize,
     /// Maximum number of connections that are not established yet.
     pub max_pending: usize,
     /// The same for one peer address.
@@ -86,6 +88,7 @@ impl Default for RuntimeConfig {
             idle: IdlePolicy::Spin,
             traffic_class: TrafficClassConfig::default(),
             max_connections: 16_384,
+            max_connections_per_peer: 16_384,
             max_pending: 8192,
             max_pending_per_peer: 4096,
             engine: EngineConfig::default(),
