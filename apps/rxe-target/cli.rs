@@ -98,9 +98,14 @@ struct Args {
     service: Vec<String>,
 
     /// Export a memory region of SIZE bytes, or with K, M or G; may repeat. COUNT exports numbered regions: NAME0, NAME1 and
-    /// so on. `watch` prints the region's text whenever its first byte changes, until that is a 'q'. `file` places the region
-    /// in a file that other local processes may map [default: default=1M]
-    #[arg(long, value_name = "NAME=SIZE[*COUNT][,watch][,file=PATH]", help_heading = "Services")]
+    /// so on. `watch` prints the region's text whenever its first byte changes, until that is a 'q'. With `read-only` clients
+    /// may only READ it. Regions with the same `domain` share a protection domain; the others have one each. `file` places the
+    /// region in a file that other local processes may map [default: default=1M]
+    #[arg(
+        long,
+        value_name = "NAME=SIZE[*COUNT][,watch][,read-only][,domain=NAME][,file=PATH]",
+        help_heading = "Services"
+    )]
     region: Vec<RegionSpec>,
 
     /// CM port of the region service [default: 4792]

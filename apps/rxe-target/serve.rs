@@ -59,6 +59,8 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         name: region.name.clone(),
         size: region.size,
         count: region.count,
+        read_only: region.read_only,
+        domain: region.domain.clone(),
         file: region.file.clone(),
     });
     RuntimeConfig {

@@ -397,6 +397,16 @@ impl Connection {
         self.try_run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) }).0
     }
 
+    /// READs from the beginning of another connection's region.
+    pub fn read_at(&self, on: &mut Initiator, other: &Connection, len: usize) -> Result<Vec<u8>, WcStatus> {
+        let (status, bytes) = self.try_run(on, &vec![0; len], SendOp::Read { remote: other.remote(0) });
+        if status == WcStatus::Success { Ok(bytes) } else { Err(status) }
+    }
+
+    pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
+        self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
+    }
+
     pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {
         self.run(on, &bytes, SendOp::AtomicWrite { remote: self.remote(offset) });
     }

@@ -17,6 +17,7 @@ mod operate;
 mod output;
 mod peers;
 mod quick_start;
+mod regions;
 mod start;
 mod veth;
 
@@ -55,10 +56,13 @@ impl Target {
         command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep", "--region"])
-            .arg(format!("demo=4M,file={}", region.display()))
+            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep"])
             .args(["--config".as_ref(), config.as_os_str()])
             .args(options);
+        // Options replace the regions of the file.
+        if !settings.contains("[[region]]") {
+            command.arg("--region").arg(format!("demo=4M,file={}", region.display()));
+        }
         let program = Program::start(&mut command).unwrap();
         let ready = program.wait_for_line("ready ", Duration::from_secs(90)).unwrap_or_else(|error| panic!("{error}"));
         assert!(ready.contains(" path_mtu=4096 "), "{ready}");

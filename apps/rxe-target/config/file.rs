@@ -14,8 +14,8 @@ use toml::Spanned;
 use super::capture::CaptureSection;
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
-use super::peers::Peers;
-use super::region::{RegionCount, RegionName, RegionSpec};
+use super::peers::{self, Peers};
+use super::region::{DomainName, RegionCount, RegionName, RegionSpec};
 use super::service::ServiceSections;
 use super::settings::{PortSettings, Settings};
 use super::sourced::{Origin, Sourced};
@@ -87,13 +87,17 @@ struct Route {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Region {
     name: Value<RegionName>,
     size: Text<Size>,
     count: Option<Text<RegionCount>>,
     #[serde(default)]
     watch: bool,
+    #[serde(default)]
+    read_only: bool,
+    domain: Option<Text<DomainName>>,
+    peers: Option<Peers>,
     file: Option<PathBuf>,
 }
 
@@ -154,11 +158,23 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
     };
     if !file.region.is_empty() {
         let regions = file.region.into_iter().map(|region| {
-            let (size, watch, file) = (region.size.0.0, region.watch, region.file);
-            let count = region.count.map(|Text(RegionCount(count))| count);
-            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, count, watch, file })
+            let Region { name, size, count, watch, read_only, domain, peers, file } = region;
+            let peers = peers::resolve(&peers.map(|Peers(networks)| networks).unwrap_or_default())?;
+            let (size, count) = (size.0.0, count.map(|Text(RegionCount(count))| count));
+            let domain = domain.map(|Text(DomainName(name))| name);
+            let spec = |name: Text<RegionName>| RegionSpec {
+                name: name.0.0,
+                size,
+                count,
+                watch,
+                read_only,
+                domain,
+                file,
+                peers,
+            };
+            Ok(place.source("name", name, spec))
         });
-        settings.regions = Some(regions.collect());
+        settings.regions = Some(regions.collect::<Result<_, CliError>>()?);
     }
     for (number, port) in file.port.into_iter().enumerate() {
         let Ok(number) = u16::try_from(number) else { break };

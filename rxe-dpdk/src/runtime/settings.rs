@@ -29,7 +29,7 @@ pub struct PortSettings {
 }
 
 /// A region to export under a name, or several of one length.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionSettings {
     /// The name that clients ask for: 1 to 32 bytes.
     pub name: String,
@@ -37,6 +37,11 @@ pub struct RegionSettings {
     pub size: usize,
     /// With a count: that many regions, named `NAME0`, `NAME1` and so on, in one piece of memory, each aligned to 64 bytes.
     pub count: Option<u32>,
+    /// Peers may only READ it.
+    pub read_only: bool,
+    /// Its protection domain, which it shares with the regions that name the same; `None` for one of its own. A key is valid
+    /// for queue pairs of its protection domain only.
+    pub domain: Option<String>,
     /// A file on hugetlbfs or /dev/shm for the memory, so that other local processes can map it; `None` is anonymous
     /// hugepages.
     pub file: Option<PathBuf>,
