@@ -7,6 +7,7 @@
 mod alone;
 mod bench;
 mod clients;
+mod drain;
 mod fault;
 mod files;
 mod flood;

@@ -33,6 +33,9 @@ const MAX_CHECKS: usize = 64;
 /// Private data of a REJ for a client whose address the service does not serve.
 const PEER_NOT_ALLOWED: &[u8] = b"this service does not serve your address";
 
+/// Private data of a REJ for a new client of a target that is being drained.
+const DRAINING: &[u8] = b"the target is ending, and takes no new clients";
+
 /// A request and the service that claims it.
 struct Arrival {
     service: usize,
@@ -77,6 +80,10 @@ impl<H: IpHost> Control<H> {
             self.reject(conn, RejReason::InvalidServiceId, &[]);
             return;
         };
+        if self.refuses_new() {
+            self.reject(conn, RejReason::NoResources, DRAINING);
+            return;
+        }
         if !self.serves(now, service, request.peer_gid) {
             self.reject(conn, RejReason::ConsumerDefined, PEER_NOT_ALLOWED);
             return;
@@ -99,6 +106,10 @@ impl<H: IpHost> Control<H> {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             return;
         };
+        if self.refuses_new() {
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::NoQp));
+            return;
+        }
         if !self.serves(now, service, request.path.peer) {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::Rejected));
             return;

@@ -108,6 +108,8 @@ pub struct Control<H: IpHost> {
     stats: Arc<ControlStats>,
     events: EventLog,
     stopping: Option<Instant>,
+    /// New clients are refused.
+    draining: bool,
 }
 
 /// Where a connection lives and where its packets go.
@@ -178,6 +180,7 @@ impl<H: IpHost> Control<H> {
             stats: Arc::default(),
             events: EventLog::new("events of connections"),
             stopping: None,
+            draining: false,
         })
     }
 
@@ -222,6 +225,19 @@ impl<H: IpHost> Control<H> {
         self.update_moved_peers(now);
         self.push_streams(now);
         self.send_mads(output);
+    }
+
+    /// Refuses new clients from now on; those that there are go on.
+    pub fn begin_drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether a new client is refused because of [`begin_drain`](Self::begin_drain); counts it.
+    fn refuses_new(&self) -> bool {
+        if self.draining {
+            self.stats.drain_refused.inc();
+        }
+        self.draining
     }
 
     /// Disconnects every peer and leaves every group. Later calls change nothing.

@@ -94,7 +94,7 @@ impl<H: IpHost> Control<H> {
                     self.ports[index].host.abort(tcp);
                     return;
                 };
-                if !self.serves(now, service, peer.ip().into()) {
+                if self.refuses_new() || !self.serves(now, service, peer.ip().into()) {
                     self.ports[index].host.abort(tcp);
                     return;
                 }
