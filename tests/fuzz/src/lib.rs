@@ -2,10 +2,13 @@
 //!
 //! * [`wire`]: a frame, through classification and the packet builder.
 //! * [`mad`]: a management datagram, through the parsers and writers of the connection manager's messages.
+//! * [`cm`]: the connection manager, with peers that send anything and a local side that calls its commands.
 //!
 //! tests/replay runs them on the committed corpora and on mutations of these, with a stable toolchain; the folder `fuzz`
 //! has a libFuzzer program for each. CONTRIBUTING.md describes both.
 
+pub mod cm;
+pub mod input;
 pub mod mad;
 mod rebuild;
 pub mod wire;
@@ -20,4 +23,8 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 2] = [Target { name: "wire", run: wire::run }, Target { name: "mad", run: mad::run }];
+pub const TARGETS: [Target; 3] = [
+    Target { name: "wire", run: wire::run },
+    Target { name: "mad", run: mad::run },
+    Target { name: "cm", run: cm::run },
+];

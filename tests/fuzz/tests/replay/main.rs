@@ -1,26 +1,22 @@
 //! Runs every fuzz target on its corpus and on mutations of it, the same ones each time.
 //!
 //! `RXE_SEED=N` chooses other mutations, `RXE_NIGHTLY=1` runs 25 times as many. `RXE_WRITE_CORPUS=1` writes the seeds, which
-//! come from the recorded captures, into the corpora. The first input that fails is saved, and its file named.
+//! come from the recorded captures, into the corpora.
 
-mod mutate;
 mod seeds;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use mutate::{Rng, mutate};
 use rxe_fuzz::{TARGETS, Target};
+use rxe_testkit::mutate::{check_input, check_mutations};
 
 /// Mutations per target.
 const MUTATIONS: u64 = 8_000;
 /// Bounds of the committed corpora: they are read by people and run by every `cargo test`.
 const MOST_FILES: usize = 200;
 const LARGEST_FILE: usize = 8_192;
-/// Longest mutated input.
-const LONGEST: usize = 16_384;
 
 /// The inputs of a target by file name, in order.
 type Corpus = BTreeMap<String, Vec<u8>>;
@@ -39,39 +35,14 @@ fn corpus(target: &str) -> Corpus {
     entries.map(|entry| read(entry.expect("an entry of the folder").path())).collect()
 }
 
-/// `RXE_SEED`, or the seed of every usual run.
-fn seed() -> u64 {
-    match env::var("RXE_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("RXE_SEED={text}: expected a number")),
-        Err(_) => 1,
-    }
-}
-
 fn replay(target: &str) {
     let Target { run, .. } = TARGETS.into_iter().find(|known| known.name == target).expect("a target of that name");
-    let attempt = |name: &str, input: &[u8]| {
-        if catch_unwind(AssertUnwindSafe(|| run(input))).is_err() {
-            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-{name}"));
-            fs::write(&path, input).expect("the input saved");
-            panic!(
-                "{target}: {name} fails (RXE_SEED={}). Its input is in {}: copy it to tests/fuzz/corpus/{target}, \
-                 with the defect as its name, and correct the cause",
-                seed(),
-                path.display()
-            );
-        }
-    };
     let corpus = corpus(target);
     for (name, input) in &corpus {
-        attempt(name, input);
+        check_input(&format!("{target}-{name}"), input, run);
     }
     let inputs: Vec<&[u8]> = corpus.values().map(Vec::as_slice).collect();
-    let mutations = MUTATIONS * if env::var_os("RXE_NIGHTLY").is_some_and(|value| !value.is_empty()) { 25 } else { 1 };
-    println!("{target}: {} files, {mutations} mutations, RXE_SEED={}", inputs.len(), seed());
-    let mut rng = Rng::new(seed());
-    for number in 0..mutations {
-        attempt(&format!("mutation-{number}"), &mutate(&mut rng, &inputs, LONGEST));
-    }
+    check_mutations(target, &inputs, MUTATIONS, run);
 }
 
 macro_rules! targets {
@@ -88,7 +59,7 @@ macro_rules! targets {
     };
 }
 
-targets!(wire, mad);
+targets!(wire, mad, cm);
 
 #[test]
 fn corpora_contain_the_seeds_and_are_small() {
