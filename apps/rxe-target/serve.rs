@@ -51,6 +51,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         addresses: port.addresses.clone(),
         gateways: port.gateways.clone(),
         routes: port.routes.clone(),
+        peers: port.peers.clone(),
         vlan: port.vlan,
         mtu: port.mtu,
     });
@@ -58,17 +59,21 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         name: region.name.clone(),
         size: region.size,
         count: region.count,
+        read_only: region.read_only,
+        domain: region.domain.clone(),
         file: region.file.clone(),
     });
     RuntimeConfig {
         ports: ports.collect(),
         regions: regions.collect(),
+        service_peers: (config.service_peers.iter()).map(|(name, peers)| ((*name).to_owned(), peers.clone())).collect(),
         idle: match config.idle {
             Idle::Spin => IdlePolicy::Spin,
             Idle::Pause => IdlePolicy::Pause,
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
         max_connections: config.limits.connections as usize,
+        max_connections_per_peer: config.limits.connections_per_address as usize,
         max_pending: config.limits.pending as usize,
         max_pending_per_peer: config.limits.pending_per_address as usize,
         engine: config.engine.clone(),

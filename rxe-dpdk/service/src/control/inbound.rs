@@ -30,6 +30,9 @@ const MAX_WAITING: usize = 256;
 /// Most requests that wait for the check of an older connection.
 const MAX_CHECKS: usize = 64;
 
+/// Private data of a REJ for a client whose address the service does not serve.
+const PEER_NOT_ALLOWED: &[u8] = b"this service does not serve your address";
+
 /// A request and the service that claims it.
 struct Arrival {
     service: usize,
@@ -74,6 +77,10 @@ impl<H: IpHost> Control<H> {
             self.reject(conn, RejReason::InvalidServiceId, &[]);
             return;
         };
+        if !self.serves(now, service, request.peer_gid) {
+            self.reject(conn, RejReason::ConsumerDefined, PEER_NOT_ALLOWED);
+            return;
+        }
         self.arrive(now, Arrival { service, request });
     }
 
@@ -92,6 +99,10 @@ impl<H: IpHost> Control<H> {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             return;
         };
+        if !self.serves(now, service, request.path.peer) {
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::Rejected));
+            return;
+        }
         // The service may resolve the path to the peer. Without a route, only this packet has the peer's MAC.
         if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0))
             && !port.host.has_route(request.path.peer.ip())

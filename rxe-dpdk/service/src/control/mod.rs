@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use rxe_proto::cm::{Cm, CmEvent, CmStats, ConnId, LocalAddresses, MadTransmit};
 use rxe_proto::wire::cm::RejReason;
-use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId};
+use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId, PrefixList};
 use rxe_proto::{Duration, Instant};
 
 use crate::event_log::EventLog;
@@ -71,12 +71,27 @@ pub struct TrafficClassConfig {
     pub pcp: u8,
 }
 
+/// The parts of a [`Control`] besides its hosts.
+pub struct ControlParts {
+    /// The connection manager.
+    pub cm: Cm,
+    /// Listeners with the number of their service; where two match, the first one is used.
+    pub listens: Vec<(usize, Listen)>,
+    /// By service number: the allowed peers, `None` for everyone.
+    pub allowed: Vec<Option<PrefixList>>,
+    /// The mailboxes of the workers.
+    pub mailbox: ControlMailbox,
+    /// Traffic class and priority of transmitted packets.
+    pub traffic_class: TrafficClassConfig,
+}
+
 /// The control side of an adapter whose ports have hosts of type `H`.
 pub struct Control<H: IpHost> {
     ports: Vec<ControlPort<H>>,
     cm: Cm,
     cm_stats: Arc<CmStats>,
     listens: Vec<(usize, Listen)>,
+    allowed: Vec<Option<PrefixList>>,
     connections: HashMap<ConnId, Placement>,
     peers: Peers,
     outbound: Outbound,
@@ -124,18 +139,12 @@ impl<H: IpHost> LocalAddresses for Locals<'_, H> {
 }
 
 impl<H: IpHost> Control<H> {
-    /// `hosts` has one host per port, in the order of the port numbers. `listens` pairs what services listen to with the
-    /// number of the service; where two entries match, the first one wins.
+    /// `hosts` has one host per port, in the order of the port numbers.
     ///
     /// # Errors
     /// A host cannot listen as a service wants.
-    pub fn new(
-        hosts: Vec<H>,
-        cm: Cm,
-        listens: Vec<(usize, Listen)>,
-        mailbox: ControlMailbox,
-        traffic_class: TrafficClassConfig,
-    ) -> Result<Control<H>, H::Error> {
+    pub fn new(hosts: Vec<H>, parts: ControlParts) -> Result<Control<H>, H::Error> {
+        let ControlParts { cm, listens, allowed, mailbox, traffic_class } = parts;
         let mut ports = Vec::with_capacity(hosts.len());
         for mut host in hosts {
             for (_, listen) in &listens {
@@ -153,6 +162,7 @@ impl<H: IpHost> Control<H> {
             cm,
             cm_stats,
             listens,
+            allowed,
             connections: HashMap::new(),
             peers: Peers::default(),
             outbound: Outbound::default(),
@@ -313,6 +323,23 @@ impl<H: IpHost> Control<H> {
                 HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
         }
+    }
+
+    /// Whether the peer is among the allowed peers of `service`.
+    fn allows(&self, service: usize, peer: Gid) -> bool {
+        !matches!(self.allowed.get(service), Some(Some(allowed)) if !allowed.contains(peer))
+    }
+
+    /// As [`allows`](Self::allows), and counts and logs a peer that is refused.
+    fn serves(&mut self, now: Instant, service: usize, peer: Gid) -> bool {
+        if self.allows(service, peer) {
+            return true;
+        }
+        self.stats.peers_refused.inc();
+        if self.events.admits(now) {
+            tracing::info!(peer = %peer.ip(), "a client is refused: the service does not serve its address");
+        }
+        false
     }
 
     fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {
