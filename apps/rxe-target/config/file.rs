@@ -256,8 +256,8 @@ impl Place<'_> {
     fn key_before(&self, end: usize) -> Option<&str> {
         let (before, _) = self.text.get(..end)?.rsplit_once('=')?;
         let before = before.trim_end();
-        let start = before.rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).map_or(0, |at| at + 1);
-        Some(&before[start..]).filter(|key| !key.is_empty())
+        let other = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        before.strip_prefix(other).filter(|key| !key.is_empty())
     }
 }
 
@@ -402,6 +402,19 @@ mod tests {
         }
         let syntax = wrong("log = \"info\"\nidle = \n");
         assert!(syntax.starts_with("t.toml, line 2") && !syntax.contains('\n'), "{syntax}");
+    }
+
+    #[test]
+    fn errors_behind_letters_outside_of_ascii_have_their_place() {
+        for (text, sentence) in [
+            ("# \u{e9} = 1\nfoo = 1\n", "t.toml, line 2: unknown field 'foo', expected one of "),
+            ("# \u{1f980}=\nidle = true\n", "t.toml, line 2, key 'idle': invalid type: boolean 'true'"),
+            ("\"\u{e9}\" = 1\n", "t.toml, line 1: unknown field '\u{e9}', expected one of "),
+            ("idle = \"\u{e9}=\"\n", "t.toml, line 1: "),
+            ("log = \"\u{e9}-\u{e9}=\u{e9}\"\n", "t.toml, line 1"),
+        ] {
+            assert!(wrong(text).starts_with(sentence), "{}", wrong(text));
+        }
     }
 
     #[test]

@@ -276,3 +276,31 @@ fn the_capture_option_sets_the_file_and_the_section_the_filters() {
         assert!(sentence.contains(part) && sentence.starts_with("t.toml, line "), "{sentence}");
     }
 }
+
+#[test]
+fn a_mutated_file_is_a_configuration_or_refused_in_one_sentence() {
+    const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\n";
+    // The documented sections behind a port, and whole files.
+    let all = all_in_use();
+    let mut inputs: Vec<String> = all.split("\n[").map(|part| format!("{PORT}[{part}\n")).collect();
+    inputs[0] = all.split("\n[").next().unwrap_or_default().to_owned() + "\n" + PORT;
+    inputs.extend([include_str!("../../../conf/examples/pci.toml").to_owned(), "# \u{e9} = \u{1f980}\n".to_owned()]);
+    // Strings whose values have several lines.
+    let values =
+        ["services = [VALUE]\n", "[eal]\nargs = [VALUE]\n", "[[region]]\nname = VALUE\nsize = 1\nfile = VALUE\n"];
+    let values = values.into_iter().chain(["[capture]\nfile = VALUE\n", "[fault]\nrx = { VALUE = 1 }\n"]);
+    inputs.extend(values.map(|text| format!("{}{PORT}", text.replace("VALUE", r#""a\nb""#))));
+    let inputs: Vec<&[u8]> = inputs.iter().map(String::as_bytes).collect();
+    let accepted = std::cell::Cell::new(0);
+    rxe_testkit::mutate::check_mutations("config", &inputs, 4_000, |input| {
+        let text = String::from_utf8_lossy(input);
+        match resolve(&text) {
+            Ok(config) => {
+                assert!(!config.to_string().contains('\n'), "{config}");
+                accepted.set(accepted.get() + 1);
+            }
+            Err(sentence) => assert!(!sentence.is_empty() && !sentence.contains('\n'), "{sentence}"),
+        }
+    });
+    assert!(accepted.get() > 100, "only {} files were accepted", accepted.get());
+}
