@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
-use rxe_dpdk::host::{Cidr, Host, HostConfig};
+use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
+use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
     Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, read_mad,
     write_mad,
@@ -15,9 +15,11 @@ use rxe_dpdk::rxe_proto::transport::{
     CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
     SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
-use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Req, ServiceId};
+use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Rej, Req, ServiceId};
 use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
-use rxe_dpdk::rxe_proto::wire::{Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port};
+use rxe_dpdk::rxe_proto::wire::{
+    Cidr, Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port,
+};
 
 /// Our address.
 pub const OWN: [u8; 4] = [10, 77, 0, 2];
@@ -47,7 +49,7 @@ struct Own;
 
 impl LocalAddresses for Own {
     fn is_local(&self, _port: PortId, gid: Gid) -> bool {
-        [OWN, OTHER].map(|ip| std::net::Ipv4Addr::from(ip).into()).contains(&gid)
+        [OWN, OTHER, FLOODER].map(|ip| std::net::Ipv4Addr::from(ip).into()).contains(&gid)
     }
 
     fn path_mtu(&self, _port: PortId) -> PathMtu {
@@ -57,6 +59,7 @@ impl LocalAddresses for Own {
 
 pub struct Initiator {
     clock: Clock,
+    monitor: PortMonitor,
     rx: RxQueue,
     tx: Tx,
     burst: RxBurst,
@@ -155,8 +158,13 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
-        let (unsent, flood, neighbour) = (None, None, None);
-        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, flood, neighbour }
+        let (monitor, unsent, flood, neighbour) = (port.monitor(), None, None, None);
+        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, flood, neighbour }
+    }
+
+    /// Frames that the port has sent.
+    pub fn sent_frames(&self) -> u64 {
+        self.monitor.stats().unwrap().tx_frames
     }
 
     /// Handles a burst of received frames, and sends.
@@ -267,6 +275,22 @@ impl Initiator {
             }
         }
         panic!("no answer: {:?}", self.cm);
+    }
+
+    /// Requests a connection that the target refuses; returns its REJ, or `None` when it gives no answer.
+    pub fn refused_connect(&mut self, port: u16, region: &str) -> Option<Rej> {
+        let params = ConnectParams {
+            // Two REQs, 0.5 s apart.
+            response_timeout: 17,
+            max_cm_retries: 1,
+            private_data: region.as_bytes().to_vec(),
+            ..ConnectParams::new(self.path.clone(), (40_000, port), Qpn::new(0x99), Psn::new(1), PathMtu::Mtu1024)
+        };
+        let requested = self.cm.connect(self.clock.now(), params).unwrap();
+        match self.event() {
+            CmEvent::ConnectFailed { conn, rej, .. } if conn == requested => rej.map(|rej| *rej),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn connect(&mut self, port: u16, region: &str, mtu: PathMtu) -> Connection {
@@ -453,6 +477,16 @@ impl Connection {
     /// A READ that the target does not answer.
     pub fn refused_read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> WcStatus {
         self.try_run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) }).0
+    }
+
+    /// READs from the beginning of another connection's region.
+    pub fn read_at(&self, on: &mut Initiator, other: &Connection, len: usize) -> Result<Vec<u8>, WcStatus> {
+        let (status, bytes) = self.try_run(on, &vec![0; len], SendOp::Read { remote: other.remote(0) });
+        if status == WcStatus::Success { Ok(bytes) } else { Err(status) }
+    }
+
+    pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
+        self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
     }
 
     pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {

@@ -29,6 +29,9 @@ pub fn devinfo(device: &Device, verbose: bool) -> String {
     line(1, "vendor_id", "0xffffff".to_owned());
     line(1, "vendor_part_id", "0".to_owned());
     line(1, "hw_ver", "0x0".to_owned());
+    if device.draining {
+        line(1, "draining", "new clients are refused".to_owned());
+    }
     line(1, "phys_port_cnt", device.ports.len().to_string());
     if verbose {
         let limits = &device.limits;

@@ -30,6 +30,9 @@ pub struct Device {
     pub uptime: u64,
     /// The lcores, by worker number.
     pub lcores: Vec<u32>,
+    /// Whether the target refuses new clients and ends with the last one.
+    #[serde(default)]
+    pub draining: bool,
     /// Limits of the adapter.
     pub limits: Limits,
     /// Its ports.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId};
+use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, PrefixList};
 
 /// A port of the adapter: the addresses that peers use for it, and the local part of a
 /// [`Path`](rxe_proto::wire::Path).
@@ -16,6 +16,8 @@ pub struct LocalPort {
     pub vlan: Option<u16>,
     /// IP addresses in order of preference, the link-local one last.
     pub addresses: Vec<IpAddr>,
+    /// The addresses that the port serves; `None` for all.
+    pub peers: Option<PrefixList>,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
     /// Largest path MTU that the IP MTU carries.

@@ -9,7 +9,7 @@ use rxe_proto::wire::{Frame, Gid, MacAddr, PathMtu, PortId, Psn, TxQueue, classi
 use rxe_proto::{Duration, Instant};
 
 use crate::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
-use crate::control::{Control, TrafficClassConfig};
+use crate::control::{Control, ControlParts, TrafficClassConfig};
 use crate::local_port::LocalPort;
 use crate::mailbox::{WorkerInspector, WorkerMailbox, mailboxes};
 use crate::messages::{ToControl, ToWorker};
@@ -62,6 +62,7 @@ impl ScriptedHost {
             mac,
             vlan: None,
             addresses: vec![ip.into()],
+            peers: None,
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };
@@ -243,7 +244,9 @@ impl TestEnv {
         let (mailbox, workers) = mailboxes(workers);
         let inspectors = mailbox.inspectors();
         let cm = Cm::new(CmConfig::new(1, [1; 32]));
-        let control = Control::new(hosts, cm, listens, mailbox, TrafficClassConfig::default()).unwrap();
+        let traffic_class = TrafficClassConfig::default();
+        let parts = ControlParts { cm, listens, allowed: Vec::new(), mailbox, traffic_class };
+        let control = Control::new(hosts, parts).unwrap();
         let peer = Cm::new(CmConfig::new(2, [2; 32]));
         TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, inspectors, peer }
     }

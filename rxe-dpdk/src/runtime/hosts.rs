@@ -32,6 +32,7 @@ pub(super) fn make(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) ->
             addresses: own.addresses.clone(),
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
+            peers: own.peers.clone(),
             verify_tcp_checksums: !UNFINISHED_CHECKSUMS.contains(&port.info().driver.as_str()),
             seed: seeds.next_seed(),
             ..HostConfig::default()

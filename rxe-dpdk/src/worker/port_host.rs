@@ -57,6 +57,7 @@ impl IpHost for PortHost {
             mac: self.host.mac(),
             vlan: self.host.vlan(),
             addresses: self.host.addresses().collect(),
+            peers: self.host.peers().cloned(),
             mtu: self.host.mtu(),
             path_mtu: self.path_mtu,
         }

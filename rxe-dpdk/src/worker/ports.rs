@@ -1,6 +1,6 @@
 //! The receive and transmit sides of one worker's ports.
 
-use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
+use rxe_proto::wire::{Gid, MacAddr, PortId, PrefixList, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
 use rxe_service::LocalPort;
 
@@ -57,11 +57,18 @@ pub(crate) struct PortIdentity {
     pub(crate) vlan: Option<u16>,
     /// The port's GID table.
     pub(crate) gids: Vec<Gid>,
+    /// The allowed peers; `None` for everyone.
+    pub(crate) peers: Option<PrefixList>,
 }
 
 impl From<&LocalPort> for PortIdentity {
     fn from(port: &LocalPort) -> PortIdentity {
-        PortIdentity { mac: port.mac, vlan: port.vlan.map(|tci| tci & 0x0FFF), gids: port.gids().collect() }
+        PortIdentity {
+            mac: port.mac,
+            vlan: port.vlan.map(|tci| tci & 0x0FFF),
+            gids: port.gids().collect(),
+            peers: port.peers.clone(),
+        }
     }
 }
 

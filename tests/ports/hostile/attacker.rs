@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rxe_dpdk::host::{Cidr, Host, HostConfig, HostEvent, StreamEvent, TcpStreamId};
+use rxe_dpdk::host::{Host, HostConfig, HostEvent, StreamEvent, TcpStreamId};
 use rxe_dpdk::rxe_proto::Instant;
 use rxe_dpdk::rxe_proto::cm::{
     Cm, CmConfig, CmEvent, ConnId, ConnectParams, LocalAddresses, MadPath, MadTransmit, ResolveParams, SidrId,
@@ -12,8 +12,8 @@ use rxe_dpdk::rxe_proto::cm::{
 };
 use rxe_dpdk::rxe_proto::transport::Qpn;
 use rxe_dpdk::rxe_proto::wire::{
-    Frame, Gid, HeaderTemplate, MacAddr, NakCode, Opcode, Path, PathMtu, PortId, Psn, RocePacket, Syndrome, Transport,
-    TxQueue, classify, udp_source_port,
+    Cidr, Frame, Gid, HeaderTemplate, MacAddr, NakCode, Opcode, Path, PathMtu, PortId, Psn, RocePacket, Syndrome,
+    Transport, TxQueue, classify, udp_source_port,
 };
 
 use crate::initiator::{Neighbour, PEER, Tx};
@@ -261,10 +261,10 @@ impl LocalAddresses for Own<'_> {
 }
 
 impl Attacker {
-    pub fn new(port: PortId, target: MacAddr, victims: Vec<Victim>) -> Attacker {
+    pub fn new(target: MacAddr, victims: Vec<Victim>) -> Attacker {
         let mut addresses: Vec<Cidr> = (0..usize::from(ADDRESSES)).map(|index| Cidr::new(address(index), 24)).collect();
         addresses.push(Cidr::new(OWN_V6.into(), 64));
-        let config = HostConfig { port, mac: MAC, addresses, seed: [13; 32], ..HostConfig::default() };
+        let config = HostConfig { mac: MAC, addresses, seed: [13; 32], ..HostConfig::default() };
         Attacker {
             target,
             host: Host::new(&config).unwrap(),

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rxe_dpdk::rxe_proto::wire::{DropReason, PathMtu};
@@ -11,7 +11,8 @@ use rxe_dpdk::rxe_proto::wire::{DropReason, PathMtu};
 use super::attacker::{Attacker, OWN_V6, Place, Service, Victim, address};
 use super::mutate::Mutator;
 use super::rng::{Rng, from_env};
-use super::{Bed, accounting, calm_log};
+use super::{accounting, calm_log};
+use crate::Target;
 use crate::initiator::{Connection, Initiator};
 
 /// Frames in `make test`; RXE_HOSTILE_FRAMES is another number.
@@ -28,6 +29,9 @@ const BURSTS: [u64; 3] = [16, 64, 256];
 const REGIONS: usize = 16;
 const REGION: usize = 4036;
 const STRIDE: usize = 4096;
+
+/// Length of the region that may only be READ.
+const PUBLIC: usize = 8192;
 
 /// The regions that the attacker may write, by number.
 const GRANTED: [usize; 2] = [5, 10];
@@ -62,39 +66,63 @@ const REACHED: [DropReason; 22] = {
     ]
 };
 
-/// Values in front of, in and behind the regions. Only those in granted regions may change.
-struct Canaries {
-    file: PathBuf,
+/// The files behind the regions, removed when dropped.
+pub struct Files {
+    /// Numbered regions, two of which the attacker may write.
+    pool: PathBuf,
+    /// A region that it may READ.
+    public: PathBuf,
+}
+
+impl Files {
+    pub fn new() -> Files {
+        let path = |name: &str| PathBuf::from(format!("/dev/shm/rxe-hostile-{}-{name}", std::process::id()));
+        Files { pool: path("pool"), public: path("public") }
+    }
+
+    pub fn options(&self) -> Vec<String> {
+        let pool = format!("pool={REGION}*{REGIONS},file={}", self.pool.display());
+        let public = format!("public={PUBLIC},read-only,file={}", self.public.display());
+        ["--address", "fd00:77::1/64", "--region", &pool, "--region", &public].map(str::to_owned).to_vec()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for file in [&self.pool, &self.public] {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// The bytes of a file, in, in front of and behind regions.
+struct Canaries<'a> {
+    file: &'a Path,
     bytes: Vec<u8>,
 }
 
-impl Canaries {
-    fn write(file: PathBuf, rng: &Rng) -> Canaries {
-        let mut bytes = vec![0; std::fs::metadata(&file).unwrap().len() as usize];
-        assert!(bytes.len() >= (REGIONS - 1) * STRIDE + REGION);
+impl Canaries<'_> {
+    /// Fills the file.
+    fn write<'a>(file: &'a Path, rng: &Rng) -> Canaries<'a> {
+        let mut bytes = vec![0; std::fs::metadata(file).unwrap().len() as usize];
         rng.fill(&mut bytes);
         // In place: the target has the file mapped.
-        let target = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let target = std::fs::OpenOptions::new().write(true).open(file).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&target, &bytes, 0).unwrap();
         Canaries { file, bytes }
     }
 
-    #[track_caller]
-    fn check(&self) {
-        let now = std::fs::read(&self.file).unwrap();
+    /// The first byte that has changed, of those that `which` selects.
+    fn changed(&self, which: impl Fn(usize) -> bool) -> Option<usize> {
+        let now = std::fs::read(self.file).unwrap();
         assert_eq!(now.len(), self.bytes.len());
-        let is_granted = |at: usize| GRANTED.contains(&(at / STRIDE)) && at % STRIDE < REGION;
-        let changed = (0..now.len()).find(|&at| now[at] != self.bytes[at] && !is_granted(at));
-        if let Some(at) = changed {
-            panic!("byte {} of region {} has changed ({REGION} belong to it)", at % STRIDE, at / STRIDE);
-        }
+        (0..now.len()).find(|&at| which(at) && now[at] != self.bytes[at])
     }
+}
 
-    /// Whether frames have changed each of the granted regions.
-    fn granted_are_written(&self) -> bool {
-        let now = std::fs::read(&self.file).unwrap();
-        GRANTED.iter().all(|region| (0..REGION).any(|at| now[region * STRIDE + at] != self.bytes[region * STRIDE + at]))
-    }
+/// Whether a byte of the numbered regions' file belongs to region number `region`.
+fn belongs_to(region: usize, at: usize) -> bool {
+    at / STRIDE == region && at % STRIDE < REGION
 }
 
 fn victims() -> Vec<Victim> {
@@ -135,26 +163,30 @@ fn is_served(initiator: &mut Initiator, connection: &mut Connection, rng: &Rng) 
     assert_eq!(initiator.exchange(message), message);
 }
 
-pub fn hostile_frames_change_no_foreign_memory() {
+pub fn change_no_foreign_memory(initiator: &mut Initiator, target: Target, files: &Files) {
     let frames = from_env("RXE_HOSTILE_FRAMES", FRAMES);
     let rng = Rng::seeded();
-    let pool = PathBuf::from(format!("/dev/shm/rxe-hostile-{}-pool", std::process::id()));
-    let region = format!("pool={REGION}*{REGIONS},file={}", pool.display());
-    let mut bed = Bed::start("frames", &["--address", "fd00:77::1/64", "--region", &region]);
-    let canaries = Canaries::write(pool, &rng);
-    let (mac, initiator) = (bed.mac(), &mut bed.initiator);
+    let pool = Canaries::write(&files.pool, &rng);
+    assert!(pool.bytes.len() >= (REGIONS - 1) * STRIDE + REGION, "the regions have the expected places");
+    let public = Canaries::write(&files.public, &rng);
 
     let mut listed = initiator.connect(4792, "pool*", PathMtu::Mtu4096);
     let entries = listed.read(initiator, 0, 24 * REGIONS);
     let places = places(&entries);
-    let read_only = Place { addr: listed.address(), len: listed.region_len(), rkey: listed.rkey() };
+    let reader = initiator.connect(4792, "public", PathMtu::Mtu4096);
+    // Both may only be READ.
+    let read_only = [&listed, &reader].map(|region| Place {
+        addr: region.address(),
+        len: region.region_len(),
+        rkey: region.rkey(),
+    });
     let mut connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
     let mut secret_keys: HashSet<u32> = places.iter().map(|place| place.rkey).collect();
     secret_keys.insert(connection.rkey());
     GRANTED.iter().for_each(|&region| assert!(secret_keys.remove(&places[region].rkey)));
     let mutator = Mutator { rng, secret_keys, legitimate_qpn: connection.peer_qpn(), read_only };
 
-    let attacker = Rc::new(RefCell::new(Attacker::new(bed.port.id(), mac, victims())));
+    let attacker = Rc::new(RefCell::new(Attacker::new(target.mac.parse().unwrap(), victims())));
     initiator.neighbour = Some(attacker.clone());
     let began = std::time::Instant::now();
     let mut queued = 0;
@@ -176,18 +208,22 @@ pub fn hostile_frames_change_no_foreign_memory() {
             connection.write(initiator, 0, &queued.to_ne_bytes());
         }
         attacker.borrow_mut().victims.iter_mut().for_each(Victim::abandon);
-        canaries.check();
+        let is_granted = |at: usize| GRANTED.iter().any(|&region| belongs_to(region, at));
+        let place = |at: usize| format!("byte {} of region {}, which has {REGION}", at % STRIDE, at / STRIDE);
+        assert_eq!(pool.changed(|at| !is_granted(at)).map(place), None);
+        assert_eq!(public.changed(|_| true), None);
         is_served(initiator, &mut connection, &mutator.rng);
         assert!(listed.read(initiator, 0, 24 * REGIONS) == entries, "the directory may only be READ");
     }
     println!("{frames} frames in {:?}, on {} connections of the attacker", began.elapsed(), attacker.borrow().opened);
-    assert!(canaries.granted_are_written(), "frames reach regions");
+    for region in GRANTED {
+        assert_ne!(pool.changed(|at| belongs_to(region, at)), None, "frames reach region {region}");
+    }
     assert_eq!(attacker.borrow().sent, frames);
     initiator.neighbour = None;
-    drop(attacker);
-    connection.disconnect(initiator);
-    listed.disconnect(initiator);
-    calm_log(&bed.target);
-    let _ = std::fs::remove_file(&canaries.file);
-    accounting(bed, &REACHED);
+    for connection in [connection, listed, reader] {
+        connection.disconnect(initiator);
+    }
+    calm_log(&target);
+    accounting(initiator, target, &REACHED);
 }

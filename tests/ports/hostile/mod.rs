@@ -8,80 +8,22 @@ mod frames;
 mod mutate;
 mod rng;
 
-use std::path::PathBuf;
-
-use rxe_dpdk::eal::{Eal, Port, PortConfig, PortQueues};
-use rxe_dpdk::rxe_proto::wire::{DropReason, MacAddr};
+use rxe_dpdk::rxe_proto::wire::DropReason;
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::CounterGroup;
-use rxe_testkit::child;
 
+use crate::alone::alone;
 use crate::initiator::Initiator;
-use crate::{MTU, Target, counter, lacking};
-
-/// A target on net_memif and the initiator at the other end.
-struct Bed {
-    initiator: Initiator,
-    port: Port,
-    target: Target,
-    _socket: Socket,
-    /// Must outlive the port.
-    _eal: Eal,
-}
-
-impl Bed {
-    fn start(name: &str, options: &[&str]) -> Bed {
-        let id = std::process::id();
-        let socket = Socket(std::env::temp_dir().join(format!("rxe-ports-{id}-{name}.sock")));
-        let memif = format!("id=0,bsize=8192,socket-abstract=no,socket={}", socket.0.display());
-        let target = Target::start(&format!("{id}{name}"), &format!("net_memif0,role=server,{memif}"), "0", options);
-        let eal = Eal::init(&[
-            "-l".to_owned(),
-            "1".to_owned(),
-            "--in-memory".to_owned(),
-            "--no-pci".to_owned(),
-            "--no-telemetry".to_owned(),
-            format!("--file-prefix={id}h"),
-            format!("--vdev=net_memif0,role=client,mac=52:54:00:00:00:22,{memif}"),
-        ])
-        .unwrap();
-        let info = eal.ports().into_iter().find(|info| info.name == "net_memif0").unwrap();
-        let mut port = Port::configure(&eal, info.id, &PortConfig { mtu: MTU, ..PortConfig::default() }).unwrap();
-        let PortQueues { mut rx, mut tx } = port.start().unwrap();
-        let link = (rx.remove(0), tx.remove(0));
-        let initiator = Initiator::new(&eal, &port, link, target.mac.parse().unwrap());
-        Bed { initiator, port, target, _socket: socket, _eal: eal }
-    }
-
-    /// The target's Ethernet address.
-    fn mac(&self) -> MacAddr {
-        self.target.mac.parse().unwrap()
-    }
-}
-
-/// The socket of net_memif, removed when dropped.
-struct Socket(PathBuf);
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Runs `test` in a process of its own, where there are hugepages.
-fn run(test: fn()) {
-    if let Some(why) = lacking() {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
-        eprintln!("SKIPPED: {why}");
-        return;
-    }
-    child::alone(test);
-}
+use crate::{Target, counter};
 
 #[test]
 fn hostile_frames_change_no_foreign_memory() {
-    run(frames::hostile_frames_change_no_foreign_memory);
+    let files = frames::Files::new();
+    let options = files.options();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let name = "hostile::hostile_frames_change_no_foreign_memory";
+    alone(name, "", &options, |initiator, target| frames::change_no_foreign_memory(initiator, target, &files));
 }
 
 /// Warnings of which each is about one peer.
@@ -102,14 +44,14 @@ fn calm_log(target: &Target) {
 
 /// Stops the target and checks that its counters say of every frame whether it was handled, and if not, why; and that each
 /// of the `reasons` occurred.
-fn accounting(bed: Bed, reasons: &[DropReason]) {
-    let Bed { mut initiator, port, target, .. } = bed;
+fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason]) {
     let mut client = Client::connect(&rxe_inspect::socket::path(&target.prefix)).unwrap();
     let mut groups: Vec<CounterGroup> = Vec::new();
-    initiator.run_until(|| {
+    let received = |groups: &[CounterGroup]| sum_of(groups, "worker", "lcore", "rx_frames");
+    while received(&groups) < initiator.sent_frames() {
+        initiator.turn();
         groups = client.ask(&Request::Counters).unwrap();
-        sum_of(&groups, "worker", "lcore", "rx_frames") >= port.stats().unwrap().tx_frames
-    });
+    }
     let worker = |name: &str| sum_of(&groups, "worker", "lcore", name);
     let drops = groups.iter().filter(|group| group.group == "drop").flat_map(|group| &group.counters);
     let drops: Vec<String> = drops.filter(|drop| drop.value > 0).map(|d| format!("{} {}", d.name, d.value)).collect();

@@ -39,8 +39,8 @@ pub struct Mutator {
     pub secret_keys: HashSet<u32>,
     /// The target's queue pair of the initiator's connection. It gets frames too, but not from the initiator's address.
     pub legitimate_qpn: u32,
-    /// Key and range of a region that may only be READ.
-    pub read_only: Place,
+    /// Regions that may only be READ.
+    pub read_only: [Place; 2],
 }
 
 impl Mutator {
@@ -217,7 +217,7 @@ impl Mutator {
     /// Address, key and length for RETH and atomic headers: inside the region, across its ends, in regions beside it, and
     /// in a region that may only be READ.
     fn remote(&self, victim: &Victim, info: &OpcodeInfo, payload_len: u64) -> (u64, u32, u32) {
-        let place = if self.rng.chance(15) { self.read_only } else { victim.place };
+        let place = if self.rng.chance(15) { self.rng.pick(&self.read_only) } else { victim.place };
         let Place { addr, len, rkey } = place;
         let length = match info.opcode.op {
             Opcode::WriteFirst => payload_len + self.rng.below(2 * u64::from(victim.mtu.bytes() as u32)),

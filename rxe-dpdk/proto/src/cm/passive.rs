@@ -174,15 +174,22 @@ impl Cm {
         let (attempts, replaced): (Vec<_>, Vec<_>) =
             rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);
         let leaving = attempts.len() + replaced.len();
-        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
-        // address with 3.
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
         if self.connections.open() >= self.config.max_connections + leaving {
             self.stats.req_connection_limit.inc();
             let refusal = Refusal::new(RejReason::NoQp, "there are as many connections as allowed");
             return self.refuse_req(path, transaction_id, req, &refusal);
         }
-        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
-        // address with 3.
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
+        if self.connections.open_of(peer.gid) >= self.config.max_connections_per_peer + leaving {
+            self.stats.req_address_limit.inc();
+            let refusal = Refusal::new(RejReason::NoResources, "this address has as many connections as it may have");
+            return self.refuse_req(path, transaction_id, req, &refusal);
+        }
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
         if self.connections.unconfirmed_of(peer.gid) >= self.config.max_pending_per_peer + attempts.len() {
             self.stats.req_peer_limit.inc();
             let refusal =
@@ -192,8 +199,8 @@ impl Cm {
         for (comm_id, _) in attempts {
             self.end_stale(now, comm_id);
         }
-        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
-        // address with 3.
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
         if self.connections.pending() >= self.config.max_pending && !self.evict_unconfirmed() {
             self.stats.req_pending_limit.inc();
             let refusal = Refusal::new(RejReason::NoResources, "there are as many pending connections as allowed");

@@ -107,6 +107,8 @@ crate::counters! {
         req_path_mtu,
         /// REQs rejected: as many connections as allowed.
         req_connection_limit,
+        /// REQs rejected: as many connections as one address may have.
+        req_address_limit,
         /// REQs rejected: as many pending connections as allowed.
         req_pending_limit,
         /// REQs rejected: as many pending connections as one address may have.
@@ -167,6 +169,8 @@ crate::counters! {
         sidr_refused,
         /// SIDR requests dropped because too many were waiting.
         sidr_limit,
+        /// SIDR requests dropped because too many of one address were waiting.
+        sidr_peer_limit,
         /// SIDR requests received again before they were answered.
         sidr_duplicate,
     }

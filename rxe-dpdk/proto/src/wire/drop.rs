@@ -59,6 +59,8 @@ drop_reasons! {
         IpLengthMismatch = "ip_length_mismatch",
         /// Sent to an IP address that is not ours.
         ForeignAddress = "foreign_address",
+        /// From an address that is not among the port's allowed peers.
+        PeerNotAllowed = "peer_not_allowed",
     }
     "udp" {
         /// UDP length differs from what IP carries.

@@ -12,6 +12,7 @@ mod atomic;
 mod bth;
 mod bytes;
 mod checksum;
+mod cidr;
 pub mod cm;
 mod deth;
 mod display;
@@ -39,6 +40,7 @@ pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_code, credit_count, rnr
 pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
 pub use bth::{Bth, BthFields, DEFAULT_PKEY};
 pub use checksum::Checksum;
+pub use cidr::{Cidr, CidrParseError, PrefixList, common_prefix};
 pub use deth::{DETH_LEN, Deth};
 pub use drop::{DropCounters, DropReason};
 pub use ecn::mark_congestion;

@@ -30,6 +30,12 @@ const MAX_WAITING: usize = 256;
 /// Most requests that wait for the check of an older connection.
 const MAX_CHECKS: usize = 64;
 
+/// Private data of a REJ for a client whose address the service does not serve.
+const PEER_NOT_ALLOWED: &[u8] = b"this service does not serve your address";
+
+/// Private data of a REJ for a new client of a target that is being drained.
+const DRAINING: &[u8] = b"the target is ending, and takes no new clients";
+
 /// A request and the service that claims it.
 struct Arrival {
     service: usize,
@@ -74,6 +80,14 @@ impl<H: IpHost> Control<H> {
             self.reject(conn, RejReason::InvalidServiceId, &[]);
             return;
         };
+        if self.refuses_new() {
+            self.reject(conn, RejReason::NoResources, DRAINING);
+            return;
+        }
+        if !self.serves(now, service, request.peer_gid) {
+            self.reject(conn, RejReason::ConsumerDefined, PEER_NOT_ALLOWED);
+            return;
+        }
         self.arrive(now, Arrival { service, request });
     }
 
@@ -92,6 +106,14 @@ impl<H: IpHost> Control<H> {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             return;
         };
+        if self.refuses_new() {
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::NoQp));
+            return;
+        }
+        if !self.serves(now, service, request.path.peer) {
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::Rejected));
+            return;
+        }
         // The service may resolve the path to the peer. Without a route, only this packet has the peer's MAC.
         if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0))
             && !port.host.has_route(request.path.peer.ip())

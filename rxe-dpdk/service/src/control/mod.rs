@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use rxe_proto::cm::{Cm, CmEvent, CmStats, ConnId, LocalAddresses, MadTransmit};
 use rxe_proto::wire::cm::RejReason;
-use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId};
+use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId, PrefixList};
 use rxe_proto::{Duration, Instant};
 
 use crate::event_log::EventLog;
@@ -72,12 +72,27 @@ pub struct TrafficClassConfig {
     pub pcp: u8,
 }
 
+/// The parts of a [`Control`] besides its hosts.
+pub struct ControlParts {
+    /// The connection manager.
+    pub cm: Cm,
+    /// Listeners with the number of their service; where two match, the first one is used.
+    pub listens: Vec<(usize, Listen)>,
+    /// By service number: the allowed peers, `None` for everyone.
+    pub allowed: Vec<Option<PrefixList>>,
+    /// The mailboxes of the workers.
+    pub mailbox: ControlMailbox,
+    /// Traffic class and priority of transmitted packets.
+    pub traffic_class: TrafficClassConfig,
+}
+
 /// The control side of an adapter whose ports have hosts of type `H`.
 pub struct Control<H: IpHost> {
     ports: Vec<ControlPort<H>>,
     cm: Cm,
     cm_stats: Arc<CmStats>,
     listens: Vec<(usize, Listen)>,
+    allowed: Vec<Option<PrefixList>>,
     connections: HashMap<ConnId, Placement>,
     peers: Peers,
     outbound: Outbound,
@@ -94,6 +109,8 @@ pub struct Control<H: IpHost> {
     stats: Arc<ControlStats>,
     events: EventLog,
     stopping: Option<Instant>,
+    /// New clients are refused.
+    draining: bool,
 }
 
 /// Where a connection lives and where its packets go.
@@ -125,18 +142,12 @@ impl<H: IpHost> LocalAddresses for Locals<'_, H> {
 }
 
 impl<H: IpHost> Control<H> {
-    /// `hosts` has one host per port, in the order of the port numbers. `listens` pairs what services listen to with the
-    /// number of the service; where two entries match, the first one wins.
+    /// `hosts` has one host per port, in the order of the port numbers.
     ///
     /// # Errors
     /// A host cannot listen as a service wants.
-    pub fn new(
-        hosts: Vec<H>,
-        cm: Cm,
-        listens: Vec<(usize, Listen)>,
-        mailbox: ControlMailbox,
-        traffic_class: TrafficClassConfig,
-    ) -> Result<Control<H>, H::Error> {
+    pub fn new(hosts: Vec<H>, parts: ControlParts) -> Result<Control<H>, H::Error> {
+        let ControlParts { cm, listens, allowed, mailbox, traffic_class } = parts;
         let mut ports = Vec::with_capacity(hosts.len());
         for mut host in hosts {
             for (_, listen) in &listens {
@@ -154,6 +165,7 @@ impl<H: IpHost> Control<H> {
             cm,
             cm_stats,
             listens,
+            allowed,
             connections: HashMap::new(),
             peers: Peers::default(),
             outbound: Outbound::default(),
@@ -169,6 +181,7 @@ impl<H: IpHost> Control<H> {
             stats: Arc::default(),
             events: EventLog::new("events of connections"),
             stopping: None,
+            draining: false,
         })
     }
 
@@ -213,6 +226,19 @@ impl<H: IpHost> Control<H> {
         self.update_moved_peers(now);
         self.push_streams(now);
         self.send_mads(output);
+    }
+
+    /// Refuses new clients from now on; those that there are go on.
+    pub fn begin_drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether a new client is refused because of [`begin_drain`](Self::begin_drain); counts it.
+    fn refuses_new(&self) -> bool {
+        if self.draining {
+            self.stats.drain_refused.inc();
+        }
+        self.draining
     }
 
     /// Disconnects every peer and leaves every group. Later calls change nothing.
@@ -329,6 +355,23 @@ impl<H: IpHost> Control<H> {
                 HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
         }
+    }
+
+    /// Whether the peer is among the allowed peers of `service`.
+    fn allows(&self, service: usize, peer: Gid) -> bool {
+        !matches!(self.allowed.get(service), Some(Some(allowed)) if !allowed.contains(peer))
+    }
+
+    /// As [`allows`](Self::allows), and counts and logs a peer that is refused.
+    fn serves(&mut self, now: Instant, service: usize, peer: Gid) -> bool {
+        if self.allows(service, peer) {
+            return true;
+        }
+        self.stats.peers_refused.inc();
+        if self.events.admits(now) {
+            tracing::info!(peer = %peer.ip(), "a client is refused: the service does not serve its address");
+        }
+        false
     }
 
     fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {

@@ -7,6 +7,10 @@ counters! {
     pub struct ControlStats {
         /// Connection requests that no service claimed.
         connect_unclaimed,
+        /// Connection requests, SIDR requests and TCP streams refused because the service does not serve the peer's address.
+        peers_refused,
+        /// Connection requests, SIDR requests and TCP streams refused because the target is being drained.
+        drain_refused,
         /// Connection requests handed to a service.
         connect_offered,
         /// Connection requests dropped because the peer's MAC could not be found.

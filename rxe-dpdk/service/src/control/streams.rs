@@ -94,6 +94,10 @@ impl<H: IpHost> Control<H> {
                     self.ports[index].host.abort(tcp);
                     return;
                 };
+                if self.refuses_new() || !self.serves(now, service, peer.ip().into()) {
+                    self.ports[index].host.abort(tcp);
+                    return;
+                }
                 self.streams.opened += 1;
                 let stream = StreamId(self.streams.opened);
                 let worker = self.next_worker();

@@ -9,7 +9,7 @@ mod route;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
+use rxe_proto::wire::{DropReason, MacAddr, PrefixList, TxQueue};
 use rxe_proto::{Duration, Instant};
 
 use super::config::HostConfig;
@@ -53,6 +53,8 @@ pub(super) struct Interface {
     /// Events about neighbours and listeners, for the host's user.
     pub(super) events: EventQueue,
     filter: GroupFilter,
+    /// `None` serves everyone.
+    peers: Option<PrefixList>,
     stats: Arc<HostStats>,
     /// A neighbour's MAC address became known since the last [`take_resolved`](Self::take_resolved).
     resolved: bool,
@@ -70,6 +72,7 @@ impl Interface {
             mtu: config.mtu,
             filter: GroupFilter::new(routing.multicast_macs()),
             routing,
+            peers: config.peers.clone(),
             neighbours: Neighbours::new(config.max_neighbours.max(1)),
             events: EventQueue::default(),
             stats,
@@ -112,6 +115,19 @@ impl Interface {
     pub(super) fn check_source(&self, src: IpAddr) -> Result<(), DropReason> {
         let broadcast = matches!(src, IpAddr::V4(v4) if self.routing.is_broadcast(v4));
         if broadcast || self.routing.owns(src) { Err(DropReason::IpHeaderMalformed) } else { Ok(()) }
+    }
+
+    /// Refuses a packet from an address that is not among the allowed peers.
+    pub(super) fn check_peer(&self, ip: &IpPacket<'_>) -> Result<(), DropReason> {
+        match &self.peers {
+            Some(peers) if !peers.contains(ip.pair.src().into()) => Err(DropReason::PeerNotAllowed),
+            _ => Ok(()),
+        }
+    }
+
+    /// The allowed peers; `None` for everyone.
+    pub(super) fn peers(&self) -> Option<&PrefixList> {
+        self.peers.as_ref()
     }
 
     // --- output ---

@@ -286,6 +286,18 @@ impl Inspector {
         if known { Ok(()) } else { Err(InspectError::NoSuchQp(qpn)) }
     }
 
+    /// Refuses new clients from now on: connection requests with reason 3, SIDR requests with status 3, TCP streams with a
+    /// reset. It cannot be undone.
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn drain(&self) -> Result<(), InspectError> {
+        let (reply, answer) = sync_channel(1);
+        // The control side is on worker 0.
+        self.order(0, Order::Drain(reply))?;
+        self.wait(0, &answer)
+    }
+
     /// Sends a question to a worker and waits for the answer.
     fn ask<T>(&self, worker: usize, question: impl FnOnce(SyncSender<T>) -> Question) -> Result<T, InspectError> {
         let (reply, answer) = sync_channel(1);
