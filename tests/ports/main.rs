@@ -58,9 +58,12 @@ impl Target {
         command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep"])
+            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string()])
             .args(["--config".as_ref(), config.as_os_str()])
             .args(options);
+        if !options.contains(&"--idle") {
+            command.args(["--idle", "sleep"]);
+        }
         // Options replace the regions of the file.
         if !settings.contains("[[region]]") {
             command.arg("--region").arg(format!("demo=4M,file={}", region.display()));
