@@ -2,6 +2,7 @@
 
 mod cm;
 mod engine;
+mod inspect;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ pub fn of(target: &str) -> Corpus {
         "cm" => cm::connections(),
         "responder" => engine::responder(),
         "requester" => engine::requester(),
+        "inspect" => inspect::all(),
         other => panic!("no seeds for {other}"),
     }
 }
