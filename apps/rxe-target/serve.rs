@@ -52,7 +52,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         addresses: port.addresses.clone(),
         gateways: port.gateways.clone(),
         routes: port.routes.clone(),
-        peers: port.peers.clone(),
+        restrictions: port.restrictions.clone(),
         vlan: port.vlan,
         mtu: port.mtu,
     });

@@ -10,7 +10,7 @@ use rxe_proto::{Duration, Instant};
 
 use crate::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
 use crate::control::{Control, ControlParts, TrafficClassConfig};
-use crate::local_port::LocalPort;
+use crate::local_port::{LocalPort, Restrictions};
 use crate::mailbox::{WorkerInspector, WorkerMailbox, mailboxes};
 use crate::messages::{ToControl, ToWorker};
 use crate::service::Listen;
@@ -62,7 +62,7 @@ impl ScriptedHost {
             mac,
             vlan: None,
             addresses: vec![ip.into()],
-            peers: None,
+            restrictions: Restrictions::default(),
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };

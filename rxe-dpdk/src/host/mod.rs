@@ -43,7 +43,7 @@ use std::sync::Arc;
 
 use rxe_proto::Instant;
 use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
-use rxe_proto::wire::{DropReason, MacAddr, PortId, PrefixList, TxQueue};
+use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
 
 pub use config::{HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
@@ -289,11 +289,6 @@ impl Host {
     /// Tag control information of our VLAN.
     pub fn vlan(&self) -> Option<u16> {
         self.interface.link.vlan
-    }
-
-    /// The allowed peers; `None` for everyone.
-    pub fn peers(&self) -> Option<&PrefixList> {
-        self.interface.peers()
     }
 
     /// Largest IP packet, in bytes.

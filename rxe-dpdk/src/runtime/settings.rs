@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
 use rxe_proto::wire::{Cidr, PrefixList};
-use rxe_service::{RegionNames, TrafficClassConfig};
+use rxe_service::{RegionNames, Restrictions, TrafficClassConfig};
 
 use crate::host::Route;
 use crate::worker::{FaultRule, IdlePolicy};
@@ -20,8 +20,8 @@ pub struct PortSettings {
     pub gateways: Vec<IpAddr>,
     /// Further routes.
     pub routes: Vec<Route>,
-    /// The addresses whose packets are processed; `None` for all.
-    pub peers: Option<PrefixList>,
+    /// Whom the port does not serve.
+    pub restrictions: Restrictions,
     /// VLAN id (1 to 4094); `None` is untagged.
     pub vlan: Option<u16>,
     /// IP MTU in bytes; `None` is 4200, or what the port supports.

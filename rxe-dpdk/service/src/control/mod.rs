@@ -135,6 +135,10 @@ impl<H: IpHost> LocalAddresses for Locals<'_, H> {
         self.0.get(usize::from(port.0)).map_or(PathMtu::Mtu256, |p| p.local.path_mtu)
     }
 
+    fn serves_full_members_only(&self, port: PortId) -> bool {
+        self.0.get(usize::from(port.0)).is_some_and(|p| p.local.restrictions.full_members_only)
+    }
+
     fn is_broadcast(&self, port: PortId, gid: Gid) -> bool {
         self.0.get(usize::from(port.0)).is_some_and(|p| p.host.is_broadcast(gid.ip()))
     }

@@ -125,11 +125,6 @@ impl Interface {
         }
     }
 
-    /// The allowed peers; `None` for everyone.
-    pub(super) fn peers(&self) -> Option<&PrefixList> {
-        self.peers.as_ref()
-    }
-
     // --- output ---
 
     /// The identification of the next IPv4 packet.
