@@ -237,7 +237,7 @@ impl TestEnv {
         let inspectors = mailbox.inspectors();
         let cm = Cm::new(CmConfig::new(1, [1; 32]));
         let traffic_class = TrafficClassConfig::default();
-        let parts = ControlParts { cm, listens, allowed: Vec::new(), mailbox, traffic_class };
+        let parts = ControlParts { cm, listens, allowed: Vec::new(), requests_per_second: 0, mailbox, traffic_class };
         let control = Control::new(hosts, parts).unwrap();
         let peer = Cm::new(CmConfig::new(2, [2; 32]));
         TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, inspectors, peer }

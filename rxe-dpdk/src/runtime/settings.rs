@@ -75,6 +75,8 @@ pub struct RuntimeConfig {
     pub max_pending: usize,
     /// The same for one peer address.
     pub max_pending_per_peer: usize,
+    /// Most connection and SIDR requests per second of one peer address; 0 is no limit.
+    pub requests_per_second: u32,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
     /// Fault rules, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS).
@@ -96,6 +98,7 @@ impl Default for RuntimeConfig {
             max_connections_per_peer: 16_384,
             max_pending: 8192,
             max_pending_per_peer: 4096,
+            requests_per_second: 0,
             engine: EngineConfig::default(),
             faults: Vec::new(),
             seed: system_seed(),

@@ -157,6 +157,8 @@ drop_reasons! {
         GsiSource = "gsi_source",
         /// More MADs than the lcore handles beside its other work.
         GsiBudget = "gsi_budget",
+        /// More connection and SIDR requests than the address may make per second.
+        GsiRate = "gsi_rate",
     }
     "host" {
         /// A protocol or message that the host stack does not serve.
