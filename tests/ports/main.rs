@@ -11,6 +11,7 @@ mod drain;
 mod fault;
 mod files;
 mod flood;
+mod hostile;
 mod initiator;
 mod link;
 mod mistakes;

@@ -176,6 +176,14 @@ impl IpHost for ScriptedHost {
         self.streams.get_mut(&stream).unwrap().aborted = true;
     }
 
+    fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn neighbour_count(&self) -> usize {
+        self.resolutions.len()
+    }
+
     fn poll(&mut self, _now: Instant, _output: &mut ()) {}
 
     fn poll_event(&mut self) -> Option<HostEvent<u32>> {

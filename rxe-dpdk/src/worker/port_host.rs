@@ -131,6 +131,14 @@ impl IpHost for PortHost {
         self.host.abort(stream);
     }
 
+    fn stream_count(&self) -> usize {
+        self.host.stream_count()
+    }
+
+    fn neighbour_count(&self) -> usize {
+        self.host.neighbour_count()
+    }
+
     fn poll(&mut self, now: Instant, output: &mut PortsTx) {
         self.host.poll(now, output);
     }

@@ -38,6 +38,7 @@ use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId, PrefixList};
 use rxe_proto::{Duration, Instant};
 
 use crate::event_log::EventLog;
+use crate::inspect::ControlCounts;
 use crate::local_port::LocalPort;
 use crate::mailbox::ControlMailbox;
 use crate::messages::{EndReason, GroupListener, RtsParams, ToControl, ToWorker};
@@ -314,6 +315,21 @@ impl<H: IpHost> Control<H> {
             ToControl::GroupMember { worker, port, group, joined } => {
                 self.member_changed(now, worker, port, group, joined);
             }
+            ToControl::Counts { reply } => {
+                // A thread that has given up is no loss.
+                let _ = reply.try_send(self.counts());
+            }
+        }
+    }
+
+    #[cold]
+    fn counts(&self) -> ControlCounts {
+        let hosts = || self.ports.iter().map(|port| &port.host);
+        ControlCounts {
+            connections: self.cm.len(),
+            sidr: self.cm.sidr_len() + self.cm.resolving(),
+            streams: hosts().map(H::stream_count).sum(),
+            neighbours: hosts().map(H::neighbour_count).sum(),
         }
     }
 
