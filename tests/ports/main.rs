@@ -13,6 +13,7 @@ mod files;
 mod flood;
 mod hostile;
 mod initiator;
+mod limits;
 mod link;
 mod mistakes;
 mod operate;
