@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, read_mad,
-    write_mad,
+    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams,
+    read_mad, write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
     CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
     SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
-use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Rej, Req, ServiceId};
-use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
+use rxe_dpdk::rxe_proto::wire::cm::Rej;
 use rxe_dpdk::rxe_proto::wire::{
     BthFields, BthOpcode, Cidr, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, MacAddr, Opcode, Path, PathMtu, PortId, Psn,
     TxQueue, classify, udp_source_port,
@@ -30,7 +29,7 @@ pub const PEER: [u8; 4] = [10, 77, 0, 1];
 /// The address of another host, behind the same port.
 pub const OTHER: [u8; 4] = [10, 77, 0, 3];
 
-/// An address from which a flood comes; it answers ARP.
+/// An address from which connection requests are forged; it answers ARP.
 pub const FLOODER: [u8; 4] = [10, 77, 0, 66];
 
 /// Nothing here takes longer than this.
@@ -74,8 +73,6 @@ pub struct Initiator {
     unsent: Option<MadTransmit>,
     /// Answers ARP for all our addresses.
     host: Host,
-    /// Forged requests that are sent in between.
-    pub flood: Option<Flood>,
     /// Another host behind the same port.
     pub neighbour: Option<Rc<RefCell<dyn Neighbour>>>,
 }
@@ -87,46 +84,6 @@ pub trait Neighbour {
 
     /// Sends frames; called once per turn.
     fn poll(&mut self, now: rxe_dpdk::rxe_proto::Instant, tx: &mut Tx);
-}
-
-/// Forged connection requests.
-pub struct Flood {
-    pub left: u32,
-    /// `None`: each from another address.
-    pub source: Option<[u8; 4]>,
-    pub port: u16,
-    pub number: u32,
-}
-
-impl Flood {
-    fn next(&mut self) -> (std::net::Ipv4Addr, [u8; MAD_LEN]) {
-        self.number = self.number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let number = self.number;
-        // Addresses of hosts that are not ours.
-        let random =
-            [1 + (number >> 24) as u8 % 200, (number >> 16) as u8, (number >> 8) as u8, 1 + number as u8 % 254];
-        let source = std::net::Ipv4Addr::from(self.source.unwrap_or(random));
-        let target = std::net::Ipv4Addr::from(PEER);
-        let mut req = Req {
-            local_comm_id: number,
-            service_id: ServiceId::new(PortSpace::Tcp, self.port),
-            local_ca_guid: 0xBAD,
-            local_qpn: number & 0xFF_FFFF,
-            remote_response_timeout: 31,
-            local_response_timeout: 31,
-            starting_psn: Psn::new(number),
-            pkey: 0xFFFF,
-            path_mtu: PathMtu::Mtu1024.code(),
-            max_cm_retries: 15,
-            ..Req::default()
-        };
-        (req.primary.local_gid, req.primary.remote_gid) = (source.into(), target.into());
-        let addressing = IpAddressing::new((source.into(), 40_000), target.into()).unwrap();
-        assert!(req.set_private_data(&addressing, b"demo"));
-        let mut mad = [0; MAD_LEN];
-        CmMessage::Req(req).emit(u64::from(number), &mut mad);
-        (source, mad)
-    }
 }
 
 pub struct Connection {
@@ -159,8 +116,13 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
-        let (monitor, unsent, flood, neighbour) = (port.monitor(), None, None, None);
-        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, flood, neighbour }
+        let (monitor, unsent, neighbour) = (port.monitor(), None, None);
+        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, neighbour }
+    }
+
+    /// Path of its MADs.
+    pub fn mad_path(&self) -> &MadPath {
+        &self.path
     }
 
     /// Frames that the port has sent.
@@ -205,7 +167,6 @@ impl Initiator {
             }
             self.gsi_psn = self.gsi_psn.next();
         }
-        self.send_flood();
         if let Some(neighbour) = &self.neighbour {
             neighbour.borrow_mut().poll(now, &mut self.tx);
         }
@@ -238,17 +199,11 @@ impl Initiator {
         }
     }
 
-    /// Sends some more of the flood, as far as the port takes them.
-    fn send_flood(&mut self) {
-        let Some(flood) = &mut self.flood else { return };
-        for _ in 0..flood.left.min(32) {
-            let (source, mad) = flood.next();
-            let path = MadPath { local: source.into(), ..self.path.clone() };
-            if !write_mad(&mut self.tx, &path, 1, self.gsi_psn, &mad) {
-                return;
-            }
-            self.gsi_psn = self.gsi_psn.next();
-            flood.left -= 1;
+    /// Takes turns for a time.
+    pub fn turn_for(&mut self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.turn();
         }
     }
 
@@ -362,6 +317,16 @@ impl Initiator {
         self.engine.destroy_qp(self.clock.now(), qpn).unwrap();
         self.engine.keys_mut().deregister(region.lkey()).unwrap();
         answer
+    }
+
+    /// Asks which datagram queue pair serves `port`.
+    pub fn resolve_datagram(&mut self, port: u16) -> Qpn {
+        let params = ResolveParams { response_timeout: 16, ..ResolveParams::new(self.path.clone(), (40_000, port)) };
+        let requested = self.cm.resolve_datagram(self.clock.now(), params).unwrap();
+        match self.event() {
+            CmEvent::DatagramResolved(reply) if reply.id == requested => reply.qpn,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The next completion, of `op` or of a receive.

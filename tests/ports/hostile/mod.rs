@@ -4,9 +4,11 @@
 //! The tests print a seed; `RXE_HOSTILE_SEED` repeats it.
 
 mod attacker;
+mod dialogues;
 mod frames;
 mod mutate;
 mod rng;
+mod talker;
 
 use rxe_dpdk::rxe_proto::wire::DropReason;
 use rxe_inspect::client::Client;
@@ -26,11 +28,20 @@ fn hostile_frames_change_no_foreign_memory() {
     alone(name, "", &options, |initiator, target| frames::change_no_foreign_memory(initiator, target, &files));
 }
 
+#[test]
+fn hostile_dialogues_leave_nothing_behind() {
+    let options = ["--address", "fd00:77::1/64"];
+    let name = "hostile::hostile_dialogues_leave_nothing_behind";
+    alone(name, dialogues::SETTINGS, &options, dialogues::leave_nothing_behind);
+}
+
 /// Warnings of which each is about one peer.
-const WARNINGS: [&str; 4] = [
+const WARNINGS: [&str; 6] = [
     "queue pair in error",
     "a message to queue pair 1 was dropped",
     "client turned away",
+    "a connection refused: ",
+    "the queue pair does not take the REQ's values",
     "came too fast to be logged",
 ];
 
