@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate and program.
-const ROOTS: [&str; 9] = [
+const ROOTS: [&str; 10] = [
     "apps/common",
     "apps/rxe-bench",
     "apps/rxe-ctl",
@@ -17,6 +17,7 @@ const ROOTS: [&str; 9] = [
     "rxe-dpdk/proto/src",
     "rxe-dpdk/service/src",
     "rxe-dpdk/src",
+    "tests/fuzz/src",
     "tests/kit/src",
 ];
 

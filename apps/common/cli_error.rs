@@ -23,12 +23,12 @@ pub enum CliError {
 impl CliError {
     /// The program cannot start or the request is refused, for the reason in `sentence`.
     pub fn new(sentence: impl Into<String>) -> CliError {
-        CliError::Rejected(sentence.into())
+        CliError::Rejected(one_line(sentence.into()))
     }
 
     /// The program started and then failed, for the reason in `sentence`.
     pub fn failed(sentence: impl Into<String>) -> CliError {
-        CliError::Failed(sentence.into())
+        CliError::Failed(one_line(sentence.into()))
     }
 
     /// The exit code of the process.
@@ -50,6 +50,15 @@ impl CliError {
         };
         ExitCode::from(self.exit_code())
     }
+}
+
+/// Escapes control characters: a sentence may quote a name of the user's, and must stay one line of the log.
+fn one_line(sentence: String) -> String {
+    if !sentence.contains(char::is_control) {
+        return sentence;
+    }
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    sentence.chars().map(escaped).collect()
 }
 
 /// Equal errors print the same text and give the same exit code; `clap::Error` has no comparison of its own.
@@ -87,6 +96,8 @@ mod tests {
         };
         assert_eq!(printed(CliError::new("no port")), ("rxe-x: no port\n".to_owned(), 2));
         assert_eq!(printed(CliError::failed("gone")), ("rxe-x: gone\n".to_owned(), 1));
+        // A name may have any characters.
+        assert_eq!(printed(CliError::new("no 'a\nb\u{1b}\u{e9}'")), ("rxe-x: no 'a\\nb\\u{1b}\u{e9}'\n".to_owned(), 2));
         let wrong =
             clap::Command::new("rxe-x").try_get_matches_from(["rxe-x", "stray"]).expect_err("no argument is known");
         assert_eq!(CliError::from(wrong).exit_code(), 2);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, ValueEnum};
 use rxe::command_line::CommandLine;
 use rxe::{CliError, cli_error};
-use rxe_dpdk::host::Cidr;
+use rxe_proto::wire::Cidr;
 
 use crate::perftest;
 use crate::plan::{Beside, Json, Length, Plan, Protocol, Test, Verb};

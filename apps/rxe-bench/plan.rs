@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use rxe_dpdk::host::Cidr;
-use rxe_proto::wire::PathMtu;
+use rxe_proto::wire::{Cidr, PathMtu};
 
 /// The tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

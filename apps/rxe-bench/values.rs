@@ -5,8 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::host::Cidr;
-use rxe_proto::wire::PathMtu;
+use rxe_proto::wire::{Cidr, PathMtu};
 
 /// The address of the bench, with its on-link prefix.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use rxe::{CliError, cli_error};
 
 use crate::config::{
     self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
-    Pcp, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
+    Pcp, PeerNetwork, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
 };
 
 /// The definition of the command line, for manual pages and completions.
@@ -72,6 +72,10 @@ struct Args {
     #[arg(long, value_name = "[portN:]NETWORK/PREFIX=ROUTER", help_heading = "Network")]
     route: Vec<OnPort<RouteSpec>>,
 
+    /// Serve only peers of this network, or this address; may repeat [default: everyone]
+    #[arg(long, value_name = "[portN:]NETWORK[/PREFIX]", help_heading = "Network")]
+    peer: Vec<OnPort<PeerNetwork>>,
+
     /// VLAN of the port: 1 to 4094
     #[arg(long, value_name = "[portN:]ID", help_heading = "Network")]
     vlan: Vec<OnPort<Vlan>>,
@@ -94,9 +98,14 @@ struct Args {
     service: Vec<String>,
 
     /// Export a memory region of SIZE bytes, or with K, M or G; may repeat. COUNT exports numbered regions: NAME0, NAME1 and
-    /// so on. `watch` prints the region's text whenever its first byte changes, until that is a 'q'. `file` places the region
-    /// in a file that other local processes may map [default: default=1M]
-    #[arg(long, value_name = "NAME=SIZE[*COUNT][,watch][,file=PATH]", help_heading = "Services")]
+    /// so on. `watch` prints the region's text whenever its first byte changes, until that is a 'q'. With `read-only` clients
+    /// may only READ it. Regions with the same `domain` share a protection domain; the others have one each. `file` places the
+    /// region in a file that other local processes may map [default: default=1M]
+    #[arg(
+        long,
+        value_name = "NAME=SIZE[*COUNT][,watch][,read-only][,domain=NAME][,file=PATH]",
+        help_heading = "Services"
+    )]
     region: Vec<RegionSpec>,
 
     /// CM port of the region service [default: 4792]
@@ -230,6 +239,9 @@ impl Args {
         }
         for OnPort { port: number, value } in self.route {
             settings.port(number).routes.push(sourced("--route", value));
+        }
+        for OnPort { port: number, value } in self.peer {
+            settings.port(number).peers.push(value);
         }
         for OnPort { port: number, value } in self.vlan {
             once(&mut settings.port(number).vlan, "--vlan", number, value)?;

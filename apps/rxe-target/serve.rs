@@ -9,7 +9,7 @@ use rxe_dpdk::service::TrafficClassConfig;
 use rxe_dpdk::worker::IdlePolicy;
 
 use crate::config::{Config, Idle, fault_text};
-use crate::manage::{Managed, Management, RuntimeFolder};
+use crate::manage::{Drain, Managed, Management, RuntimeFolder};
 use crate::{log, services};
 
 /// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output.
@@ -27,6 +27,7 @@ pub fn serve(config: Config) -> Result<(), CliError> {
     let runtime =
         Runtime::new(eal, runtime_config(&config), factories).map_err(|error| CliError::new(error.to_string()))?;
     let stop = runtime.stop_handle();
+    let drain = Drain::new(stop.clone());
     signals.stop(move || stop.stop());
     let inspector = runtime.inspector();
     let capture = runtime.capture();
@@ -34,8 +35,8 @@ pub fn serve(config: Config) -> Result<(), CliError> {
         management.capture(capture.clone(), settings.clone())?;
     }
     let clients = management.stats();
-    let _managed =
-        management.start(Managed { inspector, capture, registry: registry.clone(), log, prefix, clients }, folder);
+    let _managed = management
+        .start(Managed { inspector, drain, capture, registry: registry.clone(), log, prefix, clients }, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -51,6 +52,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         addresses: port.addresses.clone(),
         gateways: port.gateways.clone(),
         routes: port.routes.clone(),
+        restrictions: port.restrictions.clone(),
         vlan: port.vlan,
         mtu: port.mtu,
     });
@@ -58,19 +60,24 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         name: region.name.clone(),
         size: region.size,
         count: region.count,
+        read_only: region.read_only,
+        domain: region.domain.clone(),
         file: region.file.clone(),
     });
     RuntimeConfig {
         ports: ports.collect(),
         regions: regions.collect(),
+        service_peers: (config.service_peers.iter()).map(|(name, peers)| ((*name).to_owned(), peers.clone())).collect(),
         idle: match config.idle {
             Idle::Spin => IdlePolicy::Spin,
             Idle::Pause => IdlePolicy::Pause,
             Idle::Sleep(time) => IdlePolicy::Sleep(time),
         },
         max_connections: config.limits.connections as usize,
+        max_connections_per_peer: config.limits.connections_per_address as usize,
         max_pending: config.limits.pending as usize,
         max_pending_per_peer: config.limits.pending_per_address as usize,
+        requests_per_second: config.limits.requests_per_second.unwrap_or(0),
         engine: config.engine.clone(),
         faults: config.faults.clone(),
         traffic_class: TrafficClassConfig { value: config.traffic_class, pcp: config.pcp },

@@ -5,5 +5,5 @@
 pub use rxe_service::prelude::*;
 
 pub use crate::eal::Eal;
-pub use crate::host::Cidr;
 pub use crate::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig, StopHandle};
+pub use rxe_proto::wire::Cidr;

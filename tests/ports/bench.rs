@@ -73,7 +73,7 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
     let socket = std::env::temp_dir().join(format!("rxe-ports-{id}-bench.sock")).display().to_string();
     let many = format!("/dev/shm/rxe-ports-{id}b-many");
     let options = ["--region", &format!("many=4K*{REGIONS},file={many}")];
-    let target = Target::start(&format!("{id}b"), &format!("net_vhost0,iface={socket},queues=1"), "0", &options);
+    let target = Target::start(&format!("{id}b"), &format!("net_vhost0,iface={socket},queues=1"), "0", "", &options);
     for (test, size, qps, messages) in [
         ("write-bw", 100, 3, 100),
         ("write-bw", 9000, 2, 40),

@@ -49,7 +49,7 @@ fn slow_and_silent_clients_keep_nobody_out() {
     let vdev = format!("net_memif0,role=server,id=0,bsize=8192,socket-abstract=no,socket={memif}");
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let address = free.to_string();
-    let target = Target::start(&prefix, &vdev, "0", &["--metrics", &address]);
+    let target = Target::start(&prefix, &vdev, "0", "", &["--metrics", &address]);
 
     // It keeps its connection for longer than a request may take.
     let mut top = rxe_ctl();

@@ -1,24 +1,31 @@
 //! A small initiator on one port: our own connection manager and our own engine.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
-use rxe_dpdk::host::{Cidr, Host, HostConfig};
+use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
+use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
     Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, read_mad,
     write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
-    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendFlags,
-    SendOp, SendWr, Sge, WcStatus,
+    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
+    SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
-use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Req, ServiceId};
+use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Rej, Req, ServiceId};
 use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
-use rxe_dpdk::rxe_proto::wire::{Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port};
+use rxe_dpdk::rxe_proto::wire::{
+    BthFields, BthOpcode, Cidr, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, MacAddr, Opcode, Path, PathMtu, PortId, Psn,
+    TxQueue, classify, udp_source_port,
+};
 
-const OWN: [u8; 4] = [10, 77, 0, 2];
-const PEER: [u8; 4] = [10, 77, 0, 1];
+/// Our address.
+pub const OWN: [u8; 4] = [10, 77, 0, 2];
+/// The target's address.
+pub const PEER: [u8; 4] = [10, 77, 0, 1];
 
 /// The address of another host, behind the same port.
 pub const OTHER: [u8; 4] = [10, 77, 0, 3];
@@ -29,7 +36,8 @@ pub const FLOODER: [u8; 4] = [10, 77, 0, 66];
 /// Nothing here takes longer than this.
 const LIMIT: Duration = Duration::from_secs(20);
 
-struct Tx(TxStage);
+/// The port's transmit queue.
+pub struct Tx(TxStage);
 
 impl TxQueue for Tx {
     fn push(&mut self, _port: PortId, len: usize) -> Option<&mut [u8]> {
@@ -42,7 +50,7 @@ struct Own;
 
 impl LocalAddresses for Own {
     fn is_local(&self, _port: PortId, gid: Gid) -> bool {
-        [OWN, OTHER].map(|ip| std::net::Ipv4Addr::from(ip).into()).contains(&gid)
+        [OWN, OTHER, FLOODER].map(|ip| std::net::Ipv4Addr::from(ip).into()).contains(&gid)
     }
 
     fn path_mtu(&self, _port: PortId) -> PathMtu {
@@ -52,6 +60,7 @@ impl LocalAddresses for Own {
 
 pub struct Initiator {
     clock: Clock,
+    monitor: PortMonitor,
     rx: RxQueue,
     tx: Tx,
     burst: RxBurst,
@@ -67,6 +76,17 @@ pub struct Initiator {
     host: Host,
     /// Forged requests that are sent in between.
     pub flood: Option<Flood>,
+    /// Another host behind the same port.
+    pub neighbour: Option<Rc<RefCell<dyn Neighbour>>>,
+}
+
+/// A host behind the initiator's port with a MAC address of its own.
+pub trait Neighbour {
+    /// Handles a received frame, whatever its destination.
+    fn receive(&mut self, now: rxe_dpdk::rxe_proto::Instant, frame: &[u8], tx: &mut Tx);
+
+    /// Sends frames; called once per turn.
+    fn poll(&mut self, now: rxe_dpdk::rxe_proto::Instant, tx: &mut Tx);
 }
 
 /// Forged connection requests.
@@ -111,6 +131,7 @@ impl Flood {
 
 pub struct Connection {
     qpn: Qpn,
+    peer_qpn: u32,
     conn: ConnId,
     address: u64,
     len: u64,
@@ -138,13 +159,23 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
-        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent: None, host, flood: None }
+        let (monitor, unsent, flood, neighbour) = (port.monitor(), None, None, None);
+        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, flood, neighbour }
     }
 
-    fn turn(&mut self) {
+    /// Frames that the port has sent.
+    pub fn sent_frames(&self) -> u64 {
+        self.monitor.stats().unwrap().tx_frames
+    }
+
+    /// Handles a burst of received frames, and sends.
+    pub fn turn(&mut self) {
         let now = self.clock.now();
         let count = self.rx.burst(&mut self.burst);
         for index in 0..count {
+            if let Some(neighbour) = &self.neighbour {
+                neighbour.borrow_mut().receive(now, self.burst.data(index), &mut self.tx);
+            }
             let packet = match classify(self.burst.data(index)) {
                 Ok(Frame::Roce(packet)) => packet,
                 Ok(Frame::Host) => {
@@ -175,6 +206,9 @@ impl Initiator {
             self.gsi_psn = self.gsi_psn.next();
         }
         self.send_flood();
+        if let Some(neighbour) = &self.neighbour {
+            neighbour.borrow_mut().poll(now, &mut self.tx);
+        }
         self.tx.0.flush();
     }
 
@@ -190,6 +224,16 @@ impl Initiator {
                 }
                 looked = Instant::now();
             }
+            assert!(began.elapsed() < LIMIT, "it does not happen");
+        }
+    }
+
+    /// Takes turns until `done`.
+    #[track_caller]
+    pub fn wait_for(&mut self, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            self.turn();
             assert!(began.elapsed() < LIMIT, "it does not happen");
         }
     }
@@ -234,41 +278,56 @@ impl Initiator {
         panic!("no answer: {:?}", self.cm);
     }
 
+    /// Requests a connection that the target refuses; returns its REJ, or `None` when it gives no answer.
+    pub fn refused_connect(&mut self, port: u16, region: &str) -> Option<Rej> {
+        let params = ConnectParams {
+            // Two REQs, 0.5 s apart.
+            response_timeout: 17,
+            max_cm_retries: 1,
+            private_data: region.as_bytes().to_vec(),
+            ..ConnectParams::new(self.path.clone(), (40_000, port), Qpn::new(0x99), Psn::new(1), PathMtu::Mtu1024)
+        };
+        let requested = self.cm.connect(self.clock.now(), params).unwrap();
+        match self.event() {
+            CmEvent::ConnectFailed { conn, rej, .. } if conn == requested => rej.map(|rej| *rej),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn connect(&mut self, port: u16, region: &str, mtu: PathMtu) -> Connection {
-        let now = self.clock.now();
-        let qpn = self
-            .engine
-            .create_qp(
-                now,
-                &QpInit {
-                    qp_type: QpType::Rc,
-                    pd: self.pd,
-                    send_cq: self.cq,
-                    recv_cq: self.cq,
-                    srq: None,
-                    caps: QpCaps {
-                        max_send_wr: 8,
-                        max_recv_wr: 1,
-                        max_send_sge: 1,
-                        max_recv_sge: 1,
-                        max_inline_data: 0,
-                    },
-                    sq_sig_all: false,
-                },
-            )
-            .unwrap();
+        let (qpn, reply) = self.establish(port, region.as_bytes(), mtu);
+        let data = &reply.private_data;
+        let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
+        let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
+        assert_eq!(&data[24..24 + region.len()], region.as_bytes());
+        let (address, len) = (u64::from_be_bytes(address), u64::from_be_bytes(len));
+        Connection { qpn, conn: reply.conn, peer_qpn: reply.remote_qpn, address, len, rkey }
+    }
+
+    /// A queue pair in INIT.
+    fn create_qp(&mut self) -> Qpn {
+        let caps = QpCaps { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let (send_cq, recv_cq) = (self.cq, self.cq);
+        let init = QpInit { qp_type: QpType::Rc, pd: self.pd, send_cq, recv_cq, srq: None, caps, sq_sig_all: false };
+        let qpn = self.engine.create_qp(self.clock.now(), &init).unwrap();
         self.engine.modify_qp(qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
+        qpn
+    }
+
+    /// Connects a queue pair to the service at `port`.
+    fn establish(&mut self, port: u16, private_data: &[u8], mtu: PathMtu) -> (Qpn, Box<ConnectReply>) {
+        let qpn = self.create_qp();
         let params = ConnectParams {
             responder_resources: 1,
             initiator_depth: 4,
             local_ack_timeout: 14,
             // The first frames may be lost while the link comes up: 16 REQs in about 5 s.
             response_timeout: 16,
-            private_data: region.as_bytes().to_vec(),
+            private_data: private_data.to_vec(),
             ..ConnectParams::new(self.path.clone(), (40_000, port), qpn, Psn::new(0xFF_FFF0), mtu)
         };
         let (rq_psn, flow_label) = (params.starting_psn, params.flow_label);
-        let conn = self.cm.connect(now, params).unwrap();
+        let conn = self.cm.connect(self.clock.now(), params).unwrap();
         let reply = match self.event() {
             CmEvent::ConnectReply(reply) => reply,
             other => panic!("{other:?}"),
@@ -276,11 +335,45 @@ impl Initiator {
         self.bring_up(qpn, &reply, rq_psn, flow_label, mtu);
         self.cm.confirm(conn, &[]).unwrap();
         assert_eq!(self.event(), CmEvent::Established { conn });
-        let data = &reply.private_data;
-        let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
-        let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
-        assert_eq!(&data[24..24 + region.len()], region.as_bytes());
-        Connection { qpn, conn, address: u64::from_be_bytes(address), len: u64::from_be_bytes(len), rkey }
+        (qpn, reply)
+    }
+
+    /// SENDs 16 bytes to the service `rdma-server` on a connection of its own, and returns its message.
+    pub fn exchange(&mut self, message: [u8; 16]) -> [u8; 16] {
+        let (qpn, reply) = self.establish(7471, &[], PathMtu::Mtu1024);
+        let memory = Memory::heap(32);
+        memory.write(0, &message).unwrap();
+        let region = self.engine.keys_mut().register(self.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
+        let sge = |at: u64| Sge { addr: region.addr() + at, length: 16, lkey: region.lkey() };
+        self.engine.post_recv(qpn, &RecvWr { wr_id: 1, sges: &[sge(16)] }).unwrap();
+        let op = SendOp::Send { imm: None };
+        let wr = SendWr { wr_id: 0, op, sges: &[sge(0)], flags: SendFlags::SIGNALED };
+        self.engine.post_send(qpn, &wr).unwrap();
+        for _ in 0..2 {
+            let completion = self.completion(&op);
+            let opcode = if completion.wr_id == 1 { WcOpcode::Recv } else { WcOpcode::Send };
+            assert_eq!((completion.status, completion.opcode), (WcStatus::Success, opcode));
+        }
+        let mut answer = [0; 16];
+        region.memory().read(16, &mut answer).unwrap();
+        self.cm.disconnect(self.clock.now(), reply.conn).unwrap();
+        let event = self.event();
+        assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == reply.conn), "{event:?}");
+        self.engine.destroy_qp(self.clock.now(), qpn).unwrap();
+        self.engine.keys_mut().deregister(region.lkey()).unwrap();
+        answer
+    }
+
+    /// The next completion, of `op` or of a receive.
+    fn completion(&mut self, op: &SendOp) -> WorkCompletion {
+        let began = Instant::now();
+        loop {
+            self.turn();
+            if let Some(completion) = self.engine.poll_cq_one(self.cq) {
+                return completion;
+            }
+            assert!(began.elapsed() < LIMIT, "{op:?} does not end: {:?}", self.engine.stats());
+        }
     }
 
     /// Takes the queue pair to RTS with the parameters of REQ and REP.
@@ -327,6 +420,21 @@ impl Connection {
         self.qpn.get()
     }
 
+    /// The target's queue pair.
+    pub fn peer_qpn(&self) -> u32 {
+        self.peer_qpn
+    }
+
+    /// Address of the region.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Key of the region.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
     /// Carries out one operation on a buffer that holds `bytes`, and returns what the buffer holds then.
     fn run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> Vec<u8> {
         let (status, result) = self.try_run(on, bytes, op);
@@ -342,14 +450,7 @@ impl Connection {
         let sge = Sge { addr: region.addr(), length: bytes.len() as u32, lkey: region.lkey() };
         let wr = SendWr { wr_id: 7, op, sges: &[sge], flags: SendFlags::SIGNALED };
         on.engine.post_send(self.qpn, &wr).unwrap();
-        let began = Instant::now();
-        let completion = loop {
-            on.turn();
-            if let Some(completion) = on.engine.poll_cq_one(on.cq) {
-                break completion;
-            }
-            assert!(began.elapsed() < LIMIT, "{op:?} of {} bytes does not end: {:?}", bytes.len(), on.engine.stats());
-        };
+        let completion = on.completion(&op);
         assert_eq!(completion.wr_id, 7);
         let mut result = vec![0; bytes.len()];
         region.memory().read(0, &mut result).unwrap();
@@ -377,6 +478,39 @@ impl Connection {
     /// A READ that the target does not answer.
     pub fn refused_read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> WcStatus {
         self.try_run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) }).0
+    }
+
+    /// READs from the beginning of another connection's region.
+    pub fn read_at(&self, on: &mut Initiator, other: &Connection, len: usize) -> Result<Vec<u8>, WcStatus> {
+        let (status, bytes) = self.try_run(on, &vec![0; len], SendOp::Read { remote: other.remote(0) });
+        if status == WcStatus::Success { Ok(bytes) } else { Err(status) }
+    }
+
+    pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
+        self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
+    }
+
+    /// Sends the connection's next packet as another station would: a WRITE of 8 bytes at the beginning of its region, with
+    /// addresses and BTH changed by `change`. The connection itself does not count it.
+    pub fn forge(&self, on: &mut Initiator, bytes: [u8; 8], change: impl FnOnce(&mut Path, &mut BthFields)) {
+        let info = on.engine.query_qp(self.qpn).unwrap();
+        let (mut path, dest_qpn) = (info.path.unwrap(), info.dest_qpn.unwrap());
+        let mut fields = BthFields {
+            opcode: BthOpcode::rc(Opcode::WriteOnly),
+            dest_qp: dest_qpn.get(),
+            psn: info.next_psn,
+            solicited: false,
+            ack_req: true,
+            pkey: DEFAULT_PKEY,
+        };
+        change(&mut path, &mut fields);
+        let template = HeaderTemplate::new(&path);
+        let frame = on.tx.push(path.port, template.frame_len(fields.opcode, 8)).unwrap();
+        let mut packet = template.build(frame, 1, fields, 8);
+        packet.reth(self.address, self.rkey, 8);
+        packet.payload_mut().copy_from_slice(&bytes);
+        packet.finish();
+        on.tx.0.flush();
     }
 
     pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {

@@ -4,17 +4,22 @@
 //!
 //! Needs root and hugepages. Without them the tests are skipped with a message, and fail in CI.
 
+mod alone;
 mod bench;
 mod clients;
+mod drain;
 mod fault;
 mod files;
 mod flood;
+mod hostile;
 mod initiator;
 mod link;
 mod mistakes;
 mod operate;
 mod output;
+mod peers;
 mod quick_start;
+mod regions;
 mod start;
 mod veth;
 
@@ -44,20 +49,22 @@ struct Target {
 const CONFIG: &str = "[transport]\nflush = true\natomic-write = true\n";
 
 impl Target {
-    fn start(name: &str, vdev: &str, lcores: &str, options: &[&str]) -> Target {
+    /// `settings` continue the section `[transport]` of its configuration file.
+    fn start(name: &str, vdev: &str, lcores: &str, settings: &str, options: &[&str]) -> Target {
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{name}"));
         let config = std::env::temp_dir().join(format!("rxe-ports-{name}.toml"));
-        // Clients that are silent for that long are those of one target: the others' are not always there when it asks.
-        let silence = if options.iter().any(|option| option.starts_with("fragile=")) { "keep-alive = 3\n" } else { "" };
-        std::fs::write(&config, format!("{CONFIG}{silence}")).unwrap();
+        std::fs::write(&config, format!("{CONFIG}{settings}")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-target"));
         command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep", "--region"])
-            .arg(format!("demo=4M,file={}", region.display()))
+            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep"])
             .args(["--config".as_ref(), config.as_os_str()])
             .args(options);
+        // Options replace the regions of the file.
+        if !settings.contains("[[region]]") {
+            command.arg("--region").arg(format!("demo=4M,file={}", region.display()));
+        }
         let program = Program::start(&mut command).unwrap();
         let ready = program.wait_for_line("ready ", Duration::from_secs(90)).unwrap_or_else(|error| panic!("{error}"));
         assert!(ready.contains(" path_mtu=4096 "), "{ready}");
@@ -140,15 +147,18 @@ fn vhost_and_memif_carry_path_mtu_4096_and_survive_faults() {
             &format!("{id}v"),
             &format!("net_vhost0,iface={vhost},queues=1"),
             "0,1",
+            // Clients that are silent for that long are those of this target: the others' are not always there when it asks.
+            "keep-alive = 3\n",
             &["--region", &fragile.option()],
         ),
         Target::start(
             &format!("{id}m"),
             &format!("net_memif0,role=server,{memif_args}"),
             "0",
+            "",
             &["--metrics", &metrics],
         ),
-        Target::start(&format!("{id}f"), &format!("net_vhost0,iface={faulty},queues=1"), "0,1", &FAULTS),
+        Target::start(&format!("{id}f"), &format!("net_vhost0,iface={faulty},queues=1"), "0,1", "", &FAULTS),
     ];
     let eal = Eal::init(&[
         "-l".to_owned(),
@@ -211,45 +221,11 @@ fn vhost_and_memif_carry_path_mtu_4096_and_survive_faults() {
 
 #[test]
 fn floods_of_requests_neither_stop_nor_keep_others_out() {
-    if let Some(why) = lacking() {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: {why}");
-        eprintln!("SKIPPED: {why}");
-        return;
-    }
-    // One process has one EAL.
-    if std::env::var_os(FLOOD).is_none() {
-        let itself = std::env::current_exe().unwrap();
-        let name = "floods_of_requests_neither_stop_nor_keep_others_out";
-        let status = Command::new(itself).args(["--exact", name, "--nocapture"]).env(FLOOD, "1").status().unwrap();
-        assert!(status.success(), "{status}");
-        return;
-    }
-    let id = std::process::id();
-    let memif = std::env::temp_dir().join(format!("rxe-ports-{id}-flood.sock")).display().to_string();
-    let memif_args = format!("id=0,bsize=8192,socket-abstract=no,socket={memif}");
-    let target = Target::start(&format!("{id}d"), &format!("net_memif0,role=server,{memif_args}"), "0", &[]);
-    let eal = Eal::init(&[
-        "-l".to_owned(),
-        "1".to_owned(),
-        "--in-memory".to_owned(),
-        "--no-pci".to_owned(),
-        "--no-telemetry".to_owned(),
-        format!("--file-prefix={id}j"),
-        format!("--vdev=net_memif0,role=client,mac=52:54:00:00:00:22,{memif_args}"),
-    ])
-    .unwrap();
-    let info = eal.ports().into_iter().find(|info| info.name == "net_memif0").unwrap();
-    let mut port = Port::configure(&eal, info.id, &PortConfig { mtu: MTU, ..PortConfig::default() }).unwrap();
-    let PortQueues { mut rx, mut tx } = port.start().unwrap();
-    let link = (rx.remove(0), tx.remove(0));
-    let mut initiator = Initiator::new(&eal, &port, link, target.mac.parse().unwrap());
-    flood::floods(&mut initiator, &target);
-    target.stop();
-    let _ = std::fs::remove_file(memif);
+    alone::alone("floods_of_requests_neither_stop_nor_keep_others_out", "", &[], |initiator, target| {
+        flood::floods(initiator, &target);
+        target.stop();
+    });
 }
-
-/// Set in the process that runs the test of floods.
-const FLOOD: &str = "RXE_PORTS_FLOOD";
 
 /// Both directions, with one transmit queue for two lcores: the second one's frames pass its own injector, then a ring.
 const FAULTS: [&str; 4] = [

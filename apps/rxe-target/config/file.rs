@@ -14,7 +14,8 @@ use toml::Spanned;
 use super::capture::CaptureSection;
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
-use super::region::{RegionCount, RegionName, RegionSpec};
+use super::peers::{self, Peers};
+use super::region::{DomainName, RegionCount, RegionName, RegionSpec};
 use super::service::ServiceSections;
 use super::settings::{PortSettings, Settings};
 use super::sourced::{Origin, Sourced};
@@ -65,7 +66,7 @@ struct Metrics {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Port {
     #[serde(default)]
     addresses: Vec<Value<HostAddress>>,
@@ -73,6 +74,9 @@ struct Port {
     gateways: Vec<Value<Gateway>>,
     #[serde(default)]
     routes: Vec<Spanned<Route>>,
+    peers: Option<Peers>,
+    strict_pkey: Option<bool>,
+    pin_mac: Option<bool>,
     vlan: Option<Value<Vlan>>,
     mtu: Option<Value<Mtu>>,
 }
@@ -85,13 +89,17 @@ struct Route {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Region {
     name: Value<RegionName>,
     size: Text<Size>,
     count: Option<Text<RegionCount>>,
     #[serde(default)]
     watch: bool,
+    #[serde(default)]
+    read_only: bool,
+    domain: Option<Text<DomainName>>,
+    peers: Option<Peers>,
     file: Option<PathBuf>,
 }
 
@@ -152,11 +160,23 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
     };
     if !file.region.is_empty() {
         let regions = file.region.into_iter().map(|region| {
-            let (size, watch, file) = (region.size.0.0, region.watch, region.file);
-            let count = region.count.map(|Text(RegionCount(count))| count);
-            place.source("name", region.name, |name| RegionSpec { name: name.0.0, size, count, watch, file })
+            let Region { name, size, count, watch, read_only, domain, peers, file } = region;
+            let peers = peers::resolve(&peers.map(|Peers(networks)| networks).unwrap_or_default())?;
+            let (size, count) = (size.0.0, count.map(|Text(RegionCount(count))| count));
+            let domain = domain.map(|Text(DomainName(name))| name);
+            let spec = |name: Text<RegionName>| RegionSpec {
+                name: name.0.0,
+                size,
+                count,
+                watch,
+                read_only,
+                domain,
+                file,
+                peers,
+            };
+            Ok(place.source("name", name, spec))
         });
-        settings.regions = Some(regions.collect());
+        settings.regions = Some(regions.collect::<Result<_, CliError>>()?);
     }
     for (number, port) in file.port.into_iter().enumerate() {
         let Ok(number) = u16::try_from(number) else { break };
@@ -175,6 +195,9 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
                 addresses: place.values("addresses", port.addresses),
                 gateways: place.values("gateways", port.gateways),
                 routes,
+                peers: port.peers.map(|Peers(networks)| networks).unwrap_or_default(),
+                strict_pkey: port.strict_pkey,
+                pin_mac: port.pin_mac,
                 vlan: place.value("vlan", port.vlan),
                 mtu: place.value("mtu", port.mtu),
             },
@@ -237,8 +260,8 @@ impl Place<'_> {
     fn key_before(&self, end: usize) -> Option<&str> {
         let (before, _) = self.text.get(..end)?.rsplit_once('=')?;
         let before = before.trim_end();
-        let start = before.rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).map_or(0, |at| at + 1);
-        Some(&before[start..]).filter(|key| !key.is_empty())
+        let other = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        before.strip_prefix(other).filter(|key| !key.is_empty())
     }
 }
 
@@ -351,7 +374,7 @@ mod tests {
             ("idle = true\n", "t.toml, line 1, key 'idle': invalid type: boolean 'true', expected a text or a number"),
             (
                 "[[port]]\nadresses = []\n",
-                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'vlan', 'mtu'",
+                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'peers', 'strict-pkey', 'pin-mac', 'vlan', 'mtu'",
             ),
             (
                 "[eal]\nargs = []\nlog = \"info\"\n",
@@ -383,6 +406,19 @@ mod tests {
         }
         let syntax = wrong("log = \"info\"\nidle = \n");
         assert!(syntax.starts_with("t.toml, line 2") && !syntax.contains('\n'), "{syntax}");
+    }
+
+    #[test]
+    fn errors_behind_letters_outside_of_ascii_have_their_place() {
+        for (text, sentence) in [
+            ("# \u{e9} = 1\nfoo = 1\n", "t.toml, line 2: unknown field 'foo', expected one of "),
+            ("# \u{1f980}=\nidle = true\n", "t.toml, line 2, key 'idle': invalid type: boolean 'true'"),
+            ("\"\u{e9}\" = 1\n", "t.toml, line 1: unknown field '\u{e9}', expected one of "),
+            ("idle = \"\u{e9}=\"\n", "t.toml, line 1: "),
+            ("log = \"\u{e9}-\u{e9}=\u{e9}\"\n", "t.toml, line 1"),
+        ] {
+            assert!(wrong(text).starts_with(sentence), "{}", wrong(text));
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod fault_rule;
 mod fault_values;
 mod file;
 mod limits;
+mod peers;
 mod region;
 mod service;
 mod settings;
@@ -21,10 +22,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::host::{Cidr, Route};
+use rxe_dpdk::host::Route;
 use rxe_dpdk::rxe_proto::transport::EngineConfig;
+use rxe_dpdk::service::Restrictions;
 use rxe_dpdk::worker::FaultRule;
 use rxe_inspect::capture::CaptureSettings;
+use rxe_proto::wire::{Cidr, PrefixList};
 use tracing::level_filters::LevelFilter;
 
 pub use capture::CaptureFile;
@@ -34,6 +37,7 @@ pub use file::load;
 #[cfg(test)]
 pub use file::parse;
 pub use limits::Limits;
+pub use peers::PeerNetwork;
 pub use region::{MAX_REGION_NAME, RegionSpec};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;
@@ -60,6 +64,8 @@ pub struct Port {
     pub gateways: Vec<IpAddr>,
     /// Networks behind other routers.
     pub routes: Vec<Route>,
+    /// Whom the port does not serve.
+    pub restrictions: Restrictions,
     /// VLAN id.
     pub vlan: Option<u16>,
     /// IP MTU; `None` for the largest that the device supports, up to 4200.
@@ -79,6 +85,8 @@ pub struct Config {
     pub regions: Vec<RegionSpec>,
     /// Port of the `region` service.
     pub region_port: u16,
+    /// The allowed peers of single services, by name; a service without an entry serves everyone.
+    pub service_peers: BTreeMap<&'static str, PrefixList>,
     /// How long services keep idle clients.
     pub idle_timeouts: IdleTimeouts,
     /// Settings of the service `mckey`.
@@ -151,6 +159,7 @@ impl Config {
             services,
             regions,
             region_port: settings.region_port.map_or(DEFAULT_REGION_PORT, |p| p.value.0),
+            service_peers: service.peers()?,
             idle_timeouts: service.idle_timeouts(),
             mckey: service.mckey(),
             perftest: service.perftest()?,
@@ -252,6 +261,11 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, CliError> {
         addresses,
         gateways,
         routes,
+        restrictions: Restrictions {
+            peers: peers::resolve(&given.peers)?,
+            full_members_only: given.strict_pkey.unwrap_or(false),
+            pin_mac: given.pin_mac.unwrap_or(false),
+        },
         vlan: given.vlan.as_ref().map(|v| v.value.0),
         mtu: given.mtu.as_ref().map(|m| m.value.0),
     })

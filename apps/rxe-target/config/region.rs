@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
 use rxe_dpdk::service::RegionNames;
+use rxe_proto::wire::PrefixList;
 
 use super::sourced::Sourced;
 use super::values::{MAX_BYTES, Size};
@@ -35,6 +36,25 @@ impl FromStr for RegionName {
     }
 }
 
+/// The name of a protection domain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DomainName(pub String);
+
+impl FromStr for DomainName {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<DomainName, CliError> {
+        match text.parse::<RegionName>() {
+            Ok(RegionName(name)) => Ok(DomainName(name)),
+            Err(_) => cli_error!(
+                "'{}' is not the name of a protection domain: up to {MAX_REGION_NAME} letters, digits and signs without \
+                 blanks, '=' and ','",
+                text.escape_default()
+            ),
+        }
+    }
+}
+
 /// Number of numbered regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionCount(pub u32);
@@ -50,7 +70,7 @@ impl FromStr for RegionCount {
     }
 }
 
-/// Memory to export, written `NAME=SIZE[*COUNT][,watch][,file=PATH]`.
+/// Memory to export, written `NAME=SIZE[*COUNT][,watch][,read-only][,domain=NAME][,file=PATH]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionSpec {
     /// The name that clients ask for.
@@ -61,8 +81,14 @@ pub struct RegionSpec {
     pub count: Option<u32>,
     /// Print its text whenever its first byte changes.
     pub watch: bool,
+    /// Clients may only READ it.
+    pub read_only: bool,
+    /// Its protection domain, which it shares with the regions that name the same; `None` for one of its own.
+    pub domain: Option<String>,
     /// The file that other local processes may map.
     pub file: Option<PathBuf>,
+    /// The addresses that it serves; `None` for all.
+    pub peers: Option<PrefixList>,
 }
 
 impl FromStr for RegionSpec {
@@ -70,35 +96,52 @@ impl FromStr for RegionSpec {
 
     fn from_str(text: &str) -> Result<RegionSpec, CliError> {
         let Some((name, rest)) = text.split_once('=') else {
-            return cli_error!("'{text}' is not a region: write NAME=SIZE[*COUNT][,watch][,file=PATH], as scratch=64M");
+            return cli_error!(
+                "'{text}' is not a region: write NAME=SIZE[*COUNT][,watch][,read-only][,domain=NAME][,file=PATH], as \
+                 scratch=64M"
+            );
         };
-        let (size, options) = rest.split_once(',').map_or((rest, None), |(size, options)| (size, Some(options)));
+        let (size, mut options) = rest.split_once(',').map_or((rest, None), |(size, options)| (size, Some(options)));
         let (size, count) = size.split_once('*').map_or((size, None), |(size, count)| (size, Some(count)));
-        let (watch, option) = match options {
-            Some("watch") => (true, None),
-            Some(options) => match options.strip_prefix("watch,") {
-                Some(option) => (true, Some(option)),
-                None => (false, Some(options)),
-            },
-            None => (false, None),
-        };
-        // A path may contain commas, so it is the last option.
-        let file = match option.map(|option| (option, option.strip_prefix("file="))) {
-            None => None,
-            Some((_, Some(path))) if !path.is_empty() => Some(PathBuf::from(path)),
-            Some((option, _)) => {
-                return cli_error!("'{option}' is not an option of a region: they are watch, and file=PATH behind it");
+        let mut region = RegionSpec::plain(&name.parse::<RegionName>()?.0, size.parse::<Size>()?.0);
+        region.count = count.map(str::parse).transpose()?.map(|RegionCount(count)| count);
+        while let Some(rest) = options {
+            // A path may contain commas, so it is the last option.
+            if let Some(path) = rest.strip_prefix("file=").filter(|path| !path.is_empty()) {
+                region.file = Some(PathBuf::from(path));
+                break;
             }
-        };
-        let count = count.map(str::parse).transpose()?.map(|RegionCount(count)| count);
-        Ok(RegionSpec { name: name.parse::<RegionName>()?.0, size: size.parse::<Size>()?.0, count, watch, file })
+            let (option, others) = rest.split_once(',').map_or((rest, None), |(option, others)| (option, Some(others)));
+            match (option, option.strip_prefix("domain=")) {
+                ("watch", _) => region.watch = true,
+                ("read-only", _) => region.read_only = true,
+                (_, Some(domain)) => region.domain = Some(domain.parse::<DomainName>()?.0),
+                _ => {
+                    return cli_error!(
+                        "'{option}' is not an option of a region: they are watch, read-only and domain=NAME, and file=PATH \
+                         behind them"
+                    );
+                }
+            }
+            options = others;
+        }
+        Ok(region)
     }
 }
 
 impl RegionSpec {
     /// A region with a name and a length only.
     pub fn plain(name: &str, size: usize) -> RegionSpec {
-        RegionSpec { name: name.to_owned(), size, count: None, watch: false, file: None }
+        RegionSpec {
+            name: name.to_owned(),
+            size,
+            count: None,
+            watch: false,
+            read_only: false,
+            domain: None,
+            file: None,
+            peers: None,
+        }
     }
 
     /// The names that clients ask for.
@@ -185,6 +228,10 @@ mod tests {
         assert_eq!(watched("a=1M,watch").ok(), Some((true, false)));
         assert_eq!(watched("a=1M,watch,file=/f").ok(), Some((true, true)));
         assert_eq!(watched("a=1M,file=/f,watch").ok(), Some((false, true)), "part of the path");
+        let strict: RegionSpec = "a=1M,domain=tenant,read-only,watch,file=/f,read-only".parse().expect("a region");
+        assert_eq!((strict.read_only, strict.domain.as_deref(), strict.watch), (true, Some("tenant"), true));
+        assert_eq!(strict.file, Some(PathBuf::from("/f,read-only")));
+        assert_eq!("a=1M".parse().map(|one: RegionSpec| (one.read_only, one.domain)).ok(), Some((false, None)));
         let many: RegionSpec = "many=4K*100000,file=/dev/shm/many*".parse().expect("regions");
         assert_eq!((many.name.as_str(), many.size, many.count), ("many", 4096, Some(100_000)));
         assert_eq!(many.to_string(), "100000 regions many0 to many99999 of 4096 bytes each");
@@ -201,7 +248,9 @@ mod tests {
             ("=1M", "is not a region name"),
             ("a b=1M", "is not a region name"),
             (&format!("{}=1M", "x".repeat(33)), "is not a region name"),
-            ("a=1M,mode=rw", "they are watch, and file=PATH"),
+            ("a=1M,mode=rw", "they are watch, read-only and domain=NAME, and file=PATH behind them"),
+            ("a=1M,domain=", "'' is not the name of a protection domain"),
+            ("a=1M,domain=a b", "'a b' is not the name of a protection domain"),
             ("a=1M,watch,", "'' is not an option"),
             ("a=4K*0", "'0' is not a number of regions: it goes from 1 to 1000000"),
             ("a=4K*1000001", "'1000001' is not a number of regions"),

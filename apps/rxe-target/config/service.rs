@@ -1,11 +1,14 @@
 //! Sections `[service.NAME]` of the configuration file: settings of single services.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
+use rxe_proto::wire::PrefixList;
 use serde::Deserialize;
 
+use super::peers::{self, Peers};
 use super::values::{Size, Text};
 
 /// Minimum memory per client, in bytes: the receives of 256 queue pairs.
@@ -147,6 +150,7 @@ impl Default for IdleTimeouts {
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct IdleSection {
+    peers: Option<Peers>,
     idle_timeout: Option<Text<Patience>>,
 }
 
@@ -178,6 +182,7 @@ impl Default for MckeyConfig {
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct MckeySection {
+    peers: Option<Peers>,
     count: Option<Text<DatagramCount>>,
     size: Option<Text<DatagramLength>>,
     send_after: Option<Text<Pause>>,
@@ -213,6 +218,7 @@ impl Default for PerftestConfig {
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PerftestSection {
+    peers: Option<Peers>,
     idle_timeout: Option<Text<Patience>>,
     max_message: Option<Text<MessageLength>>,
     write_lat_size: Option<Text<MessageLength>>,
@@ -239,8 +245,16 @@ impl Default for PingpongConfig {
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PingpongSection {
+    peers: Option<Peers>,
     idle_timeout: Option<Text<Patience>>,
     memory: Option<Text<ClientMemory>>,
+}
+
+/// `[service.region]`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RegionSection {
+    peers: Option<Peers>,
 }
 
 /// Everything below `[service]`.
@@ -253,6 +267,7 @@ pub struct ServiceSections {
     cmtime: IdleSection,
     udaddy: IdleSection,
     rdma_example: IdleSection,
+    region: RegionSection,
     rsocket: IdleSection,
     rc_example: IdleSection,
     mckey: MckeySection,
@@ -265,6 +280,33 @@ fn patience(given: Option<&Text<Patience>>, default: rxe_proto::Duration) -> rxe
 }
 
 impl ServiceSections {
+    /// The allowed peers of the services that restrict them, by the service's name.
+    pub fn peers(&self) -> Result<BTreeMap<&'static str, PrefixList>, CliError> {
+        let all = [
+            ("rping", &self.rping.peers),
+            ("rdma-server", &self.rdma_server.peers),
+            ("ucmatose", &self.ucmatose.peers),
+            ("cmtime", &self.cmtime.peers),
+            ("udaddy", &self.udaddy.peers),
+            ("rdma-example", &self.rdma_example.peers),
+            ("region", &self.region.peers),
+            ("rsocket", &self.rsocket.peers),
+            ("rc-example", &self.rc_example.peers),
+            ("mckey", &self.mckey.peers),
+            ("pingpong", &self.pingpong.peers),
+            ("perftest", &self.perftest.peers),
+        ];
+        let mut lists = BTreeMap::new();
+        for (name, given) in all {
+            if let Some(Peers(networks)) = given
+                && let Some(list) = peers::resolve(networks)?
+            {
+                lists.insert(name, list);
+            }
+        }
+        Ok(lists)
+    }
+
     /// Idle times of the services that have no other setting.
     pub fn idle_timeouts(&self) -> IdleTimeouts {
         let default = IdleTimeouts::default();
@@ -361,6 +403,18 @@ mod tests {
         let send_after = rxe_proto::Duration::from_millis(10);
         let given = MckeyConfig { count: 3, size: 1024, send_after, idle_timeout: all };
         assert_eq!(read(text).map(|s| s.mckey()), Ok(given));
+    }
+
+    #[test]
+    fn every_service_can_have_a_list_of_peers() {
+        let names = crate::services::names();
+        let text: String = names.iter().map(|name| format!("[{name}]\npeers = [\"10.0.0.0/24\"]\n")).collect();
+        let lists = read(&text).map(|s| s.peers().unwrap_or_else(|error| panic!("{error}")));
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        assert_eq!(lists.map(|lists| lists.into_keys().collect()), Ok(sorted));
+        let empty = "the list of peers is empty, so that nobody is served: leave it out to serve all";
+        assert_eq!(read("[rping]\npeers = []\n").map(|_| ()), Err(empty.to_owned()));
     }
 
     #[test]

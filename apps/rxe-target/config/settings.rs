@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::capture::{CaptureFile, CaptureSection};
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
+use super::peers::PeerNetwork;
 use super::region::RegionSpec;
 use super::service::ServiceSections;
 use super::sourced::Sourced;
@@ -20,6 +21,9 @@ pub struct PortSettings {
     pub addresses: Vec<Sourced<HostAddress>>,
     pub gateways: Vec<Sourced<Gateway>>,
     pub routes: Vec<Sourced<RouteSpec>>,
+    pub peers: Vec<PeerNetwork>,
+    pub strict_pkey: Option<bool>,
+    pub pin_mac: Option<bool>,
     pub vlan: Option<Sourced<Vlan>>,
     pub mtu: Option<Sourced<Mtu>>,
 }
@@ -90,6 +94,9 @@ impl PortSettings {
             addresses: list(self.addresses, below.addresses),
             gateways: list(self.gateways, below.gateways),
             routes: list(self.routes, below.routes),
+            peers: list(self.peers, below.peers),
+            strict_pkey: self.strict_pkey.or(below.strict_pkey),
+            pin_mac: self.pin_mac.or(below.pin_mac),
             vlan: self.vlan.or(below.vlan),
             mtu: self.mtu.or(below.mtu),
         }

@@ -198,7 +198,9 @@ fn every_key_is_documented() {
             let path = path.trim_start_matches('.');
             let section = headers.iter().any(|h| *h == path || h.starts_with(&format!("{path}.")));
             let line = part.lines().any(|line| line.starts_with(&format!("{key} = ")));
-            assert!(section || line, "'{path}' is not in conf/target.toml");
+            // Described once, for all services.
+            let of_all = key == "peers" && header.starts_with("[service.") && *header != "[service.region]";
+            assert!(section || line || of_all, "'{path}' is not in conf/target.toml");
             seen += 1;
         }
     }
@@ -222,7 +224,9 @@ fn the_documented_defaults_are_the_defaults() {
     assert_eq!((documented.log, documented.idle), (default.log, default.idle));
     assert_eq!((documented.traffic_class, documented.pcp), (default.traffic_class, default.pcp));
     assert_eq!((documented.perftest, documented.pingpong), (default.perftest, default.pingpong));
-    assert_eq!((documented.engine, documented.limits), (default.engine, default.limits));
+    // No limit is the default.
+    let limits = Limits { requests_per_second: None, ..documented.limits };
+    assert_eq!((documented.engine, limits), (default.engine, default.limits));
     let usual = |fault: &FaultRule| (fault.seed, fault.matches.scope) == (0, FaultScope::Roce);
     assert!(documented.faults.len() > 5 && documented.faults.iter().all(usual));
 }
@@ -234,6 +238,9 @@ fn limits_outside_their_range_are_refused() {
         resolve(&format!("{PORT}[limits]\nconnections = 10\nqueue-pairs = 20\npending = 4\npending-per-address = 2\n"))
             .expect("a configuration");
     assert_eq!((config.limits.connections, config.engine.max_qp), (10, 20));
+    assert_eq!(config.limits.connections_per_address, 9, "some are left for others");
+    let given = resolve(&format!("{PORT}[limits]\nconnections-per-address = 3\n")).expect("a configuration");
+    assert_eq!((given.limits.connections, given.limits.connections_per_address), (16_384, 3));
     assert_eq!((config.limits.pending, config.limits.pending_per_address), (4, 2));
     for (line, sentence) in [
         ("connections = 0", "t.toml, line 4, key 'connections': '0' is not a limit: it goes from 1 to 65536"),
@@ -270,4 +277,32 @@ fn the_capture_option_sets_the_file_and_the_section_the_filters() {
         let sentence = wrong(&format!("[capture]\n{text}\n{PORT}"));
         assert!(sentence.contains(part) && sentence.starts_with("t.toml, line "), "{sentence}");
     }
+}
+
+#[test]
+fn a_mutated_file_is_a_configuration_or_refused_in_one_sentence() {
+    const PORT: &str = "[[port]]\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\n";
+    // The documented sections behind a port, and whole files.
+    let all = all_in_use();
+    let mut inputs: Vec<String> = all.split("\n[").map(|part| format!("{PORT}[{part}\n")).collect();
+    inputs[0] = all.split("\n[").next().unwrap_or_default().to_owned() + "\n" + PORT;
+    inputs.extend([include_str!("../../../conf/examples/pci.toml").to_owned(), "# \u{e9} = \u{1f980}\n".to_owned()]);
+    // Strings whose values have several lines.
+    let values =
+        ["services = [VALUE]\n", "[eal]\nargs = [VALUE]\n", "[[region]]\nname = VALUE\nsize = 1\nfile = VALUE\n"];
+    let values = values.into_iter().chain(["[capture]\nfile = VALUE\n", "[fault]\nrx = { VALUE = 1 }\n"]);
+    inputs.extend(values.map(|text| format!("{}{PORT}", text.replace("VALUE", r#""a\nb""#))));
+    let inputs: Vec<&[u8]> = inputs.iter().map(String::as_bytes).collect();
+    let accepted = std::cell::Cell::new(0);
+    rxe_testkit::mutate::check_mutations("config", &inputs, 4_000, |input| {
+        let text = String::from_utf8_lossy(input);
+        match resolve(&text) {
+            Ok(config) => {
+                assert!(!config.to_string().contains('\n'), "{config}");
+                accepted.set(accepted.get() + 1);
+            }
+            Err(sentence) => assert!(!sentence.is_empty() && !sentence.contains('\n'), "{sentence}"),
+        }
+    });
+    assert!(accepted.get() > 100, "only {} files were accepted", accepted.get());
 }

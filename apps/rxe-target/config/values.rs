@@ -8,7 +8,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::host::{Cidr, Route};
+use rxe_dpdk::host::Route;
+use rxe_proto::wire::Cidr;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 

@@ -75,6 +75,17 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Metri
         .filter(|(name, _)| config.services.iter().any(|n| n == name))
         .filter_map(|(_, make)| make(config, &registry))
         .collect();
+    for factory in &chosen {
+        let mut names = factory.name().split(',');
+        let lists = names.clone().map(|name| config.service_peers.get(name));
+        if let (Some(first), Some(other)) = (names.next(), names.next())
+            && lists.clone().any(|list| lists.clone().next() != Some(list))
+        {
+            return cli_error!(
+                "the services {first} and {other} share a port, so they serve the same peers: give both the same 'peers'"
+            );
+        }
+    }
     if chosen.iter().any(|factory| factory.name() == region::NAME) {
         // The only port that users choose.
         let port = config.region_port;
@@ -93,6 +104,8 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Metri
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use rxe_proto::wire::PrefixList;
 
     use super::*;
     use crate::config;
@@ -117,6 +130,19 @@ mod tests {
             assert_eq!(one.iter().map(|factory| factory.name()).collect::<Vec<_>>(), [name]);
         }
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
+    }
+
+    #[test]
+    fn services_on_one_port_have_the_same_peers() {
+        let mut config = config(4792, &names());
+        let list: PrefixList = ["10.0.0.0/24".parse().expect("a network")].into_iter().collect();
+        config.service_peers.insert(pingpong::NAME, list.clone());
+        assert_eq!(
+            factories(&config).map(|_| ()).expect_err("two lists").to_string(),
+            "the services pingpong and perftest share a port, so they serve the same peers: give both the same 'peers'"
+        );
+        config.service_peers.insert(perftest::NAME, list);
+        assert!(factories(&config).is_ok());
     }
 
     #[test]

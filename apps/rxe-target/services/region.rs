@@ -15,6 +15,7 @@ use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{
     Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, WcStatus, WorkCompletion,
 };
+use rxe_proto::wire::PrefixList;
 use rxe_proto::wire::cm::RejReason;
 
 use super::factory::Factory;
@@ -60,17 +61,27 @@ impl Wanted<'_> {
         }
     }
 
-    /// Finds what is wanted: the position of its names among `exported`, and which of them it is; or words the refusal.
-    fn find<'n>(&self, exported: impl Iterator<Item = RegionNames<'n>> + Clone) -> Result<(usize, Which), String> {
+    /// Finds what is wanted: the position of its names among `exported`, and which of them it is; or words the refusal. Each
+    /// of `exported` comes with whether it serves the client: those that do not are named to nobody.
+    fn find<'n>(
+        &self,
+        exported: impl Iterator<Item = (RegionNames<'n>, bool)> + Clone,
+    ) -> Result<(usize, Which), String> {
         let known = || {
-            let list: Vec<String> = exported.clone().map(|names| names.to_string()).collect();
+            let list: Vec<String> =
+                exported.clone().filter(|(_, serves)| *serves).map(|(names, _)| names.to_string()).collect();
             if list.is_empty() { "no region is exported".to_owned() } else { format!("known: {}", list.join(", ")) }
         };
+        let named =
+            |name: &str| exported.clone().enumerate().find_map(|(at, (n, serves))| Some((at, n.find(name)?, serves)));
         let mut text = match self {
-            Wanted::First if exported.clone().next().is_some() => return Ok((0, Which::Number(0))),
-            Wanted::First => known(),
-            Wanted::Named(name) => match exported.clone().enumerate().find_map(|(at, n)| Some((at, n.find(name)?))) {
-                Some(found) => return Ok(found),
+            Wanted::First => match exported.clone().position(|(_, serves)| serves) {
+                Some(at) => return Ok((at, Which::Number(0))),
+                None => known(),
+            },
+            Wanted::Named(name) => match named(name) {
+                Some((at, which, true)) => return Ok((at, which)),
+                Some((_, _, false)) => format!("the region '{}' does not serve your address", name.escape_debug()),
                 None => format!("unknown region '{}'; {}", name.escape_debug(), known()),
             },
             Wanted::Nonsense => format!("the private data is no region name; {}", known()),
@@ -107,6 +118,8 @@ struct Region {
     /// The names of the regions to watch, and the watches: on one worker.
     watched: Arc<[String]>,
     watches: Vec<Watch>,
+    /// The allowed peers of the regions that restrict them, by name.
+    peers: Arc<HashMap<String, PrefixList>>,
     metrics: ServiceMetrics,
 }
 
@@ -175,7 +188,9 @@ impl Service for Region {
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let wanted = Wanted::parse(&request.private_data);
-        let (at, which) = match wanted.find(cx.regions().iter().map(NamedRegion::names)) {
+        let serves = |name: &str| self.peers.get(name).is_none_or(|peers| peers.contains(request.peer_gid));
+        let exported = cx.regions().iter().map(|region| (region.names(), serves(&region.name)));
+        let (at, which) = match wanted.find(exported) {
             Ok(found) => found,
             Err(text) => return self.metrics.reject(cx.now(), request, RejReason::ConsumerDefined, text),
         };
@@ -230,12 +245,16 @@ impl Service for Region {
 pub fn factory(port: u16, regions: &[RegionSpec], registry: &MetricsRegistry) -> Factory {
     let watched: Arc<[String]> =
         regions.iter().filter(|region| region.watch).map(|region| region.name.clone()).collect();
+    let peers: HashMap<String, PrefixList> =
+        regions.iter().filter_map(|region| Some((region.name.clone(), region.peers.clone()?))).collect();
+    let peers = Arc::new(peers);
     let create = move |metrics| -> Box<dyn Service> {
         Box::new(Region {
             clients: QpMap::default(),
             directories: HashMap::new(),
             watched: Arc::clone(&watched),
             watches: Vec::new(),
+            peers: Arc::clone(&peers),
             metrics,
         })
     };
@@ -268,7 +287,7 @@ mod tests {
     fn refusals_name_what_there_is() {
         let exported = [("scratch", None), ("big", None), ("many", Some(1000))];
         let exported = exported.map(|(name, count)| RegionNames { name, count });
-        let find = |wanted: Wanted<'_>| wanted.find(exported.into_iter());
+        let find = |wanted: Wanted<'_>| wanted.find(exported.into_iter().map(|names| (names, true)));
         assert_eq!(find(Wanted::First), Ok((0, Which::Number(0))));
         assert_eq!(find(Wanted::Named("big")), Ok((1, Which::Number(0))));
         assert_eq!(find(Wanted::Named("many999")), Ok((2, Which::Number(999))));
@@ -280,9 +299,24 @@ mod tests {
         assert_eq!(find(Wanted::Nonsense), Err(format!("the private data is no region name; {known}")));
         assert_eq!(Wanted::First.find([].into_iter()), Err("no region is exported".to_owned()));
         let many = ["ä".repeat(16), "ö".repeat(16), "ü".repeat(16), "é".repeat(16), "è".repeat(16)];
-        let many = many.iter().map(|name| RegionNames { name, count: None });
+        let many = many.iter().map(|name| (RegionNames { name, count: None }, true));
         let text = Wanted::Named("x").find(many).expect_err("unknown");
         assert!(text.len() <= MAX_REFUSAL && text.starts_with("unknown region 'x'; known: "));
+    }
+
+    #[test]
+    fn regions_that_do_not_serve_the_client_are_refused_and_not_named() {
+        let exported = [("secret", None, false), ("open", None, true), ("tenant", Some(9), false)];
+        let exported = exported.map(|(name, count, serves)| (RegionNames { name, count }, serves));
+        let find = |wanted: Wanted<'_>| wanted.find(exported.into_iter());
+        assert_eq!(find(Wanted::First), Ok((1, Which::Number(0))));
+        assert_eq!(find(Wanted::Named("open")), Ok((1, Which::Number(0))));
+        for name in ["secret", "tenant3", "tenant*"] {
+            assert_eq!(find(Wanted::Named(name)), Err(format!("the region '{name}' does not serve your address")));
+        }
+        assert_eq!(find(Wanted::Named("x")), Err("unknown region 'x'; known: open".to_owned()));
+        let none = exported.into_iter().filter(|(_, serves)| !serves);
+        assert_eq!(Wanted::First.find(none), Err("no region is exported".to_owned()));
     }
 
     #[test]

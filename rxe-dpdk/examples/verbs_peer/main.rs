@@ -38,10 +38,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rxe_dpdk::eal::Eal;
-use rxe_dpdk::host::Cidr;
 use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig, StopHandle};
 use rxe_dpdk::rxe_proto::transport::AsyncEvent;
 use rxe_dpdk::rxe_proto::verbs::WorkCompletion;
+use rxe_dpdk::rxe_proto::wire::Cidr;
 use rxe_dpdk::service::{Context, Listen, PeerPath, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::IdlePolicy;
 

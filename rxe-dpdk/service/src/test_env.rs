@@ -9,8 +9,8 @@ use rxe_proto::wire::{Frame, Gid, MacAddr, PathMtu, PortId, Psn, TxQueue, classi
 use rxe_proto::{Duration, Instant};
 
 use crate::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
-use crate::control::{Control, TrafficClassConfig};
-use crate::local_port::LocalPort;
+use crate::control::{Control, ControlParts, TrafficClassConfig};
+use crate::local_port::{LocalPort, Restrictions};
 use crate::mailbox::{WorkerInspector, WorkerMailbox, mailboxes};
 use crate::messages::{ToControl, ToWorker};
 use crate::service::Listen;
@@ -62,6 +62,7 @@ impl ScriptedHost {
             mac,
             vlan: None,
             addresses: vec![ip.into()],
+            restrictions: Restrictions::default(),
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };
@@ -175,6 +176,14 @@ impl IpHost for ScriptedHost {
         self.streams.get_mut(&stream).unwrap().aborted = true;
     }
 
+    fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn neighbour_count(&self) -> usize {
+        self.resolutions.len()
+    }
+
     fn poll(&mut self, _now: Instant, _output: &mut ()) {}
 
     fn poll_event(&mut self) -> Option<HostEvent<u32>> {
@@ -235,7 +244,9 @@ impl TestEnv {
         let (mailbox, workers) = mailboxes(workers);
         let inspectors = mailbox.inspectors();
         let cm = Cm::new(CmConfig::new(1, [1; 32]));
-        let control = Control::new(hosts, cm, listens, mailbox, TrafficClassConfig::default()).unwrap();
+        let traffic_class = TrafficClassConfig::default();
+        let parts = ControlParts { cm, listens, allowed: Vec::new(), requests_per_second: 0, mailbox, traffic_class };
+        let control = Control::new(hosts, parts).unwrap();
         let peer = Cm::new(CmConfig::new(2, [2; 32]));
         TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, inspectors, peer }
     }

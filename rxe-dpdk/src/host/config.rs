@@ -1,87 +1,14 @@
 //! Configuration of a host: addresses, routes, limits.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use rxe_proto::wire::{MacAddr, PortId};
+use rxe_proto::wire::{Cidr, MacAddr, PortId, PrefixList};
 
 /// Maximum number of addresses, including the link-local one: all of them fit one multicast listener report.
 pub const MAX_ADDRESSES: usize = 32;
 
 /// Smallest IP MTU of a port: the minimum that IPv6 requires.
 pub const MIN_MTU: u16 = 1280;
-
-/// An address with the length of its network prefix, or a network when the host bits do not matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cidr {
-    /// The address.
-    pub ip: IpAddr,
-    /// Leading bits that all addresses of the network share: up to 32 for IPv4, up to 128 for IPv6.
-    pub prefix: u8,
-}
-
-impl Cidr {
-    /// `ip` in a network of `prefix` bits.
-    pub const fn new(ip: IpAddr, prefix: u8) -> Cidr {
-        Cidr { ip, prefix }
-    }
-
-    /// Whether `other` is in the same network; never across address families.
-    pub fn contains(&self, other: IpAddr) -> bool {
-        match (self.ip, other) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => common_prefix(a.to_bits().into(), b.to_bits().into(), 32) >= self.prefix,
-            (IpAddr::V6(a), IpAddr::V6(b)) => common_prefix(a.to_bits(), b.to_bits(), 128) >= self.prefix,
-            _ => false,
-        }
-    }
-
-    fn has_valid_prefix(&self) -> bool {
-        self.prefix <= if self.ip.is_ipv4() { 32 } else { 128 }
-    }
-
-    /// The broadcast address of an IPv4 network; `None` where there is none.
-    pub(super) fn broadcast(&self) -> Option<Ipv4Addr> {
-        match self.ip {
-            IpAddr::V4(ip) if self.prefix <= 30 => Some(Ipv4Addr::from_bits(ip.to_bits() | (u32::MAX >> self.prefix))),
-            _ => None,
-        }
-    }
-}
-
-/// Number of leading bits that `a` and `b`, both `width` bits wide, share.
-pub(super) fn common_prefix(a: u128, b: u128, width: u32) -> u8 {
-    // At most 128, so the cast keeps the value.
-    ((a ^ b) << (128 - width)).leading_zeros().min(width) as u8
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.prefix)
-    }
-}
-
-/// Text that is not `ADDRESS` or `ADDRESS/PREFIX`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not an IP address with an optional prefix length, as 192.168.1.2/24")]
-pub struct CidrParseError(String);
-
-impl FromStr for Cidr {
-    type Err = CidrParseError;
-
-    /// Reads `ADDRESS/PREFIX`; a bare address is a network of its own.
-    fn from_str(text: &str) -> Result<Cidr, CidrParseError> {
-        let error = || CidrParseError(text.to_owned());
-        let (ip, prefix) = text.split_once('/').map_or((text, None), |(ip, prefix)| (ip, Some(prefix)));
-        let ip: IpAddr = ip.parse().map_err(|_| error())?;
-        let prefix = match prefix {
-            Some(prefix) => prefix.parse().map_err(|_| error())?,
-            None => 128,
-        };
-        let cidr = Cidr { ip, prefix: if ip.is_ipv4() && prefix == 128 { 32 } else { prefix } };
-        if cidr.has_valid_prefix() { Ok(cidr) } else { Err(error()) }
-    }
-}
 
 /// A network that is reached through a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +37,9 @@ pub struct HostConfig {
     pub gateways: Vec<IpAddr>,
     /// Routes, applied by longest prefix and before the default routers.
     pub routes: Vec<Route>,
+    /// The addresses whose unicast IP packets are processed; `None` for all. Neighbour discovery serves everyone, as a
+    /// router need not be a peer.
+    pub peers: Option<PrefixList>,
     /// Whether to drop TCP segments with a wrong checksum. Off for ports on which a local kernel sends (veth, tap), which
     /// leaves the checksum to offload hardware that does not exist.
     pub verify_tcp_checksums: bool,
@@ -132,6 +62,7 @@ impl Default for HostConfig {
             addresses: Vec::new(),
             gateways: Vec::new(),
             routes: Vec::new(),
+            peers: None,
             verify_tcp_checksums: true,
             max_neighbours: 1024,
             max_streams: 256,
@@ -251,23 +182,6 @@ mod tests {
             mac: MacAddr([0x52, 0x54, 0, 0, 0, 0x0A]),
             addresses: addresses.iter().map(|a| a.parse().expect("a CIDR")).collect(),
             ..HostConfig::default()
-        }
-    }
-
-    #[test]
-    fn network_contains_its_addresses_only() {
-        let net: Cidr = "192.168.77.1/24".parse().expect("a CIDR");
-        assert!(net.contains([192, 168, 77, 255].into()));
-        assert!(!net.contains([192, 168, 78, 1].into()));
-        assert!(!net.contains("::ffff:192.168.77.2".parse().expect("an address")));
-        assert_eq!(net.broadcast(), Some([192, 168, 77, 255].into()));
-        let all: Cidr = "::/0".parse().expect("a CIDR");
-        assert!(all.contains("2001:db8::1".parse().expect("an address")));
-        let one: Cidr = "10.0.0.1".parse().expect("a CIDR");
-        assert_eq!((one.prefix, one.broadcast()), (32, None));
-        assert!(one.contains([10, 0, 0, 1].into()) && !one.contains([10, 0, 0, 2].into()));
-        for wrong in ["", "10.0.0.1/33", "10.0.0.1/", "fd00::/129", "10.0.0/8"] {
-            assert!(wrong.parse::<Cidr>().is_err(), "{wrong}");
         }
     }
 

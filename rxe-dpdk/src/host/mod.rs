@@ -46,7 +46,7 @@ use rxe_proto::Instant;
 use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
 
-pub use config::{Cidr, CidrParseError, HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
+pub use config::{HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
 pub use conflict::AddressConflicts;
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
 pub use interface::Resolution;
@@ -136,6 +136,7 @@ impl Host {
             return self.igmp.handle(now, &mut self.interface, &ip);
         }
         self.interface.check_v4(&ip, eth)?;
+        self.interface.check_peer(&ip)?;
         match ip.protocol {
             ip::ICMP => self.icmp.handle_v4(&mut self.interface, eth, &ip, tx),
             ip::TCP => self.tcp.handle(now, &mut self.interface, eth, &ip, tx),
@@ -149,6 +150,7 @@ impl Host {
         // The source of an ICMPv6 message is checked by its type.
         if ip.protocol != ip::ICMPV6 {
             self.interface.check_source(ip.pair.src())?;
+            self.interface.check_peer(&ip)?;
         }
         if ip.protocol == ip::HOP_BY_HOP {
             ip = mld::strip_router_alert(&ip).ok_or(DropReason::IpOptions)?;
@@ -178,7 +180,10 @@ impl Host {
             nd::SOLICITATION => self.nd.handle_solicitation(now, &mut self.interface, eth, ip, tx),
             nd::ADVERTISEMENT => self.nd.handle_advertisement(now, &mut self.interface, eth, ip, tx),
             mld::QUERY => self.mld.handle_query(now, &self.interface, ip),
-            _ => self.icmp.handle_v6(&mut self.interface, eth, ip, tx),
+            _ => {
+                self.interface.check_peer(ip)?;
+                self.icmp.handle_v6(&mut self.interface, eth, ip, tx)
+            }
         }
     }
 

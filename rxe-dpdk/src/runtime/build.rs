@@ -6,8 +6,9 @@ use std::sync::mpsc::{self, Sender};
 use rxe_proto::Instant;
 use rxe_proto::cm::{Cm, CmConfig};
 use rxe_proto::transport::{Engine, EngineConfig};
-use rxe_service::control::Control;
+use rxe_proto::wire::PrefixList;
 use rxe_service::control::ip_host::IpHost;
+use rxe_service::control::{Control, ControlParts};
 use rxe_service::mailbox::{ControlMailbox, WorkerInspector, WorkerMailbox, mailboxes};
 use rxe_service::seeds::Seeds;
 use rxe_service::service_host::{ServiceHost, ServiceHostParts};
@@ -128,6 +129,7 @@ fn make_control(
     let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
     let cm = Cm::new(CmConfig {
         max_connections: config.max_connections,
+        max_connections_per_peer: config.max_connections_per_peer,
         max_pending: config.max_pending,
         max_pending_per_peer: config.max_pending_per_peer,
         ..CmConfig::new(guid, seeds.next_seed())
@@ -137,7 +139,15 @@ fn make_control(
         .enumerate()
         .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
         .collect();
-    let control = Control::new(hosts, cm, listens, mailbox, config.traffic_class)?;
+    let parts = ControlParts {
+        cm,
+        listens,
+        allowed: factories.iter().map(|factory| allowed_peers(config, factory.name())).collect(),
+        requests_per_second: config.requests_per_second,
+        mailbox,
+        traffic_class: config.traffic_class,
+    };
+    let control = Control::new(hosts, parts)?;
     let telemetry = Telemetry {
         workers: Vec::new(),
         control: Arc::clone(control.stats()),
@@ -146,6 +156,11 @@ fn make_control(
         control_drops: Arc::clone(control.drops()),
     };
     Ok((control, telemetry))
+}
+
+/// The allowed peers of an instance, which may be several services that share a port.
+fn allowed_peers(config: &RuntimeConfig, names: &str) -> Option<PrefixList> {
+    names.split(',').find_map(|name| config.service_peers.get(name).cloned())
 }
 
 /// The parts that are ready before the workers are.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
+use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion, PdId};
 use rxe_proto::transport::Engine;
 use rxe_service::{NamedRegion, RegionNames, Which};
 
@@ -23,6 +23,9 @@ const REGION_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL);
+
+/// Rights of one that peers may only READ.
+const READ_ONLY: Access = Access::REMOTE_READ;
 
 /// The regions of one setting, in the table of shared keys.
 pub(super) struct SharedRegions {
@@ -67,7 +70,8 @@ pub(super) fn make(eal: &Eal, settings: &[RegionSettings], seed: [u8; 32]) -> Re
             let outside = || fail("it lies outside of its memory".to_owned());
             let memory = memory.slice(number * stride, settings.size).ok_or_else(outside)?;
             let iova = memory.as_ptr() as u64;
-            keys.register(pd, memory, iova, REGION_ACCESS).map_err(|error| fail(error.to_string()))
+            let access = if settings.read_only { READ_ONLY } else { REGION_ACCESS };
+            keys.register(pd, memory, iova, access).map_err(|error| fail(error.to_string()))
         };
         let mrs = (0..count).map(register).collect::<Result<_, _>>()?;
         Ok(SharedRegions { settings: settings.clone(), mrs })
@@ -80,16 +84,21 @@ fn stride(size: usize) -> Option<usize> {
     size.checked_next_multiple_of(LINE)
 }
 
-/// Adopts `regions` into a worker's engine, under the same keys.
+/// Adopts `regions` into a worker's engine, under the same keys, each in its protection domain.
 pub(super) fn adopt(engine: &mut Engine, regions: &[SharedRegions]) -> Result<Vec<NamedRegion>, RuntimeError> {
-    let pd = engine.keys_mut().alloc_pd();
-    let adopt = |SharedRegions { settings, mrs }: &SharedRegions| {
-        let RegionSettings { name, count, file, .. } = settings;
+    let mut domains: HashMap<&str, PdId> = HashMap::new();
+    let mut named = Vec::with_capacity(regions.len());
+    for SharedRegions { settings, mrs } in regions {
+        let RegionSettings { name, count, domain, file, .. } = settings;
+        let pd = match domain {
+            Some(domain) => *domains.entry(domain).or_insert_with(|| engine.keys_mut().alloc_pd()),
+            None => engine.keys_mut().alloc_pd(),
+        };
         let mrs = mrs.iter().map(|mr| engine.keys_mut().adopt(pd, mr)).collect::<Result<_, _>>();
         let mrs = mrs.map_err(|error| RuntimeError::Region { name: name.clone(), problem: error.to_string() })?;
-        Ok(NamedRegion { name: name.clone(), is_numbered: count.is_some(), pd, mrs, file: file.clone() })
-    };
-    regions.iter().map(adopt).collect()
+        named.push(NamedRegion { name: name.clone(), is_numbered: count.is_some(), pd, mrs, file: file.clone() });
+    }
+    Ok(named)
 }
 
 /// The regions of a runtime, also for other threads. They keep EAL in use, so they are given back when this is dropped, even

@@ -1,12 +1,14 @@
 //! The configuration of an adapter.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
-use rxe_service::{RegionNames, TrafficClassConfig};
+use rxe_proto::wire::{Cidr, PrefixList};
+use rxe_service::{RegionNames, Restrictions, TrafficClassConfig};
 
-use crate::host::{Cidr, Route};
+use crate::host::Route;
 use crate::worker::{FaultRule, IdlePolicy};
 
 /// One port: its addresses and routes.
@@ -18,6 +20,8 @@ pub struct PortSettings {
     pub gateways: Vec<IpAddr>,
     /// Further routes.
     pub routes: Vec<Route>,
+    /// Whom the port does not serve.
+    pub restrictions: Restrictions,
     /// VLAN id (1 to 4094); `None` is untagged.
     pub vlan: Option<u16>,
     /// IP MTU in bytes; `None` is 4200, or what the port supports.
@@ -25,7 +29,7 @@ pub struct PortSettings {
 }
 
 /// A region to export under a name, or several of one length.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionSettings {
     /// The name that clients ask for: 1 to 32 bytes.
     pub name: String,
@@ -33,6 +37,11 @@ pub struct RegionSettings {
     pub size: usize,
     /// With a count: that many regions, named `NAME0`, `NAME1` and so on, in one piece of memory, each aligned to 64 bytes.
     pub count: Option<u32>,
+    /// Peers may only READ it.
+    pub read_only: bool,
+    /// Its protection domain, which it shares with the regions that name the same; `None` for one of its own. A key is valid
+    /// for queue pairs of its protection domain only.
+    pub domain: Option<String>,
     /// A file on hugetlbfs or /dev/shm for the memory, so that other local processes can map it; `None` is anonymous
     /// hugepages.
     pub file: Option<PathBuf>,
@@ -52,16 +61,22 @@ pub struct RuntimeConfig {
     pub ports: Vec<PortSettings>,
     /// Named regions.
     pub regions: Vec<RegionSettings>,
+    /// The allowed peers of single services, by service name; the others serve everyone.
+    pub service_peers: HashMap<String, PrefixList>,
     /// How idle workers wait.
     pub idle: IdlePolicy,
     /// Traffic class and priority of sent packets.
     pub traffic_class: TrafficClassConfig,
     /// Maximum number of connections.
     pub max_connections: usize,
+    /// The same for one peer address.
+    pub max_connections_per_peer: usize,
     /// Maximum number of connections that are not established yet.
     pub max_pending: usize,
     /// The same for one peer address.
     pub max_pending_per_peer: usize,
+    /// Most connection and SIDR requests per second of one peer address; 0 is no limit.
+    pub requests_per_second: u32,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
     /// Fault rules, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS).
@@ -76,11 +91,14 @@ impl Default for RuntimeConfig {
         RuntimeConfig {
             ports: Vec::new(),
             regions: Vec::new(),
+            service_peers: HashMap::new(),
             idle: IdlePolicy::Spin,
             traffic_class: TrafficClassConfig::default(),
             max_connections: 16_384,
+            max_connections_per_peer: 16_384,
             max_pending: 8192,
             max_pending_per_peer: 4096,
+            requests_per_second: 0,
             engine: EngineConfig::default(),
             faults: Vec::new(),
             seed: system_seed(),

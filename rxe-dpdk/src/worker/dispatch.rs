@@ -7,14 +7,16 @@
 //!    there). A frame that is no RoCE packet leaves for the host stack, on worker 0.
 //! 2. Destination MAC: the port's own or, for QPN 0xFFFFFF, one that maps to the group (`ForeignMac`).
 //! 3. VLAN: the port's. A priority tag (VLAN 0) counts as untagged (`VlanMismatch`).
-//! 4. Multicast: a datagram to QPN 0xFFFFFF is copied to every worker with members of its group (`QpnUnknown` if there
+//! 4. Restrictions of the port, if it has any: source address (`PeerNotAllowed`), membership of the partition (`PkeyLimited`),
+//!    source MAC of a connection (`QpWrongMac`).
+//! 5. Multicast: a datagram to QPN 0xFFFFFF is copied to every worker with members of its group (`QpnUnknown` if there
 //!    are none).
-//! 5. Destination address: one of the port's GIDs (`ForeignAddress`).
-//! 6. QP1: a MAD leaves for the connection manager, on worker 0.
-//! 7. Owner: the top four bits of the QPN are the number of a worker (`QpnUnknown` if there is no such worker). A packet
+//! 6. Destination address: one of the port's GIDs (`ForeignAddress`).
+//! 7. QP1: a MAD leaves for the connection manager, on worker 0.
+//! 8. Owner: the top four bits of the QPN are the number of a worker (`QpnUnknown` if there is no such worker). A packet
 //!    of another worker leaves for that worker's ring (`HandoffFull` if the ring is full).
-//! 8. Fault injection: a request that a rule refuses is answered by a NAK or RNR NAK.
-//! 9. [`Engine::receive`]: queue pair, peer address, P_Key, state, ICRC, PSN; then the packet is executed.
+//! 9. Fault injection: a request that a rule refuses is answered by a NAK or RNR NAK.
+//! 10. [`Engine::receive`]: queue pair, peer address, P_Key, state, ICRC, PSN; then the packet is executed.
 //!
 //! A frame from another worker's ring passes the same steps, as the ring carries bytes and no verdict; it never enters a
 //! second ring.
@@ -26,7 +28,8 @@ use std::sync::Arc;
 
 use rxe_proto::Instant;
 use rxe_proto::transport::{Engine, Qpn};
-use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
+use rxe_proto::wire::{DropCounters, DropReason, Frame, PKEY_FULL_MEMBER, PortId, RocePacket, classify};
+use rxe_service::Restrictions;
 use rxe_service::control::Control;
 use rxe_service::multicast::WorkerSet;
 use rxe_service::service_host::ServiceHost;
@@ -75,7 +78,7 @@ enum Route {
 
 /// Work around each frame of a burst.
 trait FrameHook {
-    /// Whether fault rules may refuse requests (step 8).
+    /// Whether fault rules may refuse requests (step 9).
     const REFUSES: bool;
 
     /// Runs before the first frame of a burst.
@@ -267,7 +270,7 @@ impl Dispatcher {
         }
     }
 
-    /// Steps 2 to 9, for a well-formed RoCE packet.
+    /// Steps 2 to 10, for a well-formed RoCE packet.
     #[inline]
     fn route_packet<H: FrameHook>(
         &mut self,
@@ -283,6 +286,9 @@ impl Dispatcher {
         }
         if vlan_id(packet) != identity.vlan {
             return Err(DropReason::VlanMismatch);
+        }
+        if let Some(restrictions) = &identity.restrictions {
+            self.check_restrictions(restrictions, packet)?;
         }
         if is_multicast {
             return self.route_multicast(now, port, packet);
@@ -311,7 +317,24 @@ impl Dispatcher {
         Ok(Route::Delivered)
     }
 
-    /// Step 4: delivers a datagram to this worker's members of its group, and names the other workers with members.
+    /// Step 4, on a port that does not serve everyone.
+    #[cold]
+    fn check_restrictions(&self, restrictions: &Restrictions, packet: &RocePacket<'_>) -> Result<(), DropReason> {
+        if restrictions.peers.as_ref().is_some_and(|peers| !peers.contains(packet.src_gid())) {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        if restrictions.full_members_only && packet.bth().pkey() & PKEY_FULL_MEMBER == 0 {
+            return Err(DropReason::PkeyLimited);
+        }
+        // The queue pair of another worker is checked there.
+        let peer_mac = || self.engine.peer_mac(Qpn::new(packet.dest_qp()));
+        if restrictions.pin_mac && peer_mac().is_some_and(|mac| mac != packet.src_mac()) {
+            return Err(DropReason::QpWrongMac);
+        }
+        Ok(())
+    }
+
+    /// Step 5: delivers a datagram to this worker's members of its group, and names the other workers with members.
     #[cold]
     fn route_multicast(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> Result<Route, DropReason> {
         let members = self.services.group_members(port, packet.dst_gid());
@@ -328,7 +351,7 @@ impl Dispatcher {
         Ok(others.only().map_or(Route::Group(others), Route::Worker))
     }
 
-    /// Step 8: returns whether a fault rule refused the packet.
+    /// Step 9: returns whether a fault rule refused the packet.
     #[cold]
     fn refuse(&mut self, now: Instant, port: PortId, packet: &RocePacket<'_>) -> bool {
         let Some(refusals) = &mut self.refusals else { return false };

@@ -2,7 +2,7 @@
 
 use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
-use rxe_service::LocalPort;
+use rxe_service::{LocalPort, Restrictions};
 
 use super::capture::{TxRecorder, TxRecorders};
 use super::injector::Injector;
@@ -57,11 +57,18 @@ pub(crate) struct PortIdentity {
     pub(crate) vlan: Option<u16>,
     /// The port's GID table.
     pub(crate) gids: Vec<Gid>,
+    /// `None` serves everyone.
+    pub(crate) restrictions: Option<Box<Restrictions>>,
 }
 
 impl From<&LocalPort> for PortIdentity {
     fn from(port: &LocalPort) -> PortIdentity {
-        PortIdentity { mac: port.mac, vlan: port.vlan.map(|tci| tci & 0x0FFF), gids: port.gids().collect() }
+        PortIdentity {
+            mac: port.mac,
+            vlan: port.vlan.map(|tci| tci & 0x0FFF),
+            gids: port.gids().collect(),
+            restrictions: (!port.restrictions.is_none()).then(|| Box::new(port.restrictions.clone())),
+        }
     }
 }
 

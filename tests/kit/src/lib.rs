@@ -1,5 +1,6 @@
 //! Code that the tests of several crates share. Only tests depend on it, and it depends on none of our crates.
 //!
+//! * [`mutate`] changes inputs for parsers that must survive any bytes,
 //! * [`pcap`] reads the recorded captures in tests/captures and writes files for net_pcap to play,
 //! * [`pcapng`] reads the captures that an adapter writes,
 //! * [`child`] runs a test in a process of its own, and in a network namespace of its own,
@@ -10,6 +11,7 @@
 //! tests/real, which reports errors itself.
 
 pub mod child;
+pub mod mutate;
 pub mod pcap;
 pub mod pcapng;
 pub mod process;

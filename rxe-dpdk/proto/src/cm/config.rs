@@ -13,6 +13,9 @@ pub struct CmConfig {
     /// Most connections at once, from REQ to the DREQ of either side. More are rejected with reason 1 (no QP);
     /// [`connect`](super::Cm::connect) fails.
     pub max_connections: usize,
+    /// Most connections of one peer address, from REQ to the DREQ of either side. More are rejected with reason 3 (no
+    /// resources), so that one peer cannot use up what all share.
+    pub max_connections_per_peer: usize,
     /// Most connections that are not established yet. A further REQ evicts the oldest unconfirmed request of a
     /// peer; [`connect`](super::Cm::connect) fails.
     pub max_pending: usize,
@@ -22,8 +25,12 @@ pub struct CmConfig {
     /// Most closing connections, whose ids are still kept. Beyond that the oldest is removed, and its retransmissions
     /// end.
     pub max_closing: usize,
-    /// Most SIDR requests of peers in the table, answered ones included; and most outstanding ones of ours.
+    /// Most SIDR requests of peers in the table, answered ones included; and most outstanding ones of ours. A further
+    /// request replaces the oldest answered one.
     pub max_sidr: usize,
+    /// Most SIDR requests of one peer address in the table. A further request replaces the address's own oldest answered
+    /// one.
+    pub max_sidr_per_peer: usize,
     /// Most outgoing MADs that wait for [`poll_transmit`](super::Cm::poll_transmit). More are dropped, as
     /// a network might.
     pub max_transmits: usize,
@@ -35,6 +42,9 @@ pub struct CmConfig {
     pub min_resend: Duration,
     /// Maximum retransmission interval of REQ, REP, DREQ and SIDR_REQ, whatever was requested.
     pub max_resend: Duration,
+    /// How long the DREQ of a connection that a peer requested is retransmitted, whatever the REQ says: a silent peer could
+    /// keep the connection for minutes otherwise.
+    pub max_disconnect: Duration,
     /// Most retransmissions of a REP per copy of the REQ.
     pub max_rep_resends: u8,
     /// Maximum retransmission interval of a REP, whatever the peer requests.
@@ -65,16 +75,20 @@ impl CmConfig {
             ca_guid,
             seed,
             max_connections: 1 << 16,
+            max_connections_per_peer: 1 << 16,
             max_pending: 1 << 13,
             max_pending_per_peer: 1 << 12,
             max_closing: 1 << 16,
             max_sidr: 1 << 12,
+            max_sidr_per_peer: 1 << 11,
             max_transmits: 1 << 14,
             max_events: 1 << 14,
             // A Linux initiator gives up after 16 REQs, 98 s.
             answer_timeout: Duration::from_secs(90),
             min_resend: Duration::from_millis(50),
             max_resend: Duration::from_secs(20),
+            // As long as a Linux peer waits for the DREP: 16 DREQs, 4.1 s apart, and a little more.
+            max_disconnect: Duration::from_secs(70),
             max_rep_resends: 2,
             max_rep_resend: Duration::from_secs(2),
             // Longer than a Linux initiator waits before its second REQ, 6.4 s.

@@ -251,6 +251,8 @@ pub(super) struct Connections {
     closing: BTreeMap<u64, u32>,
     /// Requests of peers that are not confirmed, the oldest first.
     unconfirmed: BTreeMap<u64, u32>,
+    /// Number of connections that are not closing, by address.
+    open_of: BTreeMap<Gid, usize>,
     /// Number of unconfirmed requests by address.
     unconfirmed_of: BTreeMap<Gid, usize>,
     next_place: u64,
@@ -341,6 +343,11 @@ impl Connections {
         self.unconfirmed_of.get(&peer).copied().unwrap_or(0)
     }
 
+    /// Connections with an address that are not closing.
+    pub fn open_of(&self, peer: Gid) -> usize {
+        self.open_of.get(&peer).copied().unwrap_or(0)
+    }
+
     /// The oldest unconfirmed request of a peer.
     pub fn oldest_unconfirmed(&self) -> Option<u32> {
         self.unconfirmed.first_key_value().map(|(_, &comm_id)| comm_id)
@@ -350,6 +357,7 @@ impl Connections {
     pub fn insert(&mut self, mut conn: Connection) {
         let comm_id = conn.id.comm_id();
         self.pending += usize::from(conn.state.is_pending());
+        *self.open_of.entry(conn.peer.gid).or_default() += 1;
         if !matches!(conn.state, State::ReqSent { .. }) {
             self.by_remote_comm_id.insert((conn.peer, conn.remote_comm_id, comm_id));
             self.by_remote_qpn.insert((conn.peer, conn.remote_qpn, comm_id));
@@ -384,6 +392,7 @@ impl Connections {
             self.next_place += 1;
             conn.closing = Some(self.next_place);
             self.closing.insert(self.next_place, comm_id);
+            decrement(&mut self.open_of, conn.peer.gid);
         }
         let unconfirmed = if conn.state.is_pending() { None } else { conn.unconfirmed.take() };
         let (peer, remote_comm_id, remote_qpn) = (conn.peer, conn.remote_comm_id, conn.remote_qpn);
@@ -408,8 +417,11 @@ impl Connections {
         let Some(mut conn) = self.by_comm_id.remove(&comm_id) else { return };
         timers.set(TimerKey::Connection(comm_id), &mut conn.deadline, None);
         self.pending -= usize::from(conn.state.is_pending());
-        if let Some(place) = conn.closing {
-            self.closing.remove(&place);
+        match conn.closing {
+            Some(place) => {
+                self.closing.remove(&place);
+            }
+            None => decrement(&mut self.open_of, conn.peer.gid),
         }
         if let Some(key) = conn.request_key()
             && self.finished.get(&key) == Some(&comm_id)
@@ -428,11 +440,16 @@ impl Connections {
     fn release_unconfirmed(&mut self, peer: Gid, place: Option<u64>) {
         let Some(place) = place else { return };
         self.unconfirmed.remove(&place);
-        if let Some(count) = self.unconfirmed_of.get_mut(&peer) {
-            *count -= 1;
-            if *count == 0 {
-                self.unconfirmed_of.remove(&peer);
-            }
+        decrement(&mut self.unconfirmed_of, peer);
+    }
+}
+
+/// Subtracts one; an address without any has no entry.
+pub(super) fn decrement(counts: &mut BTreeMap<Gid, usize>, peer: Gid) {
+    if let Some(count) = counts.get_mut(&peer) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&peer);
         }
     }
 }

@@ -160,7 +160,17 @@ impl Cm {
         let Some(conn) = self.connections.get(comm_id) else { return };
         // The address of an unconfirmed peer may be forged: fewer retransmissions.
         let most = if conn.state.is_pending() { self.config.max_rep_resends } else { u8::MAX };
-        let (resends, deadline) = (conn.max_resends.min(most), now + conn.resend_after);
+        // compliance.md [CM-DREQ-RETRY]: A DREQ is retransmitted until DREP, DREQ or REJ, or until its retries are used
+        // up.
+        // The peer chose number and interval of the retransmissions, if it requested the connection.
+        let in_time = if conn.is_active() {
+            u8::MAX
+        } else {
+            // The interval is not zero, as `min_resend` bounds it.
+            let intervals = self.config.max_disconnect.as_nanos() / conn.resend_after.as_nanos().max(1);
+            u8::try_from(intervals.saturating_sub(1)).unwrap_or(u8::MAX)
+        };
+        let (resends, deadline) = (conn.max_resends.min(most).min(in_time), now + conn.resend_after);
         let Some(dreq) = self.send_dreq(comm_id) else { return };
         let state = State::DreqSent { dreq, resends };
         self.connections.transition(&mut self.timers, comm_id, state, Some(deadline));

@@ -9,7 +9,7 @@ use super::{
     LocalAddresses, MadPath, RefusedRequest,
 };
 use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Rep, Req, Rtu};
-use crate::wire::{DropReason, Gid, PathMtu};
+use crate::wire::{DropReason, Gid, PKEY_FULL_MEMBER, PathMtu};
 use crate::{Duration, Instant};
 
 /// The contents of a valid REQ.
@@ -174,15 +174,22 @@ impl Cm {
         let (attempts, replaced): (Vec<_>, Vec<_>) =
             rivals.map(|conn| (conn.id.comm_id(), conn.state.is_pending())).partition(|&(_, pending)| pending);
         let leaving = attempts.len() + replaced.len();
-        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
-        // address with 3.
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
         if self.connections.open() >= self.config.max_connections + leaving {
             self.stats.req_connection_limit.inc();
             let refusal = Refusal::new(RejReason::NoQp, "there are as many connections as allowed");
             return self.refuse_req(path, transaction_id, req, &refusal);
         }
-        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
-        // address with 3.
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
+        if self.connections.open_of(peer.gid) >= self.config.max_connections_per_peer + leaving {
+            self.stats.req_address_limit.inc();
+            let refusal = Refusal::new(RejReason::NoResources, "this address has as many connections as it may have");
+            return self.refuse_req(path, transaction_id, req, &refusal);
+        }
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
         if self.connections.unconfirmed_of(peer.gid) >= self.config.max_pending_per_peer + attempts.len() {
             self.stats.req_peer_limit.inc();
             let refusal =
@@ -192,8 +199,8 @@ impl Cm {
         for (comm_id, _) in attempts {
             self.end_stale(now, comm_id);
         }
-        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many pending ones of one
-        // address with 3.
+        // compliance.md [CM-LIMITS]: Too many connections are rejected with reason 1, too many of one address,
+        // pending or not, with 3.
         if self.connections.pending() >= self.config.max_pending && !self.evict_unconfirmed() {
             self.stats.req_pending_limit.inc();
             let refusal = Refusal::new(RejReason::NoResources, "there are as many pending connections as allowed");
@@ -363,6 +370,10 @@ impl Cm {
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is not the default one");
+        }
+        if req.pkey & PKEY_FULL_MEMBER == 0 && local.serves_full_members_only(path.port) {
+            stats.req_pkey_limited.inc();
+            return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is that of a limited member");
         }
         let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
         // The queue pair would send to this address, so it must be the source of the REQ.

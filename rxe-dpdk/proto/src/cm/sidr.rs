@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::connection::Mad;
+use super::connection::{Mad, decrement};
 use super::path::is_host;
 use super::timers::{TimerKey, Timers};
-use super::{Cm, CmError, CmEvent, LocalAddresses, MadPath, SidrId, SidrReply, SidrRequest};
+use super::{Cm, CmConfig, CmError, CmEvent, LocalAddresses, MadPath, SidrId, SidrReply, SidrRequest};
 use crate::Instant;
 use crate::wire::cm::{CmMessage, PortSpace, ServiceId, SidrRep, SidrReq, SidrStatus};
-use crate::wire::{DropReason, Gid};
+use crate::wire::{DropReason, Gid, PKEY_FULL_MEMBER};
 
 /// Identifies a request: the peer's address, and its request id.
 type RequestKey = (Gid, u32);
@@ -28,6 +28,16 @@ struct Entry {
     deadline: Option<Instant>,
 }
 
+/// Whether the table takes another request.
+enum Room {
+    Free,
+    Replace(SidrId),
+    /// All requests of the peer wait for their answer.
+    PeerLimit,
+    /// All requests wait for their answer.
+    Limit,
+}
+
 /// All SIDR requests of peers.
 #[derive(Debug, Default)]
 pub(super) struct SidrTable {
@@ -35,6 +45,10 @@ pub(super) struct SidrTable {
     by_request: BTreeMap<RequestKey, SidrId>,
     /// Ids grow, so the first is the oldest.
     answered: BTreeSet<SidrId>,
+    /// The same, by address.
+    answered_of: BTreeSet<(Gid, SidrId)>,
+    /// Number of requests by address.
+    of_peer: BTreeMap<Gid, usize>,
 }
 
 impl SidrTable {
@@ -47,6 +61,33 @@ impl SidrTable {
         timers.set(TimerKey::Sidr(id), &mut entry.deadline, None);
         self.by_request.remove(&entry.request_key);
         self.answered.remove(&id);
+        let (peer, _) = entry.request_key;
+        self.answered_of.remove(&(peer, id));
+        decrement(&mut self.of_peer, peer);
+    }
+
+    fn insert(&mut self, id: SidrId, entry: Entry) {
+        self.by_request.insert(entry.request_key, id);
+        *self.of_peer.entry(entry.request_key.0).or_default() += 1;
+        self.entries.insert(id, entry);
+    }
+
+    fn set_answered(&mut self, id: SidrId, peer: Gid) {
+        self.answered.insert(id);
+        self.answered_of.insert((peer, id));
+    }
+
+    /// The request to replace by a new one of `peer`: its own oldest answered one when it has its share, the oldest answered
+    /// one of all when the table is full. That reply has most likely arrived.
+    fn make_room(&self, peer: Gid, config: &CmConfig) -> Room {
+        if self.of_peer.get(&peer).is_some_and(|&count| count >= config.max_sidr_per_peer) {
+            let own = self.answered_of.range((peer, SidrId(0))..).next().filter(|(gid, _)| *gid == peer);
+            return own.map_or(Room::PeerLimit, |&(_, id)| Room::Replace(id));
+        }
+        if self.len() >= config.max_sidr {
+            return self.answered.first().map_or(Room::Limit, |&id| Room::Replace(id));
+        }
+        Room::Free
     }
 
     fn set_deadline(&mut self, timers: &mut Timers, id: SidrId, at: Instant) {
@@ -84,7 +125,7 @@ impl Cm {
             // compliance.md [CM-SIDR]: A SIDR request is answered by queue pair and Q_Key or by a status.
             entry.answer = Some(mad);
         }
-        self.sidr.answered.insert(id);
+        self.sidr.set_answered(id, path.peer);
         self.sidr.set_deadline(&mut self.timers, id, now + self.config.sidr_memory);
         Ok(())
     }
@@ -129,13 +170,17 @@ impl Cm {
             self.stats.event_queue_full.inc();
             return Err(DropReason::CmLimit);
         }
-        if self.sidr.len() >= self.config.max_sidr {
-            // The oldest reply has most likely arrived.
-            let Some(&oldest) = self.sidr.answered.first() else {
+        match self.sidr.make_room(path.peer, &self.config) {
+            Room::Free => {}
+            Room::Replace(oldest) => self.sidr.forget(&mut self.timers, oldest),
+            Room::PeerLimit => {
+                self.stats.sidr_peer_limit.inc();
+                return Err(DropReason::CmLimit);
+            }
+            Room::Limit => {
                 self.stats.sidr_limit.inc();
                 return Err(DropReason::CmLimit);
-            };
-            self.sidr.forget(&mut self.timers, oldest);
+            }
         }
         let id = self.ids.sidr();
         let entry = Entry {
@@ -146,8 +191,7 @@ impl Cm {
             answer: None,
             deadline: None,
         };
-        self.sidr.entries.insert(id, entry);
-        self.sidr.by_request.insert(request_key, id);
+        self.sidr.insert(id, entry);
         self.sidr.set_deadline(&mut self.timers, id, now + self.config.answer_timeout);
         self.stats.sidr_requests.inc();
         self.events.push_back(CmEvent::SidrRequest(Box::new(SidrRequest { id, ..request })));
@@ -163,6 +207,9 @@ fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<S
     }
     let ip = req.ip_addressing();
     let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else { return Err(SidrStatus::Rejected) };
+    if req.pkey & PKEY_FULL_MEMBER == 0 && local.serves_full_members_only(path.port) {
+        return Err(SidrStatus::Rejected);
+    }
     if req.pkey & 0x7FFF != 0x7FFF || !is_host(source.0) || !local.is_local(path.port, Gid::from(dest)) {
         return Err(SidrStatus::Rejected);
     }

@@ -97,6 +97,8 @@ crate::counters! {
         req_transport,
         /// REQs rejected: partition key.
         req_pkey,
+        /// REQs rejected: partition key of a limited member, on a port that serves full members only.
+        req_pkey_limited,
         /// REQs rejected: primary GID not ours or of another IP version.
         req_gid,
         /// REQs rejected: primary local GID other than the source of the packet, or not that of one host.
@@ -107,6 +109,8 @@ crate::counters! {
         req_path_mtu,
         /// REQs rejected: as many connections as allowed.
         req_connection_limit,
+        /// REQs rejected: as many connections as one address may have.
+        req_address_limit,
         /// REQs rejected: as many pending connections as allowed.
         req_pending_limit,
         /// REQs rejected: as many pending connections as one address may have.
@@ -167,6 +171,8 @@ crate::counters! {
         sidr_refused,
         /// SIDR requests dropped because too many were waiting.
         sidr_limit,
+        /// SIDR requests dropped because too many of one address were waiting.
+        sidr_peer_limit,
         /// SIDR requests received again before they were answered.
         sidr_duplicate,
     }

@@ -3,9 +3,11 @@
 use std::net::Ipv4Addr;
 
 use crate::cm_support::*;
-use rxe_proto::cm::{CmConfig, CmEvent, ConnState, ConnectFailure, DisconnectReason, MadPath};
+use rxe_proto::Duration;
+use rxe_proto::cm::{CmConfig, CmEvent, ConnState, ConnectFailure, DisconnectReason, LocalAddresses, MadPath};
 use rxe_proto::wire::cm::{Answered, CmMessage, IpAddressing, PortSpace, RejReason, Req, ServiceId};
-use rxe_proto::wire::{DropReason, Gid, Psn};
+use rxe_proto::wire::mad::MAD_LEN;
+use rxe_proto::wire::{DropReason, Gid, PathMtu, PortId, Psn};
 
 const OTHER_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 66);
 
@@ -229,4 +231,78 @@ fn an_mra_defers_the_end_once() {
     assert!(matches!(target.sent().as_slice(), [CmMessage::Rep(_), CmMessage::Rej(_)]));
     assert_eq!(target.events().len(), 1);
     assert_eq!((target.cm.stats().rx_mra_again.get(), target.cm.len()), (1, 0));
+}
+
+/// The open connections of one address have a bound of their own; closing ones count no more.
+#[test]
+fn one_address_cannot_take_all_connections() {
+    let config = CmConfig { max_connections: 4, max_connections_per_peer: 2, ..CmConfig::new(SERVER_GUID, [1; 32]) };
+    let mut target = Target::new(config);
+    let mut conns = Vec::new();
+    for number in [1, 2] {
+        conns.push(target.established(req_of(CLIENT_IP, number)));
+    }
+    target.feed(&CmMessage::Req(req_of(CLIENT_IP, 3))).unwrap();
+    assert_eq!(refusal(&mut target), RejReason::NoResources);
+    assert_eq!((target.cm.stats().req_address_limit.get(), target.events()), (1, vec![]));
+
+    // A REQ that replaces one of its connections is no further one.
+    target.feed(&CmMessage::Req(Req { starting_psn: Psn::new(5), ..req_of(CLIENT_IP, 1) })).unwrap();
+    let again = target.request();
+    target.cm.reject(again.conn, RejReason::StaleConnection, &[], &[]).unwrap();
+    target.sent_one();
+
+    // Another address has its own share.
+    target.feed_from(&path_from(OTHER_IP), 7, &CmMessage::Req(req_of(OTHER_IP, 1))).unwrap();
+    target.request();
+
+    target.cm.disconnect(target.now, conns[0]).unwrap();
+    target.sent_one();
+    target.feed(&CmMessage::Req(req_of(CLIENT_IP, 3))).unwrap();
+    target.request();
+    assert_eq!(target.cm.stats().req_address_limit.get(), 1);
+}
+
+/// A REQ names the interval and number of retransmissions that later hold for our DREQ: at most 15 in 20 s each.
+#[test]
+fn a_silent_peer_cannot_keep_a_connection_that_was_disconnected() {
+    let mut target = Target::default();
+    let conn = target.established(Req { local_response_timeout: 31, max_cm_retries: 15, ..req(1) });
+    target.cm.disconnect(target.now, conn).unwrap();
+    target.advance(Duration::from_secs(70));
+    let sent = target.sent();
+    assert!((2..=4).contains(&sent.len()), "{} DREQs", sent.len());
+    assert_eq!(target.events(), [CmEvent::Disconnected { conn, reason: DisconnectReason::LocalUnanswered }]);
+    target.advance(Duration::from_secs(10));
+    assert!(target.cm.is_empty());
+}
+
+/// A port may serve full members of the partition only.
+#[test]
+fn limited_members_are_refused_where_the_port_says_so() {
+    struct Strict(Addresses);
+
+    impl LocalAddresses for Strict {
+        fn is_local(&self, port: PortId, gid: Gid) -> bool {
+            self.0.is_local(port, gid)
+        }
+        fn path_mtu(&self, port: PortId) -> PathMtu {
+            self.0.path_mtu(port)
+        }
+        fn serves_full_members_only(&self, _port: PortId) -> bool {
+            true
+        }
+    }
+
+    let mut target = Target::default();
+    let feed = |target: &mut Target, pkey: u16| {
+        let mut mad = [0; MAD_LEN];
+        CmMessage::Req(Req { pkey, ..req(1) }).emit(7, &mut mad);
+        target.cm.handle_mad(target.now, &path(), &mad, &Strict(Addresses::default())).unwrap();
+    };
+    feed(&mut target, 0x7FFF);
+    assert_eq!(refusal(&mut target), RejReason::InvalidGid);
+    assert_eq!((target.cm.stats().req_pkey_limited.get(), target.cm.stats().req_pkey.get()), (1, 0));
+    feed(&mut target, 0xFFFF);
+    target.request();
 }

@@ -153,3 +153,40 @@ fn memory_is_bounded() {
     target.feed(&CmMessage::SidrReq(question(200))).unwrap();
     let _again = asked(&mut target);
 }
+
+/// An address that has its share replaces answered requests of its own, never those of others.
+#[test]
+fn one_address_cannot_take_the_whole_table() {
+    let config = CmConfig { max_sidr: 4, max_sidr_per_peer: 2, ..CmConfig::new(SERVER_GUID, [1; 32]) };
+    let mut target = Target::new(config);
+    let ask = |target: &mut Target, ip: Ipv4Addr, request_id: u32| {
+        target.feed_from(&path_from(ip), u64::from(request_id), &CmMessage::SidrReq(question(request_id)))
+    };
+    let answer = |target: &mut Target| {
+        let id = asked(target).id;
+        target.cm.reply_sidr(target.now, id, SidrReply::valid(Qpn::new(0x33))).unwrap();
+        target.transmits();
+    };
+    let other = Ipv4Addr::new(192, 168, 77, 66);
+    for request_id in [1, 2] {
+        ask(&mut target, CLIENT_IP, request_id).unwrap();
+        assert_eq!(target.events().len(), 1);
+    }
+    assert_eq!(ask(&mut target, CLIENT_IP, 3), Err(DropReason::CmLimit), "both wait for their answers");
+    assert_eq!((target.cm.stats().sidr_peer_limit.get(), target.cm.stats().sidr_limit.get()), (1, 0));
+    for request_id in 1..=9 {
+        ask(&mut target, other, request_id).unwrap();
+        answer(&mut target);
+    }
+    assert_eq!(target.cm.sidr_len(), 4);
+    // The latest of the other address are still answered as before.
+    for request_id in [8, 9] {
+        ask(&mut target, other, request_id).unwrap();
+        assert_eq!((target.transmits().len(), target.events()), (1, vec![]));
+    }
+    // A third address finds the table full, and replaces the oldest answered request.
+    ask(&mut target, Ipv4Addr::new(192, 168, 77, 67), 1).unwrap();
+    answer(&mut target);
+    ask(&mut target, other, 8).unwrap();
+    assert_eq!(target.events().len(), 1, "request 8 is new again");
+}

@@ -51,9 +51,9 @@ impl<H: IpHost> Control<H> {
     /// Reports another host's change of membership to the services that listen for that.
     pub(super) fn report_listener(&self, listener: GroupListener) {
         let worker = listener.spread() % self.mailbox.workers.len();
-        for (service, listen) in &self.listens {
-            if matches!(listen, Listen::GroupListeners) {
-                self.send(worker, ToWorker::GroupListener { service: *service, listener });
+        for &(service, ref listen) in &self.listens {
+            if matches!(listen, Listen::GroupListeners) && self.allows(service, listener.host.into()) {
+                self.send(worker, ToWorker::GroupListener { service, listener });
             }
         }
     }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use rxe_proto::Instant;
-use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
+use rxe_proto::wire::{DropReason, MacAddr, PrefixList, TxQueue};
 
 use super::config::HostConfig;
 use super::conflict::Conflicts;
@@ -53,6 +53,8 @@ pub(super) struct Interface {
     /// Events about neighbours and listeners, for the host's user.
     pub(super) events: EventQueue,
     filter: GroupFilter,
+    /// `None` serves everyone.
+    peers: Option<PrefixList>,
     stats: Arc<HostStats>,
     /// A neighbour's MAC address became known since the last [`take_resolved`](Self::take_resolved).
     resolved: bool,
@@ -69,6 +71,7 @@ impl Interface {
             filter: GroupFilter::new(routing.multicast_macs()),
             conflicts: Conflicts::new(routing.addresses(), Arc::clone(&stats)),
             routing,
+            peers: config.peers.clone(),
             neighbours: Neighbours::new(config.max_neighbours.max(1)),
             events: EventQueue::default(),
             stats,
@@ -110,6 +113,14 @@ impl Interface {
     pub(super) fn check_source(&self, src: IpAddr) -> Result<(), DropReason> {
         let broadcast = matches!(src, IpAddr::V4(v4) if self.routing.is_broadcast(v4));
         if broadcast || self.routing.owns(src) { Err(DropReason::IpHeaderMalformed) } else { Ok(()) }
+    }
+
+    /// Refuses a packet from an address that is not among the allowed peers.
+    pub(super) fn check_peer(&self, ip: &IpPacket<'_>) -> Result<(), DropReason> {
+        match &self.peers {
+            Some(peers) if !peers.contains(ip.pair.src().into()) => Err(DropReason::PeerNotAllowed),
+            _ => Ok(()),
+        }
     }
 
     // --- output ---

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rxe_proto::wire::MacAddr;
 
-use crate::host::config::{Cidr, HostConfig, Route, common_prefix};
+use rxe_proto::wire::{Cidr, common_prefix};
+
+use crate::host::config::{HostConfig, Route};
 use crate::host::multicast::{ALL_NODES, multicast_mac_v6, solicited_node};
 
 /// Addresses and routes, fixed at start.
@@ -90,7 +92,7 @@ impl Routing {
             (IpAddr::V6(ip), IpAddr::V6(dst)) => Some((
                 is_link_scope(ip) == is_link_scope(dst),
                 a.contains(next_hop),
-                common_prefix(ip.to_bits(), dst.to_bits(), 128),
+                common_prefix(ip.into(), dst.into()),
             )),
             _ => None,
         };

@@ -149,6 +149,9 @@ impl Worker {
         if self.orders.faults.is_some() {
             self.apply_fault_change(now);
         }
+        if self.orders.drain.is_some() {
+            self.apply_drain_order();
+        }
         busy
     }
 

@@ -1,7 +1,7 @@
 //! Echo, "unreachable" messages, and the reasons for dropping IP packets.
 
 use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ms};
-use rxe_dpdk::host::Host;
+use rxe_dpdk::host::{Host, HostConfig};
 use rxe_proto::wire::DropReason;
 
 const ADDRESSES: [&str; 2] = ["10.0.0.1/24", "fd00::1/64"];
@@ -234,4 +234,23 @@ fn full_port_is_a_drop_reason() {
     let mut tx = rxe_proto::wire::TxFrames { room: Some(0), ..Default::default() };
     let result = a.handle_frame(ms(0), &v4(1, 0, &echo(8, &[], &[])), &mut tx);
     assert_eq!(result, Err(DropReason::NoTransmitRoom));
+}
+
+#[test]
+fn packets_from_other_addresses_than_the_allowed_peers_are_dropped() {
+    let allowed = |peers: &[&str]| {
+        let peers = Some(peers.iter().map(|network| network.parse().unwrap()).collect());
+        Host::new(&HostConfig { peers, ..config(MAC_A, &ADDRESSES) }).unwrap()
+    };
+    let pings = [v4(1, 0, &echo(8, &[], b"x")), ping6(b"x", 0)];
+    let datagrams = [v4(17, 0, &hex("1234 0007 0008 0000")), v6(17, 0, &hex("1234 0007 0008 0000"))];
+    let mut strict = allowed(&["10.0.0.3", "fd00::3"]);
+    for packet in pings.iter().chain(&datagrams) {
+        assert_eq!(exchange(&mut strict, ms(0), packet), (Err(DropReason::PeerNotAllowed), Vec::new()));
+    }
+    let mut open = allowed(&["10.0.0.0/30", "fd00::/64"]);
+    for packet in &pings {
+        let (result, answers) = exchange(&mut open, ms(0), packet);
+        assert_eq!((result, answers.len()), (Ok(()), 1));
+    }
 }

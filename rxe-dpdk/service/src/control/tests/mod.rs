@@ -1,6 +1,7 @@
 mod connections;
 mod groups;
 mod gsi;
+mod peers;
 mod streams;
 
 use crate::test_env::TestEnv;

@@ -1,0 +1,30 @@
+//! Fuzz targets: pure functions of bytes. Each one panics if an invariant of the code under test is violated.
+//!
+//! * [`wire`]: a frame, through classification and the packet builder.
+//! * [`mad`]: a management datagram, through the parsers and writers of the connection manager's messages.
+//! * [`cm`]: the connection manager, with peers that send anything and a local side that calls its commands.
+//!
+//! tests/replay runs them on the committed corpora and on mutations of these, with a stable toolchain; the folder `fuzz`
+//! has a libFuzzer program for each. CONTRIBUTING.md describes both.
+
+pub mod cm;
+pub mod input;
+pub mod mad;
+mod rebuild;
+pub mod wire;
+
+/// A fuzz target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of its module, its corpus folder and its libFuzzer program.
+    pub name: &'static str,
+    /// Runs it on one input.
+    pub run: fn(&[u8]),
+}
+
+/// Every target.
+pub const TARGETS: [Target; 3] = [
+    Target { name: "wire", run: wire::run },
+    Target { name: "mad", run: mad::run },
+    Target { name: "cm", run: cm::run },
+];

@@ -1,0 +1,122 @@
+//! The seeds of the corpora: taken from the recorded captures where the target reads what goes over the wire.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rxe_fuzz::cm;
+use rxe_proto::cm::read_mad;
+use rxe_proto::wire::cm::CmMessage;
+use rxe_proto::wire::{Frame, PortId, Transport, classify};
+use rxe_testkit::pcap;
+
+use super::Corpus;
+
+/// The seeds of a target by file name.
+pub fn of(target: &str) -> Corpus {
+    match target {
+        "wire" => frames(),
+        "mad" => messages(),
+        "cm" => connections(),
+        other => panic!("no seeds for {other}"),
+    }
+}
+
+/// Keeps the smallest input of each name.
+fn keep(corpus: &mut Corpus, name: String, input: &[u8]) {
+    let kept = corpus.entry(name).or_insert_with(|| input.to_vec());
+    if input.len() < kept.len() {
+        *kept = input.to_vec();
+    }
+}
+
+/// The shortest frame of each opcode and IP version, with and without VLAN tag, and of each kind for the host stack.
+fn frames() -> Corpus {
+    let mut corpus = BTreeMap::new();
+    for (_, frames) in pcap::all() {
+        for frame in &frames {
+            let name = match classify(frame) {
+                Ok(Frame::Roce(packet)) => {
+                    let version = if packet.is_ipv4() { "ipv4" } else { "ipv6" };
+                    let tag = if packet.vlan().is_some() { "-vlan" } else { "" };
+                    format!("{}-{version}{tag}", packet.info().name.to_lowercase().replace([' ', '_'], "-"))
+                }
+                Ok(Frame::Host) => format!("host-{:02x}{:02x}-{:02x}", frame[12], frame[13], frame[23]),
+                Err(reason) => format!("dropped-{}", reason.name().replace('_', "-")),
+            };
+            keep(&mut corpus, name, frame);
+        }
+    }
+    corpus
+}
+
+/// The first message of each kind.
+fn messages() -> Corpus {
+    let mut corpus = BTreeMap::new();
+    for (_, frames) in pcap::all() {
+        for frame in &frames {
+            if let Ok(Frame::Roce(packet)) = classify(frame)
+                && packet.transport() == Transport::Ud
+                && packet.dest_qp() == 1
+                && let Ok((_, message)) = CmMessage::parse(packet.payload())
+            {
+                let name = message.name().to_lowercase().replace('_', "-");
+                corpus.entry(name).or_insert_with(|| packet.payload().to_vec());
+            }
+        }
+    }
+    corpus
+}
+
+/// Each capture of the connection manager twice: the peer's messages as they are, and commands of the local side for ours.
+/// Captures with the same messages in the same order are one.
+fn connections() -> Corpus {
+    let (mut corpus, mut shapes) = (BTreeMap::new(), BTreeSet::new());
+    for (file, frames) in pcap::all() {
+        for initiator in [false, true] {
+            let (shape, program) = connection_program(&frames, initiator);
+            if !shape.is_empty() && shapes.insert((initiator, shape)) {
+                let side = if initiator { "active" } else { "passive" };
+                corpus.insert(format!("{}-{side}", file.trim_end_matches(".pcap")), program);
+            }
+        }
+    }
+    corpus
+}
+
+/// The names of the messages, and the program.
+fn connection_program(frames: &[Vec<u8>], initiator: bool) -> (Vec<&'static str>, Vec<u8>) {
+    let mut shape = Vec::new();
+    let mut program = vec![if initiator { cm::FLAG_INITIATOR } else { 0 }];
+    let ours = if initiator { 2 } else { 1 };
+    let mut last = None;
+    for frame in frames {
+        let Ok(Frame::Roce(packet)) = classify(frame) else { continue };
+        let Ok((path, mad)) = read_mad(PortId(0), &packet) else { continue };
+        let Ok((_, message)) = CmMessage::parse(mad) else { continue };
+        shape.extend([message.name(), if packet.is_ipv4() { "IPv4" } else { "IPv6" }]);
+        let flags = if packet.is_ipv4() { 0 } else { cm::FLAG_IPV6 };
+        if path.local.0[15] == ours {
+            program.extend([cm::op::RAW, flags | cm::FLAG_AIM, 0]);
+            program.extend_from_slice(mad);
+            program.push(cm::op::READ);
+            last = None;
+            continue;
+        }
+        // A retransmission of ours is not another command.
+        if last.replace(message.attribute_id()) == Some(message.attribute_id()) {
+            program.extend([cm::op::WAIT, 0x10, 0, cm::op::READ]);
+            continue;
+        }
+        program.extend(match message {
+            CmMessage::Req(_) => vec![cm::op::CONNECT, flags, 3],
+            CmMessage::Rep(_) => vec![cm::op::ACCEPT, 0, 9],
+            CmMessage::Rtu(_) => vec![cm::op::CONFIRM, 0, 0],
+            CmMessage::Rej(_) => vec![cm::op::REJECT, 0, 28, 0],
+            CmMessage::Dreq(_) => vec![cm::op::DISCONNECT, 0],
+            CmMessage::SidrReq(_) => vec![cm::op::RESOLVE, flags, 0],
+            CmMessage::SidrRep(_) => vec![cm::op::REPLY_SIDR, 0, 0, 0],
+            _ => vec![],
+        });
+        program.push(cm::op::READ);
+    }
+    (shape, program)
+}
