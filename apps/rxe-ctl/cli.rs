@@ -12,7 +12,8 @@ use crate::values::{qpn, seconds};
 
 const AFTER_HELP: &str = "\
 Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb prints JSON; names that end in _ns are times \
-in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or `link --check` finds a port DOWN; 2 if \
+in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection `link --check` finds a port DOWN or \
+the target being drained, or `drain` sees no end; 2 if \
 the command line is wrong, no target can be reached, or the target refuses the request.";
 
 /// Inspect and control a running rxe-target
@@ -48,7 +49,7 @@ pub enum Verb {
         #[arg(short, long)]
         details: bool,
 
-        /// Exit with code 1 if a port is not ACTIVE, and say why
+        /// Exit with code 1 if a port is not ACTIVE, or the target is being drained, and say which
         #[arg(long)]
         check: bool,
     },
@@ -122,6 +123,14 @@ pub enum Verb {
         /// Queue pair number
         #[arg(value_name = "QPN", value_parser = qpn)]
         qpn: u32,
+    },
+    /// End the target without cutting off its clients: new ones are refused, and it ends when the last one is gone
+    ///
+    /// Waits for the end. Clients that are left at the deadline are disconnected, as on SIGTERM.
+    Drain {
+        /// Longest time to wait for clients, in seconds: 1 to 86400
+        #[arg(value_name = "DEADLINE", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        deadline: u64,
     },
     /// Capture frames and their outcome in a file for Wireshark or tshark
     ///

@@ -6,6 +6,7 @@
 mod capture;
 mod cli;
 mod digest;
+mod drain;
 mod fault;
 mod output;
 mod show;

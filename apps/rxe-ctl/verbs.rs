@@ -8,7 +8,7 @@ use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Se
 
 use crate::cli::{Cli, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{capture, digest, fault, show, target, top};
+use crate::{capture, digest, drain, fault, show, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
@@ -24,6 +24,9 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
         }
         Verb::Link { details, check } => {
             let device = device(target)?;
+            if check && device.draining {
+                return Err(CliError::failed("the target is being drained".to_owned()));
+            }
             if check && device.ports.iter().any(|port| !port.up) {
                 return Err(CliError::failed(show::device::down(&device)));
             }
@@ -74,6 +77,7 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             target.tell(&Request::Disconnect { qpn })?;
             done(json)
         }
+        Verb::Drain { deadline } => json_or_text(json, &drain::run(target, deadline)?, drain::show),
         Verb::Capture { what } => json_or_text(json, &capture::run(target, what)?, capture::show),
         Verb::Fault { what } => fault::run(target, &what, json)?,
         Verb::Set { what: Setting::Log { level } } => {

@@ -9,7 +9,7 @@ use rxe_dpdk::service::TrafficClassConfig;
 use rxe_dpdk::worker::IdlePolicy;
 
 use crate::config::{Config, Idle, fault_text};
-use crate::manage::{Managed, Management, RuntimeFolder};
+use crate::manage::{Drain, Managed, Management, RuntimeFolder};
 use crate::{log, services};
 
 /// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output.
@@ -27,6 +27,7 @@ pub fn serve(config: Config) -> Result<(), CliError> {
     let runtime =
         Runtime::new(eal, runtime_config(&config), factories).map_err(|error| CliError::new(error.to_string()))?;
     let stop = runtime.stop_handle();
+    let drain = Drain::new(stop.clone());
     signals.stop(move || stop.stop());
     let inspector = runtime.inspector();
     let capture = runtime.capture();
@@ -34,8 +35,8 @@ pub fn serve(config: Config) -> Result<(), CliError> {
         management.capture(capture.clone(), settings.clone())?;
     }
     let clients = management.stats();
-    let _managed =
-        management.start(Managed { inspector, capture, registry: registry.clone(), log, prefix, clients }, folder);
+    let _managed = management
+        .start(Managed { inspector, drain, capture, registry: registry.clone(), log, prefix, clients }, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -51,7 +52,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         addresses: port.addresses.clone(),
         gateways: port.gateways.clone(),
         routes: port.routes.clone(),
-        peers: port.peers.clone(),
+        restrictions: port.restrictions.clone(),
         vlan: port.vlan,
         mtu: port.mtu,
     });
@@ -76,6 +77,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         max_connections_per_peer: config.limits.connections_per_address as usize,
         max_pending: config.limits.pending as usize,
         max_pending_per_peer: config.limits.pending_per_address as usize,
+        requests_per_second: config.limits.requests_per_second.unwrap_or(0),
         engine: config.engine.clone(),
         faults: config.faults.clone(),
         traffic_class: TrafficClassConfig { value: config.traffic_class, pcp: config.pcp },

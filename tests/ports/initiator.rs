@@ -1,37 +1,42 @@
 //! A small initiator on one port: our own connection manager and our own engine.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rxe_dpdk::eal::{Clock, Eal, Port, RxBurst, RxQueue, TxStage};
+use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, read_mad,
-    write_mad,
+    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams,
+    read_mad, write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
-    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RemoteAddr, RtrAttr, RtsAttr, SendFlags,
-    SendOp, SendWr, Sge, WcStatus,
+    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
+    SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
-use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Rej, Req, ServiceId};
-use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
+use rxe_dpdk::rxe_proto::wire::cm::Rej;
 use rxe_dpdk::rxe_proto::wire::{
-    Cidr, Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port,
+    BthFields, BthOpcode, Cidr, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, MacAddr, Opcode, Path, PathMtu, PortId, Psn,
+    TxQueue, classify, udp_source_port,
 };
 
-const OWN: [u8; 4] = [10, 77, 0, 2];
-const PEER: [u8; 4] = [10, 77, 0, 1];
+/// Our address.
+pub const OWN: [u8; 4] = [10, 77, 0, 2];
+/// The target's address.
+pub const PEER: [u8; 4] = [10, 77, 0, 1];
 
 /// The address of another host, behind the same port.
 pub const OTHER: [u8; 4] = [10, 77, 0, 3];
 
-/// An address from which a flood comes; it answers ARP.
+/// An address from which connection requests are forged; it answers ARP.
 pub const FLOODER: [u8; 4] = [10, 77, 0, 66];
 
 /// Nothing here takes longer than this.
 const LIMIT: Duration = Duration::from_secs(20);
 
-struct Tx(TxStage);
+/// The port's transmit queue.
+pub struct Tx(TxStage);
 
 impl TxQueue for Tx {
     fn push(&mut self, _port: PortId, len: usize) -> Option<&mut [u8]> {
@@ -54,6 +59,7 @@ impl LocalAddresses for Own {
 
 pub struct Initiator {
     clock: Clock,
+    monitor: PortMonitor,
     rx: RxQueue,
     tx: Tx,
     burst: RxBurst,
@@ -67,52 +73,22 @@ pub struct Initiator {
     unsent: Option<MadTransmit>,
     /// Answers ARP for all our addresses.
     host: Host,
-    /// Forged requests that are sent in between.
-    pub flood: Option<Flood>,
+    /// Another host behind the same port.
+    pub neighbour: Option<Rc<RefCell<dyn Neighbour>>>,
 }
 
-/// Forged connection requests.
-pub struct Flood {
-    pub left: u32,
-    /// `None`: each from another address.
-    pub source: Option<[u8; 4]>,
-    pub port: u16,
-    pub number: u32,
-}
+/// A host behind the initiator's port with a MAC address of its own.
+pub trait Neighbour {
+    /// Handles a received frame, whatever its destination.
+    fn receive(&mut self, now: rxe_dpdk::rxe_proto::Instant, frame: &[u8], tx: &mut Tx);
 
-impl Flood {
-    fn next(&mut self) -> (std::net::Ipv4Addr, [u8; MAD_LEN]) {
-        self.number = self.number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let number = self.number;
-        // Addresses of hosts that are not ours.
-        let random =
-            [1 + (number >> 24) as u8 % 200, (number >> 16) as u8, (number >> 8) as u8, 1 + number as u8 % 254];
-        let source = std::net::Ipv4Addr::from(self.source.unwrap_or(random));
-        let target = std::net::Ipv4Addr::from(PEER);
-        let mut req = Req {
-            local_comm_id: number,
-            service_id: ServiceId::new(PortSpace::Tcp, self.port),
-            local_ca_guid: 0xBAD,
-            local_qpn: number & 0xFF_FFFF,
-            remote_response_timeout: 31,
-            local_response_timeout: 31,
-            starting_psn: Psn::new(number),
-            pkey: 0xFFFF,
-            path_mtu: PathMtu::Mtu1024.code(),
-            max_cm_retries: 15,
-            ..Req::default()
-        };
-        (req.primary.local_gid, req.primary.remote_gid) = (source.into(), target.into());
-        let addressing = IpAddressing::new((source.into(), 40_000), target.into()).unwrap();
-        assert!(req.set_private_data(&addressing, b"demo"));
-        let mut mad = [0; MAD_LEN];
-        CmMessage::Req(req).emit(u64::from(number), &mut mad);
-        (source, mad)
-    }
+    /// Sends frames; called once per turn.
+    fn poll(&mut self, now: rxe_dpdk::rxe_proto::Instant, tx: &mut Tx);
 }
 
 pub struct Connection {
     qpn: Qpn,
+    peer_qpn: u32,
     conn: ConnId,
     address: u64,
     len: u64,
@@ -140,13 +116,28 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
-        Initiator { clock, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent: None, host, flood: None }
+        let (monitor, unsent, neighbour) = (port.monitor(), None, None);
+        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, neighbour }
     }
 
-    fn turn(&mut self) {
+    /// Path of its MADs.
+    pub fn mad_path(&self) -> &MadPath {
+        &self.path
+    }
+
+    /// Frames that the port has sent.
+    pub fn sent_frames(&self) -> u64 {
+        self.monitor.stats().unwrap().tx_frames
+    }
+
+    /// Handles a burst of received frames, and sends.
+    pub fn turn(&mut self) {
         let now = self.clock.now();
         let count = self.rx.burst(&mut self.burst);
         for index in 0..count {
+            if let Some(neighbour) = &self.neighbour {
+                neighbour.borrow_mut().receive(now, self.burst.data(index), &mut self.tx);
+            }
             let packet = match classify(self.burst.data(index)) {
                 Ok(Frame::Roce(packet)) => packet,
                 Ok(Frame::Host) => {
@@ -176,7 +167,9 @@ impl Initiator {
             }
             self.gsi_psn = self.gsi_psn.next();
         }
-        self.send_flood();
+        if let Some(neighbour) = &self.neighbour {
+            neighbour.borrow_mut().poll(now, &mut self.tx);
+        }
         self.tx.0.flush();
     }
 
@@ -196,17 +189,21 @@ impl Initiator {
         }
     }
 
-    /// Sends some more of the flood, as far as the port takes them.
-    fn send_flood(&mut self) {
-        let Some(flood) = &mut self.flood else { return };
-        for _ in 0..flood.left.min(32) {
-            let (source, mad) = flood.next();
-            let path = MadPath { local: source.into(), ..self.path.clone() };
-            if !write_mad(&mut self.tx, &path, 1, self.gsi_psn, &mad) {
-                return;
-            }
-            self.gsi_psn = self.gsi_psn.next();
-            flood.left -= 1;
+    /// Takes turns until `done`.
+    #[track_caller]
+    pub fn wait_for(&mut self, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            self.turn();
+            assert!(began.elapsed() < LIMIT, "it does not happen");
+        }
+    }
+
+    /// Takes turns for a time.
+    pub fn turn_for(&mut self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.turn();
         }
     }
 
@@ -253,40 +250,39 @@ impl Initiator {
     }
 
     pub fn connect(&mut self, port: u16, region: &str, mtu: PathMtu) -> Connection {
-        let now = self.clock.now();
-        let qpn = self
-            .engine
-            .create_qp(
-                now,
-                &QpInit {
-                    qp_type: QpType::Rc,
-                    pd: self.pd,
-                    send_cq: self.cq,
-                    recv_cq: self.cq,
-                    srq: None,
-                    caps: QpCaps {
-                        max_send_wr: 8,
-                        max_recv_wr: 1,
-                        max_send_sge: 1,
-                        max_recv_sge: 1,
-                        max_inline_data: 0,
-                    },
-                    sq_sig_all: false,
-                },
-            )
-            .unwrap();
+        let (qpn, reply) = self.establish(port, region.as_bytes(), mtu);
+        let data = &reply.private_data;
+        let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
+        let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
+        assert_eq!(&data[24..24 + region.len()], region.as_bytes());
+        let (address, len) = (u64::from_be_bytes(address), u64::from_be_bytes(len));
+        Connection { qpn, conn: reply.conn, peer_qpn: reply.remote_qpn, address, len, rkey }
+    }
+
+    /// A queue pair in INIT.
+    fn create_qp(&mut self) -> Qpn {
+        let caps = QpCaps { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let (send_cq, recv_cq) = (self.cq, self.cq);
+        let init = QpInit { qp_type: QpType::Rc, pd: self.pd, send_cq, recv_cq, srq: None, caps, sq_sig_all: false };
+        let qpn = self.engine.create_qp(self.clock.now(), &init).unwrap();
         self.engine.modify_qp(qpn, QpTransition::ToInit { access: Access::empty() }).unwrap();
+        qpn
+    }
+
+    /// Connects a queue pair to the service at `port`.
+    fn establish(&mut self, port: u16, private_data: &[u8], mtu: PathMtu) -> (Qpn, Box<ConnectReply>) {
+        let qpn = self.create_qp();
         let params = ConnectParams {
             responder_resources: 1,
             initiator_depth: 4,
             local_ack_timeout: 14,
             // The first frames may be lost while the link comes up: 16 REQs in about 5 s.
             response_timeout: 16,
-            private_data: region.as_bytes().to_vec(),
+            private_data: private_data.to_vec(),
             ..ConnectParams::new(self.path.clone(), (40_000, port), qpn, Psn::new(0xFF_FFF0), mtu)
         };
         let (rq_psn, flow_label) = (params.starting_psn, params.flow_label);
-        let conn = self.cm.connect(now, params).unwrap();
+        let conn = self.cm.connect(self.clock.now(), params).unwrap();
         let reply = match self.event() {
             CmEvent::ConnectReply(reply) => reply,
             other => panic!("{other:?}"),
@@ -294,11 +290,55 @@ impl Initiator {
         self.bring_up(qpn, &reply, rq_psn, flow_label, mtu);
         self.cm.confirm(conn, &[]).unwrap();
         assert_eq!(self.event(), CmEvent::Established { conn });
-        let data = &reply.private_data;
-        let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
-        let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
-        assert_eq!(&data[24..24 + region.len()], region.as_bytes());
-        Connection { qpn, conn, address: u64::from_be_bytes(address), len: u64::from_be_bytes(len), rkey }
+        (qpn, reply)
+    }
+
+    /// SENDs 16 bytes to the service `rdma-server` on a connection of its own, and returns its message.
+    pub fn exchange(&mut self, message: [u8; 16]) -> [u8; 16] {
+        let (qpn, reply) = self.establish(7471, &[], PathMtu::Mtu1024);
+        let memory = Memory::heap(32);
+        memory.write(0, &message).unwrap();
+        let region = self.engine.keys_mut().register(self.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
+        let sge = |at: u64| Sge { addr: region.addr() + at, length: 16, lkey: region.lkey() };
+        self.engine.post_recv(qpn, &RecvWr { wr_id: 1, sges: &[sge(16)] }).unwrap();
+        let op = SendOp::Send { imm: None };
+        let wr = SendWr { wr_id: 0, op, sges: &[sge(0)], flags: SendFlags::SIGNALED };
+        self.engine.post_send(qpn, &wr).unwrap();
+        for _ in 0..2 {
+            let completion = self.completion(&op);
+            let opcode = if completion.wr_id == 1 { WcOpcode::Recv } else { WcOpcode::Send };
+            assert_eq!((completion.status, completion.opcode), (WcStatus::Success, opcode));
+        }
+        let mut answer = [0; 16];
+        region.memory().read(16, &mut answer).unwrap();
+        self.cm.disconnect(self.clock.now(), reply.conn).unwrap();
+        let event = self.event();
+        assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == reply.conn), "{event:?}");
+        self.engine.destroy_qp(self.clock.now(), qpn).unwrap();
+        self.engine.keys_mut().deregister(region.lkey()).unwrap();
+        answer
+    }
+
+    /// Asks which datagram queue pair serves `port`.
+    pub fn resolve_datagram(&mut self, port: u16) -> Qpn {
+        let params = ResolveParams { response_timeout: 16, ..ResolveParams::new(self.path.clone(), (40_000, port)) };
+        let requested = self.cm.resolve_datagram(self.clock.now(), params).unwrap();
+        match self.event() {
+            CmEvent::DatagramResolved(reply) if reply.id == requested => reply.qpn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next completion, of `op` or of a receive.
+    fn completion(&mut self, op: &SendOp) -> WorkCompletion {
+        let began = Instant::now();
+        loop {
+            self.turn();
+            if let Some(completion) = self.engine.poll_cq_one(self.cq) {
+                return completion;
+            }
+            assert!(began.elapsed() < LIMIT, "{op:?} does not end: {:?}", self.engine.stats());
+        }
     }
 
     /// Takes the queue pair to RTS with the parameters of REQ and REP.
@@ -345,6 +385,21 @@ impl Connection {
         self.qpn.get()
     }
 
+    /// The target's queue pair.
+    pub fn peer_qpn(&self) -> u32 {
+        self.peer_qpn
+    }
+
+    /// Address of the region.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Key of the region.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
     /// Carries out one operation on a buffer that holds `bytes`, and returns what the buffer holds then.
     fn run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> Vec<u8> {
         let (status, result) = self.try_run(on, bytes, op);
@@ -360,14 +415,7 @@ impl Connection {
         let sge = Sge { addr: region.addr(), length: bytes.len() as u32, lkey: region.lkey() };
         let wr = SendWr { wr_id: 7, op, sges: &[sge], flags: SendFlags::SIGNALED };
         on.engine.post_send(self.qpn, &wr).unwrap();
-        let began = Instant::now();
-        let completion = loop {
-            on.turn();
-            if let Some(completion) = on.engine.poll_cq_one(on.cq) {
-                break completion;
-            }
-            assert!(began.elapsed() < LIMIT, "{op:?} of {} bytes does not end: {:?}", bytes.len(), on.engine.stats());
-        };
+        let completion = on.completion(&op);
         assert_eq!(completion.wr_id, 7);
         let mut result = vec![0; bytes.len()];
         region.memory().read(0, &mut result).unwrap();
@@ -405,6 +453,29 @@ impl Connection {
 
     pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
         self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
+    }
+
+    /// Sends the connection's next packet as another station would: a WRITE of 8 bytes at the beginning of its region, with
+    /// addresses and BTH changed by `change`. The connection itself does not count it.
+    pub fn forge(&self, on: &mut Initiator, bytes: [u8; 8], change: impl FnOnce(&mut Path, &mut BthFields)) {
+        let info = on.engine.query_qp(self.qpn).unwrap();
+        let (mut path, dest_qpn) = (info.path.unwrap(), info.dest_qpn.unwrap());
+        let mut fields = BthFields {
+            opcode: BthOpcode::rc(Opcode::WriteOnly),
+            dest_qp: dest_qpn.get(),
+            psn: info.next_psn,
+            solicited: false,
+            ack_req: true,
+            pkey: DEFAULT_PKEY,
+        };
+        change(&mut path, &mut fields);
+        let template = HeaderTemplate::new(&path);
+        let frame = on.tx.push(path.port, template.frame_len(fields.opcode, 8)).unwrap();
+        let mut packet = template.build(frame, 1, fields, 8);
+        packet.reth(self.address, self.rkey, 8);
+        packet.payload_mut().copy_from_slice(&bytes);
+        packet.finish();
+        on.tx.0.flush();
     }
 
     pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {

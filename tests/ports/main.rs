@@ -7,10 +7,13 @@
 mod alone;
 mod bench;
 mod clients;
+mod drain;
 mod fault;
 mod files;
 mod flood;
+mod hostile;
 mod initiator;
+mod limits;
 mod link;
 mod mistakes;
 mod operate;

@@ -89,8 +89,10 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     assert_eq!(json(target, "connections")[0]["connection"]["peer"], "10.77.0.2:40000");
     let resources = ctl(target, "resource");
     assert!(resources.starts_with(&format!("0: rxe_{}: pd ", target.prefix)), "{resources}");
-    contains(&resources, &[" qp 1 ", " mr 1 ", " srq 0 "]);
-    assert_eq!(json(target, "resource")[0]["qp"], 1);
+    // Its only neighbour is the initiator.
+    contains(&resources, &[" qp 1 ", " mr 1 ", " srq 0 ", " conn 1 sidr 0 tcp 0 neigh 1 timer "]);
+    let counts = json(target, "resource");
+    assert_eq!((&counts[0]["qp"], &counts[0]["conn"]), (&1.into(), &1.into()));
     contains(&ctl(target, "resource --details"), &["    lcore 0: pd "]);
     let mrs = json(target, "mr");
     assert_eq!(
@@ -176,7 +178,10 @@ fn device(target: &Target) {
     assert_eq!(device["file_prefix"], target.prefix.as_str());
     let link = ctl(target, "link");
     assert_eq!(link, format!("link {name}/1 state ACTIVE physical_state LINK_UP netdev net_memif0\n"));
-    contains(&ctl(target, "link --details"), &[mac, "driver net_memif", "mtu 4200", "path_mtu 4096", "rx_frames "]);
+    contains(
+        &ctl(target, "link --details"),
+        &[mac, "driver net_memif", "mtu 4200", "path_mtu 4096", " mbufs ", "rx_frames "],
+    );
 }
 
 /// The target's digests of the region `demo`, which begins with `bytes`.
@@ -336,6 +341,8 @@ fn scrape(address: &str, packets: f64) {
     assert_eq!(value("rxe_queue_pairs", "state", "RTS"), 1.0);
     assert_eq!(value("rxe_queue_pairs_waiting", "waits", "nothing"), 1.0);
     assert_eq!(value("rxe_resources", "type", "qp"), 1.0);
+    assert_eq!(value("rxe_resources", "type", "conn"), 1.0);
+    assert!(value("rxe_port_mbufs_in_use", "port", "1") < value("rxe_port_mbufs", "port", "1"));
     assert_eq!(value("rxe_service_connections_total", "service", "region"), 1.0);
     assert_eq!(value("rxe_drops_total", "reason", "icrc_mismatch"), 0.0);
     assert_eq!(value("rxe_port_up", "netdev", "net_memif0"), 1.0);

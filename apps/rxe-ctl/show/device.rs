@@ -29,6 +29,9 @@ pub fn devinfo(device: &Device, verbose: bool) -> String {
     line(1, "vendor_id", "0xffffff".to_owned());
     line(1, "vendor_part_id", "0".to_owned());
     line(1, "hw_ver", "0x0".to_owned());
+    if device.draining {
+        line(1, "draining", "new clients are refused".to_owned());
+    }
     line(1, "phys_port_cnt", device.ports.len().to_string());
     if verbose {
         let limits = &device.limits;
@@ -103,11 +106,13 @@ pub fn link(device: &Device, details: bool) -> String {
             let vlan = port.vlan.map_or_else(String::new, |vlan| format!(" vlan {vlan}"));
             let _ = writeln!(
                 text,
-                "    driver {} mac {}{vlan} mtu {} path_mtu {}{speed}\n    addresses {}",
+                "    driver {} mac {}{vlan} mtu {} path_mtu {}{speed} mbufs {} of {}\n    addresses {}",
                 port.driver,
                 port.mac,
                 port.mtu,
                 port.active_mtu,
+                port.mbufs_in_use,
+                port.mbufs,
                 port.addresses.join(" "),
             );
             let counters: Vec<String> = port.counters.iter().map(|c| format!("{} {}", c.name, c.value)).collect();
@@ -133,14 +138,7 @@ pub fn resource(name: &str, lcores: &[LcoreResources], details: bool) -> String 
     };
     let mut all = Resources::default();
     for LcoreResources { resources, .. } in lcores {
-        all.pd += resources.pd;
-        all.cq += resources.cq;
-        all.qp += resources.qp;
-        all.cm_id += resources.cm_id;
-        all.mr += resources.mr;
-        all.ctx += resources.ctx;
-        all.srq += resources.srq;
-        all.ah += resources.ah;
+        all += *resources;
     }
     let mut text = format!("0: {name}: {}\n", line(&all));
     if details {

@@ -1,6 +1,7 @@
 //! Answers to `rxe-ctl`'s requests.
 
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rxe_inspect::protocol::{Reply, Request, RequestReader};
 use rxe_inspect::report::{Counter, Service};
@@ -56,6 +57,11 @@ fn answer(managed: &Managed, request: Request) -> Reply {
                 tracing::info!("rxe-ctl disconnected queue pair {qpn:#x}");
             }
             Reply::of(text_error(done))
+        }
+        Request::Drain { seconds } => {
+            // Longer than any time that matters, and no overflow.
+            let patience = Duration::from_secs(seconds.min(1 << 30));
+            Reply::of(managed.drain.start(inspector, patience))
         }
         Request::Faults => Reply::of(Ok(inspector.faults())),
         Request::AddFault { rule } => Reply::of(faults::add(managed, &rule)),

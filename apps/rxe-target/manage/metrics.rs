@@ -53,6 +53,9 @@ fn about(exposition: &mut Exposition, device: &Device) {
         let labels = [("port", &*number), ("netdev", &port.netdev)];
         exposition.add("rxe_port_up", Kind::Gauge, "Whether the link is up.", &labels, u64::from(port.up));
         exposition.add("rxe_port_mtu_bytes", Kind::Gauge, "IP MTU.", &labels, u64::from(port.mtu));
+        let (mbufs, in_use) = (port.mbufs, port.mbufs_in_use);
+        exposition.add("rxe_port_mbufs", Kind::Gauge, "Buffers of the port.", &labels, mbufs);
+        exposition.add("rxe_port_mbufs_in_use", Kind::Gauge, "Buffers of the port in use.", &labels, in_use);
         if let Some(mbps) = port.speed_mbps {
             let bits = u64::from(mbps) * 1_000_000;
             exposition.add("rxe_port_speed_bits_per_second", Kind::Gauge, "Speed of the link.", &labels, bits);

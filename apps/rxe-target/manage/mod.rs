@@ -6,6 +6,7 @@
 mod answers;
 mod clients;
 mod digest;
+mod drain;
 mod exposition;
 mod faults;
 mod http;
@@ -32,12 +33,15 @@ pub use runtime_folder::RuntimeFolder;
 use socket::Socket;
 
 pub use clients::ManagementStats;
+pub use drain::Drain;
 
 /// The parts of a running target that management uses.
 #[derive(Clone)]
 pub struct Managed {
     /// The adapter.
     pub inspector: Inspector,
+    /// Ends it without cutting off clients.
+    pub drain: Drain,
     /// Starts and stops its captures.
     pub capture: Capture,
     /// Counters of the services.
@@ -58,6 +62,7 @@ impl Managed {
             file_prefix: self.prefix.clone(),
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            draining: self.drain.is_on(),
             ..self.inspector.device()
         }
     }

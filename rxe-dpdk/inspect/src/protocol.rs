@@ -60,6 +60,11 @@ pub enum Request {
         /// Its number.
         qpn: u32,
     },
+    /// Refuses new clients, and ends the target when no queue pair is left. The answer is `null`.
+    Drain {
+        /// The target ends after this time at the latest.
+        seconds: u64,
+    },
     /// Every [`Fault`](crate::fault::Fault).
     Faults,
     /// Adds a fault rule. The answer is its number.
@@ -106,6 +111,7 @@ impl Request {
             | Request::Faults
             | Request::CaptureStatus => true,
             Request::Disconnect { .. }
+            | Request::Drain { .. }
             | Request::AddFault { .. }
             | Request::RemoveFault { .. }
             | Request::ClearFaults

@@ -30,6 +30,9 @@ pub struct Device {
     pub uptime: u64,
     /// The lcores, by worker number.
     pub lcores: Vec<u32>,
+    /// Whether the target refuses new clients and ends with the last one.
+    #[serde(default)]
+    pub draining: bool,
     /// Limits of the adapter.
     pub limits: Limits,
     /// Its ports.
@@ -99,6 +102,12 @@ pub struct Port {
     pub active_mtu: u32,
     /// Local addresses: the GID table.
     pub addresses: Vec<String>,
+    /// Buffers of the port in use: with the driver, in a ring or stage, or held by a fault. Approximate while traffic runs.
+    #[serde(default)]
+    pub mbufs_in_use: u64,
+    /// Buffers of the port.
+    #[serde(default)]
+    pub mbufs: u64,
     /// Counters of the device.
     pub counters: Vec<Counter>,
 }
@@ -122,14 +131,63 @@ pub struct Resources {
     pub srq: u64,
     /// Address handles.
     pub ah: u64,
+    /// Connections of the connection manager in any state, those whose ids are kept after their end included. These and the
+    /// following tables but the last belong to the control side, on the first lcore.
+    #[serde(default)]
+    pub conn: u64,
+    /// SIDR requests: those of peers, answered ones included, and our own.
+    #[serde(default)]
+    pub sidr: u64,
+    /// TCP streams in any state, TIME-WAIT included.
+    #[serde(default)]
+    pub tcp: u64,
+    /// Neighbours in any state.
+    #[serde(default)]
+    pub neigh: u64,
+    /// Queue pairs with an armed timer.
+    #[serde(default)]
+    pub timer: u64,
+}
+
+impl std::ops::AddAssign for Resources {
+    fn add_assign(&mut self, other: Resources) {
+        let Resources { pd, cq, qp, cm_id, mr, ctx, srq, ah, conn, sidr, tcp, neigh, timer } = other;
+        self.pd += pd;
+        self.cq += cq;
+        self.qp += qp;
+        self.cm_id += cm_id;
+        self.mr += mr;
+        self.ctx += ctx;
+        self.srq += srq;
+        self.ah += ah;
+        self.conn += conn;
+        self.sidr += sidr;
+        self.tcp += tcp;
+        self.neigh += neigh;
+        self.timer += timer;
+    }
 }
 
 impl Resources {
-    /// The names with the counts, in `rdma resource`'s order.
+    /// The names with the counts: those of `rdma resource` in its order, then our own.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 8] {
-        let Resources { pd, cq, qp, cm_id, mr, ctx, srq, ah } = *self;
-        [("pd", pd), ("cq", cq), ("qp", qp), ("cm_id", cm_id), ("mr", mr), ("ctx", ctx), ("srq", srq), ("ah", ah)]
+    pub fn named(&self) -> [(&'static str, u64); 13] {
+        let Resources { pd, cq, qp, cm_id, mr, ctx, srq, ah, conn, sidr, tcp, neigh, timer } = *self;
+        [
+            ("pd", pd),
+            ("cq", cq),
+            ("qp", qp),
+            ("cm_id", cm_id),
+            ("mr", mr),
+            ("ctx", ctx),
+            ("srq", srq),
+            ("ah", ah),
+            ("conn", conn),
+            ("sidr", sidr),
+            ("tcp", tcp),
+            ("neigh", neigh),
+            ("timer", timer),
+        ]
     }
 }
 

@@ -43,6 +43,11 @@ pub enum Question {
         /// Receives the answer.
         reply: SyncSender<Counts>,
     },
+    /// Counts the entries of the control side's tables. Any worker passes it on.
+    ControlCounts {
+        /// Receives the answer.
+        reply: SyncSender<ControlCounts>,
+    },
     /// Disconnects a queue pair's connection; a queue pair without one goes to the error state. The answer is whether
     /// there is such a queue pair.
     Disconnect {
@@ -105,4 +110,19 @@ pub struct Counts {
     pub srq: usize,
     /// Address handles.
     pub ah: usize,
+    /// Queue pairs with an armed timer.
+    pub timers: usize,
+}
+
+/// Number of entries in the tables of the control side, by kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ControlCounts {
+    /// Connections of the connection manager in any state, those whose ids are kept after their end included.
+    pub connections: usize,
+    /// SIDR requests: those of peers, answered ones included, and ours.
+    pub sidr: usize,
+    /// TCP streams in any state, TIME-WAIT included.
+    pub streams: usize,
+    /// Neighbours in any state.
+    pub neighbours: usize,
 }

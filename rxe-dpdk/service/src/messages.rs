@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::SyncSender;
 
 use rxe_proto::cm::{
     AcceptParams, CmError, ConnId, ConnectFailure, ConnectReply, ConnectRequest, DisconnectReason, SidrId, SidrReply,
@@ -18,7 +19,7 @@ use rxe_proto::verbs::{AnyQueuePair, QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
-use crate::inspect::Question;
+use crate::inspect::{ControlCounts, Question};
 use crate::multicast::WorkerSet;
 
 /// A TCP stream of a service, unique while the process lives.
@@ -302,4 +303,6 @@ pub(crate) enum ToControl {
     StreamClose { stream: StreamId },
     /// `worker` has its first member of a multicast group, or lost its last one.
     GroupMember { worker: usize, port: PortId, group: Gid, joined: bool },
+    /// Management asks for the numbers of entries in the control side's tables.
+    Counts { reply: SyncSender<ControlCounts> },
 }

@@ -36,6 +36,11 @@ impl PortMonitor {
         self.port.link()
     }
 
+    /// Buffers of the port in use, and all of them; approximate while the port is used.
+    pub fn mbufs(&self) -> (usize, usize) {
+        (self.port.pool.in_use(), self.port.pool.count())
+    }
+
     /// The device's counters; `None` when it keeps none.
     pub fn stats(&self) -> Option<PortStats> {
         self.port.stats().ok()

@@ -143,6 +143,7 @@ fn make_control(
         cm,
         listens,
         allowed: factories.iter().map(|factory| allowed_peers(config, factory.name())).collect(),
+        requests_per_second: config.requests_per_second,
         mailbox,
         traffic_class: config.traffic_class,
     };

@@ -26,6 +26,7 @@ pub(super) fn ports(local: &[LocalPort], monitors: &Monitors, links: &LinkStates
 fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(), String>>) -> Port {
     let link = monitor.map(PortMonitor::link);
     let stats = monitor.and_then(PortMonitor::stats).unwrap_or_default();
+    let (mbufs_in_use, mbufs) = monitor.map(PortMonitor::mbufs).unwrap_or_default();
     Port {
         port: u32::from(local.id.0) + 1,
         netdev: monitor.map(|monitor| monitor.info().name.clone()).unwrap_or_default(),
@@ -38,6 +39,8 @@ fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(
         mtu: local.mtu,
         active_mtu: local.path_mtu.bytes() as u32,
         addresses: local.addresses.iter().map(ToString::to_string).collect(),
+        mbufs_in_use: mbufs_in_use as u64,
+        mbufs: mbufs as u64,
         counters: counters::report(
             [
                 ("rx_frames", stats.rx_frames),

@@ -17,6 +17,8 @@ pub(crate) enum Order {
     Port(PortOrder),
     /// Replace the fault rules.
     Faults(FaultChange),
+    /// To worker 0: refuse new clients. Notified once that is done.
+    Drain(SyncSender<()>),
 }
 
 /// The orders of one worker, and those that it has read and not yet applied.
@@ -25,11 +27,12 @@ pub(crate) struct Orders {
     pub(crate) capture: Option<Box<CaptureOrder>>,
     pub(crate) ports: Vec<PortOrder>,
     pub(crate) faults: Option<FaultChange>,
+    pub(crate) drain: Option<SyncSender<()>>,
 }
 
 impl Orders {
     pub(crate) fn new(inbox: Receiver<Order>) -> Orders {
-        Orders { inbox, capture: None, ports: Vec::new(), faults: None }
+        Orders { inbox, capture: None, ports: Vec::new(), faults: None, drain: None }
     }
 
     /// Reads all orders that have arrived; of those about captures and about faults the last one counts. Returns whether
@@ -42,6 +45,7 @@ impl Orders {
                 Order::Capture(order) => self.capture = Some(order),
                 Order::Port(order) => self.ports.push(order),
                 Order::Faults(change) => self.faults = Some(change),
+                Order::Drain(reply) => self.drain = Some(reply),
             }
         }
         any

@@ -27,7 +27,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use rxe_sync::LostFlag;
 
 use crate::prefetch;
 
@@ -49,7 +51,7 @@ pub unsafe trait Backing: Send + Sync + 'static {
     }
     /// What is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes
     /// ends, with any result, and finds it set. `None` where bytes cannot go.
-    fn lost(&self) -> Option<&AtomicBool> {
+    fn lost(&self) -> Option<&LostFlag> {
         None
     }
 }
@@ -105,7 +107,7 @@ pub struct Memory {
     base: NonNull<u8>,
     len: usize,
     /// The backing's flag, at hand so that memory that cannot be lost costs one comparison.
-    lost: Option<NonNull<AtomicBool>>,
+    lost: Option<NonNull<LostFlag>>,
     owner: Arc<Owner>,
 }
 
@@ -323,8 +325,8 @@ impl Memory {
 /// Looks at the flag of memory that can be lost.
 #[cold]
 #[inline(never)]
-fn is_set(flag: &AtomicBool) -> bool {
-    flag.load(Ordering::SeqCst)
+fn is_set(flag: &LostFlag) -> bool {
+    flag.is_set()
 }
 
 impl fmt::Debug for Memory {

@@ -25,6 +25,11 @@ impl TimerHeap {
         self.heap.reserve(entries.saturating_sub(self.heap.len()));
     }
 
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     /// The earliest entry.
     #[inline]
     pub(super) fn peek(&self) -> Option<(Instant, u32)> {

@@ -88,6 +88,12 @@ pub trait IpHost {
     /// Resets a stream at once. No event follows.
     fn abort(&mut self, stream: Self::Stream);
 
+    /// Number of TCP streams in any state.
+    fn stream_count(&self) -> usize;
+
+    /// Number of neighbours in any state; 0 where a kernel knows them.
+    fn neighbour_count(&self) -> usize;
+
     /// Does what is due.
     fn poll(&mut self, now: Instant, output: &mut Self::Output);
 

@@ -9,6 +9,8 @@ counters! {
         connect_unclaimed,
         /// Connection requests, SIDR requests and TCP streams refused because the service does not serve the peer's address.
         peers_refused,
+        /// Connection requests, SIDR requests and TCP streams refused because the target is being drained.
+        drain_refused,
         /// Connection requests handed to a service.
         connect_offered,
         /// Connection requests dropped because the peer's MAC could not be found.
@@ -23,6 +25,8 @@ counters! {
         datagram_asked,
         /// SIDR requests of peers handed to a service.
         datagram_offered,
+        /// Connections that keep the MAC address of their peer although the neighbour has another one, as the port pins it.
+        peer_moves_refused,
         /// Peers that no port has a path to.
         path_unresolved,
         /// Addresses that clients named as their own and that are another station's, or behind a router.

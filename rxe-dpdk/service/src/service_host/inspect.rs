@@ -35,8 +35,10 @@ impl ServiceHost {
                     services: self.service_count(),
                     srq: engine.srq_count(),
                     ah: engine.ah_count(),
+                    timers: engine.timer_count(),
                 });
             }
+            Question::ControlCounts { reply } => self.send(ToControl::Counts { reply }),
             Question::Disconnect { qpn, reply } => {
                 let known = match self.connection_of(qpn) {
                     Some((conn, _)) => {

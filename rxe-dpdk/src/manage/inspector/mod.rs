@@ -197,19 +197,26 @@ impl Inspector {
         let workers = 0..self.0.workers.len();
         let counts = workers.map(|worker| Ok((worker, self.ask(worker, |reply| Question::Counts { reply })?)));
         let counts = counts.collect::<Result<Vec<(usize, Counts)>, InspectError>>()?;
+        let control = self.ask(0, |reply| Question::ControlCounts { reply })?;
         let listens: usize = self.0.services.iter().map(|service| service.listens.len()).sum();
+        // Listeners and these tables belong to the control side, on worker 0.
+        let of_control = |worker: usize, count: usize| if worker == 0 { count as u64 } else { 0 };
         let resources = counts.into_iter().map(|(worker, counts)| LcoreResources {
             lcore: self.0.lcores[worker],
             resources: Resources {
                 pd: counts.pd as u64,
                 cq: counts.cq as u64,
                 qp: counts.qp as u64,
-                // Listeners belong to the control side, on worker 0.
-                cm_id: (counts.connections + if worker == 0 { listens } else { 0 }) as u64,
+                cm_id: counts.connections as u64 + of_control(worker, listens),
                 mr: counts.keys as u64,
                 ctx: counts.services as u64,
                 srq: counts.srq as u64,
                 ah: counts.ah as u64,
+                conn: of_control(worker, control.connections),
+                sidr: of_control(worker, control.sidr),
+                tcp: of_control(worker, control.streams),
+                neigh: of_control(worker, control.neighbours),
+                timer: counts.timers as u64,
             },
         });
         Ok(resources.collect())
@@ -277,6 +284,18 @@ impl Inspector {
         let worker = usize::from(qpn.worker());
         let known = worker < self.0.workers.len() && self.ask(worker, |reply| Question::Disconnect { qpn, reply })?;
         if known { Ok(()) } else { Err(InspectError::NoSuchQp(qpn)) }
+    }
+
+    /// Refuses new clients from now on: connection requests with reason 3, SIDR requests with status 3, TCP streams with a
+    /// reset. It cannot be undone.
+    ///
+    /// # Errors
+    /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
+    pub fn drain(&self) -> Result<(), InspectError> {
+        let (reply, answer) = sync_channel(1);
+        // The control side is on worker 0.
+        self.order(0, Order::Drain(reply))?;
+        self.wait(0, &answer)
     }
 
     /// Sends a question to a worker and waits for the answer.

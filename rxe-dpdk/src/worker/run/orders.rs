@@ -52,6 +52,17 @@ impl Worker {
         }
     }
 
+    /// Refuses new clients, if that was ordered.
+    #[cold]
+    pub(super) fn apply_drain_order(&mut self) {
+        let Some(reply) = self.orders.drain.take() else { return };
+        if let Some(control) = &mut self.dispatcher.control {
+            control.begin_drain();
+        }
+        // The sender of the order may have timed out.
+        let _ = reply.try_send(());
+    }
+
     /// Parks or resumes queues of ports.
     #[cold]
     pub(super) fn apply_port_orders(&mut self) {

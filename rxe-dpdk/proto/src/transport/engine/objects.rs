@@ -200,6 +200,11 @@ impl Engine {
         self.cx.cqs.len()
     }
 
+    /// Queue pairs with an armed timer.
+    pub fn timer_count(&self) -> usize {
+        self.cx.timers.len()
+    }
+
     /// Shared receive queues in use.
     pub fn srq_count(&self) -> usize {
         self.cx.srqs.count()

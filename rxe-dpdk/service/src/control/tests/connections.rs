@@ -324,6 +324,28 @@ fn a_client_gets_a_path_to_its_own_address_only() {
 }
 
 #[test]
+fn entries_of_the_tables_are_counted() {
+    let mut env = env();
+    let counts = |env: &mut TestEnv| {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        env.send(ToControl::Counts { reply });
+        let counts = answer.try_recv().unwrap();
+        (counts.connections, counts.sidr, counts.streams)
+    };
+    assert_eq!(counts(&mut env), (0, 0, 0));
+    env.peer.resolve_datagram(env.now, ResolveParams::new(peer_path(), (40_000, PORT))).unwrap();
+    env.exchange();
+    assert_eq!(counts(&mut env), (0, 1, 0));
+    let remote = SocketAddr::from((PEER_IP, 4001));
+    env.send(ToControl::ResolveDatagram { reply_to: reply_to(7), remote, private_data: Vec::new() });
+    assert_eq!(counts(&mut env), (0, 2, 0), "requests of either side");
+    let neighbours = env.host().resolutions.len();
+    let (reply, answer) = std::sync::mpsc::sync_channel(1);
+    env.send(ToControl::Counts { reply });
+    assert_eq!(answer.try_recv().unwrap().neighbours, neighbours);
+}
+
+#[test]
 fn sidr_requests_of_peers_are_answered_by_a_service() {
     let mut env = env();
     let id = env.peer.resolve_datagram(env.now, ResolveParams::new(peer_path(), (40_000, PORT))).unwrap();

@@ -1,0 +1,52 @@
+//! Random choices of the hostile traffic, from a seed that the tests print.
+
+use std::cell::Cell;
+
+/// SplitMix64.
+pub struct Rng(Cell<u64>);
+
+impl Rng {
+    /// From `RXE_HOSTILE_SEED`, else another seed for each run. Prints it.
+    pub fn seeded() -> Rng {
+        let given = std::env::var("RXE_HOSTILE_SEED").ok();
+        let clock = || std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
+        let seed = given.map_or_else(clock, |text| text.parse().expect("RXE_HOSTILE_SEED is a whole number"));
+        println!("RXE_HOSTILE_SEED={seed}");
+        Rng(Cell::new(seed))
+    }
+
+    pub fn next(&self) -> u64 {
+        self.0.set(self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
+        let mut z = self.0.get();
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    /// A number below `end`.
+    pub fn below(&self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// True in `percent` of all cases.
+    pub fn chance(&self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of `choices`.
+    pub fn pick<T: Copy>(&self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    pub fn fill(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let random = self.next().to_le_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+    }
+}
+
+/// The number in the environment variable `name`, or `default`.
+pub fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
+}
