@@ -59,7 +59,10 @@ impl Target {
         command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep"]);
+            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string()]);
+        if !options.contains(&"--idle") {
+            command.args(["--idle", "sleep"]);
+        }
         // Options replace the regions of the file. The first region is the one of clients that request no name.
         if !settings.contains("[[region]]") {
             command.arg("--region").arg(format!("demo=4M,file={}", region.display()));

@@ -4,6 +4,7 @@
 //! The tests print a seed; `RXE_HOSTILE_SEED` repeats it.
 
 mod attacker;
+mod beside;
 mod dialogues;
 mod frames;
 mod mutate;
@@ -33,6 +34,12 @@ fn hostile_dialogues_leave_nothing_behind() {
     let options = ["--address", "fd00:77::1/64"];
     let name = "hostile::hostile_dialogues_leave_nothing_behind";
     alone(name, dialogues::SETTINGS, &options, dialogues::leave_nothing_behind);
+}
+
+#[test]
+fn hostile_frames_let_writes_pass() {
+    let name = "hostile::hostile_frames_let_writes_pass";
+    alone(name, "", &["--idle", "spin"], beside::let_writes_pass);
 }
 
 /// Warnings of which each is about one peer.
