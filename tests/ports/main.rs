@@ -7,6 +7,7 @@
 mod alone;
 mod bench;
 mod clients;
+mod conflict;
 mod drain;
 mod fault;
 mod files;

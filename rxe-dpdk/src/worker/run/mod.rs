@@ -164,6 +164,9 @@ impl Worker {
         if let Some(lost) = &mut self.lost_regions {
             services.stats().regions_lost.add(lost.check(services.regions()));
         }
+        if !self.orders.links_up.is_empty() {
+            self.announce_links(now);
+        }
         busy
     }
 
