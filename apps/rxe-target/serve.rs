@@ -52,7 +52,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         addresses: port.addresses.clone(),
         gateways: port.gateways.clone(),
         routes: port.routes.clone(),
-        peers: port.peers.clone(),
+        restrictions: port.restrictions.clone(),
         vlan: port.vlan,
         mtu: port.mtu,
     });
@@ -77,6 +77,7 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         max_connections_per_peer: config.limits.connections_per_address as usize,
         max_pending: config.limits.pending as usize,
         max_pending_per_peer: config.limits.pending_per_address as usize,
+        requests_per_second: config.limits.requests_per_second.unwrap_or(0),
         engine: config.engine.clone(),
         faults: config.faults.clone(),
         traffic_class: TrafficClassConfig { value: config.traffic_class, pcp: config.pcp },

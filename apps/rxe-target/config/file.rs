@@ -66,7 +66,7 @@ struct Metrics {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Port {
     #[serde(default)]
     addresses: Vec<Value<HostAddress>>,
@@ -75,6 +75,8 @@ struct Port {
     #[serde(default)]
     routes: Vec<Spanned<Route>>,
     peers: Option<Peers>,
+    strict_pkey: Option<bool>,
+    pin_mac: Option<bool>,
     vlan: Option<Value<Vlan>>,
     mtu: Option<Value<Mtu>>,
 }
@@ -194,6 +196,8 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
                 gateways: place.values("gateways", port.gateways),
                 routes,
                 peers: port.peers.map(|Peers(networks)| networks).unwrap_or_default(),
+                strict_pkey: port.strict_pkey,
+                pin_mac: port.pin_mac,
                 vlan: place.value("vlan", port.vlan),
                 mtu: place.value("mtu", port.mtu),
             },
@@ -370,7 +374,7 @@ mod tests {
             ("idle = true\n", "t.toml, line 1, key 'idle': invalid type: boolean 'true', expected a text or a number"),
             (
                 "[[port]]\nadresses = []\n",
-                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'peers', 'vlan', 'mtu'",
+                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'peers', 'strict-pkey', 'pin-mac', 'vlan', 'mtu'",
             ),
             (
                 "[eal]\nargs = []\nlog = \"info\"\n",

@@ -33,6 +33,8 @@ pub struct Limits {
     pub pending: u32,
     /// Of these, connections that one address has requested.
     pub pending_per_address: u32,
+    /// Connection and SIDR requests per second of one address; `None` is no limit.
+    pub requests_per_second: Option<u32>,
     /// Queue pairs of one lcore.
     pub queue_pairs: u32,
 }
@@ -56,6 +58,7 @@ pub struct LimitsSection {
     connections_per_address: Option<Text<Count<65_536>>>,
     pending: Option<Text<Count<65_536>>>,
     pending_per_address: Option<Text<Count<65_536>>>,
+    requests_per_second: Option<Text<Count<1_000_000>>>,
     queue_pairs: Option<Text<Count<65_534>>>,
 }
 
@@ -69,6 +72,7 @@ impl LimitsSection {
                 .map_or_else(|| share(connections), |text| text.0.0),
             pending: self.pending.as_ref().map_or(8192, |text| text.0.0),
             pending_per_address: self.pending_per_address.as_ref().map_or(4096, |text| text.0.0),
+            requests_per_second: self.requests_per_second.as_ref().map(|text| text.0.0),
             queue_pairs: self.queue_pairs.as_ref().map_or(16_384, |text| text.0.0),
         }
     }

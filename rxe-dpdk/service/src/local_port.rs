@@ -16,12 +16,30 @@ pub struct LocalPort {
     pub vlan: Option<u16>,
     /// IP addresses in order of preference, the link-local one last.
     pub addresses: Vec<IpAddr>,
-    /// The addresses that the port serves; `None` for all.
-    pub peers: Option<PrefixList>,
+    /// Whom it does not serve.
+    pub restrictions: Restrictions,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
     /// Largest path MTU that the IP MTU carries.
     pub path_mtu: PathMtu,
+}
+
+/// Restrictions of the peers of a port. The default serves everyone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restrictions {
+    /// The addresses that are served; `None` for all.
+    pub peers: Option<PrefixList>,
+    /// Serve full members of the partition only: no packet with another P_Key than 0xFFFF.
+    pub full_members_only: bool,
+    /// Accept packets of a connection only from the MAC address that its peer, or the router to it, had when it connected.
+    pub pin_mac: bool,
+}
+
+impl Restrictions {
+    /// Whether everyone is served.
+    pub fn is_none(&self) -> bool {
+        *self == Restrictions::default()
+    }
 }
 
 impl LocalPort {

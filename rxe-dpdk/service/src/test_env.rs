@@ -10,7 +10,7 @@ use rxe_proto::{Duration, Instant};
 
 use crate::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
 use crate::control::{Control, ControlParts, TrafficClassConfig};
-use crate::local_port::LocalPort;
+use crate::local_port::{LocalPort, Restrictions};
 use crate::mailbox::{WorkerInspector, WorkerMailbox, mailboxes};
 use crate::messages::{ToControl, ToWorker};
 use crate::service::Listen;
@@ -62,7 +62,7 @@ impl ScriptedHost {
             mac,
             vlan: None,
             addresses: vec![ip.into()],
-            peers: None,
+            restrictions: Restrictions::default(),
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };
@@ -245,7 +245,7 @@ impl TestEnv {
         let inspectors = mailbox.inspectors();
         let cm = Cm::new(CmConfig::new(1, [1; 32]));
         let traffic_class = TrafficClassConfig::default();
-        let parts = ControlParts { cm, listens, allowed: Vec::new(), mailbox, traffic_class };
+        let parts = ControlParts { cm, listens, allowed: Vec::new(), requests_per_second: 0, mailbox, traffic_class };
         let control = Control::new(hosts, parts).unwrap();
         let peer = Cm::new(CmConfig::new(2, [2; 32]));
         TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, inspectors, peer }

@@ -32,7 +32,7 @@ pub(super) fn make(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) ->
             addresses: own.addresses.clone(),
             gateways: own.gateways.clone(),
             routes: own.routes.clone(),
-            peers: own.peers.clone(),
+            peers: own.restrictions.peers.clone(),
             verify_tcp_checksums: !UNFINISHED_CHECKSUMS.contains(&port.info().driver.as_str()),
             seed: seeds.next_seed(),
             ..HostConfig::default()
@@ -40,7 +40,13 @@ pub(super) fn make(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) ->
         .map_err(|error| RuntimeError::Host { port: number, error })?;
         let seed = seeds.next_seed();
         let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
-        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), ip_id)?);
+        hosts.push(PortHost::new(
+            host,
+            port.multicast_filter(),
+            path_mtu(port.mtu()),
+            own.restrictions.clone(),
+            ip_id,
+        )?);
     }
     Ok(hosts)
 }

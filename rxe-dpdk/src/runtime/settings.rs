@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
 use rxe_proto::wire::{Cidr, PrefixList};
-use rxe_service::{RegionNames, TrafficClassConfig};
+use rxe_service::{RegionNames, Restrictions, TrafficClassConfig};
 
 use crate::host::Route;
 use crate::worker::{FaultRule, IdlePolicy};
@@ -20,8 +20,8 @@ pub struct PortSettings {
     pub gateways: Vec<IpAddr>,
     /// Further routes.
     pub routes: Vec<Route>,
-    /// The addresses whose packets are processed; `None` for all.
-    pub peers: Option<PrefixList>,
+    /// Whom the port does not serve.
+    pub restrictions: Restrictions,
     /// VLAN id (1 to 4094); `None` is untagged.
     pub vlan: Option<u16>,
     /// IP MTU in bytes; `None` is 4200, or what the port supports.
@@ -75,6 +75,8 @@ pub struct RuntimeConfig {
     pub max_pending: usize,
     /// The same for one peer address.
     pub max_pending_per_peer: usize,
+    /// Most connection and SIDR requests per second of one peer address; 0 is no limit.
+    pub requests_per_second: u32,
     /// Settings of the workers' engines; their `worker` and `seed` are set by the runtime.
     pub engine: EngineConfig,
     /// Fault rules, at most [`MAX_FAULTS`](crate::worker::MAX_FAULTS).
@@ -96,6 +98,7 @@ impl Default for RuntimeConfig {
             max_connections_per_peer: 16_384,
             max_pending: 8192,
             max_pending_per_peer: 4096,
+            requests_per_second: 0,
             engine: EngineConfig::default(),
             faults: Vec::new(),
             seed: system_seed(),

@@ -7,7 +7,8 @@
 //!    there). A frame that is no RoCE packet leaves for the host stack, on worker 0.
 //! 2. Destination MAC: the port's own or, for QPN 0xFFFFFF, one that maps to the group (`ForeignMac`).
 //! 3. VLAN: the port's. A priority tag (VLAN 0) counts as untagged (`VlanMismatch`).
-//! 4. Source address: one of the port's allowed peers, if it has such a list (`PeerNotAllowed`).
+//! 4. Restrictions of the port, if it has any: source address (`PeerNotAllowed`), membership of the partition (`PkeyLimited`),
+//!    source MAC of a connection (`QpWrongMac`).
 //! 5. Multicast: a datagram to QPN 0xFFFFFF is copied to every worker with members of its group (`QpnUnknown` if there
 //!    are none).
 //! 6. Destination address: one of the port's GIDs (`ForeignAddress`).
@@ -27,7 +28,8 @@ use std::sync::Arc;
 
 use rxe_proto::Instant;
 use rxe_proto::transport::{Engine, Qpn};
-use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, RocePacket, classify};
+use rxe_proto::wire::{DropCounters, DropReason, Frame, PKEY_FULL_MEMBER, PortId, RocePacket, classify};
+use rxe_service::Restrictions;
 use rxe_service::control::Control;
 use rxe_service::multicast::WorkerSet;
 use rxe_service::service_host::ServiceHost;
@@ -285,10 +287,8 @@ impl Dispatcher {
         if vlan_id(packet) != identity.vlan {
             return Err(DropReason::VlanMismatch);
         }
-        if let Some(peers) = &identity.peers
-            && !peers.contains(packet.src_gid())
-        {
-            return Err(DropReason::PeerNotAllowed);
+        if let Some(restrictions) = &identity.restrictions {
+            self.check_restrictions(restrictions, packet)?;
         }
         if is_multicast {
             return self.route_multicast(now, port, packet);
@@ -315,6 +315,23 @@ impl Dispatcher {
         }
         self.engine.receive(now, port, packet);
         Ok(Route::Delivered)
+    }
+
+    /// Step 4, on a port that does not serve everyone.
+    #[cold]
+    fn check_restrictions(&self, restrictions: &Restrictions, packet: &RocePacket<'_>) -> Result<(), DropReason> {
+        if restrictions.peers.as_ref().is_some_and(|peers| !peers.contains(packet.src_gid())) {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        if restrictions.full_members_only && packet.bth().pkey() & PKEY_FULL_MEMBER == 0 {
+            return Err(DropReason::PkeyLimited);
+        }
+        // The queue pair of another worker is checked there.
+        let peer_mac = || self.engine.peer_mac(Qpn::new(packet.dest_qp()));
+        if restrictions.pin_mac && peer_mac().is_some_and(|mac| mac != packet.src_mac()) {
+            return Err(DropReason::QpWrongMac);
+        }
+        Ok(())
     }
 
     /// Step 5: delivers a datagram to this worker's members of its group, and names the other workers with members.

@@ -6,8 +6,8 @@ use rxe_proto::Instant;
 use rxe_proto::cm::{MadPath, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{MacAddr, PathMtu, Psn};
-use rxe_service::LocalPort;
 use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
+use rxe_service::{LocalPort, Restrictions};
 
 use super::ports::PortsTx;
 use crate::eal::{EalError, MulticastFilter};
@@ -18,6 +18,7 @@ pub(crate) struct PortHost {
     pub(crate) host: Host,
     filter: MulticastFilter,
     path_mtu: PathMtu,
+    restrictions: Restrictions,
     /// PSN of the next packet from our QP1.
     gsi_psn: Psn,
     /// IPv4 identification of that packet.
@@ -33,9 +34,10 @@ impl PortHost {
         host: Host,
         filter: MulticastFilter,
         path_mtu: PathMtu,
+        restrictions: Restrictions,
         ip_id: u16,
     ) -> Result<PortHost, EalError> {
-        let host = PortHost { host, filter, path_mtu, gsi_psn: Psn::default(), ip_id };
+        let host = PortHost { host, filter, path_mtu, restrictions, gsi_psn: Psn::default(), ip_id };
         host.set_filter()?;
         Ok(host)
     }
@@ -57,7 +59,7 @@ impl IpHost for PortHost {
             mac: self.host.mac(),
             vlan: self.host.vlan(),
             addresses: self.host.addresses().collect(),
-            peers: self.host.peers().cloned(),
+            restrictions: self.restrictions.clone(),
             mtu: self.host.mtu(),
             path_mtu: self.path_mtu,
         }

@@ -1,8 +1,8 @@
 //! The receive and transmit sides of one worker's ports.
 
-use rxe_proto::wire::{Gid, MacAddr, PortId, PrefixList, Seal, TxQueue};
+use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
-use rxe_service::LocalPort;
+use rxe_service::{LocalPort, Restrictions};
 
 use super::capture::{TxRecorder, TxRecorders};
 use super::injector::Injector;
@@ -57,8 +57,8 @@ pub(crate) struct PortIdentity {
     pub(crate) vlan: Option<u16>,
     /// The port's GID table.
     pub(crate) gids: Vec<Gid>,
-    /// The allowed peers; `None` for everyone.
-    pub(crate) peers: Option<PrefixList>,
+    /// `None` serves everyone.
+    pub(crate) restrictions: Option<Box<Restrictions>>,
 }
 
 impl From<&LocalPort> for PortIdentity {
@@ -67,7 +67,7 @@ impl From<&LocalPort> for PortIdentity {
             mac: port.mac,
             vlan: port.vlan.map(|tci| tci & 0x0FFF),
             gids: port.gids().collect(),
-            peers: port.peers.clone(),
+            restrictions: (!port.restrictions.is_none()).then(|| Box::new(port.restrictions.clone())),
         }
     }
 }

@@ -101,7 +101,7 @@ fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason])
     let unread = dropped("target", &|reason| {
         use DropReason::*;
         let packet = matches!(reason, QpWrongTransport | PkeyMismatch | QkeyMismatch | IcrcMismatch);
-        packet || matches!(reason, MadMalformed | MadUnsupported | GsiSource | GsiBudget)
+        packet || matches!(reason, MadMalformed | MadUnsupported | GsiSource | GsiBudget | GsiRate)
     });
     let unread = unread - cm("rx_lap") - cm("rx_apr");
     assert_eq!(worker("gsi_packets"), messages + unread, "{groups:?}");

@@ -6,6 +6,8 @@ use rxe_dpdk::rxe_proto::cm::{CmEvent, ConnId};
 use rxe_dpdk::rxe_proto::mem::{Access, Memory};
 use rxe_dpdk::rxe_proto::transport::{Qpn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
+use rxe_dpdk::rxe_proto::wire::{BthFields, BthOpcode, DEFAULT_PKEY, HeaderTemplate, Opcode, Path, TxQueue};
+
 use super::Initiator;
 
 pub struct Connection {
@@ -122,6 +124,29 @@ impl Connection {
 
     pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
         self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
+    }
+
+    /// Sends the connection's next packet as another station would: a WRITE of 8 bytes at the beginning of its region, with
+    /// addresses and BTH changed by `change`. The connection itself does not count it.
+    pub fn forge(&self, on: &mut Initiator, bytes: [u8; 8], change: impl FnOnce(&mut Path, &mut BthFields)) {
+        let info = on.engine.query_qp(self.qpn).unwrap();
+        let (mut path, dest_qpn) = (info.path.unwrap(), info.dest_qpn.unwrap());
+        let mut fields = BthFields {
+            opcode: BthOpcode::rc(Opcode::WriteOnly),
+            dest_qp: dest_qpn.get(),
+            psn: info.next_psn,
+            solicited: false,
+            ack_req: true,
+            pkey: DEFAULT_PKEY,
+        };
+        change(&mut path, &mut fields);
+        let template = HeaderTemplate::new(&path);
+        let frame = on.tx.push(path.port, template.frame_len(fields.opcode, 8)).unwrap();
+        let mut packet = template.build(frame, 1, fields, 8);
+        packet.reth(self.address, self.rkey, 8);
+        packet.payload_mut().copy_from_slice(&bytes);
+        packet.finish();
+        on.tx.0.flush();
     }
 
     pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {

@@ -9,7 +9,7 @@ use super::{
     LocalAddresses, MadPath, RefusedRequest,
 };
 use crate::wire::cm::{Answered, CmMessage, CmTransport, PortSpace, RejReason, Rep, Req, Rtu};
-use crate::wire::{DropReason, Gid, PathMtu};
+use crate::wire::{DropReason, Gid, PKEY_FULL_MEMBER, PathMtu};
 use crate::{Duration, Instant};
 
 /// The contents of a valid REQ.
@@ -370,6 +370,10 @@ impl Cm {
         if req.pkey & 0x7FFF != 0x7FFF {
             stats.req_pkey.inc();
             return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is not the default one");
+        }
+        if req.pkey & PKEY_FULL_MEMBER == 0 && local.serves_full_members_only(path.port) {
+            stats.req_pkey_limited.inc();
+            return refuse(RejReason::InvalidGid, &path.local.0, "the partition key is that of a limited member");
         }
         let (ours, theirs) = (req.primary.remote_gid, req.primary.local_gid);
         // The queue pair would send to this address, so it must be the source of the REQ.

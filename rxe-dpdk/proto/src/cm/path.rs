@@ -34,6 +34,11 @@ pub trait LocalAddresses {
         let _ = (port, gid);
         false
     }
+    /// Whether `port` serves full members of the partition only.
+    fn serves_full_members_only(&self, port: PortId) -> bool {
+        let _ = port;
+        false
+    }
     /// Whether `gid` can be the address of a host that uses `path`. A loopback address can only if the local one is a
     /// loopback address, too.
     fn is_peer(&self, path: &MadPath, gid: Gid) -> bool {

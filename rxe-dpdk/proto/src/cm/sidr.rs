@@ -11,7 +11,7 @@ use super::timers::{TimerKey, Timers};
 use super::{Cm, CmConfig, CmError, CmEvent, LocalAddresses, MadPath, SidrId, SidrReply, SidrRequest};
 use crate::Instant;
 use crate::wire::cm::{CmMessage, PortSpace, ServiceId, SidrRep, SidrReq, SidrStatus};
-use crate::wire::{DropReason, Gid};
+use crate::wire::{DropReason, Gid, PKEY_FULL_MEMBER};
 
 /// Identifies a request: the peer's address, and its request id.
 type RequestKey = (Gid, u32);
@@ -207,6 +207,9 @@ fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<S
     }
     let ip = req.ip_addressing();
     let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else { return Err(SidrStatus::Rejected) };
+    if req.pkey & PKEY_FULL_MEMBER == 0 && local.serves_full_members_only(path.port) {
+        return Err(SidrStatus::Rejected);
+    }
     if req.pkey & 0x7FFF != 0x7FFF || !is_host(source.0) || !local.is_local(path.port, Gid::from(dest)) {
         return Err(SidrStatus::Rejected);
     }

@@ -97,6 +97,8 @@ crate::counters! {
         req_transport,
         /// REQs rejected: partition key.
         req_pkey,
+        /// REQs rejected: partition key of a limited member, on a port that serves full members only.
+        req_pkey_limited,
         /// REQs rejected: primary GID not ours or of another IP version.
         req_gid,
         /// REQs rejected: primary local GID other than the source of the packet, or not that of one host.

@@ -8,6 +8,9 @@ use super::{BthOpcode, Psn};
 /// The P_Key of the default partition with full membership; the only one used on RoCE.
 pub const DEFAULT_PKEY: u16 = 0xFFFF;
 
+/// The bit of a P_Key that is set for full members of a partition. Limited members may not talk to each other.
+pub const PKEY_FULL_MEMBER: u16 = 0x8000;
+
 mod flag {
     pub const SE: u8 = 0x80;
     pub const MIG_REQ: u8 = 0x40;

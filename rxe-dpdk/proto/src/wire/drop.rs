@@ -93,8 +93,12 @@ drop_reasons! {
         QpInError = "qp_in_error",
         /// Source or destination address other than the connection's.
         QpWrongAddress = "qp_wrong_address",
+        /// Another source MAC address than the peer's, on a port that pins it.
+        QpWrongMac = "qp_wrong_mac",
         /// Partition key of another partition.
         PkeyMismatch = "pkey_mismatch",
+        /// Partition key of a limited member, which the port does not serve.
+        PkeyLimited = "pkey_limited",
         /// Queue key other than the queue pair's.
         QkeyMismatch = "qkey_mismatch",
     }
@@ -153,6 +157,8 @@ drop_reasons! {
         GsiSource = "gsi_source",
         /// More MADs than the lcore handles beside its other work.
         GsiBudget = "gsi_budget",
+        /// More connection and SIDR requests than the address may make per second.
+        GsiRate = "gsi_rate",
     }
     "host" {
         /// A protocol or message that the host stack does not serve.

@@ -38,7 +38,7 @@ pub use ack::AckTemplate;
 pub use addr::{Gid, MacAddr};
 pub use aeth::{AETH_LEN, Aeth, NakCode, Syndrome, credit_code, credit_count, rnr_timer};
 pub use atomic::{ATOMIC_ACK_ETH_LEN, ATOMIC_ETH_LEN, AtomicAckEth, AtomicEth};
-pub use bth::{Bth, BthFields, DEFAULT_PKEY};
+pub use bth::{Bth, BthFields, DEFAULT_PKEY, PKEY_FULL_MEMBER};
 pub use checksum::Checksum;
 pub use cidr::{Cidr, CidrParseError, PrefixList, common_prefix};
 pub use deth::{DETH_LEN, Deth};

@@ -4,9 +4,10 @@ use std::net::Ipv4Addr;
 
 use crate::cm_support::*;
 use rxe_proto::Duration;
-use rxe_proto::cm::{CmConfig, CmEvent, ConnState, ConnectFailure, DisconnectReason, MadPath};
+use rxe_proto::cm::{CmConfig, CmEvent, ConnState, ConnectFailure, DisconnectReason, LocalAddresses, MadPath};
 use rxe_proto::wire::cm::{Answered, CmMessage, IpAddressing, PortSpace, RejReason, Req, ServiceId};
-use rxe_proto::wire::{DropReason, Gid, Psn};
+use rxe_proto::wire::mad::MAD_LEN;
+use rxe_proto::wire::{DropReason, Gid, PathMtu, PortId, Psn};
 
 const OTHER_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 66);
 
@@ -274,4 +275,34 @@ fn a_silent_peer_cannot_keep_a_connection_that_was_disconnected() {
     assert_eq!(target.events(), [CmEvent::Disconnected { conn, reason: DisconnectReason::LocalUnanswered }]);
     target.advance(Duration::from_secs(10));
     assert!(target.cm.is_empty());
+}
+
+/// A port may serve full members of the partition only.
+#[test]
+fn limited_members_are_refused_where_the_port_says_so() {
+    struct Strict(Addresses);
+
+    impl LocalAddresses for Strict {
+        fn is_local(&self, port: PortId, gid: Gid) -> bool {
+            self.0.is_local(port, gid)
+        }
+        fn path_mtu(&self, port: PortId) -> PathMtu {
+            self.0.path_mtu(port)
+        }
+        fn serves_full_members_only(&self, _port: PortId) -> bool {
+            true
+        }
+    }
+
+    let mut target = Target::default();
+    let feed = |target: &mut Target, pkey: u16| {
+        let mut mad = [0; MAD_LEN];
+        CmMessage::Req(Req { pkey, ..req(1) }).emit(7, &mut mad);
+        target.cm.handle_mad(target.now, &path(), &mad, &Strict(Addresses::default())).unwrap();
+    };
+    feed(&mut target, 0x7FFF);
+    assert_eq!(refusal(&mut target), RejReason::InvalidGid);
+    assert_eq!((target.cm.stats().req_pkey_limited.get(), target.cm.stats().req_pkey.get()), (1, 0));
+    feed(&mut target, 0xFFFF);
+    target.request();
 }

@@ -54,7 +54,7 @@ impl GsiQueue {
 
     fn enqueue(&mut self, path: MadPath, mad: &[u8]) -> Result<(), DropReason> {
         let mad: Box<[u8; MAD_LEN]> = mad.to_vec().try_into().map_err(|_| DropReason::MadMalformed)?;
-        let places = if is_request(&mad) { MAX_REQUESTS } else { MAX_WAITING };
+        let places = if is_request(&*mad) { MAX_REQUESTS } else { MAX_WAITING };
         let from_peer = self.per_peer.entry(path.peer).or_default();
         if self.waiting.len() >= places || *from_peer >= MAX_PER_PEER {
             if *from_peer == 0 {
@@ -83,8 +83,10 @@ impl GsiQueue {
     }
 }
 
-fn is_request(mad: &[u8; MAD_LEN]) -> bool {
-    matches!(u16::from_be_bytes([mad[16], mad[17]]), attribute::REQ | attribute::SIDR_REQ)
+/// Whether a MAD asks for a connection or a datagram queue pair.
+fn is_request(mad: &[u8]) -> bool {
+    let [.., high, low] = *mad.first_chunk::<18>().unwrap_or(&[0; 18]);
+    matches!(u16::from_be_bytes([high, low]), attribute::REQ | attribute::SIDR_REQ)
 }
 
 impl<H: IpHost> Control<H> {
@@ -106,6 +108,9 @@ impl<H: IpHost> Control<H> {
         }
         if !packet.icrc_ok() {
             return Err(DropReason::IcrcMismatch);
+        }
+        if is_request(mad) && !self.requests.admits(now, path.peer) {
+            return Err(DropReason::GsiRate);
         }
         if self.gsi.admits() {
             self.cm.handle_mad(now, &path, mad, &Locals(&self.ports))
@@ -132,7 +137,10 @@ impl<H: IpHost> Control<H> {
     fn drop_mad(&mut self, now: Instant, peer: Gid, reason: DropReason) {
         self.drops.count(reason);
         // Forged messages and floods concern the operator; the other reasons are usual on lossy links.
-        let hostile = matches!(reason, DropReason::GsiBudget | DropReason::GsiSource | DropReason::CmForeign);
+        let hostile = matches!(
+            reason,
+            DropReason::GsiBudget | DropReason::GsiRate | DropReason::GsiSource | DropReason::CmForeign
+        );
         if hostile && self.events.admits(now) {
             tracing::warn!(%peer, reason = reason.name(), "a message to queue pair 1 was dropped: {}", reason.describe());
         } else {

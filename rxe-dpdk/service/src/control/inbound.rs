@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 
 use rxe_proto::cm::{ConnId, ConnectRequest, SidrReply, SidrRequest};
 use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
-use rxe_proto::wire::{MacAddr, Path, udp_source_port};
+use rxe_proto::wire::{Gid, MacAddr, Path, udp_source_port};
 use rxe_proto::{Duration, Instant};
 
 use super::ip_host::{IpHost, Resolution};
@@ -27,8 +27,14 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// known.
 const MAX_WAITING: usize = 256;
 
+/// Most of them from one address.
+const MAX_WAITING_PER_PEER: usize = MAX_WAITING / 4;
+
 /// Most requests that wait for the check of an older connection.
 const MAX_CHECKS: usize = 64;
+
+/// Most of them from one address.
+const MAX_CHECKS_PER_PEER: usize = MAX_CHECKS / 4;
 
 /// Private data of a REJ for a client whose address the service does not serve.
 const PEER_NOT_ALLOWED: &[u8] = b"this service does not serve your address";
@@ -56,6 +62,20 @@ pub(super) struct Inbound {
     waiting: VecDeque<Arrival>,
     next_retry: Option<Instant>,
     checks: HashMap<ConnId, Check>,
+}
+
+impl Inbound {
+    /// Whether a request of `peer` may wait for a MAC.
+    fn may_wait(&self, peer: Gid) -> bool {
+        let of_peer = self.waiting.iter().filter(|arrival| arrival.request.peer_gid == peer).count();
+        self.waiting.len() < MAX_WAITING && of_peer < MAX_WAITING_PER_PEER
+    }
+
+    /// Whether a request of `peer` may wait for the check of an older connection.
+    fn may_be_checked(&self, peer: Gid) -> bool {
+        let of_peer = self.checks.values().filter(|check| check.arrival.request.peer_gid == peer).count();
+        self.checks.len() < MAX_CHECKS && of_peer < MAX_CHECKS_PER_PEER
+    }
 }
 
 impl<H: IpHost> Control<H> {
@@ -135,7 +155,7 @@ impl<H: IpHost> Control<H> {
                 let _ = self.cm.set_peer_mac(conn, mac);
                 self.check_replaced(now, arrival, path);
             }
-            Resolution::Pending if self.inbound.waiting.len() < MAX_WAITING => {
+            Resolution::Pending if self.inbound.may_wait(arrival.request.peer_gid) => {
                 self.inbound.waiting.push_back(arrival);
                 self.inbound.next_retry.get_or_insert(now + RETRY_INTERVAL);
             }
@@ -211,7 +231,7 @@ impl<H: IpHost> Control<H> {
             self.offer_to_service(arrival, path);
             return;
         }
-        if self.inbound.checks.len() >= MAX_CHECKS {
+        if !self.inbound.may_be_checked(arrival.request.peer_gid) {
             self.stats.connect_waiting_full.inc();
             self.discard(now, &arrival, "too many others name connections that exist already");
             return;

@@ -11,6 +11,7 @@
 //! | `gsi` | packets to queue pair 1, and how many of them are processed per turn |
 //! | `inbound` | passive side: requests of peers, from the REQ to the service |
 //! | `outbound` | active side: connections, SIDR requests and paths that services ask for |
+//! | `rate` | requests per second of an address |
 //! | `peers` | connections whose next hop changed its MAC address |
 //! | `streams` | TCP streams of services, with flow control |
 //! | `groups` | multicast groups of all workers |
@@ -21,6 +22,7 @@ mod inbound;
 pub mod ip_host;
 mod outbound;
 mod peers;
+mod rate;
 mod stats;
 mod streams;
 #[cfg(test)]
@@ -47,6 +49,7 @@ use inbound::Inbound;
 use ip_host::{HostEvent, IpHost};
 use outbound::Outbound;
 use peers::Peers;
+use rate::RequestRate;
 pub use stats::ControlStats;
 use streams::Streams;
 
@@ -80,6 +83,8 @@ pub struct ControlParts {
     pub listens: Vec<(usize, Listen)>,
     /// By service number: the allowed peers, `None` for everyone.
     pub allowed: Vec<Option<PrefixList>>,
+    /// Most connection and SIDR requests per second of one address; 0 is no limit.
+    pub requests_per_second: u32,
     /// The mailboxes of the workers.
     pub mailbox: ControlMailbox,
     /// Traffic class and priority of transmitted packets.
@@ -98,6 +103,7 @@ pub struct Control<H: IpHost> {
     outbound: Outbound,
     inbound: Inbound,
     gsi: GsiQueue,
+    requests: RequestRate,
     streams: Streams<H::Stream>,
     groups: GroupMembers,
     next_worker: usize,
@@ -136,6 +142,10 @@ impl<H: IpHost> LocalAddresses for Locals<'_, H> {
         self.0.get(usize::from(port.0)).map_or(PathMtu::Mtu256, |p| p.local.path_mtu)
     }
 
+    fn serves_full_members_only(&self, port: PortId) -> bool {
+        self.0.get(usize::from(port.0)).is_some_and(|p| p.local.restrictions.full_members_only)
+    }
+
     fn is_broadcast(&self, port: PortId, gid: Gid) -> bool {
         self.0.get(usize::from(port.0)).is_some_and(|p| p.host.is_broadcast(gid.ip()))
     }
@@ -147,7 +157,7 @@ impl<H: IpHost> Control<H> {
     /// # Errors
     /// A host cannot listen as a service wants.
     pub fn new(hosts: Vec<H>, parts: ControlParts) -> Result<Control<H>, H::Error> {
-        let ControlParts { cm, listens, allowed, mailbox, traffic_class } = parts;
+        let ControlParts { cm, listens, allowed, requests_per_second, mailbox, traffic_class } = parts;
         let mut ports = Vec::with_capacity(hosts.len());
         for mut host in hosts {
             for (_, listen) in &listens {
@@ -171,6 +181,7 @@ impl<H: IpHost> Control<H> {
             outbound: Outbound::default(),
             inbound: Inbound::default(),
             gsi: GsiQueue::default(),
+            requests: RequestRate::new(requests_per_second),
             streams: Streams::default(),
             groups: GroupMembers::default(),
             next_worker: 0,

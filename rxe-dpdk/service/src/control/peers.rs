@@ -94,6 +94,10 @@ impl<H: IpHost> Control<H> {
         for _ in 0..PEERS_PER_POLL {
             let Some((port, conn)) = self.peers.next_moved() else { return };
             let Some(placement) = self.connections.get_mut(&conn) else { continue };
+            if self.ports[port].local.restrictions.pin_mac {
+                self.stats.peer_moves_refused.inc();
+                continue;
+            }
             if let Resolution::Ready { mac, .. } = self.ports[port].host.resolve(now, placement.peer.ip())
                 && mac != placement.mac
             {

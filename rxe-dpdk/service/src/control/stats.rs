@@ -25,6 +25,8 @@ counters! {
         datagram_asked,
         /// SIDR requests of peers handed to a service.
         datagram_offered,
+        /// Connections that keep the MAC address of their peer although the neighbour has another one, as the port pins it.
+        peer_moves_refused,
         /// Peers that no port has a path to.
         path_unresolved,
         /// Addresses that clients named as their own and that are another station's, or behind a router.

@@ -1,8 +1,8 @@
 //! TCP streams of services: bytes move between the ports' hosts and the services' workers, in bounded amounts.
 //!
-//! Receive: a worker returns a credit for everything that its service has taken. A stream with [`MAX_IN_FLIGHT`] bytes not
-//! taken is not read, nor is one whose client does not read what the service wrote. The bytes stay in the host, and TCP's
-//! window stops the client.
+//! Receive: a worker returns a credit for everything that its service has taken. A stream with [`MAX_IN_FLIGHT`] bytes, or
+//! [`MAX_UNTAKEN_OF_STREAM`] messages, not taken is not read, nor is one whose client does not read what the service wrote. The
+//! bytes stay in the host, and TCP's window stops the client.
 //!
 //! Send: a stream is reset when more than [`MAX_UNSENT`] bytes wait for its client, or when the client has read none of them for
 //! [`UNREAD_TIMEOUT`].
@@ -22,6 +22,8 @@ pub(super) const MAX_IN_FLIGHT: usize = 64 * 1024;
 /// Most messages about new streams and received bytes, of all streams, that workers have not taken. Beyond it new streams are
 /// refused.
 pub(super) const MAX_UNTAKEN: usize = 8192;
+/// Most of them about one stream: beyond it the stream is not read.
+pub(super) const MAX_UNTAKEN_OF_STREAM: usize = 256;
 /// Most bytes per stream that wait for room in the host.
 pub(super) const MAX_UNSENT: usize = 256 * 1024;
 /// How long a client may read nothing of what waits for it.
@@ -42,6 +44,8 @@ struct Stream<S> {
     readable: bool,
     /// Bytes sent to the worker that the service has not taken.
     in_flight: usize,
+    /// Messages sent to the worker that it has not taken.
+    untaken: usize,
     closing: bool,
 }
 
@@ -110,6 +114,7 @@ impl<H: IpHost> Control<H> {
                     stalled: None,
                     readable: false,
                     in_flight: 0,
+                    untaken: 1,
                     closing: false,
                 };
                 self.streams.by_id.insert(stream, entry);
@@ -138,11 +143,16 @@ impl<H: IpHost> Control<H> {
     fn read_stream(&mut self, stream: StreamId) {
         let Some(entry) = self.streams.by_id.get_mut(&stream) else { return };
         let mut buffer = [0; 4096];
-        while entry.readable && entry.unsent.is_empty() && entry.in_flight < MAX_IN_FLIGHT {
+        while entry.readable
+            && entry.unsent.is_empty()
+            && entry.in_flight < MAX_IN_FLIGHT
+            && entry.untaken < MAX_UNTAKEN_OF_STREAM
+        {
             let len = self.ports[entry.port].host.recv(entry.tcp, &mut buffer);
             entry.readable = len > 0;
             if len > 0 {
                 entry.in_flight += len;
+                entry.untaken += 1;
                 self.streams.untaken += 1;
                 // A worker that has ended has no streams left.
                 let _ = self.mailbox.workers[entry.worker]
@@ -156,6 +166,7 @@ impl<H: IpHost> Control<H> {
         self.streams.untaken = self.streams.untaken.saturating_sub(1);
         if let Some(entry) = self.streams.by_id.get_mut(&stream) {
             entry.in_flight = entry.in_flight.saturating_sub(len);
+            entry.untaken = entry.untaken.saturating_sub(1);
             self.read_stream(stream);
         }
     }

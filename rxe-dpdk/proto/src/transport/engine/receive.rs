@@ -4,7 +4,7 @@ use crate::time::Instant;
 use crate::transport::qp::Qp;
 use crate::transport::table::QpTable;
 use crate::transport::{QpState, Qpn};
-use crate::wire::{DropReason, PortId, RocePacket, Transport};
+use crate::wire::{DropReason, MacAddr, PortId, RocePacket, Transport};
 
 use super::Engine;
 
@@ -61,6 +61,13 @@ impl Engine {
             Transport::Ud => return qp.handle_datagram(cx, packet),
         }
         Ok(())
+    }
+
+    /// The source MAC address that packets to `qpn` have unless they come from another station than its peer, or by another
+    /// router; `None` without a connected peer. [`receive`](Self::receive) does not check it, as routes may differ by
+    /// direction.
+    pub fn peer_mac(&self, qpn: Qpn) -> Option<MacAddr> {
+        Some(self.qps.get(qpn)?.link.as_ref()?.path.dst_mac)
     }
 
     /// A datagram to a group: every attached queue pair gets a copy.

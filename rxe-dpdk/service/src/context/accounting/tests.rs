@@ -30,7 +30,7 @@ impl TestBed {
             mac: MacAddr([2, 0, 0, 0, 0, 1]),
             vlan: None,
             addresses: vec![[10, 0, 0, 1].into()],
-            peers: None,
+            restrictions: crate::Restrictions::default(),
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };

@@ -1,7 +1,10 @@
+use rxe_proto::Duration;
 use rxe_proto::cm::{ConnectParams, MadPath, write_mad};
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::{DropReason, Frame, PathMtu, PortId, Psn, classify};
 
+use crate::control::ip_host::Resolution;
+use crate::control::rate::RequestRate;
 use crate::service::Listen;
 use crate::test_env::{OneFrame, TestEnv, peer_path};
 
@@ -41,4 +44,50 @@ fn only_packets_of_hosts_to_our_own_address_with_a_good_icrc_are_processed() {
     assert_eq!(dropped(&mut env, &good), None);
     env.control.poll(env.now, &mut ());
     assert_eq!(env.mail(0).len(), 1);
+}
+
+/// The frame of a REQ from 10.0.0.`host`, with numbers of its own.
+fn req_from(env: &mut TestEnv, host: u8, number: u32) -> Vec<u8> {
+    let path = MadPath { local: std::net::IpAddr::from([10, 0, 0, host]).into(), ..peer_path() };
+    let params = ConnectParams::new(path, (1, 7174), Qpn::new(0x100 + number), Psn::new(5), PathMtu::Mtu1024);
+    env.peer.connect(env.now, params).unwrap();
+    let mad = env.peer.poll_transmit().unwrap();
+    let mut frame = OneFrame(Vec::new());
+    assert!(write_mad(&mut frame, &mad.path, 1, Psn::new(0), &mad.mad));
+    frame.0
+}
+
+#[test]
+fn requests_beyond_the_rate_of_their_address_are_dropped() {
+    let mut env = TestEnv::new(1, vec![(0, Listen::cm(7174))]);
+    env.control.requests = RequestRate::new(3);
+    let mut drops = |host, number| {
+        let frame = req_from(&mut env, host, number);
+        dropped(&mut env, &frame)
+    };
+    let first: Vec<_> = (0..5).map(|number| drops(2, number)).collect();
+    assert_eq!(first, [None, None, None, Some(DropReason::GsiRate), Some(DropReason::GsiRate)]);
+    assert_eq!(drops(3, 9), None, "another address has its own rate");
+    env.now += Duration::from_secs(1);
+    let frame = req_from(&mut env, 2, 10);
+    assert_eq!(dropped(&mut env, &frame), None);
+}
+
+/// While their MACs are not found, requests of one address take a quarter of the places.
+#[test]
+fn requests_that_wait_for_a_mac_are_limited_per_address() {
+    let mut env = TestEnv::new(1, vec![(0, Listen::cm(7174))]);
+    for host in [2, 3] {
+        env.host().resolutions.insert([10, 0, 0, host].into(), Resolution::Pending);
+    }
+    for number in 0..80 {
+        let frame = req_from(&mut env, 2, number);
+        assert_eq!(dropped(&mut env, &frame), None);
+        env.control.poll(env.now, &mut ());
+    }
+    assert_eq!(env.control.stats().connect_waiting_full.get(), 80 - 64);
+    let frame = req_from(&mut env, 3, 99);
+    dropped(&mut env, &frame);
+    env.control.poll(env.now, &mut ());
+    assert_eq!(env.control.stats().connect_waiting_full.get(), 80 - 64, "another address may wait");
 }

@@ -1,7 +1,7 @@
 use rxe_proto::Duration;
 
 use crate::control::ip_host::{HostEvent, StreamEvent};
-use crate::control::streams::{MAX_IN_FLIGHT, MAX_UNSENT, MAX_UNTAKEN, UNREAD_TIMEOUT};
+use crate::control::streams::{MAX_IN_FLIGHT, MAX_UNSENT, MAX_UNTAKEN, MAX_UNTAKEN_OF_STREAM, UNREAD_TIMEOUT};
 use crate::messages::{StreamId, ToControl, ToWorker};
 use crate::service::Listen;
 use crate::test_env::TestEnv;
@@ -113,4 +113,21 @@ fn new_streams_are_refused_while_workers_are_behind() {
     env.send(ToControl::StreamTaken { stream: StreamId(1), len: 0 });
     env.open_stream(u32::MAX - 1, PORT);
     assert!(!env.stream(u32::MAX - 1).aborted);
+}
+
+#[test]
+fn one_stream_of_small_segments_leaves_room_for_others() {
+    let (mut env, stream) = open();
+    for _ in 0..2 * MAX_UNTAKEN_OF_STREAM {
+        env.receive(TCP, b"x");
+    }
+    assert_eq!(data(&mut env), MAX_UNTAKEN_OF_STREAM);
+    assert_eq!(env.stream(TCP).received.len(), MAX_UNTAKEN_OF_STREAM, "TCP's window stops the client");
+    env.open_stream(TCP + 1, PORT);
+    assert!(!env.stream(TCP + 1).aborted);
+    assert!(matches!(env.message(), ToWorker::StreamOpened { .. }));
+    for _ in 0..MAX_UNTAKEN_OF_STREAM {
+        env.send(ToControl::StreamTaken { stream, len: 1 });
+    }
+    assert_eq!((data(&mut env), env.stream(TCP).received.len()), (MAX_UNTAKEN_OF_STREAM, 0));
 }
