@@ -1,11 +1,12 @@
 //! What the target holds at a moment, as management and the kernel see it, and the verdict over two such moments.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{Device, LcoreResources, Resources};
+use serde::de::DeserializeOwned;
 
 /// The most by which resident memory may grow, in KiB.
 const RSS_KIB: u64 = 2048;
@@ -16,6 +17,9 @@ const RSS_KIB_PER_QP: u64 = 8;
 /// The most by which the number of hugepages may grow; and one more for each protection domain that services keep, as its small
 /// buffers may be the last ones in a page of large ones.
 const HUGEPAGES: u64 = 16;
+
+/// The longest that the target may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// A sample.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,17 @@ impl Sampler {
         Sampler { client, process: PathBuf::from(format!("/proc/{process}")) }
     }
 
+    /// The answer to a request. An lcore that a busy machine has stopped answers later.
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> T {
+        let began = Instant::now();
+        loop {
+            match self.client.ask(request) {
+                Ok(answer) => return answer,
+                Err(error) => assert!(began.elapsed() < ANSWER_WITHIN, "{error}"),
+            }
+        }
+    }
+
     /// The number in the line `name` of the process' status.
     fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(self.process.join("status")).unwrap_or_else(|error| panic!("{error}"));
@@ -62,8 +77,8 @@ impl Sampler {
     }
 
     pub fn take(&mut self, at: Duration) -> Sample {
-        let lcores: Vec<LcoreResources> = self.client.ask(&Request::Resources).unwrap_or_else(|e| panic!("{e}"));
-        let device: Device = self.client.ask(&Request::Device).unwrap_or_else(|error| panic!("{error}"));
+        let lcores: Vec<LcoreResources> = self.ask(&Request::Resources);
+        let device: Device = self.ask(&Request::Device);
         let mut resources = Resources::default();
         lcores.iter().for_each(|lcore| resources += lcore.resources);
         let (hugepages, descriptors) = self.descriptors();

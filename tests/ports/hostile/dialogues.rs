@@ -55,9 +55,15 @@ const REACHED: [DropReason; 7] = {
     [MadMalformed, MadUnsupported, CmUnknownId, CmUnexpected, CmDuplicate, CmForeign, GsiSource]
 };
 
+/// Numbers of objects of the target's only lcore, which a busy machine may stop for a while.
 fn resources(client: &mut Client) -> Resources {
-    let lcores: Vec<LcoreResources> = client.ask(&Request::Resources).unwrap();
-    lcores[0].resources
+    let began = Instant::now();
+    loop {
+        match client.ask::<Vec<LcoreResources>>(&Request::Resources) {
+            Ok(lcores) => return lcores[0].resources,
+            Err(error) => assert!(began.elapsed() < FREE_WITHIN, "{error}"),
+        }
+    }
 }
 
 pub fn leave_nothing_behind(initiator: &mut Initiator, target: Target) {

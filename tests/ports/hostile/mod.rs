@@ -39,7 +39,10 @@ fn hostile_dialogues_leave_nothing_behind() {
 #[test]
 fn hostile_frames_let_writes_pass() {
     let name = "hostile::hostile_frames_let_writes_pass";
-    alone(name, "", &["--idle", "spin"], beside::let_writes_pass);
+    // An lcore that sleeps when it is idle is slower alone than beside other traffic. Where rates are compared, no other test
+    // needs the CPU.
+    let idle = if beside::least_ratio().is_some() { "spin" } else { "sleep" };
+    alone(name, "", &["--idle", idle], beside::let_writes_pass);
 }
 
 /// Warnings of which each is about one peer.

@@ -97,19 +97,18 @@ impl Mutator {
             return None;
         }
         let mtu = victim.mtu.bytes() as u64;
-        let message = if self.rng.chance(50) { victim.message } else { victim.response }?;
+        let answers = self.rng.chance(50);
+        let message = if answers { victim.response } else { victim.message }?;
         let is_last = message.left <= mtu;
-        let op = match (message.begun, is_last, message.is_write) {
-            _ if victim.message.is_none_or(|other| other.psn != message.psn) => match (message.begun, is_last) {
-                (false, false) => Opcode::ReadResponseFirst,
-                (false, true) => Opcode::ReadResponseOnly,
-                (true, false) => Opcode::ReadResponseMiddle,
-                (true, true) => Opcode::ReadResponseLast,
-            },
-            (_, false, true) => Opcode::WriteMiddle,
-            (_, true, true) => Opcode::WriteLast,
-            (_, false, false) => Opcode::SendMiddle,
-            (_, true, false) => Opcode::SendLast,
+        let op = match (answers, message.is_write, message.begun, is_last) {
+            (true, _, false, false) => Opcode::ReadResponseFirst,
+            (true, _, false, true) => Opcode::ReadResponseOnly,
+            (true, _, true, false) => Opcode::ReadResponseMiddle,
+            (true, _, true, true) => Opcode::ReadResponseLast,
+            (false, true, _, false) => Opcode::WriteMiddle,
+            (false, true, _, true) => Opcode::WriteLast,
+            (false, false, _, false) => Opcode::SendMiddle,
+            (false, false, _, true) => Opcode::SendLast,
         };
         let info = BthOpcode { transport: victim.service.transport(), op }.info()?;
         Some(Next { info, psn: message.psn, payload_len: message.left.min(mtu) as usize })
@@ -159,7 +158,8 @@ impl Mutator {
             packet.atomic_eth(va, key, self.rng.next(), self.rng.below(2));
         }
         if info.headers.contains(Headers::AETH) {
-            let syndrome = self.rng.pick(&[0x1F, 0x1F, 0x00, 0x20, 0x60, 0x61, 0x62, self.rng.next() as u8]);
+            let rare = self.rng.pick(&[0x00, 0x20, 0x60, 0x61, 0x62, self.rng.next() as u8]);
+            let syndrome = if self.rng.chance(70) { 0x1F } else { rare };
             packet.aeth(Syndrome::from_byte(syndrome), self.rng.below(8) as u32);
         }
         if info.headers.contains(Headers::ATOMIC_ACK) {

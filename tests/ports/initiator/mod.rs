@@ -269,7 +269,8 @@ impl Initiator {
         let params = ConnectParams {
             responder_resources: 1,
             initiator_depth: 4,
-            local_ack_timeout: 14,
+            // 0.5 s: a busy machine may stop the target for longer than the usual 67 ms, eight times in a row.
+            local_ack_timeout: 17,
             // The first frames may be lost while the link comes up: 16 REQs in about 5 s.
             response_timeout: 16,
             private_data: private_data.to_vec(),
