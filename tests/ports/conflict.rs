@@ -61,7 +61,7 @@ fn a_station_with_our_addresses_is_found_at_start_and_shown() {
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         for (index, address) in ["10.77.0.1", V6].into_iter().enumerate() {
             assert!(text.contains(&format!("\n    address_conflict {address} mac {mac} frames ")), "{text}");
-            let conflict = &json[0]["conflicts"][index];
+            let conflict = &json["ports"][0]["conflicts"][index];
             assert_eq!((&conflict["address"], &conflict["mac"]), (&address.into(), &mac.as_str().into()), "{json}");
             assert!(conflict["frames"].as_u64() >= Some(1), "{json}");
         }
@@ -155,6 +155,8 @@ fn an_address_of_the_kernel_on_the_same_interface_is_refused() {
 fn addresses_that_the_kernel_has_elsewhere_or_gets_later_are_warned_about() {
     with_pair(|| {
         ip("addr add 10.77.0.1/32 dev lo");
+        // The peer's interface, which is the same kernel's, would answer for it.
+        std::fs::write("/proc/sys/net/ipv4/conf/rxb/arp_ignore", "1").unwrap();
         let mut target = start("y");
         target.prints("ready ");
         let warned = |cidr: &str, interface: &str, times: usize| {
