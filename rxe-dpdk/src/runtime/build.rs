@@ -20,6 +20,7 @@ use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
 use super::regions::{self, OwnedRegions, SharedRegions};
 use super::settings::RuntimeConfig;
+use super::watchdog::{Watchdog, WatchedWorker};
 use super::{MAX_WORKERS, Runtime, hosts, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
@@ -75,13 +76,21 @@ impl Runtime {
             telemetry,
             seeds,
             flags: Arc::default(),
+            watched: Vec::new(),
         };
         let mut control = Some(control);
         let mut workers = Vec::new();
         let ends = worker_mailboxes.into_iter().zip(orders.into_iter().map(Orders::new));
         for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
             // The control side is on worker 0.
-            workers.push((lcore, build.make_worker(index, queues, ends, control.take())?));
+            let worker = build.make_worker(index, queues, ends, control.take())?;
+            build.watched.push(WatchedWorker {
+                lcore,
+                stats: Arc::clone(&worker.stats),
+                progress: Arc::clone(&worker.progress),
+                service: Arc::clone(worker.dispatcher.services.current()),
+            });
+            workers.push((lcore, worker));
         }
 
         let links = build.watch_links();
@@ -90,6 +99,7 @@ impl Runtime {
         let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
         let capture = build.make_capture(&inspector);
         telemetry::register(&build.eal, &inspector);
+        let watchdog = build.start_watchdog();
         let Build { eal, ports, telemetry, flags, .. } = build;
         Ok(Runtime {
             eal,
@@ -101,6 +111,7 @@ impl Runtime {
             capture,
             monitors,
             links,
+            watchdog,
             _regions: regions,
             ready,
         })
@@ -178,6 +189,7 @@ struct Build {
     telemetry: Telemetry,
     seeds: Seeds,
     flags: Arc<StopFlags>,
+    watched: Vec<WatchedWorker>,
 }
 
 impl Build {
@@ -244,6 +256,7 @@ impl Build {
             housekeeping_at: Instant::ZERO,
             flags: Arc::clone(&self.flags),
             stats: counters.worker.clone(),
+            progress: Arc::default(),
         };
         self.telemetry.workers.push(counters);
         Ok(worker)
@@ -256,6 +269,11 @@ impl Build {
             mtu: port.mtu(),
         });
         LinkWatch::start(watched.collect(), self.orders.clone())
+    }
+
+    fn start_watchdog(&mut self) -> Watchdog {
+        let services = self.factories.iter().map(|factory| factory.name()).collect();
+        Watchdog::start(std::mem::take(&mut self.watched), services)
     }
 
     fn make_inspector(
