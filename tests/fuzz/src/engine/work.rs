@@ -52,6 +52,11 @@ impl Work {
         *self = Work::default();
     }
 
+    /// The send queue works again after a failure.
+    pub fn resume(&mut self) {
+        self.send_failed = false;
+    }
+
     /// Whether everything has completed after a transition to ERROR. `queued`: the send queue was not empty before. Work
     /// requests that are not signaled may have succeeded before without a completion.
     pub fn flushed(&self, queued: bool) -> bool {
