@@ -160,7 +160,7 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliErr
             );
         }
     };
-    Ok(Command::Run(Box::new(Args::try_parse_from(ours)?.into_plan(eal_args)?)))
+    Ok(Command::Run(Box::new(Args::try_parse_from(ours).map_err(rxe::command_line::explain)?.into_plan(eal_args)?)))
 }
 
 /// The definition of the command line, for manual pages and completions.
