@@ -17,8 +17,8 @@ use rxe_dpdk::rxe_proto::wire::{
 };
 
 use super::attacker::{Attacker, MAC, Service, Victim, address};
-use super::rng::{Rng, from_env};
-use super::{accounting, calm_log};
+use super::rng::Rng;
+use super::{accounting, calm_log, from_env};
 use crate::Target;
 use crate::initiator::{Connection, Initiator, Neighbour, OWN, PEER, Tx};
 

@@ -10,9 +10,9 @@ use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{LcoreResources, Resources};
 
-use super::rng::{Rng, from_env};
+use super::rng::Rng;
 use super::talker::Talker;
-use super::{accounting, calm_log};
+use super::{accounting, calm_log, from_env};
 use crate::Target;
 use crate::initiator::Initiator;
 

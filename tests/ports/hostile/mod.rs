@@ -117,3 +117,8 @@ fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason])
 fn sum_of(groups: &[CounterGroup], group: &str, scope: &str, name: &str) -> u64 {
     groups.iter().filter(|g| g.group == group && g.scope == scope).filter_map(|group| group.get(name)).sum()
 }
+
+/// The number in the environment variable `name`, or `default`.
+fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
+}
