@@ -102,6 +102,9 @@ pub struct Port {
     pub active_mtu: u32,
     /// Local addresses: the GID table.
     pub addresses: Vec<String>,
+    /// Addresses of these that other stations use too.
+    #[serde(default)]
+    pub conflicts: Vec<AddressConflict>,
     /// Buffers of the port in use: with the driver, in a ring or stage, or held by a fault. Approximate while traffic runs.
     #[serde(default)]
     pub mbufs_in_use: u64,
@@ -110,6 +113,17 @@ pub struct Port {
     pub mbufs: u64,
     /// Counters of the device.
     pub counters: Vec<Counter>,
+}
+
+/// An address of a port that another station uses too.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AddressConflict {
+    /// The address.
+    pub address: String,
+    /// The Ethernet address of the station that used it last.
+    pub mac: String,
+    /// Number of frames that showed it.
+    pub frames: u64,
 }
 
 /// Numbers of objects, on one lcore or on all.
@@ -388,7 +402,7 @@ pub fn sum(groups: &[CounterGroup]) -> Vec<(String, Vec<Counter>)> {
         };
         for Counter { name, value } in counters {
             match sum.iter_mut().find(|counter| counter.name == *name) {
-                Some(counter) => counter.value += value,
+                Some(counter) => counter.value = counter.value.wrapping_add(*value),
                 None => sum.push(Counter { name: name.clone(), value: *value }),
             }
         }
@@ -426,5 +440,8 @@ mod tests {
         assert_eq!(sums[0].1.iter().map(|c| (c.name.as_str(), c.value)).collect::<Vec<_>>(), [("x", 1), ("y", 12)]);
         assert_eq!(groups[0].get("y"), Some(2));
         assert_eq!(groups[0].get("z"), None);
+        // As the counters themselves, modulo 2^64.
+        let sums = sum(&[group("a", 0, &[("x", u64::MAX)]), group("a", 1, &[("x", 3)])]);
+        assert_eq!(sums[0].1[0].value, 2);
     }
 }

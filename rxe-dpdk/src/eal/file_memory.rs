@@ -7,9 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicBool;
 
 use rxe_proto::mem::Backing;
+use rxe_sync::LostFlag;
 
 use super::error::EalError;
 use super::fault_guard::FaultGuard;
@@ -56,7 +56,7 @@ unsafe impl Backing for FileMemory {
         self.len
     }
 
-    fn lost(&self) -> Option<&AtomicBool> {
+    fn lost(&self) -> Option<&LostFlag> {
         self.guard.as_ref().map(FaultGuard::lost)
     }
 }

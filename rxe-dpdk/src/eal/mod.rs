@@ -64,7 +64,7 @@ pub use mbuf::Mbuf;
 pub use mempool::Mempool;
 pub use monitor::PortMonitor;
 pub use mtu::Fallback;
-pub use netlink::{LinkEvents, Woken, wait_for_links};
+pub use netlink::{LinkEvents, Woken, interface_name, wait_for_links};
 pub use port::{MulticastFilter, Port, PortConfig, PortQueues};
 pub use reattach::Reattach;
 pub use ring::{MbufReceiver, MbufRing, MbufSender};

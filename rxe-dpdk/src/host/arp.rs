@@ -1,4 +1,4 @@
-//! ARP (RFC 826) with probes, announcements and conflicts (RFC 5227).
+//! ARP (RFC 826) with probes, announcements and defences of our addresses (RFC 5227).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -84,16 +84,19 @@ impl Arp {
         if !sender_is_station || !matches!(arp.operation, REQUEST | REPLY) || arp.sender.is_multicast() {
             return Err(DropReason::ArpMalformed);
         }
+        if arp.sender_mac == interface.link.mac {
+            // A loop returned our own packet.
+            return Err(DropReason::ForeignMac);
+        }
         let sender: IpAddr = arp.sender.into();
         let for_us = interface.routing.owns(arp.target.into());
-        if interface.routing.owns(sender) {
-            if arp.sender_mac == interface.link.mac {
-                // A loop returned our own packet.
-                return Err(DropReason::ForeignMac);
-            }
-            if interface.conflict(now, sender, arp.sender_mac) {
-                self.announce(interface, arp.sender, tx);
-            }
+        let conflict = interface.routing.owns(sender);
+        // Without room, the next frame of the other station has another chance.
+        if conflict
+            && interface.conflicts.claimed(now, sender, arp.sender_mac)
+            && self.announce(interface, arp.sender, tx).is_some()
+        {
+            interface.conflicts.defended(now, sender);
         }
         let evidence = match arp.operation {
             REPLY => Evidence::Reply,
@@ -113,10 +116,17 @@ impl Arp {
             };
             reply.send(interface, arp.sender_mac, tx).ok_or(DropReason::NoTransmitRoom)?;
             self.stats.arp_replies_sent.inc();
+            if arp.sender.is_unspecified() {
+                self.stats.address_probes_answered.inc();
+                // Switches track stations by probes to one of them, which are no claim.
+                if eth.dst.is_multicast() {
+                    interface.conflicts.probed(now, arp.target.into(), arp.sender_mac);
+                }
+            }
             return Ok(());
         }
         // A gratuitous request has its sender as the target. A frame that changed or confirmed an entry is no drop.
-        if for_us || matches!(update, Update::Learned | Update::Changed | Update::Confirmed) {
+        if for_us || conflict || matches!(update, Update::Learned | Update::Changed | Update::Confirmed) {
             Ok(())
         } else {
             Err(DropReason::ForeignAddress)
@@ -145,6 +155,21 @@ impl Arp {
         };
         request.send(interface, to.unwrap_or(MacAddr::BROADCAST), tx)?;
         self.stats.arp_requests_sent.inc();
+        Some(())
+    }
+
+    /// Asks all whether another station uses our address `ip`. `None` when the port takes no more.
+    pub(super) fn probe(&mut self, interface: &Interface, ip: Ipv4Addr, tx: &mut impl TxQueue) -> Option<()> {
+        let probe = ArpPacket {
+            operation: REQUEST,
+            sender_mac: interface.link.mac,
+            // No address, so that nobody learns ours from it.
+            sender: Ipv4Addr::UNSPECIFIED,
+            target_mac: MacAddr::default(),
+            target: ip,
+        };
+        probe.send(interface, MacAddr::BROADCAST, tx)?;
+        self.stats.address_probes_sent.inc();
         Some(())
     }
 

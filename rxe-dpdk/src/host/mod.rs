@@ -11,11 +11,11 @@
 //! none of them. Each protocol is a type that owns its state and takes the interface and a packet: `arp`, `nd`
 //! (neighbour discovery), `icmp` (ping and "unreachable"), `igmp` and `mld` (multicast membership, both over `groups`),
 //! `tcp` (over smoltcp, which sees bare IP packets: all addressing below IP is ours). `announce` schedules the
-//! announcements of our addresses. [`Host`] owns them all and dispatches: received packets in [`Host::handle_frame`],
+//! probes and announcements of our addresses, `conflict` detects other stations that use them. [`Host`] owns them all and dispatches: received packets in [`Host::handle_frame`],
 //! time in [`Host::poll`].
 //!
-//! Not supported: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects, duplicate
-//! address detection for our own addresses, path MTU discovery.
+//! Not supported: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects, path MTU
+//! discovery.
 //!
 //! # Use
 //!
@@ -25,6 +25,7 @@
 mod announce;
 mod arp;
 mod config;
+mod conflict;
 mod event;
 mod groups;
 mod icmp;
@@ -46,6 +47,7 @@ use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
 
 pub use config::{HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
+pub use conflict::AddressConflicts;
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
 pub use interface::Resolution;
 pub(crate) use multicast::group_macs;
@@ -53,7 +55,7 @@ pub use multicast::multicast_mac;
 pub use stats::HostStats;
 pub use tcp::ConnectError;
 
-use announce::Announcer;
+use announce::{Announcer, Step};
 use arp::Arp;
 use icmp::{Icmp, Unreachable};
 use igmp::Igmp;
@@ -78,7 +80,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host for `config`. It announces its addresses on the first [`Host::poll`].
+    /// A host for `config`. It probes its addresses from the first [`Host::poll`] on, then announces them, and uses
+    /// them all the while.
     ///
     /// # Errors
     ///
@@ -90,7 +93,7 @@ impl Host {
         // An IPv4 id has 16 bits.
         let interface = Interface::new(config, word(0) as u16, Arc::clone(&stats));
         Ok(Host {
-            announcer: Announcer::new(Instant::ZERO),
+            announcer: Announcer::new(word(0)),
             arp: Arp::new(Arc::clone(&stats)),
             nd: Nd::new(Arc::clone(&stats)),
             icmp: Icmp::new(Arc::clone(&stats)),
@@ -205,13 +208,13 @@ impl Host {
         Err(DropReason::HostUnsupported)
     }
 
-    /// Does what is due: announcements, reports, solicitations, TCP's timers and output. Cheap when nothing is.
+    /// Does what is due: probes, announcements, reports, solicitations, TCP's timers and output. Cheap when nothing is.
     pub fn poll(&mut self, now: Instant, tx: &mut impl TxQueue) {
         if self.interface_timeout().is_some_and(|at| at <= now) {
-            let sent = self
-                .poll_announcements(now, tx)
-                .and_then(|()| self.mld.poll(now, &mut self.interface, tx))
-                .and_then(|()| self.igmp.poll(now, &mut self.interface, tx));
+            // A switch that snoops MLD passes the answers to probes only to reported groups (RFC 4862 section 5.4.2).
+            let sent = (self.mld.poll(now, &mut self.interface, tx))
+                .and_then(|()| self.igmp.poll(now, &mut self.interface, tx))
+                .and_then(|()| self.poll_announcements(now, tx));
             self.interface.expire_neighbours(now);
             if sent.is_some() {
                 self.poll_neighbours(now, tx);
@@ -227,9 +230,13 @@ impl Host {
             return Some(());
         }
         let addresses: Vec<IpAddr> = interface.routing.addresses().collect();
-        announcer.poll(now, &addresses, |ip| match ip {
-            IpAddr::V4(ip) => arp.announce(interface, ip, tx),
-            IpAddr::V6(ip) => nd.announce(interface, ip, tx),
+        announcer.poll(now, &addresses, |ip, step| match (step, ip) {
+            (Step::Probe, _) if !interface.conflicts.wants_probe(ip) => Some(()),
+            (Step::Probe, IpAddr::V4(ip)) => arp.probe(interface, ip, tx),
+            (Step::Probe, IpAddr::V6(ip)) => nd.probe(interface, ip, tx),
+            (Step::Announce, _) if !interface.conflicts.wants_announcement(now, ip) => Some(()),
+            (Step::Announce, IpAddr::V4(ip)) => arp.announce(interface, ip, tx),
+            (Step::Announce, IpAddr::V6(ip)) => nd.announce(interface, ip, tx),
         })
     }
 
@@ -269,9 +276,11 @@ impl Host {
         self.interface.events.pop().or_else(|| self.tcp.poll_event().map(HostEvent::Stream))
     }
 
-    /// Announces our addresses and groups again, on the next [`Host::poll`]: for a link that came back.
+    /// Probes and announces our addresses again, and reports our groups, from the next [`Host::poll`] on: for a link that
+    /// came back.
     pub fn announce(&mut self, now: Instant) {
-        self.announcer = Announcer::new(now);
+        self.announcer.restart(now);
+        self.interface.conflicts.start_probing();
         self.mld.report_all(now);
         self.igmp.report_all(now);
     }
@@ -319,6 +328,11 @@ impl Host {
     /// Our addresses, in the order of the configuration; the link-local one comes last.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.interface.routing.addresses()
+    }
+
+    /// Our addresses with their conflicts, in the same order; readable from any thread.
+    pub fn conflicts(&self) -> &Arc<[AddressConflicts]> {
+        self.interface.conflicts.reports()
     }
 
     /// The group MAC addresses that the port must accept besides its own and broadcast. They change when a group is

@@ -1,5 +1,5 @@
-//! IPv6 neighbour discovery (RFC 4861): solicitations and advertisements. Router advertisements and redirects are
-//! ignored, as routes are configured. Our own addresses are announced, not probed for (no duplicate address detection).
+//! IPv6 neighbour discovery (RFC 4861): solicitations and advertisements, and duplicate address detection for our own
+//! addresses (RFC 4862 section 5.4). Router advertisements and redirects are ignored, as routes are configured.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -63,22 +63,24 @@ impl Message {
     }
 }
 
-/// Sends a message with our MAC address in its option. `None` when the port takes no more.
+/// Sends a message, with our MAC address if there is an option for it. `None` when the port takes no more.
 fn send(
     interface: &mut Interface,
     to: MacAddr,
     pair: AddrPair,
-    (kind, flags, option): (u8, u8, u8),
+    (kind, flags, option): (u8, u8, Option<u8>),
     target: Ipv6Addr,
     tx: &mut impl TxQueue,
 ) -> Option<()> {
     let mac = interface.link.mac;
     let header = IpHeader { hop_limit: HOP_LIMIT, ..IpHeader::new(pair, ICMPV6) };
-    let message = interface.push_ip(tx, to, header, LEN).ok()?;
+    let message = interface.push_ip(tx, to, header, if option.is_some() { LEN } else { FIXED }).ok()?;
     message[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
     message[8..FIXED].copy_from_slice(&target.octets());
-    message[FIXED..FIXED + 2].copy_from_slice(&[option, 1]);
-    message[FIXED + 2..].copy_from_slice(&mac.0);
+    if let Some(option) = option {
+        message[FIXED..FIXED + 2].copy_from_slice(&[option, 1]);
+        message[FIXED + 2..].copy_from_slice(&mac.0);
+    }
     icmp::fill_checksum(pair, message);
     Some(())
 }
@@ -106,15 +108,25 @@ impl Nd {
         let to = to.unwrap_or(multicast_mac_v6(dst));
         let Some(IpAddr::V6(src)) = interface.routing.source(target.into(), target.into()) else { return Some(()) };
         let pair = AddrPair::V6 { src, dst };
-        send(interface, to, pair, (SOLICITATION, 0, SOURCE_ADDRESS), target, tx)?;
+        send(interface, to, pair, (SOLICITATION, 0, Some(SOURCE_ADDRESS)), target, tx)?;
         self.stats.nd_solicitations_sent.inc();
+        Some(())
+    }
+
+    /// Asks the group of our address `ip` whether another station uses it. `None` when the port takes no more.
+    pub(super) fn probe(&mut self, interface: &mut Interface, ip: Ipv6Addr, tx: &mut impl TxQueue) -> Option<()> {
+        let dst = solicited_node(ip);
+        // No address, so that nobody learns ours from it; then the option must be missing (RFC 4861 section 4.3).
+        let pair = AddrPair::V6 { src: Ipv6Addr::UNSPECIFIED, dst };
+        send(interface, multicast_mac_v6(dst), pair, (SOLICITATION, 0, None), ip, tx)?;
+        self.stats.address_probes_sent.inc();
         Some(())
     }
 
     /// Announces our address `ip` to all. `None` when the port takes no more.
     pub(super) fn announce(&mut self, interface: &mut Interface, ip: Ipv6Addr, tx: &mut impl TxQueue) -> Option<()> {
         let pair = AddrPair::V6 { src: ip, dst: ALL_NODES };
-        send(interface, multicast_mac_v6(ALL_NODES), pair, (ADVERTISEMENT, OVERRIDE, TARGET_ADDRESS), ip, tx)?;
+        send(interface, multicast_mac_v6(ALL_NODES), pair, (ADVERTISEMENT, OVERRIDE, Some(TARGET_ADDRESS)), ip, tx)?;
         self.stats.announcements_sent.inc();
         Some(())
     }
@@ -150,9 +162,13 @@ impl Nd {
             (message.mac.unwrap_or(eth.src), src, SOLICITED | OVERRIDE)
         };
         let pair = AddrPair::V6 { src: target, dst };
-        send(interface, to, pair, (ADVERTISEMENT, flags, TARGET_ADDRESS), target, tx)
+        send(interface, to, pair, (ADVERTISEMENT, flags, Some(TARGET_ADDRESS)), target, tx)
             .ok_or(DropReason::NoTransmitRoom)?;
         self.stats.nd_advertisements_sent.inc();
+        if is_probe {
+            self.stats.address_probes_answered.inc();
+            interface.conflicts.probed(now, target.into(), eth.src);
+        }
         Ok(())
     }
 
@@ -172,8 +188,14 @@ impl Nd {
         }
         let target: IpAddr = message.target.into();
         if interface.routing.owns(target) {
-            if interface.conflict(now, target, message.mac.unwrap_or(eth.src)) {
-                self.announce(interface, message.target, tx);
+            let mac = message.mac.unwrap_or(eth.src);
+            if mac == interface.link.mac {
+                // A loop returned our own message.
+                return Err(DropReason::ForeignMac);
+            }
+            // Without room, the next message of the other station has another chance.
+            if interface.conflicts.claimed(now, target, mac) && self.announce(interface, message.target, tx).is_some() {
+                interface.conflicts.defended(now, target);
             }
             return Ok(());
         }

@@ -43,8 +43,14 @@ counters! {
         neighbours_evicted,
         /// Neighbours not added because the table was full of ones still being resolved.
         neighbours_refused,
-        /// Frames in which another station claims an address of ours.
+        /// Probes sent to find out whether another station uses an address of ours.
+        address_probes_sent,
+        /// Probes of other stations for an address of ours, answered.
+        address_probes_answered,
+        /// Frames that show that another station uses an address of ours.
         address_conflicts,
+        /// Announcements sent at once because another station uses an address of ours.
+        address_defences,
         /// Echo requests answered.
         echo_replies_sent,
         /// "Port unreachable" and "protocol unreachable" messages sent.

@@ -21,7 +21,7 @@ use super::ports::{self, Queues, injector_room};
 use super::regions::{self, OwnedRegions, SharedRegions};
 use super::settings::RuntimeConfig;
 use super::watchdog::{Watchdog, WatchedWorker};
-use super::{MAX_WORKERS, Runtime, hosts, telemetry};
+use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
 use crate::manage::capture::{self, Interface};
@@ -53,10 +53,12 @@ impl Runtime {
         let mut seeds = Seeds::new(config.seed);
 
         let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
+        kernel_addresses::check(&ports, &config.ports)?;
         let hosts = hosts::make(&ports, &config, &mut seeds)?;
         let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
         let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
         let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
+        let conflicts = hosts.iter().map(|port| Arc::clone(port.host.conflicts())).collect();
 
         let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
         let inspectors = control_mailbox.inspectors();
@@ -70,6 +72,7 @@ impl Runtime {
             ports,
             regions,
             local,
+            conflicts,
             inspectors,
             orders: order_senders,
             faults,
@@ -182,6 +185,7 @@ struct Build {
     ports: Vec<Port>,
     regions: Vec<SharedRegions>,
     local: Arc<[LocalPort]>,
+    conflicts: port_reports::Conflicts,
     /// By worker number.
     inspectors: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
@@ -263,10 +267,11 @@ impl Build {
     }
 
     fn watch_links(&self) -> LinkWatch {
-        let watched = self.ports.iter().map(|port| WatchedPort {
+        let watched = self.ports.iter().zip(&self.config.ports).map(|(port, settings)| WatchedPort {
             monitor: port.monitor(),
             reattach: port.reattach(),
             mtu: port.mtu(),
+            addresses: kernel_addresses::exclusive(port, settings),
         });
         LinkWatch::start(watched.collect(), self.orders.clone())
     }
@@ -284,13 +289,14 @@ impl Build {
         regions: &OwnedRegions,
     ) -> Inspector {
         let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
+        let conflicts = self.conflicts.clone();
         Inspector::new(Parts {
             telemetry: self.telemetry.clone(),
             lcores,
             workers: self.inspectors.clone(),
             orders: self.orders.clone(),
             local: Arc::clone(&self.local),
-            ports: Box::new(move || port_reports::ports(&local, &monitors, &links)),
+            ports: Box::new(move || port_reports::ports(&local, &monitors, &links, &conflicts)),
             engine: self.config.engine.clone(),
             factories: &self.factories,
             regions: regions.keys(),

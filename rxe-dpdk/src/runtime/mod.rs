@@ -5,10 +5,12 @@
 mod build;
 mod error;
 mod hosts;
+mod kernel_addresses;
 mod link_watch;
 mod port_reports;
 mod ports;
 mod regions;
+mod rtnetlink;
 mod settings;
 mod telemetry;
 mod watchdog;

@@ -9,10 +9,11 @@ mod route;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use rxe_proto::Instant;
 use rxe_proto::wire::{DropReason, MacAddr, PrefixList, TxQueue};
-use rxe_proto::{Duration, Instant};
 
 use super::config::HostConfig;
+use super::conflict::Conflicts;
 use super::event::{EventQueue, HostEvent};
 use super::ip::{AddrPair, IpHeader, IpPacket};
 use super::multicast::multicast_mac;
@@ -21,9 +22,6 @@ use filter::GroupFilter;
 use link::{EthFrame, Link};
 use neighbour::{Evidence, Lookup, Neighbours, Update};
 use route::Routing;
-
-/// Minimum interval between two defences of an address, or two warnings about it (RFC 5227 section 2.4).
-const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Next hop of packets to an address; see [`Host::resolve`](super::Host::resolve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +48,8 @@ pub(super) struct Interface {
     pub(super) mtu: u16,
     pub(super) routing: Routing,
     pub(super) neighbours: Neighbours,
+    /// Other stations that use our addresses.
+    pub(super) conflicts: Conflicts,
     /// Events about neighbours and listeners, for the host's user.
     pub(super) events: EventQueue,
     filter: GroupFilter,
@@ -59,8 +59,6 @@ pub(super) struct Interface {
     /// A neighbour's MAC address became known since the last [`take_resolved`](Self::take_resolved).
     resolved: bool,
     ip_id: u16,
-    /// When an address of ours was last defended.
-    defended: Option<Instant>,
 }
 
 impl Interface {
@@ -71,6 +69,7 @@ impl Interface {
             link: Link { port: config.port, mac: config.mac, vlan: config.vlan },
             mtu: config.mtu,
             filter: GroupFilter::new(routing.multicast_macs()),
+            conflicts: Conflicts::new(routing.addresses(), Arc::clone(&stats)),
             routing,
             peers: config.peers.clone(),
             neighbours: Neighbours::new(config.max_neighbours.max(1)),
@@ -78,7 +77,6 @@ impl Interface {
             stats,
             resolved: false,
             ip_id,
-            defended: None,
         }
     }
 
@@ -237,19 +235,6 @@ impl Interface {
     /// Whether a neighbour's MAC address became known since the last call.
     pub(super) fn take_resolved(&mut self) -> bool {
         std::mem::take(&mut self.resolved)
-    }
-
-    /// Another station, at `mac`, claims our address `ip`. Returns whether to defend the address now by an announcement;
-    /// that is rate-limited.
-    #[must_use]
-    pub(super) fn conflict(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> bool {
-        self.stats.address_conflicts.inc();
-        if self.defended.is_some_and(|last| now.saturating_since(last) < DEFEND_INTERVAL) {
-            return false;
-        }
-        self.defended = Some(now);
-        tracing::warn!(%ip, %mac, "another station claims our address");
-        true
     }
 
     // --- multicast groups ---

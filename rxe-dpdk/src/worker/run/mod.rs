@@ -7,10 +7,11 @@ mod orders;
 mod shutdown;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_utils::CachePadded;
 use rxe_proto::{Duration, Instant};
+use rxe_sync::Arrivals;
 
 use super::dispatch::{Dispatcher, FromPort, FromWorkers};
 use super::faults::FaultPlaces;
@@ -38,9 +39,9 @@ pub(crate) struct StopFlags {
     /// Leave the loop.
     pub(crate) halt: AtomicBool,
     /// Number of workers that have left the loop and flushed the rings towards the others.
-    pub(crate) received_all: CachePadded<AtomicUsize>,
+    pub(crate) received_all: CachePadded<Arrivals>,
     /// Number of those that have also passed their last frames to the ports, or to the worker with the transmit queue.
-    pub(crate) sent_all: CachePadded<AtomicUsize>,
+    pub(crate) sent_all: CachePadded<Arrivals>,
 }
 
 /// One lcore's loop and everything that it owns.
@@ -179,6 +180,9 @@ impl Worker {
         busy |= self.orders.read();
         if let Some(lost) = &mut self.lost_regions {
             services.stats().regions_lost.add(lost.check(services.regions()));
+        }
+        if !self.orders.links_up.is_empty() {
+            self.announce_links(now);
         }
         busy
     }

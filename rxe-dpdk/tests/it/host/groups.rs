@@ -1,7 +1,7 @@
 //! Multicast groups: reports compared with those of a recorded Linux host, answers to queriers of all versions, and the
 //! listeners found in the reports of other hosts.
 
-use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ip, ms, poll};
+use super::net::{MAC_A, MAC_B, config, exchange, hex, host, ip, ms, poll, settle};
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, MIN_MTU, Resolution, multicast_mac};
 use rxe_proto::wire::{DropReason, MacAddr, TxFrames};
 use rxe_testkit::pcap;
@@ -54,9 +54,7 @@ fn query(len: usize, code: u8, group: [u8; 4]) -> Vec<u8> {
 /// A host that has sent its announcements.
 fn quiet(config: &HostConfig) -> Host {
     let mut host = Host::new(config).expect("a good configuration");
-    for now in [0, 2000] {
-        poll(&mut host, ms(now));
-    }
+    settle(&mut host);
     assert_eq!(host.next_timeout(), None);
     host
 }

@@ -1,6 +1,7 @@
 //! The IP host of a port, without DPDK: against itself, recorded hosts and random frames.
 
 mod arp_nd;
+mod conflict;
 mod fuzz;
 mod groups;
 mod icmp;

@@ -42,6 +42,13 @@ pub fn poll(host: &mut Host, now: Instant) -> Vec<Vec<u8>> {
     tx.frames.into_iter().map(|(_, frame)| frame).collect()
 }
 
+/// Polls until the host has probed and announced its addresses: 2.6 seconds after the epoch.
+pub fn settle(host: &mut Host) {
+    for now in [0, 200, 400, 600, 2600] {
+        poll(host, ms(now));
+    }
+}
+
 /// The time `ms` milliseconds after the epoch.
 pub fn ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)

@@ -68,7 +68,7 @@ impl ServiceFactory for Holding {
 impl Service for Holding {
     fn start(&mut self, cx: &mut Context<'_>) {
         if self.0.get().is_some() {
-            cx.set_timer(Duration::from_millis(1).into(), 0);
+            cx.set_timer(Duration::from_millis(1), 0);
         }
     }
 
@@ -86,7 +86,7 @@ fn a_stalled_worker_is_named_with_its_step_and_counted() {
         let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
         let config = RuntimeConfig {
             ports: vec![PortSettings { addresses: vec!["10.78.0.1/24".parse().unwrap()], ..PortSettings::default() }],
-            idle: IdlePolicy::Sleep(Duration::from_micros(50).into()),
+            idle: IdlePolicy::Sleep(Duration::from_micros(50)),
             ..RuntimeConfig::default()
         };
         let known = Arc::new(OnceLock::new());

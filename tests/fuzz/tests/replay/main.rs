@@ -59,7 +59,7 @@ macro_rules! targets {
     };
 }
 
-targets!(wire, mad, cm);
+targets!(wire, mad, cm, responder, requester, inspect);
 
 #[test]
 fn corpora_contain_the_seeds_and_are_small() {
