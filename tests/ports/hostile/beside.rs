@@ -18,7 +18,7 @@ use rxe_dpdk::rxe_proto::wire::{
 
 use super::attacker::{Attacker, MAC, Service, Victim, address};
 use super::rng::Rng;
-use super::{accounting, calm_log, from_env};
+use super::{accounting, check_log, from_env};
 use crate::Target;
 use crate::initiator::{Connection, Initiator, Neighbour, OWN, PEER, Tx};
 
@@ -185,7 +185,7 @@ impl Sender<'_> {
 }
 
 /// Sends the frames at a constant rate, and answers ARP as the attacker does.
-struct Storm {
+struct ConstantRate {
     attacker: Attacker,
     frames: Vec<Vec<u8>>,
     next: usize,
@@ -196,7 +196,7 @@ struct Storm {
     total: u64,
 }
 
-impl Neighbour for Storm {
+impl Neighbour for ConstantRate {
     fn receive(&mut self, now: Instant, frame: &[u8], tx: &mut Tx) {
         self.attacker.receive(now, frame, tx);
     }
@@ -219,12 +219,17 @@ impl Neighbour for Storm {
 }
 
 /// WRITEs per second in a phase, and hostile frames per second.
-fn phase(initiator: &mut Initiator, connection: &mut Connection, storm: &RefCell<Storm>, hostile: bool) -> (f64, f64) {
-    storm.borrow_mut().starts = hostile;
+fn phase(
+    initiator: &mut Initiator,
+    connection: &mut Connection,
+    traffic: &RefCell<ConstantRate>,
+    hostile: bool,
+) -> (f64, f64) {
+    traffic.borrow_mut().starts = hostile;
     let rate = connection.write_for(initiator, PHASE);
-    let mut storm = storm.borrow_mut();
-    let sent = if hostile { storm.sent as f64 / PHASE.as_secs_f64() } else { 0.0 };
-    storm.since = None;
+    let mut traffic = traffic.borrow_mut();
+    let sent = if hostile { traffic.sent as f64 / PHASE.as_secs_f64() } else { 0.0 };
+    traffic.since = None;
     (rate, sent)
 }
 
@@ -241,19 +246,19 @@ pub fn let_writes_pass(initiator: &mut Initiator, target: Target) {
     let datagrams = initiator.resolve_datagram(7174);
     let victims = (0..4).map(|index| Victim::new(Service::Region("demo"), address(index), PathMtu::Mtu1024)).collect();
     let attacker = Attacker::new(mac, victims);
-    let storm = Storm { attacker, frames: Vec::new(), next: 0, since: None, starts: false, sent: 0, total: 0 };
-    let storm = Rc::new(RefCell::new(storm));
-    initiator.neighbour = Some(storm.clone());
-    initiator.wait_for(|| storm.borrow().attacker.is_connected());
+    let traffic = ConstantRate { attacker, frames: Vec::new(), next: 0, since: None, starts: false, sent: 0, total: 0 };
+    let traffic = Rc::new(RefCell::new(traffic));
+    initiator.neighbour = Some(traffic.clone());
+    initiator.wait_for(|| traffic.borrow().attacker.is_connected());
     let sender = Sender { rng: &rng, target: mac, legitimate: connection.peer_qpn(), datagrams: Qpn::get(datagrams) };
-    let frames = (0..FRAMES).map(|_| sender.frame(&storm.borrow().attacker.victims)).collect();
-    storm.borrow_mut().frames = frames;
+    let frames = (0..FRAMES).map(|_| sender.frame(&traffic.borrow().attacker.victims)).collect();
+    traffic.borrow_mut().frames = frames;
 
     let (mut alone, mut beside, mut ratios, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for pair in 0..pairs {
         // Either phase is the first one in half of the pairs.
-        let first = phase(initiator, &mut connection, &storm, pair % 2 == 0);
-        let second = phase(initiator, &mut connection, &storm, pair % 2 == 1);
+        let first = phase(initiator, &mut connection, &traffic, pair % 2 == 0);
+        let second = phase(initiator, &mut connection, &traffic, pair % 2 == 1);
         let (with, without) = if pair % 2 == 0 { (first, second) } else { (second, first) };
         ratios.push(with.0 / without.0);
         rates.push(with.1);
@@ -272,14 +277,14 @@ pub fn let_writes_pass(initiator: &mut Initiator, target: Target) {
         assert!(rate > 0.9 * RATE as f64, "{rate} hostile frames a second");
         assert!(ratio >= least, "{ratio}");
     }
-    assert!(storm.borrow().attacker.is_connected(), "no frame ends a connection");
-    assert_eq!(storm.borrow().attacker.opened, 4);
-    assert!(storm.borrow().total > 0);
+    assert!(traffic.borrow().attacker.is_connected(), "no frame ends a connection");
+    assert_eq!(traffic.borrow().attacker.opened, 4);
+    assert!(traffic.borrow().total > 0);
     initiator.neighbour = None;
     connection.write(initiator, 0, b"after all");
     assert_eq!(connection.read(initiator, 0, 9), b"after all");
     connection.disconnect(initiator);
-    calm_log(&target);
+    check_log(&target);
     use DropReason::*;
     let reasons = [QpnUnknown, IcrcMismatch, PkeyMismatch, QpWrongAddress, QkeyMismatch, CmUnknownId, HostChecksum];
     accounting(initiator, target, &reasons);

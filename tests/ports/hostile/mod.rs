@@ -5,11 +5,11 @@
 
 mod attacker;
 mod beside;
+mod dialogue_host;
 mod dialogues;
 mod frames;
 mod mutate;
 mod rng;
-mod talker;
 
 use rxe_dpdk::rxe_proto::wire::DropReason;
 use rxe_inspect::client::Client;
@@ -53,7 +53,7 @@ const WARNINGS: [&str; 6] = [
 ];
 
 /// The log has no line that says more than what peers did.
-fn calm_log(target: &Target) {
+fn check_log(target: &Target) {
     for line in target.program.stderr() {
         assert!(!line.contains("panicked") && !line.contains("ERROR"), "{line}");
         assert!(!line.contains("WARN") || WARNINGS.iter().any(|words| line.contains(words)), "{line}");
