@@ -157,6 +157,8 @@ fn addresses_that_the_kernel_has_elsewhere_or_gets_later_are_warned_about() {
         // For addresses of other interfaces, the kernel at the other end does not answer.
         std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1").unwrap();
         ip("addr add 10.77.0.1/32 dev lo");
+        // The peer's interface, which is the same kernel's, would answer for it.
+        std::fs::write("/proc/sys/net/ipv4/conf/rxb/arp_ignore", "1").unwrap();
         let mut target = start("y");
         target.prints("ready ");
         let warned = |cidr: &str, interface: &str, times: usize| {

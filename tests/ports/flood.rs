@@ -1,12 +1,17 @@
 //! Floods of forged connection requests: an established connection goes on, another host connects, and all that the flood
 //! took is given back.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rxe_dpdk::rxe_proto::wire::PathMtu;
+use rxe_dpdk::rxe_proto::cm::{MadPath, write_mad};
+use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Req, ServiceId};
+use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
+use rxe_dpdk::rxe_proto::wire::{PathMtu, Psn};
 
 use crate::Target;
-use crate::initiator::{FLOODER, Flood, Initiator, OTHER};
+use crate::initiator::{FLOODER, Initiator, Neighbour, OTHER, PEER, Tx};
 use crate::operate::json;
 
 /// Requests of each flood.
@@ -20,6 +25,65 @@ const FREE_WITHIN: Duration = Duration::from_secs(30);
 
 /// The longest that another host may take to connect during a flood: 1 s, and more on a busy machine.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Forged connection requests.
+struct Flood {
+    left: u32,
+    /// `None`: each from another address.
+    source: Option<[u8; 4]>,
+    number: u32,
+    /// Path of a MAD from the initiator.
+    path: MadPath,
+    gsi_psn: Psn,
+}
+
+impl Flood {
+    fn next(&mut self) -> (std::net::Ipv4Addr, [u8; MAD_LEN]) {
+        self.number = self.number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let number = self.number;
+        // Addresses of hosts that are not ours.
+        let random =
+            [1 + (number >> 24) as u8 % 200, (number >> 16) as u8, (number >> 8) as u8, 1 + number as u8 % 254];
+        let source = std::net::Ipv4Addr::from(self.source.unwrap_or(random));
+        let target = std::net::Ipv4Addr::from(PEER);
+        let mut req = Req {
+            local_comm_id: number,
+            service_id: ServiceId::new(PortSpace::Tcp, PORT),
+            local_ca_guid: 0xBAD,
+            local_qpn: number & 0xFF_FFFF,
+            remote_response_timeout: 31,
+            local_response_timeout: 31,
+            starting_psn: Psn::new(number),
+            pkey: 0xFFFF,
+            path_mtu: PathMtu::Mtu1024.code(),
+            max_cm_retries: 15,
+            ..Req::default()
+        };
+        (req.primary.local_gid, req.primary.remote_gid) = (source.into(), target.into());
+        let addressing = IpAddressing::new((source.into(), 40_000), target.into()).unwrap();
+        assert!(req.set_private_data(&addressing, b"demo"));
+        let mut mad = [0; MAD_LEN];
+        CmMessage::Req(req).emit(u64::from(number), &mut mad);
+        (source, mad)
+    }
+}
+
+impl Neighbour for Flood {
+    fn receive(&mut self, _: rxe_dpdk::rxe_proto::Instant, _: &[u8], _: &mut Tx) {}
+
+    /// Sends some more, as far as the port takes them.
+    fn poll(&mut self, _: rxe_dpdk::rxe_proto::Instant, tx: &mut Tx) {
+        for _ in 0..self.left.min(32) {
+            let (source, mad) = self.next();
+            let path = MadPath { local: source.into(), ..self.path.clone() };
+            if !write_mad(tx, &path, 1, self.gsi_psn, &mad) {
+                return;
+            }
+            self.gsi_psn = self.gsi_psn.next();
+            self.left -= 1;
+        }
+    }
+}
 
 /// Queue pairs and connections.
 fn held(target: &Target) -> (u64, usize) {
@@ -36,10 +100,17 @@ pub fn floods(initiator: &mut Initiator, target: &Target) {
         let from = if source.is_some() { "one address" } else { "random addresses" };
         let counter = |name: &str| json(target, "stat --all")["cm"][name].as_u64().unwrap();
         let received = counter("rx_req");
-        initiator.flood = Some(Flood { left: REQUESTS, source, port: PORT, number: 1 });
+        let path = initiator.mad_path().clone();
+        let flood = Flood { left: REQUESTS, source, number: 1, path, gsi_psn: Psn::default() };
+        let flood = Rc::new(RefCell::new(flood));
+        initiator.neighbour = Some(flood.clone());
         let began = Instant::now();
         let (mut exchanges, mut connected) = (0, None);
-        while let Some(left) = initiator.flood.as_ref().map(|flood| flood.left).filter(|&left| left > 0) {
+        loop {
+            let left = flood.borrow().left;
+            if left == 0 {
+                break;
+            }
             connection.write(initiator, 0, &[exchanges as u8; 4096]);
             exchanges += 1;
             if left < REQUESTS / 2 && connected.is_none() {
@@ -50,7 +121,7 @@ pub fn floods(initiator: &mut Initiator, target: &Target) {
                 other.disconnect(initiator);
             }
         }
-        initiator.flood = None;
+        initiator.neighbour = None;
         let (connected, took) = (connected.expect("a connection amid the flood"), began.elapsed());
         let ended = Instant::now();
         let most = held(target);

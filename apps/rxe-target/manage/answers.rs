@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
+use rxe_inspect::protocol::{Reply, Request, RequestReader};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
@@ -12,12 +12,25 @@ use crate::config::LogLevel;
 
 /// Serves one client until it disconnects or misses a deadline.
 pub fn converse(mut client: Client<UnixStream>, managed: &Managed) {
-    let mut received = Vec::new();
-    while let Some(line) = next_line(&mut client, &mut received) {
-        client.answering();
-        let (reply, more) = match line {
-            Line::Complete(line) => (parsed(&line).map_or_else(Reply::Error, |request| answer(managed, request)), true),
-            Line::TooLong => (Reply::Error(format!("the request is longer than {MAX_REQUEST} bytes")), false),
+    let mut requests = RequestReader::default();
+    let mut part = [0; 2048];
+    loop {
+        let (reply, more) = match requests.next_request() {
+            Ok(Some(request)) => {
+                client.answering();
+                (request.map_or_else(Reply::Error, |request| answer(managed, request)), true)
+            }
+            Ok(None) => match client.read(&mut part) {
+                Ok(0) | Err(_) => return,
+                Ok(n) => {
+                    requests.push(&part[..n]);
+                    continue;
+                }
+            },
+            Err(too_long) => {
+                client.answering();
+                (Reply::Error(too_long.to_string()), false)
+            }
         };
         let Ok(mut text) = serde_json::to_string(&reply) else { return };
         text.push('\n');
@@ -25,37 +38,6 @@ pub fn converse(mut client: Client<UnixStream>, managed: &Managed) {
             return;
         }
     }
-}
-
-enum Line {
-    Complete(Vec<u8>),
-    TooLong,
-}
-
-/// The next line; bytes after it stay in `received`. `None` at the end of the connection.
-fn next_line(client: &mut Client<UnixStream>, received: &mut Vec<u8>) -> Option<Line> {
-    let mut part = [0; 2048];
-    let mut searched = 0;
-    loop {
-        if let Some(at) = received[searched..].iter().position(|byte| *byte == b'\n') {
-            let rest = received.split_off(searched + at + 1);
-            return Some(Line::Complete(std::mem::replace(received, rest)));
-        }
-        if received.len() as u64 > MAX_REQUEST {
-            return Some(Line::TooLong);
-        }
-        searched = received.len();
-        match client.read(&mut part) {
-            Ok(0) | Err(_) => return None,
-            Ok(n) => received.extend_from_slice(&part[..n]),
-        }
-    }
-}
-
-fn parsed(line: &[u8]) -> Result<Request, String> {
-    serde_json::from_slice(line).map_err(|error| {
-        format!("the request cannot be parsed ({error}): rxe-ctl and rxe-target must be of one version")
-    })
 }
 
 fn answer(managed: &Managed, request: Request) -> Reply {

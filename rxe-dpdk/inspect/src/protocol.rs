@@ -122,6 +122,48 @@ impl Request {
     }
 }
 
+/// The requests in the bytes that a client sends, at most one of which is kept.
+#[derive(Default, Debug)]
+pub struct RequestReader {
+    received: Vec<u8>,
+    /// Bytes of `received` that are known to contain no line end.
+    searched: usize,
+}
+
+/// A request longer than [`MAX_REQUEST`]: the connection cannot go on, as its rest has no beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the request is longer than {MAX_REQUEST} bytes")]
+pub struct RequestTooLong;
+
+impl RequestReader {
+    /// Appends bytes of the client. Take all requests with [`next_request`](Self::next_request) before.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.received.extend_from_slice(bytes);
+    }
+
+    /// The next request, or a sentence that says why it is none; `None` when it is incomplete.
+    ///
+    /// # Errors
+    /// [`RequestTooLong`].
+    pub fn next_request(&mut self) -> Result<Option<Result<Request, String>>, RequestTooLong> {
+        let end = self.received[self.searched..].iter().position(|byte| *byte == b'\n');
+        let length = end.map_or(self.received.len(), |at| self.searched + at);
+        if length as u64 > MAX_REQUEST {
+            return Err(RequestTooLong);
+        }
+        if end.is_none() {
+            self.searched = length;
+            return Ok(None);
+        }
+        let rest = self.received.split_off(length + 1);
+        let line = std::mem::replace(&mut self.received, rest);
+        self.searched = 0;
+        Ok(Some(serde_json::from_slice(&line).map_err(|error| {
+            format!("the request cannot be parsed ({error}): rxe-ctl and rxe-target must be of one version")
+        })))
+    }
+}
+
 /// The answer to a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -159,6 +201,34 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_read_line_by_line() {
+        let mut reader = RequestReader::default();
+        for part in ["{\"verb\":", "\"device\"}\n{\"verb\":\"resources\"}\nx\n{\"ve"] {
+            assert_eq!(reader.next_request(), Ok(None));
+            reader.push(part.as_bytes());
+        }
+        assert_eq!(reader.next_request(), Ok(Some(Ok(Request::Device))));
+        assert_eq!(reader.next_request(), Ok(Some(Ok(Request::Resources))));
+        let sentence = reader.next_request().unwrap().unwrap().unwrap_err();
+        assert!(sentence.starts_with("the request cannot be parsed (") && !sentence.contains('\n'), "{sentence}");
+        assert_eq!(reader.next_request(), Ok(None));
+        reader.push(b"rb\":\"services\"}\n");
+        assert_eq!(reader.next_request(), Ok(Some(Ok(Request::Services))));
+
+        let space = vec![b' '; MAX_REQUEST as usize - 17];
+        for (end, expected) in
+            [("\n", Ok(Some(Ok(Request::Device)))), (" \n", Err(RequestTooLong)), (" ", Err(RequestTooLong))]
+        {
+            reader = RequestReader::default();
+            reader.push(br#"{"verb":"device"}"#);
+            reader.push(&space);
+            assert_eq!(reader.next_request(), Ok(None));
+            reader.push(end.as_bytes());
+            assert_eq!(reader.next_request(), expected);
+        }
+    }
 
     #[test]
     fn requests_and_replies_have_the_documented_form() {

@@ -402,7 +402,7 @@ pub fn sum(groups: &[CounterGroup]) -> Vec<(String, Vec<Counter>)> {
         };
         for Counter { name, value } in counters {
             match sum.iter_mut().find(|counter| counter.name == *name) {
-                Some(counter) => counter.value += value,
+                Some(counter) => counter.value = counter.value.wrapping_add(*value),
                 None => sum.push(Counter { name: name.clone(), value: *value }),
             }
         }
@@ -440,5 +440,8 @@ mod tests {
         assert_eq!(sums[0].1.iter().map(|c| (c.name.as_str(), c.value)).collect::<Vec<_>>(), [("x", 1), ("y", 12)]);
         assert_eq!(groups[0].get("y"), Some(2));
         assert_eq!(groups[0].get("z"), None);
+        // As the counters themselves, modulo 2^64.
+        let sums = sum(&[group("a", 0, &[("x", u64::MAX)]), group("a", 1, &[("x", 3)])]);
+        assert_eq!(sums[0].1[0].value, 2);
     }
 }

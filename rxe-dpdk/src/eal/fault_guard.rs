@@ -10,7 +10,9 @@
 use std::io;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use rxe_sync::{LostCount, LostFlag};
 
 /// A guarded mapping. Entries are never changed but for their flags, and never freed: a handler may read any of them at
 /// any time. There are as many as files were ever opened, which happens at start.
@@ -19,20 +21,20 @@ struct Entry {
     len: usize,
     /// Whether it is mapped.
     active: AtomicBool,
-    lost: AtomicBool,
+    lost: LostFlag,
     next: *mut Entry,
 }
 
 /// The newest entry.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 /// Number of lost mappings.
-static LOST: AtomicUsize = AtomicUsize::new(0);
+static LOST: LostCount = LostCount::new();
 /// The action that was installed before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Number of file mappings lost in this process. Lost regions need a check only when this changes.
 pub fn files_lost() -> usize {
-    LOST.load(Ordering::Relaxed)
+    LOST.get()
 }
 
 /// A mapping is guarded while this lives.
@@ -51,7 +53,7 @@ impl FaultGuard {
     /// When the signal cannot be taken.
     pub(super) unsafe fn new(base: usize, len: usize) -> io::Result<FaultGuard> {
         take_signal()?;
-        let (active, lost) = (AtomicBool::new(true), AtomicBool::new(false));
+        let (active, lost) = (AtomicBool::new(true), LostFlag::new());
         let entry = Box::leak(Box::new(Entry { base, len, active, lost, next: ptr::null_mut() }));
         let mut next = ENTRIES.load(Ordering::Acquire);
         let raw: *mut Entry = entry;
@@ -67,7 +69,7 @@ impl FaultGuard {
     }
 
     /// Set once the mapping is lost.
-    pub(super) fn lost(&self) -> &AtomicBool {
+    pub(super) fn lost(&self) -> &LostFlag {
         &self.0.lost
     }
 }
@@ -138,8 +140,8 @@ fn replace(address: usize) -> bool {
     while let Some(entry) = unsafe { next.as_ref() } {
         if address.wrapping_sub(entry.base) < entry.len && entry.active.load(Ordering::Acquire) {
             // The flag first: an access that sees the new bytes sees the flag as well.
-            if !entry.lost.swap(true, Ordering::SeqCst) {
-                LOST.fetch_add(1, Ordering::SeqCst);
+            if entry.lost.set() {
+                LOST.add();
             }
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;

@@ -2,48 +2,16 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+
+use rxe_sync::UseCount;
 
 use super::error::EalError;
 use super::info::{DeviceLimits, Link, PortStats, check};
 use super::init::{EalGuard, drain_interrupts, lock};
 use super::mempool::Mempool;
 use super::mtu::L2;
-
-/// Number of queues of a port in use, or that its device is gone and none may be.
-#[derive(Debug, Default)]
-pub(super) struct QueuesInUse(AtomicUsize);
-
-impl QueuesInUse {
-    const GONE: usize = usize::MAX;
-
-    /// One more queue is used. False when the device is gone.
-    pub(super) fn enter(&self) -> bool {
-        let enter = |count| (count != Self::GONE).then(|| count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, enter).is_ok()
-    }
-
-    /// A queue that was used is not used any more.
-    pub(super) fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// No queue may be used from now on. False when one is.
-    pub(super) fn close(&self) -> bool {
-        self.0.compare_exchange(0, Self::GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Queues may be used again.
-    pub(super) fn open(&self) {
-        self.0.store(0, Ordering::Release);
-    }
-
-    /// Whether the device is gone.
-    pub(super) fn is_gone(&self) -> bool {
-        self.0.load(Ordering::Acquire) == Self::GONE
-    }
-}
 
 /// Held by the queues: the port runs while this lives.
 pub(super) struct PortInner {
@@ -52,7 +20,8 @@ pub(super) struct PortInner {
     pub(super) started: AtomicBool,
     /// Ethdev's control calls are not thread-safe.
     pub(super) control: Mutex<Control>,
-    pub(super) queues: QueuesInUse,
+    /// Queues in use; closed while the device is gone.
+    pub(super) queues: UseCount,
     pub(super) pool: Mempool,
     pub(super) eal: Arc<EalGuard>,
 }
@@ -68,7 +37,7 @@ impl PortInner {
     pub(super) fn link(&self) -> Link {
         let _control = lock(&self.control);
         let mut link = dpdk_sys::rxe_eth_link::default();
-        if !self.queues.is_gone() {
+        if !self.queues.is_closed() {
             // SAFETY: the port exists; `link` is written, or stays "down" when the driver cannot say.
             unsafe { dpdk_sys::rxe_eth_link_get(self.id, &raw mut link) };
         }
@@ -79,7 +48,7 @@ impl PortInner {
     /// The index of the kernel interface below the device.
     pub(super) fn interface(&self) -> Option<u32> {
         let _control = lock(&self.control);
-        if self.queues.is_gone() {
+        if self.queues.is_closed() {
             return None;
         }
         DeviceLimits::of(self.id).ok().map(|limits| limits.if_index).filter(|index| *index != 0)
@@ -92,7 +61,7 @@ impl PortInner {
     /// The counters of all devices that the port has had.
     pub(super) fn device_stats(&self, control: &Control) -> Result<PortStats, EalError> {
         let carried = control.carried;
-        if self.queues.is_gone() {
+        if self.queues.is_closed() {
             return Ok(carried);
         }
         let mut raw = MaybeUninit::<dpdk_sys::rte_eth_stats>::zeroed();
@@ -122,7 +91,7 @@ impl PortInner {
         &self.control
     }
 
-    pub(super) fn queues(&self) -> &QueuesInUse {
+    pub(super) fn queues(&self) -> &UseCount {
         &self.queues
     }
 
@@ -147,7 +116,7 @@ impl PortInner {
 impl Drop for PortInner {
     fn drop(&mut self) {
         // A device that is gone is closed, and its number may be another's.
-        if !self.queues.is_gone() {
+        if !self.queues.is_closed() {
             // SAFETY: no queue and no Port refers to the device any more.
             unsafe {
                 if self.started.load(Ordering::Acquire) {
@@ -173,14 +142,14 @@ mod tests {
 
     #[test]
     fn a_device_is_removed_only_while_no_queue_is_in_use() {
-        let queues = QueuesInUse::default();
+        let queues = UseCount::default();
         assert!(queues.enter() && queues.enter());
         queues.leave();
-        assert!(!queues.close() && !queues.is_gone());
+        assert!(!queues.close() && !queues.is_closed());
         queues.leave();
-        assert!(queues.close() && queues.is_gone());
+        assert!(queues.close() && queues.is_closed());
         assert!(!queues.enter() && !queues.close());
         queues.open();
-        assert!(queues.enter() && !queues.is_gone());
+        assert!(queues.enter() && !queues.is_closed());
     }
 }

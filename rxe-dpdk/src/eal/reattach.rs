@@ -47,7 +47,7 @@ impl Reattach {
     pub fn detach(&self) -> bool {
         let mut control = lock(self.port.control());
         let stats = self.port.device_stats(&control).unwrap_or_default();
-        if self.port.queues().is_gone() {
+        if self.port.queues().is_closed() {
             return true;
         }
         if !self.port.queues().close() {
@@ -70,7 +70,7 @@ impl Reattach {
     /// [`EalError::Port`] with the step that failed; it may be tried again.
     pub fn attach(&self) -> Result<(), EalError> {
         let _control = lock(self.port.control());
-        if !self.port.queues().is_gone() {
+        if !self.port.queues().is_closed() {
             return Ok(());
         }
         let id = self.port.id();

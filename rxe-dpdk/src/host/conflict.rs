@@ -6,10 +6,10 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rxe_proto::wire::MacAddr;
 use rxe_proto::{Duration, Instant};
+use rxe_sync::Latest;
 
 use super::stats::HostStats;
 
@@ -20,9 +20,8 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct AddressConflicts {
     ip: IpAddr,
-    frames: AtomicU64,
-    /// The last station's MAC address, in the low 48 bits.
-    mac: AtomicU64,
+    /// The MAC address of the last station, in the low 48 bits, by the number of frames.
+    last: Latest,
 }
 
 impl AddressConflicts {
@@ -33,25 +32,19 @@ impl AddressConflicts {
 
     /// Number of frames in which other stations claimed the address.
     pub fn frames(&self) -> u64 {
-        self.frames.load(Ordering::Acquire)
+        self.last.count()
     }
 
     /// The station that claimed it last; `None` before the first conflict.
     pub fn station(&self) -> Option<MacAddr> {
-        if self.frames() == 0 {
-            return None;
-        }
-        let [_, _, mac @ ..] = self.mac.load(Ordering::Relaxed).to_be_bytes();
+        let [_, _, mac @ ..] = self.last.get()?.1.to_be_bytes();
         Some(MacAddr(mac))
     }
 
     /// Called by one thread only. Returns the number of frames.
     fn count(&self, mac: MacAddr) -> u64 {
         let [a, b, c, d, e, f] = mac.0;
-        self.mac.store(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Relaxed);
-        let frames = self.frames.load(Ordering::Relaxed) + 1;
-        self.frames.store(frames, Ordering::Release);
-        frames
+        self.last.set(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
     }
 }
 
@@ -81,7 +74,7 @@ fn is_recent(now: Instant, last: Option<Instant>) -> bool {
 
 impl Conflicts {
     pub(super) fn new(addresses: impl Iterator<Item = IpAddr>, stats: Arc<HostStats>) -> Conflicts {
-        let report = |ip| AddressConflicts { ip, frames: AtomicU64::new(0), mac: AtomicU64::new(0) };
+        let report = |ip| AddressConflicts { ip, last: Latest::default() };
         let reports: Arc<[AddressConflicts]> = addresses.map(report).collect();
         let address = |_| Address { probing: true, ..Address::default() };
         Conflicts { addresses: reports.iter().map(address).collect(), reports, stats }

@@ -3,12 +3,16 @@
 //! * [`wire`]: a frame, through classification and the packet builder.
 //! * [`mad`]: a management datagram, through the parsers and writers of the connection manager's messages.
 //! * [`cm`]: the connection manager, with peers that send anything and a local side that calls its commands.
+//! * [`engine`]: the transport engine: requests of peers, responses to our own requests, local commands.
+//! * [`inspect`]: the management protocol, requests and answers.
 //!
 //! tests/replay runs them on the committed corpora and on mutations of these, with a stable toolchain; the folder `fuzz`
 //! has a libFuzzer program for each. CONTRIBUTING.md describes both.
 
 pub mod cm;
+pub mod engine;
 pub mod input;
+pub mod inspect;
 pub mod mad;
 mod rebuild;
 pub mod wire;
@@ -23,8 +27,11 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 6] = [
     Target { name: "wire", run: wire::run },
     Target { name: "mad", run: mad::run },
     Target { name: "cm", run: cm::run },
+    Target { name: "responder", run: engine::responder },
+    Target { name: "requester", run: engine::requester },
+    Target { name: "inspect", run: inspect::run },
 ];

@@ -20,11 +20,16 @@ pub fn path(packet: &RocePacket<'_>) -> Path {
 
 /// Writes the packet along its own path, with the padding and checksums of a sender of ours.
 pub fn rebuild(packet: &RocePacket<'_>) -> Vec<u8> {
-    let template = HeaderTemplate::new(&path(packet));
+    rebuild_along(packet, &path(packet), packet.dest_qp())
+}
+
+/// Writes the packet along `path`, to queue pair `dest_qp`.
+pub fn rebuild_along(packet: &RocePacket<'_>, path: &Path, dest_qp: u32) -> Vec<u8> {
+    let template = HeaderTemplate::new(path);
     let bth = packet.bth();
     let fields = BthFields {
         opcode: packet.info().opcode,
-        dest_qp: packet.dest_qp(),
+        dest_qp,
         psn: packet.psn(),
         solicited: packet.solicited(),
         ack_req: packet.ack_req(),

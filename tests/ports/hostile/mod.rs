@@ -4,9 +4,12 @@
 //! The tests print a seed; `RXE_HOSTILE_SEED` repeats it.
 
 mod attacker;
+mod beside;
+mod dialogues;
 mod frames;
 mod mutate;
 mod rng;
+mod talker;
 
 use rxe_dpdk::rxe_proto::wire::DropReason;
 use rxe_inspect::client::Client;
@@ -26,11 +29,26 @@ fn hostile_frames_change_no_foreign_memory() {
     alone(name, "", &options, |initiator, target| frames::change_no_foreign_memory(initiator, target, &files));
 }
 
+#[test]
+fn hostile_dialogues_leave_nothing_behind() {
+    let options = ["--address", "fd00:77::1/64"];
+    let name = "hostile::hostile_dialogues_leave_nothing_behind";
+    alone(name, dialogues::SETTINGS, &options, dialogues::leave_nothing_behind);
+}
+
+#[test]
+fn hostile_frames_let_writes_pass() {
+    let name = "hostile::hostile_frames_let_writes_pass";
+    alone(name, "", &["--idle", "spin"], beside::let_writes_pass);
+}
+
 /// Warnings of which each is about one peer.
-const WARNINGS: [&str; 4] = [
+const WARNINGS: [&str; 6] = [
     "queue pair in error",
     "a message to queue pair 1 was dropped",
     "client turned away",
+    "a connection refused: ",
+    "the queue pair does not take the REQ's values",
     "came too fast to be logged",
 ];
 
@@ -83,7 +101,7 @@ fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason])
     let unread = dropped("target", &|reason| {
         use DropReason::*;
         let packet = matches!(reason, QpWrongTransport | PkeyMismatch | QkeyMismatch | IcrcMismatch);
-        packet || matches!(reason, MadMalformed | MadUnsupported | GsiSource | GsiBudget)
+        packet || matches!(reason, MadMalformed | MadUnsupported | GsiSource | GsiBudget | GsiRate)
     });
     let unread = unread - cm("rx_lap") - cm("rx_apr");
     assert_eq!(worker("gsi_packets"), messages + unread, "{groups:?}");
@@ -98,4 +116,9 @@ fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason])
 /// The sum of a counter over the groups of one scope.
 fn sum_of(groups: &[CounterGroup], group: &str, scope: &str, name: &str) -> u64 {
     groups.iter().filter(|g| g.group == group && g.scope == scope).filter_map(|group| group.get(name)).sum()
+}
+
+/// The number in the environment variable `name`, or `default`.
+fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
 }

@@ -27,7 +27,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use rxe_sync::LostFlag;
 
 use crate::prefetch;
 
@@ -41,15 +43,15 @@ use crate::prefetch;
 pub unsafe trait Backing: Send + Sync + 'static {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
-    /// How many bytes there are.
+    /// Length in bytes.
     fn len(&self) -> usize;
     /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// What is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes
+    /// The flag that is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes
     /// ends, with any result, and finds it set. `None` where bytes cannot go.
-    fn lost(&self) -> Option<&AtomicBool> {
+    fn lost(&self) -> Option<&LostFlag> {
         None
     }
 }
@@ -105,11 +107,11 @@ pub struct Memory {
     base: NonNull<u8>,
     len: usize,
     /// The backing's flag, at hand so that memory that cannot be lost costs one comparison.
-    lost: Option<NonNull<AtomicBool>>,
+    lost: Option<NonNull<LostFlag>>,
     owner: Arc<Owner>,
 }
 
-/// What keeps the bytes alive, behind one thin pointer: four words are what a key table has room for.
+/// Owner of the bytes, behind one thin pointer: four words are what a key table has room for.
 struct Owner {
     /// Held, not looked at.
     _backing: Arc<dyn Backing>,
@@ -323,8 +325,8 @@ impl Memory {
 /// Looks at the flag of memory that can be lost.
 #[cold]
 #[inline(never)]
-fn is_set(flag: &AtomicBool) -> bool {
-    flag.load(Ordering::SeqCst)
+fn is_set(flag: &LostFlag) -> bool {
+    flag.is_set()
 }
 
 impl fmt::Debug for Memory {

@@ -148,7 +148,7 @@ impl Port {
     pub fn xstats(&self) -> Vec<(String, u64)> {
         let _control = lock(&self.inner.control);
         let id = self.inner.id;
-        if self.inner.queues.is_gone() {
+        if self.inner.queues.is_closed() {
             return Vec::new();
         }
         // SAFETY: the port exists; a null pointer with size 0 asks for the count.

@@ -40,7 +40,7 @@ impl MulticastFilter {
             return Ok(());
         }
         let _control = lock(&self.port.control);
-        if self.port.queues.is_gone() {
+        if self.port.queues.is_closed() {
             return Ok(());
         }
         let mut raw: Vec<_> = macs.iter().map(|mac| dpdk_sys::rte_ether_addr { addr_bytes: mac.0 }).collect();

@@ -14,9 +14,10 @@ use crate::eal::info::{DeviceLimits, PortInfo, check, raw_info};
 use crate::eal::init::EalGuard;
 use crate::eal::mempool::Mempool;
 use crate::eal::mtu::{self, Fallback};
-use crate::eal::port_inner::{PortInner, QueuesInUse};
+use crate::eal::port_inner::PortInner;
 use crate::eal::sockets;
 use crate::eal::tx::{SPARES, STAGE};
+use rxe_sync::UseCount;
 
 /// A configuration in progress.
 pub(in crate::eal) struct SetUp {
@@ -66,7 +67,7 @@ impl SetUp {
             mtu,
             started: AtomicBool::new(false),
             control: Mutex::default(),
-            queues: QueuesInUse::default(),
+            queues: UseCount::default(),
             pool,
             eal: Arc::clone(guard),
         };

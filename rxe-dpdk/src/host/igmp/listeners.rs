@@ -14,6 +14,8 @@ use crate::host::rate_limit::RateLimit;
 
 /// Capacity of the table.
 const MAX_LISTENERS: usize = 1024;
+/// Most entries of one host. A further one replaces its own oldest.
+const MAX_PER_HOST: usize = MAX_LISTENERS / 4;
 /// A join within this time after the first one is a repetition ("robustness variable" times "unsolicited report interval"
 /// of the older version).
 const REPEATS: Duration = Duration::from_secs(10);
@@ -66,13 +68,24 @@ impl Listeners {
         if !self.limit.allow(now) {
             return Change::Limited;
         }
-        if self.known.len() >= MAX_LISTENERS
-            && let Some(oldest) = self.known.iter().min_by_key(|(_, listener)| listener.heard).map(|(key, _)| *key)
-        {
-            self.known.remove(&oldest);
+        let of_host = self.known.keys().filter(|(_, known)| *known == host).count();
+        if of_host >= MAX_PER_HOST {
+            self.remove_oldest(|known| known == host);
+        } else if self.known.len() >= MAX_LISTENERS {
+            self.remove_oldest(|_| true);
         }
         self.known.insert(key, Listener { joined: now, heard: now });
         Change::Joined
+    }
+}
+
+impl Listeners {
+    /// Removes the entry of these hosts that was reported longest ago.
+    fn remove_oldest(&mut self, of: impl Fn(Ipv4Addr) -> bool) {
+        let known = self.known.iter().filter(|((_, host), _)| of(*host));
+        if let Some(oldest) = known.min_by_key(|(_, listener)| listener.heard).map(|(key, _)| *key) {
+            self.known.remove(&oldest);
+        }
     }
 }
 
@@ -122,5 +135,19 @@ mod tests {
         let last = 999 + 2 * MAX_LISTENERS as u16;
         assert_eq!(listeners.update(at(9_999), GROUP, host(last), Record::Listening), Change::None);
         assert_eq!(listeners.update(at(9_999), GROUP, host(499), Record::Listening), Change::Joined);
+    }
+
+    /// A host that reports ever more groups replaces its own entries, not those of others.
+    #[test]
+    fn one_host_cannot_take_the_whole_table() {
+        let mut listeners = Listeners::new();
+        assert_eq!(listeners.update(at(1), GROUP, host(1), Record::Joined), Change::Joined);
+        for n in 0..2 * MAX_LISTENERS as u16 {
+            let [high, low] = n.to_be_bytes();
+            let group = Ipv4Addr::new(239, 9, high, low);
+            assert_eq!(listeners.update(at(10 + u64::from(n)), group, host(2), Record::Joined), Change::Joined);
+        }
+        assert_eq!(listeners.known.len(), MAX_PER_HOST + 1);
+        assert_eq!(listeners.update(at(9_999), GROUP, host(1), Record::Listening), Change::None);
     }
 }

@@ -65,6 +65,7 @@ impl Inspector {
 }
 
 fn report(fault: &ActiveFault) -> Fault {
+    let (matched, hits) = fault.matched_and_hits();
     let FaultRule { action, direction, matches, probability, count, seed } = &fault.rule;
     let (delay, jitter) = match *action {
         FaultAction::Delay { delay, jitter } => (Some(delay), Some(jitter)),
@@ -91,7 +92,7 @@ fn report(fault: &ActiveFault) -> Fault {
         jitter_ns: jitter.map(nanos),
         code: code.map(str::to_owned),
         timer,
-        matched: fault.matched(),
-        hits: fault.hits(),
+        matched,
+        hits,
     }
 }

@@ -1,12 +1,12 @@
 //! The rules in force with their hit counters, and the state that one worker keeps for a rule.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rxe_proto::wire::{PortId, RocePacket};
+use rxe_sync::HitCount;
 
 use super::rule::{FaultRule, Probability};
 
@@ -21,38 +21,17 @@ pub struct ActiveFault {
     pub id: u32,
     /// The rule itself.
     pub rule: FaultRule,
-    counters: CachePadded<Hits>,
-}
-
-#[derive(Debug, Default)]
-struct Hits {
-    matched: AtomicU64,
-    hits: AtomicU64,
+    count: CachePadded<HitCount>,
 }
 
 impl ActiveFault {
     pub(crate) fn new(id: u32, rule: FaultRule) -> ActiveFault {
-        ActiveFault { id, rule, counters: CachePadded::default() }
+        ActiveFault { id, rule, count: CachePadded::default() }
     }
 
-    /// Frames that it matched before its count was reached.
-    pub fn matched(&self) -> u64 {
-        self.counters.matched.load(Ordering::Relaxed)
-    }
-
-    /// Frames that it was applied to.
-    pub fn hits(&self) -> u64 {
-        self.counters.hits.load(Ordering::Relaxed)
-    }
-
-    fn is_used_up(&self) -> bool {
-        self.rule.count.is_some_and(|count| self.hits() >= count)
-    }
-
-    /// Counts a hit, unless the rule's count is reached.
-    fn claim(&self) -> bool {
-        let more = |hits: u64| self.rule.count.is_none_or(|count| hits < count).then_some(hits + 1);
-        self.counters.hits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    /// Frames that it matched before its count was reached, and frames that it was applied to.
+    pub fn matched_and_hits(&self) -> (u64, u64) {
+        self.count.get()
     }
 }
 
@@ -80,11 +59,11 @@ impl RuleState {
 
     /// Whether the rule is applied to this frame. `fits` is false if the action cannot be.
     pub(super) fn hits(&mut self, packet: Option<&RocePacket<'_>>, fits: bool) -> bool {
-        if !fits || self.fault.is_used_up() || !self.fault.rule.matches.matches(packet) {
+        if !fits || self.fault.count.is_used_up(self.fault.rule.count) || !self.fault.rule.matches.matches(packet) {
             return false;
         }
-        self.fault.counters.matched.fetch_add(1, Ordering::Relaxed);
-        self.chance() && self.fault.claim()
+        self.fault.count.matched();
+        self.chance() && self.fault.count.claim(self.fault.rule.count)
     }
 
     /// Draws a number only if both outcomes are possible.
@@ -138,7 +117,7 @@ mod tests {
         let fault = Arc::new(ActiveFault::new(1, FaultRule { count: Some(5), ..all_frames() }));
         let mut workers: Vec<RuleState> = (0..3).map(|worker| RuleState::new(&fault, worker, None)).collect();
         let hits = (0..12).filter(|turn| workers[turn % 3].hits(None, true)).count();
-        assert_eq!((hits, fault.hits(), fault.matched()), (5, 5, 5));
+        assert_eq!((hits, fault.matched_and_hits()), (5, (5, 5)));
     }
 
     fn all_frames() -> FaultRule {

@@ -249,7 +249,7 @@ fn frames_that_are_not_roce_pass_unless_the_scope_is_all() {
     assert!(injector.accept(at(0), numbered(1)));
     assert_eq!(drain(&mut injector, at(0)).len(), 1);
     assert_eq!((injector.stats().out_of_scope.get(), injector.stats().frames.get()), (1, 0));
-    assert_eq!((faults[0].matched(), faults[0].hits()), (0, 0));
+    assert_eq!(faults[0].matched_and_hits(), (0, 0));
     balanced(injector.stats());
     assert!(Injector::<Numbered>::is_wanted(Direction::Rx, &faults));
     assert!(!Injector::<Numbered>::is_wanted(Direction::Tx, &faults));
@@ -302,7 +302,8 @@ fn through(rule: FaultRule, frames: &[Numbered]) -> (Vec<Numbered>, u64, u64) {
     }
     let out = drain(&mut injector, at(0));
     balanced(injector.stats());
-    (out, faults[0].matched(), faults[0].hits())
+    let (matched, hits) = faults[0].matched_and_hits();
+    (out, matched, hits)
 }
 
 fn packet(frame: &Numbered) -> RocePacket<'_> {
@@ -424,6 +425,6 @@ fn requests_are_refused_as_often_as_the_rule_says() {
     let not_ready = Some(RequestRefusal::NotReady { timer: 3 });
     assert_eq!(chosen, [not_ready, not_ready, Some(RequestRefusal::RemoteAccess), None]);
     assert_eq!(stats.refused.get(), 3);
-    assert_eq!(faults.iter().map(|fault| fault.hits()).collect::<Vec<_>>(), [2, 1, 0]);
+    assert_eq!(faults.iter().map(|fault| fault.matched_and_hits().1).collect::<Vec<_>>(), [2, 1, 0]);
     assert!(Refusals::new(Some(refusals), &faults[2..], 0, &stats).is_none());
 }

@@ -255,6 +255,28 @@ fn neighbour_table_is_bounded_under_a_flood() {
     assert!(a.stats().neighbours_evicted.get() > 4000);
 }
 
+/// Forged entries replace each other, not the neighbours that packets are sent to.
+#[test]
+fn a_neighbour_in_use_survives_a_flood() {
+    let mut config = config(MAC_A, &["10.0.0.1/8"]);
+    config.max_neighbours = 64;
+    let mut a = Host::new(&config).expect("a good configuration");
+    let mut frame = hex("ffffffffffff 525400010000 0806 0001080006040001 525400010000 0a000000 000000000000 0a000001");
+    let mut request = |a: &mut Host, n: u16| {
+        for at in [30, 10, 26] {
+            frame[at..at + 2].copy_from_slice(&n.to_be_bytes());
+        }
+        assert_eq!(exchange(a, ms(0), &frame).1.len(), 1);
+    };
+    request(&mut a, 2);
+    let used = a.resolve(ms(0), ip("10.0.0.2"));
+    assert!(matches!(used, Resolution::Ready { .. }));
+    for n in 3..5000 {
+        request(&mut a, n);
+    }
+    assert_eq!(a.resolve(ms(1), ip("10.0.0.2")), used);
+}
+
 #[test]
 fn mld_queries_are_answered() {
     let mut a = host(MAC_A, &[A4, A6]);

@@ -1,11 +1,11 @@
 //! The end of a worker's loop: every frame that is still in an injector, a ring or a stage is delivered or sent.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use rxe_proto::transport::Engine;
 use rxe_proto::wire::TxQueue;
 use rxe_proto::{Duration, Instant};
+use rxe_sync::Arrivals;
 
 use super::{StopFlags, Worker};
 use crate::worker::dispatch::{Dispatcher, FromPort};
@@ -61,11 +61,11 @@ impl Worker {
         }
     }
 
-    /// Counts this worker in `counter`, and calls `meanwhile` until all workers are counted.
-    fn await_all(&mut self, counter: impl Fn(&StopFlags) -> &AtomicUsize, meanwhile: impl Fn(&mut Worker)) {
-        counter(&self.flags).fetch_add(1, Ordering::Release);
+    /// This worker has arrived; calls `meanwhile` until all have.
+    fn await_all(&mut self, arrivals: impl Fn(&StopFlags) -> &Arrivals, meanwhile: impl Fn(&mut Worker)) {
+        arrivals(&self.flags).arrive();
         let until = self.clock.now() + LAST_PATIENCE;
-        while counter(&self.flags).load(Ordering::Acquire) < self.dispatcher.workers && self.clock.now() < until {
+        while !arrivals(&self.flags).are(self.dispatcher.workers) && self.clock.now() < until {
             meanwhile(self);
             thread::yield_now();
         }

@@ -1,5 +1,7 @@
 //! A small initiator on one port: our own connection manager and our own engine.
 
+mod connection;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -7,20 +9,20 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, read_mad,
+    Cm, CmConfig, CmEvent, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams, read_mad,
     write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
-    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
-    SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp,
+    SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
-use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Rej, Req, ServiceId};
-use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
+use rxe_dpdk::rxe_proto::wire::cm::Rej;
 use rxe_dpdk::rxe_proto::wire::{
-    BthFields, BthOpcode, Cidr, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, MacAddr, Opcode, Path, PathMtu, PortId, Psn,
-    TxQueue, classify, udp_source_port,
+    Cidr, Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port,
 };
+
+pub use connection::Connection;
 
 /// Our address.
 pub const OWN: [u8; 4] = [10, 77, 0, 2];
@@ -30,7 +32,7 @@ pub const PEER: [u8; 4] = [10, 77, 0, 1];
 /// The address of another host, behind the same port.
 pub const OTHER: [u8; 4] = [10, 77, 0, 3];
 
-/// An address from which a flood comes; it answers ARP.
+/// An address from which connection requests are forged; it answers ARP.
 pub const FLOODER: [u8; 4] = [10, 77, 0, 66];
 
 /// Nothing here takes longer than this.
@@ -74,8 +76,6 @@ pub struct Initiator {
     unsent: Option<MadTransmit>,
     /// Answers ARP for all our addresses.
     host: Host,
-    /// Forged requests that are sent in between.
-    pub flood: Option<Flood>,
     /// Another host behind the same port.
     pub neighbour: Option<Rc<RefCell<dyn Neighbour>>>,
 }
@@ -87,55 +87,6 @@ pub trait Neighbour {
 
     /// Sends frames; called once per turn.
     fn poll(&mut self, now: rxe_dpdk::rxe_proto::Instant, tx: &mut Tx);
-}
-
-/// Forged connection requests.
-pub struct Flood {
-    pub left: u32,
-    /// `None`: each from another address.
-    pub source: Option<[u8; 4]>,
-    pub port: u16,
-    pub number: u32,
-}
-
-impl Flood {
-    fn next(&mut self) -> (std::net::Ipv4Addr, [u8; MAD_LEN]) {
-        self.number = self.number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let number = self.number;
-        // Addresses of hosts that are not ours.
-        let random =
-            [1 + (number >> 24) as u8 % 200, (number >> 16) as u8, (number >> 8) as u8, 1 + number as u8 % 254];
-        let source = std::net::Ipv4Addr::from(self.source.unwrap_or(random));
-        let target = std::net::Ipv4Addr::from(PEER);
-        let mut req = Req {
-            local_comm_id: number,
-            service_id: ServiceId::new(PortSpace::Tcp, self.port),
-            local_ca_guid: 0xBAD,
-            local_qpn: number & 0xFF_FFFF,
-            remote_response_timeout: 31,
-            local_response_timeout: 31,
-            starting_psn: Psn::new(number),
-            pkey: 0xFFFF,
-            path_mtu: PathMtu::Mtu1024.code(),
-            max_cm_retries: 15,
-            ..Req::default()
-        };
-        (req.primary.local_gid, req.primary.remote_gid) = (source.into(), target.into());
-        let addressing = IpAddressing::new((source.into(), 40_000), target.into()).unwrap();
-        assert!(req.set_private_data(&addressing, b"demo"));
-        let mut mad = [0; MAD_LEN];
-        CmMessage::Req(req).emit(u64::from(number), &mut mad);
-        (source, mad)
-    }
-}
-
-pub struct Connection {
-    qpn: Qpn,
-    peer_qpn: u32,
-    conn: ConnId,
-    address: u64,
-    len: u64,
-    rkey: u32,
 }
 
 impl Initiator {
@@ -159,8 +110,13 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
-        let (monitor, unsent, flood, neighbour) = (port.monitor(), None, None, None);
-        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, flood, neighbour }
+        let (monitor, unsent, neighbour) = (port.monitor(), None, None);
+        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, neighbour }
+    }
+
+    /// Path of its MADs.
+    pub fn mad_path(&self) -> &MadPath {
+        &self.path
     }
 
     /// Frames that the port has sent.
@@ -205,7 +161,6 @@ impl Initiator {
             }
             self.gsi_psn = self.gsi_psn.next();
         }
-        self.send_flood();
         if let Some(neighbour) = &self.neighbour {
             neighbour.borrow_mut().poll(now, &mut self.tx);
         }
@@ -238,17 +193,11 @@ impl Initiator {
         }
     }
 
-    /// Sends some more of the flood, as far as the port takes them.
-    fn send_flood(&mut self) {
-        let Some(flood) = &mut self.flood else { return };
-        for _ in 0..flood.left.min(32) {
-            let (source, mad) = flood.next();
-            let path = MadPath { local: source.into(), ..self.path.clone() };
-            if !write_mad(&mut self.tx, &path, 1, self.gsi_psn, &mad) {
-                return;
-            }
-            self.gsi_psn = self.gsi_psn.next();
-            flood.left -= 1;
+    /// Takes turns for a time.
+    pub fn turn_for(&mut self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.turn();
         }
     }
 
@@ -364,6 +313,16 @@ impl Initiator {
         answer
     }
 
+    /// Asks which datagram queue pair serves `port`.
+    pub fn resolve_datagram(&mut self, port: u16) -> Qpn {
+        let params = ResolveParams { response_timeout: 16, ..ResolveParams::new(self.path.clone(), (40_000, port)) };
+        let requested = self.cm.resolve_datagram(self.clock.now(), params).unwrap();
+        match self.event() {
+            CmEvent::DatagramResolved(reply) if reply.id == requested => reply.qpn,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The next completion, of `op` or of a receive.
     fn completion(&mut self, op: &SendOp) -> WorkCompletion {
         let began = Instant::now();
@@ -407,136 +366,5 @@ impl Initiator {
             max_rd_atomic: reply.responder_resources,
         };
         self.engine.modify_qp(qpn, QpTransition::ToRts(rts)).unwrap();
-    }
-}
-
-impl Connection {
-    pub fn region_len(&self) -> u64 {
-        self.len
-    }
-
-    /// Our queue pair.
-    pub fn qpn(&self) -> u32 {
-        self.qpn.get()
-    }
-
-    /// The target's queue pair.
-    pub fn peer_qpn(&self) -> u32 {
-        self.peer_qpn
-    }
-
-    /// Address of the region.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Key of the region.
-    pub fn rkey(&self) -> u32 {
-        self.rkey
-    }
-
-    /// Carries out one operation on a buffer that holds `bytes`, and returns what the buffer holds then.
-    fn run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> Vec<u8> {
-        let (status, result) = self.try_run(on, bytes, op);
-        assert_eq!(status, WcStatus::Success);
-        result
-    }
-
-    /// The same, however it ends.
-    fn try_run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> (WcStatus, Vec<u8>) {
-        let memory = Memory::heap(bytes.len());
-        memory.write(0, bytes).unwrap();
-        let region = on.engine.keys_mut().register(on.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
-        let sge = Sge { addr: region.addr(), length: bytes.len() as u32, lkey: region.lkey() };
-        let wr = SendWr { wr_id: 7, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        on.engine.post_send(self.qpn, &wr).unwrap();
-        let completion = on.completion(&op);
-        assert_eq!(completion.wr_id, 7);
-        let mut result = vec![0; bytes.len()];
-        region.memory().read(0, &mut result).unwrap();
-        on.engine.keys_mut().deregister(region.lkey()).unwrap();
-        (completion.status, result)
-    }
-
-    fn remote(&self, offset: u64) -> RemoteAddr {
-        RemoteAddr { addr: self.address + offset, rkey: self.rkey }
-    }
-
-    pub fn write(&mut self, on: &mut Initiator, offset: u64, bytes: &[u8]) {
-        self.run(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None });
-    }
-
-    /// A WRITE that the target does not take.
-    pub fn refused_write(&mut self, on: &mut Initiator, offset: u64, bytes: &[u8]) -> WcStatus {
-        self.try_run(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None }).0
-    }
-
-    pub fn read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> Vec<u8> {
-        self.run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) })
-    }
-
-    /// A READ that the target does not answer.
-    pub fn refused_read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> WcStatus {
-        self.try_run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) }).0
-    }
-
-    /// READs from the beginning of another connection's region.
-    pub fn read_at(&self, on: &mut Initiator, other: &Connection, len: usize) -> Result<Vec<u8>, WcStatus> {
-        let (status, bytes) = self.try_run(on, &vec![0; len], SendOp::Read { remote: other.remote(0) });
-        if status == WcStatus::Success { Ok(bytes) } else { Err(status) }
-    }
-
-    pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
-        self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
-    }
-
-    /// Sends the connection's next packet as another station would: a WRITE of 8 bytes at the beginning of its region, with
-    /// addresses and BTH changed by `change`. The connection itself does not count it.
-    pub fn forge(&self, on: &mut Initiator, bytes: [u8; 8], change: impl FnOnce(&mut Path, &mut BthFields)) {
-        let info = on.engine.query_qp(self.qpn).unwrap();
-        let (mut path, dest_qpn) = (info.path.unwrap(), info.dest_qpn.unwrap());
-        let mut fields = BthFields {
-            opcode: BthOpcode::rc(Opcode::WriteOnly),
-            dest_qp: dest_qpn.get(),
-            psn: info.next_psn,
-            solicited: false,
-            ack_req: true,
-            pkey: DEFAULT_PKEY,
-        };
-        change(&mut path, &mut fields);
-        let template = HeaderTemplate::new(&path);
-        let frame = on.tx.push(path.port, template.frame_len(fields.opcode, 8)).unwrap();
-        let mut packet = template.build(frame, 1, fields, 8);
-        packet.reth(self.address, self.rkey, 8);
-        packet.payload_mut().copy_from_slice(&bytes);
-        packet.finish();
-        on.tx.0.flush();
-    }
-
-    pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {
-        self.run(on, &bytes, SendOp::AtomicWrite { remote: self.remote(offset) });
-    }
-
-    pub fn flush(&mut self, on: &mut Initiator, offset: u64, length: u32) {
-        let op = SendOp::Flush { remote: self.remote(offset), length, whole_region: false, persistent: false };
-        self.run(on, &[], op);
-    }
-
-    /// The value before the operation.
-    pub fn fetch_add(&mut self, on: &mut Initiator, offset: u64, add: u64) -> u64 {
-        let was = self.run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add });
-        u64::from_ne_bytes(was.try_into().unwrap())
-    }
-
-    pub fn disconnect(self, on: &mut Initiator) {
-        on.cm.disconnect(on.clock.now(), self.conn).unwrap();
-        self.await_disconnect(on);
-    }
-
-    /// The end of the connection, requested by either side.
-    pub fn await_disconnect(self, on: &mut Initiator) {
-        let event = on.event();
-        assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == self.conn), "{event:?}");
-        on.engine.destroy_qp(on.clock.now(), self.qpn).unwrap();
     }
 }

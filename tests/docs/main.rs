@@ -1,5 +1,7 @@
 //! The hand-written pages: links lead somewhere, the walkthrough names functions that exist, and the service table exists once.
 
+mod limits;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
