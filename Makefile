@@ -14,11 +14,11 @@ TEST_PACKAGES = qemu-system-x86 busybox-static python3 python3-prometheus-client
 # Memory in hugepages, in MiB, that the tests and the demonstration want free.
 HUGE_MIB = 1024
 
-.PHONY: help setup unsetup packages build deb test nightly bench docs demo clean
+.PHONY: help setup unsetup packages build deb test nightly soak bench docs demo clean
 
 help:
 	@sed -n '/^# Two/,/^$$/s/^# \{0,1\}//p' Makefile
-	@echo "Also: make setup, unsetup, build, deb, nightly, bench, docs, clean."
+	@echo "Also: make setup, unsetup, build, deb, nightly, soak, bench, docs, clean."
 
 # Debian packages that are missing, and hugepages. `make unsetup` gives the hugepages back.
 setup: packages
@@ -51,6 +51,11 @@ test:
 # newer kernel (Debian's backports).
 nightly:
 	@RXE_NIGHTLY=1 tests/run test
+
+# The release build for MINUTES under clients that connect, work, disconnect and vanish; fails when something of them is left.
+MINUTES ?= 10
+soak:
+	@tests/run soak $(MINUTES)
 
 # Measures, on two CPUs or more without other load, and writes docs/performance.md, its plots, the table of ports and the
 # summary in README.md;

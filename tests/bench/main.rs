@@ -36,7 +36,7 @@ use rxe_testkit::process;
 #[derive(Parser, Debug)]
 #[command(name = "performance")]
 struct Args {
-    /// What to measure [default: all]
+    /// Sections to measure [default: all]
     #[arg(value_enum)]
     sections: Vec<Section>,
 
@@ -56,7 +56,7 @@ struct Args {
     #[arg(long)]
     list: bool,
 
-    /// What cargo passes
+    /// Passed by cargo
     #[arg(long, hide = true)]
     bench: bool,
 }

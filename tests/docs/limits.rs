@@ -122,6 +122,38 @@ const ROWS: &[Row] = &[
         tests: &[("tests/ports/limits.rs", "queue_pairs_of_an_lcore_are_limited")],
     },
     Row {
+        table: "memory keys of an lcore",
+        bound: Source(ENGINE, "max_mr: "),
+        share: Words("those of its connections"),
+        refusal: "the connection is refused",
+        counters: &["refused"],
+        tests: &[("rxe-dpdk/proto/tests/it/mem_keys.rs", "a_full_table_takes_no_key_until_one_is_given_back")],
+    },
+    Row {
+        table: "hugepages for clients' buffers",
+        bound: Words("the machine's; of `perftest` 1 GiB per lcore"),
+        share: Words("those of its connections; of `perftest` 512 MiB"),
+        refusal: "the connection is refused",
+        counters: &["refused"],
+        tests: &[("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets")],
+    },
+    Row {
+        table: "packet buffers",
+        bound: Words("the port's pool, made for all its rings"),
+        share: Words("none: a received frame is processed and freed in the same turn"),
+        refusal: "the driver drops",
+        counters: &["rx_no_mbuf"],
+        tests: &[("tests/ports/main.rs", "vhost_and_memif_carry_path_mtu_4096_and_survive_faults")],
+    },
+    Row {
+        table: "messages between lcores",
+        bound: Words("what the tables of this list allow: each sends a few"),
+        share: Words("as there"),
+        refusal: "as there",
+        counters: &[],
+        tests: &[("tests/ports/main.rs", "floods_of_requests_neither_stop_nor_keep_others_out")],
+    },
+    Row {
         table: "READs and atomics of a queue pair",
         bound: Source(ENGINE, "max_rd_atomic: "),
         share: Words("as the REP grants: 16 at most"),
@@ -295,7 +327,8 @@ impl Bound {
 
 /// The names of all counters and drop reasons, from their declarations.
 fn counter_exists(name: &str) -> bool {
-    const DECLARATIONS: [&str; 9] = [
+    const DECLARATIONS: [&str; 10] = [
+        "rxe-dpdk/src/runtime/port_reports.rs",
         "rxe-dpdk/proto/src/cm/stats.rs",
         "rxe-dpdk/proto/src/transport/stats.rs",
         "rxe-dpdk/proto/src/wire/drop.rs",

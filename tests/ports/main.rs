@@ -7,6 +7,7 @@
 mod alone;
 mod bench;
 mod clients;
+mod conflict;
 mod drain;
 mod fault;
 mod files;
@@ -59,13 +60,15 @@ impl Target {
         command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string(), "--idle", "sleep"])
-            .args(["--config".as_ref(), config.as_os_str()])
-            .args(options);
-        // Options replace the regions of the file.
+            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string()]);
+        if !options.contains(&"--idle") {
+            command.args(["--idle", "sleep"]);
+        }
+        // Options replace the regions of the file. The first region is the one of clients that request no name.
         if !settings.contains("[[region]]") {
             command.arg("--region").arg(format!("demo=4M,file={}", region.display()));
         }
+        command.args(["--config".as_ref(), config.as_os_str()]).args(options);
         let program = Program::start(&mut command).unwrap();
         let ready = program.wait_for_line("ready ", Duration::from_secs(90)).unwrap_or_else(|error| panic!("{error}"));
         assert!(ready.contains(" path_mtu=4096 "), "{ready}");

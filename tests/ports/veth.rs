@@ -1,7 +1,7 @@
 //! rxe-target on one end of a veth pair whose other end is the kernel's, in a network namespace of the test's own.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,21 @@ pub fn configure_pair() {
     ip("link set rxb up");
 }
 
+/// The target's port: a ring with room for large frames.
+pub const AF_PACKET: &str = "net_af_packet0,iface=rxa,blocksz=65536,framesz=8192,framecnt=256";
+
+/// The command of a target.
+pub fn target_command(prefix: &str, vdev: &str, region: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-target"));
+    command
+        .args(["-l", "0,1", "--in-memory", "--no-pci", "--file-prefix", prefix])
+        .arg(format!("--vdev={vdev}"))
+        .args(["--", "--address", "10.77.0.1/24", "--idle", "sleep", "--region"])
+        .arg(format!("demo=64K,watch,file={}", region.display()))
+        .args(options);
+    command
+}
+
 /// A target, killed when dropped.
 pub struct VethTarget {
     pub program: Program,
@@ -39,21 +54,14 @@ pub struct VethTarget {
 impl VethTarget {
     /// Starts it with these streams; the caller waits until it is ready.
     pub fn start(name: &str, streams: Streams, options: &[&str]) -> VethTarget {
-        let vdev = "net_af_packet0,iface=rxa,blocksz=65536,framesz=8192,framecnt=256";
-        VethTarget::start_on(name, vdev, streams, options)
+        VethTarget::start_on(name, AF_PACKET, streams, options)
     }
 
     /// As [`start`](Self::start), with another port.
     pub fn start_on(name: &str, vdev: &str, streams: Streams, options: &[&str]) -> VethTarget {
         let prefix = format!("{}{name}", std::process::id());
         let region = PathBuf::from(format!("/dev/shm/rxe-ports-{prefix}"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-target"));
-        command
-            .args(["-l", "0,1", "--in-memory", "--no-pci", "--file-prefix", &prefix])
-            .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--idle", "sleep", "--region"])
-            .arg(format!("demo=64K,watch,file={}", region.display()))
-            .args(options);
+        let mut command = target_command(&prefix, vdev, &region, options);
         let program = Program::with_streams(&mut command, streams).unwrap();
         VethTarget { program, prefix, region }
     }

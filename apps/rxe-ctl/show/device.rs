@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rxe_inspect::report::{Device, LcoreResources, Port, Resources};
+use rxe_inspect::report::{AddressConflict, Device, LcoreResources, Port, Resources};
 
 /// The output of `ibv_devices`.
 pub fn devices(device: &Device) -> String {
@@ -101,6 +101,10 @@ pub fn link(device: &Device, details: bool) -> String {
         let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let name = &device.name;
         let _ = writeln!(text, "link {name}/{number} state {state} physical_state {physical} netdev {netdev}{reason}");
+        for conflict in &port.conflicts {
+            let AddressConflict { address, mac, frames } = conflict;
+            let _ = writeln!(text, "    address_conflict {address} mac {mac} frames {frames}");
+        }
         if details {
             let speed = port.speed_mbps.map_or_else(String::new, |mbps| format!(" speed {mbps}Mb/s"));
             let vlan = port.vlan.map_or_else(String::new, |vlan| format!(" vlan {vlan}"));
@@ -181,5 +185,10 @@ mod tests {
         assert!(text.contains("GID[  0]:\t\t\t::ffff:10.0.0.1, RoCE v2\n"), "{text}");
         assert!(devices(&device).ends_with("\n    rxe_rte         \t505400fffe123456\n"));
         assert_eq!(link(&device, false), "link rxe_rte/1 state ACTIVE physical_state LINK_UP netdev \n");
+        let mut device = device;
+        device.ports[0].conflicts =
+            vec![AddressConflict { address: "10.0.0.1".to_owned(), mac: "02:00:00:00:00:07".to_owned(), frames: 3 }];
+        let text = link(&device, false);
+        assert!(text.ends_with("netdev \n    address_conflict 10.0.0.1 mac 02:00:00:00:00:07 frames 3\n"), "{text}");
     }
 }

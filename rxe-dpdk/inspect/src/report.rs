@@ -102,6 +102,9 @@ pub struct Port {
     pub active_mtu: u32,
     /// Local addresses: the GID table.
     pub addresses: Vec<String>,
+    /// Addresses of these that other stations use too.
+    #[serde(default)]
+    pub conflicts: Vec<AddressConflict>,
     /// Buffers of the port in use: with the driver, in a ring or stage, or held by a fault. Approximate while traffic runs.
     #[serde(default)]
     pub mbufs_in_use: u64,
@@ -110,6 +113,17 @@ pub struct Port {
     pub mbufs: u64,
     /// Counters of the device.
     pub counters: Vec<Counter>,
+}
+
+/// An address of a port that another station uses too.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AddressConflict {
+    /// The address.
+    pub address: String,
+    /// The Ethernet address of the station that used it last.
+    pub mac: String,
+    /// Number of frames that showed it.
+    pub frames: u64,
 }
 
 /// Numbers of objects, on one lcore or on all.

@@ -1,10 +1,11 @@
 //! The kernel's messages about network interfaces, as bytes.
 
+use std::ffi::CStr;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// A socket on which the kernel reports each change of an interface of the network namespace.
+/// A socket on which the kernel reports each change of an interface of the network namespace, and of its addresses.
 #[derive(Debug)]
 pub struct LinkEvents(OwnedFd);
 
@@ -36,7 +37,7 @@ impl LinkEvents {
         // SAFETY: numbers only, for which zeros are valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
-        address.nl_groups = libc::RTMGRP_LINK as u32;
+        address.nl_groups = (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
         let len = size_of::<libc::sockaddr_nl>() as u32;
         // SAFETY: the address is of the family and length that the call is told.
         if unsafe { libc::bind(fd, (&raw const address).cast(), len) } < 0 {
@@ -79,4 +80,17 @@ pub fn wait_for_links(events: Option<&LinkEvents>, stop: &PipeReader, timeout: D
         [stop, _] if stop.revents != 0 => Woken::Stopped,
         _ => Woken::Messages,
     }
+}
+
+/// The name of the interface with this index.
+pub fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer holds IF_NAMESIZE bytes, which is what is written at most, a zero at the end.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: the name was written, with its zero, into a buffer that is still borrowed.
+    let name = unsafe { CStr::from_ptr(found) };
+    Some(name.to_string_lossy().into_owned())
 }

@@ -20,7 +20,8 @@ use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
 use super::regions::{self, OwnedRegions, SharedRegions};
 use super::settings::RuntimeConfig;
-use super::{MAX_WORKERS, Runtime, hosts, telemetry};
+use super::watchdog::{Watchdog, WatchedWorker};
+use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
 use crate::manage::capture::{self, Interface};
@@ -52,10 +53,12 @@ impl Runtime {
         let mut seeds = Seeds::new(config.seed);
 
         let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
+        kernel_addresses::check(&ports, &config.ports)?;
         let hosts = hosts::make(&ports, &config, &mut seeds)?;
         let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
         let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
         let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
+        let conflicts = hosts.iter().map(|port| Arc::clone(port.host.conflicts())).collect();
 
         let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
         let inspectors = control_mailbox.inspectors();
@@ -69,19 +72,28 @@ impl Runtime {
             ports,
             regions,
             local,
+            conflicts,
             inspectors,
             orders: order_senders,
             faults,
             telemetry,
             seeds,
             flags: Arc::default(),
+            watched: Vec::new(),
         };
         let mut control = Some(control);
         let mut workers = Vec::new();
         let ends = worker_mailboxes.into_iter().zip(orders.into_iter().map(Orders::new));
         for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
             // The control side is on worker 0.
-            workers.push((lcore, build.make_worker(index, queues, ends, control.take())?));
+            let worker = build.make_worker(index, queues, ends, control.take())?;
+            build.watched.push(WatchedWorker {
+                lcore,
+                stats: Arc::clone(&worker.stats),
+                progress: Arc::clone(&worker.progress),
+                service: Arc::clone(worker.dispatcher.services.current()),
+            });
+            workers.push((lcore, worker));
         }
 
         let links = build.watch_links();
@@ -90,6 +102,7 @@ impl Runtime {
         let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
         let capture = build.make_capture(&inspector);
         telemetry::register(&build.eal, &inspector);
+        let watchdog = build.start_watchdog();
         let Build { eal, ports, telemetry, flags, .. } = build;
         Ok(Runtime {
             eal,
@@ -101,6 +114,7 @@ impl Runtime {
             capture,
             monitors,
             links,
+            watchdog,
             _regions: regions,
             ready,
         })
@@ -171,6 +185,7 @@ struct Build {
     ports: Vec<Port>,
     regions: Vec<SharedRegions>,
     local: Arc<[LocalPort]>,
+    conflicts: port_reports::Conflicts,
     /// By worker number.
     inspectors: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
@@ -178,6 +193,7 @@ struct Build {
     telemetry: Telemetry,
     seeds: Seeds,
     flags: Arc<StopFlags>,
+    watched: Vec<WatchedWorker>,
 }
 
 impl Build {
@@ -244,18 +260,25 @@ impl Build {
             housekeeping_at: Instant::ZERO,
             flags: Arc::clone(&self.flags),
             stats: counters.worker.clone(),
+            progress: Arc::default(),
         };
         self.telemetry.workers.push(counters);
         Ok(worker)
     }
 
     fn watch_links(&self) -> LinkWatch {
-        let watched = self.ports.iter().map(|port| WatchedPort {
+        let watched = self.ports.iter().zip(&self.config.ports).map(|(port, settings)| WatchedPort {
             monitor: port.monitor(),
             reattach: port.reattach(),
             mtu: port.mtu(),
+            addresses: kernel_addresses::exclusive(port, settings),
         });
         LinkWatch::start(watched.collect(), self.orders.clone())
+    }
+
+    fn start_watchdog(&mut self) -> Watchdog {
+        let services = self.factories.iter().map(|factory| factory.name()).collect();
+        Watchdog::start(std::mem::take(&mut self.watched), services)
     }
 
     fn make_inspector(
@@ -266,13 +289,14 @@ impl Build {
         regions: &OwnedRegions,
     ) -> Inspector {
         let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
+        let conflicts = self.conflicts.clone();
         Inspector::new(Parts {
             telemetry: self.telemetry.clone(),
             lcores,
             workers: self.inspectors.clone(),
             orders: self.orders.clone(),
             local: Arc::clone(&self.local),
-            ports: Box::new(move || port_reports::ports(&local, &monitors, &links)),
+            ports: Box::new(move || port_reports::ports(&local, &monitors, &links, &conflicts)),
             engine: self.config.engine.clone(),
             factories: &self.factories,
             regions: regions.keys(),

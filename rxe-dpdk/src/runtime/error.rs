@@ -1,6 +1,7 @@
 //! Why an adapter cannot be built.
 
 use rxe_proto::transport::CqError;
+use rxe_proto::wire::Cidr;
 
 use super::MAX_WORKERS;
 use crate::eal::EalError;
@@ -40,6 +41,19 @@ pub enum RuntimeError {
         port: usize,
         /// The problem.
         error: HostConfigError,
+    },
+    /// The kernel has an address of a port, on the interface that the port takes.
+    #[error(
+        "port {port}: the kernel has the address {} on interface {interface} too, and would answer its packets: remove it \
+         there (ip addr del {address} dev {interface}), or choose another --address", address.ip
+    )]
+    KernelAddress {
+        /// The port.
+        port: usize,
+        /// The address, with the kernel's prefix.
+        address: Cidr,
+        /// The interface.
+        interface: String,
     },
     /// More lcores than queue pair numbers can address.
     #[error("{0} lcores are too many: choose at most {MAX_WORKERS} with EAL's -l, as -l 0-{last}", last = MAX_WORKERS - 1)]

@@ -2,24 +2,40 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rxe_inspect::report::Port;
+use rxe_inspect::report::{AddressConflict, Port};
 use rxe_service::LocalPort;
 
 use super::link_watch::LinkStates;
 use crate::counters;
 use crate::eal::PortMonitor;
+use crate::host::AddressConflicts;
 
 /// Monitors of the open ports. The runtime clears the list before it closes them.
 pub(super) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;
 
+/// The conflicts of every port's addresses.
+pub(super) type Conflicts = Vec<Arc<[AddressConflicts]>>;
+
 /// One report per port.
-pub(super) fn ports(local: &[LocalPort], monitors: &Monitors, links: &LinkStates) -> Vec<Port> {
+pub(super) fn ports(
+    local: &[LocalPort],
+    monitors: &Monitors,
+    links: &LinkStates,
+    conflicts: &[Arc<[AddressConflicts]>],
+) -> Vec<Port> {
     let monitors = monitors.lock().unwrap_or_else(PoisonError::into_inner);
-    let port = |local: &LocalPort| {
+    let port = |(local, conflicts): (&LocalPort, &Arc<[AddressConflicts]>)| {
         let monitor = monitors.iter().find(|m| m.info().id == local.id);
-        port(local, monitor, monitor.map(|monitor| links.of(monitor)))
+        let report = port(local, monitor, monitor.map(|monitor| links.of(monitor)));
+        Port { conflicts: conflicts.iter().filter_map(conflict).collect(), ..report }
     };
-    local.iter().map(port).collect()
+    local.iter().zip(conflicts).map(port).collect()
+}
+
+/// `None` for an address that no other station uses.
+fn conflict(conflicts: &AddressConflicts) -> Option<AddressConflict> {
+    let mac = conflicts.station()?.to_string();
+    Some(AddressConflict { address: conflicts.ip().to_string(), mac, frames: conflicts.frames() })
 }
 
 /// `state` has the reason if the port is down.
@@ -39,6 +55,7 @@ fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(
         mtu: local.mtu,
         active_mtu: local.path_mtu.bytes() as u32,
         addresses: local.addresses.iter().map(ToString::to_string).collect(),
+        conflicts: Vec::new(),
         mbufs_in_use: mbufs_in_use as u64,
         mbufs: mbufs as u64,
         counters: counters::report(

@@ -17,6 +17,8 @@ pub(crate) enum Order {
     Port(PortOrder),
     /// Replace the fault rules.
     Faults(FaultChange),
+    /// To worker 0: the link of this port came up. Its IP host probes and announces its addresses.
+    LinkUp(PortId),
     /// To worker 0: refuse new clients. Notified once that is done.
     Drain(SyncSender<()>),
 }
@@ -26,13 +28,14 @@ pub(crate) struct Orders {
     inbox: Receiver<Order>,
     pub(crate) capture: Option<Box<CaptureOrder>>,
     pub(crate) ports: Vec<PortOrder>,
+    pub(crate) links_up: Vec<PortId>,
     pub(crate) faults: Option<FaultChange>,
     pub(crate) drain: Option<SyncSender<()>>,
 }
 
 impl Orders {
     pub(crate) fn new(inbox: Receiver<Order>) -> Orders {
-        Orders { inbox, capture: None, ports: Vec::new(), faults: None, drain: None }
+        Orders { inbox, capture: None, ports: Vec::new(), links_up: Vec::new(), faults: None, drain: None }
     }
 
     /// Reads all orders that have arrived; of those about captures and about faults the last one counts. Returns whether
@@ -44,6 +47,7 @@ impl Orders {
             match order {
                 Order::Capture(order) => self.capture = Some(order),
                 Order::Port(order) => self.ports.push(order),
+                Order::LinkUp(port) => self.links_up.push(port),
                 Order::Faults(change) => self.faults = Some(change),
                 Order::Drain(reply) => self.drain = Some(reply),
             }

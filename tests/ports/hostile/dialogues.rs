@@ -10,9 +10,9 @@ use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{LcoreResources, Resources};
 
-use super::rng::{Rng, from_env};
-use super::talker::Talker;
-use super::{accounting, calm_log};
+use super::dialogue_host::DialogueHost;
+use super::rng::Rng;
+use super::{accounting, check_log, from_env};
 use crate::Target;
 use crate::initiator::Initiator;
 
@@ -70,27 +70,27 @@ pub fn leave_nothing_behind(initiator: &mut Initiator, target: Target) {
     let before = resources(&mut client);
     assert_eq!((before.conn, before.qp), (1, 2));
 
-    let talker = Rc::new(RefCell::new(Talker::new(target.mac.parse().unwrap(), rng)));
-    initiator.neighbour = Some(talker.clone());
+    let host = Rc::new(RefCell::new(DialogueHost::new(target.mac.parse().unwrap(), rng)));
+    initiator.neighbour = Some(host.clone());
     let began = Instant::now();
     let (mut most, mut begun) = (before, 0);
     while begun < dialogues {
         let round = (begun + ROUND).min(dialogues);
-        talker.borrow_mut().dialogues_left = round - begun;
+        host.borrow_mut().dialogues_left = round - begun;
         begun = round;
-        while !talker.borrow().is_done() {
-            let messages = talker.borrow().rng.pick(&BURSTS);
-            talker.borrow_mut().messages_left = messages;
-            initiator.wait_for(|| talker.borrow().messages_left == 0 || talker.borrow().is_done());
+        while !host.borrow().is_done() {
+            let messages = host.borrow().rng.pick(&BURSTS);
+            host.borrow_mut().messages_left = messages;
+            initiator.wait_for(|| host.borrow().messages_left == 0 || host.borrow().is_done());
             connection.write(initiator, 0, &begun.to_ne_bytes());
         }
-        let message = std::array::from_fn(|_| talker.borrow().rng.next() as u8);
+        let message = std::array::from_fn(|_| host.borrow().rng.next() as u8);
         assert_eq!(initiator.exchange(message), message);
         let now = resources(&mut client);
         (most.qp, most.conn, most.sidr) = (most.qp.max(now.qp), most.conn.max(now.conn), most.sidr.max(now.sidr));
     }
     let took = began.elapsed();
-    let counts = talker.borrow().counts();
+    let counts = host.borrow().counts();
     // Answers of the attacker to late messages, as a host would give them, are a part of the dialogues.
     let is_free = |now: &Resources| (now.qp, now.conn, now.cm_id, now.ah) == (before.qp, 1, before.cm_id, 0);
     let free = Instant::now();
@@ -126,6 +126,6 @@ pub fn leave_nothing_behind(initiator: &mut Initiator, target: Target) {
     let message = *b"a last exchange.";
     assert_eq!(initiator.exchange(message), message);
     connection.disconnect(initiator);
-    calm_log(&target);
+    check_log(&target);
     accounting(initiator, target, &REACHED);
 }

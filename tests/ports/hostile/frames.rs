@@ -10,8 +10,8 @@ use rxe_dpdk::rxe_proto::wire::{DropReason, PathMtu};
 
 use super::attacker::{Attacker, OWN_V6, Place, Service, Victim, address};
 use super::mutate::Mutator;
-use super::rng::{Rng, from_env};
-use super::{accounting, calm_log};
+use super::rng::Rng;
+use super::{accounting, check_log, from_env};
 use crate::Target;
 use crate::initiator::{Connection, Initiator};
 
@@ -224,6 +224,6 @@ pub fn change_no_foreign_memory(initiator: &mut Initiator, target: Target, files
     for connection in [connection, listed, reader] {
         connection.disconnect(initiator);
     }
-    calm_log(&target);
+    check_log(&target);
     accounting(initiator, target, &REACHED);
 }

@@ -4,11 +4,12 @@
 //! The tests print a seed; `RXE_HOSTILE_SEED` repeats it.
 
 mod attacker;
+mod beside;
+mod dialogue_host;
 mod dialogues;
 mod frames;
 mod mutate;
 mod rng;
-mod talker;
 
 use rxe_dpdk::rxe_proto::wire::DropReason;
 use rxe_inspect::client::Client;
@@ -35,6 +36,12 @@ fn hostile_dialogues_leave_nothing_behind() {
     alone(name, dialogues::SETTINGS, &options, dialogues::leave_nothing_behind);
 }
 
+#[test]
+fn hostile_frames_let_writes_pass() {
+    let name = "hostile::hostile_frames_let_writes_pass";
+    alone(name, "", &["--idle", "spin"], beside::let_writes_pass);
+}
+
 /// Warnings of which each is about one peer.
 const WARNINGS: [&str; 6] = [
     "queue pair in error",
@@ -46,7 +53,7 @@ const WARNINGS: [&str; 6] = [
 ];
 
 /// The log has no line that says more than what peers did.
-fn calm_log(target: &Target) {
+fn check_log(target: &Target) {
     for line in target.program.stderr() {
         assert!(!line.contains("panicked") && !line.contains("ERROR"), "{line}");
         assert!(!line.contains("WARN") || WARNINGS.iter().any(|words| line.contains(words)), "{line}");
@@ -94,7 +101,7 @@ fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason])
     let unread = dropped("target", &|reason| {
         use DropReason::*;
         let packet = matches!(reason, QpWrongTransport | PkeyMismatch | QkeyMismatch | IcrcMismatch);
-        packet || matches!(reason, MadMalformed | MadUnsupported | GsiSource | GsiBudget)
+        packet || matches!(reason, MadMalformed | MadUnsupported | GsiSource | GsiBudget | GsiRate)
     });
     let unread = unread - cm("rx_lap") - cm("rx_apr");
     assert_eq!(worker("gsi_packets"), messages + unread, "{groups:?}");
@@ -109,4 +116,9 @@ fn accounting(initiator: &mut Initiator, target: Target, reasons: &[DropReason])
 /// The sum of a counter over the groups of one scope.
 fn sum_of(groups: &[CounterGroup], group: &str, scope: &str, name: &str) -> u64 {
     groups.iter().filter(|g| g.group == group && g.scope == scope).filter_map(|group| group.get(name)).sum()
+}
+
+/// The number in the environment variable `name`, or `default`.
+fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
 }

@@ -1,4 +1,4 @@
-//! Random choices of the hostile traffic, from a seed that the tests print.
+//! Random choices of hostile traffic and of the soak test, from a seed that the tests print.
 
 use std::cell::Cell;
 
@@ -44,9 +44,4 @@ impl Rng {
             chunk.copy_from_slice(&random[..chunk.len()]);
         }
     }
-}
-
-/// The number in the environment variable `name`, or `default`.
-pub fn from_env(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a whole number")))
 }

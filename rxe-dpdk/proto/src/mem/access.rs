@@ -1,7 +1,7 @@
 //! Access rights of a memory region.
 
 bitflags::bitflags! {
-    /// What a region allows; numbers as in libibverbs' `ibv_access_flags`. Reading by the owner is always allowed.
+    /// Rights of a region; numbers as in libibverbs' `ibv_access_flags`. Reading by the owner is always allowed.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Access: u32 {
         /// The owner's queue pairs may write into it (receives, READ responses, atomic results).

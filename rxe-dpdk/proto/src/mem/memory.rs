@@ -43,13 +43,13 @@ use crate::prefetch;
 pub unsafe trait Backing: Send + Sync + 'static {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
-    /// How many bytes there are.
+    /// Length in bytes.
     fn len(&self) -> usize;
     /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// What is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes
+    /// The flag that is set, for ever, when some of the bytes have gone; always the same one. An access that meets such bytes
     /// ends, with any result, and finds it set. `None` where bytes cannot go.
     fn lost(&self) -> Option<&LostFlag> {
         None
@@ -111,7 +111,7 @@ pub struct Memory {
     owner: Arc<Owner>,
 }
 
-/// What keeps the bytes alive, behind one thin pointer: four words are what a key table has room for.
+/// Owner of the bytes, behind one thin pointer: four words are what a key table has room for.
 struct Owner {
     /// Held, not looked at.
     _backing: Arc<dyn Backing>,

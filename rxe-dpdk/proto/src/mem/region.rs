@@ -1,4 +1,4 @@
-//! What a registration returns: the region's key, addresses and bytes.
+//! A registered region: its key, addresses and bytes.
 
 use std::fmt;
 

@@ -19,6 +19,8 @@ pub struct EngineConfig {
     pub max_qp_wr: u32,
     /// Most buffers of one work request, at most 255.
     pub max_sge: u32,
+    /// Most memory keys, at most 2^24.
+    pub max_mr: u32,
     /// Most READs and atomics that one queue pair may have outstanding, as responder and as requester.
     pub max_rd_atomic: u8,
     /// Most bytes of inline data of one work request.
@@ -76,6 +78,7 @@ impl Default for EngineConfig {
             max_cqe: 1 << 20,
             max_qp_wr: 1 << 16,
             max_sge: 32,
+            max_mr: 1 << 24,
             max_rd_atomic: 128,
             max_inline_data: 512,
             max_srq: 4096,

@@ -311,3 +311,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_full_table_takes_no_key_until_one_is_given_back() {
+    let mut keys = KeyTable::new([7; 32], KeyDomain::Local).with_room(3);
+    let pd = keys.alloc_pd();
+    let register = |keys: &mut KeyTable| keys.register(pd, Memory::heap(64), 0, Access::REMOTE_READ);
+    let regions: Vec<_> = (0..3).map(|_| register(&mut keys).unwrap()).collect();
+    assert_eq!(register(&mut keys).unwrap_err(), RegisterError::TooMany);
+    keys.deregister(regions[1].lkey()).unwrap();
+    register(&mut keys).unwrap();
+    assert_eq!(register(&mut keys).unwrap_err(), RegisterError::TooMany);
+}

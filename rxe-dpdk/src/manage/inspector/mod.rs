@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::time::{Duration, Instant};
 
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
-use rxe_proto::mem::{KeyTable, Memory};
+use rxe_proto::mem::Memory;
 use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
@@ -145,7 +145,7 @@ impl Inspector {
                 max_sge: engine.max_sge,
                 max_cq: u64::from(engine.max_cq) * workers,
                 max_cqe: engine.max_cqe,
-                max_mr: KeyTable::MAX_KEYS as u64,
+                max_mr: u64::from(engine.max_mr),
                 max_qp_rd_atom: engine.max_rd_atomic,
                 max_qp_init_rd_atom: engine.max_rd_atomic,
                 max_srq: u64::from(engine.max_srq) * workers,
@@ -359,6 +359,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
+    use rxe_proto::mem::KeyTable;
+
     use super::*;
 
     #[test]

@@ -3,13 +3,14 @@
 //! A port on a kernel interface (net_af_packet, net_tap, net_af_xdp) has that interface's state, as rtnetlink reports it;
 //! the others are polled through their drivers. When an interface is deleted, the sockets of net_af_packet are dead: the
 //! workers park the port's queues, and once an interface of that name exists again, the device is re-created and the
-//! queues are resumed.
+//! queues are resumed. A link that comes up is announced by the port's IP host. Addresses of ours that the kernel gets
+//! meanwhile are logged.
 
-mod message;
 mod order;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, PipeReader, PipeWriter};
+use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,14 +18,13 @@ use std::time::Duration;
 
 use rxe_proto::wire::PortId;
 
+use super::kernel_addresses;
+use super::rtnetlink::{self, Address, DATAGRAM, Interface, Message};
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
 use crate::worker::orders::Order;
-use message::{Interface, Message};
 
 /// Interval between polls of drivers, and between retries.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum size of a netlink datagram: the kernel fills the buffer up to this.
-const DATAGRAM: usize = 32 << 10;
 
 /// Port states from the kernel, with the reason if a port is down. Ports that are missing here are polled.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +57,8 @@ pub(crate) struct WatchedPort {
     pub(crate) reattach: Option<Reattach>,
     /// Its IP MTU.
     pub(crate) mtu: u16,
+    /// The addresses of it that the kernel must not have.
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// The thread. It ends when this is dropped.
@@ -74,7 +76,15 @@ impl LinkWatch {
         let watch = |states: LinkStates| -> io::Result<(PipeWriter, JoinHandle<()>)> {
             let (stopped, stop) = io::pipe()?;
             let ports = ports.into_iter().map(|port| Watched::new(port, &states)).collect();
-            let watcher = Watcher { ports, workers, states, interfaces: HashMap::new(), complete: false, stopped };
+            let watcher = Watcher {
+                ports,
+                workers,
+                states,
+                interfaces: HashMap::new(),
+                complete: false,
+                addresses: HashSet::new(),
+                stopped,
+            };
             let thread = thread::Builder::new().name("rxe-links".to_owned()).spawn(move || watcher.run())?;
             Ok((stop, thread))
         };
@@ -124,6 +134,8 @@ struct Watched {
     device: Device,
     /// The last logged state.
     logged: Option<Result<(), String>>,
+    /// The kernel's addresses that were logged.
+    logged_addresses: HashSet<Address>,
 }
 
 impl Watched {
@@ -134,7 +146,7 @@ impl Watched {
             let up = port.monitor.link().up;
             states.set(port.monitor.info().id, if up { Ok(()) } else { Err("its interface is down".to_owned()) });
         }
-        Watched { port, interface, device: Device::Used, logged: None }
+        Watched { port, interface, device: Device::Used, logged: None, logged_addresses: HashSet::new() }
     }
 }
 
@@ -146,6 +158,8 @@ struct Watcher {
     interfaces: HashMap<u32, Interface>,
     /// Whether the kernel has listed them all.
     complete: bool,
+    /// Addresses of the ports that the kernel got since the start, too.
+    addresses: HashSet<Address>,
     stopped: PipeReader,
 }
 
@@ -179,7 +193,7 @@ impl Watcher {
     fn request_list(&mut self, events: &LinkEvents) {
         self.complete = false;
         self.interfaces.clear();
-        if let Err(error) = events.send(&message::list_request()) {
+        if let Err(error) = events.send(&rtnetlink::list_request()) {
             tracing::warn!("the kernel does not list its interfaces: {error}");
         }
     }
@@ -192,14 +206,24 @@ impl Watcher {
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return self.request_list(events),
                 Err(_) => return,
             };
-            for message in message::parse(&buffer[..len]) {
+            for message in rtnetlink::parse(&buffer[..len]) {
                 match message {
                     Message::New(interface) => {
                         self.interfaces.insert(interface.index, interface);
                     }
                     Message::Deleted(index) => {
                         self.interfaces.remove(&index);
+                        self.addresses.retain(|address| address.index != index);
                     }
+                    Message::NewAddress(address) => {
+                        if self.ports.iter().any(|port| port.port.addresses.contains(&address.cidr.ip)) {
+                            self.addresses.insert(address);
+                        }
+                    }
+                    Message::DeletedAddress(address) => {
+                        self.addresses.remove(&address);
+                    }
+                    Message::TentativeAddress(_) => {}
                     Message::Done => self.complete = true,
                     Message::Refused(errno) => {
                         let error = io::Error::from_raw_os_error(errno);
@@ -211,9 +235,10 @@ impl Watcher {
     }
 
     fn check_all(&mut self) {
-        let Watcher { ports, workers, states, interfaces, stopped, .. } = self;
+        let Watcher { ports, workers, states, interfaces, addresses, stopped, .. } = self;
         for watched in ports {
             watched.check(interfaces, workers, states, stopped);
+            watched.check_addresses(addresses);
         }
     }
 }
@@ -237,12 +262,26 @@ impl Watched {
             let device = &self.port.monitor.info().name;
             match (&state, &self.logged) {
                 (Ok(()), None) => {}
-                (Ok(()), Some(_)) => tracing::info!("port {} ({device}) is ACTIVE", id.0),
+                (Ok(()), Some(_)) => {
+                    tracing::info!("port {} ({device}) is ACTIVE", id.0);
+                    // The control side is on worker 0. Without it, the target is stopping.
+                    let _ = workers[0].send(Order::LinkUp(id));
+                }
                 // Most likely no peer is connected yet.
                 (Err(why), None) => tracing::info!("port {} ({device}) is DOWN: {why}", id.0),
                 (Err(why), Some(_)) => tracing::warn!("port {} ({device}) is DOWN: {why}", id.0),
             }
             self.logged = Some(state);
+        }
+    }
+
+    /// Logs each of the kernel's addresses that is the port's too, once.
+    fn check_addresses(&mut self, kernel: &HashSet<Address>) {
+        self.logged_addresses.retain(|address| kernel.contains(address));
+        for address in kernel_addresses::shared(&self.port.addresses, kernel) {
+            if self.logged_addresses.insert(*address) {
+                kernel_addresses::warn(address);
+            }
         }
     }
 

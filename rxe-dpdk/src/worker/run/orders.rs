@@ -1,5 +1,5 @@
 //! Changes that other threads order from a worker, applied between two turns: recorders of a capture, fault rules, queues of
-//! a port whose device is gone.
+//! a port whose device is gone, links that came up.
 
 use std::sync::Arc;
 
@@ -61,6 +61,17 @@ impl Worker {
         }
         // The sender of the order may have timed out.
         let _ = reply.try_send(());
+    }
+
+    /// Announces the addresses and groups of ports whose links came up.
+    #[cold]
+    pub(super) fn announce_links(&mut self, now: Instant) {
+        let Worker { orders, dispatcher, .. } = self;
+        for port in orders.links_up.drain(..) {
+            if let Some(port) = dispatcher.control.as_mut().and_then(|control| control.host_mut(port)) {
+                port.host.announce(now);
+            }
+        }
     }
 
     /// Parks or resumes queues of ports.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::slot::{Role, Slot};
 use super::{Access, KeyTable, PdId};
 
-/// What a key is, and in which state.
+/// Kind and state of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyKind {
     /// A plain region.

@@ -77,6 +77,7 @@ pub struct KeyTable {
     /// How many keys and other users (queue pairs) each protection domain has.
     pds: BTreeMap<PdId, u32>,
     next_pd: u32,
+    max_keys: usize,
 }
 
 impl KeyTable {
@@ -101,7 +102,14 @@ impl KeyTable {
             bound_on_qp: 0,
             pds: BTreeMap::new(),
             next_pd: 1,
+            max_keys: Self::MAX_KEYS,
         }
+    }
+
+    /// The table with room for fewer keys than [`MAX_KEYS`](Self::MAX_KEYS).
+    #[must_use]
+    pub fn with_room(self, max_keys: usize) -> KeyTable {
+        KeyTable { max_keys: max_keys.min(Self::MAX_KEYS), ..self }
     }
 
     /// The span of `len` bytes at address `va` of the region behind a local key, as a work request names it: a plain
@@ -260,7 +268,7 @@ impl KeyTable {
     fn room(&self, pd: PdId) -> Result<(), RegisterError> {
         if !self.pds.contains_key(&pd) {
             Err(RegisterError::UnknownPd)
-        } else if self.slots.len() >= Self::MAX_KEYS {
+        } else if self.slots.len() >= self.max_keys {
             Err(RegisterError::TooMany)
         } else {
             Ok(())

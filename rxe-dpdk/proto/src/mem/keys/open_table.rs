@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::prefetch;
 
-/// What has a key. The default value has key 0, which means: nothing here.
+/// A value with a key. The default value has key 0, which marks an empty slot.
 pub(super) trait Keyed: Clone + Default {
     /// The key; 0 for nothing.
     fn key(&self) -> u32;
@@ -32,7 +32,7 @@ impl<T: Keyed> OpenTable<T> {
         OpenTable { slots: vec![T::default(); capacity * 2].into_boxed_slice(), len: 0 }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -61,7 +61,7 @@ impl<T: Keyed> OpenTable<T> {
         self.slots.get(slots).unwrap_or_default().iter().filter(|value| value.key() != 0)
     }
 
-    /// How many slots there are, empty ones included.
+    /// Number of slots, empty ones included.
     pub(super) fn slots(&self) -> usize {
         self.slots.len()
     }

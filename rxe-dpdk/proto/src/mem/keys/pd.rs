@@ -52,7 +52,7 @@ impl KeyTable {
         }
     }
 
-    /// How many protection domains there are.
+    /// Number of protection domains.
     #[must_use]
     pub fn pd_count(&self) -> usize {
         self.pds.len()

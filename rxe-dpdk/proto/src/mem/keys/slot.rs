@@ -1,4 +1,4 @@
-//! What the table holds for one key.
+//! The entry of the table for one key.
 
 use super::open_table::Keyed;
 use super::{Access, KeyError, Memory, MemoryRegion, PdId, Span};
@@ -39,19 +39,19 @@ const REMOTE_KEY: Access = Access::from_bits_retain(1 << 31);
 
 const _: () = assert!(!Access::all().intersects(LOCAL_KEY.union(REMOTE_KEY)), "the bits must be free");
 
-/// What kind of key it is, and in which state.
+/// Kind and state of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// A plain region.
     Region {
-        /// How many memory windows are bound to it.
+        /// Number of memory windows bound to it.
         windows: u32,
     },
     /// A fast-registration MR in state VALID.
     ValidFastRegMr {
         /// The most bytes that can be mapped.
         max_len: u32,
-        /// How many memory windows are bound to it.
+        /// Number of memory windows bound to it.
         windows: u32,
     },
     /// A bound type 1 memory window.
@@ -129,7 +129,7 @@ impl Slot {
         self.grants = Access::empty();
     }
 
-    /// What kind of key it is, and in which state.
+    /// Kind and state of the key.
     pub(super) fn role(&self) -> Role {
         self.role
     }
@@ -183,7 +183,7 @@ impl Slot {
         })
     }
 
-    /// What [`admit_remote`](Self::admit_remote) says when not all of the protection domain is let in.
+    /// The result of [`admit_remote`](Self::admit_remote) where not all of the protection domain is admitted.
     #[inline(never)]
     fn admit_qp(&self, pd: PdId, qpn: u32, need: Access) -> Result<(), KeyError> {
         match self.role {

@@ -5,22 +5,22 @@
 use super::slot::{Role, Slot};
 use super::{Access, BindError, KeyTable, PdId, RegisterError, UnknownKey, WindowKind};
 
-/// What a memory window is bound to: `ibv_mw_bind_info`.
+/// The range and rights of a memory window: `ibv_mw_bind_info`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowBind {
     /// The key of the region.
     pub region_key: u32,
     /// The window's first byte, as an address of the region; also of the window, unless its access is zero-based.
     pub addr: u64,
-    /// How many bytes the window has. 0 unbinds a type 1 window, and nothing else is looked at then.
+    /// Length of the window in bytes. 0 unbinds a type 1 window; the other fields are ignored then.
     pub len: u64,
-    /// What peers may do through the window: remote read, write and atomics; in a type 2 window also
+    /// Rights of peers through the window: remote read, write and atomics; in a type 2 window also
     /// [`Access::ZERO_BASED`]. They need not be rights that the region grants to peers.
     pub access: Access,
 }
 
 impl WindowKind {
-    /// What a window of the kind can grant.
+    /// The rights that a window of the kind can grant.
     const fn grantable(self) -> Access {
         let remote = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
         match self {

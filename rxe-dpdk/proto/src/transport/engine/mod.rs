@@ -63,7 +63,7 @@ impl Engine {
             destroyed: DestroyedQps::default(),
             groups: MulticastTable::default(),
             cx: Context {
-                keys: KeyTable::new(config.seed, KeyDomain::Local),
+                keys: KeyTable::new(config.seed, KeyDomain::Local).with_room(config.max_mr as usize),
                 cqs: CqTable::new(config.max_cq, config.max_cqe),
                 srqs: SrqTable::new(config.max_srq),
                 ahs: AhTable::new(config.max_ah),

@@ -1,5 +1,7 @@
 //! A small initiator on one port: our own connection manager and our own engine.
 
+mod connection;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -7,19 +9,20 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams,
-    read_mad, write_mad,
+    Cm, CmConfig, CmEvent, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams, read_mad,
+    write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
-    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
-    SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+    CqId, Engine, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Qpn, RecvWr, RtrAttr, RtsAttr, SendFlags, SendOp,
+    SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
 };
 use rxe_dpdk::rxe_proto::wire::cm::Rej;
 use rxe_dpdk::rxe_proto::wire::{
-    BthFields, BthOpcode, Cidr, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, MacAddr, Opcode, Path, PathMtu, PortId, Psn,
-    TxQueue, classify, udp_source_port,
+    Cidr, Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port,
 };
+
+pub use connection::Connection;
 
 /// Our address.
 pub const OWN: [u8; 4] = [10, 77, 0, 2];
@@ -84,15 +87,6 @@ pub trait Neighbour {
 
     /// Sends frames; called once per turn.
     fn poll(&mut self, now: rxe_dpdk::rxe_proto::Instant, tx: &mut Tx);
-}
-
-pub struct Connection {
-    qpn: Qpn,
-    peer_qpn: u32,
-    conn: ConnId,
-    address: u64,
-    len: u64,
-    rkey: u32,
 }
 
 impl Initiator {
@@ -372,136 +366,5 @@ impl Initiator {
             max_rd_atomic: reply.responder_resources,
         };
         self.engine.modify_qp(qpn, QpTransition::ToRts(rts)).unwrap();
-    }
-}
-
-impl Connection {
-    pub fn region_len(&self) -> u64 {
-        self.len
-    }
-
-    /// Our queue pair.
-    pub fn qpn(&self) -> u32 {
-        self.qpn.get()
-    }
-
-    /// The target's queue pair.
-    pub fn peer_qpn(&self) -> u32 {
-        self.peer_qpn
-    }
-
-    /// Address of the region.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Key of the region.
-    pub fn rkey(&self) -> u32 {
-        self.rkey
-    }
-
-    /// Carries out one operation on a buffer that holds `bytes`, and returns what the buffer holds then.
-    fn run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> Vec<u8> {
-        let (status, result) = self.try_run(on, bytes, op);
-        assert_eq!(status, WcStatus::Success);
-        result
-    }
-
-    /// The same, however it ends.
-    fn try_run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> (WcStatus, Vec<u8>) {
-        let memory = Memory::heap(bytes.len());
-        memory.write(0, bytes).unwrap();
-        let region = on.engine.keys_mut().register(on.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
-        let sge = Sge { addr: region.addr(), length: bytes.len() as u32, lkey: region.lkey() };
-        let wr = SendWr { wr_id: 7, op, sges: &[sge], flags: SendFlags::SIGNALED };
-        on.engine.post_send(self.qpn, &wr).unwrap();
-        let completion = on.completion(&op);
-        assert_eq!(completion.wr_id, 7);
-        let mut result = vec![0; bytes.len()];
-        region.memory().read(0, &mut result).unwrap();
-        on.engine.keys_mut().deregister(region.lkey()).unwrap();
-        (completion.status, result)
-    }
-
-    fn remote(&self, offset: u64) -> RemoteAddr {
-        RemoteAddr { addr: self.address + offset, rkey: self.rkey }
-    }
-
-    pub fn write(&mut self, on: &mut Initiator, offset: u64, bytes: &[u8]) {
-        self.run(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None });
-    }
-
-    /// A WRITE that the target does not take.
-    pub fn refused_write(&mut self, on: &mut Initiator, offset: u64, bytes: &[u8]) -> WcStatus {
-        self.try_run(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None }).0
-    }
-
-    pub fn read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> Vec<u8> {
-        self.run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) })
-    }
-
-    /// A READ that the target does not answer.
-    pub fn refused_read(&mut self, on: &mut Initiator, offset: u64, len: usize) -> WcStatus {
-        self.try_run(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) }).0
-    }
-
-    /// READs from the beginning of another connection's region.
-    pub fn read_at(&self, on: &mut Initiator, other: &Connection, len: usize) -> Result<Vec<u8>, WcStatus> {
-        let (status, bytes) = self.try_run(on, &vec![0; len], SendOp::Read { remote: other.remote(0) });
-        if status == WcStatus::Success { Ok(bytes) } else { Err(status) }
-    }
-
-    pub fn refused_fetch_add(&self, on: &mut Initiator, offset: u64, add: u64) -> WcStatus {
-        self.try_run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add }).0
-    }
-
-    /// Sends the connection's next packet as another station would: a WRITE of 8 bytes at the beginning of its region, with
-    /// addresses and BTH changed by `change`. The connection itself does not count it.
-    pub fn forge(&self, on: &mut Initiator, bytes: [u8; 8], change: impl FnOnce(&mut Path, &mut BthFields)) {
-        let info = on.engine.query_qp(self.qpn).unwrap();
-        let (mut path, dest_qpn) = (info.path.unwrap(), info.dest_qpn.unwrap());
-        let mut fields = BthFields {
-            opcode: BthOpcode::rc(Opcode::WriteOnly),
-            dest_qp: dest_qpn.get(),
-            psn: info.next_psn,
-            solicited: false,
-            ack_req: true,
-            pkey: DEFAULT_PKEY,
-        };
-        change(&mut path, &mut fields);
-        let template = HeaderTemplate::new(&path);
-        let frame = on.tx.push(path.port, template.frame_len(fields.opcode, 8)).unwrap();
-        let mut packet = template.build(frame, 1, fields, 8);
-        packet.reth(self.address, self.rkey, 8);
-        packet.payload_mut().copy_from_slice(&bytes);
-        packet.finish();
-        on.tx.0.flush();
-    }
-
-    pub fn atomic_write(&mut self, on: &mut Initiator, offset: u64, bytes: [u8; 8]) {
-        self.run(on, &bytes, SendOp::AtomicWrite { remote: self.remote(offset) });
-    }
-
-    pub fn flush(&mut self, on: &mut Initiator, offset: u64, length: u32) {
-        let op = SendOp::Flush { remote: self.remote(offset), length, whole_region: false, persistent: false };
-        self.run(on, &[], op);
-    }
-
-    /// The value before the operation.
-    pub fn fetch_add(&mut self, on: &mut Initiator, offset: u64, add: u64) -> u64 {
-        let was = self.run(on, &[0; 8], SendOp::FetchAdd { remote: self.remote(offset), add });
-        u64::from_ne_bytes(was.try_into().unwrap())
-    }
-
-    pub fn disconnect(self, on: &mut Initiator) {
-        on.cm.disconnect(on.clock.now(), self.conn).unwrap();
-        self.await_disconnect(on);
-    }
-
-    /// The end of the connection, requested by either side.
-    pub fn await_disconnect(self, on: &mut Initiator) {
-        let event = on.event();
-        assert!(matches!(event, CmEvent::Disconnected { conn, .. } if conn == self.conn), "{event:?}");
-        on.engine.destroy_qp(on.clock.now(), self.qpn).unwrap();
     }
 }

@@ -53,7 +53,7 @@ pub struct Counts {
     pub disconnects: u64,
 }
 
-pub struct Talker {
+pub struct DialogueHost {
     pub rng: Rng,
     /// Dialogues that are still to begin.
     pub dialogues_left: u64,
@@ -69,12 +69,12 @@ pub struct Talker {
     counts: Counts,
 }
 
-impl Talker {
-    pub fn new(target: MacAddr, rng: Rng) -> Talker {
+impl DialogueHost {
+    pub fn new(target: MacAddr, rng: Rng) -> DialogueHost {
         let mut addresses: Vec<Cidr> = (0..usize::from(ADDRESSES)).map(|index| Cidr::new(address(index), 24)).collect();
         addresses.push(Cidr::new(OWN_V6.into(), 64));
         let config = HostConfig { mac: MAC, addresses, seed: [14; 32], ..HostConfig::default() };
-        Talker {
+        DialogueHost {
             next_comm_id: rng.next() as u32,
             rng,
             dialogues_left: 0,
@@ -140,7 +140,7 @@ impl Talker {
 
     fn req(&self, dialogue: &Dialogue) -> CmMessage {
         let rng = &self.rng;
-        let (source, target) = (dialogue.source, Talker::target_ip(dialogue.source));
+        let (source, target) = (dialogue.source, DialogueHost::target_ip(dialogue.source));
         let ports = [4792, 4792, 7174, 7471, 7471, 20886, 9];
         let mut req = Req {
             local_comm_id: dialogue.comm_id,
@@ -188,7 +188,8 @@ impl Talker {
             service_id: ServiceId::new(PortSpace::Udp, self.rng.pick(&[7174, 7174, 9])),
             ..SidrReq::default()
         };
-        if let Some(addressing) = IpAddressing::new((dialogue.source, 40_000), Talker::target_ip(dialogue.source)) {
+        if let Some(addressing) = IpAddressing::new((dialogue.source, 40_000), DialogueHost::target_ip(dialogue.source))
+        {
             let bytes = addressing.to_bytes();
             req.private_data[..bytes.len()].copy_from_slice(&bytes);
         }
@@ -302,7 +303,7 @@ impl Talker {
 
     fn send(&mut self, tx: &mut Tx) {
         while let Some((source, mad)) = self.unsent.last() {
-            let target = Talker::target_ip(*source);
+            let target = DialogueHost::target_ip(*source);
             let path = MadPath {
                 port: PortId(0),
                 local_mac: MAC,
@@ -343,7 +344,7 @@ fn cap_timeouts(mad: &mut [u8; MAD_LEN]) {
     message.emit_with(&header, mad);
 }
 
-impl Neighbour for Talker {
+impl Neighbour for DialogueHost {
     fn receive(&mut self, now: Instant, frame: &[u8], tx: &mut Tx) {
         if frame.first_chunk().is_none_or(|dst| *dst != MAC.0 && dst[0] & 1 == 0) {
             return;

@@ -1,0 +1,113 @@
+//! Addresses of ours that the kernel has too.
+//!
+//! The kernel sees the frames of an interface that net_af_packet, net_af_xdp, net_pcap or net_tap takes, and answers those
+//! to its addresses, whichever interface they are on: with TCP resets and "port unreachable" for services that it does not
+//! have. Its MAC address there is ours, so address conflict detection cannot tell its packets from our own.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::error::RuntimeError;
+use super::rtnetlink::{self, Address, DATAGRAM, Message};
+use super::settings::PortSettings;
+use crate::eal::{LinkEvents, Port, Woken, interface_name, wait_for_links};
+
+/// Drivers of ports whose frames the kernel sees as well.
+const DRIVERS: [&str; 4] = ["net_af_packet", "net_af_xdp", "net_pcap", "net_tap"];
+
+/// How long the kernel may take to list its addresses.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The addresses of `port` that the kernel must not have. None in a VLAN, as the kernel's untagged addresses are in
+/// another network.
+pub(super) fn exclusive(port: &Port, settings: &PortSettings) -> Vec<IpAddr> {
+    if settings.vlan.is_some() || !DRIVERS.contains(&port.info().driver.as_str()) {
+        return Vec::new();
+    }
+    settings.addresses.iter().map(|address| address.ip).collect()
+}
+
+/// Checks that the kernel has no address of `ports`; on an interface that no port takes this is a warning.
+///
+/// # Errors
+/// [`RuntimeError::KernelAddress`].
+pub(super) fn check(ports: &[Port], settings: &[PortSettings]) -> Result<(), RuntimeError> {
+    let own: Vec<(Option<u32>, Vec<IpAddr>)> = ports
+        .iter()
+        .zip(settings)
+        .map(|(port, settings)| (port.monitor().interface(), exclusive(port, settings)))
+        .collect();
+    if own.iter().all(|(_, addresses)| addresses.is_empty()) {
+        return Ok(());
+    }
+    let kernel = match list() {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            tracing::warn!("the kernel does not list its addresses, which must not be the target's: {error}");
+            return Ok(());
+        }
+    };
+    for (number, (interface, addresses)) in own.iter().enumerate() {
+        for address in shared(addresses, &kernel) {
+            if *interface == Some(address.index) {
+                let interface = interface_name(address.index).unwrap_or_default();
+                return Err(RuntimeError::KernelAddress { port: number, address: address.cidr, interface });
+            }
+            warn(address);
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's addresses among `own`.
+pub(super) fn shared<'k>(
+    own: &'k [IpAddr],
+    kernel: impl IntoIterator<Item = &'k Address>,
+) -> impl Iterator<Item = &'k Address> {
+    kernel.into_iter().filter(|address| own.contains(&address.cidr.ip))
+}
+
+/// Warns that the kernel has an address of ours.
+pub(super) fn warn(address: &Address) {
+    let interface = interface_name(address.index).unwrap_or_default();
+    let cidr = address.cidr;
+    tracing::warn!(
+        "the kernel has our address {} on interface {interface} too, and answers its packets: remove it there (ip addr del \
+         {cidr} dev {interface})",
+        cidr.ip
+    );
+}
+
+/// All addresses of the kernel, in this network namespace.
+fn list() -> io::Result<HashSet<Address>> {
+    let events = LinkEvents::open()?;
+    events.send(&rtnetlink::address_list_request())?;
+    // Nobody closes it.
+    let (stopped, _stop) = io::pipe()?;
+    let mut addresses = HashSet::new();
+    let mut buffer = vec![0; DATAGRAM];
+    loop {
+        let len = match events.receive(&mut buffer) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match wait_for_links(Some(&events), &stopped, PATIENCE) {
+                    Woken::Messages => continue,
+                    Woken::Stopped | Woken::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
+                }
+            }
+            // Events were lost, which the list does not need.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => continue,
+            Err(error) => return Err(error),
+        };
+        for message in rtnetlink::parse(&buffer[..len]) {
+            match message {
+                Message::NewAddress(address) | Message::TentativeAddress(address) => _ = addresses.insert(address),
+                Message::Done => return Ok(addresses),
+                Message::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                Message::New(_) | Message::Deleted(_) | Message::DeletedAddress(_) => {}
+            }
+        }
+    }
+}
