@@ -2,7 +2,41 @@
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
 use crate::cli_error::CliError;
+
+/// Options of DPDK's EAL that users give.
+const EAL_OPTIONS: [&str; 28] = [
+    "-a",
+    "-b",
+    "-c",
+    "-d",
+    "-l",
+    "-m",
+    "-n",
+    "--allow",
+    "--base-virtaddr",
+    "--block",
+    "--file-prefix",
+    "--huge-dir",
+    "--huge-unlink",
+    "--in-memory",
+    "--iova-mode",
+    "--lcores",
+    "--legacy-mem",
+    "--log-level",
+    "--main-lcore",
+    "--no-huge",
+    "--no-pci",
+    "--no-shconf",
+    "--no-telemetry",
+    "--proc-type",
+    "--single-file-segments",
+    "--socket-limit",
+    "--socket-mem",
+    "--vdev",
+];
 
 /// A command line, without the program's name.
 #[derive(PartialEq, Eq, Debug)]
@@ -29,6 +63,19 @@ impl CommandLine {
     }
 }
 
+/// Explains clap's error where an option of EAL stands among the program's own; every other error stays clap's.
+pub fn explain(error: clap::Error) -> CliError {
+    let argument = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(argument))) => argument.clone(),
+        _ => return error.into(),
+    };
+    let name = argument.split('=').next().unwrap_or_default();
+    if EAL_OPTIONS.contains(&name) {
+        return CliError::new(format!("{name} is an option of DPDK's EAL: it belongs in front of `--`"));
+    }
+    error.into()
+}
+
 fn text(arg: OsString) -> Result<String, CliError> {
     arg.into_string().map_err(|arg| CliError::new(format!("the argument {arg:?} is not UTF-8 text: write it in UTF-8")))
 }
@@ -49,6 +96,19 @@ mod tests {
         assert_eq!(split("-- a"), line("", Some("a")));
         assert_eq!(split("-l 0 --"), line("-l 0", Some("")));
         assert_eq!(split("-l 0"), line("-l 0", None));
+    }
+
+    #[test]
+    fn options_of_eal_among_the_own_ones_are_explained() {
+        let said = |words: &[&str]| {
+            let parsed = clap::Command::new("x").no_binary_name(true).try_get_matches_from(words);
+            explain(parsed.expect_err("no argument is known")).to_string()
+        };
+        assert_eq!(said(&["--no-pci"]), "--no-pci is an option of DPDK's EAL: it belongs in front of `--`");
+        assert_eq!(said(&["--vdev=net_null0"]), "--vdev is an option of DPDK's EAL: it belongs in front of `--`");
+        assert_eq!(said(&["-l", "0"]), "-l is an option of DPDK's EAL: it belongs in front of `--`");
+        assert!(said(&["--vdve=net_null0"]).contains("unexpected argument '--vdve' found"));
+        assert!(said(&["stray"]).contains("unexpected argument 'stray' found"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The command line: EAL's arguments, the options of the bench, and the checks of options that depend on each other.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use rxe::{CliError, cli_error};
 use rxe_proto::wire::Cidr;
 
 use crate::perftest;
+use crate::perftest_options::PerftestOptions;
 use crate::plan::{Beside, Json, Length, Plan, Protocol, Test, Verb};
-use crate::values::{Mtu, OwnAddress, Peer, Seconds, Size};
+use crate::values::{Mtu, OwnAddress, Peer, Router, Seconds, Size};
 
 /// The action that the command line selects.
 #[derive(Debug)]
@@ -49,6 +50,10 @@ struct Args {
     /// Address of the target; required for all tests but `reflect` [default port: 4792, perftest: 18515]
     #[arg(long, value_name = "IP[:PORT]")]
     peer: Option<Peer>,
+
+    /// Router to a target outside of the bench's network
+    #[arg(long, value_name = "IP")]
+    gateway: Option<Router>,
 
     /// Protocol for obtaining address and key of the target's memory [default: region; for SENDs: perftest]
     #[arg(long, value_enum)]
@@ -130,6 +135,9 @@ struct Args {
     /// Write the results as JSON to FILE, or with `-` to standard output instead of the table
     #[arg(long = "out_json", alias = "out-json", value_name = "FILE")]
     out_json: Option<PathBuf>,
+
+    #[command(flatten)]
+    perftest: PerftestOptions,
 }
 
 /// The verb of --bulk.
@@ -160,7 +168,7 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliErr
             );
         }
     };
-    Ok(Command::Run(Box::new(Args::try_parse_from(ours)?.into_plan(eal_args)?)))
+    Ok(Command::Run(Box::new(Args::try_parse_from(ours).map_err(rxe::command_line::explain)?.into_plan(eal_args)?)))
 }
 
 /// The definition of the command line, for manual pages and completions.
@@ -183,7 +191,9 @@ const WARM_UP: Duration = Duration::from_millis(250);
 
 impl Args {
     fn into_plan(self, eal_args: Vec<String>) -> Result<Plan, CliError> {
+        self.perftest.check()?;
         let (address, peer) = self.ends()?;
+        let gateway = self.gateway(address, &peer)?;
         let protocol = self.protocol()?;
         let perftest = protocol == Protocol::Perftest;
         let bulk = self.bulk(protocol)?;
@@ -204,7 +214,8 @@ impl Args {
             test: self.test,
             protocol,
             address,
-            peer: SocketAddr::new(peer.ip, peer.port.unwrap_or(port)),
+            peer: SocketAddr::new(peer.ip, peer.port.or(self.perftest.port()).unwrap_or(port)),
+            gateway,
             region: self.region,
             regions: self.regions,
             sizes,
@@ -246,6 +257,31 @@ impl Args {
             );
         }
         Ok((address, peer))
+    }
+
+    /// The router, which must be there where the target is in another network.
+    fn gateway(&self, address: Cidr, peer: &Peer) -> Result<Option<IpAddr>, CliError> {
+        if let Some(Router(router)) = self.gateway {
+            if router == address.ip || !(is_link_local(router) || address.contains(router)) {
+                return cli_error!(
+                    "--gateway {router}: no other host of the network {} has that address",
+                    address.network()
+                );
+            }
+            return Ok(Some(router));
+        }
+        // Frames for a reflector are addressed by what it answers.
+        let routed =
+            matches!(self.test, Test::Reflect | Test::Echo) || is_link_local(peer.ip) || address.contains(peer.ip);
+        if routed {
+            return Ok(None);
+        }
+        cli_error!(
+            "--peer {}: there is no route, as it is not in the network {} of --address: give a router with --gateway, or correct one \
+             of the addresses",
+            peer.ip,
+            address.network()
+        )
     }
 
     fn protocol(&self) -> Result<Protocol, CliError> {
@@ -312,6 +348,10 @@ impl Args {
     }
 }
 
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 /// Default number of queue pairs of --bulk, and the size of their messages.
 const BULK_QPS: u32 = 8;
 const BULK: u32 = 1 << 20;
@@ -366,6 +406,11 @@ mod tests {
         assert_eq!(plan(&format!("atomic-bw {ENDS}")).sizes, [8]);
         assert_eq!(plan(&format!("write-bw {ENDS} -a")).sizes.len(), 23);
         assert_eq!(plan("reflect").test, Test::Reflect);
+        let pasted = plan(&format!("write-bw {ENDS} -F -R -c RC -p 5001"));
+        assert_eq!((pasted.peer.to_string(), pasted.gateway), ("10.0.0.1:5001".to_owned(), None));
+        let routed = plan("write-bw --address 10.0.0.2/24 --peer 10.1.0.1:5000 --gateway 10.0.0.254 -p 1");
+        assert_eq!((routed.peer.port(), routed.gateway), (5000, Some([10, 0, 0, 254].into())));
+        assert_eq!(plan("write-bw --address fd00::2/64 --peer fe80::1").gateway, None);
         assert_eq!(plan(&format!("write-bw {ENDS} --region a --regions 100000")).regions, Some(100_000));
         let beside = |line: &str| plan(&format!("write-lat {ENDS} {line}")).bulk;
         assert_eq!(beside("--bulk read"), Some(Beside { test: Test::ReadBw, qps: 8, size: 1 << 20 }));
@@ -384,6 +429,32 @@ mod tests {
             ("-- write-bw --address 10.0.0.2/24 --peer fd00::1".to_owned(), "different address families"),
             ("-- write-bw --address 10.0.0.2/24 --peer 239.1.1.1".to_owned(), "not a unicast address"),
             ("-- write-bw --address 10.0.0.2/24 --peer 0.0.0.0".to_owned(), "not a unicast address"),
+            (
+                "-- write-bw --address 10.0.0.2/24 --peer 10.1.0.1".to_owned(),
+                "--peer 10.1.0.1: there is no route, as it is not in the network 10.0.0.0/24 of --address: give a router with \
+                 --gateway, or correct one of the addresses",
+            ),
+            (
+                format!("-- write-bw {ENDS} --gateway 10.9.0.1"),
+                "--gateway 10.9.0.1: no other host of the network 10.0.0.0/24 has that address",
+            ),
+            (format!("-- write-bw {ENDS} --gateway 10.0.0.2"), "--gateway 10.0.0.2: no other host"),
+            (format!("-- write-bw {ENDS} --gateway x"), "'x' is not an IP address"),
+            (format!("-- write-bw {ENDS} -c UD"), "-c UD: the bench uses reliable connections only: leave it out"),
+            (
+                format!("-- write-bw {ENDS} -d mlx5_0"),
+                "-d mlx5_0: the bench is the adapter itself: EAL's --vdev or -a in front of `--` selects its port; leave it out",
+            ),
+            (format!("-- write-bw {ENDS} -i 1"), "-i 1: the bench is the adapter itself"),
+            (format!("-- write-bw {ENDS} -x 1"), "-x 1: --address is its GID; leave it out"),
+            (
+                format!("-- write-bw {ENDS} -u 14"),
+                "-u 14: the timeout follows from the measured round trip; leave it out",
+            ),
+            (
+                format!("-- write-bw {ENDS} --no-pci"),
+                "--no-pci is an option of DPDK's EAL: it belongs in front of `--`",
+            ),
             (format!("-- write-bw {ENDS} -D 0"), "the measurement needs time"),
             (format!("-- sink-bw {ENDS}"), "invalid value 'sink-bw'"),
             (format!("-- write-bw {ENDS} -s 0"), "not the size of a message"),

@@ -3,6 +3,7 @@
 //! `echo` keeps a number of frames in flight, and `reflect` sends every frame back. Both poll the port as a worker does: in
 //! bursts, reading the clock once per iteration.
 
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -106,7 +107,8 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
     let path_mtu = path_mtu(plan, carried)?.bytes();
     let mut outcomes = Vec::new();
     let mut reflector = None;
-    let mut run = 0;
+    // Frames of an earlier process may still be on their way.
+    let mut run = process::id().wrapping_mul(0x9E37_79B9);
     for &size in plan.sizes.iter().filter(|size| plan.sizes.len() == 1 || **size as usize <= path_mtu) {
         if size as usize > path_mtu {
             return cli_error!(
@@ -130,7 +132,7 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
             heard: link.clock.now(),
         };
         let outcome = window.measure(&mut link, plan, size, path_mtu as u32, progress);
-        run = window.run + 1;
+        run = window.run.wrapping_add(1);
         outcomes.extend(outcome);
     }
     Ok(outcomes)
@@ -215,16 +217,25 @@ impl Window {
         Some(Outcome { lat_us: Some(Latency::of(&round_trips)), lost: Some(self.lost - lost), ..outcome })
     }
 
+    /// Counts a reflected frame, unless it is of another run or none is in flight: a reflector may duplicate frames.
+    #[inline]
+    fn takes(&mut self, stamp: Stamp) -> bool {
+        if stamp.run != self.run || self.in_flight == 0 {
+            return false;
+        }
+        self.in_flight -= 1;
+        self.returned += 1;
+        true
+    }
+
     /// One iteration: receives reflected frames, and transmits up to the limit of frames in flight.
     #[inline]
     fn turn(&mut self, link: &mut Link, mut round_trips: Option<&mut Histogram<u64>>) -> Instant {
         let now = link.clock.now();
         let count = link.rx.burst(&mut link.burst);
         for index in 0..count {
-            let stamp = self.template.read(link.burst.data(index)).filter(|stamp| stamp.run == self.run);
+            let stamp = self.template.read(link.burst.data(index)).filter(|stamp| self.takes(*stamp));
             let Some(stamp) = stamp else { continue };
-            self.in_flight -= 1;
-            self.returned += 1;
             if let Some(round_trips) = &mut round_trips {
                 round_trips.saturating_record(now.saturating_since(stamp.sent).as_nanos() as u64);
             }
@@ -234,7 +245,7 @@ impl Window {
         if self.in_flight > 0 && now.saturating_since(self.heard) >= LOST {
             self.lost += self.in_flight as u64;
             self.in_flight = 0;
-            self.run += 1;
+            self.run = self.run.wrapping_add(1);
             self.heard = now;
         }
         while self.in_flight < self.size
@@ -245,5 +256,25 @@ impl Window {
         }
         link.tx.flush();
         now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rxe_proto::wire::MacAddr;
+
+    use super::*;
+
+    #[test]
+    fn frames_of_another_run_and_duplicates_are_not_counted() {
+        let own = [10, 0, 0, 2].into();
+        let template = Template::new(MacAddr([2, 0, 0, 0, 0, 1]), own, [10, 0, 0, 1].into(), 64);
+        let heard = Instant::ZERO;
+        let mut window = Window { template, run: 7, size: 2, in_flight: 1, returned: 0, lost: 0, heard };
+        let stamp = |run| Stamp { run, sent: Instant::ZERO };
+        assert!(!window.takes(stamp(6)));
+        assert!(window.takes(stamp(7)));
+        assert!(!window.takes(stamp(7)), "none is in flight");
+        assert_eq!((window.in_flight, window.returned), (0, 1));
     }
 }

@@ -17,6 +17,7 @@ mod initiator;
 mod load;
 mod payload;
 mod perftest;
+mod perftest_options;
 mod plan;
 mod progress;
 mod region;

@@ -1,6 +1,6 @@
 //! The parameters of a run.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -113,6 +113,8 @@ pub struct Plan {
     /// Address of the bench.
     pub address: Cidr,
     pub peer: SocketAddr,
+    /// The router to it, if it is in another network.
+    pub gateway: Option<IpAddr>,
     /// Name of the region; empty for the target's first.
     pub region: String,
     /// Number of numbered regions to use in turn.
@@ -212,6 +214,7 @@ pub mod tests {
             protocol: Protocol::Region,
             address: "10.0.0.2/24".parse().expect("an address"),
             peer: "10.0.0.1:4792".parse().expect("an address"),
+            gateway: None,
             region: String::new(),
             regions: None,
             sizes: vec![64],

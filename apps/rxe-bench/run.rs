@@ -1,6 +1,8 @@
 //! Runs a plan and prints its results.
 
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,6 +33,10 @@ const MAX_CQE: u32 = 1 << 24;
 /// Runs the test and prints the results.
 pub fn run(plan: &Plan) -> Result<(), CliError> {
     log_to_stderr();
+    if let Some(Json::File(path)) = &plan.json {
+        // Now, not after the measurement.
+        OpenOptions::new().append(true).create(true).open(path).map_err(|error| unwritable(path, &error))?;
+    }
     let signals = Signals::install()?;
     let progress = Progress::start(plan);
     let eal = Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
@@ -61,13 +67,17 @@ pub fn run(plan: &Plan) -> Result<(), CliError> {
         Some(Json::Stdout) => print(&json)?,
         Some(Json::File(path)) => {
             print(&table)?;
-            std::fs::write(path, json).map_err(|error| {
-                CliError::failed(format!("--out_json: {} cannot be written: {error}", path.display()))
-            })?;
+            std::fs::write(path, json).map_err(|error| CliError::failed(unwritable(path, &error).to_string()))?;
         }
         None => print(&table)?,
     }
     something_measured(plan, &outcomes)
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> CliError {
+    let reason = error.to_string();
+    let reason = reason.split(" (os error").next().unwrap_or_default();
+    CliError::new(format!("--out_json: {} cannot be written ({reason}): choose another file", path.display()))
 }
 
 /// A run has failed if no message of one of its sizes was completed.
@@ -100,7 +110,11 @@ fn serve(
     // A closed connection keeps its slot for a while (timewait).
     let connections = 2 * plan.connections() + 64;
     let config = RuntimeConfig {
-        ports: vec![PortSettings { addresses: vec![plan.address], ..PortSettings::default() }],
+        ports: vec![PortSettings {
+            addresses: vec![plan.address],
+            gateways: plan.gateway.into_iter().collect(),
+            ..PortSettings::default()
+        }],
         idle: IdlePolicy::Spin,
         engine: EngineConfig {
             max_qp: timeouts.max_qp.max(connections),

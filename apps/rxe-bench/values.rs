@@ -23,6 +23,21 @@ impl FromStr for OwnAddress {
     }
 }
 
+/// A router.
+#[derive(Clone, Copy, Debug)]
+pub struct Router(pub IpAddr);
+
+impl FromStr for Router {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<Router, CliError> {
+        match text.parse() {
+            Ok(ip) => Ok(Router(ip)),
+            Err(_) => cli_error!("'{text}' is not an IP address"),
+        }
+    }
+}
+
 /// The target, with or without a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {

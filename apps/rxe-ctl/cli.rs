@@ -20,7 +20,7 @@ the command line is wrong, no target can be reached, or the target refuses the r
 #[derive(Parser, Debug)]
 #[command(name = "rxe-ctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 pub struct Cli {
-    /// Use the target with this --file-prefix [default: the only target that is running]
+    /// Use the target with this --file-prefix [default: RXE_FILE_PREFIX in the environment, or the only target that is running]
     #[arg(long, global = true, value_name = "PREFIX")]
     pub file_prefix: Option<String>,
 
@@ -89,9 +89,17 @@ pub enum Verb {
     Connections,
     /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters
     Stat {
+        /// Show this group only, for example drop, cm or hw_counters
+        #[arg(value_name = "GROUP")]
+        group: Option<String>,
+
         /// Include counters that are zero
         #[arg(short, long)]
         all: bool,
+
+        /// Wait for this time, and show by how much the counters have grown
+        #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+        delta: Option<Duration>,
     },
     /// Dropped packets by reason
     Drops {

@@ -10,6 +10,7 @@ mod drain;
 mod fault;
 mod output;
 mod show;
+mod stat;
 mod table;
 mod target;
 mod top;

@@ -1,16 +1,21 @@
 //! Finding the target.
 
+use std::env;
 use std::io::ErrorKind;
 
 use rxe::CliError;
 use rxe_inspect::client::Client;
-use rxe_inspect::socket;
+use rxe_inspect::socket::{self, OtherUser};
 
-/// Connects to the target with this `--file-prefix`, or the only one that is running.
-pub fn find(prefix: Option<&str>) -> Result<Client, CliError> {
-    let prefix = match prefix {
-        Some(prefix) => prefix.to_owned(),
-        None => only_one(socket::running()).map_err(CliError::new)?,
+/// The environment's `--file-prefix`.
+const PREFIX: &str = "RXE_FILE_PREFIX";
+
+/// Connects to the target with this `--file-prefix`, or that of the environment, or the only one that is running.
+pub fn find(prefix: Option<String>) -> Result<Client, CliError> {
+    let given = prefix.or_else(|| env::var(PREFIX).ok().filter(|prefix| !prefix.is_empty()));
+    let prefix = match given {
+        Some(prefix) => prefix,
+        None => only_one(socket::running(), &socket::of_other_users()).map_err(CliError::new)?,
     };
     let path = socket::path(&prefix);
     if prefix.contains('/') || matches!(prefix.as_str(), "" | "." | "..") {
@@ -28,7 +33,13 @@ pub fn find(prefix: Option<&str>) -> Result<Client, CliError> {
         let path = path.display();
         CliError::new(match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                format!("no target with --file-prefix {prefix} is running: nothing listens on {path}")
+                match socket::of_other_users()
+                    .iter()
+                    .find(|other| other.prefix.as_ref().is_none_or(|name| *name == prefix))
+                {
+                    Some(other) => refused(other),
+                    None => format!("no target with --file-prefix {prefix} is running: nothing listens on {path}"),
+                }
             }
             ErrorKind::PermissionDenied => {
                 format!("{path} belongs to another user: run rxe-ctl as the user of the target")
@@ -38,16 +49,29 @@ pub fn find(prefix: Option<&str>) -> Result<Client, CliError> {
     })
 }
 
-fn only_one(mut running: Vec<String>) -> Result<String, String> {
+/// Another user's target is for that user only.
+fn refused(other: &OtherUser) -> String {
+    let user = &other.user;
+    let remedy = format!("run rxe-ctl as that user (sudo -u {user} rxe-ctl ...)");
+    match &other.prefix {
+        Some(prefix) => format!("the target {prefix} is running as user {user}: permission denied; {remedy}"),
+        None => format!(
+            "no such target of this user is running, and permission to see those of user {user} is denied: {remedy}"
+        ),
+    }
+}
+
+fn only_one(mut running: Vec<String>, others: &[OtherUser]) -> Result<String, String> {
     match (running.pop(), running.as_slice()) {
         (Some(one), []) => Ok(one),
         (Some(last), others) => {
             let all = [others, &[last]].concat().join(", ");
             Err(format!("several targets are running ({all}): choose one with --file-prefix"))
         }
-        (None, _) => {
-            Err("no target of this user is running: start rxe-target as the user that runs rxe-ctl".to_owned())
-        }
+        (None, _) => Err(match others.first() {
+            Some(other) => refused(other),
+            None => "no target of this user is running: start rxe-target as the user that runs rxe-ctl".to_owned(),
+        }),
     }
 }
 
@@ -57,12 +81,25 @@ mod tests {
 
     #[test]
     fn only_a_single_running_target_is_chosen() {
-        let only = |names: &[&str]| only_one(names.iter().map(|name| (*name).to_owned()).collect());
+        let only = |names: &[&str]| only_one(names.iter().map(|name| (*name).to_owned()).collect(), &[]);
         assert_eq!(only(&["rte"]), Ok("rte".to_owned()));
         assert_eq!(
             only(&["a", "b", "c"]),
             Err("several targets are running (a, b, c): choose one with --file-prefix".to_owned())
         );
         assert!(only(&[]).unwrap_err().starts_with("no target of this user is running"));
+        let other = |prefix: Option<&str>| OtherUser { user: "ann".to_owned(), prefix: prefix.map(str::to_owned) };
+        assert_eq!(
+            only_one(Vec::new(), &[other(Some("rte"))]),
+            Err("the target rte is running as user ann: permission denied; run rxe-ctl as that user (sudo -u ann rxe-ctl ...)"
+                .to_owned())
+        );
+        assert_eq!(
+            only_one(Vec::new(), &[other(None)]),
+            Err("no such target of this user is running, and permission to see those of user ann is denied: run rxe-ctl as that user \
+                 (sudo -u ann rxe-ctl ...)"
+                .to_owned())
+        );
+        assert_eq!(only_one(vec!["own".to_owned()], &[other(Some("rte"))]), Ok("own".to_owned()));
     }
 }

@@ -8,14 +8,14 @@ use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Se
 
 use crate::cli::{Cli, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{capture, digest, drain, fault, show, target, top};
+use crate::{capture, digest, drain, fault, show, stat, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
     if let Verb::Generate { folder } = &cli.verb {
         return manual_pages::generate(Cli::command(), folder).map(|()| String::new());
     }
-    let target = &mut target::find(cli.file_prefix.as_deref())?;
+    let target = &mut target::find(cli.file_prefix)?;
     let json = cli.json;
     Ok(match cli.verb {
         Verb::Devices => json_or_text(json, &device(target)?, show::device::devices),
@@ -57,9 +57,8 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             qps.retain(|qp| qp.connection.is_some());
             json_or_text(json, &qps, |qps| show::qp::connections(qps))
         }
-        Verb::Stat { all } => {
-            let groups: Vec<CounterGroup> = target.ask(&Request::Counters)?;
-            let sums = report::sum(&groups);
+        Verb::Stat { group, all, delta } => {
+            let sums = stat::ask(target, group.as_deref(), delta)?;
             if json { pretty(&show::counters::counters_json(&sums)) } else { show::counters::stat(&sums, all) }
         }
         Verb::Drops { all } => {

@@ -149,7 +149,7 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliErr
         CommandLine { before, behind: Some(ours) } => (before, ours),
         CommandLine { before, behind: None } => (Vec::new(), without_separator(before)?),
     };
-    let args = Args::try_parse_from(ours)?;
+    let args = Args::try_parse_from(ours).map_err(rxe::command_line::explain)?;
     if let Some(folder) = args.generate {
         return Ok(Command::Generate(folder));
     }

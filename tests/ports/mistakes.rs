@@ -1,6 +1,9 @@
 //! Wrong command lines that only the real binaries show: a message and exit code 2, at once.
 
 use std::process::Command;
+use std::time::Duration;
+
+use rxe_testkit::process;
 
 use super::lacking;
 use super::operate::refused;
@@ -56,4 +59,97 @@ fn a_path_mtu_that_the_port_does_not_carry_is_refused() {
     let connect: Vec<&str> = words.iter().map(|word| if *word == "write-bw" { "connect-rate" } else { word }).collect();
     refused(&mut command(env!("CARGO_BIN_EXE_rxe-bench"), &connect), "--mtu 4096: the port of the bench supports");
     let _ = std::fs::remove_file(socket);
+}
+
+/// The whole sentence for EAL's arguments `eal` and the target's options `own`.
+fn said(eal: &str, own: &str) -> String {
+    let prefix = format!("--file-prefix={}mist", std::process::id());
+    let words: Vec<&str> = ["-l", "0", "--no-telemetry", &prefix]
+        .into_iter()
+        .chain(eal.split_whitespace())
+        .chain(["--"])
+        .chain(own.split_whitespace())
+        .collect();
+    let done = process::run(&mut command(env!("CARGO_BIN_EXE_rxe-target"), &words), Duration::from_secs(60)).unwrap();
+    assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{eal} -- {own}: {}", done.stderr);
+    done.stderr.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn mistakes_in_eal_s_arguments_are_explained() {
+    const OWN: &str = "--address 10.0.0.1/24";
+    for (eal, own, sentence) in [
+        (
+            "--in-memory --vdev=net_null0",
+            "--address 10.0.0.1/24 --no-pci",
+            "--no-pci is an option of DPDK's EAL: it belongs in front of `--`",
+        ),
+        (
+            "--in-memory --no-pci --vdev=net_af_packet0",
+            OWN,
+            "the device net_af_packet0 did not start: it needs the key iface, as --vdev=net_af_packet0,iface=veth1",
+        ),
+        (
+            "--in-memory --no-pci --vdev=net_af_packet0,iface=lo,frames=3",
+            OWN,
+            "the device net_af_packet0 did not start: it has no key 'frames': its keys are iface, qpairs, blocksz, framesz, \
+             framecnt, qdisc_bypass, fanout_mode",
+        ),
+        (
+            "--in-memory --no-pci --vdev=net_nosuch0",
+            OWN,
+            "bad EAL arguments: there is no driver for the device net_nosuch0: its name begins with that of a driver, as \
+             net_af_packet0, net_vhost0, net_virtio_user0, net_memif0, net_tap0, net_af_xdp0, net_null0",
+        ),
+        (
+            "--in-memory --no-pci --proc-type=secondary --vdev=net_null0",
+            OWN,
+            "bad EAL arguments: --proc-type=secondary is for programs that attach to another DPDK process, and this one is a \
+             process of its own: leave it out",
+        ),
+        (
+            "--in-memory --no-huge -m 64 --no-pci --vdev=net_null0",
+            OWN,
+            "bad EAL arguments: --no-huge and --in-memory exclude each other: leave --in-memory out",
+        ),
+    ] {
+        assert_eq!(said(eal, own), format!("rxe-target: {sentence}"));
+    }
+}
+
+#[test]
+fn without_the_right_to_open_sockets_the_capability_is_named() {
+    let prefix = format!("--file-prefix={}raw", std::process::id());
+    let target = env!("CARGO_BIN_EXE_rxe-target");
+    let eal =
+        ["-l", "0", "--no-huge", "-m", "64", "--no-telemetry", "--no-pci", &prefix, "--vdev=net_af_packet0,iface=lo"];
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--inh-caps=-all", "--bounding-set=-all", "--", target]).args(eal);
+    setpriv.args(["--", "--address", "10.0.0.1/24"]);
+    let done = process::run(&mut setpriv, Duration::from_secs(60)).unwrap();
+    assert_eq!(
+        (done.code, done.stderr.lines().last().unwrap_or_default()),
+        (
+            2,
+            "rxe-target: the device net_af_packet0 did not start: it needs the right CAP_NET_RAW: run this as root, or give the \
+             process that capability (--cap-add NET_RAW, AmbientCapabilities=CAP_NET_RAW)"
+        )
+    );
+}
+
+#[test]
+fn a_symbolic_link_is_no_file_of_a_region() {
+    let id = std::process::id();
+    let link = std::path::PathBuf::from(format!("/dev/shm/rxe-ports-{id}-link"));
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    let eal = "--in-memory --no-pci --vdev=net_null0";
+    let sentence = said(eal, &format!("--address 10.0.0.1/24 --region a=1M,file={}", link.display()));
+    std::fs::remove_file(&link).unwrap();
+    let path = link.display();
+    assert_eq!(
+        sentence,
+        format!(
+            "rxe-target: region a: {path}: cannot open it: it is a symbolic link, and links are not followed: name the file itself"
+        )
+    );
 }

@@ -111,6 +111,12 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     assert!(stat["transport"]["acks_sent"].as_u64() > Some(0) && stat["cm"]["rx_req"] == 1, "{stat}");
     contains(&ctl(target, "stat"), &["hw_counters\n    sent_pkts", &format!("    rcvd_pkts {received:>21}\n"), "cm\n"]);
     contains(&ctl(target, "stat --all"), &["    flushes                     0\n"]);
+    let cm = ctl(target, "stat cm");
+    assert!(cm.starts_with("cm\n") && cm.contains("    rx_req ") && !cm.contains("hw_counters"), "{cm}");
+    contains(&ctl(target, "stat hw_counters"), &["hw_counters\n    sent_pkts"]);
+    // Within an interval without packets of a connection, the loop turns.
+    let delta = json(target, "stat worker --delta 0.2");
+    assert!(delta["worker"]["turns"].as_u64() > Some(0) && delta.get("cm").is_none(), "{delta}");
     contains(&ctl(target, "drops --all"), &["icrc_mismatch", "ICRC wrong: damaged or modified in transit."]);
     let drops = json(target, "drops");
     assert!(drops.as_array().unwrap().iter().any(|drop| drop["reason"] == "icrc_mismatch" && drop["packets"] == 0));
@@ -216,6 +222,8 @@ fn mistakes(target: &Target) {
     );
     // The other targets of this test run too.
     refused(rxe_ctl().arg("qp"), "choose one with --file-prefix");
+    let by_environment = run(rxe_ctl().env("RXE_FILE_PREFIX", &target.prefix).arg("devices"));
+    assert_eq!((by_environment.code, by_environment.stderr.as_str()), (0, ""));
     refused(&mut rxe_ctl(), "Usage: rxe-ctl [OPTIONS] <COMMAND>");
     refused(rxe_ctl().arg("dance"), "unrecognized subcommand 'dance'");
     refused(rxe_ctl().args(["qp", "0x1000000"]), "queue pair numbers go from 0 to 0xffffff");
@@ -224,6 +232,17 @@ fn mistakes(target: &Target) {
         command.args(["--file-prefix", &target.prefix]);
         command
     };
+    refused(with_prefix().args(["stat", "packets"]), "there is no group 'packets' of counters: they are hw_counters, ");
+    // A user who is not root sees whose targets there may be.
+    let program = std::env::temp_dir().join(format!("rxe-ctl-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_rxe-ctl"), &program).unwrap();
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid=65534", "--clear-groups"]).arg(&program).args(["--file-prefix", &target.prefix, "link"]);
+    refused(
+        &mut nobody,
+        "permission to see those of user root is denied: run rxe-ctl as that user (sudo -u root rxe-ctl ...)",
+    );
+    std::fs::remove_file(program).unwrap();
     refused(with_prefix().args(["qp", "0x77"]), "there is no queue pair 0x77");
     refused(with_prefix().args(["disconnect", "0xE00000"]), "there is no queue pair 0xe00000");
     refused(with_prefix().args(["set", "log", "loud"]), "'loud' is not a log level");

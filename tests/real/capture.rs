@@ -120,8 +120,8 @@ fn from_the_start(bed: &TestBed) -> Check {
     bed.guest().expect(&format!("rping -c -a {TARGET_V4} -C 1 -v"), LIMIT, &["rdma-ping-0"])?;
     expect(&ctl(bed, here, &["capture", "stop"])?, "ended: it was stopped\n")?;
     let packets = read(&early)?;
-    // The target's announcement comes before the first request.
-    find(&packets[..packets.len().min(4)], "announcement", |packet| packet.sent())?;
+    // The target's probes come before the first request.
+    find(&packets[..packets.len().min(4)], "probe", |packet| packet.sent())?;
     find(&packets, "ConnectRequest", |packet| packet.get("_ws.col.Info") == "CM: ConnectRequest").map(drop)
 }
 

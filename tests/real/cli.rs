@@ -161,7 +161,7 @@ fn with_eal() -> AnyGroup {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh", target_binary(), "-l", "0", "--no-pci"]);
         command.args(["--file-prefix", "rxecli3"]).args(ADDRESS);
-        refused(process::run(&mut command, LIMIT)?, &["hugepages", "make setup"], true)
+        refused(process::run(&mut command, LIMIT)?, &["hugepages", "nr_hugepages", "RXE_NO_HUGE=1"], true)
     });
     group.build()
 }

@@ -31,8 +31,8 @@ const HW_COUNTERS: [&str; 17] = [
 
 /// Counters: rdma_rxe's first, then the others by group.
 pub fn stat(sums: &[(String, Vec<Counter>)], all: bool) -> String {
-    let mut text = String::from("hw_counters\n");
     let transport = sums.iter().find(|(name, _)| name == "transport").map_or(&[][..], |(_, counters)| counters);
+    let mut text = if transport.is_empty() { String::new() } else { String::from("hw_counters\n") };
     let mut lines = |counters: &mut dyn Iterator<Item = &Counter>| {
         let mut any = false;
         for counter in counters {

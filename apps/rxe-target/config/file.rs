@@ -242,6 +242,12 @@ impl Place<'_> {
         let path = self.path.display();
         let Some(span) = error.span() else { return CliError::new(format!("{path}: {message}")) };
         let line = self.line(span.start);
+        if message.contains("invalid type: map, expected a sequence")
+            && let Some(section) = self.text.lines().nth(line - 1).map(str::trim)
+            && matches!(section, "[port]" | "[region]")
+        {
+            return CliError::new(format!("{path}, line {line}: write [{section}], as there may be several"));
+        }
         let hint = match self.text.get(span.clone()) {
             Some(key) if message.starts_with("unknown field") && GLOBAL_KEYS.contains(&key) => {
                 " (this key belongs above the first [section])"
@@ -393,6 +399,8 @@ mod tests {
                 "t.toml, line 2: unknown field 'lose', expected one of 'drop', 'duplicate', 'reorder', 'corrupt', 'delay', 'jitter', 'delayed'",
             ),
             ("[[region]]\nname = \"a\"\n", "t.toml, line 1: missing field 'size'"),
+            ("[port]\nmtu = 1500\n", "t.toml, line 1: write [[port]], as there may be several"),
+            ("# one\n[region]\nname = \"a\"\nsize = 1\n", "t.toml, line 2: write [[region]], as there may be several"),
             (
                 "[[port]]\nroutes = [{ to = \"10.1.0.0/16\", via = \"x\" }]\n",
                 "t.toml, line 2, key 'via': 'x' is not an IP address",

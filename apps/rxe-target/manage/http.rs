@@ -123,4 +123,22 @@ mod tests {
         assert_eq!(status(b"\x16\x03\x01\x02\x00", Ok("")), "HTTP/1.1 400 Bad Request");
         assert_eq!(status(&[b'A'; MAX_HEAD + 1], Ok("")), "", "hung up");
     }
+
+    #[test]
+    fn mutated_requests_are_read_alike_in_any_pieces() {
+        let seed = b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+        rxe_testkit::mutate::check_mutations("http", &[seed, b"HEAD / HTTP/1.0\r\n\r\n"], 8_000, |input| {
+            let known = |head: &[u8]| match request(head) {
+                Parsed::Partial => None,
+                Parsed::Malformed => Some("400 Bad Request".to_owned()),
+                Parsed::Request { method, path } => Some(respond(&method, &path, || Ok(String::new())).0.to_owned()),
+            };
+            let ends = (0..=input.len().min(MAX_HEAD)).step_by(1 + input.len() / 16);
+            let mut first = None;
+            for answer in ends.map(|end| known(&input[..end])) {
+                assert!(first.is_none() || answer == first);
+                first = answer;
+            }
+        });
+    }
 }

@@ -291,4 +291,21 @@ mod tests {
         }
         assert_eq!(recognise(pingpong, false, true), Some(Family::Unknown));
     }
+
+    #[test]
+    fn the_family_does_not_depend_on_the_pieces_of_a_stream() {
+        let inputs = [&b"0000:000011:6b93be"[..], b"6.06\0\0", b"25.10\0", b"GET / HTTP/1.1"];
+        rxe_testkit::mutate::check_mutations("port-18515", &inputs, 8_000, |input| {
+            for (pingpong, perftest) in [(true, true), (true, false), (false, true)] {
+                let mut known = None;
+                for end in 0..=input.len().min(32) {
+                    let family = recognise(&input[..end], pingpong, perftest);
+                    assert!(known.is_none() || family == known, "{}", input[..end].escape_ascii());
+                    known = family;
+                }
+                // No client has to say more than a version.
+                assert!(known.is_some() || input.len() < 5);
+            }
+        });
+    }
 }

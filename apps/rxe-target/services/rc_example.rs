@@ -127,9 +127,12 @@ impl Talk {
         if self.pending.len() < wanted {
             return Ok(None);
         }
-        let said = match self.pending.first_chunk() {
-            Some(hello) => Said::Hello(Hello::parse(hello)?),
-            None => [Said::Ready, Said::Received, Said::Written][usize::from(self.said) - 1],
+        let said = match (self.said, self.pending.first_chunk()) {
+            (0, Some(hello)) => Said::Hello(Hello::parse(hello)?),
+            (1, _) => Said::Ready,
+            (2, _) => Said::Received,
+            (3, _) => Said::Written,
+            _ => return Ok(None),
         };
         self.pending.clear();
         self.said += 1;
@@ -413,6 +416,7 @@ mod tests {
                 }
             }
             assert_eq!(said, [Said::Hello(hello()), Said::Ready, Said::Received, Said::Written]);
+            assert_eq!(talk.feed(b""), Ok(None));
             assert_eq!(talk.feed(b"Q"), Err(Nonsense::TooMuch));
         }
     }
@@ -425,5 +429,24 @@ mod tests {
         assert!(talk.feed(&hello().write()).is_ok());
         assert_eq!(talk.feed(b"QR"), Err(Nonsense::TooMuch));
         assert_eq!(talk.feed(b""), Ok(None));
+    }
+
+    #[test]
+    fn mutated_streams_say_at_most_four_things() {
+        let text = [&hello().write()[..], b"QRW"].concat();
+        rxe_testkit::mutate::check_mutations("rc-example", &[&text, &text[..HELLO]], 8_000, |input| {
+            let Some((piece, input)) = input.split_first() else { return };
+            for piece in [usize::from(*piece) + 1, 1, HELLO] {
+                let (mut talk, mut said) = (Talk::default(), 0);
+                for data in input.chunks(piece).chain([&b""[..]]) {
+                    let Ok(message) = talk.feed(data) else { break };
+                    if let Some(Said::Hello(hello)) = message {
+                        assert_eq!(Hello::parse(&hello.write()), Ok(hello));
+                    }
+                    said += usize::from(message.is_some());
+                    assert!(talk.pending.len() < HELLO && said <= 4);
+                }
+            }
+        });
     }
 }

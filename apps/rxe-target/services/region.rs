@@ -334,4 +334,20 @@ mod tests {
         assert_eq!(&description[24..31], b"scratch");
         assert!(description[31..].iter().all(|b| *b == 0));
     }
+
+    #[test]
+    fn mutated_private_data_names_a_region_or_is_refused() {
+        rxe_testkit::mutate::check_mutations(
+            "region",
+            &[b"scratch\0\0", "\u{e9}\u{1f980}\0".as_bytes()],
+            8_000,
+            |input| match Wanted::parse(input) {
+                Wanted::First => assert!(input.iter().all(|byte| *byte == 0)),
+                Wanted::Named(name) => {
+                    assert!(!name.is_empty() && !name.contains('\0') && input.starts_with(name.as_bytes()))
+                }
+                Wanted::Nonsense => assert!(input.iter().any(|byte| *byte != 0)),
+            },
+        );
+    }
 }

@@ -323,4 +323,26 @@ mod tests {
         assert_eq!(ping.advert(advert(63)), Err(Nonsense::SinkTooSmall { given: 64, sink: 63 }));
         assert_eq!(ping.advert(advert(65)), Ok(Work::Write(advert(0).remote, 64)));
     }
+
+    #[test]
+    fn mutated_adverts_are_served_within_limits_or_refused() {
+        let mut seed = vec![0; MESSAGE];
+        seed[15] = 64;
+        let two = [&seed[..], &seed].concat();
+        rxe_testkit::mutate::check_mutations("rping", &[&seed, &two], 8_000, |input| {
+            let mut ping = Ping::Source;
+            for message in input.chunks_exact(MESSAGE) {
+                let advert = Advert::parse(message.try_into().expect("the length"));
+                match ping.advert(advert) {
+                    Ok(Work::Read(_, length) | Work::Write(_, length)) => {
+                        assert!((1..=MAX_LENGTH).contains(&length) && length <= advert.length);
+                    }
+                    Err(why) => assert!(!why.to_string().is_empty()),
+                }
+                if message[0] & 1 == 0 {
+                    ping.read_done();
+                }
+            }
+        });
+    }
 }

@@ -48,6 +48,59 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// A target of another user, or that user's folder of targets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OtherUser {
+    /// The user, by name or number.
+    pub user: String,
+    /// The `--file-prefix` of a target that runs; `None` where this user may not see which there are.
+    pub prefix: Option<String>,
+}
+
+/// The targets of other users, as far as they can be seen.
+#[must_use]
+pub fn of_other_users() -> Vec<OtherUser> {
+    let bases =
+        ["/tmp", "/run/user"].into_iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let bases = bases.filter_map(|entry| {
+        let (path, name) = (entry.path(), entry.file_name());
+        match path.parent() {
+            Some(parent) if parent == Path::new("/tmp") => name.to_str()?.starts_with("rxe-").then_some(path),
+            _ => Some(path.join("rxe")),
+        }
+    });
+    let own = base();
+    let all = std::iter::once(PathBuf::from("/var/run/rxe")).chain(bases).filter(|base| *base != own);
+    all.flat_map(|base| targets_below(&base)).collect()
+}
+
+/// The targets in a folder of another user.
+fn targets_below(base: &Path) -> Vec<OtherUser> {
+    let Ok(meta) = base.symlink_metadata() else { return Vec::new() };
+    let runtime = |name: &str| name.strip_prefix("rxe-").is_none_or(|uid| uid == meta.uid().to_string());
+    let own_folder = base.file_name().and_then(|name| name.to_str()).is_some_and(runtime);
+    if !meta.is_dir() || meta.uid() == uid() || !own_folder {
+        return Vec::new();
+    }
+    let user = user_name(meta.uid());
+    match std::fs::read_dir(base) {
+        Ok(entries) => entries
+            .flatten()
+            .filter(|entry| UnixStream::connect(entry.path().join("ctl.sock")).is_ok())
+            .map(|entry| OtherUser { user: user.clone(), prefix: entry.file_name().into_string().ok() })
+            .collect(),
+        Err(_) => vec![OtherUser { user, prefix: None }],
+    }
+}
+
+/// The name of a user; the number where it has none.
+fn user_name(uid: u32) -> String {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = fields.into_iter().find(|fields| fields.get(2).is_some_and(|id| *id == uid.to_string()));
+    found.and_then(|fields| fields.first().map(|name| (*name).to_owned())).unwrap_or_else(|| uid.to_string())
+}
+
 /// The socket of the target with this `--file-prefix`.
 #[must_use]
 pub fn path(prefix: &str) -> PathBuf {
@@ -86,6 +139,11 @@ mod tests {
         assert_eq!(base(7, Some("/run/user/7")), Path::new("/run/user/7/rxe"));
         assert_eq!(base(7, Some("relative")), Path::new("/tmp/rxe-7"));
         assert_eq!(base(7, None), Path::new("/tmp/rxe-7"));
+    }
+
+    #[test]
+    fn users_have_names_or_numbers() {
+        assert_eq!((user_name(0), user_name(4_000_000_000)), ("root".to_owned(), "4000000000".to_owned()));
     }
 
     #[test]

@@ -22,8 +22,9 @@ pub enum EalError {
     },
     /// No hugepages to run on.
     #[error(
-        "no hugepages for DPDK: {detail}; run `make setup` as root (or: echo 512 > /proc/sys/vm/nr_hugepages && mount \
-         -t hugetlbfs none /dev/hugepages), or give EAL --no-huge -m MEGABYTES"
+        "no hugepages for DPDK: {detail}; reserve some as root (echo 512 > /proc/sys/vm/nr_hugepages; mount -t hugetlbfs none \
+         /dev/hugepages), or give EAL --no-huge -m MEGABYTES; a container needs /dev/hugepages and the capability SYS_NICE, or \
+         RXE_NO_HUGE=1"
     )]
     NoHugepages {
         /// The missing requirement.

@@ -73,7 +73,13 @@ impl FileMemory {
         if len == 0 {
             return Err(failed("map it", io::Error::new(io::ErrorKind::InvalidInput, "the length is 0")));
         }
-        let (file, found, id) = open_file(path).map_err(|error| failed("open or create it", error))?;
+        let (file, found, id) = open_file(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => failed(
+                "open it",
+                io::Error::new(error.kind(), "it is a symbolic link, and links are not followed: name the file itself"),
+            ),
+            _ => failed("open or create it", error),
+        })?;
         // From here on an error must not leave our file behind: the value's drop removes it.
         let path = path.to_owned();
         let mut memory = FileMemory { base: NonNull::dangling(), len, mapped: 0, path, found, id, guard: None };

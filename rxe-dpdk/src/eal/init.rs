@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::affinity;
 use super::args::{EalArgs, Vdev, check_file_prefix};
 use super::error::{EalError, Errno};
+use super::hints;
 use super::huge_files::HugeFiles;
 use super::info::PortInfo;
 use super::log::{self, Capture};
@@ -53,6 +54,9 @@ impl Eal {
             return Err(EalError::BadArguments { detail });
         }
         check_file_prefix(args)?;
+        if let Some(detail) = hints::impossible(&eal_args) {
+            return Err(EalError::BadArguments { detail });
+        }
         // Before EAL: drivers remove the socket of a process that is alive.
         eal_args.vdevs().iter().try_for_each(sockets::make_way)?;
         let needs = Hugepages::needed_by(&eal_args);
@@ -87,22 +91,26 @@ impl Eal {
             let detail = format!("something among `{}` is neither an option nor the value of one", args.join(" "));
             return Err(EalError::BadArguments { detail });
         }
-        eal.check_devices(&text)?;
+        eal.check_devices(&eal_args, &text)?;
         Ok(eal)
     }
 
     /// EAL continues without a device that does not start; for a device that the user named, this is an error.
-    fn check_devices(&self, text: &str) -> Result<(), EalError> {
+    fn check_devices(&self, args: &EalArgs<'_>, text: &str) -> Result<(), EalError> {
         // The message of EAL's PCI bus about a device named by -a.
         if let Some((_, rest)) = text.split_once("Requested device ")
             && let Some((name, _)) = rest.split_once(" cannot be used")
         {
-            return Err(EalError::Device { name: name.to_owned(), detail: log::gist(text) });
+            let detail = log::gist(text) + hints::of_pci_device(args);
+            return Err(EalError::Device { name: name.to_owned(), detail });
         }
         let ports = self.ports();
         let missing = |vdev: &&Vdev| vdev.is_port() && !ports.iter().any(|port| port.name == vdev.name);
         match self.guard.vdevs.iter().find(missing) {
-            Some(vdev) => Err(EalError::Device { name: vdev.name.clone(), detail: log::gist(text) }),
+            Some(vdev) => {
+                let detail = hints::of_device(vdev, text).unwrap_or_else(|| log::gist(text));
+                Err(EalError::Device { name: vdev.name.clone(), detail })
+            }
             None => Ok(()),
         }
     }
@@ -254,6 +262,9 @@ fn failure(errno: Errno, text: &str, needs: &Hugepages) -> EalError {
     if text.contains("another primary process") {
         return EalError::PrefixInUse;
     }
+    if let Some(detail) = hints::of_unknown_device(text) {
+        return EalError::BadArguments { detail };
+    }
     match errno.0 {
         libc::EALREADY => EalError::AlreadyInitialised,
         libc::EINVAL => EalError::BadArguments { detail },
@@ -274,8 +285,7 @@ struct Hugepages {
 
 impl Hugepages {
     fn needed_by(args: &EalArgs<'_>) -> Hugepages {
-        let secondary = args.values("--proc-type").iter().any(|kind| *kind != "primary");
-        let pages = !args.has("--no-huge") && !secondary;
+        let pages = !args.has("--no-huge");
         // With --in-memory pages are anonymous; with --huge-dir EAL judges the directory itself.
         Hugepages { pages, mount: pages && !args.has("--in-memory") && !args.has("--huge-dir") }
     }

@@ -26,6 +26,7 @@ mod clock;
 mod error;
 mod fault_guard;
 mod file_memory;
+mod hints;
 mod huge_files;
 mod huge_memory;
 mod info;

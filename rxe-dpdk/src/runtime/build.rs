@@ -20,6 +20,7 @@ use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
 use super::regions::{self, OwnedRegions, SharedRegions};
 use super::settings::RuntimeConfig;
+use super::watchdog::{Watchdog, WatchedWorker};
 use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
@@ -78,13 +79,21 @@ impl Runtime {
             telemetry,
             seeds,
             flags: Arc::default(),
+            watched: Vec::new(),
         };
         let mut control = Some(control);
         let mut workers = Vec::new();
         let ends = worker_mailboxes.into_iter().zip(orders.into_iter().map(Orders::new));
         for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
             // The control side is on worker 0.
-            workers.push((lcore, build.make_worker(index, queues, ends, control.take())?));
+            let worker = build.make_worker(index, queues, ends, control.take())?;
+            build.watched.push(WatchedWorker {
+                lcore,
+                stats: Arc::clone(&worker.stats),
+                progress: Arc::clone(&worker.progress),
+                service: Arc::clone(worker.dispatcher.services.current()),
+            });
+            workers.push((lcore, worker));
         }
 
         let links = build.watch_links();
@@ -93,6 +102,7 @@ impl Runtime {
         let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
         let capture = build.make_capture(&inspector);
         telemetry::register(&build.eal, &inspector);
+        let watchdog = build.start_watchdog();
         let Build { eal, ports, telemetry, flags, .. } = build;
         Ok(Runtime {
             eal,
@@ -104,6 +114,7 @@ impl Runtime {
             capture,
             monitors,
             links,
+            watchdog,
             _regions: regions,
             ready,
         })
@@ -182,6 +193,7 @@ struct Build {
     telemetry: Telemetry,
     seeds: Seeds,
     flags: Arc<StopFlags>,
+    watched: Vec<WatchedWorker>,
 }
 
 impl Build {
@@ -248,6 +260,7 @@ impl Build {
             housekeeping_at: Instant::ZERO,
             flags: Arc::clone(&self.flags),
             stats: counters.worker.clone(),
+            progress: Arc::default(),
         };
         self.telemetry.workers.push(counters);
         Ok(worker)
@@ -261,6 +274,11 @@ impl Build {
             addresses: kernel_addresses::exclusive(port, settings),
         });
         LinkWatch::start(watched.collect(), self.orders.clone())
+    }
+
+    fn start_watchdog(&mut self) -> Watchdog {
+        let services = self.factories.iter().map(|factory| factory.name()).collect();
+        Watchdog::start(std::mem::take(&mut self.watched), services)
     }
 
     fn make_inspector(

@@ -103,7 +103,7 @@ fn list() -> io::Result<HashSet<Address>> {
         };
         for message in rtnetlink::parse(&buffer[..len]) {
             match message {
-                Message::NewAddress(address) => _ = addresses.insert(address),
+                Message::NewAddress(address) | Message::TentativeAddress(address) => _ = addresses.insert(address),
                 Message::Done => return Ok(addresses),
                 Message::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
                 Message::New(_) | Message::Deleted(_) | Message::DeletedAddress(_) => {}

@@ -13,6 +13,7 @@ mod regions;
 mod rtnetlink;
 mod settings;
 mod telemetry;
+mod watchdog;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -29,6 +30,7 @@ use link_watch::LinkWatch;
 use port_reports::Monitors;
 use regions::OwnedRegions;
 pub use settings::{PortSettings, RegionSettings, RuntimeConfig};
+use watchdog::Watchdog;
 
 /// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would collide with the
 /// multicast QPN.
@@ -57,6 +59,7 @@ pub struct Runtime {
     capture: Capture,
     monitors: Monitors,
     links: LinkWatch,
+    watchdog: Watchdog,
     _regions: OwnedRegions,
     ready: String,
 }
@@ -104,13 +107,13 @@ impl Runtime {
     ///
     /// [`EalError::WorkerPanicked`] and what else keeps lcores from running.
     pub fn run(self) -> Result<Summary, EalError> {
-        let Runtime { eal, ports, workers, telemetry, capture, monitors, links, .. } = self;
+        let Runtime { eal, ports, workers, telemetry, capture, monitors, links, watchdog, .. } = self;
         let jobs: Vec<Job<'_>> =
             workers.into_iter().map(|(lcore, worker)| -> Job<'_> { (lcore, Box::new(move || worker.run())) }).collect();
         let ran = eal.run_workers(jobs);
         // The recorders ended with the workers.
         capture.finish();
-        drop(links);
+        drop((links, watchdog));
         ran?;
         let counted = ports
             .iter()

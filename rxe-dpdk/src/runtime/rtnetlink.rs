@@ -56,6 +56,8 @@ pub(super) enum Message {
     Deleted(u32),
     /// The interface has the address, new or changed.
     NewAddress(Address),
+    /// As soon as the kernel knows that no other station has it.
+    TentativeAddress(Address),
     /// The interface has the address no longer.
     DeletedAddress(Address),
     /// The requested list is complete.
@@ -92,7 +94,7 @@ pub(super) fn parse(mut bytes: &[u8]) -> Vec<Message> {
         match u16_at(bytes, 4) {
             Some(libc::RTM_NEWLINK) => messages.extend(interface(body).map(Message::New)),
             Some(libc::RTM_DELLINK) => messages.extend(interface(body).map(|gone| Message::Deleted(gone.index))),
-            Some(libc::RTM_NEWADDR) => messages.extend(address(body).map(Message::NewAddress)),
+            Some(libc::RTM_NEWADDR) => messages.extend(new_address(body)),
             Some(libc::RTM_DELADDR) => messages.extend(address(body).map(Message::DeletedAddress)),
             Some(kind) if kind == libc::NLMSG_DONE as u16 => messages.push(Message::Done),
             Some(kind) if kind == libc::NLMSG_ERROR as u16 => {
@@ -125,6 +127,16 @@ fn interface(body: &[u8]) -> Option<Interface> {
         }
     }
     Some(interface)
+}
+
+fn new_address(body: &[u8]) -> Option<Message> {
+    let (address, flags) = (address(body)?, u32::from(*body.get(2)?));
+    if flags & libc::IFA_F_DADFAILED != 0 {
+        // Another station has it.
+        return None;
+    }
+    let tentative = flags & libc::IFA_F_TENTATIVE != 0;
+    Some(if tentative { Message::TentativeAddress(address) } else { Message::NewAddress(address) })
 }
 
 fn address(body: &[u8]) -> Option<Address> {
@@ -250,6 +262,13 @@ mod tests {
         let v6 = [0xFD, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
         let v6 = about_address(libc::RTM_NEWADDR, libc::AF_INET6, 64, &[(libc::IFA_ADDRESS, &v6)]);
         assert_eq!(parse(&v6), [Message::NewAddress(cidr("fd00:77::1/64"))]);
+        let with_flags = |flags: u32| {
+            let mut message = v6.clone();
+            message[HEADER + 2] |= flags as u8;
+            parse(&message)
+        };
+        assert_eq!(with_flags(libc::IFA_F_TENTATIVE), [Message::TentativeAddress(cidr("fd00:77::1/64"))]);
+        assert_eq!(with_flags(libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED), []);
         // Of another family, without an address, or with one of another length.
         for odd in [
             about_address(libc::RTM_NEWADDR, libc::AF_UNSPEC, 24, &[(libc::IFA_ADDRESS, own)]),

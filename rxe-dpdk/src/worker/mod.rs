@@ -17,6 +17,7 @@ pub(crate) mod lost_regions;
 pub(crate) mod orders;
 pub(crate) mod port_host;
 pub(crate) mod ports;
+pub(crate) mod progress;
 pub(crate) mod run;
 pub(crate) mod tx_path;
 

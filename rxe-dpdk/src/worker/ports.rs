@@ -46,6 +46,10 @@ counters! {
         tx_stalls,
         /// Frames not sent because the interface of their port is gone.
         tx_port_gone,
+        /// Times that the loop did not turn for 2 s; counted by the watchdog.
+        stalls,
+        /// Milliseconds of such stalls.
+        stalled_ms,
     }
 }
 

@@ -314,4 +314,37 @@ mod tests {
             assert_eq!(said(Form::Text, &mtu, usize::MAX), Err(Nonsense::Message));
         }
     }
+
+    #[test]
+    fn mutated_exchanges_are_read_alike_in_any_pieces() {
+        let mut messages = greeting();
+        messages.extend([record(1).write(), record(2).write()]);
+        messages.extend(report(1.5));
+        messages.extend([record(1).write(), DONE.to_vec()]);
+        let text = messages.concat();
+        let binary: Vec<u8> = greeting().into_iter().chain([record(7).write_binary(), vec![0; 8]]).flatten().collect();
+        let inputs = [&text[..], &text[..26], &text[26..], &binary];
+        rxe_testkit::mutate::check_mutations("perftest", &inputs, 8_000, |input| {
+            let whole = said(Form::Text, &[input.to_vec()], 50);
+            assert_eq!(said(Form::Text, &[input.to_vec()], 1), whole);
+            for message in whole.iter().flatten() {
+                if let Said::Record(record) = message {
+                    let again: [u8; TEXT] = record.write().try_into().expect("the length");
+                    assert_eq!(Record::parse(&again), Some(*record));
+                }
+            }
+            // Messages of the lengths that are expected, and the rest as one more.
+            let (mut rest, mut parts) = (input, Vec::new());
+            for len in [VERSION, 4, 4, 2, BINARY, 8, BINARY] {
+                let (part, behind) = rest.split_at(len.min(rest.len()));
+                parts.push(part.to_vec());
+                rest = behind;
+            }
+            parts.push(rest.to_vec());
+            let all = said(Form::Binary, &parts, usize::MAX);
+            assert!(
+                all.is_err() || parts.iter().filter(|part| !part.is_empty()).count() == all.map_or(0, |all| all.len())
+            );
+        });
+    }
 }

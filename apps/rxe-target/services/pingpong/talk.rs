@@ -163,4 +163,28 @@ mod tests {
         let two = [line(1).write(), elsewhere.write()].concat();
         assert_eq!(Talk::default().feed(&two), Err(Nonsense), "two hosts");
     }
+
+    #[test]
+    fn mutated_streams_are_bounded_and_name_queue_pairs_of_one_host() {
+        let mut text: Vec<u8> = many(3).iter().take(20).flat_map(Line::write).collect();
+        text.extend_from_slice(DONE);
+        let inputs = [&text[..], &text[..LINE], &text[20 * LINE..]];
+        rxe_testkit::mutate::check_mutations("pingpong", &inputs, 8_000, |input| {
+            let Some((piece, input)) = input.split_first() else { return };
+            let (mut talk, mut taken) = (Talk::default(), Vec::new());
+            for data in input.chunks(usize::from(*piece) + 1) {
+                match talk.feed(data) {
+                    Err(Nonsense) => return,
+                    Ok(Next::Linger) => taken.extend(talk.take_single()),
+                    Ok(Next::Answer) => taken.extend(talk.take()),
+                    Ok(Next::Done) => assert!(!taken.is_empty() && talk.is_done()),
+                    Ok(Next::Wait) => {}
+                }
+                assert!(talk.text.len() < LINE && talk.lines.len() <= MANY && taken.len() <= talk.lines.len());
+            }
+            let used: Vec<&Line> = taken.iter().filter(|line| line.is_used()).collect();
+            assert!(used.windows(2).all(|pair| pair[0].gid == pair[1].gid));
+            assert!(taken.iter().all(|line| Line::parse(&line.write()) == Some(*line)));
+        });
+    }
 }

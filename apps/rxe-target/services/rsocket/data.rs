@@ -221,4 +221,21 @@ mod tests {
             assert_eq!(Message::parse(imm), None);
         }
     }
+
+    #[test]
+    fn mutated_connection_data_is_written_again() {
+        rxe_testkit::mutate::check_mutations("rsocket-data", &[&SEEN.write()], 8_000, |input| {
+            if let Some(data) = ConnData::parse(input) {
+                assert_eq!(ConnData::parse(&data.write()), Some(data));
+                assert!(
+                    data.entry(data.entries).addr.wrapping_sub(data.list.addr) < u64::from(ENTRIES) * BUFFER as u64
+                );
+            }
+            for imm in input.chunks_exact(4).map(be32) {
+                if let Some(message) = Message::parse(imm) {
+                    assert_eq!(Message::parse(message.imm()), Some(message));
+                }
+            }
+        });
+    }
 }

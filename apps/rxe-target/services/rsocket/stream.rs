@@ -328,4 +328,63 @@ mod tests {
         ring.give(30);
         assert_eq!(ring.room(), 30);
     }
+
+    /// The peer and the service do anything in any order; the service keeps to what it is told.
+    #[test]
+    fn any_order_of_messages_keeps_the_rings_consistent() {
+        const HALF: u32 = 100;
+        let inputs = [&[0, 50, 3, 100, 4, 0, 0, 50, 4, 0, 5, 9, 6, 9, 7, 9][..], &[0, 100, 3, 255, 4, 0, 0, 100, 4, 0]];
+        rxe_testkit::mutate::check_mutations("rsocket-stream", &inputs, 8_000, |input| {
+            let mut inbound = Inbound::new(HALF, 8);
+            let mut outbound = Outbound::new(8, buffer(1000, HALF));
+            let mut ring = SendRing::new(HALF);
+            let mut taken = std::collections::VecDeque::new();
+            for step in input.chunks_exact(2) {
+                let value = u32::from(step[1]);
+                match step[0] % 9 {
+                    0 => {
+                        let _refused = inbound.data(value, value);
+                    }
+                    1 => {
+                        let _refused = inbound.data(value, value / 2);
+                    }
+                    2 => {
+                        let _refused = inbound.numbered();
+                    }
+                    3 => {
+                        let (_, unread) = inbound.unread();
+                        inbound.read(value.min(unread));
+                    }
+                    4 => {
+                        let grant = inbound.grant();
+                        assert!(grant.and_then(|grant| grant.half).is_none_or(|(at, _)| at == 0 || at == HALF));
+                    }
+                    5 => {
+                        let _refused = outbound.granted(value as u16, Some(buffer(value.into(), value)));
+                    }
+                    6 => {
+                        let _refused = outbound.granted(u16::from(step[1]) << 8, None);
+                    }
+                    7 => {
+                        let length = value.min(outbound.room()).min(ring.room());
+                        if length > 0 {
+                            outbound.data(length);
+                            let at = ring.take(length);
+                            assert!(at + length <= HALF, "a message is split");
+                            taken.push_back(length);
+                        }
+                    }
+                    _ => {
+                        if let Some(length) = taken.pop_front() {
+                            ring.give(length);
+                        }
+                    }
+                }
+                let (start, unread) = inbound.unread();
+                assert!(start + unread <= inbound.ring() && inbound.unread + inbound.granted <= inbound.ring());
+                assert_eq!(ring.used, taken.iter().sum::<u32>());
+                assert!(outbound.entry() < ENTRIES);
+            }
+        });
+    }
 }

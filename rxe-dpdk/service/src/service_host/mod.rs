@@ -9,11 +9,13 @@
 //! | `inbound` | requests of peers: connections and SIDR |
 //! | `outbound` | connections that services request |
 //! | `connections` | established and ended connections |
+//! | `current` | the service that is being called, for the watchdog |
 //! | `in_use` | whether a peer still uses a connection that a new request would replace |
 //! | `inspect` | answers to management |
 //! | `log` | log lines about connections and queue pairs |
 
 mod connections;
+mod current;
 mod in_use;
 mod inbound;
 mod inspect;
@@ -44,6 +46,7 @@ use crate::regions::NamedRegion;
 use crate::seeds::Seeds;
 use crate::service::Service;
 use connections::Connection;
+pub use current::CurrentService;
 pub use stats::ServiceStats;
 
 /// Most completions polled from a queue at once.
@@ -75,6 +78,7 @@ pub struct ServiceHost {
     ports: Arc<[LocalPort]>,
     mailbox: WorkerMailbox,
     stats: Arc<ServiceStats>,
+    current: Arc<CurrentService>,
     events: EventLog,
     in_use_checks: in_use::Checks,
     completions: Vec<WorkCompletion>,
@@ -127,6 +131,7 @@ impl ServiceHost {
             ports: parts.ports,
             mailbox: parts.mailbox,
             stats: Arc::default(),
+            current: Arc::default(),
             events: EventLog::new("events of connections"),
             in_use_checks: in_use::Checks::default(),
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -188,6 +193,11 @@ impl ServiceHost {
         &self.stats
     }
 
+    /// The service that is being called, for other threads.
+    pub fn current(&self) -> &Arc<CurrentService> {
+        &self.current
+    }
+
     /// The workers whose services have members of a multicast group.
     pub fn group_members(&self, port: PortId, group: Gid) -> WorkerSet {
         self.groups.get(port, group)
@@ -217,7 +227,10 @@ impl ServiceHost {
             regions: &self.regions,
             timers: &mut self.timers,
         };
-        f(&mut *self.services[service], &mut context)
+        self.current.enter(service);
+        let result = f(&mut *self.services[service], &mut context);
+        self.current.leave();
+        result
     }
 
     fn deliver_completions(&mut self, now: Instant, engine: &mut Engine) -> bool {

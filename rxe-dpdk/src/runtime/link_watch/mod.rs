@@ -223,6 +223,7 @@ impl Watcher {
                     Message::DeletedAddress(address) => {
                         self.addresses.remove(&address);
                     }
+                    Message::TentativeAddress(_) => {}
                     Message::Done => self.complete = true,
                     Message::Refused(errno) => {
                         let error = io::Error::from_raw_os_error(errno);

@@ -20,6 +20,7 @@ use super::idle::Idler;
 use super::lost_regions::LostRegions;
 use super::orders::Orders;
 use super::ports::{RxPort, WorkerStats};
+use super::progress::{Progress, Step};
 use super::tx_path::TxPath;
 use crate::eal::{Clock, MbufReceiver, RxBurst};
 
@@ -64,21 +65,27 @@ pub(crate) struct Worker {
     pub(crate) housekeeping_at: Instant,
     pub(crate) flags: Arc<StopFlags>,
     pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) progress: Arc<Progress>,
 }
 
-/// Halts the other workers when this one returns or panics.
-struct HaltOnDrop(Arc<StopFlags>);
+/// Halts the other workers when this one returns or panics, and ends the watchdog's interest in it.
+struct HaltOnDrop {
+    flags: Arc<StopFlags>,
+    progress: Arc<Progress>,
+}
 
 impl Drop for HaltOnDrop {
     fn drop(&mut self) {
-        self.0.halt.store(true, Ordering::Relaxed);
+        self.flags.halt.store(true, Ordering::Relaxed);
+        self.progress.enter(Step::Outside);
     }
 }
 
 impl Worker {
     /// Runs until [`StopFlags::halt`].
     pub(crate) fn run(mut self) {
-        let _halt = HaltOnDrop(self.flags.clone());
+        let _halt = HaltOnDrop { flags: Arc::clone(&self.flags), progress: Arc::clone(&self.progress) };
+        self.progress.enter(Step::Start);
         let now = self.clock.now();
         self.dispatcher.services.start(now, &mut self.dispatcher.engine);
         // A capture ordered before the start records from the first frame on.
@@ -100,8 +107,10 @@ impl Worker {
                 }
             }
             self.apply_capture_order();
+            self.progress.enter(Step::Idle);
             self.idler.turn(busy);
         }
+        self.progress.enter(Step::Shutdown);
         self.shut_down();
     }
 
@@ -112,27 +121,34 @@ impl Worker {
             self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
         }
         let mut busy = self.receive(now);
+        self.progress.enter(Step::HandOff);
         busy |= self.receive_handed_over(now);
         busy |= self.forward();
         let Dispatcher { engine, tx, .. } = &mut self.dispatcher;
         if engine.next_timeout().is_some_and(|t| t <= now) {
+            self.progress.enter(Step::Timers);
             engine.handle_timeout(now);
         }
+        self.progress.enter(Step::Transmit);
         // Before the services: replies to this burst leave first, and a queue pair in error gets its NAK out before its
         // service and the runtime release it.
         if engine.transmit(now, tx) > 0 {
             tx.flush(now);
         }
         if housekeeping {
+            self.progress.enter(Step::Messages);
             busy |= self.read_mail(now);
         }
+        self.progress.enter(Step::Services);
         let Dispatcher { engine, services, control, tx, .. } = &mut self.dispatcher;
         busy |= services.poll(now, engine);
+        self.progress.enter(Step::Transmit);
         if engine.wants_transmit() {
             engine.transmit(now, tx);
         }
         let mut waiting = tx.flush(now);
         if housekeeping && let Some(control) = control {
+            self.progress.enter(Step::Control);
             let before = tx.frames;
             control.poll(now, tx);
             if tx.frames > before {
@@ -144,6 +160,7 @@ impl Worker {
         if waiting {
             self.stats.tx_stalls.inc();
         }
+        self.progress.enter(Step::Orders);
         if !self.orders.ports.is_empty() {
             self.apply_port_orders();
         }
@@ -172,10 +189,12 @@ impl Worker {
 
     /// Dispatches frames from this worker's receive queues.
     fn receive(&mut self, now: Instant) -> bool {
-        let Worker { rx, burst, outbound, dispatcher, stats, .. } = self;
+        let Worker { rx, burst, outbound, dispatcher, stats, progress, .. } = self;
         let mut busy = false;
         for RxPort { port, queue, faults } in rx {
+            progress.enter(Step::Receive);
             let count = queue.burst(burst);
+            progress.enter(Step::Dispatch);
             if count > 0 {
                 busy = true;
                 stats.rx_bursts.inc();

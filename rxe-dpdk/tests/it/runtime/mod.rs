@@ -9,3 +9,4 @@ mod peer;
 mod streams;
 mod test_service;
 mod verbs;
+mod watchdog;

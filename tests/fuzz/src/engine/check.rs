@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rxe_proto::Duration;
 use rxe_proto::mem::Access;
-use rxe_proto::transport::{AsyncEvent, QpInfo, QpState, QpType, Qpn, RequestRefusal, WorkCompletion};
+use rxe_proto::transport::{AsyncEvent, QpInfo, QpState, QpType, Qpn, RequestRefusal, WcStatus, WorkCompletion};
 use rxe_proto::wire::{Frame, NakCode, Opcode, PathMtu, RocePacket, Syndrome, Transport, classify};
 
 use super::env::{Env, FIRST_PEER, PORT, path_from_peer};
@@ -30,6 +30,9 @@ impl Env {
             self.bytes.check(&allowed, || format!("{packet} on {before:?}"));
         }
         if let (Some(index), Some(before)) = (index, before) {
+            if packet.info().response && packet.opcode() != Opcode::Acknowledge {
+                self.slots[index].work.responded();
+            }
             self.received(&packet, index, &before);
         }
         self.settle();
@@ -147,11 +150,15 @@ impl Env {
 
     fn completed(&mut self, wc: &WorkCompletion) {
         // Of a queue pair that was reset or destroyed before the completion was polled: its work is forgotten.
+        if let (Some(rkey), WcStatus::Success) = (wc.invalidated_rkey, wc.status) {
+            self.bytes.check_invalidated(self.engine.keys(), rkey);
+        }
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.qpn == wc.qpn) else {
             panic!("a completion of no queue pair: {wc:?}")
         };
         if wc.wr_id & RECV == 0 {
-            slot.work.sent(wc, slot.kind.lossy);
+            let mtu = self.engine.query_qp(wc.qpn).and_then(|info| info.path_mtu).unwrap_or(PathMtu::Mtu256);
+            slot.work.sent(wc, slot.kind.lossy, mtu.bytes());
         } else if slot.work.recvs.iter().any(|posted| posted.wr_id == wc.wr_id) {
             slot.work.received(wc, slot.kind.lossy);
         } else {

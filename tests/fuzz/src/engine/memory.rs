@@ -193,7 +193,8 @@ impl Bytes {
             }
             1 if keys.region(self.regions[region]).is_none() => self.register(keys, region),
             2 => {
-                let _invalid = keys.invalidate_local(self.fast, self.pds[variant % 2]);
+                let outcome = keys.invalidate_local(self.fast, self.pds[variant % 2]);
+                assert!(outcome.is_err() || keys.region(self.fast).is_none());
             }
             3 => {
                 let (key, addr, access) = self.fast(variant);
@@ -297,6 +298,12 @@ impl Bytes {
         let mut bytes = vec![0; range.len()];
         self.memory.read(range.start, &mut bytes).expect("inside");
         bytes
+    }
+
+    /// Checks that a peer's SEND has invalidated a key.
+    pub fn check_invalidated(&self, keys: &KeyTable, rkey: u32) {
+        let valid = keys.list(0..keys.slots()).any(|info| info.key == rkey && self.grant(keys, &info).is_some());
+        assert!(!valid, "key {rkey:#x} is valid after a peer has invalidated it");
     }
 
     /// Checks that no byte has changed but those in `allowed`.

@@ -256,8 +256,11 @@ impl Env {
         let outcome = self.engine.modify_qp(self.slots[index].qpn, transition);
         assert!(outcome.is_err() || from.may_become(to), "{from} became {to}");
         assert_eq!(self.state(index), if outcome.is_ok() { to } else { from }, "{outcome:?}");
-        if outcome.is_ok() && to == QpState::Reset {
-            self.forget(index);
+        match (outcome, from, to) {
+            (Ok(()), _, QpState::Reset) => self.forget(index),
+            // On unreliable services a failed send queue may be resumed.
+            (Ok(()), QpState::Sqe, QpState::Rts) => self.slots[index].work.resume(),
+            _ => {}
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Work {
     pub recvs: VecDeque<Posted>,
     /// A completion with an error has come since the last reset.
     send_failed: bool,
+    /// Packets of READ and atomic responses received, less those that completed work requests needed.
+    responses: usize,
 }
 
 /// The bit of the work request numbers of receives.
@@ -52,6 +54,11 @@ impl Work {
         *self = Work::default();
     }
 
+    /// The send queue works again after a failure.
+    pub fn resume(&mut self) {
+        self.send_failed = false;
+    }
+
     /// Whether everything has completed after a transition to ERROR. `queued`: the send queue was not empty before. Work
     /// requests that are not signaled may have succeeded before without a completion.
     pub fn flushed(&self, queued: bool) -> bool {
@@ -59,8 +66,13 @@ impl Work {
         self.recvs.is_empty() && silent && (self.sends.is_empty() || !queued)
     }
 
-    /// A completion of the send queue. `lossy`: completions before it may be missing.
-    pub fn sent(&mut self, wc: &WorkCompletion, lossy: bool) {
+    /// A packet of a READ or atomic response has come.
+    pub fn responded(&mut self) {
+        self.responses += 1;
+    }
+
+    /// A completion of the send queue. `lossy`: completions before it may be missing. `mtu`: bytes of a response packet.
+    pub fn sent(&mut self, wc: &WorkCompletion, lossy: bool, mtu: usize) {
         let success = wc.status == WcStatus::Success;
         loop {
             let posted = self.sends.pop_front().unwrap_or_else(|| panic!("completed, but not outstanding: {wc:?}"));
@@ -70,6 +82,11 @@ impl Work {
                 assert!(!success || wc.opcode == op.wc_opcode(), "{op:?}: {wc:?}");
                 let returned = if posted.returns_data() { posted.len() } else { 0 };
                 assert!(!success || u64::from(wc.byte_len) == returned, "{op:?}: {wc:?}");
+                if success && posted.returns_data() {
+                    let needed = (returned as usize).div_ceil(mtu).max(1);
+                    let left = self.responses.checked_sub(needed);
+                    self.responses = left.unwrap_or_else(|| panic!("without {needed} responses: {wc:?}"));
+                }
                 break;
             }
             assert!(lossy || !signaled && !self.send_failed, "{} has not completed before {wc:?}", posted.wr_id);

@@ -37,7 +37,9 @@ fn corpus(target: &str) -> Corpus {
 
 fn replay(target: &str) {
     let Target { run, .. } = TARGETS.into_iter().find(|known| known.name == target).expect("a target of that name");
-    let corpus = corpus(target);
+    let mut corpus = corpus(target);
+    // The committed ones may be of an older protocol.
+    corpus.extend(seeds::of(target));
     for (name, input) in &corpus {
         check_input(&format!("{target}-{name}"), input, run);
     }
@@ -74,8 +76,8 @@ fn corpora_contain_the_seeds_and_are_small() {
             }
         }
         let corpus = corpus(target);
-        for (name, input) in &seeds {
-            assert_eq!(corpus.get(name), Some(input), "{target}/{name}: run this test with RXE_WRITE_CORPUS=1");
+        for name in seeds.keys() {
+            assert!(corpus.contains_key(name), "{target}/{name} is missing: run this test with RXE_WRITE_CORPUS=1");
         }
         for (name, input) in &corpus {
             assert!(input.len() <= LARGEST_FILE, "{target}/{name} has {} bytes", input.len());

@@ -23,7 +23,21 @@ pub fn connections() -> Corpus {
             }
         }
     }
+    corpus.insert("more-connections-than-may-be-closing".to_owned(), many());
     corpus
+}
+
+/// Connections of ours that are confirmed and disconnected, one after the other; the peer does not answer the DREQs.
+fn many() -> Vec<u8> {
+    let mut program = vec![0];
+    for number in 0..12 {
+        // A REP with an id and queue pair of its own.
+        let rep = [cm::op::MESSAGE, 1, cm::FLAG_AIM, number, 0, number, 0, number, 0];
+        program.extend([cm::op::CONNECT, 0, 0]);
+        program.extend(rep);
+        program.extend([cm::op::READ, cm::op::CONFIRM, number, 0, cm::op::READ, cm::op::DISCONNECT, number]);
+    }
+    program
 }
 
 /// The names of the messages, and the program.

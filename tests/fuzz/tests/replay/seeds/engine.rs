@@ -13,13 +13,16 @@ const PACKETS: usize = 40;
 
 /// Numbers of queue pairs, keys and transitions; see `KINDS` and `REGIONS` of the target.
 const RC: u8 = 0;
+const RC_READS_ONLY: u8 = 1;
 const SHARED: u8 = 2;
+const SECOND_PD: u8 = 3;
 const LOSSY: u8 = 4;
 const UC: u8 = 5;
 const UC_SHARED: u8 = 6;
 const UD: u8 = 7;
 const ALL: u8 = 0;
 const LOCAL: u8 = 3;
+const OF_SECOND_PD: u8 = 5;
 const FAST: u8 = 8;
 const WINDOWS: [u8; 2] = [9, 10];
 const TO_SQD: u8 = 3;
@@ -216,6 +219,28 @@ pub fn responder() -> Corpus {
                 .transmit(),
         );
     }
+    let mut refused = Program::new(0);
+    for qp in [RC_READS_ONLY, SECOND_PD, RC] {
+        for key in [ALL, OF_SECOND_PD, 1, 2, LOCAL] {
+            refused = refused.packet(byte("RC WRITE_ONLY"), request(qp, key, 64));
+            refused = refused.packet(byte("RC FETCH_ADD"), request(qp, key, 1));
+            refused = refused.packet(byte("RC READ_REQUEST"), request(qp, key, 64)).transmit();
+            refused = refused.step(&[op::MODIFY, qp, TO_RESET, op::BRING_UP, qp]);
+        }
+    }
+    add("requests-without-the-right", refused);
+    let changed = |opcode: u8, at: u8, value: u8, sealed: u8| {
+        let step = PacketStep { opcode, flags: flag::CHANGED, ..request(RC, ALL, 64) };
+        [&[op::PACKET][..], &step.to_bytes(), &[1, 0, at, value, sealed]].concat()
+    };
+    let mut damaged = Program::new(0);
+    for opcode in [byte("RC WRITE_ONLY"), byte("RC FETCH_ADD"), byte("RC READ_REQUEST")] {
+        // The last byte of the address, of the PSN and of the data, with a wrong ICRC and a right one.
+        for (at, sealed) in [(19, 1), (11, 1), (40, 1), (19, 0)] {
+            damaged = damaged.step(&changed(opcode, at, 9, sealed)).transmit();
+        }
+    }
+    add("damaged", damaged);
     let read = request(RC, ALL, 700);
     add(
         "reads-again-and-out-of-order",
@@ -252,6 +277,7 @@ pub fn responder() -> Corpus {
         Program::new(0)
             .step(&[op::KEY, RC, 4, 0, 0, op::KEY, RC, 4, 1, 0])
             .packet(byte("RC WRITE_ONLY"), window(WINDOWS[0]))
+            .packet(byte("RC WRITE_ONLY"), PacketStep { qp: SHARED, ..window(WINDOWS[1]) })
             .packet(byte("RC WRITE_ONLY"), window(WINDOWS[1]))
             .packet(byte("RC READ_REQUEST"), window(WINDOWS[1]))
             .recv(RC, (LOCAL, 100))

@@ -1,0 +1,223 @@
+//! Reports workers whose loop does not turn, in a thread of its own.
+//!
+//! The thread compares each worker's count of turns with that of its last look. Time in which the thread itself did not run
+//! (the process or its virtual machine was stopped, a clock jumped) does not count as a stall of a worker.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rxe_service::service_host::CurrentService;
+
+use crate::eal::leave_lcore;
+use crate::worker::WorkerStats;
+use crate::worker::progress::{Progress, Step};
+
+/// How long a worker's loop may stand still before that is reported.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Interval between looks.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// The most that a look adds to the length of a stall. A look that is later than this was delayed by something that most
+/// likely delayed the workers too.
+const MOST: Duration = Duration::from_millis(500);
+
+/// A worker to watch.
+pub(crate) struct WatchedWorker {
+    pub(crate) lcore: u32,
+    pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) service: Arc<CurrentService>,
+}
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Watches `workers`. `services` are the names of the services, by number.
+    pub(crate) fn start(workers: Vec<WatchedWorker>, services: Vec<&'static str>) -> Watchdog {
+        let (stop, stopped) = mpsc::channel();
+        let watch = move || {
+            leave_lcore();
+            let mut workers: Vec<_> = workers.into_iter().map(|worker| (worker, Heartbeat::default())).collect();
+            let mut last = Instant::now();
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let now = Instant::now();
+                let passed = now.saturating_duration_since(last);
+                last = now;
+                for (worker, heartbeat) in &mut workers {
+                    worker.look(passed, heartbeat, &services);
+                }
+            }
+        };
+        match thread::Builder::new().name("rxe-watchdog".to_owned()).spawn(watch) {
+            Ok(thread) => Watchdog { stop: Some(stop), thread: Some(thread) },
+            Err(error) => {
+                tracing::warn!("stalled workers are not reported, as the system gives no thread: {error}");
+                Watchdog { stop: None, thread: None }
+            }
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic was reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl WatchedWorker {
+    fn look(&self, passed: Duration, heartbeat: &mut Heartbeat, services: &[&'static str]) {
+        let (turns, step) = (self.stats.turns.get(), self.progress.step());
+        let lcore = self.lcore;
+        match heartbeat.look(passed, turns, step != Step::Outside) {
+            Beat::Turns => {}
+            Beat::Stalls(time) => {
+                self.stats.stalls.inc();
+                self.stats.stalled_ms.add(millis(time));
+                let service = self.service.get().and_then(|service| services.get(service));
+                let service = service.map(|name| format!(", a call of the service {name}")).unwrap_or_default();
+                let (step, seconds) = (step.name(), time.as_secs_f64());
+                tracing::warn!(
+                    "the worker on lcore {lcore} stalls: its loop has not turned for {seconds:.1} s; \
+                     the last step that it entered is `{step}`{service}"
+                );
+            }
+            Beat::StillStalls(time) => self.stats.stalled_ms.add(millis(time)),
+            Beat::GoesOn(time) => {
+                tracing::info!("the worker on lcore {lcore} goes on after {:.1} s", time.as_secs_f64());
+            }
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The turns of one worker, as seen at each look.
+#[derive(Debug, Default)]
+struct Heartbeat {
+    turns: u64,
+    /// For how long that number has not changed.
+    still: Duration,
+    reported: bool,
+}
+
+/// A look's result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Beat {
+    /// The loop turns, or has not stood still for long.
+    Turns,
+    /// It has stood still for this long, which reaches the limit.
+    Stalls(Duration),
+    /// It stands still for this much longer.
+    StillStalls(Duration),
+    /// It turns again, after having stood still for this long.
+    GoesOn(Duration),
+}
+
+impl Heartbeat {
+    /// `passed` is the time since the last look; `runs` is whether the worker is in its loop.
+    fn look(&mut self, passed: Duration, turns: u64, runs: bool) -> Beat {
+        if turns != self.turns || !runs {
+            let stood = std::mem::take(&mut self.still);
+            self.turns = turns;
+            return if std::mem::take(&mut self.reported) { Beat::GoesOn(stood) } else { Beat::Turns };
+        }
+        let more = passed.min(MOST);
+        self.still += more;
+        if self.reported {
+            Beat::StillStalls(more)
+        } else if self.still >= LIMIT {
+            self.reported = true;
+            Beat::Stalls(self.still)
+        } else {
+            Beat::Turns
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// What looks report that find these numbers of turns, each after this time.
+    fn looks(script: &[(Duration, u64)]) -> Vec<Beat> {
+        let mut heartbeat = Heartbeat::default();
+        let beats = script.iter().map(|&(passed, turns)| heartbeat.look(passed, turns, true));
+        beats.filter(|beat| *beat != Beat::Turns).collect()
+    }
+
+    #[test]
+    fn a_stall_is_reported_once_and_so_is_its_end() {
+        let mut script = vec![(INTERVAL, 1), (INTERVAL, 5)];
+        script.extend([(INTERVAL, 5); 10]);
+        script.extend([(INTERVAL, 6), (INTERVAL, 7)]);
+        let expected = [
+            Beat::Stalls(2 * SECOND),
+            Beat::StillStalls(INTERVAL),
+            Beat::StillStalls(INTERVAL),
+            Beat::GoesOn(2 * SECOND + 2 * INTERVAL),
+        ];
+        assert_eq!(looks(&script), expected);
+    }
+
+    #[test]
+    fn each_stall_is_reported() {
+        let mut script = Vec::new();
+        for turns in 1..=3 {
+            script.extend([(INTERVAL, turns); 9]);
+        }
+        script.push((INTERVAL, 4));
+        let stall = [Beat::Stalls(2 * SECOND), Beat::GoesOn(2 * SECOND)];
+        assert_eq!(looks(&script), [stall, stall, stall].concat());
+    }
+
+    #[test]
+    fn short_stalls_are_not_reported() {
+        let mut script = Vec::new();
+        for turns in 1..50 {
+            // The look that sees the change and seven more: 1.75 s.
+            script.extend([(INTERVAL, turns); 8]);
+        }
+        assert_eq!(looks(&script), []);
+    }
+
+    /// SIGSTOP, a suspended machine or a clock that jumps: the look is late, and the worker has not turned meanwhile.
+    #[test]
+    fn a_late_look_reports_nothing() {
+        for late in [3 * SECOND, 3600 * SECOND, Duration::MAX] {
+            assert_eq!(looks(&[(INTERVAL, 1), (late, 1), (INTERVAL, 2), (late, 2), (INTERVAL, 2), (INTERVAL, 3)]), []);
+        }
+    }
+
+    #[test]
+    fn a_stall_is_reported_although_every_look_is_late() {
+        let script = [(SECOND, 1), (SECOND, 1), (SECOND, 1), (SECOND, 1), (SECOND, 1), (SECOND, 2)];
+        assert_eq!(looks(&script), [Beat::Stalls(2 * SECOND), Beat::GoesOn(2 * SECOND)]);
+    }
+
+    #[test]
+    fn a_worker_outside_its_loop_does_not_stall() {
+        let mut heartbeat = Heartbeat::default();
+        for _ in 0..20 {
+            assert_eq!(heartbeat.look(INTERVAL, 0, false), Beat::Turns);
+        }
+        // It starts, stalls in its first turn, and ends.
+        let beats: Vec<Beat> = (0..8).map(|_| heartbeat.look(INTERVAL, 0, true)).collect();
+        assert_eq!(beats.last(), Some(&Beat::Stalls(2 * SECOND)));
+        assert_eq!(heartbeat.look(INTERVAL, 0, false), Beat::GoesOn(2 * SECOND));
+        assert_eq!(heartbeat.look(INTERVAL, 0, false), Beat::Turns);
+    }
+}
