@@ -140,11 +140,7 @@ fn new_address(body: &[u8]) -> Option<Message> {
 }
 
 fn address(body: &[u8]) -> Option<Address> {
-    let (family, prefix, flags, index) = (*body.first()?, *body.get(1)?, *body.get(2)?, u32_at(body, 4)?);
-    // An address that duplicate address detection still probes, or has refused, is not in use.
-    if u32::from(flags) & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0 {
-        return None;
-    }
+    let (family, prefix, index) = (*body.first()?, *body.get(1)?, u32_at(body, 4)?);
     let find = |wanted| attributes(body.get(ADDRESS_INFO..)?).find(|(kind, _)| *kind == wanted);
     // On a point-to-point link, IFA_ADDRESS is the other end's.
     let (_, value) = find(libc::IFA_LOCAL).or_else(|| find(libc::IFA_ADDRESS))?;
@@ -281,16 +277,6 @@ mod tests {
             about_address(libc::RTM_NEWADDR, libc::AF_INET, 33, &[(libc::IFA_ADDRESS, own)]),
         ] {
             assert_eq!(parse(&odd), []);
-        }
-    }
-
-    #[test]
-    fn addresses_that_are_being_probed_or_were_refused_are_not_in_use() {
-        let own: &[u8] = &[10, 77, 0, 1];
-        for (flag, count) in [(libc::IFA_F_PERMANENT, 1), (libc::IFA_F_TENTATIVE, 0), (libc::IFA_F_DADFAILED, 0)] {
-            let mut message = about_address(libc::RTM_NEWADDR, libc::AF_INET, 24, &[(libc::IFA_LOCAL, own)]);
-            message[HEADER + 2] = flag as u8;
-            assert_eq!(parse(&message).len(), count, "{flag:#x}");
         }
     }
 
