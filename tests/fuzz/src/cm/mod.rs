@@ -237,13 +237,16 @@ impl Env {
         }
     }
 
-    /// The peer sends a MAD. At most one message answers it, and no frame that is longer.
+    /// The peer sends a MAD. At most one message answers it.
     fn feed(&mut self, flags: u8, mad: &[u8]) {
         let before = self.transmits().len();
         assert!(before <= TRANSMITS, "{before} MADs waited");
         let _dropped = self.cm.handle_mad(self.now, &path(self.local, flags), mad, &self.local);
-        let answers = self.transmits().len();
-        assert!(answers <= 1, "{answers} answers to one MAD");
+        let answers: Vec<CmMessage> =
+            self.transmits().iter().map(|answer| CmMessage::parse(&*answer.mad).expect("a message").1).collect();
+        // A REP with the queue pair of one connection and the id of another one ends both.
+        let stale = answers.len() == 2 && answers.iter().all(|answer| matches!(answer, CmMessage::Dreq(_)));
+        assert!(answers.len() <= 1 || stale, "{answers:?} answer one MAD");
     }
 
     fn accept(&mut self, input: &mut Input<'_>) {

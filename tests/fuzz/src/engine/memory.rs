@@ -19,12 +19,14 @@ pub const FOREIGN: u8 = 0xDD;
 /// Bytes of the whole span.
 const SPAN: usize = 13 << 10;
 /// Bytes between regions.
-const GAP: usize = 60;
+const GAP: usize = 64;
+/// The region whose bytes are less aligned than its addresses.
+const MISALIGNED: usize = 6;
 
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 const FULL: Access = REMOTE.union(Access::LOCAL_WRITE).union(Access::FLUSH_GLOBAL).union(Access::FLUSH_PERSISTENT);
 
-/// Each region: its length, protection domain, address and rights. The gaps leave some misaligned.
+/// Each region: its length, protection domain, address and rights.
 const REGIONS: [(usize, usize, u64, Access); 8] = [
     (4096, 0, 0x1_0000, FULL.union(Access::MW_BIND)),
     (1024, 0, 0x2_0000, Access::REMOTE_READ),
@@ -43,7 +45,7 @@ const BOUND: usize = 7;
 const FAST_LEN: usize = 1024;
 const FAST_ADDRS: [u64; 2] = [0x9_0000, 0];
 
-/// What each window may be bound to: offset in its region, length, rights.
+/// The bindings of each window: offset in its region, length, rights.
 const BINDS: [[(u64, u64, Access); 2]; 2] = [
     [(256, 256, Access::REMOTE_READ.union(Access::REMOTE_WRITE)), (256, 128, Access::REMOTE_ATOMIC)],
     [(800, 200, REMOTE.union(Access::ZERO_BASED)), (800, 100, Access::REMOTE_WRITE)],
@@ -107,11 +109,12 @@ impl Bytes {
         memory.fill(0, SPAN, SECRET).expect("all of it");
         let pds = [keys.alloc_pd(), keys.alloc_pd()];
         let mut next = GAP;
-        let starts = REGIONS.map(|(len, ..)| {
+        let mut starts = REGIONS.map(|(len, ..)| {
             let start = next;
             next += len + GAP;
             start
         });
+        starts[MISALIGNED] += 4;
         let fast = keys.alloc_fast_reg_mr(pds[0], FAST_LEN).expect("a key");
         keys.map_fast_reg_mr(fast, memory.slice(next, FAST_LEN).expect("inside")).expect("free");
         keys.fast_register(fast, pds[0], FAST_ADDRS[0], FULL).expect("mapped");

@@ -1,6 +1,6 @@
 //! The transport engine: packets of peers with any contents, work requests, state changes, keys that come and go, and time.
 //!
-//! Two targets run the same programs: [`responder`] and [`requester`] differ in what a step is most often. What must hold:
+//! Two targets run the same programs: [`responder`] and [`requester`] differ in the step that is most frequent. Invariants:
 //!
 //! * A packet changes only bytes that its peer may write: of a key that the packet names and that the local side made for
 //!   it, or of posted buffers. A packet with a wrong ICRC, from another address, or out of sequence changes nothing.
@@ -26,7 +26,7 @@ use crate::input::Input;
 use env::Env;
 
 /// Most steps of an input.
-const STEPS: usize = 120;
+const STEPS: usize = 250;
 
 /// Runs a program of peers that send requests.
 pub fn responder(data: &[u8]) {

@@ -220,7 +220,7 @@ impl Env {
             self.engine.post_send(qpn, &SendWr { wr_id, op, sges: &sges, flags })
         };
         if outcome.is_ok() {
-            // What is posted in error completes, signaled or not.
+            // A work request posted in error completes, signaled or not.
             flags.set(SendFlags::SIGNALED, flags.contains(SendFlags::SIGNALED) || !state.sends());
             let sges = if step.flags & INLINE != 0 { &[][..] } else { &sges };
             self.slots[index].work.sends.push_back(Posted::send(wr_id, op, sges, flags));

@@ -257,6 +257,17 @@ pub fn responder() -> Corpus {
             .transmit(),
     );
     add(
+        "flushes-and-atomic-writes-again",
+        Program::new(Setup::PLACEMENT)
+            .packet(byte("RC FLUSH"), PacketStep { syndrome: 4, ..request(RC, ALL, 64) })
+            .packet(byte("RC ATOMIC_WRITE"), request(RC, ALL, 8))
+            .packet(byte("RC ATOMIC_WRITE"), PacketStep { psn: -1, ..request(RC, ALL, 8) })
+            .transmit()
+            .packet(byte("RC FLUSH"), PacketStep { syndrome: 5 | 8, ..request(RC, ALL, 0) })
+            .packet(byte("RC FLUSH"), PacketStep { psn: -1, syndrome: 5 | 8, ..request(RC, ALL, 0) })
+            .transmit(),
+    );
+    add(
         "read-of-a-region-that-is-deregistered",
         Program::new(0)
             .packet(byte("RC READ_REQUEST"), request(RC, 1, 1000))
@@ -388,6 +399,22 @@ pub fn requester() -> Corpus {
             .send(send(0), (ALL, 30))
             .transmit()
             .packet(ack, PacketStep { syndrome: 0x62, ..response }),
+    );
+    let mut not_ready = Program::new(0).send(send(0), (ALL, 30));
+    for _ in 0..5 {
+        not_ready = not_ready.transmit().packet(ack, PacketStep { syndrome: 0x21, ..response }).wait(5);
+    }
+    add("a-receiver-that-is-never-ready", not_ready);
+    add(
+        "a-closed-window",
+        Program::new(0)
+            .send(send(3), (ALL, 4000))
+            .send(send(3), (ALL, 4000))
+            .send(send(3), (ALL, 4000))
+            .transmit()
+            .transmit()
+            .packet(ack, PacketStep { psn: 31, ..response })
+            .transmit(),
     );
     let mut silent = Program::new(0).send(send(3), (ALL, 600)).send(send(5), (LOCAL, 600));
     for _ in 0..6 {
