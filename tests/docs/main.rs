@@ -1,5 +1,6 @@
 //! The hand-written pages: links lead somewhere, the walkthrough names functions that exist, and the service table exists once.
 
+mod faults;
 mod limits;
 
 use std::collections::BTreeSet;

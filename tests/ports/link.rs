@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::process::Command;
+use std::time::Instant;
 
 use rxe_testkit::child::ip;
 use rxe_testkit::process::{Program, Streams};
+use rxe_testkit::recovery::{INTERFACE_DELETED, recovered};
 
 use crate::output::with_pair;
 use crate::veth::{PATIENCE, VethTarget, configure_pair, eventually, is_reached, rxe_ctl_says};
@@ -114,6 +116,7 @@ fn a_port_goes_on_when_its_deleted_interface_is_back() {
     with_pair(|| {
         let mut watched = Watched::start("d");
         let mac = watched.target.port().mac;
+        let mut took = None;
         for _ in 0..3 {
             let received = |watched: &Watched| watched.target.counter("port", "rx_frames");
             let before = received(&watched);
@@ -127,10 +130,16 @@ fn a_port_goes_on_when_its_deleted_interface_is_back() {
             );
             ip("link set rxa mtu 4200");
             configure_pair();
+            let began = Instant::now();
+            eventually("ACTIVE", || watched.target.port().up);
+            eventually("traffic", is_reached);
+            // Later on the target learns the new MAC address of the other end less soon: it has changed just before.
+            took = took.or(Some(began.elapsed()));
             watched.goes_on();
             assert!(received(&watched) > before);
             assert_eq!(watched.target.port().mac, mac);
         }
+        recovered(&INTERFACE_DELETED, took.unwrap());
         assert_eq!(watched.target.terminate().code(), Some(0), "{}", watched.target.program.tail());
     });
 }

@@ -10,6 +10,7 @@ mod clients;
 mod conflict;
 mod drain;
 mod fault;
+mod faults;
 mod files;
 mod flood;
 mod hostile;

@@ -5,7 +5,8 @@
 //! * [`pcapng`] reads the captures that an adapter writes,
 //! * [`child`] runs a test in a process of its own, and in a network namespace of its own,
 //! * [`readme`] finds the commands that README.md shows,
-//! * [`process`] starts the programs under test, and has their output.
+//! * [`process`] starts the programs under test, and has their output,
+//! * [`recovery`] is the table of faults and of the time that the recovery from them takes.
 //!
 //! Helpers panic instead of returning errors, as a test can do nothing about them; `process` and `readme` return them for
 //! tests/real, which reports errors itself.
@@ -16,3 +17,4 @@ pub mod pcap;
 pub mod pcapng;
 pub mod process;
 pub mod readme;
+pub mod recovery;

@@ -19,6 +19,38 @@ pub struct Connection {
     pub(super) rkey: u32,
 }
 
+/// A posted operation.
+pub struct Posted {
+    op: SendOp,
+    memory: Memory,
+    lkey: u32,
+}
+
+impl Posted {
+    /// Waits for the completion of the only operation that is posted; returns its status and what the buffer holds then.
+    pub fn finish(self, on: &mut Initiator) -> (WcStatus, Vec<u8>) {
+        let completion = on.completion(&self.op);
+        assert_eq!(completion.wr_id, 7);
+        (completion.status, self.take(on))
+    }
+
+    /// Waits until all that are posted succeed; returns what the buffers hold then.
+    pub fn finish_all(all: Vec<Posted>, on: &mut Initiator) -> Vec<Vec<u8>> {
+        for posted in &all {
+            let completion = on.completion(&posted.op);
+            assert_eq!((completion.wr_id, completion.status), (7, WcStatus::Success));
+        }
+        all.into_iter().map(|posted| posted.take(on)).collect()
+    }
+
+    fn take(self, on: &mut Initiator) -> Vec<u8> {
+        let mut result = vec![0; self.memory.len()];
+        self.memory.read(0, &mut result).unwrap();
+        on.engine.keys_mut().deregister(self.lkey).unwrap();
+        result
+    }
+}
+
 impl Connection {
     pub fn region_len(&self) -> u64 {
         self.len
@@ -53,18 +85,26 @@ impl Connection {
 
     /// The same, however it ends.
     fn try_run(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> (WcStatus, Vec<u8>) {
+        self.post(on, bytes, op).finish(on)
+    }
+
+    /// Posts an operation.
+    fn post(&self, on: &mut Initiator, bytes: &[u8], op: SendOp) -> Posted {
         let memory = Memory::heap(bytes.len());
         memory.write(0, bytes).unwrap();
-        let region = on.engine.keys_mut().register(on.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();
-        let sge = Sge { addr: region.addr(), length: bytes.len() as u32, lkey: region.lkey() };
-        let wr = SendWr { wr_id: 7, op, sges: &[sge], flags: SendFlags::SIGNALED };
+        let region = on.engine.keys_mut().register(on.pd, memory.clone(), 0x1000, Access::LOCAL_WRITE).unwrap();
+        let (addr, lkey, length) = (region.addr(), region.lkey(), bytes.len() as u32);
+        let wr = SendWr { wr_id: 7, op, sges: &[Sge { addr, length, lkey }], flags: SendFlags::SIGNALED };
         on.engine.post_send(self.qpn, &wr).unwrap();
-        let completion = on.completion(&op);
-        assert_eq!(completion.wr_id, 7);
-        let mut result = vec![0; bytes.len()];
-        region.memory().read(0, &mut result).unwrap();
-        on.engine.keys_mut().deregister(region.lkey()).unwrap();
-        (completion.status, result)
+        Posted { op, memory, lkey }
+    }
+
+    pub fn post_write(&self, on: &mut Initiator, offset: u64, bytes: &[u8]) -> Posted {
+        self.post(on, bytes, SendOp::Write { remote: self.remote(offset), imm: None })
+    }
+
+    pub fn post_read(&self, on: &mut Initiator, offset: u64, len: usize) -> Posted {
+        self.post(on, &vec![0; len], SendOp::Read { remote: self.remote(offset) })
     }
 
     fn remote(&self, offset: u64) -> RemoteAddr {

@@ -22,7 +22,7 @@ use rxe_dpdk::rxe_proto::wire::{
     Cidr, Frame, Gid, MacAddr, Path, PathMtu, PortId, Psn, TxQueue, classify, udp_source_port,
 };
 
-pub use connection::Connection;
+pub use connection::{Connection, Posted};
 
 /// Our address.
 pub const OWN: [u8; 4] = [10, 77, 0, 2];
@@ -76,6 +76,8 @@ pub struct Initiator {
     unsent: Option<MadTransmit>,
     /// Answers ARP for all our addresses.
     host: Host,
+    /// ACK timeout code of new connections.
+    pub ack_timeout: u8,
     /// Another host behind the same port.
     pub neighbour: Option<Rc<RefCell<dyn Neighbour>>>,
 }
@@ -110,8 +112,31 @@ impl Initiator {
         let config = HostConfig { port: port.id(), mac: port.mac(), addresses, ..HostConfig::default() };
         let host = Host::new(&config).unwrap();
         let gsi_psn = Psn::default();
+        // 0.5 s: a busy machine may stop the target for longer than the usual 67 ms, eight times in a row.
+        let ack_timeout = 17;
         let (monitor, unsent, neighbour) = (port.monitor(), None, None);
-        Initiator { clock, monitor, rx, tx, burst, engine, pd, cq, cm, path, gsi_psn, unsent, host, neighbour }
+        Initiator {
+            clock,
+            monitor,
+            rx,
+            tx,
+            burst,
+            engine,
+            pd,
+            cq,
+            cm,
+            path,
+            gsi_psn,
+            unsent,
+            host,
+            ack_timeout,
+            neighbour,
+        }
+    }
+
+    /// Communication ids that differ from those of another initiator with another number; by default all have the same.
+    pub fn number_ids(&mut self, number: u8) {
+        self.cm = Cm::new(CmConfig::new(0x0202, [number; 32]));
     }
 
     /// Path of its MADs.
@@ -244,13 +269,18 @@ impl Initiator {
     }
 
     pub fn connect(&mut self, port: u16, region: &str, mtu: PathMtu) -> Connection {
-        let (qpn, reply) = self.establish(port, region.as_bytes(), mtu);
+        self.try_connect(port, region, mtu).unwrap_or_else(|rej| panic!("no connection: {rej:?}"))
+    }
+
+    /// As [`connect`](Self::connect); an error is a REJ, or no answer.
+    pub fn try_connect(&mut self, port: u16, region: &str, mtu: PathMtu) -> Result<Connection, Option<Box<Rej>>> {
+        let (qpn, reply) = self.establish(port, region.as_bytes(), mtu)?;
         let data = &reply.private_data;
         let (address, len) = (data[..8].try_into().unwrap(), data[8..16].try_into().unwrap());
         let rkey = u32::from_be_bytes(data[16..20].try_into().unwrap());
         assert_eq!(&data[24..24 + region.len()], region.as_bytes());
         let (address, len) = (u64::from_be_bytes(address), u64::from_be_bytes(len));
-        Connection { qpn, conn: reply.conn, peer_qpn: reply.remote_qpn, address, len, rkey }
+        Ok(Connection { qpn, conn: reply.conn, peer_qpn: reply.remote_qpn, address, len, rkey })
     }
 
     /// A queue pair in INIT.
@@ -264,13 +294,17 @@ impl Initiator {
     }
 
     /// Connects a queue pair to the service at `port`.
-    fn establish(&mut self, port: u16, private_data: &[u8], mtu: PathMtu) -> (Qpn, Box<ConnectReply>) {
+    fn establish(
+        &mut self,
+        port: u16,
+        private_data: &[u8],
+        mtu: PathMtu,
+    ) -> Result<(Qpn, Box<ConnectReply>), Option<Box<Rej>>> {
         let qpn = self.create_qp();
         let params = ConnectParams {
             responder_resources: 1,
             initiator_depth: 4,
-            // 0.5 s: a busy machine may stop the target for longer than the usual 67 ms, eight times in a row.
-            local_ack_timeout: 17,
+            local_ack_timeout: self.ack_timeout,
             // The first frames may be lost while the link comes up: 16 REQs in about 5 s.
             response_timeout: 16,
             private_data: private_data.to_vec(),
@@ -280,17 +314,21 @@ impl Initiator {
         let conn = self.cm.connect(self.clock.now(), params).unwrap();
         let reply = match self.event() {
             CmEvent::ConnectReply(reply) => reply,
+            CmEvent::ConnectFailed { rej, .. } => {
+                self.engine.destroy_qp(self.clock.now(), qpn).unwrap();
+                return Err(rej);
+            }
             other => panic!("{other:?}"),
         };
         self.bring_up(qpn, &reply, rq_psn, flow_label, mtu);
         self.cm.confirm(conn, &[]).unwrap();
         assert_eq!(self.event(), CmEvent::Established { conn });
-        (qpn, reply)
+        Ok((qpn, reply))
     }
 
     /// SENDs 16 bytes to the service `rdma-server` on a connection of its own, and returns its message.
     pub fn exchange(&mut self, message: [u8; 16]) -> [u8; 16] {
-        let (qpn, reply) = self.establish(7471, &[], PathMtu::Mtu1024);
+        let (qpn, reply) = self.establish(7471, &[], PathMtu::Mtu1024).unwrap();
         let memory = Memory::heap(32);
         memory.write(0, &message).unwrap();
         let region = self.engine.keys_mut().register(self.pd, memory, 0x1000, Access::LOCAL_WRITE).unwrap();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rxe_dpdk::eal::{Eal, Port, PortConfig, RxBurst, RxQueue, TxStage};
 use rxe_testkit::child;
+use rxe_testkit::recovery::{POOL_EMPTY, recovered};
 
 /// Environment variable of the child process with the peer's port: its device.
 const PEER: &str = "RXE_TEST_PEER_DEVICE";
@@ -65,6 +66,37 @@ fn memif_pair_carries_frames() {
         let (client, _, mut tx) = started(&eal, "net_memif1");
         let mut burst = RxBurst::new();
         send(&mut tx, || rx.burst(&mut burst) > 0);
+        drop((server, client));
+    });
+}
+
+#[test]
+fn frames_wait_for_a_port_without_free_buffers() {
+    child::in_namespace(|| {
+        let args = format!("id=0,socket=empty-memif-{}", std::process::id());
+        let eal = init(&[&format!("net_memif0,role=server,{args}"), &format!("net_memif1,role=client,{args}")]);
+        let (server, mut rx, _) = started(&eal, "net_memif0");
+        let (client, _, mut tx) = started(&eal, "net_memif1");
+        let mut burst = RxBurst::new();
+        send(&mut tx, || rx.burst(&mut burst) > 0);
+        while rx.burst(&mut burst) > 0 {}
+
+        let hoard: Vec<_> = std::iter::from_fn(|| server.pool().alloc()).collect();
+        assert_eq!(server.pool().available(), 0);
+        let sent = client.stats().unwrap().tx_frames;
+        send(&mut tx, || {
+            assert_eq!(rx.burst(&mut burst), 0);
+            client.stats().unwrap().tx_frames >= sent + 10
+        });
+        println!("{:?}", server.stats().unwrap());
+        drop(hoard);
+        let freed = Instant::now();
+        let mut received = 0;
+        while received < 10 {
+            received += rx.burst(&mut burst);
+            assert!(freed.elapsed() < Duration::from_secs(30), "{received} frames");
+        }
+        recovered(&POOL_EMPTY, freed.elapsed());
         drop((server, client));
     });
 }

@@ -11,6 +11,7 @@ use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory};
 use rxe_dpdk::worker::IdlePolicy;
 use rxe_testkit::child;
+use rxe_testkit::recovery::{WORKER_STALLED, recovered};
 
 /// Nothing here takes longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -95,13 +96,18 @@ fn a_stalled_worker_is_named_with_its_step_and_counted() {
         known.set(runtime.telemetry()).unwrap();
         let stop = runtime.stop_handle();
         let waiting = thread::spawn(move || {
-            let both = eventually(|| lines().len() >= 2);
+            // The first line releases the worker.
+            let both = eventually(|| !lines().is_empty());
+            let released = Instant::now();
+            let both = both && eventually(|| lines().len() >= 2);
             stop.stop();
-            both
+            both.then(|| released.elapsed())
         });
         let summary = runtime.run().unwrap();
         let lines = lines();
-        assert!(waiting.join().unwrap() && lines.len() == 2, "{lines:?}");
+        let took = waiting.join().unwrap();
+        assert!(took.is_some() && lines.len() == 2, "{lines:?}");
+        recovered(&WORKER_STALLED, took.unwrap());
         let stall = "WARN rxe_dpdk::runtime::watchdog: the worker on lcore 1 stalls: its loop has not turned for 2.";
         let step = "the last step that it entered is `services`, a call of the service holding";
         assert!(lines[0].contains(stall) && lines[0].ends_with(step), "{lines:?}");
