@@ -86,13 +86,13 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let _halt = HaltOnDrop { flags: Arc::clone(&self.flags), progress: Arc::clone(&self.progress) };
         self.progress.enter(Step::Start);
-        let now = self.clock.now();
+        let mut now = self.clock.now();
         self.dispatcher.services.start(now, &mut self.dispatcher.engine);
         // A capture ordered before the start records from the first frame on.
         self.read_mail(now);
         self.apply_capture_order();
         while !self.flags.halt.load(Ordering::Relaxed) {
-            let now = self.clock.now();
+            now = self.clock.now_after(now);
             let busy = self.turn(now);
             self.stats.turns.inc();
             if !busy {
