@@ -44,7 +44,9 @@ impl Env {
             return Vec::new();
         }
         if packet.dest_qp() == Qpn::MULTICAST.get() && packet.transport() == Transport::Ud {
-            let all = (0..self.slots.len()).filter(|&index| self.slots[index].kind.qp_type == QpType::Ud);
+            // A queue pair whose peer was detected may be a member, too.
+            let is_datagram = |index: &usize| self.engine.qp_type(self.slots[*index].qpn) == Some(QpType::Ud);
+            let all = (0..self.slots.len()).filter(is_datagram);
             return all.flat_map(|index| self.receives(index)).collect();
         }
         let (Some(index), Some(info)) = (index, info) else { return Vec::new() };
