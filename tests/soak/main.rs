@@ -57,7 +57,7 @@ idle = \"sleep\"
 [transport]
 flush = true
 atomic-write = true
-keep-alive = 2
+keep-alive = 5
 [service.rping]
 idle-timeout = \"15s\"
 [service.rdma-server]
