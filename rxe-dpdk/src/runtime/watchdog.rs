@@ -3,6 +3,7 @@
 //! The thread compares each worker's count of turns with that of its last look. Time in which the thread itself did not run
 //! (the process or its virtual machine was stopped, a clock jumped) does not count as a stall of a worker.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -78,21 +79,27 @@ impl WatchedWorker {
     fn look(&self, passed: Duration, heartbeat: &mut Heartbeat, services: &[&'static str]) {
         let (turns, step) = (self.stats.turns.get(), self.progress.step());
         let lcore = self.lcore;
-        match heartbeat.look(passed, turns, step != Step::Outside) {
-            Beat::Turns => {}
+        let beat = heartbeat.look(passed, turns, step != Step::Outside);
+        let cpu_time = || self.progress.thread().and_then(CpuTime::of);
+        match beat {
+            Beat::Turns => heartbeat.cpu_time = None,
+            Beat::Stands => heartbeat.cpu_time = heartbeat.cpu_time.or_else(cpu_time),
             Beat::Stalls(time) => {
                 self.stats.stalls.inc();
                 self.stats.stalled_ms.add(millis(time));
                 let service = self.service.get().and_then(|service| services.get(service));
                 let service = service.map(|name| format!(", a call of the service {name}")).unwrap_or_default();
                 let (step, seconds) = (step.name(), time.as_secs_f64());
+                let thread =
+                    heartbeat.cpu_time.zip(cpu_time()).map(|(before, now)| now.since(before)).unwrap_or_default();
                 tracing::warn!(
                     "the worker on lcore {lcore} stalls: its loop has not turned for {seconds:.1} s; \
-                     the last step that it entered is `{step}`{service}"
+                     the last step that it entered is `{step}`{service}{thread}"
                 );
             }
             Beat::StillStalls(time) => self.stats.stalled_ms.add(millis(time)),
             Beat::GoesOn(time) => {
+                heartbeat.cpu_time = None;
                 tracing::info!("the worker on lcore {lcore} goes on after {:.1} s", time.as_secs_f64());
             }
         }
@@ -103,6 +110,32 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What the system's scheduler counts for a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CpuTime {
+    ran: Duration,
+    /// For a CPU.
+    waited: Duration,
+}
+
+impl CpuTime {
+    /// `None` where the system does not count that.
+    fn of(thread: u32) -> Option<CpuTime> {
+        CpuTime::parse(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
+    }
+
+    fn parse(schedstat: &str) -> Option<CpuTime> {
+        let mut nanos = schedstat.split_whitespace().map(|number| number.parse().map(Duration::from_nanos));
+        Some(CpuTime { ran: nanos.next()?.ok()?, waited: nanos.next()?.ok()? })
+    }
+
+    fn since(self, before: CpuTime) -> String {
+        let seconds = |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64();
+        let (ran, waited) = (seconds(self.ran, before.ran), seconds(self.waited, before.waited));
+        format!("; its thread has run for {ran:.1} s of that and waited for a CPU for {waited:.1} s")
+    }
+}
+
 /// The turns of one worker, as seen at each look.
 #[derive(Debug, Default)]
 struct Heartbeat {
@@ -110,13 +143,17 @@ struct Heartbeat {
     /// For how long that number has not changed.
     still: Duration,
     reported: bool,
+    /// That of the worker's thread at the first look that found the loop still.
+    cpu_time: Option<CpuTime>,
 }
 
 /// A look's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Beat {
-    /// The loop turns, or has not stood still for long.
+    /// The loop turns.
     Turns,
+    /// It has stood still, not for long yet.
+    Stands,
     /// It has stood still for this long, which reaches the limit.
     Stalls(Duration),
     /// It stands still for this much longer.
@@ -141,7 +178,7 @@ impl Heartbeat {
             self.reported = true;
             Beat::Stalls(self.still)
         } else {
-            Beat::Turns
+            Beat::Stands
         }
     }
 }
@@ -156,7 +193,7 @@ mod tests {
     fn looks(script: &[(Duration, u64)]) -> Vec<Beat> {
         let mut heartbeat = Heartbeat::default();
         let beats = script.iter().map(|&(passed, turns)| heartbeat.look(passed, turns, true));
-        beats.filter(|beat| *beat != Beat::Turns).collect()
+        beats.filter(|beat| !matches!(beat, Beat::Turns | Beat::Stands)).collect()
     }
 
     #[test]
@@ -171,6 +208,21 @@ mod tests {
             Beat::GoesOn(2 * SECOND + 2 * INTERVAL),
         ];
         assert_eq!(looks(&script), expected);
+    }
+
+    #[test]
+    fn the_system_counts_the_time_of_a_thread() {
+        let own = fs::read_link("/proc/thread-self").unwrap();
+        let own = own.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let before = CpuTime::of(own).expect("a kernel with schedstat");
+        while CpuTime::of(own).unwrap().ran < before.ran + Duration::from_millis(2) {}
+        assert_eq!(CpuTime::of(u32::MAX), None);
+        let times = [1_940_000_000, 60_000_000].map(Duration::from_nanos);
+        let now = CpuTime { ran: before.ran + times[0], waited: before.waited + times[1] };
+        assert_eq!(now.since(before), "; its thread has run for 1.9 s of that and waited for a CPU for 0.1 s");
+        assert_eq!(CpuTime::parse("12 x 3\n"), None);
+        let parsed = CpuTime { ran: Duration::from_nanos(12), waited: Duration::from_nanos(7) };
+        assert_eq!(CpuTime::parse("12 7 3\n"), Some(parsed));
     }
 
     #[test]

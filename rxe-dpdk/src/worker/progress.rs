@@ -1,6 +1,7 @@
-//! The step that a worker has entered last, for the watchdog.
+//! The step that a worker has entered last, and its thread, for the watchdog.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::fs;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 
@@ -75,16 +76,33 @@ impl Step {
 
 /// Written by one worker a few times per turn, by a relaxed store; read by the watchdog a few times per second.
 #[derive(Debug, Default)]
-pub(crate) struct Progress(CachePadded<AtomicU8>);
+pub(crate) struct Progress {
+    step: CachePadded<AtomicU8>,
+    /// The system's number of the worker's thread; 0 before the worker runs.
+    thread: AtomicU32,
+}
 
 impl Progress {
     #[inline]
     pub(crate) fn enter(&self, step: Step) {
-        self.0.store(step as u8, Ordering::Relaxed);
+        self.step.store(step as u8, Ordering::Relaxed);
+    }
+
+    /// Notes that the worker runs in the calling thread.
+    pub(crate) fn note_thread(&self) {
+        // PID/task/TID
+        let path = fs::read_link("/proc/thread-self").ok();
+        let thread = path.and_then(|path| path.file_name()?.to_str()?.parse().ok());
+        self.thread.store(thread.unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// The worker's thread; `None` if it is not known.
+    pub(crate) fn thread(&self) -> Option<u32> {
+        Some(self.thread.load(Ordering::Relaxed)).filter(|&thread| thread != 0)
     }
 
     pub(crate) fn step(&self) -> Step {
-        Step::ALL.get(usize::from(self.0.load(Ordering::Relaxed))).copied().unwrap_or(Step::Outside)
+        Step::ALL.get(usize::from(self.step.load(Ordering::Relaxed))).copied().unwrap_or(Step::Outside)
     }
 }
 

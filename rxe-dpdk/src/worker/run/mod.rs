@@ -85,6 +85,7 @@ impl Worker {
     /// Runs until [`StopFlags::halt`].
     pub(crate) fn run(mut self) {
         let _halt = HaltOnDrop { flags: Arc::clone(&self.flags), progress: Arc::clone(&self.progress) };
+        self.progress.note_thread();
         self.progress.enter(Step::Start);
         let mut now = self.clock.now();
         self.dispatcher.services.start(now, &mut self.dispatcher.engine);
