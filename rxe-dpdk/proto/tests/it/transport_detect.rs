@@ -170,15 +170,16 @@ fn only_a_packet_that_the_peer_would_send_first_settles_anything() {
     for (transport, op, n) in [
         (Transport::Rc, Opcode::SendFirst, 1),
         (Transport::Rc, Opcode::SendFirst, 0xFF_FFF0),
-        (Transport::Uc, Opcode::SendOnly, 1),
-        (Transport::Uc, Opcode::SendOnly, 0x1234),
+        (Transport::Uc, Opcode::SendOnly, 0x4001),
+        (Transport::Uc, Opcode::SendOnly, 0xFF_FFFF),
+        (Transport::Uc, Opcode::SendLast, 1),
         (Transport::Uc, Opcode::SendMiddle, 0),
         (Transport::Uc, Opcode::SendLast, 0),
     ] {
         send(&mut node, transport, op, n, &[0; 256]);
         assert_eq!(kind(&node), unsettled, "{transport:?} {op:?} {n}");
     }
-    assert_eq!(node.dropped("qp_wrong_transport"), 4);
+    assert_eq!(node.dropped("qp_wrong_transport"), 5);
     datagram(&mut node, 0, QKEY + 1, b"another key");
     assert_eq!((kind(&node), node.dropped("qkey_mismatch")), (unsettled, 1));
     answer(&mut node, Psn::new(0));
@@ -187,6 +188,33 @@ fn only_a_packet_that_the_peer_would_send_first_settles_anything() {
     send(&mut node, Transport::Uc, Opcode::SendOnly, 0, &[0; 2000]);
     assert_eq!((kind(&node), node.take_completions().len()), ((QpType::Uc, Some(PathMtu::Mtu2048)), 1));
     assert_eq!(written(&mut node), [""; 0], "the NAK for the first of them is not owed any more");
+}
+
+/// On UC nobody repeats what is lost: the peer's first packets may never arrive.
+#[test]
+fn an_unreliable_packet_behind_lost_ones_settles_the_type() {
+    // A whole message is lost, the first packet of one, and so many that only the second message behind them is taken.
+    for (lost, arrive, taken) in [(1, 2, 1), (1, 301, 1), (0x2000, 2, 0), (0x2000, 4, 1)] {
+        let mut node = follower();
+        let whole = arrive % 2 == 0;
+        for n in 0..arrive {
+            let (op, len) = match (whole, n % 2 == 0) {
+                (true, true) => (Opcode::SendFirst, 1024),
+                (true, false) => (Opcode::SendLast, 5),
+                (false, _) if n + 1 == arrive => (Opcode::SendLast, 5),
+                (false, _) => (Opcode::SendMiddle, 1024),
+            };
+            send(&mut node, Transport::Uc, op, lost + n, &vec![1; len]);
+            assert_eq!(kind(&node), (QpType::Uc, Some(PathMtu::Mtu1024)), "{lost} {n}");
+        }
+        if !whole {
+            send(&mut node, Transport::Uc, Opcode::SendFirst, lost + arrive, &[1; 1024]);
+            send(&mut node, Transport::Uc, Opcode::SendLast, lost + arrive + 1, &[1; 5]);
+        }
+        let done = node.take_completions();
+        assert_eq!(done.len(), taken, "{lost} {arrive}");
+        assert!(done.iter().all(|done| (done.status, done.byte_len) == (WcStatus::Success, 1029)), "{done:?}");
+    }
 }
 
 #[test]

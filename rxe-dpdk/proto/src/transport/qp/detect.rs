@@ -4,15 +4,20 @@
 //! path MTU, each end takes from its own command line. A target has no such command line. So a queue pair can be told
 //! to detect both: the first packet determines them, and is then handled like any other packet.
 //!
-//! Only a packet that shows knowledge of the connection counts: a request with the expected PSN (on UC one that starts
-//! a message), a response to a request of ours, or a datagram with the right Q_Key. Other packets, such as late ones of
-//! an earlier queue pair with the same number, are handled according to the assumed type and determine nothing.
+//! Only a packet that shows knowledge of the connection counts: a request with the expected PSN, a response to a request of
+//! ours, or a datagram with the right Q_Key. On UC nobody repeats a lost packet, so a packet counts also when its PSN is up
+//! to [`UC_LOST_AT_MOST`] ahead. Other packets, such as late ones of an earlier queue pair with the
+//! same number, are handled according to the assumed type and determine nothing.
 
 use crate::transport::attr::QpError;
 use crate::transport::{QpState, QpType};
 use crate::wire::{DropReason, PathMtu, PortId, RocePacket, Transport};
 
 use super::Qp;
+
+/// Packets of a UC peer that may be lost before the first one that arrives: 16 MiB at path MTU 1024. One PSN in 1024 is that
+/// near, so a packet of another connection is hardly ever taken for one of this.
+const UC_LOST_AT_MOST: i32 = 1 << 14;
 
 /// State of a queue pair that detects its peer's type, needed if the peer sends datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -101,11 +106,16 @@ impl Qp {
     /// # Errors
     /// Why it is to be dropped at once.
     fn knows_connection(&self, packet: &RocePacket<'_>, detection: PeerDetection) -> Result<bool, DropReason> {
-        let expected = packet.psn() == self.responder.expected_psn();
+        let ahead = packet.psn().diff(self.responder.expected_psn());
         Ok(match packet.transport() {
             Transport::Rc if packet.info().response => self.requester.awaits(packet.psn()),
-            Transport::Rc => expected,
-            Transport::Uc => expected && packet.info().position.is_start(),
+            Transport::Rc => ahead == 0,
+            Transport::Uc => {
+                let position = packet.info().position;
+                // The last packet of a message whose beginning is lost does not tell the path MTU; the next message does.
+                let tells = position.is_start() || ahead > 0 && !position.is_end();
+                tells && (0..=UC_LOST_AT_MOST).contains(&ahead)
+            }
             Transport::Ud => {
                 let deth = packet.deth().ok_or(DropReason::HeaderTruncated)?;
                 if deth.qkey() != detection.qkey {
