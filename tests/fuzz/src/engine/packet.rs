@@ -162,12 +162,22 @@ fn change(frame: &mut [u8], input: &mut Input<'_>) {
         _ => return,
     };
     input.change(&mut frame[at..]);
-    for byte in frame[at..].iter_mut().filter(|byte| matches!(**byte, SECRET | FOREIGN)) {
+    declassify(&mut frame[at..]);
+    if input.u8() & 1 == 0 {
+        seal(frame);
+    }
+}
+
+/// Replaces the values that only protected memory has: a peer's packets have neither.
+pub fn declassify(bytes: &mut [u8]) {
+    for byte in bytes.iter_mut().filter(|byte| matches!(**byte, SECRET | FOREIGN)) {
         *byte = 0;
     }
-    if input.u8() & 1 == 0 {
-        let end = frame.len() - 4;
-        let sealed = icrc(&frame[14..end], frame[14] == 0x45);
-        frame[end..].copy_from_slice(&sealed.to_le_bytes());
-    }
+}
+
+/// Corrects the ICRC.
+pub fn seal(frame: &mut [u8]) {
+    let end = frame.len() - 4;
+    let sealed = icrc(&frame[14..end], frame[14] == 0x45);
+    frame[end..].copy_from_slice(&sealed.to_le_bytes());
 }
