@@ -108,10 +108,12 @@ pub struct Talk {
 pub fn version(message: &[u8; VERSION]) -> Option<u32> {
     let text = message.split(|b| *b == 0).next()?;
     let [whole @ .., b'.', tens, ones] = text else { return None };
-    let digits = whole.iter().chain([tens, ones]);
-    let number = digits.map(|b| char::from(*b).to_digit(10)).try_fold(0u32, |value, digit| Some(value * 10 + digit?));
     let rest_is_zero = message[text.len()..].iter().all(|b| *b == 0);
-    number.filter(|_| (1..=4).contains(&whole.len()) && rest_is_zero)
+    if !(1..=4).contains(&whole.len()) || !rest_is_zero {
+        return None;
+    }
+    let digits = whole.iter().chain([tens, ones]);
+    digits.map(|b| char::from(*b).to_digit(10)).try_fold(0, |value, digit| Some(value * 10 + digit?))
 }
 
 impl Talk {
@@ -286,7 +288,7 @@ mod tests {
             (read("6.06"), read("5.96"), read("25.10"), read("5.70")),
             (Some(606), Some(596), Some(2510), Some(570))
         );
-        for wrong in ["", "6", "6.6", "6.066", ".06", "x.06", "6.06 beta", "12345.00", "6.0a"] {
+        for wrong in ["", "6", "6.6", "6.066", ".06", "x.06", "6.06 beta", "12345.00", "99999999999.99", "6.0a"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
         let mut junk = *CLIENT_VERSION;
