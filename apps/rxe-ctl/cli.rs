@@ -12,7 +12,7 @@ use crate::values::{qpn, seconds};
 
 const AFTER_HELP: &str = "\
 Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb prints JSON; names that end in _ns are times \
-in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection `link --check` finds a port DOWN or \
+in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or ends, `link --check` finds a port DOWN or \
 the target being drained, or `drain` sees no end; 2 if \
 the command line is wrong, no target can be reached, or the target refuses the request.";
 
@@ -125,6 +125,15 @@ pub enum Verb {
         /// Order of the queue pairs, largest first
         #[arg(long, value_enum, default_value_t = SortBy::Packets)]
         sort: SortBy,
+    },
+    /// Print events as they happen: connections, queue pairs in error, links, address conflicts, captures, fault rules
+    ///
+    /// Ctrl-C ends it with exit code 0, the end of the target with 1. A reader that is too slow loses events; `lost` says how
+    /// many. With --json each event is one line.
+    Events {
+        /// End after this number of events
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
     },
     /// Disconnect a queue pair; one without a connection goes to the error state
     Disconnect {

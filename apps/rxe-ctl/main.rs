@@ -7,6 +7,7 @@ mod capture;
 mod cli;
 mod digest;
 mod drain;
+mod events;
 mod fault;
 mod output;
 mod show;

@@ -8,15 +8,19 @@ use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Se
 
 use crate::cli::{Cli, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{capture, digest, drain, fault, show, stat, target, top};
+use crate::{capture, digest, drain, events, fault, show, stat, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
     if let Verb::Generate { folder } = &cli.verb {
         return manual_pages::generate(Cli::command(), folder).map(|()| String::new());
     }
-    let target = &mut target::find(cli.file_prefix)?;
+    let mut target = target::find(cli.file_prefix)?;
     let json = cli.json;
+    if let Verb::Events { count } = cli.verb {
+        return events::run(target, json, count).map(|()| String::new());
+    }
+    let target = &mut target;
     Ok(match cli.verb {
         Verb::Devices => json_or_text(json, &device(target)?, show::device::devices),
         Verb::Devinfo { verbose } => {
@@ -83,7 +87,7 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             target.tell(&Request::SetLog { level })?;
             done(json)
         }
-        Verb::Generate { .. } => String::new(),
+        Verb::Generate { .. } | Verb::Events { .. } => String::new(),
     })
 }
 

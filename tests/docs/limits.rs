@@ -44,6 +44,7 @@ const LISTENERS: &str = "rxe-dpdk/src/host/igmp/listeners.rs";
 const HOST: &str = "rxe-dpdk/src/host/config.rs";
 const ENGINE: &str = "rxe-dpdk/proto/src/transport/config.rs";
 const CLIENTS: &str = "apps/rxe-target/manage/clients.rs";
+const EVENTS: &str = "rxe-dpdk/src/manage/events.rs";
 
 const ROWS: &[Row] = &[
     Row {
@@ -265,6 +266,22 @@ const ROWS: &[Row] = &[
         tests: &[(CLIENTS, "a_full_table_replaces_the_slowest_client_but_none_being_answered")],
     },
     Row {
+        table: "clients of `rxe-ctl events`",
+        bound: Source(EVENTS, "const MAX_SUBSCRIBERS: usize = "),
+        share: Words("none: processes of the target's user"),
+        refusal: "the new one is refused",
+        counters: &["events_refused"],
+        tests: &[(EVENTS, "subscribers_beyond_the_limit_are_refused_and_counted")],
+    },
+    Row {
+        table: "events that wait for one of them",
+        bound: Source(EVENTS, "const MAX_QUEUED: usize = "),
+        share: Words("as above"),
+        refusal: "the new event is lost for that client",
+        counters: &["events_lost"],
+        tests: &[(EVENTS, "a_slow_subscriber_loses_events_and_learns_how_many")],
+    },
+    Row {
         table: "lines of the log",
         bound: Source("rxe-dpdk/service/src/event_log.rs", "const LIMIT: u32 = "),
         share: Words("none"),
@@ -327,7 +344,7 @@ impl Bound {
 
 /// The names of all counters and drop reasons, from their declarations.
 fn counter_exists(name: &str) -> bool {
-    const DECLARATIONS: [&str; 10] = [
+    const DECLARATIONS: [&str; 11] = [
         "rxe-dpdk/src/runtime/port_reports.rs",
         "rxe-dpdk/proto/src/cm/stats.rs",
         "rxe-dpdk/proto/src/transport/stats.rs",
@@ -337,6 +354,7 @@ fn counter_exists(name: &str) -> bool {
         "rxe-dpdk/src/worker/ports.rs",
         "rxe-dpdk/src/worker/injector/mod.rs",
         "apps/rxe-target/manage/clients.rs",
+        "apps/rxe-target/manage/events.rs",
         "apps/rxe-target/services/metrics.rs",
     ];
     DECLARATIONS.iter().any(|file| {

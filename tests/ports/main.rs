@@ -9,6 +9,7 @@ mod bench;
 mod clients;
 mod conflict;
 mod drain;
+mod events;
 mod fault;
 mod faults;
 mod files;

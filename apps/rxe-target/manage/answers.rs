@@ -7,7 +7,7 @@ use rxe_inspect::protocol::{Reply, Request, RequestReader};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
-use super::{Managed, digest, faults};
+use super::{Managed, digest, events, faults};
 use crate::config::LogLevel;
 
 /// Serves one client until it disconnects or misses a deadline.
@@ -18,6 +18,9 @@ pub fn converse(mut client: Client<UnixStream>, managed: &Managed) {
         let (reply, more) = match requests.next_request() {
             Ok(Some(request)) => {
                 client.answering();
+                if request == Ok(Request::Events) {
+                    return events::send_all(client, managed.inspector.events());
+                }
                 (request.map_or_else(Reply::Error, |request| answer(managed, request)), true)
             }
             Ok(None) => match client.read(&mut part) {
@@ -73,6 +76,7 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         }
         Request::CaptureStop => Reply::of(text_error(managed.capture.stop())),
         Request::CaptureStatus => Reply::of(text_error(managed.capture.status())),
+        Request::Events => Reply::Error("events are no answer".to_owned()),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A deadline is for the whole request or the whole answer, never for one read or write, so that a slow sender cannot extend
 //! it. When the table is full, a new client replaces the one that has kept the target waiting longest: slow or silent
-//! clients cannot lock others out. A request that is being answered is never interrupted.
+//! clients cannot lock others out. A request that is being answered is never interrupted, nor is a stream of events, which
+//! has a limit of its own.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -110,8 +111,8 @@ pub fn describe(name: &str) -> Option<&'static str> {
 pub trait Stream: Read + Write + Sized + Send + 'static {
     /// A second handle to it.
     fn try_clone(&self) -> io::Result<Self>;
-    /// Sets the timeout of each read and write.
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+    /// Sets the timeout of each read and write; `None` for no limit.
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
     /// Ends it in both directions, also for a thread that is reading or writing.
     fn shutdown(&self);
 }
@@ -123,9 +124,9 @@ macro_rules! stream {
                 <$type>::try_clone(self)
             }
 
-            fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-                self.set_read_timeout(Some(timeout))?;
-                self.set_write_timeout(Some(timeout))
+            fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.set_read_timeout(timeout)?;
+                self.set_write_timeout(timeout)
             }
 
             fn shutdown(&self) {
@@ -149,6 +150,8 @@ enum Phase {
     Answering,
     /// Receiving the answer.
     Taking,
+    /// Receiving a stream, at its own pace.
+    Streaming,
     /// Replaced: its thread is about to end.
     Leaving,
 }
@@ -233,7 +236,10 @@ impl<S: Stream> Clients<S> {
 impl<S> Table<S> {
     /// The client that has kept the target waiting longest; clients with an incomplete request before idle ones.
     fn replaceable(&mut self) -> Option<&mut Seat<S>> {
-        let waited_for = self.seats.iter_mut().filter(|seat| !matches!(seat.phase, Phase::Answering | Phase::Leaving));
+        let waited_for = self
+            .seats
+            .iter_mut()
+            .filter(|seat| !matches!(seat.phase, Phase::Answering | Phase::Streaming | Phase::Leaving));
         waited_for.min_by_key(|seat| (seat.phase != Phase::Requesting, seat.since))
     }
 }
@@ -283,6 +289,28 @@ impl<S: Stream> Client<S> {
         Ok(())
     }
 
+    /// A stream follows the answer: no deadline applies, and no new client replaces this one.
+    pub fn start_stream(&mut self) {
+        self.enter(Phase::Streaming, Duration::ZERO);
+    }
+
+    /// Sends a part of the stream. Waits as long as the client does not read.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn stream(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.set_timeout(None)?;
+        self.stream.write_all(bytes)
+    }
+
+    /// Waits for `time`. False if the client has closed the connection or sent something, which is not allowed here.
+    pub fn is_silent(&mut self, time: Duration) -> bool {
+        let read = self.stream.set_timeout(Some(time)).and_then(|()| self.stream.read(&mut [0]));
+        read.is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+        })
+    }
+
     fn enter(&mut self, phase: Phase, within: Duration) {
         let now = Instant::now();
         (self.phase, self.until) = (phase, now + within);
@@ -300,7 +328,7 @@ impl<S: Stream> Client<S> {
                 ClientStats::add(&self.clients.stats.timeouts);
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_timeout(left)?;
+            self.stream.set_timeout(Some(left))?;
             match transfer(&mut self.stream) {
                 // The loop checks the deadline.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock || error.kind() == io::ErrorKind::TimedOut => {}
@@ -436,5 +464,25 @@ mod tests {
         assert!(connect(&clients).1.is_none());
         drop(seated.remove(1));
         assert!(connect(&clients).1.is_some());
+    }
+    #[test]
+    fn a_stream_is_neither_replaced_nor_ended_by_a_deadline() {
+        let clients = clients(Deadlines { answer: SHORT, ..PATIENT });
+        let (mut theirs, client) = connect(&clients);
+        let mut client = client.expect("a free slot");
+        client.start_stream();
+        assert!(client.is_silent(SHORT / 20));
+        let _others: Vec<_> = (0..=MAX_CLIENTS).map(|_| connect(&clients)).collect();
+        assert_eq!(count(&clients.stats.replaced), 2, "clients that came later");
+        const LENGTH: usize = 4 << 20;
+        let reading = thread::spawn(move || {
+            thread::sleep(2 * SHORT);
+            let mut bytes = vec![0; LENGTH];
+            theirs.read_exact(&mut bytes).map(|()| theirs)
+        });
+        client.stream(&vec![1; LENGTH]).expect("a slow reader is waited for");
+        drop(reading.join().expect("no panic").expect("all bytes"));
+        assert!(!client.is_silent(LONG), "closed");
+        assert!(client.stream(b"x").is_err());
     }
 }

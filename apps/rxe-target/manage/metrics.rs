@@ -9,7 +9,7 @@ use rxe_inspect::report::{CounterGroup, Device, Qp};
 
 use super::clients::{self, MANAGEMENT};
 use super::exposition::{Exposition, Kind};
-use super::{Managed, answers};
+use super::{Managed, answers, events};
 use crate::services::describe_counter;
 
 /// All metrics as text.
@@ -70,7 +70,7 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
     let of = if group.scope == "port" { ("port", &*id) } else { ("lcore", &*id) };
     for counter in &group.counters {
         let help = match &*group.group {
-            MANAGEMENT => clients::describe(&counter.name),
+            MANAGEMENT => clients::describe(&counter.name).or_else(|| events::describe(&counter.name)),
             other => describe(other, &counter.name),
         };
         let help = help.unwrap_or_default();

@@ -7,6 +7,7 @@ mod answers;
 mod clients;
 mod digest;
 mod drain;
+mod events;
 mod exposition;
 mod faults;
 mod http;
@@ -70,7 +71,9 @@ impl Managed {
     /// All counters but those of services.
     fn counters(&self) -> Vec<CounterGroup> {
         let mut groups = self.inspector.counters();
-        groups.push(self.clients.group());
+        let mut management = self.clients.group();
+        management.counters.extend(events::counters(self.inspector.events().stats()));
+        groups.push(management);
         groups
     }
 }

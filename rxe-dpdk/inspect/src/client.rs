@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::event::Event;
 use crate::protocol::{Reply, Request};
 use crate::report::Page;
 
@@ -88,12 +89,49 @@ impl Client {
         Ok(all)
     }
 
+    /// Receives events from now on, without a limit of time.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn events(mut self) -> Result<Events, AskError> {
+        self.tell(&Request::Events)?;
+        self.stream.get_ref().set_read_timeout(None)?;
+        Ok(Events { stream: self.stream })
+    }
+
     /// Sends a request with an empty answer.
     ///
     /// # Errors
     /// [`AskError`].
     pub fn tell(&mut self, request: &Request) -> Result<(), AskError> {
         self.ask::<Value>(request).map(drop)
+    }
+}
+
+/// The events of a target.
+#[derive(Debug)]
+pub struct Events {
+    stream: BufReader<UnixStream>,
+}
+
+impl Events {
+    /// Waits for the next event; `None` when the target has ended.
+    ///
+    /// # Errors
+    /// The connection is broken, or the line cannot be parsed.
+    pub fn next_event(&mut self) -> Result<Option<Event>, AskError> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line) {
+            Ok(0) => return Ok(None),
+            Err(error) if is_closed(&error) => return Ok(None),
+            read => read?,
+        };
+        match serde_json::from_str(&line).map_err(io::Error::other)? {
+            Reply::Event(event) => Ok(Some(event)),
+            reply => Err(AskError::Refused(
+                reply.read::<Value>().err().unwrap_or_else(|| "an answer is no event".to_owned()),
+            )),
+        }
     }
 }
 

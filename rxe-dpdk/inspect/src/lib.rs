@@ -1,11 +1,12 @@
 //! The management protocol of a running target, and its reports, as plain data.
 //!
-//! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture and [`fault`] the
-//! fault rules. The [`protocol`] is one line of JSON per request and one per answer, on a Unix socket whose
+//! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture, [`fault`] the
+//! fault rules, and [`event`] the events. The [`protocol`] is one line of JSON per request and one per answer, on a Unix socket whose
 //! [path](socket) derives from the target's `--file-prefix`. Nothing here needs DPDK.
 
 pub mod capture;
 pub mod client;
+pub mod event;
 pub mod fault;
 pub mod protocol;
 pub mod report;

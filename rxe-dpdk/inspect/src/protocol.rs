@@ -5,7 +5,12 @@
 //! <- {"answer":{"items":[...],"next":64}}
 //! -> {"verb":"qp","qpn":1}
 //! <- {"error":"there is no queue pair 0x1"}
+//! -> {"verb":"events"}
+//! <- {"answer":null}
+//! <- {"event":{"time":"2026-01-31T23:59:59.123456Z","type":"connected","lqpn":1,...}}
 //! ```
+//!
+//! After [`Request::Events`] the target sends [`Reply::Event`]s until the client closes the connection.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::capture::CaptureSettings;
+use crate::event::Event;
 
 /// Maximum size of a request, in bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
@@ -93,6 +99,9 @@ pub enum Request {
     CaptureStop,
     /// The [`CaptureStatus`](crate::capture::CaptureStatus) of the capture that runs, or ran last.
     CaptureStatus,
+    /// Further [`Event`]s, as they happen. The answer is `null`; the events follow, each a [`Reply::Event`]. The connection
+    /// takes no further request.
+    Events,
 }
 
 impl Request {
@@ -109,7 +118,8 @@ impl Request {
             | Request::Counters
             | Request::Services
             | Request::Faults
-            | Request::CaptureStatus => true,
+            | Request::CaptureStatus
+            | Request::Events => true,
             Request::Disconnect { .. }
             | Request::Drain { .. }
             | Request::AddFault { .. }
@@ -172,6 +182,8 @@ pub enum Reply {
     Answer(Value),
     /// Why the request failed, in a sentence.
     Error(String),
+    /// An event, after the answer to [`Request::Events`].
+    Event(Event),
 }
 
 impl Reply {
@@ -194,6 +206,7 @@ impl Reply {
                 format!("the target's answer cannot be parsed ({error}): rxe-ctl and rxe-target must be of one version")
             }),
             Reply::Error(sentence) => Err(sentence),
+            Reply::Event(_) => Err("the target sends an event instead of an answer".to_owned()),
         }
     }
 }

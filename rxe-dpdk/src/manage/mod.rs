@@ -1,15 +1,18 @@
-//! Management of a running adapter, from any thread but the lcores: inspection, captures, fault rules.
+//! Management of a running adapter, from any thread but the lcores: inspection, captures, fault rules, events.
 //!
 //! Nothing here runs on an lcore or calls DPDK. Counters are read where they are; anything else is a question or an order
 //! to a worker, which answers between two turns.
 
 pub(crate) mod capture;
+mod events;
 mod fault_list;
 mod inspector;
 mod key_names;
 mod reports;
 
 pub use capture::{Capture, CaptureError};
+pub(crate) use events::EventParts;
+pub use events::{EventStats, Events, Subscription, TooManySubscribers};
 pub(crate) use fault_list::FaultList;
 pub use inspector::{InspectError, Inspector};
 pub(crate) use inspector::{Parts, RegionMemory};

@@ -9,6 +9,7 @@ use rxe_proto::transport::{Engine, EngineConfig};
 use rxe_proto::wire::PrefixList;
 use rxe_service::control::ip_host::IpHost;
 use rxe_service::control::{Control, ControlParts};
+use rxe_service::events::{EventSender, Listening, event_ring};
 use rxe_service::mailbox::{ControlMailbox, WorkerInspector, WorkerMailbox, mailboxes};
 use rxe_service::seeds::Seeds;
 use rxe_service::service_host::{ServiceHost, ServiceHostParts};
@@ -25,7 +26,7 @@ use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
 use crate::manage::capture::{self, Interface};
-use crate::manage::{Capture, FaultList, Inspector, Parts};
+use crate::manage::{Capture, EventParts, Events, FaultList, Inspector, Parts};
 use crate::worker::MAX_FAULTS;
 use crate::worker::capture::Recorded;
 use crate::worker::dispatch::Dispatcher;
@@ -65,6 +66,7 @@ impl Runtime {
         let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
         let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds)?;
         let faults = Arc::new(FaultList::new(&config.faults));
+        let (event_senders, events) = make_events(&eal, lcores.len(), &conflicts);
         let mut build = Build {
             eal,
             config,
@@ -76,6 +78,7 @@ impl Runtime {
             inspectors,
             orders: order_senders,
             faults,
+            events,
             telemetry,
             seeds,
             flags: Arc::default(),
@@ -83,7 +86,9 @@ impl Runtime {
         };
         let mut control = Some(control);
         let mut workers = Vec::new();
-        let ends = worker_mailboxes.into_iter().zip(orders.into_iter().map(Orders::new));
+        let orders = orders.into_iter().map(Orders::new);
+        let ends = worker_mailboxes.into_iter().zip(event_senders).zip(orders);
+        let ends = ends.map(|((mailbox, events), orders)| Ends { mailbox, events, orders });
         for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
             // The control side is on worker 0.
             let worker = build.make_worker(index, queues, ends, control.take())?;
@@ -177,6 +182,22 @@ fn allowed_peers(config: &RuntimeConfig, names: &str) -> Option<PrefixList> {
     names.split(',').find_map(|name| config.service_peers.get(name).cloned())
 }
 
+/// The workers' ends of the rings for events, and the adapter's events.
+fn make_events(eal: &Eal, workers: usize, conflicts: &port_reports::Conflicts) -> (Vec<EventSender>, Events) {
+    let listening = Listening::default();
+    let (senders, receivers) = (0..workers).map(|_| event_ring(&listening)).unzip();
+    let clock = Clock::new(eal);
+    let clock = Box::new(move || clock.now());
+    (senders, Events::new(EventParts { listening, workers: receivers, clock, conflicts: conflicts.clone() }))
+}
+
+/// One worker's ends of its channels.
+struct Ends {
+    mailbox: WorkerMailbox,
+    events: EventSender,
+    orders: Orders,
+}
+
 /// The parts that are ready before the workers are.
 struct Build {
     eal: Eal,
@@ -190,6 +211,7 @@ struct Build {
     inspectors: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
     faults: Arc<FaultList>,
+    events: Events,
     telemetry: Telemetry,
     seeds: Seeds,
     flags: Arc<StopFlags>,
@@ -201,7 +223,7 @@ impl Build {
         &mut self,
         index: usize,
         mut queues: Queues,
-        (mailbox, orders): (WorkerMailbox, Orders),
+        ends: Ends,
         control: Option<Control<PortHost>>,
     ) -> Result<Worker, RuntimeError> {
         let config = EngineConfig { worker: index as u8, seed: self.seeds.next_seed(), ..self.config.engine.clone() };
@@ -213,7 +235,8 @@ impl Build {
             allocator: Arc::new(HugeAllocator::new(&self.eal)),
             regions,
             ports: Arc::clone(&self.local),
-            mailbox,
+            mailbox: ends.mailbox,
+            events: ends.events,
             seed: self.seeds.next_seed(),
         };
         let services = ServiceHost::new(parts, &mut engine)?;
@@ -252,7 +275,7 @@ impl Build {
                 drops: counters.drops[0].clone(),
                 stats: counters.worker.clone(),
             },
-            orders,
+            orders: ends.orders,
             lost_regions: (index == 0).then(LostRegions::default),
             faults,
             clock: Clock::new(&self.eal),
@@ -273,7 +296,7 @@ impl Build {
             mtu: port.mtu(),
             addresses: kernel_addresses::exclusive(port, settings),
         });
-        LinkWatch::start(watched.collect(), self.orders.clone())
+        LinkWatch::start(watched.collect(), self.orders.clone(), self.events.clone())
     }
 
     fn start_watchdog(&mut self) -> Watchdog {
@@ -302,6 +325,7 @@ impl Build {
             regions: regions.keys(),
             region_memory: regions.memory(),
             faults: Arc::clone(&self.faults),
+            events: self.events.clone(),
         })
     }
 

@@ -32,6 +32,7 @@ impl ServiceHost {
         let (service, qpn) = (connection.service, connection.qpn);
         self.stats.connections_established.inc();
         self.log_connected(now, engine, service, qpn);
+        self.report_connected(now, engine, service, qpn);
         self.call(now, engine, service, |s, cx| s.connected(cx, conn, qpn));
     }
 
@@ -41,6 +42,7 @@ impl ServiceHost {
         let Connection { service, qpn, .. } = connection;
         self.by_qp.remove(&qpn);
         self.log_disconnected(now, engine, &connection, reason);
+        self.report_disconnected(now, engine, &connection, reason);
         self.stats.connections_ended.inc();
         // Outstanding work requests are flushed first, so that the service sees the completion of each.
         let _ = engine.modify_qp(qpn, QpTransition::ToError);

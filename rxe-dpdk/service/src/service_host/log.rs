@@ -11,14 +11,14 @@ use super::connections::Connection;
 use crate::messages::EndReason;
 
 /// A peer, as far as it is known.
-struct Peer<'a> {
+pub(super) struct Peer<'a> {
     connection: Option<&'a Connection>,
-    ip: Option<IpAddr>,
-    qpn: Option<Qpn>,
+    pub(super) ip: Option<IpAddr>,
+    pub(super) qpn: Option<Qpn>,
 }
 
 impl Peer<'_> {
-    fn of<'a>(engine: &Engine, qpn: Qpn, connection: Option<&'a Connection>) -> Peer<'a> {
+    pub(super) fn of<'a>(engine: &Engine, qpn: Qpn, connection: Option<&'a Connection>) -> Peer<'a> {
         let info = engine.query_qp(qpn);
         let ip = info.as_ref().and_then(|info| Some(info.path.as_ref()?.dst.ip()));
         Peer { connection, ip, qpn: info.and_then(|info| info.dest_qpn) }

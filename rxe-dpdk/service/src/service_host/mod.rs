@@ -10,12 +10,14 @@
 //! | `outbound` | connections that services request |
 //! | `connections` | established and ended connections |
 //! | `current` | the service that is being called, for the watchdog |
+//! | `events` | events about connections and queue pairs, for management |
 //! | `in_use` | whether a peer still uses a connection that a new request would replace |
 //! | `inspect` | answers to management |
 //! | `log` | log lines about connections and queue pairs |
 
 mod connections;
 mod current;
+mod events;
 mod in_use;
 mod inbound;
 mod inspect;
@@ -37,6 +39,7 @@ use rxe_proto::wire::{Gid, PortId};
 use crate::context::accounting::{Accounting, Objects, ServiceCq};
 use crate::context::{Context, ServiceTimers};
 use crate::event_log::EventLog;
+use crate::events::EventSender;
 use crate::local_port::LocalPort;
 use crate::mailbox::WorkerMailbox;
 use crate::messages::{EndReason, StreamId, ToControl, ToWorker};
@@ -80,6 +83,7 @@ pub struct ServiceHost {
     stats: Arc<ServiceStats>,
     current: Arc<CurrentService>,
     events: EventLog,
+    event_sender: EventSender,
     in_use_checks: in_use::Checks,
     completions: Vec<WorkCompletion>,
     /// Source of starting PSNs.
@@ -102,6 +106,8 @@ pub struct ServiceHostParts {
     pub ports: Arc<[LocalPort]>,
     /// The worker's mailbox.
     pub mailbox: WorkerMailbox,
+    /// Where its events go.
+    pub events: EventSender,
     /// Secret seed of starting PSNs.
     pub seed: [u8; 32],
 }
@@ -133,6 +139,7 @@ impl ServiceHost {
             stats: Arc::default(),
             current: Arc::default(),
             events: EventLog::new("events of connections"),
+            event_sender: parts.events,
             in_use_checks: in_use::Checks::default(),
             completions: Vec::with_capacity(COMPLETION_BATCH),
             psns: Seeds::new(parts.seed),
@@ -336,6 +343,7 @@ impl ServiceHost {
             AsyncEvent::QpError { qpn, cause } => {
                 self.stats.qp_errors.inc();
                 self.log_qp_error(now, engine, qpn, cause);
+                self.report_qp_error(now, engine, qpn, cause);
                 if let Some(&conn) = self.by_qp.get(&qpn) {
                     self.send(ToControl::Disconnect { conn });
                     self.disconnected(now, engine, conn, EndReason::QueuePair(cause));

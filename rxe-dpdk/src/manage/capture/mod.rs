@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
+use rxe_inspect::event::EventKind;
 use rxe_proto::transport::QpType;
 
 use super::inspector::{InspectError, Inspector};
@@ -24,13 +25,16 @@ use crate::worker::capture::{Filter, Recorded, Recorders, WantedQp};
 use crate::worker::orders::{CaptureOrder, Order};
 use output::Output;
 pub(crate) use pcapng::Interface;
-use writer::{Progress, Writer};
+use writer::{CaptureEnd, Progress, Writer};
 
 /// How long the workers may take to start, and the writer to write the last frames.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same at shutdown, which takes at most 3 s.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a capture has ended, unless something broke it off.
+const STOPPED: &str = "it was stopped";
 
 /// Why a capture cannot start, stop or report. Each message is one sentence.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -188,9 +192,16 @@ impl Capture {
         let clock = Arc::clone(&inner.parts.clock);
         let writer = Writer::new(rings, output, Box::new(move || clock()), inner.parts.workers.clone());
         let progress = Arc::clone(writer.progress());
-        let thread = thread::Builder::new().name("rxe-capture".to_owned()).spawn(move || writer.run());
+        let file = progress.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (started, events) = (file.clone(), inner.parts.inspector.events().clone());
+        let run = move || {
+            events.publish(|| EventKind::CaptureStarted { file: started });
+            let CaptureEnd { file, frames, reason } = writer.run();
+            events.publish(|| EventKind::CaptureStopped { file, frames, reason });
+        };
+        let thread = thread::Builder::new().name("rxe-capture".to_owned()).spawn(run);
         let thread = thread.map_err(|error| CaptureError::Thread(reason(&error)))?;
-        tracing::info!("capturing to {}", progress.file.lock().unwrap_or_else(PoisonError::into_inner).display());
+        tracing::info!("capturing to {}", file.display());
         *guard = Some(Session {
             settings,
             since: Instant::now(),
@@ -263,7 +274,7 @@ impl Inner {
             frames: progress.frames.get(),
             bytes: progress.bytes.get(),
             lost,
-            ended: end.is_some().then(|| why().unwrap_or_else(|| "it was stopped".to_owned())),
+            ended: end.is_some().then(|| why().unwrap_or_else(|| STOPPED.to_owned())),
         }
     }
 }

@@ -13,7 +13,7 @@ use rxe_proto::counters::Counter;
 
 use super::output::{Output, Written, unix_nanos};
 use super::pcapng::Packet;
-use super::reason;
+use super::{STOPPED, reason};
 use crate::worker::capture::{HEADER_LEN, Header};
 use crate::worker::injector::Direction;
 use crate::worker::orders::{CaptureOrder, Order};
@@ -42,6 +42,14 @@ impl Progress {
             output.path().clone_into(&mut file);
         }
     }
+}
+
+/// How a capture has ended.
+pub(super) struct CaptureEnd {
+    /// The last file.
+    pub(super) file: PathBuf,
+    pub(super) frames: u64,
+    pub(super) reason: String,
 }
 
 /// One ring, and the header at its front once that is read.
@@ -107,24 +115,26 @@ impl Writer {
     }
 
     /// Writes until every recorder is gone, or the file is full or cannot be written.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self) -> CaptureEnd {
         let ended = match self.write_all() {
             Ok(Written::Yes) => None,
             Ok(Written::Full) => Some("the file has the size that it was to have".to_owned()),
             Err(error) => Some(format!("the file cannot be written ({})", reason(&error))),
         };
         self.progress.show(&self.output);
-        let (file, frames) = (self.output.path().display(), self.progress.frames.get());
-        let Some(why) = ended else {
-            tracing::info!("the capture {file} has ended: {frames} frames");
-            return;
+        let (file, frames) = (self.output.path().to_owned(), self.progress.frames.get());
+        let name = file.display();
+        let Some(reason) = ended else {
+            tracing::info!("the capture {name} has ended: {frames} frames");
+            return CaptureEnd { file, frames, reason: STOPPED.to_owned() };
         };
-        tracing::warn!("the capture {file} has ended: {why}; {frames} frames");
-        *self.progress.broken_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        tracing::warn!("the capture {name} has ended: {reason}; {frames} frames");
+        *self.progress.broken_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
         for worker in &self.workers {
             // A worker that has ended records nothing.
             let _ = worker.send(Order::Capture(Box::new(CaptureOrder::stop())));
         }
+        CaptureEnd { file, frames, reason }
     }
 
     fn write_all(&mut self) -> io::Result<Written> {

@@ -3,6 +3,7 @@
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use rxe_inspect::event::EventKind;
 use rxe_inspect::fault::Fault;
 use rxe_proto::transport::RequestRefusal;
 
@@ -25,8 +26,10 @@ impl Inspector {
     /// has the order and still applies it.
     pub fn add_fault(&self, rule: FaultRule) -> Result<u32, InspectError> {
         let mut list = self.fault_list().lock();
+        let text = rule.to_string();
         let id = list.add(rule).ok_or(InspectError::TooManyFaults)?;
         self.apply(list.rules())?;
+        self.events().publish(|| EventKind::FaultAdded { id, rule: text });
         Ok(id)
     }
 
@@ -36,11 +39,7 @@ impl Inspector {
     /// [`InspectError::NoSuchFault`], [`InspectError::Stopped`], and [`InspectError::NoAnswer`] as for
     /// [`add_fault`](Self::add_fault).
     pub fn remove_fault(&self, id: u32) -> Result<(), InspectError> {
-        let mut list = self.fault_list().lock();
-        if !list.retain(|other| other != id) {
-            return Err(InspectError::NoSuchFault(id));
-        }
-        self.apply(list.rules())
+        if self.retain_faults(|other| other != id)? { Ok(()) } else { Err(InspectError::NoSuchFault(id)) }
     }
 
     /// Removes all fault rules.
@@ -48,8 +47,21 @@ impl Inspector {
     /// # Errors
     /// [`InspectError::Stopped`], and [`InspectError::NoAnswer`] as for [`add_fault`](Self::add_fault).
     pub fn clear_faults(&self) -> Result<(), InspectError> {
+        self.retain_faults(|_| false).map(drop)
+    }
+
+    /// Removes the rules that `keep` rejects. Returns whether there were any.
+    fn retain_faults(&self, keep: impl Fn(u32) -> bool) -> Result<bool, InspectError> {
         let mut list = self.fault_list().lock();
-        if list.retain(|_| false) { self.apply(list.rules()) } else { Ok(()) }
+        let before = list.rules().clone();
+        if !list.retain(&keep) {
+            return Ok(false);
+        }
+        self.apply(list.rules())?;
+        for fault in before.iter().filter(|fault| !keep(fault.id)) {
+            self.events().publish(|| EventKind::FaultRemoved { id: fault.id, rule: fault.rule.to_string() });
+        }
+        Ok(true)
     }
 
     /// Sends the rules to all workers, then waits until each has applied them.

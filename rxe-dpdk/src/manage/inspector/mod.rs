@@ -14,6 +14,7 @@ use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
 use rxe_service::{Listen, LocalPort, ServiceFactory};
 
+use super::events::Events;
 use super::fault_list::FaultList;
 use super::key_names::{KeyNames, RegionKeys};
 use super::reports;
@@ -65,6 +66,7 @@ struct Inner {
     regions: KeyNames,
     region_memory: RegionMemory,
     faults: Arc<FaultList>,
+    events: Events,
 }
 
 /// Makes reports of the ports as they are now.
@@ -111,6 +113,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) region_memory: RegionMemory,
     /// The rules in force from the start.
     pub(crate) faults: Arc<FaultList>,
+    pub(crate) events: Events,
 }
 
 impl Inspector {
@@ -128,6 +131,7 @@ impl Inspector {
             regions: KeyNames::new(parts.regions),
             region_memory: parts.region_memory,
             faults: parts.faults,
+            events: parts.events,
         }))
     }
 
@@ -296,6 +300,11 @@ impl Inspector {
         // The control side is on worker 0.
         self.order(0, Order::Drain(reply))?;
         self.wait(0, &answer)
+    }
+
+    /// The events of the adapter.
+    pub fn events(&self) -> &Events {
+        &self.0.events
     }
 
     /// Sends a question to a worker and waits for the answer.

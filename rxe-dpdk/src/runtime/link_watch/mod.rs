@@ -16,11 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rxe_inspect::event::EventKind;
 use rxe_proto::wire::PortId;
 
 use super::kernel_addresses;
 use super::rtnetlink::{self, Address, DATAGRAM, Interface, Message};
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
+use crate::manage::Events;
 use crate::worker::orders::Order;
 
 /// Interval between polls of drivers, and between retries.
@@ -70,8 +72,8 @@ pub(crate) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches `ports`. `workers` own their queues.
-    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<Order>>) -> LinkWatch {
+    /// Watches `ports`. `workers` own their queues; `events` get the changes of links.
+    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<Order>>, events: Events) -> LinkWatch {
         let states = LinkStates::default();
         let watch = |states: LinkStates| -> io::Result<(PipeWriter, JoinHandle<()>)> {
             let (stopped, stop) = io::pipe()?;
@@ -80,6 +82,7 @@ impl LinkWatch {
                 ports,
                 workers,
                 states,
+                events,
                 interfaces: HashMap::new(),
                 complete: false,
                 addresses: HashSet::new(),
@@ -154,6 +157,7 @@ struct Watcher {
     ports: Vec<Watched>,
     workers: Vec<Sender<Order>>,
     states: LinkStates,
+    events: Events,
     /// All interfaces of the network namespace, by index.
     interfaces: HashMap<u32, Interface>,
     /// Whether the kernel has listed them all.
@@ -235,44 +239,49 @@ impl Watcher {
     }
 
     fn check_all(&mut self) {
-        let Watcher { ports, workers, states, interfaces, addresses, stopped, .. } = self;
+        let Watcher { ports, workers, states, events, interfaces, addresses, stopped, .. } = self;
         for watched in ports {
-            watched.check(interfaces, workers, states, stopped);
+            if let Some(state) = watched.check(interfaces, workers, states, stopped) {
+                let port = u32::from(watched.port.monitor.info().id.0) + 1;
+                events.publish(|| EventKind::Link { port, up: state.is_ok(), reason: state.err() });
+            }
             watched.check_addresses(addresses);
         }
     }
 }
 
 impl Watched {
-    /// Updates the port's state, and re-creates its device if possible.
+    /// Updates the port's state, and re-creates its device if possible. Returns the state if it has changed.
     fn check(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
         workers: &[Sender<Order>],
         states: &LinkStates,
         stopped: &PipeReader,
-    ) {
+    ) -> Option<Result<(), String>> {
         let id = self.port.monitor.info().id;
         if self.interface.is_some() {
             let state = self.interface_state(interfaces, workers, stopped);
             states.set(id, state);
         }
         let state = states.of(&self.port.monitor);
-        if self.logged.as_ref() != Some(&state) {
-            let device = &self.port.monitor.info().name;
-            match (&state, &self.logged) {
-                (Ok(()), None) => {}
-                (Ok(()), Some(_)) => {
-                    tracing::info!("port {} ({device}) is ACTIVE", id.0);
-                    // The control side is on worker 0. Without it, the target is stopping.
-                    let _ = workers[0].send(Order::LinkUp(id));
-                }
-                // Most likely no peer is connected yet.
-                (Err(why), None) => tracing::info!("port {} ({device}) is DOWN: {why}", id.0),
-                (Err(why), Some(_)) => tracing::warn!("port {} ({device}) is DOWN: {why}", id.0),
-            }
-            self.logged = Some(state);
+        if self.logged.as_ref() == Some(&state) {
+            return None;
         }
+        let device = &self.port.monitor.info().name;
+        match (&state, &self.logged) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                tracing::info!("port {} ({device}) is ACTIVE", id.0);
+                // The control side is on worker 0. Without it, the target is stopping.
+                let _ = workers[0].send(Order::LinkUp(id));
+            }
+            // Most likely no peer is connected yet.
+            (Err(why), None) => tracing::info!("port {} ({device}) is DOWN: {why}", id.0),
+            (Err(why), Some(_)) => tracing::warn!("port {} ({device}) is DOWN: {why}", id.0),
+        }
+        let before = self.logged.replace(state.clone());
+        before.map(|_| state)
     }
 
     /// Logs each of the kernel's addresses that is the port's too, once.

@@ -9,6 +9,7 @@ use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 
 use super::env::{Answer, Call, PORT, SERVICE, WorkerEnv, make_qp};
 use crate::control::ip_host::HostEvent;
+use crate::events::{QpEvent, QpEventKind};
 use crate::inspect::Question;
 use crate::messages::{Connect, EndReason, ToWorker};
 use crate::test_env::{OUR_IP, PEER_IP, peer_path, ready};
@@ -318,4 +319,41 @@ fn management_disconnects_a_connection() {
     let ended = EndReason::Disconnected(DisconnectReason::Local);
     assert_eq!(env.calls().last(), Some(&Call::Disconnected(qp, ended)));
     assert!(!env.ask(|reply| Question::Disconnect { qpn: qp, reply }), "it is gone");
+}
+
+#[test]
+fn a_connection_is_reported_from_its_start_to_its_end() {
+    let mut env = WorkerEnv::new();
+    let (_, qpn, _) = established(&mut env);
+    let expected = |env: &WorkerEnv, kind| QpEvent {
+        at: env.now,
+        qpn,
+        service: Some("scripted"),
+        peer: Some(PEER_IP.into()),
+        peer_port: Some(40_000),
+        peer_qpn: Some(Qpn::new(PEER_QP)),
+        kind,
+    };
+    assert_eq!(env.events.receive(), Some(expected(&env, QpEventKind::Connected)));
+    env.now += Duration::from_millis(5);
+    env.engine.abort_qp(qpn).unwrap();
+    env.run();
+    let cause = QpErrorCause::Administrative;
+    assert_eq!(env.events.receive(), Some(expected(&env, QpEventKind::Error(cause))));
+    let kind = QpEventKind::Disconnected { reason: EndReason::QueuePair(cause), after: Duration::from_millis(5) };
+    assert_eq!(env.events.receive(), Some(expected(&env, kind)));
+    assert_eq!(env.events.receive(), None);
+}
+
+#[test]
+fn a_connection_that_is_not_established_is_reported_with_the_reason() {
+    let mut env = WorkerEnv::new();
+    let qp = env.connect(4000);
+    let request = requested(&mut env, qp);
+    env.peer.reject(request.conn, RejReason::ConsumerDefined, &[], b"full").unwrap();
+    env.run();
+    let event = env.events.receive().unwrap();
+    let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::ConsumerDefined));
+    assert_eq!((event.qpn, event.peer), (qp, None));
+    assert!(matches!(event.kind, QpEventKind::Disconnected { reason: ended, .. } if ended == reason), "{event:?}");
 }

@@ -16,6 +16,7 @@ use rxe_proto::wire::{
 
 use super::CAPS;
 use crate::context::Context;
+use crate::events::{EventReceiver, Listening, event_ring};
 use crate::inspect::Question;
 use crate::messages::{Connect, EndReason, StreamId, ToWorker};
 use crate::service::{Accept, DatagramDecision, Decision, Listen, Service};
@@ -123,6 +124,7 @@ pub struct WorkerEnv {
     pub host: ServiceHost,
     pub calls: Receiver<Call>,
     pub answers: Sender<Answer>,
+    pub events: EventReceiver,
     inspector: crate::mailbox::WorkerInspector,
 }
 
@@ -146,6 +148,9 @@ impl WorkerEnv {
         let mut env = TestEnv::new(1, listens.map(|listen| (SERVICE, listen)).into());
         let mut engine = Engine::new(EngineConfig::default());
         let ((reporter, calls), (answers, script)) = (mpsc::channel(), mpsc::channel());
+        let listening = Listening::default();
+        listening.set(true);
+        let (sender, events) = event_ring(&listening);
         let parts = ServiceHostParts {
             worker: 0,
             services: vec![("scripted", Box::new(Scripted { calls: reporter, answers: script }))],
@@ -153,12 +158,13 @@ impl WorkerEnv {
             regions: Vec::new(),
             ports: Arc::from([env.host().local.clone()]),
             mailbox: env.workers.remove(0),
+            events: sender,
             seed: [7; 32],
         };
         let inspector = env.inspectors.remove(0);
         let mut host = ServiceHost::new(parts, &mut engine).unwrap();
         host.start(env.now, &mut engine);
-        WorkerEnv { env, engine, host, calls, answers, inspector }
+        WorkerEnv { env, engine, host, calls, answers, events, inspector }
     }
 
     /// Runs control, worker and peer until nothing is left to do.

@@ -8,6 +8,7 @@ use rxe_proto::mem::{HeapAllocator, PdId};
 use rxe_proto::verbs::{Access, AnyQueuePair, EngineConfig, QpCaps, QpInit, QpTransition, QpType, Rc, RecvWr};
 
 use super::*;
+use crate::events::{Listening, event_ring};
 use crate::mailbox::mailboxes;
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -53,6 +54,7 @@ fn host(engine: &mut Engine) -> (ServiceHost, Receiver<u64>) {
         regions,
         ports,
         mailbox,
+        events: event_ring(&Listening::default()).0,
         seed: [1; 32],
     };
     let host = ServiceHost::new(parts, engine).unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
+use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::{Reply, Request};
 use rxe_inspect::report::{
@@ -42,6 +43,7 @@ pub fn all() -> Corpus {
         Request::CaptureStart { settings: settings.clone() },
         Request::CaptureStop,
         Request::CaptureStatus,
+        Request::Events,
     ];
     let mut lines = vec![PIECE];
     for request in requests {
@@ -75,6 +77,8 @@ pub fn all() -> Corpus {
     );
     add("nothing", of(()));
     add("number", of(7));
+    let kind = EventKind::Link { port: 1, up: false, reason: Some("there is no link".to_owned()) };
+    add("event", Reply::Event(Event { time: "2026-01-31T23:59:59.123456Z".to_owned(), kind }));
     add("error", Reply::of(Err::<(), _>("there is no queue pair 0x1".to_owned())));
     corpus
 }
