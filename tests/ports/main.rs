@@ -19,6 +19,7 @@ mod initiator;
 mod limits;
 mod link;
 mod mistakes;
+mod no_route;
 mod operate;
 mod output;
 mod peers;

@@ -46,6 +46,8 @@ pub struct ScriptedHost {
     /// Whether the port refuses to change its filter.
     pub filter_fails: bool,
     pub learned: Vec<(IpAddr, MacAddr)>,
+    /// Peers that requested connections.
+    pub noted: Vec<IpAddr>,
     pub events: VecDeque<HostEvent<u32>>,
     pub streams: HashMap<u32, ScriptedStream>,
     pub listens: Vec<u16>,
@@ -74,6 +76,7 @@ impl ScriptedHost {
             groups: HashSet::new(),
             filter_fails: false,
             learned: Vec::new(),
+            noted: Vec::new(),
             events: VecDeque::new(),
             streams: HashMap::new(),
             listens: Vec::new(),
@@ -125,6 +128,10 @@ impl IpHost for ScriptedHost {
     fn same_station(&mut self, now: Instant, a: IpAddr, b: IpAddr) -> bool {
         let mac = |resolution| if let Resolution::Ready { mac, .. } = resolution { Some(mac) } else { None };
         a == b || mac(self.resolve(now, a)).is_some_and(|a| Some(a) == mac(self.resolve(now, b)))
+    }
+
+    fn note_peer(&mut self, _now: Instant, peer: IpAddr) {
+        self.noted.push(peer);
     }
 
     fn learn(&mut self, _now: Instant, ip: IpAddr, mac: MacAddr) {

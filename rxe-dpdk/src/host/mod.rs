@@ -35,6 +35,7 @@ mod ip;
 mod mld;
 mod multicast;
 mod nd;
+mod no_route;
 mod rate_limit;
 mod stats;
 mod tcp;
@@ -411,6 +412,11 @@ impl Host {
     /// For a peer outside our networks the MAC address is used only when there is no route to it.
     pub fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         self.interface.learn(now, ip, mac);
+    }
+
+    /// A peer requests a connection. Without a route to it, counts that, and names the peer in the log once.
+    pub fn note_peer(&mut self, now: Instant, peer: IpAddr) {
+        self.interface.note_peer(now, peer);
     }
 
     /// Neighbours in the table, including those being resolved.

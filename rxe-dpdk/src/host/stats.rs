@@ -43,6 +43,8 @@ counters! {
         neighbours_evicted,
         /// Neighbours not added because the table was full of ones still being resolved.
         neighbours_refused,
+        /// Connection requests (CM, SIDR, TCP) of peers to which there is no route.
+        no_route,
         /// Probes sent to find out whether another station uses an address of ours.
         address_probes_sent,
         /// Probes of other stations for an address of ours, answered.

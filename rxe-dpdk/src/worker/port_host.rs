@@ -93,6 +93,10 @@ impl IpHost for PortHost {
         self.host.same_station(now, a, b)
     }
 
+    fn note_peer(&mut self, now: Instant, peer: IpAddr) {
+        self.host.note_peer(now, peer);
+    }
+
     fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         self.host.learn(now, ip, mac);
     }

@@ -108,6 +108,9 @@ impl<H: IpHost> Control<H> {
             self.reject(conn, RejReason::ConsumerDefined, PEER_NOT_ALLOWED);
             return;
         }
+        if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0)) {
+            port.host.note_peer(now, request.peer_gid.ip());
+        }
         self.arrive(now, Arrival { service, request });
     }
 
@@ -134,11 +137,13 @@ impl<H: IpHost> Control<H> {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::Rejected));
             return;
         }
-        // The service may resolve the path to the peer. Without a route, only this packet has the peer's MAC.
-        if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0))
-            && !port.host.has_route(request.path.peer.ip())
-        {
-            port.host.learn(now, request.path.peer.ip(), request.path.peer_mac);
+        if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0)) {
+            let peer = request.path.peer.ip();
+            port.host.note_peer(now, peer);
+            // The service may resolve the path to the peer. Without a route, only this packet has the peer's MAC.
+            if !port.host.has_route(peer) {
+                port.host.learn(now, peer, request.path.peer_mac);
+            }
         }
         let worker = self.next_worker();
         self.stats.datagram_offered.inc();

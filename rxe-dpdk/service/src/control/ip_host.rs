@@ -47,6 +47,9 @@ pub trait IpHost {
     /// Whether two addresses belong to one station: they are equal, or both are neighbours with one MAC.
     fn same_station(&mut self, now: Instant, a: IpAddr, b: IpAddr) -> bool;
 
+    /// A peer requests a connection: where packets to it have no route, the host says so to its operator.
+    fn note_peer(&mut self, now: Instant, peer: IpAddr);
+
     /// Notes that a trusted packet from `ip` came from `mac`. Only called for peers without a route.
     fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr);
 

@@ -17,6 +17,7 @@ use super::conflict::Conflicts;
 use super::event::{EventQueue, HostEvent};
 use super::ip::{AddrPair, IpHeader, IpPacket};
 use super::multicast::multicast_mac;
+use super::no_route::NoRoute;
 use super::stats::HostStats;
 use filter::GroupFilter;
 use link::{EthFrame, Link};
@@ -53,6 +54,7 @@ pub(super) struct Interface {
     /// Events about neighbours and listeners, for the host's user.
     pub(super) events: EventQueue,
     filter: GroupFilter,
+    no_route: NoRoute,
     /// `None` serves everyone.
     peers: Option<PrefixList>,
     stats: Arc<HostStats>,
@@ -74,6 +76,7 @@ impl Interface {
             peers: config.peers.clone(),
             neighbours: Neighbours::new(config.max_neighbours.max(1)),
             events: EventQueue::default(),
+            no_route: NoRoute::new(),
             stats,
             resolved: false,
             ip_id,
@@ -170,6 +173,21 @@ impl Interface {
             Lookup::Ready(mac) => Resolution::Ready { mac, source },
             Lookup::Pending => Resolution::Pending,
             Lookup::Failed => Resolution::Unreachable,
+        }
+    }
+
+    /// A peer requests a connection. Without a route to it, counts that, and names the peer in the log once.
+    pub(super) fn note_peer(&mut self, now: Instant, peer: IpAddr) {
+        if self.routing.next_hop(peer).is_some() {
+            return;
+        }
+        self.stats.no_route.inc();
+        if self.no_route.is_news(now, peer) {
+            tracing::warn!(
+                %peer, port = self.link.port.0,
+                "a connection request comes from an address that is in no network of the port, and there is no route to it: name its \
+                 router with --gateway, or with --route (gateways or routes of [[port]])"
+            );
         }
     }
 

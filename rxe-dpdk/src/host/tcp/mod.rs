@@ -141,6 +141,7 @@ impl Tcp {
                 index = None;
             }
             if index.is_none() && self.listening.contains(&segment.local_port) {
+                interface.note_peer(now, peer.ip());
                 let new = self.streams.accept(now, local, peer, self.listening.len(), &mut self.events);
                 index = Some(new.ok_or(DropReason::HostUnsupported)?);
             }

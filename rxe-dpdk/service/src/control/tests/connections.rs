@@ -151,6 +151,7 @@ fn the_mac_of_a_peer_without_a_route_is_learned_when_it_has_confirmed() {
     let request = offered(env.message());
     accept(&mut env, &request, 0x22);
     assert!(env.host().learned.is_empty(), "the packet's source may be forged");
+    assert_eq!(env.host().noted, [IpAddr::from(PEER_IP)], "the host can say that there is no route");
     env.peer.confirm(peer_conn, &[]).unwrap();
     env.exchange();
     assert_eq!(env.host().learned, [(IpAddr::from(PEER_IP), PEER_MAC)]);
