@@ -99,7 +99,11 @@ pub(super) fn impossible(args: &EalArgs<'_>) -> Option<String> {
     if args.has("--no-huge") && args.has("--in-memory") {
         return Some("--no-huge and --in-memory exclude each other: leave --in-memory out".to_owned());
     }
-    None
+    // net_tap starts without all of its arguments when one of them is unknown.
+    args.vdevs().iter().filter(|vdev| vdev.is("tap")).find_map(|vdev| {
+        let problem = of_device(vdev, "")?;
+        Some(format!("the device {} cannot start as you want it: {problem}", vdev.name))
+    })
 }
 
 /// Why a device that the user named did not start, if that can be told from its arguments and EAL's messages.
@@ -177,6 +181,13 @@ mod tests {
         assert_eq!(
             said("--no-huge --in-memory").as_deref(),
             Some("--no-huge and --in-memory exclude each other: leave --in-memory out")
+        );
+        assert_eq!(said("--vdev=net_tap0,iface=x,mac=fixed"), None);
+        assert_eq!(
+            said("--vdev=net_tap0,ifcae=x").as_deref(),
+            Some(
+                "the device net_tap0 cannot start as you want it: it has no key 'ifcae': its keys are iface, remote, mac, persist"
+            )
         );
     }
 
