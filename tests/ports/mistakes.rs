@@ -138,6 +138,32 @@ fn without_the_right_to_open_sockets_the_capability_is_named() {
 }
 
 #[test]
+fn host_setup_explains_itself_and_what_is_wrong() {
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/host-setup");
+    // Without root, and under the name that the package gives it.
+    let installed = std::env::temp_dir().join(format!("rxe-host-setup-{}", std::process::id()));
+    std::fs::copy(program, &installed).unwrap();
+    let mut help = Command::new("setpriv");
+    help.args(["--reuid=65534", "--clear-groups"]).arg(&installed).arg("--help");
+    let done = process::run(&mut help, Duration::from_secs(60)).unwrap();
+    std::fs::remove_file(&installed).unwrap();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let name = installed.file_name().unwrap().to_str().unwrap();
+    for command in ["hugepages [MIB]", "veth A B [MTU]", "status", "undo"] {
+        assert!(done.stdout.contains(&format!("\n  {name} {command} ")), "{}", done.stdout);
+    }
+    for (words, sentence) in [
+        ("dance", "host-setup: there is no command 'dance': host-setup --help lists them\n"),
+        ("hugepages 1G", "host-setup: '1G' is no size in MiB: write a number\n"),
+        ("veth a", "host-setup: veth needs the names of two interfaces: host-setup veth A B [MTU]\n"),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let done = process::run(&mut command(program, &words), Duration::from_secs(60)).unwrap();
+        assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (2, "", sentence));
+    }
+}
+
+#[test]
 fn a_symbolic_link_is_no_file_of_a_region() {
     let id = std::process::id();
     let link = std::path::PathBuf::from(format!("/dev/shm/rxe-ports-{id}-link"));
