@@ -9,8 +9,10 @@ pub mod digest;
 pub mod lcores;
 pub mod manual_pages;
 pub mod signals;
+mod suggested;
 
 pub use cli_error::CliError;
+pub use suggested::Suggested;
 
 /// Version of the programs and of the DPDK that they are built on, as the build script found them.
 pub const VERSION: &str = match option_env!("RXE_VERSION") {

@@ -15,6 +15,7 @@ mod echo;
 mod frames;
 mod initiator;
 mod load;
+mod manual;
 mod payload;
 mod perftest;
 mod perftest_options;
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), CliError> {
     match cli::parse(std::env::args_os().skip(1))? {
-        Command::Generate(folder) => manual_pages::generate(cli::command(), &folder),
+        Command::Generate(folder) => manual_pages::generate(cli::command(), &manual::SECTIONS, &folder),
         Command::Run(plan) => run::run(&plan),
     }
 }

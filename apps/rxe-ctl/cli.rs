@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use rxe::Suggested;
+use rxe::manual_pages::Sections;
 
 use crate::capture::CaptureVerb;
 use crate::fault::FaultVerb;
+use crate::stat;
 use crate::top::SortBy;
 use crate::values::{qpn, seconds};
 
@@ -15,6 +18,26 @@ Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb pri
 in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or ends, `link --check` finds a port DOWN or \
 the target being drained, or `drain` sees no end; 2 if \
 the command line is wrong, no target can be reached, or the target refuses the request.";
+
+/// The rest of the manual page.
+pub const SECTIONS: Sections = Sections {
+    examples: &[
+        ("Whether the ports are up, and if not, why:", "rxe-ctl link"),
+        ("Who is connected, and what a queue pair waits for:", "rxe-ctl connections\nrxe-ctl qp 0x11"),
+        ("Which packets were dropped, and why:", "rxe-ctl drops"),
+        ("Clients that come and go, until Ctrl-C:", "rxe-ctl events"),
+        (
+            "The packets of one client, for Wireshark:",
+            "rxe-ctl capture start /tmp/rxe.pcapng --peer 10.77.0.2\nrxe-ctl capture stop",
+        ),
+        ("Answer the next three requests with an RNR NAK:", "rxe-ctl fault add rnr --count 3"),
+    ],
+    files: &[(
+        "/var/run/rxe/PREFIX/ctl.sock",
+        "The socket of a target of root; PREFIX is its --file-prefix. For other users it is below $XDG_RUNTIME_DIR/rxe or /tmp/rxe-UID.",
+    )],
+    see_also: &[("rxe-target", 1), ("rxe-bench", 1), ("rdma", 8)],
+};
 
 /// Inspect and control a running rxe-target
 #[derive(Parser, Debug)]
@@ -89,8 +112,8 @@ pub enum Verb {
     Connections,
     /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters
     Stat {
-        /// Show this group only, for example drop, cm or hw_counters
-        #[arg(value_name = "GROUP")]
+        /// Show this group only
+        #[arg(value_name = "GROUP", value_parser = Suggested::new(stat::GROUPS))]
         group: Option<String>,
 
         /// Include counters that are zero
@@ -180,7 +203,8 @@ pub enum Verb {
 pub enum Setting {
     /// Log level
     Log {
-        /// Minimum severity: error, warn, info, debug or trace
+        /// Minimum severity
+        #[arg(value_parser = Suggested::new(["error", "warn", "info", "debug", "trace"]))]
         level: String,
     },
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand, ValueEnum};
-use rxe::CliError;
+use rxe::{CliError, Suggested};
 use rxe_inspect::client::Client;
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::Request;
@@ -60,10 +60,11 @@ pub struct AddFault {
     action: Action,
 
     /// Parameter of delay, nak and rnr
+    #[arg(value_parser = Suggested::new(["psn-sequence", "invalid-request", "remote-access", "remote-operational"]), hide_possible_values = true)]
     value: Option<String>,
 
     /// Match frames from the wire (rx) or to the wire (tx) [default: rx]
-    #[arg(long, value_name = "rx|tx")]
+    #[arg(long, value_name = "rx|tx", value_parser = Suggested::new(["rx", "tx"]), hide_possible_values = true)]
     direction: Option<String>,
 
     /// Match frames with this opcode, for example "RC SEND_ONLY". Without the transport: the opcode of every transport. The
@@ -96,7 +97,7 @@ pub struct AddFault {
     jitter: Option<String>,
 
     /// Match RoCE frames only, or all frames [default: roce]
-    #[arg(long, value_name = "roce|all")]
+    #[arg(long, value_name = "roce|all", value_parser = Suggested::new(["roce", "all"]), hide_possible_values = true)]
     frames: Option<String>,
 }
 

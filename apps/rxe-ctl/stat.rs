@@ -11,6 +11,24 @@ use rxe_inspect::report::{self, Counter, CounterGroup};
 /// A group's name in the output of rdma_rxe's counters, which are part of `transport`.
 const HW_COUNTERS: &str = "hw_counters";
 
+/// The groups of every target.
+pub const GROUPS: [&str; 14] = [
+    HW_COUNTERS,
+    "worker",
+    "rx_fault",
+    "tx_fault",
+    "transport",
+    "service",
+    "capture",
+    "drop",
+    "control",
+    "cm",
+    "output",
+    "host",
+    "port",
+    "management",
+];
+
 /// Counters by group, summed over lcores and ports.
 pub type Sums = Vec<(String, Vec<Counter>)>;
 

@@ -6,14 +6,14 @@ use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Service};
 
-use crate::cli::{Cli, Setting, Verb};
+use crate::cli::{Cli, SECTIONS, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
 use crate::{capture, digest, drain, events, fault, show, stat, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
     if let Verb::Generate { folder } = &cli.verb {
-        return manual_pages::generate(Cli::command(), folder).map(|()| String::new());
+        return manual_pages::generate(Cli::command(), &SECTIONS, folder).map(|()| String::new());
     }
     let mut target = target::find(cli.file_prefix)?;
     let json = cli.json;

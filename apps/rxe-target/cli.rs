@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 use rxe::command_line::CommandLine;
-use rxe::{CliError, cli_error};
+use rxe::manual_pages::Sections;
+use rxe::{CliError, Suggested, cli_error};
 
 use crate::config::{
     self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
@@ -43,6 +44,29 @@ setting of the configuration file.
 Standard output gets a line that starts with `ready ` once clients can connect, the text of watched regions, and counters \
 at the end; everything else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 if the target fails after the \
 start, 2 if it cannot start.";
+
+/// The rest of the manual page.
+pub const SECTIONS: Sections = Sections {
+    examples: &[
+        (
+            "A target on the interface veth1, with all services:",
+            "rxe-target -l 0 --no-pci --vdev=net_af_packet0,iface=veth1 -- --address 10.77.0.1/24",
+        ),
+        (
+            "The same without hugepages:",
+            "rxe-target -l 0 --no-huge --no-shconf -m 512 --no-pci --vdev=net_af_packet0,iface=veth1 -- --address 10.77.0.1/24",
+        ),
+        (
+            "Check a configuration, then use it:",
+            "rxe-target --check-config target.toml\nrxe-target --config target.toml",
+        ),
+    ],
+    files: &[
+        ("/etc/rxe/target.toml", "The configuration of the systemd unit; every key is explained in it."),
+        ("/var/run/rxe/PREFIX/ctl.sock", "The socket of rxe-ctl; PREFIX is EAL's --file-prefix."),
+    ],
+    see_also: &[("target.toml", 5), ("rxe-ctl", 1), ("rxe-bench", 1), ("rxe-host-setup", 8)],
+};
 
 /// A RoCEv2 target in userspace on DPDK: RDMA clients connect to it as to any RoCE adapter.
 #[derive(Parser, Debug)]
@@ -94,7 +118,12 @@ struct Args {
     pcp: Option<Pcp>,
 
     /// Run this service; may repeat [default: all services]
-    #[arg(long, value_name = "NAME", help_heading = "Services")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Services",
+        value_parser = Suggested::new(crate::services::names())
+    )]
     service: Vec<String>,
 
     /// Export a memory region of SIZE bytes, or with K, M or G; may repeat. COUNT exports numbered regions: NAME0, NAME1 and

@@ -36,7 +36,7 @@ fn run() -> Result<(), CliError> {
             // Standard output may be closed, as by `head`.
             let _ = writeln!(io::stdout(), "{}: configuration OK: {config}", path.display());
         }
-        Command::Generate(folder) => manual_pages::generate(cli::command(), &folder)?,
+        Command::Generate(folder) => manual_pages::generate(cli::command(), &cli::SECTIONS, &folder)?,
         Command::Serve(settings) => serve::serve(Config::resolve(*settings, &services::names())?)?,
     }
     Ok(())

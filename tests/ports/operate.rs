@@ -232,7 +232,14 @@ fn mistakes(target: &Target) {
         command.args(["--file-prefix", &target.prefix]);
         command
     };
-    refused(with_prefix().args(["stat", "packets"]), "there is no group 'packets' of counters: they are hw_counters, ");
+    let groups = "hw_counters, worker, rx_fault, tx_fault, transport, service, capture, drop, control, cm, output, host, port, management";
+    refused(
+        with_prefix().args(["stat", "packets"]),
+        &format!("there is no group 'packets' of counters: they are {groups}\n"),
+    );
+    // The completions offer the same.
+    let help = run(rxe_ctl().args(["stat", "--help"])).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    contains(&help, &[&format!("[possible values: {groups}]")]);
     // A user who is not root sees whose targets there may be.
     let program = std::env::temp_dir().join(format!("rxe-ctl-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_rxe-ctl"), &program).unwrap();
@@ -443,16 +450,36 @@ fn manual_pages_and_completions_are_generated() {
     let folder = std::env::temp_dir().join(format!("rxe-generate-{}", std::process::id()));
     let generated = run(rxe_ctl().arg("generate").arg(&folder));
     assert_eq!((generated.code, generated.stderr.as_str()), (0, ""));
-    let target = run(Command::new(env!("CARGO_BIN_EXE_rxe-target")).arg("--generate").arg(&folder));
-    assert_eq!((target.code, target.stderr.as_str()), (0, ""));
+    for program in [env!("CARGO_BIN_EXE_rxe-target"), env!("CARGO_BIN_EXE_rxe-bench")] {
+        let generated = run(Command::new(program).arg("--generate").arg(&folder));
+        assert_eq!((generated.code, generated.stderr.as_str()), (0, ""));
+    }
     let read =
         |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    contains(&read("rxe-ctl.1"), &[".TH rxe-ctl 1", "\\-\\-file\\-prefix"]);
+    contains(&read("rxe-ctl.1"), &[".TH rxe-ctl 1", "\\-\\-file\\-prefix", ".SH FILES"]);
     contains(&read("rxe-ctl-top.1"), &["once"]);
     contains(&read("rxe-target.1"), &["\\-\\-address"]);
     assert!(!read("rxe-target.1").contains("generate"));
     contains(&read("_rxe-ctl"), &["#compdef rxe-ctl"]);
     contains(&read("rxe-ctl.fish"), &["devinfo"]);
+    contains(
+        &read("rxe-ctl.bash"),
+        &["hw_counters", "error warn info debug trace", "corrupt-payload", "remote-operational"],
+    );
+    contains(&read("rxe-target.bash"), &["rdma-server", "mckey"]);
+    // Every page has examples, or names one that has.
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("package/man");
+    let pages = [&folder, &own].into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let pages = pages.map(|entry| entry.unwrap().path()).filter(|path| !path.to_string_lossy().contains("rxe-ctl-"));
+    let pages: Vec<_> =
+        pages.filter(|path| [".1", ".8", ".5.in"].iter().any(|end| path.to_string_lossy().ends_with(end))).collect();
+    assert_eq!(pages.len(), 4 + 1, "{pages:?}");
+    for path in pages {
+        let page = std::fs::read_to_string(&path).unwrap();
+        println!("{}", path.display());
+        contains(&page, &[".SH NAME\n", ".SH EXAMPLES\n", ".SH SEE ALSO\n"]);
+    }
+    contains(&read("rxe-ctl-top.1"), &[".SH SEE ALSO\n\\fBrxe\\-ctl\\fR(1)\n"]);
     for program in ["rxe-ctl", "rxe-target"] {
         let syntax = run(Command::new("bash").arg("-n").arg(folder.join(format!("{program}.bash"))));
         assert_eq!((syntax.code, syntax.stderr.as_str()), (0, ""));
