@@ -9,7 +9,7 @@ export CARGO
 # Every Debian package that building and testing need.
 BUILD_PACKAGES = libdpdk-dev dpdk clang libclang-dev pkg-config gcc libc6-dev make binutils dpkg-dev xz-utils
 TEST_PACKAGES = qemu-system-x86 busybox-static python3 python3-prometheus-client python3-venv iproute2 kmod cpio zstd \
-	dpdk-dev util-linux procps tmux systemd valgrind tcpdump tshark \
+	lintian dpdk-dev util-linux procps tmux systemd valgrind tcpdump tshark \
 	perftest rdmacm-utils ibverbs-utils ibverbs-providers rdma-core libibverbs-dev librdmacm-dev
 # Memory in hugepages, in MiB, that the tests and the demonstration want free.
 HUGE_MIB = 1024

@@ -2,6 +2,7 @@
 
 mod faults;
 mod limits;
+mod package;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,16 +47,19 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
+/// The links of a page to other files and to its own headings.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    let links = prose(page).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
+    links.filter(|link| !link.contains("://"))
+}
+
 #[test]
 fn links_between_pages_resolve() {
     let mut count = 0;
     for page in pages() {
         let text = read(&page);
         let folder = page.parent().unwrap();
-        for link in prose(&text).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| rest.split(')').next()) {
-            if link.contains("://") {
-                continue;
-            }
+        for link in links(&text) {
             count += 1;
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
             let target = if path.is_empty() { page.clone() } else { folder.join(path) };
