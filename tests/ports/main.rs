@@ -14,6 +14,7 @@ mod fault;
 mod faults;
 mod files;
 mod flood;
+mod getting_started;
 mod hostile;
 mod initiator;
 mod limits;
