@@ -25,6 +25,16 @@ impl Instant {
         self.0
     }
 
+    /// The instant `nanos` nanoseconds later. Cheaper than adding a [`Duration`].
+    pub(crate) const fn after(self, nanos: u64) -> Instant {
+        Instant(self.0.saturating_add(nanos))
+    }
+
+    /// The nanoseconds from `earlier` to `self`; zero when `earlier` is the later one.
+    pub(crate) const fn nanos_since(self, earlier: Instant) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// The time from `earlier` to `self`; zero when `earlier` is the later one.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -75,10 +75,10 @@ pub(super) struct Requester {
     /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken
     /// (Karn's rule).
     untimed: Seq,
-    /// The current retransmission timeout.
-    timeout: Duration,
-    /// The local ACK timeout: time without progress that uses up a retry; `None` waits for ever.
-    ack_timeout: Option<Duration>,
+    /// The current retransmission timeout in nanoseconds.
+    timeout: u64,
+    /// The local ACK timeout: nanoseconds without progress that use up a retry; `None` waits for ever.
+    ack_timeout: Option<u64>,
     /// When the ACK timeout expires.
     expires: Instant,
     retry_cnt: u8,
@@ -131,7 +131,7 @@ impl Requester {
             since_ack: 0,
             rtt: RoundTrip::default(),
             untimed: start,
-            timeout: Duration::ZERO,
+            timeout: 0,
             ack_timeout: None,
             expires: Instant::ZERO,
             retry_cnt: 0,
@@ -213,8 +213,8 @@ impl Requester {
             retry_cnt: self.retry_cnt,
             rnr_retries_left: self.rnr_retries_left,
             rnr_retry: self.rnr_retry,
-            timeout: self.timeout,
-            ack_timeout: self.ack_timeout,
+            timeout: Duration::from_nanos(self.timeout),
+            ack_timeout: self.ack_timeout.map(Duration::from_nanos),
         }
     }
 

@@ -14,16 +14,18 @@ use crate::transport::{EngineConfig, QpErrorCause, WcStatus};
 
 use super::Requester;
 
-/// The local ACK timeout of the standard: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
-pub(super) fn ack_timeout(code: u8) -> Option<Duration> {
+/// The local ACK timeout of the standard, in nanoseconds: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
+pub(super) fn ack_timeout(code: u8) -> Option<u64> {
     // compliance.md [RC-REQ-TIMER-0]: ACK timeout code 0 disables the timer.
-    (code > 0).then(|| Duration::from_nanos(4096 << (code & 0x1F)))
+    (code > 0).then_some(4096 << (code & 0x1F))
 }
 
 impl Requester {
     /// Recomputes the retransmission timeout after a change of round trip, backoff or ACK timeout.
     pub(super) fn set_timeout(&mut self, config: &EngineConfig) {
-        self.timeout = self.rtt.timeout(config, self.ack_timeout.unwrap_or(Duration::MAX));
+        let longest = self.ack_timeout.map_or(Duration::MAX, Duration::from_nanos);
+        let timeout = self.rtt.timeout(config, longest).as_nanos();
+        self.timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
     }
 
     /// Restarts both timers, with the first packet or after progress.
@@ -37,7 +39,7 @@ impl Requester {
     #[inline]
     pub(in crate::transport) fn expect_progress(&mut self, now: Instant) {
         if let Some(ack_timeout) = self.ack_timeout {
-            self.expires = now + ack_timeout;
+            self.expires = now.after(ack_timeout);
         }
     }
 
@@ -49,9 +51,9 @@ impl Requester {
             (None, Some(_)) if self.una < self.sent => {
                 // compliance.md [RC-REQ-EARLY-RETRY]: The requester retransmits before the ACK timeout of the
                 // connection has expired, when the measured round trip shows that the answer is lost.
-                let early = now + self.timeout;
+                let early = now.after(self.timeout);
                 // Leave time for an answer to the retransmission before the ACK timeout.
-                Some(if early + self.timeout > self.expires { self.expires } else { early })
+                Some(if early.after(self.timeout) > self.expires { self.expires } else { early })
             }
             _ => None,
         };

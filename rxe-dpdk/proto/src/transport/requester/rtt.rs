@@ -63,7 +63,7 @@ impl RoundTrip {
                 // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a
                 // timeout.
                 self.doublings = 0;
-                self.measured(u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX));
+                self.measured(now.nanos_since(since));
                 true
             }
             _ => false,
