@@ -64,6 +64,7 @@ mod regions;
 pub mod seeds;
 pub mod service;
 pub mod service_host;
+mod service_latencies;
 #[cfg(test)]
 mod test_env;
 
@@ -77,3 +78,4 @@ pub use regions::{NamedRegion, RegionNames, Which};
 pub use rxe_proto::transport::QpCaps;
 pub use service::{Accept, DatagramDecision, Decision, Listen, Service, ServiceFactory, service_factory};
 pub use service_host::ServiceStats;
+pub use service_latencies::ServiceLatencies;

@@ -6,6 +6,7 @@
 //! | type | writers | readers conclude |
 //! |---|---|---|
 //! | [`Counter`] | one | a value that never decreases |
+//! | [`Histogram`] | one | counts and a sum that never decrease |
 //! | [`UseCount`] | any | nobody uses what was closed |
 //! | [`HitCount`] | any | no more hits than allowed, nor than matches |
 //! | [`LostFlag`], [`LostCount`] | signal handlers | a mapping whose loss was counted is marked |
@@ -14,6 +15,7 @@
 
 mod arrivals;
 mod counter;
+mod histogram;
 mod hit_count;
 mod latest;
 mod lost;
@@ -21,6 +23,7 @@ mod use_count;
 
 pub use arrivals::Arrivals;
 pub use counter::Counter;
+pub use histogram::Histogram;
 pub use hit_count::HitCount;
 pub use latest::Latest;
 pub use lost::{LostCount, LostFlag};

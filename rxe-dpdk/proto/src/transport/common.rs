@@ -1,9 +1,11 @@
 //! State that requester and responder of a queue pair share. Neither of them accesses the other or the queue pair.
 
+use std::sync::Arc;
+
 use crate::mem::PdId;
 use crate::wire::PortId;
 
-use super::{CqId, QpErrorCause, QpType, Qpn, SrqId, WcOpcode, WcStatus, WorkCompletion};
+use super::{CqId, Latencies, QpErrorCause, QpType, Qpn, SrqId, WcOpcode, WcStatus, WorkCompletion};
 
 /// Attributes that requester and responder both need.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(super) struct Common {
     /// Path MTU in bytes; the largest while there is no path.
     pub(super) mtu: u32,
     pub(super) sq_sig_all: bool,
+    /// Where times of operations are counted.
+    pub(super) latencies: Arc<Latencies>,
 }
 
 impl Common {

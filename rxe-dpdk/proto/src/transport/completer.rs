@@ -12,7 +12,7 @@ use super::context::Context;
 use super::requester::{RNR_RETRY_INFINITE, Requester, RnrWait, SendWqe};
 use super::seq::Seq;
 use super::work::OpTraits;
-use super::{QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
+use super::{Operation, QpErrorCause, SendFlags, WcStatus, WorkCompletion, sge};
 
 /// Why the requester retransmits.
 #[derive(Clone, Copy)]
@@ -23,6 +23,13 @@ enum Retry {
     Implied,
     /// A missing packet within the responses to a READ.
     ReadGap,
+}
+
+/// Counts the time of a work request that was posted at `posted` and completes now.
+#[inline(always)]
+fn measure(common: &Common, cx: &Context, operation: Operation, posted: Instant) {
+    let nanos = cx.now.as_nanos().wrapping_sub(posted.as_nanos());
+    common.latencies.requester(operation).record(nanos);
 }
 
 impl Requester {
@@ -110,7 +117,7 @@ impl Requester {
             let wqe_end = wqe.end();
             una = wqe_end.min(end);
             if wqe_end <= end {
-                done = self.complete(common, cx);
+                done = self.complete_oldest(common, cx, true).and_then(|()| self.complete_local(common, cx));
             }
         }
         // compliance.md [RC-REQ-COALESCED-ACK]: An ACK acknowledges every SEND and WRITE before it.
@@ -123,18 +130,30 @@ impl Requester {
     /// Completes the oldest work request with success, and the executed local operations behind it.
     #[inline]
     pub(super) fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
-        self.complete_oldest(common, cx)?;
+        self.complete_oldest(common, cx, false)?;
+        self.complete_local(common, cx)
+    }
+
+    /// Completes the executed local operations that are the oldest work requests.
+    #[inline]
+    fn complete_local(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         while self.sq.head() < self.local_done && self.sq.front().is_some_and(|wqe| wqe.is(OpTraits::LOCAL)) {
-            self.complete_oldest(common, cx)?;
+            self.complete_oldest(common, cx, false)?;
         }
         Ok(())
     }
 
-    #[inline]
-    fn complete_oldest(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
+    /// `acknowledged`: it is a SEND or WRITE that the peer has acknowledged.
+    #[inline(always)]
+    fn complete_oldest(&mut self, common: &Common, cx: &mut Context, acknowledged: bool) -> Result<(), Failure> {
         let Some(wqe) = self.pop() else { return Ok(()) };
         if wqe.is(OpTraits::SEND) {
             cx.stats.rdma_sends.inc();
+            if acknowledged {
+                measure(common, cx, Operation::Send, wqe.posted);
+            }
+        } else if acknowledged {
+            measure(common, cx, Operation::Write, wqe.posted);
         }
         // compliance.md [REQ-SIGNALED]: Successes complete when signalled or with sq_sig_all.
         if !common.sq_sig_all && !wqe.flags.contains(SendFlags::SIGNALED) {
@@ -214,8 +233,10 @@ impl Requester {
         psn: Seq,
     ) -> Result<(), Failure> {
         let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
+        let posted = wqe.posted;
         let is_read = wqe.is(OpTraits::RETURNS_DATA);
-        if !wqe.is(OpTraits::WANTS_RESPONSE) || is_read && wqe.is(OpTraits::EIGHT_BYTES) {
+        let is_atomic = wqe.is(OpTraits::EIGHT_BYTES);
+        if !wqe.is(OpTraits::WANTS_RESPONSE) || is_read && is_atomic {
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());
         }
@@ -241,7 +262,15 @@ impl Requester {
             self.store(common, cx, offset, packet.payload())?;
         }
         self.advance(psn.add(1));
-        if last { self.complete(common, cx) } else { Ok(()) }
+        if !last {
+            return Ok(());
+        }
+        if is_read {
+            measure(common, cx, Operation::Read, posted);
+        } else {
+            measure(common, cx, if is_atomic { Operation::Atomic } else { Operation::Flush }, posted);
+        }
+        self.complete(common, cx)
     }
 
     fn atomic_response(
@@ -253,12 +282,14 @@ impl Requester {
         psn: Seq,
     ) -> Result<(), Failure> {
         let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
+        let posted = wqe.posted;
         let is_atomic = wqe.is(OpTraits::RETURNS_DATA | OpTraits::EIGHT_BYTES);
         let (true, Some(original)) = (is_atomic, packet.atomic_ack()) else {
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());
         };
         self.store(common, cx, 0, &original.to_ne_bytes())?;
+        measure(common, cx, Operation::Atomic, posted);
         self.advance(psn.add(1));
         self.complete(common, cx)
     }

@@ -15,7 +15,7 @@ use super::recv_queue::RecvQueue;
 use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
-use super::{AsyncEvent, CqId, EngineConfig, Qpn, SrqId, TransportStats, WorkCompletion};
+use super::{AsyncEvent, CqId, EngineConfig, Latencies, Qpn, SrqId, TransportStats, WorkCompletion};
 
 /// Packets that caused errors, kept until they are taken.
 const MAX_ERROR_PACKETS: usize = 64;
@@ -38,6 +38,10 @@ pub(super) struct Context {
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
     pub(super) emitter: Emitter,
+    /// Time of the call in progress: one turn of the caller's loop has one time.
+    pub(super) now: Instant,
+    /// Times of operations on queue pairs that nobody has [assigned](super::Engine::set_latencies).
+    pub(super) latencies: Arc<Latencies>,
     /// Calls of `transmit`. Packets handled between the same two calls arrived in one burst.
     pub(super) bursts: u64,
 }

@@ -20,7 +20,7 @@ pub trait DeviceHooks {
     }
 
     /// A queue pair was created.
-    fn qp_created(&mut self, _qpn: Qpn, _init: &QpInit) {}
+    fn qp_created(&mut self, _engine: &mut Engine, _qpn: Qpn, _init: &QpInit) {}
 
     /// A queue pair is about to change its state.
     ///

@@ -231,7 +231,7 @@ impl Device<'_> {
         }
         let qpn = self.engine.create_qp(self.now, &init)?;
         if let Some(hooks) = &mut self.hooks {
-            hooks.qp_created(qpn, &init);
+            hooks.qp_created(self.engine, qpn, &init);
         }
         Ok(qpn)
     }

@@ -38,6 +38,7 @@ mod transport_fuzz;
 mod transport_goodput;
 mod transport_inline;
 mod transport_keep_alive;
+mod transport_latency;
 mod transport_local;
 mod transport_matrix;
 mod transport_programs;

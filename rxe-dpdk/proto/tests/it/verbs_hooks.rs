@@ -27,7 +27,7 @@ impl DeviceHooks for Ledger {
         engine.resize_cq(init.send_cq, value as usize).map_err(|_| QpError::UnknownCq)
     }
 
-    fn qp_created(&mut self, qpn: Qpn, init: &QpInit) {
+    fn qp_created(&mut self, _engine: &mut Engine, qpn: Qpn, init: &QpInit) {
         self.calls.push(format!("created {} {qpn}", init.qp_type));
     }
 

@@ -104,7 +104,7 @@ impl Context<'_> {
     /// The name of a queue pair in logs and reports, where it is not that of the service: for services that are several
     /// in one.
     pub fn set_name(&mut self, qp: impl Into<AnyQueuePair>, name: &'static str) {
-        self.accounting.set_name(qp.into().qpn(), name);
+        self.accounting.set_name(self.engine, qp.into().qpn(), name);
     }
 
     /// Whether the queue pair of a completion still exists: the service may have destroyed it since.

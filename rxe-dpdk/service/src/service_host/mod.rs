@@ -48,6 +48,7 @@ use crate::qp_map::QpMap;
 use crate::regions::NamedRegion;
 use crate::seeds::Seeds;
 use crate::service::Service;
+use crate::service_latencies::ServiceLatencies;
 use connections::Connection;
 pub use current::CurrentService;
 pub use stats::ServiceStats;
@@ -70,6 +71,8 @@ pub struct ServiceHost {
     /// The completion queue of each service.
     cqs: Vec<ServiceCq>,
     objects: Objects,
+    /// Of each service.
+    latencies: Vec<ServiceLatencies>,
     connections: HashMap<ConnId, Connection>,
     by_qp: QpMap<ConnId>,
     /// The service of each stream.
@@ -120,13 +123,15 @@ impl ServiceHost {
     pub fn new(parts: ServiceHostParts, engine: &mut Engine) -> Result<ServiceHost, CqError> {
         let cqs = parts.services.iter().map(|_| Ok(ServiceCq::new(engine.create_cq(1)?)));
         let cqs = cqs.collect::<Result<_, CqError>>()?;
-        let (names, services) = parts.services.into_iter().unzip();
+        let (names, services): (Vec<_>, Vec<_>) = parts.services.into_iter().unzip();
+        let latencies = names.iter().map(|names| ServiceLatencies::new(names)).collect();
         Ok(ServiceHost {
             worker: parts.worker,
             services,
             names,
             cqs,
             objects: Objects::default(),
+            latencies,
             connections: HashMap::new(),
             by_qp: QpMap::default(),
             streams: HashMap::new(),
@@ -200,6 +205,11 @@ impl ServiceHost {
         &self.stats
     }
 
+    /// Times of operations, by service.
+    pub fn latencies(&self) -> &[ServiceLatencies] {
+        &self.latencies
+    }
+
     /// The service that is being called, for other threads.
     pub fn current(&self) -> &Arc<CurrentService> {
         &self.current
@@ -226,6 +236,7 @@ impl ServiceHost {
                 service,
                 cq: &mut self.cqs[service],
                 objects: &mut self.objects,
+                latencies: &self.latencies[service],
                 ports: &self.ports,
                 outbox: &self.mailbox.outbox,
             },

@@ -23,7 +23,7 @@ use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
-use super::{AsyncEvent, EngineConfig, TransportStats};
+use super::{AsyncEvent, EngineConfig, Latencies, TransportStats};
 use destroyed::DestroyedQps;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
@@ -72,6 +72,8 @@ impl Engine {
                 error_packets: VecDeque::new(),
                 scheduler: TxScheduler::default(),
                 emitter: Emitter::new(Arc::clone(&stats)),
+                now: Instant::ZERO,
+                latencies: Arc::default(),
                 bursts: 0,
                 stats,
                 drops: Arc::default(),
@@ -90,6 +92,11 @@ impl Engine {
         &self.cx.stats
     }
 
+    /// Times of operations on queue pairs without [others](Self::set_latencies); readable from any thread.
+    pub fn latencies(&self) -> &Arc<Latencies> {
+        &self.cx.latencies
+    }
+
     /// Packets dropped, by reason; readable from any thread.
     pub fn drops(&self) -> &Arc<DropCounters> {
         &self.cx.drops
@@ -101,6 +108,7 @@ impl Engine {
     /// [`wants_transmit`](Engine::wants_transmit) tells whether there are more.
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         self.cx.bursts += 1;
+        self.cx.now = now;
         let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
         for port in 0..self.cx.scheduler.ports() {
             written += self.transmit_by(port, now, tx);
@@ -142,6 +150,7 @@ impl Engine {
 
     /// Handles every deadline up to `now`. Call `transmit` afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.cx.now = now;
         while let Some((at, slot)) = self.cx.timers.peek() {
             if at > now {
                 break;

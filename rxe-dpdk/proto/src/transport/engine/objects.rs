@@ -1,13 +1,14 @@
 //! Set-up: creating, modifying, querying and destroying objects.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::mem::{KeyTable, PdId};
 use crate::time::Instant;
 use crate::transport::qp::Qp;
 use crate::transport::{
-    AhError, AhId, CqError, CqId, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpTransition, QpType, Qpn,
-    SrqError, SrqId, SrqInit,
+    AhError, AhId, CqError, CqId, Latencies, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpTransition,
+    QpType, Qpn, SrqError, SrqId, SrqInit,
 };
 use crate::wire::{Gid, MacAddr, Path, PathMtu, PortId};
 
@@ -63,12 +64,22 @@ impl Engine {
         if !self.destroyed.is_empty() {
             self.destroyed.remove(qpn);
         }
-        self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges)));
+        let latencies = Arc::clone(&self.cx.latencies);
+        self.qps.insert(Box::new(Qp::new(qpn, init, recv_pd, srq_sges, latencies)));
         self.cx.stats.qpn_rests_cut.add(self.qps.take_quarantines_cut());
         // The data path does not allocate: what it keeps per queue pair is reserved here.
         self.cx.timers.grow(self.qps.slots(), self.qps.len());
         self.cx.scheduler.reserve(self.qps.len());
         Ok(qpn)
+    }
+
+    /// Counts the times of a queue pair's operations in `latencies` from now on.
+    ///
+    /// # Errors
+    /// [`QpError::Unknown`].
+    pub fn set_latencies(&mut self, qpn: Qpn, latencies: Arc<Latencies>) -> Result<(), QpError> {
+        self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?.common.latencies = latencies;
+        Ok(())
     }
 
     /// Takes a reference to everything that the queue pair uses, or to nothing on error. Returns the protection domain

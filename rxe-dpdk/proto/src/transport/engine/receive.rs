@@ -45,6 +45,7 @@ impl Engine {
         let qp = check(&mut self.qps, qpn, port, packet)?;
         let transport = packet.transport();
         let response = packet.info().response;
+        cx.now = now;
         cx.stats.rcvd_pkts.inc();
         cx.stats.rcvd_bytes.add(packet.frame().len() as u64);
         if packet.is_congestion_marked() {

@@ -4,6 +4,7 @@ mod detect;
 mod flow;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::mem::PdId;
 use crate::time::Instant;
@@ -18,7 +19,7 @@ use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
 use super::state::{QpState, QpTransition};
-use super::{AsyncEvent, QpErrorCause, QpType, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
+use super::{AsyncEvent, Latencies, QpErrorCause, QpType, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
 
 impl QpCaps {
     /// Memory of a queue pair with these queues and `rd_atomic` READ and atomic resources, in bytes.
@@ -56,7 +57,7 @@ pub(super) struct Qp {
 
 impl Qp {
     /// `recv_pd` is the protection domain of the receives.
-    pub(super) fn new(qpn: Qpn, init: &QpInit, recv_pd: PdId, srq_sges: u32) -> Qp {
+    pub(super) fn new(qpn: Qpn, init: &QpInit, recv_pd: PdId, srq_sges: u32, latencies: Arc<Latencies>) -> Qp {
         let caps = init.caps;
         let rq = match init.srq {
             // Holds the receive in use, taken from the shared queue.
@@ -76,6 +77,7 @@ impl Qp {
                 port: None,
                 mtu: PathMtu::Mtu4096.bytes() as u32,
                 sq_sig_all: init.sq_sig_all,
+                latencies,
             },
             state: QpState::Reset,
             active: false,

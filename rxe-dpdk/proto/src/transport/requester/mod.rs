@@ -310,6 +310,7 @@ impl Requester {
             flags: wr.flags,
             traits,
             inline: inline.is_some(),
+            posted: cx.now,
         })
     }
 

@@ -1,5 +1,6 @@
 //! The send queue of a queue pair.
 
+use crate::time::Instant;
 use crate::transport::seq::Seq;
 use crate::transport::work::OpTraits;
 use crate::transport::{SendFlags, SendOp, Sge};
@@ -24,6 +25,8 @@ pub(in crate::transport) struct SendWqe {
     pub(in crate::transport) traits: OpTraits,
     /// The data is inline in the queue, not in buffers.
     pub(in crate::transport) inline: bool,
+    /// When it was posted.
+    pub(in crate::transport) posted: Instant,
 }
 
 impl SendWqe {
@@ -38,6 +41,7 @@ impl SendWqe {
         flags: SendFlags::empty(),
         traits: OpTraits::empty(),
         inline: false,
+        posted: Instant::ZERO,
     };
 
     /// Whether `op` has all these properties.

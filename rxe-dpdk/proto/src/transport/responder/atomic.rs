@@ -52,6 +52,7 @@ impl Responder {
             packets: 1,
             msn: self.msn,
             kind: Kind::Atomic { op, original },
+            begun: cx.now,
             reply: Some(Reply { from: first, next: first, va: 0, left: 0, replay: false }),
         });
         self.expected = first.add(1);

@@ -52,7 +52,7 @@ impl Responder {
         // compliance.md [RC-RSP-FLUSH]: FLUSH is answered by a READ response without payload, in the order of PSNs
         // after what was written before it.
         cx.stats.flushes.inc();
-        self.answer_later();
+        self.answer_later(cx, Kind::Flush);
         Ok(())
     }
 
@@ -86,22 +86,22 @@ impl Responder {
         // Bounds are checked; it still fails for a region whose memory is less aligned than its addresses.
         span.map_err(|_| Refusal::access())?.store(0, u64::from_ne_bytes(bytes)).map_err(Refusal::atomic)?;
         cx.stats.atomic_writes.inc();
-        self.answer_later();
+        self.answer_later(cx, Kind::AtomicWrite);
         Ok(())
     }
 
-    fn answer_later(&mut self) {
+    fn answer_later(&mut self, cx: &Context, kind: Kind) {
         self.message_done();
         let first = self.expected;
         let reply = Some(Reply { from: first, next: first, va: 0, left: 0, replay: false });
-        self.resources.push(Resource { first, packets: 1, msn: self.msn, kind: Kind::Flush, reply });
+        self.resources.push(Resource { first, packets: 1, msn: self.msn, kind, begun: cx.now, reply });
         self.expected = first.add(1);
     }
 
     /// Repeats the answer to a duplicate FLUSH or ATOMIC WRITE. False when it is no longer known.
     pub(super) fn flush_again(&mut self, cx: &Context, psn: Seq) -> bool {
         let Some((index, resource)) = self.resources.find(psn) else { return false };
-        if !matches!(resource.kind, Kind::Flush) {
+        if !matches!(resource.kind, Kind::Flush | Kind::AtomicWrite) {
             return false;
         }
         // compliance.md [RC-RSP-DUP-FLUSH]: A repeated FLUSH or ATOMIC WRITE is answered again and not executed again.

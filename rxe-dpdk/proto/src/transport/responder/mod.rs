@@ -9,6 +9,7 @@
 //!   conclude that the response was lost;
 //! * a NAK, after everything before it has been answered.
 
+mod acknowledge;
 mod atomic;
 mod checks;
 mod flush;
@@ -22,6 +23,7 @@ mod ud;
 mod write;
 
 use crate::mem::{Access, AtomicError};
+use crate::time::Instant;
 use crate::wire::{DropReason, NakCode, Opcode, Psn, RocePacket, Syndrome, credit_code};
 
 use super::common::Common;
@@ -30,6 +32,7 @@ use super::recv_queue::RecvQueue;
 use super::seq::Seq;
 use super::{QpErrorCause, RequestRefusal, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
 
+use acknowledge::Unanswered;
 use checks::{check_remote, payload_fits};
 
 #[cfg(test)]
@@ -49,6 +52,7 @@ pub(super) struct Responder {
     executed: (Seq, u32),
     /// A plain ACK is pending.
     ack_due: bool,
+    unanswered: Unanswered,
     /// A pending NAK.
     nak: Option<Nak>,
     /// The NAK sent, or pending in `nak`, for the expected PSN. `None` when everything before it was executed in order:
@@ -60,6 +64,8 @@ pub(super) struct Responder {
     far: Option<uc::Far>,
     /// The message in progress.
     message: Message,
+    /// When the first packet of a message of several packets came.
+    begun: Instant,
     /// Remote access rights.
     access: Access,
     min_rnr_timer: u8,
@@ -175,11 +181,13 @@ impl Responder {
             msn: 0,
             executed: (start.prev(), 0),
             ack_due: false,
+            unanswered: Unanswered::NONE,
             nak: None,
             nak_sent: NakSent::None,
             gap: Gap { last: start.prev(), again: false, after_rnr: None },
             far: None,
             message: Message::None,
+            begun: Instant::ZERO,
             access: Access::empty(),
             min_rnr_timer: 0,
             resources: Resources::default(),
@@ -267,6 +275,7 @@ impl Responder {
     /// Drops all pending replies.
     pub(super) fn abandon_replies(&mut self) {
         self.ack_due = false;
+        self.unanswered = Unanswered::NONE;
         self.nak = None;
         self.resources.abandon();
     }
@@ -280,22 +289,6 @@ impl Responder {
         }
         // The receive in use counts: the peer adds the credits to the MSN, which does not include that message yet.
         Syndrome::Ack { credits: credit_code(self.rq.len()) }
-    }
-
-    /// Records that a SEND or WRITE packet has been executed.
-    #[inline]
-    fn executed(&mut self, packet: &RocePacket<'_>, cx: &Context) {
-        // compliance.md [RC-RSP-READ-NO-ACK]: READs and atomics are answered by their responses whatever AckReq says,
-        // never by a plain ACK.
-        self.executed = (self.expected, self.msn);
-        self.expected = self.expected.add(1);
-        // compliance.md [RC-RSP-ACK-COALESCE]: One ACK acknowledges all SENDs and WRITEs before it.
-        if packet.ack_req() {
-            if self.ack_due {
-                cx.stats.ack_deferred.inc();
-            }
-            self.ack_due = true;
-        }
     }
 
     #[inline]
@@ -371,10 +364,7 @@ impl Responder {
         let answered = match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
             | SendOnlyInvalidate | WriteFirst | WriteMiddle | WriteLast | WriteLastImm | WriteOnly | WriteOnlyImm => {
-                if self.ack_due {
-                    cx.stats.ack_deferred.inc();
-                }
-                self.ack_due = true;
+                self.owe_ack(cx, cx.now);
                 true
             }
             ReadRequest => self.read_again(common, cx, packet, psn),

@@ -40,6 +40,7 @@ impl Responder {
             packets,
             msn: self.msn,
             kind: Kind::Read { rkey, va, len },
+            begun: cx.now,
             reply: Some(Reply { from: first, next: first, va, left: len, replay: false }),
         });
         self.expected = first.add(packets);

@@ -7,6 +7,7 @@ use crate::transport::context::{Context, TxOutcome};
 use crate::transport::link::{Flags, Link};
 use crate::wire::{NakCode, Opcode, Syndrome, TxQueue};
 
+use super::acknowledge::answered_late;
 use super::resources::Kind;
 use super::{FatalError, Nak, Responder};
 
@@ -47,7 +48,7 @@ impl Responder {
                 if !acknowledge(self, common, link, cx, tx) {
                     return (written, TxOutcome::Backpressure, None);
                 }
-                self.ack_due = false;
+                self.acknowledged(common, cx);
                 written += 1;
                 continue;
             }
@@ -68,7 +69,7 @@ impl Responder {
                 return (written, TxOutcome::Backpressure, None);
             }
             self.nak = None;
-            self.ack_due = false;
+            self.acknowledged(common, cx);
             written += 1;
         }
         (written, if self.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }, None)
@@ -101,7 +102,7 @@ impl Responder {
         let Some(resource) = self.resources.oldest_due() else { return Response::Unreadable };
         let Some(reply) = &mut resource.reply else { return Response::Unreadable };
         let psn = reply.next.psn();
-        match resource.kind {
+        let done = match resource.kind {
             Kind::Atomic { original, .. } => {
                 let op = Opcode::AtomicAcknowledge;
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
@@ -109,16 +110,16 @@ impl Responder {
                 };
                 packet.aeth(syndrome, resource.msn).atomic_ack(original);
                 packet.finish();
-                self.resources.done();
+                true
             }
-            Kind::Flush => {
+            Kind::Flush | Kind::AtomicWrite => {
                 let op = Opcode::ReadResponseOnly;
                 let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
                     return Response::Backpressure;
                 };
                 packet.aeth(syndrome, resource.msn);
                 packet.finish();
-                self.resources.done();
+                true
             }
             Kind::Read { rkey, .. } => {
                 let len = reply.left.min(common.mtu);
@@ -166,10 +167,14 @@ impl Responder {
                 reply.next = reply.next.add(1);
                 reply.va = reply.va.wrapping_add(u64::from(len));
                 reply.left -= len;
-                if reply.left == 0 {
-                    self.resources.done();
-                }
+                reply.left == 0
             }
+        };
+        if done {
+            if resource.begun != cx.now {
+                answered_late(common, cx, resource);
+            }
+            self.resources.done();
         }
         Response::Written
     }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::time::Instant;
+use crate::transport::Operation;
 use crate::transport::seq::Seq;
 
 /// A READ or atomic that was accepted.
@@ -14,6 +16,8 @@ pub(in crate::transport) struct Resource {
     /// beyond it.
     pub(in crate::transport) msn: u32,
     pub(in crate::transport) kind: Kind,
+    /// When the request came.
+    pub(in crate::transport) begun: Instant,
     /// The responses in progress, if any are due.
     pub(in crate::transport) reply: Option<Reply>,
 }
@@ -29,8 +33,20 @@ pub(in crate::transport) enum Kind {
         op: AtomicKind,
         original: u64,
     },
-    /// FLUSH or ATOMIC WRITE: answered like a READ of nothing.
+    /// Answered like a READ of nothing, as is ATOMIC WRITE.
     Flush,
+    AtomicWrite,
+}
+
+impl Kind {
+    /// The operation whose time is counted.
+    pub(in crate::transport) fn operation(self) -> Operation {
+        match self {
+            Kind::Read { .. } => Operation::Read,
+            Kind::Atomic { .. } | Kind::AtomicWrite => Operation::Atomic,
+            Kind::Flush => Operation::Flush,
+        }
+    }
 }
 
 /// Kind of an executed atomic: a duplicate must be of the same kind.
@@ -138,10 +154,10 @@ impl Resources {
         self.oldest_due().map(|resource| resource.first)
     }
 
-    /// Records that the reply of the oldest due one has been sent, or is dropped.
+    /// Records that the reply of the oldest due one has been sent, or is dropped. Call [`oldest_due`](Self::oldest_due) before.
     #[inline]
     pub(in crate::transport) fn done(&mut self) {
-        if let Some(resource) = self.oldest_due() {
+        if let Some(resource) = self.ring.get_mut(self.from) {
             resource.reply = None;
             self.due -= 1;
         }

@@ -2,7 +2,7 @@
 
 use crate::transport::common::Common;
 use crate::transport::context::Context;
-use crate::transport::{QpErrorCause, WcOpcode, WcStatus, sge};
+use crate::transport::{Operation, QpErrorCause, WcOpcode, WcStatus, sge};
 use crate::wire::{NakCode, RocePacket};
 
 use super::{Message, Refusal, Responder, payload_fits};
@@ -46,11 +46,11 @@ impl Responder {
         })?;
         if !position.is_end() {
             self.message = Message::Send { received: total };
-            self.executed(packet, cx);
+            self.executed(common, cx, packet, None);
             return Ok(());
         }
         self.message_done();
-        self.executed(packet, cx);
+        self.executed(common, cx, packet, Some(Operation::Send));
         // compliance.md [RC-RSP-INVALIDATE]: SEND with invalidate applies to fast-registration MRs and type 2 windows
         // bound on this queue pair, not to plain regions.
         if let Some(rkey) = packet.invalidate_rkey() {

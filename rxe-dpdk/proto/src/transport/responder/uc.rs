@@ -68,7 +68,9 @@ impl Responder {
             _ => self.write(common, cx, packet),
         };
         // compliance.md [UC-RSP-SILENT]: No packet is ever acknowledged, whatever AckReq says.
-        self.ack_due = false;
+        if self.ack_due {
+            self.acknowledged(common, cx);
+        }
         let Err(refusal) = executed else { return Ok(true) };
         self.skip(psn);
         // compliance.md [UC-RSP-NO-RECEIVE]: Without a receive the message is dropped.

@@ -3,7 +3,7 @@
 use crate::mem::Access;
 use crate::transport::common::Common;
 use crate::transport::context::Context;
-use crate::transport::{QpErrorCause, WcOpcode};
+use crate::transport::{Operation, QpErrorCause, WcOpcode};
 use crate::wire::RocePacket;
 
 use super::{Message, Refusal, Responder, payload_fits};
@@ -49,12 +49,12 @@ impl Responder {
         }
         if !info.position.is_end() {
             self.message = Message::Write { rkey, va: va.wrapping_add(u64::from(len)), left: left - len, total };
-            self.executed(packet, cx);
+            self.executed(common, cx, packet, None);
             return Ok(());
         }
         self.message = Message::None;
         self.message_done();
-        self.executed(packet, cx);
+        self.executed(common, cx, packet, Some(Operation::Write));
         if info.completes_receive {
             self.complete_receive(common, cx, packet, WcOpcode::RecvRdmaWithImm, total)?;
         }

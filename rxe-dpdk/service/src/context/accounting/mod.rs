@@ -5,6 +5,7 @@
 //! service has seen its completion, so the queue cannot overflow.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use rxe_proto::verbs::{
@@ -15,6 +16,7 @@ use rxe_proto::wire::{Gid, Path, PortId};
 use crate::local_port::LocalPort;
 use crate::messages::ToControl;
 use crate::qp_map::QpMap;
+use crate::service_latencies::ServiceLatencies;
 
 /// The completion queue of one service, and how deep it must be.
 #[derive(Debug)]
@@ -106,6 +108,7 @@ pub(crate) struct Accounting<'a> {
     pub(crate) service: usize,
     pub(crate) cq: &'a mut ServiceCq,
     pub(crate) objects: &'a mut Objects,
+    pub(crate) latencies: &'a ServiceLatencies,
     pub(crate) ports: &'a [LocalPort],
     pub(crate) outbox: &'a Sender<ToControl>,
 }
@@ -118,9 +121,18 @@ impl Accounting<'_> {
         self.cq.retired == 0 || self.objects.owner_of_qp(qpn).is_some()
     }
 
-    pub(crate) fn set_name(&mut self, qpn: Qpn, name: &'static str) {
+    pub(crate) fn set_name(&mut self, engine: &mut Engine, qpn: Qpn, name: &'static str) {
         if let Some(owned) = self.objects.qps.get_mut(&qpn) {
             owned.name = Some(name);
+            self.count_latencies(engine, qpn, Some(name));
+        }
+    }
+
+    /// Counts the times of a queue pair's operations with those of its service.
+    fn count_latencies(&self, engine: &mut Engine, qpn: Qpn, name: Option<&str>) {
+        if let Some(latencies) = self.latencies.of(name) {
+            // It exists.
+            let _ = engine.set_latencies(qpn, Arc::clone(latencies));
         }
     }
 
@@ -154,7 +166,8 @@ impl DeviceHooks for Accounting<'_> {
         room.map_err(|(value, limit)| QpError::Limit { name: CQ_DEPTH, value, limit })
     }
 
-    fn qp_created(&mut self, qpn: Qpn, init: &QpInit) {
+    fn qp_created(&mut self, engine: &mut Engine, qpn: Qpn, init: &QpInit) {
+        self.count_latencies(engine, qpn, None);
         let depth = depth(init);
         self.cq.depth += depth;
         self.objects.qps.insert(qpn, Owned { service: self.service, depth, name: None });

@@ -15,6 +15,7 @@ struct TestBed {
     engine: Engine,
     cq: ServiceCq,
     objects: Objects,
+    latencies: ServiceLatencies,
     ports: Vec<LocalPort>,
     outbox: mpsc::Sender<ToControl>,
     reported: Receiver<ToControl>,
@@ -34,7 +35,8 @@ impl TestBed {
             mtu: 1500,
             path_mtu: PathMtu::Mtu1024,
         };
-        TestBed { engine, cq, objects: Objects::default(), ports: vec![port], outbox, reported }
+        let latencies = ServiceLatencies::new("one,other");
+        TestBed { engine, cq, objects: Objects::default(), latencies, ports: vec![port], outbox, reported }
     }
 
     fn attr(&self) -> QpInitAttr {
@@ -43,15 +45,20 @@ impl TestBed {
 
     /// Runs `act` with the device of a service.
     fn on<R>(&mut self, service: usize, act: impl FnOnce(&mut Device<'_>) -> R) -> R {
+        self.with(service, |accounting, engine| act(&mut Device::with_hooks(engine, Instant::ZERO, accounting)))
+    }
+
+    fn with<R>(&mut self, service: usize, act: impl FnOnce(&mut Accounting<'_>, &mut Engine) -> R) -> R {
         let mut accounting = Accounting {
             worker: 3,
             service,
             cq: &mut self.cq,
             objects: &mut self.objects,
+            latencies: &self.latencies,
             ports: &self.ports,
             outbox: &self.outbox,
         };
-        act(&mut Device::with_hooks(&mut self.engine, Instant::ZERO, &mut accounting))
+        act(&mut accounting, &mut self.engine)
     }
 
     fn groups_reported(&self) -> Vec<(Gid, bool)> {
@@ -98,6 +105,24 @@ fn completions_of_destroyed_queue_pairs_take_no_room_from_others() {
     }
     bed.cq.drained();
     assert_eq!(bed.cq.depth, 1, "all room was released");
+}
+
+#[test]
+fn times_of_a_queue_pair_are_counted_under_its_name() {
+    let mut bed = TestBed::new(64);
+    let attr = bed.attr();
+    // Beside the bed itself.
+    let users = |bed: &TestBed| {
+        ["one", "other"]
+            .map(|name| bed.latencies.of(Some(name)).map_or(0, |latencies| Arc::strong_count(latencies) - 1))
+    };
+    let pd = bed.on(0, |dev| dev.alloc_pd());
+    let qp: QueuePair<Rc> = bed.on(0, |dev| dev.create_qp_in_init(pd, attr, Access::empty())).unwrap();
+    assert_eq!(users(&bed), [1, 0], "without a name they are those of the first");
+    bed.with(0, |accounting, engine| accounting.set_name(engine, qp.qpn(), "other"));
+    assert_eq!(users(&bed), [0, 1]);
+    bed.on(0, |dev| dev.destroy_qp(qp)).unwrap();
+    assert_eq!(users(&bed), [0, 0]);
 }
 
 #[test]
