@@ -110,7 +110,8 @@ pub enum Verb {
     },
     /// Connections of the connection manager
     Connections,
-    /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters
+    /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters, and times of turns
+    /// and operations
     Stat {
         /// Show this group only
         #[arg(value_name = "GROUP", value_parser = Suggested::new(stat::GROUPS))]

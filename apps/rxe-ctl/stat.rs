@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use rxe::{CliError, cli_error};
 use rxe_inspect::client::Client;
+use rxe_inspect::latency::Latency;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{self, Counter, CounterGroup};
 
 /// A group's name in the output of rdma_rxe's counters, which are part of `transport`.
 const HW_COUNTERS: &str = "hw_counters";
 
+/// The name of the group of histograms.
+pub const LATENCY: &str = "latency";
+
 /// The groups of every target.
-pub const GROUPS: [&str; 14] = [
+pub const GROUPS: [&str; 15] = [
     HW_COUNTERS,
     "worker",
     "rx_fault",
@@ -27,21 +31,36 @@ pub const GROUPS: [&str; 14] = [
     "host",
     "port",
     "management",
+    LATENCY,
 ];
 
 /// Counters by group, summed over lcores and ports.
 pub type Sums = Vec<(String, Vec<Counter>)>;
 
-/// The counters, or with `interval` by how much they grow within it; of one group, if one is named.
-pub fn ask(target: &mut Client, group: Option<&str>, interval: Option<Duration>) -> Result<Sums, CliError> {
+/// The counters and the histograms, or with `interval` by how much they grow within it; of one group, if one is named.
+pub fn ask(
+    target: &mut Client,
+    group: Option<&str>,
+    interval: Option<Duration>,
+) -> Result<(Sums, Option<Latency>), CliError> {
     let mut sums = sums(target)?;
-    if let Some(interval) = interval {
-        // A wrong name is an error at once.
-        only(sums.clone(), group)?;
-        thread::sleep(interval);
-        sums = grown(&sums, self::sums(target)?);
+    let wants_latency = group.is_none_or(|group| group == LATENCY);
+    let mut latency = if wants_latency { Some(latency_of(target)?) } else { None };
+    // A wrong name is an error at once.
+    let wanted = only(sums.clone(), group)?;
+    let Some(interval) = interval else { return Ok((wanted, latency)) };
+    thread::sleep(interval);
+    sums = grown(&sums, self::sums(target)?);
+    if let Some(before) = latency.take() {
+        let mut now = latency_of(target)?;
+        now.subtract(&before);
+        latency = Some(now);
     }
-    only(sums, group)
+    Ok((only(sums, group)?, latency))
+}
+
+fn latency_of(target: &mut Client) -> Result<Latency, CliError> {
+    Ok(target.ask(&Request::Latency)?)
 }
 
 fn sums(target: &mut Client) -> Result<Sums, CliError> {
@@ -65,10 +84,16 @@ fn grown(before: &Sums, mut now: Sums) -> Sums {
 /// The group of this name.
 fn only(mut sums: Sums, group: Option<&str>) -> Result<Sums, CliError> {
     let Some(group) = group else { return Ok(sums) };
+    if group == LATENCY {
+        return Ok(Sums::new());
+    }
     let name = if group == HW_COUNTERS { "transport" } else { group };
     if !sums.iter().any(|(group, _)| group == name) {
         let names: Vec<&str> = sums.iter().map(|(name, _)| name.as_str()).collect();
-        return cli_error!("there is no group '{group}' of counters: they are {HW_COUNTERS}, {}", names.join(", "));
+        return cli_error!(
+            "there is no group '{group}' of counters: they are {HW_COUNTERS}, {}, {LATENCY}",
+            names.join(", ")
+        );
     }
     sums.retain(|(group, _)| group == name);
     Ok(sums)
@@ -101,10 +126,11 @@ mod tests {
             |group| only(all.clone(), group).map(|sums| sums.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
         assert_eq!(names(None).ok(), Some(vec!["transport".to_owned(), "cm".to_owned()]));
         assert_eq!(names(Some("cm")).ok(), Some(vec!["cm".to_owned()]));
+        assert_eq!(names(Some("latency")).ok(), Some(Vec::new()));
         assert_eq!(names(Some("hw_counters")).ok(), Some(vec!["transport".to_owned()]));
         assert_eq!(
             names(Some("cn")).expect_err("no such group").to_string(),
-            "there is no group 'cn' of counters: they are hw_counters, transport, cm"
+            "there is no group 'cn' of counters: they are hw_counters, transport, cm, latency"
         );
     }
 }

@@ -5,6 +5,7 @@ use rxe::{CliError, manual_pages};
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::{self, CounterGroup, Device, LcoreResources, Mr, Qp, Service};
+use serde_json::json;
 
 use crate::cli::{Cli, SECTIONS, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
@@ -62,8 +63,17 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             json_or_text(json, &qps, |qps| show::qp::connections(qps))
         }
         Verb::Stat { group, all, delta } => {
-            let sums = stat::ask(target, group.as_deref(), delta)?;
-            if json { pretty(&show::counters::counters_json(&sums)) } else { show::counters::stat(&sums, all) }
+            let (sums, latency) = stat::ask(target, group.as_deref(), delta)?;
+            if json {
+                let mut groups = show::counters::counters_json(&sums);
+                if let Some(latency) = latency {
+                    groups[stat::LATENCY] = json!(latency);
+                }
+                pretty(&groups)
+            } else {
+                let latency = latency.map(|latency| show::latency::latency(&latency, all));
+                show::counters::stat(&sums, all) + &latency.unwrap_or_default()
+            }
         }
         Verb::Drops { all } => {
             let groups: Vec<CounterGroup> = target.ask(&Request::Counters)?;

@@ -166,9 +166,9 @@ struct Args {
     #[arg(long, value_name = "FORMAT", help_heading = "Running")]
     log_format: Option<LogFormat>,
 
-    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; the address is one of the machine's kernel interfaces, not
-    /// the target's [default: none]
-    #[arg(long, value_name = "ADDR:PORT", help_heading = "Running")]
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics, where the address is one of the machine's kernel interfaces, not
+    /// the target's; or on the Unix socket PATH, as unix:PATH [default: none]
+    #[arg(long, value_name = "ADDR:PORT|unix:PATH", help_heading = "Running")]
     metrics: Option<MetricsAddress>,
 }
 

@@ -20,7 +20,7 @@ pub fn serve(config: Config) -> Result<(), CliError> {
     }
     let (factories, registry) = services::factories(&config)?;
     let signals = Signals::install()?;
-    let management = Management::prepare(config.metrics)?;
+    let management = Management::prepare(config.metrics.as_ref())?;
     let prefix = file_prefix(&config.eal_args);
     let folder = RuntimeFolder::take(&config.eal_args)?;
     let eal = Eal::init(&rxe::lcores::or_one(&config.eal_args)).map_err(|error| CliError::new(error.to_string()))?;

@@ -6,15 +6,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rxe_inspect::latency::Latency;
 use rxe_inspect::report::{Counter, CounterGroup};
 use rxe_proto::cm::CmStats;
-use rxe_proto::transport::TransportStats;
+use rxe_proto::transport::{Latencies, TransportStats};
 use rxe_proto::wire::{DropCounters, DropReason};
-use rxe_service::{ControlStats, ServiceStats};
+use rxe_service::{ControlStats, ServiceLatencies, ServiceStats};
 
 use crate::host::HostStats;
+use crate::latency;
 use crate::output;
-use crate::worker::{CaptureStats, FaultStats, WorkerStats};
+use crate::worker::{CaptureStats, FaultStats, TurnTimes, WorkerStats};
 
 /// The counters of one worker.
 #[derive(Clone, Debug)]
@@ -31,6 +33,12 @@ pub struct WorkerCounters {
     pub services: Arc<ServiceStats>,
     /// Recorders.
     pub capture: Arc<CaptureStats>,
+    /// Times of turns that found something to do.
+    pub turn_times: Arc<TurnTimes>,
+    /// Times of operations, by service.
+    pub latencies: Vec<ServiceLatencies>,
+    /// Times of operations on queue pairs of no service.
+    pub other_latencies: Arc<Latencies>,
     /// Dropped packets by reason: those of the loop and those of the queue pairs.
     pub drops: [Arc<DropCounters>; 2],
 }
@@ -107,10 +115,15 @@ impl Telemetry {
         add("cm", "target", 0, self.cm.iter().collect());
         add("drop", "target", 0, reasons(&self.control_drops));
         add("output", "target", 0, output::counters());
-        for (host, number) in self.hosts.iter().zip(1..) {
+        for (host, number) in self.hosts.iter().zip(0..) {
             add("host", "port", number, host.iter().collect());
         }
         groups
+    }
+
+    /// How long turns and operations take.
+    pub(crate) fn latency(&self, lcores: &[u32]) -> Latency {
+        latency::report(&self.workers, lcores)
     }
 
     /// Reads and sums all counters.
@@ -196,6 +209,9 @@ mod tests {
                 transport: Arc::default(),
                 services: Arc::default(),
                 capture: Arc::default(),
+                turn_times: Arc::default(),
+                latencies: Vec::new(),
+                other_latencies: Arc::default(),
                 drops: [Arc::default(), Arc::default()],
             }],
             control: Arc::default(),

@@ -15,6 +15,7 @@
 pub mod counters;
 pub mod eal;
 pub mod host;
+mod latency;
 pub mod manage;
 pub mod output;
 pub mod prelude;

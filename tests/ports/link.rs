@@ -1,6 +1,7 @@
 //! Ports whose link goes down and up: the kernel interface below net_af_packet, and the peer of a vhost-user socket.
 
 use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -11,10 +12,10 @@ use rxe_testkit::recovery::{INTERFACE_DELETED, recovered};
 use crate::output::with_pair;
 use crate::veth::{PATIENCE, VethTarget, configure_pair, eventually, is_reached, rxe_ctl_says};
 
-/// The value of `rxe_port_up` in a scrape.
-fn port_up(metrics: &str) -> Option<u8> {
+/// The value of `rxe_port_up` in a scrape of the Unix socket `metrics`.
+fn port_up(metrics: &Path) -> Option<u8> {
     use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(metrics).ok()?;
+    let mut stream = std::os::unix::net::UnixStream::connect(metrics).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
@@ -41,16 +42,17 @@ struct Watched {
     target: VethTarget,
     /// Lines of the log that were compared already.
     seen: Cell<usize>,
-    metrics: String,
+    /// Unix socket of the metrics.
+    metrics: PathBuf,
 }
 
 impl Watched {
     /// A running target that is reached.
     fn start(name: &str) -> Watched {
         ip("link set lo up");
-        let metrics = "127.0.0.1:9477".to_owned();
-        let options = ["--metrics", &metrics];
-        let target = VethTarget::start(name, Streams::default(), &options);
+        let metrics = std::env::temp_dir().join(format!("rxe-ports-{}-{name}-metrics.sock", std::process::id()));
+        let target =
+            VethTarget::start(name, Streams::default(), &["--metrics", &format!("unix:{}", metrics.display())]);
         target.prints("ready ");
         eventually("a connection", is_reached);
         let watched = Watched { target, seen: Cell::new(0), metrics };
@@ -70,7 +72,7 @@ impl Watched {
         eventually(why, || self.target.port().reason.as_deref() == Some(why));
         assert!(!self.target.port().up);
         let (code, stdout, stderr) = rxe_ctl_says(&self.target.prefix, &["link", "--check"]);
-        assert_eq!((code, &*stdout, &*stderr), (1, "", &*format!("rxe-ctl: port 1 is DOWN: {why}\n")));
+        assert_eq!((code, &*stdout, &*stderr), (1, "", &*format!("rxe-ctl: port 0 is DOWN: {why}\n")));
         let (code, stdout, _) = rxe_ctl_says(&self.target.prefix, &["link"]);
         let line = format!("state DOWN physical_state DISABLED netdev net_af_packet0 ({why})");
         assert!(code == 0 && stdout.contains(&line), "{stdout}");
@@ -108,6 +110,7 @@ fn a_port_follows_the_state_of_its_interface() {
         ip("link set rxb up");
         watched.goes_on();
         assert_eq!(watched.target.terminate().code(), Some(0));
+        assert!(!watched.metrics.exists(), "a socket that nobody serves");
     });
 }
 

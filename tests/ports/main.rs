@@ -26,6 +26,7 @@ mod output;
 mod peers;
 mod quick_start;
 mod regions;
+mod scrape;
 mod start;
 mod veth;
 

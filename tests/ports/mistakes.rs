@@ -33,8 +33,16 @@ fn addresses_that_no_host_has_are_refused() {
     ] {
         refused(&mut command(target, &["--", "--address", address]), sentence);
     }
-    let metrics = ["--", "--address", "10.0.0.1/24", "--metrics", "127.0.0.1:0"];
-    refused(&mut command(target, &metrics), "'127.0.0.1:0' has no port number");
+    for (metrics, sentence) in [
+        ("127.0.0.1:0", "'127.0.0.1:0' has no port number"),
+        ("unix:metrics.sock", "'unix:metrics.sock' has no absolute path: write one"),
+        (
+            "unix:/nowhere/metrics.sock",
+            "the metrics cannot be served at unix:/nowhere/metrics.sock (No such file or directory)",
+        ),
+    ] {
+        refused(&mut command(target, &["--", "--address", "10.0.0.1/24", "--metrics", metrics]), sentence);
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! A running target and its operator: every command of rxe-ctl, a scrape parsed by Prometheus' own parser, DPDK's telemetry
 //! socket, the log.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,11 +11,12 @@ use serde_json::Value;
 
 use crate::Target;
 use crate::initiator::Initiator;
+use crate::scrape;
 
 /// Longer than any command takes.
 const LIMIT: Duration = Duration::from_secs(90);
 
-fn run(command: &mut Command) -> Finished {
+pub fn run(command: &mut Command) -> Finished {
     process::run(command, LIMIT).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -117,13 +117,19 @@ pub fn look_after(initiator: &mut Initiator, target: &Target, metrics: &str) {
     // Within an interval without packets of a connection, the loop turns.
     let delta = json(target, "stat worker --delta 0.2");
     assert!(delta["worker"]["turns"].as_u64() > Some(0) && delta.get("cm").is_none(), "{delta}");
+    contains(
+        &ctl(target, "stat latency"),
+        &["latency\n    OF ", "\n    turns of lcore 0 ", "\n    region responder write "],
+    );
+    let latency = json(target, "stat latency");
+    assert!(latency["latency"]["turns"][0]["count"].as_u64() > Some(0) && latency.get("cm").is_none(), "{latency}");
     contains(&ctl(target, "drops --all"), &["icrc_mismatch", "ICRC wrong: damaged or modified in transit."]);
     let drops = json(target, "drops");
     assert!(drops.as_array().unwrap().iter().any(|drop| drop["reason"] == "icrc_mismatch" && drop["packets"] == 0));
     contains(&ctl(target, "services"), &["region", "tcp:4792", "connections=1", "stream:18515"]);
     assert!(json(target, "services").as_array().unwrap().iter().any(|service| service["name"] == "perftest"));
 
-    scrape(metrics, received as f64);
+    scrape::scrape(metrics, received as f64);
     telemetry(target, local, received);
     top(initiator, &mut connection, target, local);
 
@@ -183,7 +189,7 @@ fn device(target: &Target) {
     assert_eq!((&device["ports"][0]["mac"], &device["lcores"][0]), (&mac.as_str().into(), &0.into()));
     assert_eq!(device["file_prefix"], target.prefix.as_str());
     let link = ctl(target, "link");
-    assert_eq!(link, format!("link {name}/1 state ACTIVE physical_state LINK_UP netdev net_memif0\n"));
+    assert_eq!(link, format!("link {name}/0 state ACTIVE physical_state LINK_UP netdev net_memif0\n"));
     contains(
         &ctl(target, "link --details"),
         &[mac, "driver net_memif", "mtu 4200", "path_mtu 4096", " mbufs ", "rx_frames "],
@@ -338,61 +344,7 @@ fn wait_for_screen(terminal: &Terminal, words: &str) {
 }
 
 /// Debian's, which has Debian's modules; another one may come first in the path.
-const PYTHON: &str = "/usr/bin/python3";
-
-const PARSE: &str = "
-import json, sys, urllib.request
-from prometheus_client.parser import text_string_to_metric_families
-with urllib.request.urlopen(sys.argv[1], timeout=10) as reply:
-    assert reply.headers['Content-Type'].startswith('text/plain; version=0.0.4'), reply.headers
-    text = reply.read().decode()
-families = list(text_string_to_metric_families(text))
-for family in families:
-    assert family.documentation, family.name
-    assert family.type in ('counter', 'gauge'), family
-print(json.dumps([[s.name, s.labels, s.value] for f in families for s in f.samples]))
-";
-
-/// The metrics, as Prometheus' own parser understands them.
-fn scrape(address: &str, packets: f64) {
-    let said = run(Command::new(PYTHON).args(["-c", PARSE, &format!("http://{address}/metrics")]));
-    assert_eq!(said.code, 0, "{}", said.stderr);
-    let samples: Vec<(String, Value, f64)> = serde_json::from_str(&said.stdout).unwrap();
-    let value = |name: &str, label: &str, of: &str| {
-        let sample = samples.iter().find(|(n, labels, _)| n == name && (label.is_empty() || labels[label] == of));
-        sample.unwrap_or_else(|| panic!("no {name} {label}={of}")).2
-    };
-    assert_eq!(value("rxe_transport_rcvd_pkts_total", "lcore", "0"), packets);
-    assert_eq!(value("rxe_connections", "service", "region"), 1.0);
-    assert_eq!(value("rxe_queue_pairs", "state", "RTS"), 1.0);
-    assert_eq!(value("rxe_queue_pairs_waiting", "waits", "nothing"), 1.0);
-    assert_eq!(value("rxe_resources", "type", "qp"), 1.0);
-    assert_eq!(value("rxe_resources", "type", "conn"), 1.0);
-    assert!(value("rxe_port_mbufs_in_use", "port", "1") < value("rxe_port_mbufs", "port", "1"));
-    assert_eq!(value("rxe_service_connections_total", "service", "region"), 1.0);
-    assert_eq!(value("rxe_drops_total", "reason", "icrc_mismatch"), 0.0);
-    assert_eq!(value("rxe_port_up", "netdev", "net_memif0"), 1.0);
-    assert!(value("rxe_port_rx_frames_total", "port", "1") >= packets);
-    assert_eq!(value("rxe_info", "", ""), 1.0);
-    dashboard(&samples);
-}
-
-/// Every metric that the dashboard shows is one that there is.
-fn dashboard(samples: &[(String, Value, f64)]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/grafana-dashboard.json");
-    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let expressions = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
-    let mut names = Vec::new();
-    for expression in expressions {
-        let words = expression["expr"].as_str().unwrap().split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        names.extend(words.filter(|word| word.starts_with("rxe_")).map(str::to_owned));
-    }
-    assert!(names.len() > 10, "{names:?}");
-    for name in names {
-        assert!(samples.iter().any(|(sample, ..)| *sample == name), "the dashboard shows {name}, which does not exist");
-    }
-}
+pub const PYTHON: &str = "/usr/bin/python3";
 
 /// Works as dpdk-telemetry.py does: connects, reads the greeting, sends requests.
 const ASK: &str = "

@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn devinfo_looks_like_ibv_devinfo() {
         let port = Port {
-            port: 1,
+            port: 0,
             up: true,
             active_mtu: 1024,
             addresses: vec!["10.0.0.1".to_owned(), "fe80::1".to_owned()],
@@ -184,7 +184,7 @@ mod tests {
         let text = devinfo(&device, true);
         assert!(text.contains("GID[  0]:\t\t\t::ffff:10.0.0.1, RoCE v2\n"), "{text}");
         assert!(devices(&device).ends_with("\n    rxe_rte         \t505400fffe123456\n"));
-        assert_eq!(link(&device, false), "link rxe_rte/1 state ACTIVE physical_state LINK_UP netdev \n");
+        assert_eq!(link(&device, false), "link rxe_rte/0 state ACTIVE physical_state LINK_UP netdev \n");
         let mut device = device;
         device.ports[0].conflicts =
             vec![AddressConflict { address: "10.0.0.1".to_owned(), mac: "02:00:00:00:00:07".to_owned(), frames: 3 }];

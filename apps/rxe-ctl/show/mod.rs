@@ -2,6 +2,7 @@
 
 pub mod counters;
 pub mod device;
+pub mod latency;
 pub mod memory;
 pub mod qp;
 

@@ -365,7 +365,7 @@ mod tests {
         assert_eq!((capture.file, capture.peers.len()), ("/tmp/rxe.pcapng".into(), 2));
         assert_eq!((capture.snaplen, capture.size, capture.files), (128, Some(64), Some(10)));
         assert_eq!(settings.log_format.map(|f| f.value), Some(LogFormat::Json));
-        assert_eq!(settings.metrics.map(|m| m.value.0), Some("127.0.0.1:9100".parse().expect("an address")));
+        assert_eq!(settings.metrics.map(|m| m.value), Some("127.0.0.1:9100".parse().expect("an address")));
         assert_eq!(settings.traffic_class.map(|t| t.value), Some(TrafficClass(Some(46))));
     }
 

@@ -19,7 +19,7 @@ mod values;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use rxe::{CliError, cli_error};
 use rxe_dpdk::host::Route;
@@ -101,8 +101,8 @@ pub struct Config {
     pub log: LevelFilter,
     /// Format of the log.
     pub log_format: LogFormat,
-    /// Address of the metrics for Prometheus.
-    pub metrics: Option<SocketAddr>,
+    /// Where the metrics for Prometheus are served.
+    pub metrics: Option<MetricsAddress>,
     /// DSCP and ECN bits of transmitted packets; `None` mirrors the peer's.
     pub traffic_class: Option<u8>,
     /// VLAN priority of transmitted frames.
@@ -167,7 +167,7 @@ impl Config {
             idle: settings.idle.map_or(Idle::Pause, |i| i.value),
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
             log_format: settings.log_format.map(|f| f.value).unwrap_or_default(),
-            metrics: settings.metrics.map(|m| m.value.0),
+            metrics: settings.metrics.map(|m| m.value),
             traffic_class: settings.traffic_class.and_then(|t| t.value.0),
             pcp,
             engine: EngineConfig { max_qp: limits.queue_pairs, ..engine },

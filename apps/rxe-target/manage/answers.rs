@@ -53,6 +53,7 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Mrs { start } => Reply::of(text_error(inspector.mrs(start))),
         Request::Digest { name, offset, length } => Reply::of(digest::of(inspector, &name, offset, length)),
         Request::Counters => Reply::of(Ok(managed.counters())),
+        Request::Latency => Reply::of(Ok(inspector.latency())),
         Request::Services => Reply::of(Ok(services(managed))),
         Request::Disconnect { qpn } => {
             let done = inspector.disconnect(qpn);
@@ -90,7 +91,7 @@ fn set_log(managed: &Managed, level: &str) -> Result<(), String> {
 }
 
 /// The services with their counters.
-pub fn services(managed: &Managed) -> Vec<Service> {
+fn services(managed: &Managed) -> Vec<Service> {
     let mut services = managed.inspector.services();
     for (name, sums) in managed.registry.sums() {
         let counters: Vec<Counter> =

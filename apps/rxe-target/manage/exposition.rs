@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use rxe_inspect::latency::Histogram;
+
 /// Type of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -10,6 +12,8 @@ pub enum Kind {
     Counter,
     /// May decrease.
     Gauge,
+    /// Classic, with cumulative buckets, in seconds. The name ends in `_seconds`.
+    Histogram,
 }
 
 #[derive(Debug)]
@@ -17,6 +21,8 @@ struct Family {
     kind: Kind,
     help: String,
     samples: BTreeMap<String, u64>,
+    /// With their labels.
+    histograms: BTreeMap<String, Histogram>,
 }
 
 /// Families of samples. Samples with the same name and labels are added up.
@@ -26,30 +32,65 @@ pub struct Exposition(BTreeMap<String, Family>);
 impl Exposition {
     /// Adds `value` to a sample.
     pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &[(&str, &str)], value: u64) {
-        let family = self.0.entry(name.to_owned()).or_insert_with(|| Family {
+        *self.family(name, kind, help).samples.entry(written(labels)).or_default() += value;
+    }
+
+    /// Adds a histogram.
+    pub fn add_histogram(&mut self, name: &str, help: &str, labels: &[(&str, &str)], histogram: &Histogram) {
+        let family = self.family(name, Kind::Histogram, help);
+        family.histograms.entry(written(labels)).or_default().add(histogram);
+    }
+
+    fn family(&mut self, name: &str, kind: Kind, help: &str) -> &mut Family {
+        self.0.entry(name.to_owned()).or_insert_with(|| Family {
             kind,
             help: help.replace('\\', r"\\").replace('\n', r"\n"),
             samples: BTreeMap::new(),
-        });
-        *family.samples.entry(written(labels)).or_default() += value;
+            histograms: BTreeMap::new(),
+        })
     }
 
     /// The text.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for (name, Family { kind, help, samples }) in &self.0 {
+        for (name, Family { kind, help, samples, histograms }) in &self.0 {
             let kind = match kind {
                 Kind::Counter => "counter",
                 Kind::Gauge => "gauge",
+                Kind::Histogram => "histogram",
             };
             // Writing to a string cannot fail.
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for (labels, value) in samples {
                 let _ = writeln!(text, "{name}{labels} {value}");
             }
+            for (labels, histogram) in histograms {
+                text += &lines(name, labels, histogram);
+            }
         }
         text
     }
+}
+
+/// The samples of one histogram.
+fn lines(name: &str, labels: &str, histogram: &Histogram) -> String {
+    let mut text = String::new();
+    let others = labels.trim_end_matches('}').trim_start_matches('{');
+    let comma = if others.is_empty() { "" } else { "," };
+    let bounds = histogram.buckets.iter().map(|bucket| (seconds(bucket.up_to_ns), bucket.count));
+    for (bound, count) in bounds.chain([("+Inf".to_owned(), histogram.count)]) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name}_bucket{{{others}{comma}le=\"{bound}\"}} {count}");
+    }
+    let _ =
+        writeln!(text, "{name}_sum{labels} {}\n{name}_count{labels} {}", seconds(histogram.sum_ns), histogram.count);
+    text
+}
+
+/// Nanoseconds as seconds, exactly.
+fn seconds(nanos: u64) -> String {
+    let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn written(labels: &[(&str, &str)]) -> String {
@@ -64,7 +105,29 @@ fn written(labels: &[(&str, &str)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rxe_inspect::latency::Bucket;
+
     use super::*;
+
+    #[test]
+    fn a_histogram_has_cumulative_buckets_in_seconds() {
+        let bucket = |(up_to_ns, count)| Bucket { up_to_ns, count };
+        let buckets = [(256, 1), (1 << 30, 2)].map(bucket).into();
+        let histogram = Histogram { buckets, count: 3, sum_ns: 7_000_000_050 };
+        let mut exposition = Exposition::default();
+        exposition.add_histogram("a_seconds", "The a.", &[("lcore", "0")], &histogram);
+        exposition.add_histogram("b_seconds", "The b.", &[], &Histogram::default());
+        assert_eq!(
+            exposition.text(),
+            "# HELP a_seconds The a.\n# TYPE a_seconds histogram\n\
+             a_seconds_bucket{lcore=\"0\",le=\"0.000000256\"} 1\n\
+             a_seconds_bucket{lcore=\"0\",le=\"1.073741824\"} 2\n\
+             a_seconds_bucket{lcore=\"0\",le=\"+Inf\"} 3\n\
+             a_seconds_sum{lcore=\"0\"} 7.00000005\na_seconds_count{lcore=\"0\"} 3\n\
+             # HELP b_seconds The b.\n# TYPE b_seconds histogram\n\
+             b_seconds_bucket{le=\"+Inf\"} 0\nb_seconds_sum 0\nb_seconds_count 0\n"
+        );
+    }
 
     #[test]
     fn samples_are_grouped_by_family_and_equal_ones_added() {

@@ -1,8 +1,6 @@
 //! The part of HTTP that a scrape needs: one request and one answer per connection.
 
-use std::net::TcpStream;
-
-use super::clients::Client;
+use super::clients::{Client, Stream};
 
 /// Maximum length of a request head in bytes.
 const MAX_HEAD: usize = 8 << 10;
@@ -10,7 +8,7 @@ const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
 /// Answers one request; `metrics` returns the text of `/metrics`, or an error.
-pub fn serve(mut client: Client<TcpStream>, metrics: impl FnOnce() -> Result<String, String>) {
+pub fn serve<S: Stream>(mut client: Client<S>, metrics: impl FnOnce() -> Result<String, String>) {
     let mut head = Vec::new();
     let mut part = [0; 2048];
     let (status, kind, body, bodiless) = loop {
@@ -77,7 +75,7 @@ fn respond(
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use std::time::Duration;
 

@@ -1,16 +1,19 @@
 //! Metrics for Prometheus.
 //!
-//! The number of time series depends on ports, lcores, services and names of counters, never on the number of peers.
+//! The number of time series depends on ports, lcores, services and names of counters, never on the number of peers. Each exists
+//! from the start, with the value 0.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rxe_dpdk::counters::describe;
-use rxe_inspect::report::{CounterGroup, Device, Qp};
+use rxe_inspect::latency::{Latency, OperationTimes, TurnTimes};
+use rxe_inspect::report::{Connection, CounterGroup, Device, Qp};
+use rxe_proto::transport::{QpState, QpType, Wait};
 
 use super::clients::{self, MANAGEMENT};
 use super::exposition::{Exposition, Kind};
-use super::{Managed, answers, events};
-use crate::services::describe_counter;
+use super::{Managed, events};
+use crate::services::{MetricsRegistry, describe_counter, service_counter_names};
 
 /// All metrics as text.
 pub fn text(managed: &Managed) -> Result<String, String> {
@@ -20,19 +23,16 @@ pub fn text(managed: &Managed) -> Result<String, String> {
     for group in managed.counters() {
         counters(&mut exposition, &device, &group);
     }
-    for service in answers::services(managed) {
-        for counter in &service.counters {
-            let name = format!("rxe_service_{}_total", counter.name);
-            let help = describe_counter(&counter.name).unwrap_or_default();
-            exposition.add(&name, Kind::Counter, help, &[("service", &service.name)], counter.value);
-        }
-    }
+    latency(&mut exposition, &managed.inspector.latency());
+    let services: Vec<String> = managed.inspector.services().into_iter().map(|service| service.name).collect();
+    service_counters(&mut exposition, &managed.registry, &services);
     for lcore in managed.inspector.resources().map_err(|error| error.to_string())? {
         for (name, count) in lcore.resources.named() {
             let labels = [("type", name), ("lcore", &lcore.lcore.to_string())];
             exposition.add("rxe_resources", Kind::Gauge, "Objects there are, by type.", &labels, count);
         }
     }
+    no_queue_pairs(&mut exposition, &services);
     let mut start = Some(0);
     while let Some(from) = start {
         let page = managed.inspector.qps(from).map_err(|error| error.to_string())?;
@@ -56,10 +56,9 @@ fn about(exposition: &mut Exposition, device: &Device) {
         let (mbufs, in_use) = (port.mbufs, port.mbufs_in_use);
         exposition.add("rxe_port_mbufs", Kind::Gauge, "Buffers of the port.", &labels, mbufs);
         exposition.add("rxe_port_mbufs_in_use", Kind::Gauge, "Buffers of the port in use.", &labels, in_use);
-        if let Some(mbps) = port.speed_mbps {
-            let bits = u64::from(mbps) * 1_000_000;
-            exposition.add("rxe_port_speed_bits_per_second", Kind::Gauge, "Speed of the link.", &labels, bits);
-        }
+        let bits = u64::from(port.speed_mbps.unwrap_or_default()) * 1_000_000;
+        let help = "Speed of the link, 0 if the driver does not know it.";
+        exposition.add("rxe_port_speed_bits_per_second", Kind::Gauge, help, &labels, bits);
     }
 }
 
@@ -93,14 +92,65 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
     }
 }
 
+/// The counters of every service, and of others that are counted with them, such as silent clients of a shared port. Series of a
+/// service that counts nothing by itself are zero.
+fn service_counters(exposition: &mut Exposition, registry: &MetricsRegistry, services: &[String]) {
+    let mut add = |service: &str, counter: &str, value| {
+        let help = describe_counter(counter).unwrap_or_default();
+        exposition.add(&format!("rxe_service_{counter}_total"), Kind::Counter, help, &[("service", service)], value);
+    };
+    for service in services {
+        service_counter_names().for_each(|counter| add(service, counter, 0));
+    }
+    for (service, counters) in registry.sums() {
+        counters.into_iter().for_each(|(counter, value)| add(service, counter, value));
+    }
+}
+
+fn latency(exposition: &mut Exposition, latency: &Latency) {
+    for TurnTimes { lcore, times } in &latency.turns {
+        let help = "Times of turns of a worker's loop that found something to do.";
+        exposition.add_histogram("rxe_worker_turn_seconds", help, &[("lcore", &lcore.to_string())], times);
+    }
+    for OperationTimes { service, role, operation, times } in &latency.operations {
+        let help = "Times of operations that span turns, of peers (responder) and of the service (requester).";
+        let labels = [("service", service.as_str()), ("role", role.as_str()), ("operation", operation.as_str())];
+        exposition.add_histogram("rxe_operation_seconds", help, &labels, times);
+    }
+}
+
+/// The service of queue pairs that belong to none.
+const NO_SERVICE: &str = "none";
+const QUEUE_PAIRS: (&str, &str) = ("rxe_queue_pairs", "Queue pairs, by service, type and state.");
+const WAITING: (&str, &str) = ("rxe_queue_pairs_waiting", "Queue pairs, by what they wait for.");
+const CONNECTIONS: (&str, &str) = ("rxe_connections", "Connections, by service and state.");
+
+/// Every series of queue pairs and connections, so that none is missing while there are no such objects.
+fn no_queue_pairs(exposition: &mut Exposition, services: &[String]) {
+    for service in services.iter().map(String::as_str).chain([NO_SERVICE]) {
+        for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+            for state in QpState::ALL {
+                let (qp_type, state) = (qp_type.to_string(), state.to_string());
+                let labels = [("service", service), ("type", qp_type.as_str()), ("state", state.as_str())];
+                exposition.add(QUEUE_PAIRS.0, Kind::Gauge, QUEUE_PAIRS.1, &labels, 0);
+            }
+        }
+        for state in Connection::STATES {
+            exposition.add(CONNECTIONS.0, Kind::Gauge, CONNECTIONS.1, &[("service", service), ("state", state)], 0);
+        }
+    }
+    for wait in Wait::ALL {
+        exposition.add(WAITING.0, Kind::Gauge, WAITING.1, &[("waits", wait.name())], 0);
+    }
+}
+
 fn queue_pair(exposition: &mut Exposition, qp: &Qp) {
-    let service = qp.service.as_deref().unwrap_or("none");
+    let service = qp.service.as_deref().unwrap_or(NO_SERVICE);
     let labels = [("service", service), ("type", &*qp.qp_type), ("state", &qp.state)];
-    exposition.add("rxe_queue_pairs", Kind::Gauge, "Queue pairs, by service, type and state.", &labels, 1);
-    let help = "Queue pairs, by what they wait for.";
-    exposition.add("rxe_queue_pairs_waiting", Kind::Gauge, help, &[("waits", &qp.waits)], 1);
+    exposition.add(QUEUE_PAIRS.0, Kind::Gauge, QUEUE_PAIRS.1, &labels, 1);
+    exposition.add(WAITING.0, Kind::Gauge, WAITING.1, &[("waits", &qp.waits)], 1);
     if let Some(connection) = &qp.connection {
         let labels = [("service", service), ("state", &connection.state)];
-        exposition.add("rxe_connections", Kind::Gauge, "Connections, by service and state.", &labels, 1);
+        exposition.add(CONNECTIONS.0, Kind::Gauge, CONNECTIONS.1, &labels, 1);
     }
 }

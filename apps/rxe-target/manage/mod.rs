@@ -16,7 +16,7 @@ mod runtime_folder;
 mod socket;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,9 +27,10 @@ use rxe_dpdk::manage::{Capture, CaptureError, Inspector};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
 
+use crate::config::MetricsAddress;
 use crate::log::LogControl;
 use crate::services::MetricsRegistry;
-use clients::{Clients, Deadlines};
+use clients::{Clients, Deadlines, Stream};
 pub use runtime_folder::RuntimeFolder;
 use socket::Socket;
 
@@ -83,14 +84,16 @@ pub struct Management {
     stats: ManagementStats,
     to_socket: Sender<(UnixListener, Managed)>,
     to_metrics: Option<Sender<Managed>>,
+    metrics_socket: Option<Socket>,
     to_capture: Sender<EarlyCapture>,
 }
 
 /// A capture from the start on, and the channel for its result.
 type EarlyCapture = (Capture, CaptureSettings, Sender<Result<(), CaptureError>>);
 
-/// Keeps the management socket; dropping it removes the socket.
+/// Keeps the sockets in the file system; dropping it removes them.
 pub struct Serving {
+    _metrics: Option<Socket>,
     // In this order: only an empty folder can be removed.
     _socket: Option<Socket>,
     _folder: Option<RuntimeFolder>,
@@ -98,7 +101,7 @@ pub struct Serving {
 
 impl Management {
     /// Starts the threads, and listens for Prometheus at `metrics`.
-    pub fn prepare(metrics: Option<SocketAddr>) -> Result<Management, CliError> {
+    pub fn prepare(metrics: Option<&MetricsAddress>) -> Result<Management, CliError> {
         let stats = ManagementStats::default();
         let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
         let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.socket));
@@ -112,7 +115,13 @@ impl Management {
                 },
             );
         })?;
-        let to_metrics = metrics.map(|address| serve_metrics(address, &stats)).transpose()?;
+        let (to_metrics, metrics_socket) = match metrics {
+            Some(address) => {
+                let (sender, socket) = listen_for_scrapes(address, &stats)?;
+                (Some(sender), socket)
+            }
+            None => (None, None),
+        };
         let (to_capture, from_main) = channel::<EarlyCapture>();
         // The thread that writes the file inherits the CPUs of this one.
         spawn("rxe-capture", move || {
@@ -120,7 +129,7 @@ impl Management {
                 let _ = begun.send(capture.start_early(settings));
             }
         })?;
-        Ok(Management { stats, to_socket, to_metrics, to_capture })
+        Ok(Management { stats, to_socket, to_metrics, metrics_socket, to_capture })
     }
 
     /// Starts a capture from the first frame on. Call it before the target runs.
@@ -146,9 +155,10 @@ impl Management {
             let _ = metrics.send(managed.clone());
         }
         // `RuntimeFolder::take` has logged why there is none.
-        let Some(folder) = folder else { return Serving { _socket: None, _folder: None } };
+        let _metrics = self.metrics_socket;
+        let Some(folder) = folder else { return Serving { _metrics, _socket: None, _folder: None } };
         let path = folder.socket();
-        let socket = match Socket::bind(&path) {
+        let socket = match Socket::bind(&path, 0o600, "another target with this --file-prefix is running") {
             Ok((socket, listener)) => {
                 let _ = self.to_socket.send((listener, managed));
                 Some(socket)
@@ -159,31 +169,46 @@ impl Management {
                 None
             }
         };
-        Serving { _socket: socket, _folder: Some(folder) }
+        Serving { _metrics, _socket: socket, _folder: Some(folder) }
     }
 }
 
-fn serve_metrics(address: SocketAddr, stats: &ManagementStats) -> Result<Sender<Managed>, CliError> {
-    let listener = match TcpListener::bind(address) {
-        Ok(listener) => listener,
-        Err(error) => {
-            return cli_error!(
-                "the metrics cannot be served at {address} ({}): choose another address with --metrics",
-                sentence(&error)
-            );
-        }
+/// Listens at `address`. Returns where to send what is served, and the socket in the file system, if it is one.
+fn listen_for_scrapes(
+    address: &MetricsAddress,
+    stats: &ManagementStats,
+) -> Result<(Sender<Managed>, Option<Socket>), CliError> {
+    let listening = match address {
+        MetricsAddress::Tcp(address) => TcpListener::bind(address).map(|listener| {
+            let sender = serve_metrics(stats, move || listener.accept().map(|(stream, _)| stream));
+            (sender, None)
+        }),
+        // Whoever may enter the folder may read the metrics, as whoever reaches an address.
+        MetricsAddress::Unix(path) => Socket::bind(path, 0o666, "a process listens there").map(|(socket, listener)| {
+            let sender = serve_metrics(stats, move || listener.accept().map(|(stream, _)| stream));
+            (sender, Some(socket))
+        }),
     };
+    match listening {
+        Ok((sender, socket)) => Ok((sender?, socket)),
+        Err(error) => cli_error!(
+            "the metrics cannot be served at {address} ({}): choose another address with --metrics",
+            sentence(&error)
+        ),
+    }
+}
+
+fn serve_metrics<S: Stream>(
+    stats: &ManagementStats,
+    accept: impl Fn() -> io::Result<S> + Send + 'static,
+) -> Result<Sender<Managed>, CliError> {
     let (sender, from_main): (_, Receiver<Managed>) = channel();
     let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.metrics));
     spawn("rxe-metrics", move || {
         let Ok(managed) = from_main.recv() else { return };
-        clients.serve_all(
-            "rxe-metrics",
-            || listener.accept().map(|(stream, _)| stream),
-            move |client| {
-                http::serve(client, || metrics::text(&managed));
-            },
-        );
+        clients.serve_all("rxe-metrics", accept, move |client| {
+            http::serve(client, || metrics::text(&managed));
+        });
     })?;
     Ok(sender)
 }

@@ -1,8 +1,8 @@
-//! The socket of `rxe-ctl`, for the target's user only.
+//! Sockets in the file system.
 
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,20 @@ use std::path::{Path, PathBuf};
 pub struct Socket(PathBuf);
 
 impl Socket {
-    /// Creates the socket, in place of one that a killed target has left.
-    pub fn bind(path: &Path) -> io::Result<(Socket, UnixListener)> {
+    /// Creates the socket with these permissions, in place of one that a killed target has left. `taken` is the error if a process
+    /// listens on it.
+    pub fn bind(path: &Path, mode: u32, taken: &str) -> io::Result<(Socket, UnixListener)> {
         if UnixStream::connect(path).is_ok() {
-            let taken = "another target with this --file-prefix is running";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, taken));
         }
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        match std::fs::symlink_metadata(path) {
+            Ok(file) if file.file_type().is_socket() => std::fs::remove_file(path)?,
+            // Anything else is not ours; binding says that it is there.
             _ => {}
         }
         let listener = UnixListener::bind(path)?;
         let socket = Socket(path.to_owned());
-        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
         Ok((socket, listener))
     }
 }
@@ -45,16 +46,19 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("rxe-socket-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("ctl.sock");
-        let (socket, listener) = Socket::bind(&path).unwrap();
+        let bind = || Socket::bind(&path, 0o600, "it is taken");
+        let (socket, listener) = bind().unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
-        let taken = Socket::bind(&path).map(|_| ()).unwrap_err();
-        assert_eq!(taken.to_string(), "another target with this --file-prefix is running");
+        assert_eq!(bind().map(|_| ()).unwrap_err().to_string(), "it is taken");
         // The state after a kill: the file exists, but no process listens.
         drop(listener);
         std::mem::forget(socket);
-        let (socket, _listener) = Socket::bind(&path).unwrap();
+        let (socket, _listener) = bind().unwrap();
         drop(socket);
         assert!(!path.exists());
+        std::fs::write(&path, "a file of somebody else's").unwrap();
+        assert_eq!(bind().map(|_| ()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        std::fs::remove_file(&path).unwrap();
         std::fs::remove_dir(folder).unwrap();
     }
 }

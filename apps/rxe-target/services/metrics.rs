@@ -169,6 +169,11 @@ pub fn describe(name: &str) -> Option<&'static str> {
     Counts::DESCRIPTIONS.iter().find(|(counter, _)| *counter == name).map(|(_, text)| *text)
 }
 
+/// The names of the counters of a service.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    Counts::DESCRIPTIONS.iter().map(|(counter, _)| *counter)
+}
+
 impl MetricsRegistry {
     /// The counters of each service, summed over the workers.
     pub fn sums(&self) -> BTreeMap<&'static str, Vec<(&'static str, u64)>> {

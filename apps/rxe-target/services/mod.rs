@@ -32,7 +32,7 @@ use rxe_proto::wire::cm::PortSpace;
 
 use crate::config::Config;
 
-pub use metrics::{MetricsRegistry, describe as describe_counter};
+pub use metrics::{MetricsRegistry, describe as describe_counter, names as service_counter_names};
 
 /// Makes the factory of a service, unless another one's does its work too.
 type Make = fn(&Config, &MetricsRegistry) -> Option<Box<dyn ServiceFactory>>;

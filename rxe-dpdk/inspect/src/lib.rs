@@ -8,6 +8,7 @@ pub mod capture;
 pub mod client;
 pub mod event;
 pub mod fault;
+pub mod latency;
 pub mod protocol;
 pub mod report;
 pub mod socket;

@@ -59,6 +59,8 @@ pub enum Request {
     },
     /// Every [`CounterGroup`](crate::report::CounterGroup).
     Counters,
+    /// The [`Latency`](crate::latency::Latency) of turns and operations.
+    Latency,
     /// Every [`Service`](crate::report::Service).
     Services,
     /// Disconnects a queue pair; one without a connection moves to the error state. The answer is `null`.
@@ -116,6 +118,7 @@ impl Request {
             | Request::Mrs { .. }
             | Request::Digest { .. }
             | Request::Counters
+            | Request::Latency
             | Request::Services
             | Request::Faults
             | Request::CaptureStatus

@@ -79,7 +79,7 @@ pub struct Limits {
 /// One port of the channel adapter.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Port {
-    /// Its number, from 1.
+    /// Its number, from 0.
     pub port: u32,
     /// The DPDK device.
     pub netdev: String,
@@ -233,7 +233,7 @@ pub struct Qp {
     pub lcore: u32,
     /// Its connection, if it has one.
     pub connection: Option<Connection>,
-    /// The port that it sends on, from 1.
+    /// The number of the port that it sends on.
     pub port: Option<u32>,
     /// Local address.
     pub local: Option<String>,
@@ -318,6 +318,11 @@ pub struct Connection {
     pub peer: Option<String>,
     /// Age in seconds, from the request on.
     pub age: u64,
+}
+
+impl Connection {
+    /// The states of a connection.
+    pub const STATES: [&'static str; 2] = ["connecting", "established"];
 }
 
 /// A memory region or window.

@@ -34,11 +34,11 @@ pub(super) fn qp(entry: &QpEntry, lcore: u32) -> Qp {
         lcore,
         connection: entry.connection.as_ref().map(|connection| Connection {
             comm_id: connection.conn.comm_id(),
-            state: if connection.established { "established" } else { "connecting" }.to_owned(),
+            state: Connection::STATES[usize::from(connection.established)].to_owned(),
             peer: connection.peer.map(|peer| peer.to_string()),
             age: connection.age.as_secs(),
         }),
-        port: path.map(|path| u32::from(path.port.0) + 1),
+        port: path.map(|path| u32::from(path.port.0)),
         local: path.map(|path| path.src.ip().to_string()),
         peer: path.map(|path| path.dst.ip().to_string()),
         peer_mac: path.map(|path| path.dst_mac.to_string()),

@@ -246,6 +246,9 @@ impl Build {
             tx_faults: Arc::default(),
             transport: engine.stats().clone(),
             services: Arc::clone(services.stats()),
+            turn_times: Arc::default(),
+            latencies: services.latencies().to_vec(),
+            other_latencies: Arc::clone(engine.latencies()),
             capture: Arc::default(),
             drops: [Arc::default(), engine.drops().clone()],
         };
@@ -283,6 +286,7 @@ impl Build {
             housekeeping_at: Instant::ZERO,
             flags: Arc::clone(&self.flags),
             stats: counters.worker.clone(),
+            turn_times: counters.turn_times.clone(),
             progress: Arc::default(),
         };
         self.telemetry.workers.push(counters);

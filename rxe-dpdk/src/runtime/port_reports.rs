@@ -44,7 +44,7 @@ fn port(local: &LocalPort, monitor: Option<&PortMonitor>, state: Option<Result<(
     let stats = monitor.and_then(PortMonitor::stats).unwrap_or_default();
     let (mbufs_in_use, mbufs) = monitor.map(PortMonitor::mbufs).unwrap_or_default();
     Port {
-        port: u32::from(local.id.0) + 1,
+        port: u32::from(local.id.0),
         netdev: monitor.map(|monitor| monitor.info().name.clone()).unwrap_or_default(),
         driver: monitor.map(|monitor| monitor.info().driver.clone()).unwrap_or_default(),
         up: state == Some(Ok(())),

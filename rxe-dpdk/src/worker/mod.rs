@@ -27,4 +27,4 @@ pub use injector::{
     ActiveFault, Direction, FaultAction, FaultMatch, FaultRule, FaultScope, FaultStats, MAX_FAULTS, Probability,
     PsnRange, nak_name,
 };
-pub use ports::WorkerStats;
+pub use ports::{TurnTimes, WorkerStats};

@@ -1,8 +1,10 @@
 //! The receive and transmit sides of one worker's ports.
 
+use crossbeam_utils::CachePadded;
 use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
 use rxe_service::{LocalPort, Restrictions};
+use rxe_sync::Histogram;
 
 use super::capture::{TxRecorder, TxRecorders};
 use super::injector::Injector;
@@ -52,6 +54,9 @@ counters! {
         stalled_ms,
     }
 }
+
+/// How long the turns of one worker's loop that found something to do took, in nanoseconds: to the start of the next turn.
+pub type TurnTimes = CachePadded<Histogram>;
 
 /// The addresses by which dispatch filters the frames of a port.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use rxe_inspect::latency::Latency;
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{EngineConfig, Qpn};
@@ -183,6 +184,11 @@ impl Inspector {
             });
         }
         groups
+    }
+
+    /// How long turns and operations take.
+    pub fn latency(&self) -> Latency {
+        self.0.telemetry.latency(&self.0.lcores)
     }
 
     /// The services, without their own counters.

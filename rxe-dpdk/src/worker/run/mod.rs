@@ -19,7 +19,7 @@ use super::handoff::{HandOff, TxRingEnd};
 use super::idle::Idler;
 use super::lost_regions::LostRegions;
 use super::orders::Orders;
-use super::ports::{RxPort, WorkerStats};
+use super::ports::{RxPort, TurnTimes, WorkerStats};
 use super::progress::{Progress, Step};
 use super::tx_path::TxPath;
 use crate::eal::{Clock, MbufReceiver, RxBurst};
@@ -65,6 +65,7 @@ pub(crate) struct Worker {
     pub(crate) housekeeping_at: Instant,
     pub(crate) flags: Arc<StopFlags>,
     pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) turn_times: Arc<TurnTimes>,
     pub(crate) progress: Arc<Progress>,
 }
 
@@ -92,9 +93,14 @@ impl Worker {
         // A capture ordered before the start records from the first frame on.
         self.read_mail(now);
         self.apply_capture_order();
+        let mut busy = false;
         while !self.flags.halt.load(Ordering::Relaxed) {
-            now = self.clock.now_after(now);
-            let busy = self.turn(now);
+            let begun = now;
+            now = self.clock.now_after(begun);
+            if busy {
+                self.turn_times.record(now.as_nanos().wrapping_sub(begun.as_nanos()));
+            }
+            busy = self.turn(now);
             self.stats.turns.inc();
             if !busy {
                 self.stats.idle_turns.inc();
