@@ -19,7 +19,7 @@ use crate::output;
 use crate::worker::{CaptureStats, FaultStats, TurnTimes, WorkerStats};
 
 /// The counters of one worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WorkerCounters {
     /// The poll loop: bursts, hand-offs.
     pub worker: Arc<WorkerStats>,
@@ -202,18 +202,7 @@ mod tests {
     #[test]
     fn every_counter_is_described() {
         let telemetry = Telemetry {
-            workers: vec![WorkerCounters {
-                worker: Arc::default(),
-                rx_faults: Arc::default(),
-                tx_faults: Arc::default(),
-                transport: Arc::default(),
-                services: Arc::default(),
-                capture: Arc::default(),
-                turn_times: Arc::default(),
-                latencies: Vec::new(),
-                other_latencies: Arc::default(),
-                drops: [Arc::default(), Arc::default()],
-            }],
+            workers: vec![WorkerCounters::default()],
             control: Arc::default(),
             cm: Arc::default(),
             hosts: vec![Arc::default()],

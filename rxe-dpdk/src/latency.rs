@@ -55,3 +55,28 @@ fn histogram(counted: &rxe_sync::Histogram) -> Histogram {
     let least = buckets.last().map_or(0, |bucket| bucket.count);
     Histogram { buckets, count: counted.count_below(u64::BITS).max(least), sum_ns: counted.sum() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_summed_over_workers_and_turns_are_not() {
+        let workers = [WorkerCounters::default(), WorkerCounters::default()];
+        for (worker, nanos) in workers.iter().zip([300, 5_000_000_000]) {
+            worker.turn_times.record(nanos);
+            worker.other_latencies.responder(Operation::Read).record(nanos);
+        }
+        let Latency { turns, operations } = report(&workers, &[3, 7]);
+        let turns: Vec<(u32, u64, u64)> = turns.iter().map(|of| (of.lcore, of.times.count, of.times.sum_ns)).collect();
+        assert_eq!(turns, [(3, 1, 300), (7, 1, 5_000_000_000)]);
+        assert_eq!(operations.len(), 2 * Operation::ALL.len());
+        let counted: Vec<&OperationTimes> = operations.iter().filter(|of| of.times.count > 0).collect();
+        let [OperationTimes { service, role, operation, times }] = counted[..] else { panic!("{counted:?}") };
+        assert_eq!((service.as_str(), role.as_str(), operation.as_str()), ("none", "responder", "read"));
+        assert_eq!((times.count, times.sum_ns), (2, 5_000_000_300));
+        let below = |nanos| times.buckets.iter().find(|bucket| bucket.up_to_ns == nanos).map(|bucket| bucket.count);
+        // One is above the last bound.
+        assert_eq!([256, 512, 1 << 32].map(below), [Some(0), Some(1), Some(1)]);
+    }
+}

@@ -381,7 +381,7 @@ fn telemetry(target: &Target, qpn: u32, received: u64) {
         (&"RTS".into(), &"region".into(), &"nothing".into()),
         "{answers:?}"
     );
-    assert_eq!(answers[1]["/rxe/link"]["1"]["state"], "ACTIVE");
+    assert_eq!(answers[1]["/rxe/link"]["0"]["state"], "ACTIVE");
     assert_eq!(answers[2]["/rxe/resource"]["qp"], 1);
     assert_eq!(answers[3]["/rxe/stat"]["rcvd_pkts"], received);
     assert_eq!(answers[4]["/rxe/stat"]["rx_req"], 1);
