@@ -47,8 +47,10 @@
 //! * [`mailbox`] connects them. They share nothing else, so each may run on a thread of its own.
 //! * [`control::ip_host::IpHost`] is what control needs of a port. A crate that implements it and moves packets hosts services:
 //!   rxe-dpdk does on DPDK ports.
-//! * [`inspect`] has the questions that management asks a running worker, [`events`] what workers report on their own.
+//! * [`inspect`] has the questions that management asks a running worker, [`change`] the changes that it makes, [`events`] what
+//!   workers report on their own.
 
+pub mod change;
 pub mod context;
 pub mod control;
 mod event_log;

@@ -3,6 +3,7 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use crate::change::Change;
 use crate::inspect::Question;
 use crate::messages::{ToControl, ToWorker};
 
@@ -20,7 +21,7 @@ pub struct WorkerMailbox {
     pub(crate) outbox: Sender<ToControl>,
 }
 
-/// Asks a worker questions from any thread.
+/// Asks a worker questions, and changes it, from any thread.
 #[derive(Clone, Debug)]
 pub struct WorkerInspector(Sender<ToWorker>);
 
@@ -35,6 +36,14 @@ impl WorkerInspector {
     /// [`Stopped`].
     pub fn ask(&self, question: Question) -> Result<(), Stopped> {
         self.0.send(ToWorker::Inspect(question)).map_err(|_| Stopped)
+    }
+
+    /// Sends a change. The worker makes it the next time that it reads its mail.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn change(&self, change: Change) -> Result<(), Stopped> {
+        self.0.send(ToWorker::Change(Box::new(change))).map_err(|_| Stopped)
     }
 }
 

@@ -19,6 +19,7 @@ use rxe_proto::verbs::{AnyQueuePair, QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
+use crate::change::Change;
 use crate::inspect::{ControlCounts, Question};
 use crate::multicast::WorkerSet;
 
@@ -269,6 +270,8 @@ pub(crate) enum ToWorker {
     GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
     /// Management asks.
     Inspect(Question),
+    /// Management changes something.
+    Change(Box<Change>),
 }
 
 /// From the service host of a worker to the control side.

@@ -107,6 +107,8 @@ pub struct NamedRegion {
     pub pd: PdId,
     /// Address, length and key of the region, or of the numbered regions in order.
     pub mrs: Vec<MemoryRegion>,
+    /// The name of the protection domain, which regions that name the same share; `None` for one of its own.
+    pub domain: Option<String>,
     /// The file with its bytes, which other local processes may map; `None` for anonymous memory.
     pub file: Option<PathBuf>,
 }

@@ -236,6 +236,22 @@ pub trait Service: Send {
     /// for datagrams.
     fn group_listener(&mut self, _cx: &mut Context<'_>, _listener: &GroupListener) {}
 
+    /// A named region was added to [`Context::regions`] while the adapter runs.
+    fn region_added(&mut self, _cx: &mut Context<'_>, _name: &str) {}
+
+    /// A named region was removed from [`Context::regions`] while the adapter runs; its keys are deregistered next. The service
+    /// drops what it keeps of the region: its memory is given back with the last handle, and its protection domain with the
+    /// last object in it.
+    fn region_removed(&mut self, _cx: &mut Context<'_>, _name: &str) {}
+
+    /// A request of management, in the service's own language. Called on each worker.
+    ///
+    /// # Errors
+    /// Why the service cannot do it, in one sentence. Nothing has changed then.
+    fn manage(&mut self, _cx: &mut Context<'_>, _request: &str) -> Result<String, String> {
+        Err("the service takes no requests".to_owned())
+    }
+
     /// A timer set through [`Context::set_timer`] fired.
     fn timer(&mut self, _cx: &mut Context<'_>, _token: u64) {}
 }

@@ -138,7 +138,9 @@ fn protection_domains_live_as_long_as_they_are_used() {
     let pd = keys.alloc_pd();
     let key = keys.register(pd, Memory::heap(8), 0, ALL).unwrap().rkey();
     assert_eq!(keys.dealloc_pd(pd), Err(DeallocPdError::InUse));
+    assert_eq!(keys.pd_users(pd), 0, "keys do not count");
     assert!(keys.hold_pd(pd));
+    assert_eq!(keys.pd_users(pd), 1);
     keys.deregister(key).unwrap();
     assert_eq!(keys.dealloc_pd(pd), Err(DeallocPdError::InUse));
     keys.release_pd(pd);

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `inbound` | requests of peers: connections and SIDR |
 //! | `outbound` | connections that services request |
+//! | `change` | changes that management makes: named regions, requests to services |
 //! | `connections` | established and ended connections |
 //! | `current` | the service that is being called, for the watchdog |
 //! | `events` | events about connections and queue pairs, for management |
@@ -15,6 +16,7 @@
 //! | `inspect` | answers to management |
 //! | `log` | log lines about connections and queue pairs |
 
+mod change;
 mod connections;
 mod current;
 mod events;
@@ -32,7 +34,7 @@ use std::sync::Arc;
 
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
-use rxe_proto::mem::Allocator;
+use rxe_proto::mem::{Allocator, PdId};
 use rxe_proto::transport::{AsyncEvent, CqError, Engine, Qpn, WorkCompletion};
 use rxe_proto::wire::{Gid, PortId};
 
@@ -81,6 +83,10 @@ pub struct ServiceHost {
     timers: ServiceTimers,
     allocator: Arc<dyn Allocator>,
     regions: Vec<NamedRegion>,
+    /// A region with keys that services do not know: it is being added or removed.
+    staged_region: Option<NamedRegion>,
+    /// Protection domains of removed regions whose queue pairs still exist.
+    retired_pds: Vec<PdId>,
     ports: Arc<[LocalPort]>,
     mailbox: WorkerMailbox,
     stats: Arc<ServiceStats>,
@@ -91,7 +97,7 @@ pub struct ServiceHost {
     completions: Vec<WorkCompletion>,
     /// Source of starting PSNs.
     psns: Seeds,
-    /// Keys that existed when the services had started.
+    /// Keys that exist without clients: those after the start of the services, and those of regions added since.
     first_keys: usize,
 }
 
@@ -139,6 +145,8 @@ impl ServiceHost {
             timers: ServiceTimers::default(),
             allocator: parts.allocator,
             regions: parts.regions,
+            staged_region: None,
+            retired_pds: Vec::new(),
             ports: parts.ports,
             mailbox: parts.mailbox,
             stats: Arc::default(),
@@ -338,6 +346,7 @@ impl ServiceHost {
             }
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
             ToWorker::Inspect(question) => self.inspect(now, engine, question),
+            ToWorker::Change(change) => self.change(now, engine, *change),
         }
     }
 

@@ -24,6 +24,7 @@ pub use error::{
 };
 pub use list::{KeyInfo, KeyKind};
 use open_table::OpenTable;
+use pd::PdUsers;
 use quarantine::Quarantine;
 pub use slot::WindowKind;
 use slot::{Role, Slot};
@@ -74,8 +75,8 @@ pub struct KeyTable {
     quarantine: Quarantine,
     /// How many type 2 memory windows are bound.
     bound_on_qp: usize,
-    /// How many keys and other users (queue pairs) each protection domain has.
-    pds: BTreeMap<PdId, u32>,
+    /// The users of each protection domain.
+    pds: BTreeMap<PdId, PdUsers>,
     next_pd: u32,
     max_keys: usize,
 }
@@ -295,14 +296,14 @@ impl KeyTable {
     }
 
     fn insert(&mut self, slot: Slot) {
-        let _held = self.hold_pd(PdId(slot.pd));
+        self.count_key(PdId(slot.pd));
         self.slots.insert(slot);
     }
 
     /// Takes a slot out, never to see its key again.
     fn forget(&mut self, key: u32) -> Option<Slot> {
         let slot = self.slots.remove(key)?;
-        self.release_pd(PdId(slot.pd));
+        self.uncount_key(PdId(slot.pd));
         // An adopted key is not of this table's making, so it cannot be drawn here anyway.
         if key & 1 == self.domain as u32 {
             self.quarantine.retire(key);

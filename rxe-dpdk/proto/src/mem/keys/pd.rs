@@ -2,6 +2,14 @@
 
 use super::{DeallocPdError, KeyTable, PdId};
 
+/// The users of a protection domain.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct PdUsers {
+    keys: u32,
+    /// Queue pairs, shared receive queues and address handles.
+    others: u32,
+}
+
 impl KeyTable {
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self) -> PdId {
@@ -11,7 +19,7 @@ impl KeyTable {
         }
         let pd = PdId(self.next_pd);
         self.next_pd = self.next_pd.wrapping_add(1);
-        self.pds.insert(pd, 0);
+        self.pds.insert(pd, PdUsers::default());
         pd
     }
 
@@ -23,7 +31,7 @@ impl KeyTable {
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DeallocPdError> {
         match self.pds.get(&pd) {
             None => Err(DeallocPdError::Unknown),
-            Some(0) => {
+            Some(PdUsers { keys: 0, others: 0 }) => {
                 self.pds.remove(&pd);
                 Ok(())
             }
@@ -38,7 +46,7 @@ impl KeyTable {
     pub fn hold_pd(&mut self, pd: PdId) -> bool {
         match self.pds.get_mut(&pd) {
             Some(users) => {
-                *users = users.saturating_add(1);
+                users.others = users.others.saturating_add(1);
                 true
             }
             None => false,
@@ -48,7 +56,27 @@ impl KeyTable {
     /// Takes back one [`hold_pd`](Self::hold_pd).
     pub fn release_pd(&mut self, pd: PdId) {
         if let Some(users) = self.pds.get_mut(&pd) {
-            *users = users.saturating_sub(1);
+            users.others = users.others.saturating_sub(1);
+        }
+    }
+
+    /// Number of users of a protection domain other than keys: queue pairs, shared receive queues, address handles.
+    #[must_use]
+    pub fn pd_users(&self, pd: PdId) -> u32 {
+        self.pds.get(&pd).map_or(0, |users| users.others)
+    }
+
+    /// Counts a key of a protection domain.
+    pub(super) fn count_key(&mut self, pd: PdId) {
+        if let Some(users) = self.pds.get_mut(&pd) {
+            users.keys = users.keys.saturating_add(1);
+        }
+    }
+
+    /// Takes back one [`count_key`](Self::count_key).
+    pub(super) fn uncount_key(&mut self, pd: PdId) {
+        if let Some(users) = self.pds.get_mut(&pd) {
+            users.keys = users.keys.saturating_sub(1);
         }
     }
 

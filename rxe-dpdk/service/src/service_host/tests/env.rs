@@ -15,6 +15,7 @@ use rxe_proto::wire::{
 };
 
 use super::CAPS;
+use crate::change::Change;
 use crate::context::Context;
 use crate::events::{EventReceiver, Listening, event_ring};
 use crate::inspect::Question;
@@ -40,6 +41,10 @@ pub enum Call {
     Disconnected(Qpn, EndReason),
     Data(Vec<u8>),
     Closed(bool),
+    /// A region was added; the names of all of them.
+    Added(String, Vec<String>),
+    /// The same for a region that was removed.
+    Removed(String, Vec<String>),
 }
 
 /// The service's answer to requests.
@@ -63,6 +68,10 @@ pub fn make_qp<T: Connected>(cx: &mut Context<'_>) -> QueuePair<T> {
     let qp = dev.create_qp_in_init(pd, attr, Access::empty()).unwrap();
     dev.post_recv(qp, RecvWr { wr_id: 1, sges: &[] }).unwrap();
     qp
+}
+
+fn region_names(cx: &Context<'_>) -> Vec<String> {
+    cx.regions().iter().map(|region| region.name.clone()).collect()
 }
 
 impl Scripted {
@@ -114,6 +123,18 @@ impl Service for Scripted {
 
     fn stream_closed(&mut self, _cx: &mut Context<'_>, _stream: StreamId, reset: bool) {
         self.report(Call::Closed(reset));
+    }
+
+    fn region_added(&mut self, cx: &mut Context<'_>, name: &str) {
+        self.report(Call::Added(name.to_owned(), region_names(cx)));
+    }
+
+    fn region_removed(&mut self, cx: &mut Context<'_>, name: &str) {
+        self.report(Call::Removed(name.to_owned(), region_names(cx)));
+    }
+
+    fn manage(&mut self, _cx: &mut Context<'_>, request: &str) -> Result<String, String> {
+        if request == "no" { Err("I refuse".to_owned()) } else { Ok(request.to_uppercase()) }
     }
 }
 
@@ -227,6 +248,15 @@ impl WorkerEnv {
     pub fn ask<T>(&mut self, question: impl FnOnce(SyncSender<T>) -> Question) -> T {
         let (reply, answer) = mpsc::sync_channel(1);
         self.inspector.ask(question(reply)).unwrap();
+        self.run();
+        answer.try_recv().expect("no answer")
+    }
+
+    /// Changes the worker, which answers.
+    #[track_caller]
+    pub fn change<T>(&mut self, change: impl FnOnce(SyncSender<T>) -> Change) -> T {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.inspector.change(change(reply)).unwrap();
         self.run();
         answer.try_recv().expect("no answer")
     }

@@ -1,3 +1,4 @@
+mod change;
 mod connections;
 mod env;
 mod streams;
