@@ -9,6 +9,7 @@ use rxe::manual_pages::Sections;
 
 use crate::capture::CaptureVerb;
 use crate::fault::FaultVerb;
+use crate::region::RegionVerb;
 use crate::stat;
 use crate::top::SortBy;
 use crate::values::{qpn, seconds};
@@ -107,6 +108,11 @@ pub enum Verb {
         /// Length of the digest in bytes [default: up to the end of the region]
         #[arg(long, value_name = "BYTES", requires = "digest")]
         length: Option<u64>,
+    },
+    /// Named regions: list them, add and remove them while the target runs
+    Region {
+        #[command(subcommand)]
+        what: RegionVerb,
     },
     /// Connections of the connection manager
     Connections,

@@ -10,6 +10,7 @@ mod drain;
 mod events;
 mod fault;
 mod output;
+mod region;
 mod show;
 mod stat;
 mod table;

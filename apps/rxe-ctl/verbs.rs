@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cli::{Cli, SECTIONS, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{capture, digest, drain, events, fault, show, stat, target, top};
+use crate::{capture, digest, drain, events, fault, region, show, stat, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
@@ -57,6 +57,7 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             mrs.retain(|mr| mr.lcore.is_some() || seen.insert(mr.key));
             json_or_text(json, &mrs, |mrs| show::memory::mrs(mrs))
         }
+        Verb::Region { what } => region::run(target, what, json)?,
         Verb::Connections => {
             let mut qps = qps(target)?;
             qps.retain(|qp| qp.connection.is_some());

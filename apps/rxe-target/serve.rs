@@ -4,12 +4,12 @@ use rxe::CliError;
 use rxe::signals::Signals;
 use rxe_dpdk::eal::{Eal, file_prefix};
 use rxe_dpdk::output;
-use rxe_dpdk::runtime::{PortSettings, RegionSettings, Runtime, RuntimeConfig};
+use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::service::TrafficClassConfig;
 use rxe_dpdk::worker::IdlePolicy;
 
-use crate::config::{Config, Idle, fault_text};
-use crate::manage::{Drain, Managed, Management, RuntimeFolder};
+use crate::config::{Config, Idle, RegionSpec, fault_text};
+use crate::manage::{Drain, Managed, Management, Running, RuntimeFolder};
 use crate::{log, services};
 
 /// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output.
@@ -35,8 +35,9 @@ pub fn serve(config: Config) -> Result<(), CliError> {
         management.capture(capture.clone(), settings.clone())?;
     }
     let clients = management.stats();
-    let _managed = management
-        .start(Managed { inspector, drain, capture, registry: registry.clone(), log, prefix, clients }, folder);
+    let (registry_of_all, config) = (registry.clone(), Running::new(config));
+    let managed = Managed { inspector, drain, capture, registry: registry_of_all, log, prefix, clients, config };
+    let _managed = management.start(managed, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd (Type=notify).
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -56,17 +57,9 @@ fn runtime_config(config: &Config) -> RuntimeConfig {
         vlan: port.vlan,
         mtu: port.mtu,
     });
-    let regions = config.regions.iter().map(|region| RegionSettings {
-        name: region.name.clone(),
-        size: region.size,
-        count: region.count,
-        read_only: region.read_only,
-        domain: region.domain.clone(),
-        file: region.file.clone(),
-    });
     RuntimeConfig {
         ports: ports.collect(),
-        regions: regions.collect(),
+        regions: config.regions.iter().map(RegionSpec::settings).collect(),
         service_peers: (config.service_peers.iter()).map(|(name, peers)| ((*name).to_owned(), peers.clone())).collect(),
         idle: match config.idle {
             Idle::Spin => IdlePolicy::Spin,

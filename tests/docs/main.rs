@@ -3,6 +3,7 @@
 mod faults;
 mod limits;
 mod package;
+mod protocol;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

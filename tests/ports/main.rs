@@ -19,6 +19,7 @@ mod hostile;
 mod initiator;
 mod limits;
 mod link;
+mod manage;
 mod mistakes;
 mod no_route;
 mod operate;

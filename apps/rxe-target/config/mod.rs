@@ -38,7 +38,7 @@ pub use file::load;
 pub use file::parse;
 pub use limits::Limits;
 pub use peers::PeerNetwork;
-pub use region::{MAX_REGION_NAME, RegionSpec};
+pub use region::{MAX_REGION_NAME, RegionSpec, with_another as with_another_region};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;
 pub use settings::Settings;
@@ -53,7 +53,7 @@ const DEFAULT_REGION_PORT: u16 = 4792;
 /// The region that the `region` service exports by default.
 const DEFAULT_REGION: (&str, usize) = ("default", 1 << 20);
 /// The service that exports regions.
-const REGION_SERVICE: &str = "region";
+pub const REGION_SERVICE: &str = "region";
 
 /// Checked configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

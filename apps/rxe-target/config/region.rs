@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
+use rxe_dpdk::runtime::RegionSettings;
 use rxe_dpdk::service::RegionNames;
 use rxe_proto::wire::PrefixList;
 
-use super::sourced::Sourced;
+use super::sourced::{Origin, Sourced};
 use super::values::{MAX_BYTES, Size};
 
 /// Longest region name that fits the REP's private data.
@@ -149,6 +150,18 @@ impl RegionSpec {
         RegionNames { name: &self.name, count: self.count }
     }
 
+    /// The settings of its memory and keys.
+    pub fn settings(&self) -> RegionSettings {
+        RegionSettings {
+            name: self.name.clone(),
+            size: self.size,
+            count: self.count,
+            read_only: self.read_only,
+            domain: self.domain.clone(),
+            file: self.file.clone(),
+        }
+    }
+
     /// A conflict between the options of the region, if there is one.
     fn conflict(&self) -> Option<String> {
         let RegionSpec { name, size, count, watch, .. } = self;
@@ -181,6 +194,20 @@ impl fmt::Display for RegionSpec {
     }
 }
 
+/// `regions` and one more that is added to a running target, checked as a whole.
+pub fn with_another(regions: &[RegionSpec], another: RegionSpec) -> Result<Vec<RegionSpec>, CliError> {
+    if let Some(file) = another.file.as_deref().filter(|file| !file.is_absolute()) {
+        return cli_error!(
+            "the file '{}' of the region '{}' is named by a relative path: write it from / on",
+            file.display(),
+            another.name
+        );
+    }
+    let origin = Origin::Flag("region add");
+    let all = regions.iter().cloned().chain([another]);
+    resolve(all.map(|value| Sourced { value, origin: origin.clone() }).collect())
+}
+
 /// Checks the regions as a whole. The work depends on the number of settings, not on their counts.
 pub fn resolve(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, CliError> {
     let mut files: HashMap<&Path, &str> = HashMap::new();
@@ -211,7 +238,6 @@ pub fn resolve(given: Vec<Sourced<RegionSpec>>) -> Result<Vec<RegionSpec>, CliEr
 
 #[cfg(test)]
 mod tests {
-    use super::super::sourced::Origin;
     use super::*;
 
     fn wrong(text: &str) -> String {

@@ -7,7 +7,7 @@ use rxe_inspect::protocol::{Reply, Request, RequestReader};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
-use super::{Managed, digest, events, faults};
+use super::{Managed, digest, events, faults, regions};
 use crate::config::LogLevel;
 
 /// Serves one client until it disconnects or misses a deadline.
@@ -52,6 +52,9 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Qp { qpn } => Reply::of(text_error(inspector.qp(qpn))),
         Request::Mrs { start } => Reply::of(text_error(inspector.mrs(start))),
         Request::Digest { name, offset, length } => Reply::of(digest::of(inspector, &name, offset, length)),
+        Request::Regions => Reply::of(regions::list(managed)),
+        Request::AddRegion { region } => Reply::of(regions::add(managed, &region)),
+        Request::RemoveRegion { name, force } => Reply::of(regions::remove(managed, &name, force)),
         Request::Counters => Reply::of(Ok(managed.counters())),
         Request::Latency => Reply::of(Ok(inspector.latency())),
         Request::Services => Reply::of(Ok(services(managed))),

@@ -12,6 +12,8 @@ mod exposition;
 mod faults;
 mod http;
 mod metrics;
+mod regions;
+mod running;
 mod runtime_folder;
 mod socket;
 
@@ -36,6 +38,7 @@ use socket::Socket;
 
 pub use clients::ManagementStats;
 pub use drain::Drain;
+pub use running::Running;
 
 /// The parts of a running target that management uses.
 #[derive(Clone)]
@@ -54,6 +57,8 @@ pub struct Managed {
     pub prefix: String,
     /// Counters of management itself.
     pub clients: ManagementStats,
+    /// The configuration that it runs with.
+    pub config: Running,
 }
 
 impl Managed {

@@ -20,6 +20,7 @@ mod rc_example;
 mod rdma_example;
 mod rdma_server;
 mod region;
+mod region_request;
 mod rping;
 mod rsocket;
 mod ucmatose;
@@ -33,6 +34,7 @@ use rxe_proto::wire::cm::PortSpace;
 use crate::config::Config;
 
 pub use metrics::{MetricsRegistry, describe as describe_counter, names as service_counter_names};
+pub use region_request::{RegionOptions, RegionRequest};
 
 /// Makes the factory of a service, unless another one's does its work too.
 type Make = fn(&Config, &MetricsRegistry) -> Option<Box<dyn ServiceFactory>>;

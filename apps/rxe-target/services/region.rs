@@ -6,20 +6,20 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rxe_dpdk::output;
 use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
-use rxe_dpdk::service::{NamedRegion, RegionNames, Which};
+use rxe_dpdk::service::{RegionNames, Which};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{
     Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, WcStatus, WorkCompletion,
 };
-use rxe_proto::wire::PrefixList;
+use rxe_proto::wire::Gid;
 use rxe_proto::wire::cm::RejReason;
 
 use super::factory::Factory;
 use super::metrics::{MetricsRegistry, ServiceMetrics, caller};
+use super::region_request::{RegionOptions, RegionRequest};
 use super::watch::{LOOK, Look, Watch};
 use crate::config::{MAX_REGION_NAME, RegionSpec};
 
@@ -113,30 +113,46 @@ fn describe(name: &str, mr: &MemoryRegion) -> Vec<u8> {
 struct Region {
     /// Live connections.
     clients: QpMap<SocketAddr>,
-    /// Where each of the numbered regions is, for peers to READ; by the position of their names.
-    directories: HashMap<usize, MemoryRegion>,
-    /// The names of the regions to watch, and the watches: on one worker.
-    watched: Arc<[String]>,
+    /// Where each of the numbered regions is, for peers to READ; by their name.
+    directories: HashMap<String, MemoryRegion>,
+    /// What the configuration and management say about regions, by their name.
+    options: HashMap<String, RegionOptions>,
+    /// The watched regions: on one worker.
     watches: Vec<Watch>,
-    /// The allowed peers of the regions that restrict them, by name.
-    peers: Arc<HashMap<String, PrefixList>>,
     metrics: ServiceMetrics,
 }
 
 impl Region {
-    /// Makes the directories of numbered regions. Requests for one for which there is no memory are refused.
-    fn list(&mut self, cx: &mut Context<'_>) {
-        let numbered = cx.regions().iter().enumerate().filter(|(_, region)| region.is_numbered);
-        let places = |region: &NamedRegion| region.mrs.iter().flat_map(place).collect::<Vec<u8>>();
-        let numbered: Vec<_> = numbered.map(|(at, region)| (at, region.pd.into(), places(region))).collect();
-        for (at, pd, places) in numbered {
-            let Ok(memory) = cx.alloc_memory(places.len()) else { continue };
-            // As long as what is written.
-            let _ = memory.write(0, &places);
-            if let Ok(directory) = cx.device().reg_mr(pd, memory, Access::REMOTE_READ) {
-                self.directories.insert(at, directory);
-            }
+    /// Makes the directory of numbered regions. Requests for one for which there is no memory are refused.
+    fn list(&mut self, cx: &mut Context<'_>, name: &str) {
+        let Some(region) = cx.regions().iter().find(|region| region.is_numbered && region.name == name) else { return };
+        let places: Vec<u8> = region.mrs.iter().flat_map(place).collect();
+        let pd = region.pd.into();
+        let Ok(memory) = cx.alloc_memory(places.len()) else { return };
+        // As long as what is written.
+        let _ = memory.write(0, &places);
+        if let Ok(directory) = cx.device().reg_mr(pd, memory, Access::REMOTE_READ) {
+            self.directories.insert(name.to_owned(), directory);
         }
+    }
+
+    /// Watches a region if its options say so.
+    fn watch(&mut self, cx: &mut Context<'_>, name: &str) {
+        if cx.worker() != 0 || !self.options.get(name).is_some_and(|options| options.watch) {
+            return;
+        }
+        let region = cx.regions().iter().find(|region| region.name == name);
+        let Some(memory) = region.and_then(|region| Some(region.mrs.first()?.memory().clone())) else { return };
+        if self.watches.is_empty() {
+            cx.set_timer(LOOK, 0);
+        }
+        self.watches.push(Watch::new(name, memory));
+    }
+
+    /// Whether a region serves a peer.
+    fn serves(&self, name: &str, peer: Gid) -> bool {
+        let peers = self.options.get(name).and_then(|options| options.peers.as_ref());
+        peers.is_none_or(|peers| peers.contains(peer))
     }
 
     fn open(cx: &mut Context<'_>, pd: ProtectionDomain) -> Result<QueuePair<Rc>, (RejReason, String)> {
@@ -159,15 +175,32 @@ impl Region {
 
 impl Service for Region {
     fn start(&mut self, cx: &mut Context<'_>) {
-        self.list(cx);
-        if cx.worker() == 0 {
-            let watched = cx.regions().iter().filter(|region| self.watched.contains(&region.name));
-            let watch = |region: &NamedRegion| Some(Watch::new(&region.name, region.mrs.first()?.memory().clone()));
-            self.watches = watched.filter_map(watch).collect();
+        let names: Vec<String> = cx.regions().iter().map(|region| region.name.clone()).collect();
+        for name in names {
+            self.region_added(cx, &name);
         }
-        if !self.watches.is_empty() {
-            cx.set_timer(LOOK, 0);
+    }
+
+    fn region_added(&mut self, cx: &mut Context<'_>, name: &str) {
+        self.list(cx, name);
+        self.watch(cx, name);
+    }
+
+    fn region_removed(&mut self, cx: &mut Context<'_>, name: &str) {
+        if let Some(directory) = self.directories.remove(name) {
+            // No windows are bound to it.
+            let _ = cx.device().dereg_mr(&directory);
         }
+        // The timer ends with the last watch.
+        self.watches.retain(|watch| watch.name() != name);
+    }
+
+    fn manage(&mut self, _cx: &mut Context<'_>, request: &str) -> Result<String, String> {
+        match RegionRequest::parse(request)? {
+            RegionRequest::Set { region, options } => self.options.insert(region, options),
+            RegionRequest::Forget { region } => self.options.remove(&region),
+        };
+        Ok("null".to_owned())
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
@@ -188,7 +221,7 @@ impl Service for Region {
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let wanted = Wanted::parse(&request.private_data);
-        let serves = |name: &str| self.peers.get(name).is_none_or(|peers| peers.contains(request.peer_gid));
+        let serves = |name: &str| self.serves(name, request.peer_gid);
         let exported = cx.regions().iter().map(|region| (region.names(), serves(&region.name)));
         let (at, which) = match wanted.find(exported) {
             Ok(found) => found,
@@ -197,7 +230,7 @@ impl Service for Region {
         let found = cx.regions().get(at).and_then(|region| {
             let (name, mr) = match which {
                 Which::Number(number) => (region.names().numbered(number), region.mrs.get(number as usize)),
-                Which::All => (region.names().all(), self.directories.get(&at)),
+                Which::All => (region.names().all(), self.directories.get(&region.name)),
             };
             Some((region.pd.into(), mr.map(|mr| describe(&name, mr))?))
         });
@@ -243,18 +276,14 @@ impl Service for Region {
 
 /// Makes the service, which listens on `port` and watches those of the `regions` that say so.
 pub fn factory(port: u16, regions: &[RegionSpec], registry: &MetricsRegistry) -> Factory {
-    let watched: Arc<[String]> =
-        regions.iter().filter(|region| region.watch).map(|region| region.name.clone()).collect();
-    let peers: HashMap<String, PrefixList> =
-        regions.iter().filter_map(|region| Some((region.name.clone(), region.peers.clone()?))).collect();
-    let peers = Arc::new(peers);
+    let options: HashMap<String, RegionOptions> =
+        regions.iter().map(|region| (region.name.clone(), RegionOptions::of(region))).collect();
     let create = move |metrics| -> Box<dyn Service> {
         Box::new(Region {
             clients: QpMap::default(),
             directories: HashMap::new(),
-            watched: Arc::clone(&watched),
+            options: options.clone(),
             watches: Vec::new(),
-            peers: Arc::clone(&peers),
             metrics,
         })
     };

@@ -41,6 +41,11 @@ impl Watch {
         Watch { name: name.to_owned(), memory, first, changed: false }
     }
 
+    /// The region's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Has a look. Where a file was cut short there is nothing more to see.
     pub fn look(&mut self) -> Look {
         if self.memory.is_lost() {

@@ -57,6 +57,21 @@ pub enum Request {
         /// Number of bytes; `None` for all up to the end of the region.
         length: Option<u64>,
     },
+    /// Every [`Region`](crate::report::Region).
+    Regions,
+    /// Adds a named region. The answer is `null`.
+    AddRegion {
+        /// As the option `--region` of rxe-target has it.
+        region: String,
+    },
+    /// Removes a named region. The answer is `null`.
+    RemoveRegion {
+        /// Its name; of numbered regions what comes before the number.
+        name: String,
+        /// Remove it although queue pairs can reach it: their requests for it are refused from then on.
+        #[serde(default)]
+        force: bool,
+    },
     /// Every [`CounterGroup`](crate::report::CounterGroup).
     Counters,
     /// The [`Latency`](crate::latency::Latency) of turns and operations.
@@ -117,13 +132,16 @@ impl Request {
             | Request::Qp { .. }
             | Request::Mrs { .. }
             | Request::Digest { .. }
+            | Request::Regions
             | Request::Counters
             | Request::Latency
             | Request::Services
             | Request::Faults
             | Request::CaptureStatus
             | Request::Events => true,
-            Request::Disconnect { .. }
+            Request::AddRegion { .. }
+            | Request::RemoveRegion { .. }
+            | Request::Disconnect { .. }
             | Request::Drain { .. }
             | Request::AddFault { .. }
             | Request::RemoveFault { .. }

@@ -351,6 +351,31 @@ pub struct Mr {
     pub lost: bool,
 }
 
+/// A named region, or numbered ones.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Region {
+    /// The name that clients ask for; of numbered regions what comes before the number.
+    pub name: String,
+    /// Length in bytes, of each.
+    pub size: u64,
+    /// Number of numbered regions; `None` for a single one.
+    pub count: Option<u32>,
+    /// Whether the target prints its text whenever its first byte changes.
+    pub watch: bool,
+    /// Whether peers may only READ it.
+    pub read_only: bool,
+    /// The name of its protection domain; `None` for one of its own.
+    pub domain: Option<String>,
+    /// The file with its bytes.
+    pub file: Option<String>,
+    /// The networks of its allowed peers; empty for everyone.
+    pub peers: Vec<String>,
+    /// Number of queue pairs in its protection domain.
+    pub users: u64,
+    /// Whether part of its memory is lost.
+    pub lost: bool,
+}
+
 /// The CRC-32C (Castagnoli) of a part of a named region.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionDigest {

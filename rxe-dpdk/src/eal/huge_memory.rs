@@ -111,6 +111,15 @@ impl HugeAllocator {
     pub fn new(eal: &Eal) -> HugeAllocator {
         HugeAllocator(Arc::clone(eal.guard()))
     }
+
+    /// As [`HugeMemory::new`].
+    ///
+    /// # Errors
+    ///
+    /// [`EalError::NoMemory`].
+    pub fn memory(&self, len: usize) -> Result<HugeMemory, EalError> {
+        HugeMemory::allocate(&self.0, len)
+    }
 }
 
 impl Allocator for HugeAllocator {

@@ -1,4 +1,4 @@
-//! Management of a running adapter, from any thread but the lcores: inspection, captures, fault rules, events.
+//! Management of a running adapter, from any thread but the lcores: inspection, captures, fault rules, named regions, events.
 //!
 //! Nothing here runs on an lcore or calls DPDK. Counters are read where they are; anything else is a question or an order
 //! to a worker, which answers between two turns.
@@ -8,12 +8,14 @@ mod events;
 mod fault_list;
 mod inspector;
 mod key_names;
+mod regions;
 mod reports;
 
 pub use capture::{Capture, CaptureError};
 pub(crate) use events::EventParts;
 pub use events::{EventStats, Events, Subscription, TooManySubscribers};
 pub(crate) use fault_list::FaultList;
-pub use inspector::{InspectError, Inspector};
-pub(crate) use inspector::{Parts, RegionMemory};
-pub(crate) use key_names::RegionKeys;
+pub(crate) use inspector::Parts;
+pub use inspector::{InspectError, Inspector, RegionError, ServiceError};
+pub use regions::RegionSettings;
+pub(crate) use regions::{RegionList, RegionSource, SharedRegions};

@@ -19,14 +19,14 @@ use super::error::RuntimeError;
 use super::link_watch::{LinkWatch, WatchedPort};
 use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
-use super::regions::{self, OwnedRegions, SharedRegions};
+use super::regions::{self, OwnedRegions};
 use super::settings::RuntimeConfig;
 use super::watchdog::{Watchdog, WatchedWorker};
 use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
 use crate::manage::capture::{self, Interface};
-use crate::manage::{Capture, EventParts, Events, FaultList, Inspector, Parts};
+use crate::manage::{Capture, EventParts, Events, FaultList, Inspector, Parts, RegionList};
 use crate::worker::MAX_FAULTS;
 use crate::worker::capture::Recorded;
 use crate::worker::dispatch::Dispatcher;
@@ -57,7 +57,7 @@ impl Runtime {
         kernel_addresses::check(&ports, &config.ports)?;
         let hosts = hosts::make(&ports, &config, &mut seeds)?;
         let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
-        let regions = regions::make(&eal, &config.regions, seeds.next_seed())?;
+        let regions = Arc::new(regions::make(&eal, &config.regions, seeds.next_seed())?);
         let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
         let conflicts = hosts.iter().map(|port| Arc::clone(port.host.conflicts())).collect();
 
@@ -103,12 +103,11 @@ impl Runtime {
 
         let links = build.watch_links();
         let monitors = Monitors::new(build.ports.iter().map(Port::monitor).collect::<Vec<_>>().into());
-        let regions = OwnedRegions::new(std::mem::take(&mut build.regions));
-        let inspector = build.make_inspector(lcores, &monitors, &links, &regions);
+        let inspector = build.make_inspector(lcores, &monitors, &links);
         let capture = build.make_capture(&inspector);
         telemetry::register(&build.eal, &inspector);
         let watchdog = build.start_watchdog();
-        let Build { eal, ports, telemetry, flags, .. } = build;
+        let Build { eal, ports, telemetry, flags, regions, .. } = build;
         Ok(Runtime {
             eal,
             ports,
@@ -120,7 +119,7 @@ impl Runtime {
             monitors,
             links,
             watchdog,
-            _regions: regions,
+            _regions: OwnedRegions(regions),
             ready,
         })
     }
@@ -204,7 +203,7 @@ struct Build {
     config: RuntimeConfig,
     factories: Vec<Box<dyn ServiceFactory>>,
     ports: Vec<Port>,
-    regions: Vec<SharedRegions>,
+    regions: Arc<RegionList>,
     local: Arc<[LocalPort]>,
     conflicts: port_reports::Conflicts,
     /// By worker number.
@@ -228,7 +227,7 @@ impl Build {
     ) -> Result<Worker, RuntimeError> {
         let config = EngineConfig { worker: index as u8, seed: self.seeds.next_seed(), ..self.config.engine.clone() };
         let mut engine = Engine::new(config);
-        let regions = regions::adopt(&mut engine, &self.regions)?;
+        let regions = regions::adopt(&mut engine, self.regions.lock().list())?;
         let parts = ServiceHostParts {
             worker: index,
             services: self.factories.iter().map(|factory| (factory.name(), factory.create(index))).collect(),
@@ -308,13 +307,7 @@ impl Build {
         Watchdog::start(std::mem::take(&mut self.watched), services)
     }
 
-    fn make_inspector(
-        &self,
-        lcores: Vec<u32>,
-        monitors: &Monitors,
-        links: &LinkWatch,
-        regions: &OwnedRegions,
-    ) -> Inspector {
+    fn make_inspector(&self, lcores: Vec<u32>, monitors: &Monitors, links: &LinkWatch) -> Inspector {
         let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
         let conflicts = self.conflicts.clone();
         Inspector::new(Parts {
@@ -326,8 +319,7 @@ impl Build {
             ports: Box::new(move || port_reports::ports(&local, &monitors, &links, &conflicts)),
             engine: self.config.engine.clone(),
             factories: &self.factories,
-            regions: regions.keys(),
-            region_memory: regions.memory(),
+            regions: Arc::clone(&self.regions),
             faults: Arc::clone(&self.faults),
             events: self.events.clone(),
         })

@@ -23,13 +23,14 @@ use rxe_proto::wire::PortId;
 
 use crate::counters::{Snapshot, Telemetry};
 use crate::eal::{Eal, EalError, Job, Mempool, Port};
+pub use crate::manage::RegionSettings;
 use crate::manage::{Capture, Inspector};
 use crate::worker::run::{StopFlags, Worker};
 pub use error::RuntimeError;
 use link_watch::LinkWatch;
 use port_reports::Monitors;
 use regions::OwnedRegions;
-pub use settings::{PortSettings, RegionSettings, RuntimeConfig};
+pub use settings::{PortSettings, RuntimeConfig};
 use watchdog::Watchdog;
 
 /// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would collide with the

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use rxe_proto::transport::EngineConfig;
 use rxe_proto::wire::{Cidr, PrefixList};
-use rxe_service::{RegionNames, Restrictions, TrafficClassConfig};
+use rxe_service::{Restrictions, TrafficClassConfig};
 
 use crate::host::Route;
+use crate::manage::RegionSettings;
 use crate::worker::{FaultRule, IdlePolicy};
 
 /// One port: its addresses and routes.
@@ -26,32 +26,6 @@ pub struct PortSettings {
     pub vlan: Option<u16>,
     /// IP MTU in bytes; `None` is 4200, or what the port supports.
     pub mtu: Option<u16>,
-}
-
-/// A region to export under a name, or several of one length.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RegionSettings {
-    /// The name that clients ask for: 1 to 32 bytes.
-    pub name: String,
-    /// Length in bytes.
-    pub size: usize,
-    /// With a count: that many regions, named `NAME0`, `NAME1` and so on, in one piece of memory, each aligned to 64 bytes.
-    pub count: Option<u32>,
-    /// Peers may only READ it.
-    pub read_only: bool,
-    /// Its protection domain, which it shares with the regions that name the same; `None` for one of its own. A key is valid
-    /// for queue pairs of its protection domain only.
-    pub domain: Option<String>,
-    /// A file on hugetlbfs or /dev/shm for the memory, so that other local processes can map it; `None` is anonymous
-    /// hugepages.
-    pub file: Option<PathBuf>,
-}
-
-impl RegionSettings {
-    /// The names that clients ask for.
-    pub fn names(&self) -> RegionNames<'_> {
-        RegionNames { name: &self.name, count: self.count }
-    }
 }
 
 /// The configuration of a [`Runtime`](super::Runtime).

@@ -1,5 +1,6 @@
 //! Finds regions whose files were cut short while clients used them.
 
+use rxe_proto::mem::MemoryRegion;
 use rxe_service::NamedRegion;
 
 use crate::eal::files_lost;
@@ -9,8 +10,8 @@ use crate::eal::files_lost;
 pub(crate) struct LostRegions {
     /// Lost files of the process at the last check.
     files: usize,
-    /// Indices of the regions that were logged.
-    known: Vec<usize>,
+    /// First keys of the regions that were logged.
+    known: Vec<u32>,
 }
 
 impl LostRegions {
@@ -28,11 +29,12 @@ impl LostRegions {
     #[cold]
     fn log(&mut self, regions: &[NamedRegion]) -> u64 {
         let before = self.known.len();
-        for (at, region) in regions.iter().enumerate() {
-            if self.known.contains(&at) || !region.mrs.iter().any(|mr| mr.memory().is_lost()) {
+        for region in regions {
+            let Some(key) = region.mrs.first().map(MemoryRegion::rkey) else { continue };
+            if self.known.contains(&key) || !region.mrs.iter().any(|mr| mr.memory().is_lost()) {
                 continue;
             }
-            self.known.push(at);
+            self.known.push(key);
             let path = region.file.as_deref().unwrap_or_else(|| "".as_ref()).display();
             tracing::warn!(
                 region = %region.names(),

@@ -1,6 +1,11 @@
 //! Inspection of a running adapter, from any thread but the lcores.
 
 mod faults;
+mod regions;
+mod services;
+
+pub use regions::RegionError;
+pub use services::ServiceError;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +22,7 @@ use rxe_service::{Listen, LocalPort, ServiceFactory};
 
 use super::events::Events;
 use super::fault_list::FaultList;
-use super::key_names::{KeyNames, RegionKeys};
+use super::regions::RegionList;
 use super::reports;
 use crate::counters::Telemetry;
 use crate::worker::MAX_FAULTS;
@@ -64,17 +69,13 @@ struct Inner {
     ports: PortReports,
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
-    regions: KeyNames,
-    region_memory: RegionMemory,
+    regions: Arc<RegionList>,
     faults: Arc<FaultList>,
     events: Events,
 }
 
 /// Makes reports of the ports as they are now.
 pub(crate) type PortReports = Box<dyn Fn() -> Vec<Port> + Send + Sync>;
-
-/// Calls the function with the memory of the region of this name, if there is one.
-pub(crate) type RegionMemory = Box<dyn Fn(&str, &mut dyn FnMut(&Memory)) + Send + Sync>;
 
 impl fmt::Debug for Inspector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,8 +111,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) ports: PortReports,
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
-    pub(crate) regions: Vec<RegionKeys>,
-    pub(crate) region_memory: RegionMemory,
+    pub(crate) regions: Arc<RegionList>,
     /// The rules in force from the start.
     pub(crate) faults: Arc<FaultList>,
     pub(crate) events: Events,
@@ -129,8 +129,7 @@ impl Inspector {
             ports: parts.ports,
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
-            regions: KeyNames::new(parts.regions),
-            region_memory: parts.region_memory,
+            regions: parts.regions,
             faults: parts.faults,
             events: parts.events,
         }))
@@ -272,16 +271,15 @@ impl Inspector {
         let place = Place::of(start);
         let Some(&lcore) = self.0.lcores.get(place.worker) else { return Ok(Page { items: Vec::new(), next: None }) };
         let part = self.ask(place.worker, |reply| Question::Keys { from: place.slot, reply })?;
-        let items = part.items.iter().map(|info| reports::mr(info, lcore, self.0.regions.get(info.key)));
+        let names = self.0.regions.lock();
+        let items = part.items.iter().map(|info| reports::mr(info, lcore, names.name_of(info.key)));
         Ok(Page { items: items.collect(), next: place.next(part.more, self.0.workers.len()) })
     }
 
-    /// The result of `read` for the memory of the region called `name`; `None` if there is no such region. The runtime waits
-    /// for `read` before it gives the memory back.
+    /// The result of `read` for the memory of the region called `name`; `None` if there is no such region. The memory is not
+    /// given back before `read` has returned.
     pub fn with_region<T>(&self, name: &str, read: impl FnOnce(&Memory) -> T) -> Option<T> {
-        let (mut read, mut result) = (Some(read), None);
-        (self.0.region_memory)(name, &mut |memory| result = read.take().map(|read| read(memory)));
-        result
+        self.0.regions.lock().memory(name).map(read)
     }
 
     /// Disconnects a queue pair, as its service would. A queue pair without a connection moves to the error state; its
@@ -322,6 +320,10 @@ impl Inspector {
 
     pub(super) fn fault_list(&self) -> &FaultList {
         &self.0.faults
+    }
+
+    pub(super) fn region_list(&self) -> &RegionList {
+        &self.0.regions
     }
 
     /// Number of workers.

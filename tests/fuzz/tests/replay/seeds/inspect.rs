@@ -7,7 +7,8 @@ use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::{Reply, Request};
 use rxe_inspect::report::{
-    Connection, Counter, CounterGroup, Device, LcoreResources, Mr, Page, Port, Qp, RegionDigest, Resources, Service,
+    Connection, Counter, CounterGroup, Device, LcoreResources, Mr, Page, Port, Qp, Region, RegionDigest, Resources,
+    Service,
 };
 use serde::Serialize;
 
@@ -32,6 +33,9 @@ pub fn all() -> Corpus {
         Request::Qp { qpn: 0x11 },
         Request::Mrs { start: 64 },
         Request::Digest { name: "a".to_owned(), offset: 8, length: Some(9) },
+        Request::Regions,
+        Request::AddRegion { region: "a=1M,read-only".to_owned() },
+        Request::RemoveRegion { name: "a".to_owned(), force: true },
         Request::Counters,
         Request::Services,
         Request::Disconnect { qpn: 1 },
@@ -64,6 +68,7 @@ pub fn all() -> Corpus {
     add("queue-pair", of(qp()));
     add("regions", of(Page { items: vec![region()], next: None }));
     add("digest", of(RegionDigest { name: "a".to_owned(), mrlen: 9, offset: 1, length: 8, crc32c: 0x1234_5678 }));
+    add("named-regions", of([Region { name: "a".to_owned(), size: 9, ..Region::default() }]));
     let (group, scope) = ("transport".to_owned(), "lcore".to_owned());
     let group = CounterGroup { group, scope, id: 0, counters: counters.clone() };
     add("counters", of([group.clone(), CounterGroup { id: 1, ..group }]));

@@ -1,0 +1,74 @@
+//! docs/management-protocol.md has every verb, and its examples are those of this version.
+
+use std::collections::BTreeSet;
+
+use rxe_inspect::capture::CaptureStatus;
+use rxe_inspect::fault::Fault;
+use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
+use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::read;
+
+/// All verbs: an unknown one is refused with a list of them.
+fn verbs() -> BTreeSet<String> {
+    let refused = serde_json::from_str::<Request>(r#"{"verb":"dance"}"#).unwrap_err().to_string();
+    let (_, list) = refused.split_once("expected one of ").unwrap_or_else(|| panic!("{refused}"));
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Checks that an answer has all keys of a `T`, and no others.
+fn check<T: DeserializeOwned + Serialize>(answer: Value) {
+    let parsed: T = serde_json::from_value(answer.clone()).unwrap_or_else(|error| panic!("{answer}: {error}"));
+    assert_eq!(serde_json::to_value(&parsed).unwrap(), answer);
+}
+
+fn check_answer(verb: &str, answer: Value) {
+    match verb {
+        "device" => check::<Device>(answer),
+        "resources" => check::<Vec<LcoreResources>>(answer),
+        "qps" => check::<Page<Qp>>(answer),
+        "qp" => check::<Qp>(answer),
+        "mrs" => check::<Page<Mr>>(answer),
+        "digest" => check::<RegionDigest>(answer),
+        "regions" => check::<Vec<Region>>(answer),
+        "counters" => check::<Vec<CounterGroup>>(answer),
+        "services" => check::<Vec<Service>>(answer),
+        "faults" => check::<Vec<Fault>>(answer),
+        "add-fault" => check::<u32>(answer),
+        "capture-start" | "capture-status" | "capture-stop" => check::<CaptureStatus>(answer),
+        _ => check::<()>(answer),
+    }
+}
+
+#[test]
+fn the_protocol_page_has_every_verb_with_a_request_and_its_answer() {
+    let page = read("docs/management-protocol.md");
+    let mut shown = BTreeSet::new();
+    let mut asked = None;
+    for line in page.lines() {
+        if let Some(text) = line.strip_prefix("-> ") {
+            let request: Request = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let request = serde_json::to_value(&request).unwrap();
+            let written: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(request, written, "the example shows all arguments");
+            assert_eq!(asked.replace(request["verb"].as_str().unwrap().to_owned()), None, "{text} follows a request");
+        } else if let Some(text) = line.strip_prefix("<- ") {
+            let verb = asked.take().unwrap_or_else(|| panic!("no request before {text}"));
+            match serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")) {
+                Reply::Answer(answer) => {
+                    check_answer(&verb, answer);
+                    shown.insert(verb);
+                }
+                Reply::Error(sentence) => assert!(!sentence.is_empty()),
+            }
+        }
+    }
+    assert_eq!(asked, None, "a request without an answer");
+    assert_eq!(shown, verbs());
+    assert!(shown.len() > 15, "{shown:?}");
+    assert!(page.contains("at most 65,536 bytes"));
+    assert_eq!(MAX_REQUEST, 65_536);
+}
