@@ -10,6 +10,7 @@ use rxe::manual_pages::Sections;
 use crate::capture::CaptureVerb;
 use crate::fault::FaultVerb;
 use crate::region::RegionVerb;
+use crate::service::{PeersVerb, ServiceVerb};
 use crate::stat;
 use crate::top::SortBy;
 use crate::values::{qpn, seconds};
@@ -139,6 +140,16 @@ pub enum Verb {
     },
     /// The services, their listeners and counters
     Services,
+    /// Services: list, stop and start them while the target runs
+    Service {
+        #[command(subcommand)]
+        what: ServiceVerb,
+    },
+    /// Allowed peers of ports, services and regions: list and change them while the target runs
+    Peers {
+        #[command(subcommand)]
+        what: PeersVerb,
+    },
     /// Rates per lcore, service and queue pair, updated at an interval; q quits
     ///
     /// BUSY% is the share of an lcore's poll loop iterations that found work. A queue pair's packets are those of completed

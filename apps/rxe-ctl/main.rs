@@ -11,6 +11,7 @@ mod events;
 mod fault;
 mod output;
 mod region;
+mod service;
 mod show;
 mod stat;
 mod table;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cli::{Cli, SECTIONS, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{capture, digest, drain, events, fault, region, show, stat, target, top};
+use crate::{capture, digest, drain, events, fault, region, service, show, stat, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
@@ -86,6 +86,8 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             let services: Vec<Service> = target.ask(&Request::Services)?;
             json_or_text(json, &services, |services| show::counters::services(services))
         }
+        Verb::Service { what } => service::run(target, what, json)?,
+        Verb::Peers { what } => service::run_peers(target, what, json)?,
         Verb::Top { once, interval, sort } => top::run(target, once, json, interval, sort)?,
         Verb::Disconnect { qpn } => {
             target.tell(&Request::Disconnect { qpn })?;

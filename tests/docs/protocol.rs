@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use rxe_inspect::capture::CaptureStatus;
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
-use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service};
+use rxe_inspect::report::{
+    AllowedPeers, CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -36,6 +38,7 @@ fn check_answer(verb: &str, answer: Value) {
         "regions" => check::<Vec<Region>>(answer),
         "counters" => check::<Vec<CounterGroup>>(answer),
         "services" => check::<Vec<Service>>(answer),
+        "peers" => check::<Vec<AllowedPeers>>(answer),
         "faults" => check::<Vec<Fault>>(answer),
         "add-fault" => check::<u32>(answer),
         "capture-start" | "capture-status" | "capture-stop" => check::<CaptureStatus>(answer),

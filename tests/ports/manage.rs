@@ -123,3 +123,92 @@ fn regions_come_and_go_while_others_are_read() {
         assert_eq!(crate::counter(&summary, "services", "regions_left"), 0);
     });
 }
+
+#[test]
+fn services_stop_and_peers_change_while_others_are_read() {
+    let name = "manage::services_stop_and_peers_change_while_others_are_read";
+    alone(name, "", &[], |initiator, target| {
+        let bytes = [7; 256];
+        let mut reader = initiator.connect(PORT, "demo", PathMtu::Mtu4096);
+        reader.write(initiator, 0, &bytes);
+        read_during(initiator, &mut reader, &bytes, || {
+            for _ in 0..3 {
+                // The reader's own service goes on with the clients that it has, whoever they are.
+                for words in [
+                    "service stop region",
+                    "service start region",
+                    "service stop rping --force",
+                    "service start rping",
+                    "peers set service:region 10.99.0.0/16",
+                    "peers set region:demo 10.99.0.0/16 fd00::/8",
+                    "peers set port0 10.77.0.0/16",
+                    "peers set port0",
+                ] {
+                    ctl(&target, words);
+                }
+            }
+        });
+        let stopped = |service: &str| named(&json(&target, "service list"), service).unwrap()["stopped"].clone();
+        let refusal = |initiator: &mut Initiator| {
+            let rej = initiator.refused_connect(PORT, "demo").expect("an answer");
+            assert_eq!(rej.reason, RejReason::ConsumerDefined);
+            let end = rej.private_data.iter().position(|byte| *byte == 0).unwrap_or(rej.private_data.len());
+            String::from_utf8(rej.private_data[..end].to_vec()).unwrap()
+        };
+
+        // The lists that are left.
+        let of = |name: &str| {
+            let lists = json(&target, "peers list");
+            let list = lists.as_array().unwrap().iter().find(|list| list["of"] == name).unwrap().clone();
+            list["peers"].clone()
+        };
+        assert_eq!(of("port0"), serde_json::json!([]));
+        assert_eq!(of("region:demo"), serde_json::json!(["10.99.0.0/16", "fd00::/8"]));
+        contains(&ctl(&target, "region list"), &["peers=10.99.0.0/16|fd00::/8,file="]);
+        assert_eq!(refusal(initiator), "this service does not serve your address");
+        ctl(&target, "peers set service:region");
+        assert_eq!(refusal(initiator), "the region 'demo' does not serve your address");
+        ctl(&target, "peers set region:demo 10.77.0.2");
+
+        // A service that was stopped.
+        ctl(&target, "service stop region");
+        assert_eq!((stopped("region"), stopped("rping")), (true.into(), false.into()));
+        assert_eq!(refusal(initiator), "this service is stopped");
+        ctl(&target, "service start region");
+        let second = initiator.connect(PORT, "demo", PathMtu::Mtu4096);
+        ctl(&target, "service stop pingpong");
+        assert_eq!(stopped("perftest"), true, "they share a port");
+
+        // A port's list is for connections too: no packet of ours is served until it is changed again.
+        let dropped = || json(&target, "stat --all")["drop"]["peer_not_allowed"].as_u64().unwrap();
+        ctl(&target, "peers set port0 10.77.0.66");
+        let read = reader.post_read(initiator, 0, 8);
+        initiator.turn_until(|| dropped() > 0);
+        ctl(&target, "peers set port0 10.77.0.0/24");
+        assert_eq!(read.finish(initiator), (WcStatus::Success, vec![7; 8]), "its repetition is served");
+
+        for (words, sentence) in [
+            (
+                "service stop dance",
+                "the target does not run the service 'dance': rxe-ctl service list shows the services",
+            ),
+            (
+                "peers set rping 10.0.0.0/8",
+                "'rping' has no list of peers: write port0 (or another number), service:NAME",
+            ),
+            ("peers set port7", "there is no port7: the target has 1 port(s), of which the first is port0"),
+            ("peers set region:x", "there is no region 'x': rxe-ctl region list shows the regions"),
+            ("peers set port0 10.0.0/24", "'10.0.0/24' is not a network"),
+        ] {
+            refuses(&target, words, sentence);
+        }
+
+        // The clients of a service that is stopped by force are disconnected.
+        ctl(&target, "service stop region --force");
+        for _ in 0..2 {
+            initiator.await_any_disconnect();
+        }
+        drop((reader, second));
+        target.stop();
+    });
+}

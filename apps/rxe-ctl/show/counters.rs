@@ -104,7 +104,8 @@ pub fn services(services: &[Service]) -> String {
     table.rows.extend(services.iter().map(|service| {
         let counted: Vec<String> =
             service.counters.iter().filter(|c| c.value > 0).map(|c| format!("{}={}", c.name, c.value)).collect();
-        vec![service.name.clone(), service.listens.join(" "), counted.join(" ")]
+        let listens = if service.stopped { "stopped".to_owned() } else { service.listens.join(" ") };
+        vec![service.name.clone(), listens, counted.join(" ")]
     }));
     table.text()
 }

@@ -227,7 +227,12 @@ mod tests {
             at: Instant::now(),
             device: Device { lcores: vec![0], ..Device::default() },
             counters: Vec::new(),
-            services: vec![Service { name: "region".to_owned(), listens: Vec::new(), counters: vec![counter] }],
+            services: vec![Service {
+                name: "region".to_owned(),
+                listens: Vec::new(),
+                stopped: false,
+                counters: vec![counter],
+            }],
             qps: Vec::new(),
         }
     }

@@ -37,7 +37,7 @@ pub use file::load;
 #[cfg(test)]
 pub use file::parse;
 pub use limits::Limits;
-pub use peers::PeerNetwork;
+pub use peers::{PeerNetwork, resolve as allowed_peers};
 pub use region::{MAX_REGION_NAME, RegionSpec, with_another as with_another_region};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;

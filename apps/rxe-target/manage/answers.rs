@@ -7,7 +7,7 @@ use rxe_inspect::protocol::{Reply, Request, RequestReader};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
-use super::{Managed, digest, events, faults, regions};
+use super::{Managed, admission, digest, events, faults, regions};
 use crate::config::LogLevel;
 
 /// Serves one client until it disconnects or misses a deadline.
@@ -58,6 +58,10 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Counters => Reply::of(Ok(managed.counters())),
         Request::Latency => Reply::of(Ok(inspector.latency())),
         Request::Services => Reply::of(Ok(services(managed))),
+        Request::StopService { name, force } => Reply::of(admission::stop(managed, &name, force)),
+        Request::StartService { name } => Reply::of(admission::start(managed, &name)),
+        Request::Peers => Reply::of(Ok(admission::peers(managed))),
+        Request::SetPeers { of, peers } => Reply::of(admission::set_peers(managed, &of, &peers)),
         Request::Disconnect { qpn } => {
             let done = inspector.disconnect(qpn);
             if done.is_ok() {
@@ -103,7 +107,7 @@ fn services(managed: &Managed) -> Vec<Service> {
             Some(service) => service.counters = counters,
             // Counters that belong to no service, for example of silent clients of a shared port: listed if above zero.
             None if counters.iter().any(|counter| counter.value > 0) => {
-                services.push(Service { name: name.to_owned(), listens: Vec::new(), counters });
+                services.push(Service { name: name.to_owned(), listens: Vec::new(), stopped: false, counters });
             }
             None => {}
         }

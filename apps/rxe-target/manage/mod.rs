@@ -3,6 +3,7 @@
 //! Both are served by threads of their own, started before DPDK pins the main thread to its core, so that they share no
 //! core with an lcore that never sleeps. They read the target's state through an [`Inspector`], on request only.
 
+mod admission;
 mod answers;
 mod clients;
 mod digest;

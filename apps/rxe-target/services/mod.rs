@@ -69,6 +69,12 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
 }
 
+/// The names of the services that share the port of the service `name`, its own included.
+pub fn sharing(name: &str) -> Vec<&'static str> {
+    let shared = [pingpong::NAME, perftest::NAME];
+    if shared.contains(&name) { shared.to_vec() } else { names().into_iter().filter(|other| *other == name).collect() }
+}
+
 /// The factories of the services that `config` chooses, and the registry of their metrics.
 pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, MetricsRegistry), CliError> {
     let registry = MetricsRegistry::default();

@@ -78,6 +78,28 @@ pub enum Request {
     Latency,
     /// Every [`Service`](crate::report::Service).
     Services,
+    /// Stops a service: it refuses new clients. The answer is `null`.
+    StopService {
+        /// Its name.
+        name: String,
+        /// Disconnect its clients too.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Starts a service that was stopped. The answer is `null`.
+    StartService {
+        /// Its name.
+        name: String,
+    },
+    /// Every port's, service's and region's [`AllowedPeers`](crate::report::AllowedPeers).
+    Peers,
+    /// Sets the allowed peers of a port, service or region. The answer is `null`.
+    SetPeers {
+        /// `port0`, `service:NAME` or `region:NAME`.
+        of: String,
+        /// Networks; empty for everyone.
+        peers: Vec<String>,
+    },
     /// Disconnects a queue pair; one without a connection moves to the error state. The answer is `null`.
     Disconnect {
         /// Its number.
@@ -136,10 +158,14 @@ impl Request {
             | Request::Counters
             | Request::Latency
             | Request::Services
+            | Request::Peers
             | Request::Faults
             | Request::CaptureStatus
             | Request::Events => true,
             Request::AddRegion { .. }
+            | Request::StopService { .. }
+            | Request::StartService { .. }
+            | Request::SetPeers { .. }
             | Request::RemoveRegion { .. }
             | Request::Disconnect { .. }
             | Request::Drain { .. }

@@ -440,6 +440,15 @@ pub fn sum(groups: &[CounterGroup]) -> Vec<(String, Vec<Counter>)> {
     sums
 }
 
+/// The allowed peers of a port, service or region.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AllowedPeers {
+    /// `port0`, `service:NAME` or `region:NAME`.
+    pub of: String,
+    /// Networks; empty for everyone.
+    pub peers: Vec<String>,
+}
+
 /// A service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Service {
@@ -448,6 +457,9 @@ pub struct Service {
     /// Where it listens: the connection manager's port spaces, as `tcp:7174` and `udp:7174`, or `stream:18515` for TCP
     /// streams.
     pub listens: Vec<String>,
+    /// Whether it refuses new clients, as management has stopped it.
+    #[serde(default)]
+    pub stopped: bool,
     /// Its counters.
     pub counters: Vec<Counter>,
 }

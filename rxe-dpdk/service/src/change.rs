@@ -1,4 +1,4 @@
-//! Changes that management makes to a running worker: named regions, requests to services.
+//! Changes that management makes to a running worker: named regions, services.
 //!
 //! A named region comes and goes in two steps, so that a change that one worker refuses can be taken back on the others:
 //!
@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use rxe_proto::mem::{MemoryRegion, RegisterError};
+
+use crate::control::ControlChange;
 
 /// A named region without its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,6 +76,15 @@ pub enum Change {
         /// Receives the answer.
         reply: SyncSender<usize>,
     },
+    /// Disconnects the connections of a service, and resets its TCP streams. The answer is how many there are.
+    DisconnectService {
+        /// The number of the service.
+        service: usize,
+        /// Receives the answer.
+        reply: SyncSender<usize>,
+    },
+    /// Changes the control side. Any worker passes it on.
+    Control(ControlChange),
     /// Calls [`Service::manage`](crate::Service::manage).
     ManageService {
         /// The number of the service.

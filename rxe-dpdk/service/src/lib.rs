@@ -71,7 +71,7 @@ mod service_latencies;
 mod test_env;
 
 pub use context::Context;
-pub use control::{ControlStats, TrafficClassConfig};
+pub use control::{ControlChange, ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
 pub use local_port::{LocalPort, Restrictions};
 pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};

@@ -20,6 +20,7 @@ use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
 use crate::change::Change;
+use crate::control::ControlChange;
 use crate::inspect::{ControlCounts, Question};
 use crate::multicast::WorkerSet;
 
@@ -304,8 +305,12 @@ pub(crate) enum ToControl {
     StreamTaken { stream: StreamId, len: usize },
     /// Close after what was sent.
     StreamClose { stream: StreamId },
+    /// Reset a stream.
+    StreamReset { stream: StreamId },
     /// `worker` has its first member of a multicast group, or lost its last one.
     GroupMember { worker: usize, port: PortId, group: Gid, joined: bool },
     /// Management asks for the numbers of entries in the control side's tables.
     Counts { reply: SyncSender<ControlCounts> },
+    /// Management changes something.
+    Change(ControlChange),
 }

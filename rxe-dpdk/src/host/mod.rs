@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use rxe_proto::Instant;
 use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
-use rxe_proto::wire::{DropReason, MacAddr, PortId, TxQueue};
+use rxe_proto::wire::{DropReason, MacAddr, PortId, PrefixList, TxQueue};
 
 pub use config::{HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
 pub use conflict::AddressConflicts;
@@ -275,6 +275,11 @@ impl Host {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<HostEvent> {
         self.interface.events.pop().or_else(|| self.tcp.poll_event().map(HostEvent::Stream))
+    }
+
+    /// Changes the allowed peers; `None` for everyone.
+    pub fn set_peers(&mut self, peers: Option<PrefixList>) {
+        self.interface.peers = peers;
     }
 
     /// Probes and announces our addresses again, and reports our groups, from the next [`Host::poll`] on: for a link that

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use rxe_proto::wire::PortId;
+use rxe_proto::wire::{PortId, PrefixList};
 
 use super::capture::Recorders;
 use super::injector::Faults;
@@ -19,6 +19,8 @@ pub(crate) enum Order {
     Faults(FaultChange),
     /// To worker 0: the link of this port came up. Its IP host probes and announces its addresses.
     LinkUp(PortId),
+    /// Change the allowed peers of a port.
+    Peers(PeersOrder),
     /// To worker 0: refuse new clients. Notified once that is done.
     Drain(SyncSender<()>),
 }
@@ -30,12 +32,21 @@ pub(crate) struct Orders {
     pub(crate) ports: Vec<PortOrder>,
     pub(crate) links_up: Vec<PortId>,
     pub(crate) faults: Option<FaultChange>,
+    pub(crate) peers: Vec<PeersOrder>,
     pub(crate) drain: Option<SyncSender<()>>,
 }
 
 impl Orders {
     pub(crate) fn new(inbox: Receiver<Order>) -> Orders {
-        Orders { inbox, capture: None, ports: Vec::new(), links_up: Vec::new(), faults: None, drain: None }
+        Orders {
+            inbox,
+            capture: None,
+            ports: Vec::new(),
+            links_up: Vec::new(),
+            faults: None,
+            peers: Vec::new(),
+            drain: None,
+        }
     }
 
     /// Reads all orders that have arrived; of those about captures and about faults the last one counts. Returns whether
@@ -49,6 +60,7 @@ impl Orders {
                 Order::Port(order) => self.ports.push(order),
                 Order::LinkUp(port) => self.links_up.push(port),
                 Order::Faults(change) => self.faults = Some(change),
+                Order::Peers(order) => self.peers.push(order),
                 Order::Drain(reply) => self.drain = Some(reply),
             }
         }
@@ -78,6 +90,16 @@ pub(crate) struct FaultChange {
     pub(crate) rules: Faults,
     /// Notified once the rules are active.
     pub(crate) reply: Option<SyncSender<()>>,
+}
+
+/// Serve these peers at a port from now on.
+#[derive(Debug)]
+pub(crate) struct PeersOrder {
+    pub(crate) port: PortId,
+    /// `None` for everyone.
+    pub(crate) peers: Option<PrefixList>,
+    /// Notified once the order is applied.
+    pub(crate) reply: SyncSender<()>,
 }
 
 /// Park the queues of a port, or resume them.

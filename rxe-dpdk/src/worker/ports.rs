@@ -1,7 +1,7 @@
 //! The receive and transmit sides of one worker's ports.
 
 use crossbeam_utils::CachePadded;
-use rxe_proto::wire::{Gid, MacAddr, PortId, Seal, TxQueue};
+use rxe_proto::wire::{Gid, MacAddr, PortId, PrefixList, Seal, TxQueue};
 use rxe_proto::{Instant, counters};
 use rxe_service::{LocalPort, Restrictions};
 use rxe_sync::Histogram;
@@ -68,6 +68,15 @@ pub(crate) struct PortIdentity {
     pub(crate) gids: Vec<Gid>,
     /// `None` serves everyone.
     pub(crate) restrictions: Option<Box<Restrictions>>,
+}
+
+impl PortIdentity {
+    /// Changes the allowed peers; `None` for everyone.
+    pub(crate) fn set_peers(&mut self, peers: Option<PrefixList>) {
+        let before = self.restrictions.take().map(|restrictions| *restrictions).unwrap_or_default();
+        let restrictions = Restrictions { peers, ..before };
+        self.restrictions = (!restrictions.is_none()).then(|| Box::new(restrictions));
+    }
 }
 
 impl From<&LocalPort> for PortIdentity {
@@ -138,5 +147,25 @@ impl PortsTx {
     pub(crate) fn set_recorders(&mut self, recorders: Vec<TxRecorders>) {
         let mut recorders = recorders.into_iter();
         self.spare_recorders = self.paths.iter_mut().map(|path| path.set_recorders(recorders.next())).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowed_peers_change_and_other_restrictions_stay() {
+        let peers: PrefixList = ["10.0.0.0/24".parse().unwrap()].into_iter().collect();
+        let mut open = PortIdentity { mac: MacAddr::default(), vlan: None, gids: Vec::new(), restrictions: None };
+        open.set_peers(Some(peers.clone()));
+        assert_eq!(open.restrictions.as_ref().and_then(|restrictions| restrictions.peers.clone()), Some(peers.clone()));
+        open.set_peers(None);
+        assert!(open.restrictions.is_none(), "one check per burst, as before");
+        let pinned = Restrictions { pin_mac: true, ..Restrictions::default() };
+        let mut strict = PortIdentity { restrictions: Some(Box::new(pinned.clone())), ..open };
+        strict.set_peers(Some(peers));
+        strict.set_peers(None);
+        assert_eq!(strict.restrictions.as_deref(), Some(&pinned));
     }
 }

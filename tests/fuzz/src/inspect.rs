@@ -7,7 +7,9 @@ use std::fmt::Debug;
 use rxe_inspect::capture::CaptureStatus;
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request, RequestReader};
-use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Mr, Page, Qp, RegionDigest, Service, sum};
+use rxe_inspect::report::{
+    AllowedPeers, CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service, sum,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -69,6 +71,8 @@ fn answers(line: &[u8]) {
     answer::<Qp>(&reply);
     answer::<Page<Mr>>(&reply);
     answer::<RegionDigest>(&reply);
+    answer::<Vec<Region>>(&reply);
+    answer::<Vec<AllowedPeers>>(&reply);
     answer::<Vec<CounterGroup>>(&reply);
     if let Ok(groups) = reply.clone().read::<Vec<CounterGroup>>() {
         assert!(sum(&groups).len() <= groups.len());

@@ -252,6 +252,12 @@ impl Initiator {
         panic!("no answer: {:?}", self.cm);
     }
 
+    /// The end of a connection that the target requests.
+    pub fn await_any_disconnect(&mut self) {
+        let event = self.event();
+        assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
+    }
+
     /// Requests a connection that the target refuses; returns its REJ, or `None` when it gives no answer.
     pub fn refused_connect(&mut self, port: u16, region: &str) -> Option<Rej> {
         let params = ConnectParams {

@@ -52,7 +52,7 @@ impl<H: IpHost> Control<H> {
     pub(super) fn report_listener(&self, listener: GroupListener) {
         let worker = listener.spread() % self.mailbox.workers.len();
         for &(service, ref listen) in &self.listens {
-            if matches!(listen, Listen::GroupListeners) && self.allows(service, listener.host.into()) {
+            if matches!(listen, Listen::GroupListeners) && self.admission.allows(service, listener.host.into()) {
                 self.send(worker, ToWorker::GroupListener { service, listener });
             }
         }

@@ -15,6 +15,7 @@ use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, udp_source_port};
 use rxe_proto::{Duration, Instant};
 
+use super::admission::Refusal;
 use super::ip_host::{IpHost, Resolution};
 use super::{Control, Placement};
 use crate::messages::ToWorker;
@@ -38,6 +39,9 @@ const MAX_CHECKS_PER_PEER: usize = MAX_CHECKS / 4;
 
 /// Private data of a REJ for a client whose address the service does not serve.
 const PEER_NOT_ALLOWED: &[u8] = b"this service does not serve your address";
+
+/// Private data of a REJ for a new client of a service that management has stopped.
+const STOPPED: &[u8] = b"this service is stopped";
 
 /// Private data of a REJ for a new client of a target that is being drained.
 const DRAINING: &[u8] = b"the target is ending, and takes no new clients";
@@ -100,12 +104,13 @@ impl<H: IpHost> Control<H> {
             self.reject(conn, RejReason::InvalidServiceId, &[]);
             return;
         };
-        if self.refuses_new() {
-            self.reject(conn, RejReason::NoResources, DRAINING);
-            return;
-        }
-        if !self.serves(now, service, request.peer_gid) {
-            self.reject(conn, RejReason::ConsumerDefined, PEER_NOT_ALLOWED);
+        if let Some(refusal) = self.refuses(now, service, request.peer_gid) {
+            let (reason, text) = match refusal {
+                Refusal::Draining => (RejReason::NoResources, DRAINING),
+                Refusal::Stopped => (RejReason::ConsumerDefined, STOPPED),
+                Refusal::PeerNotAllowed => (RejReason::ConsumerDefined, PEER_NOT_ALLOWED),
+            };
+            self.reject(conn, reason, text);
             return;
         }
         if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0)) {
@@ -129,12 +134,12 @@ impl<H: IpHost> Control<H> {
             let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::ServiceIdNotSupported));
             return;
         };
-        if self.refuses_new() {
-            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::NoQp));
-            return;
-        }
-        if !self.serves(now, service, request.path.peer) {
-            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(SidrStatus::Rejected));
+        if let Some(refusal) = self.refuses(now, service, request.path.peer) {
+            let status = match refusal {
+                Refusal::Draining => SidrStatus::NoQp,
+                Refusal::Stopped | Refusal::PeerNotAllowed => SidrStatus::Rejected,
+            };
+            let _ = self.cm.reply_sidr(now, request.id, SidrReply::refuse(status));
             return;
         }
         if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0)) {

@@ -8,6 +8,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`ip_host`] | what control needs of a port: addresses, routes, groups, TCP streams, transmission of MADs |
+//! | `admission` | which services take new clients, of which peers |
 //! | `gsi` | packets to queue pair 1, and how many of them are processed per turn |
 //! | `inbound` | passive side: requests of peers, from the REQ to the service |
 //! | `outbound` | active side: connections, SIDR requests and paths that services ask for |
@@ -16,6 +17,7 @@
 //! | `streams` | TCP streams of services, with flow control |
 //! | `groups` | multicast groups of all workers |
 
+mod admission;
 mod groups;
 mod gsi;
 mod inbound;
@@ -44,6 +46,8 @@ use crate::mailbox::ControlMailbox;
 use crate::messages::{EndReason, GroupListener, RtsParams, ToControl, ToWorker};
 use crate::multicast::GroupMembers;
 use crate::service::Listen;
+use admission::Admission;
+pub use admission::ControlChange;
 use gsi::GsiQueue;
 use inbound::Inbound;
 use ip_host::{HostEvent, IpHost};
@@ -97,7 +101,7 @@ pub struct Control<H: IpHost> {
     cm: Cm,
     cm_stats: Arc<CmStats>,
     listens: Vec<(usize, Listen)>,
-    allowed: Vec<Option<PrefixList>>,
+    admission: Admission,
     connections: HashMap<ConnId, Placement>,
     peers: Peers,
     outbound: Outbound,
@@ -115,8 +119,6 @@ pub struct Control<H: IpHost> {
     stats: Arc<ControlStats>,
     events: EventLog,
     stopping: Option<Instant>,
-    /// New clients are refused.
-    draining: bool,
 }
 
 /// Where a connection lives and where its packets go.
@@ -175,7 +177,7 @@ impl<H: IpHost> Control<H> {
             cm,
             cm_stats,
             listens,
-            allowed,
+            admission: Admission::new(allowed),
             connections: HashMap::new(),
             peers: Peers::default(),
             outbound: Outbound::default(),
@@ -192,7 +194,6 @@ impl<H: IpHost> Control<H> {
             stats: Arc::default(),
             events: EventLog::new("events of connections"),
             stopping: None,
-            draining: false,
         })
     }
 
@@ -237,19 +238,6 @@ impl<H: IpHost> Control<H> {
         self.update_moved_peers(now);
         self.push_streams(now);
         self.send_mads(output);
-    }
-
-    /// Refuses new clients from now on; those that there are go on.
-    pub fn begin_drain(&mut self) {
-        self.draining = true;
-    }
-
-    /// Whether a new client is refused because of [`begin_drain`](Self::begin_drain); counts it.
-    fn refuses_new(&self) -> bool {
-        if self.draining {
-            self.stats.drain_refused.inc();
-        }
-        self.draining
     }
 
     /// Disconnects every peer and leaves every group. Later calls change nothing.
@@ -315,6 +303,8 @@ impl<H: IpHost> Control<H> {
             ToControl::GroupMember { worker, port, group, joined } => {
                 self.member_changed(now, worker, port, group, joined);
             }
+            ToControl::StreamReset { stream } => self.reset_stream(stream),
+            ToControl::Change(change) => self.change(change),
             ToControl::Counts { reply } => {
                 // A thread that has given up is no loss.
                 let _ = reply.try_send(self.counts());
@@ -366,23 +356,6 @@ impl<H: IpHost> Control<H> {
                 HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
         }
-    }
-
-    /// Whether the peer is among the allowed peers of `service`.
-    fn allows(&self, service: usize, peer: Gid) -> bool {
-        !matches!(self.allowed.get(service), Some(Some(allowed)) if !allowed.contains(peer))
-    }
-
-    /// As [`allows`](Self::allows), and counts and logs a peer that is refused.
-    fn serves(&mut self, now: Instant, service: usize, peer: Gid) -> bool {
-        if self.allows(service, peer) {
-            return true;
-        }
-        self.stats.peers_refused.inc();
-        if self.events.admits(now) {
-            tracing::info!(peer = %peer.ip(), "a client is refused: the service does not serve its address");
-        }
-        false
     }
 
     fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {

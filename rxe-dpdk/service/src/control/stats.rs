@@ -9,6 +9,8 @@ counters! {
         connect_unclaimed,
         /// Connection requests, SIDR requests and TCP streams refused because the service does not serve the peer's address.
         peers_refused,
+        /// Connection requests, SIDR requests and TCP streams refused because management has stopped the service.
+        stopped_refused,
         /// Connection requests, SIDR requests and TCP streams refused because the target is being drained.
         drain_refused,
         /// Connection requests handed to a service.

@@ -98,7 +98,7 @@ impl<H: IpHost> Control<H> {
                     self.ports[index].host.abort(tcp);
                     return;
                 };
-                if self.refuses_new() || !self.serves(now, service, peer.ip().into()) {
+                if self.refuses(now, service, peer.ip().into()).is_some() {
                     self.ports[index].host.abort(tcp);
                     return;
                 }
@@ -220,15 +220,21 @@ impl<H: IpHost> Control<H> {
         }
     }
 
+    /// Resets a stream.
+    pub(super) fn reset_stream(&mut self, stream: StreamId) {
+        let Some(entry) = self.streams.remove(stream) else { return };
+        self.ports[entry.port].host.abort(entry.tcp);
+        self.send(entry.worker, ToWorker::StreamClosed { stream, reset: true });
+    }
+
     /// Resets a stream whose client does not read.
     fn reset_unread(&mut self, now: Instant, stream: StreamId) {
-        let Some(entry) = self.streams.remove(stream) else { return };
+        let Some(entry) = self.streams.by_id.get(&stream) else { return };
         self.stats.streams_unread.inc();
         if self.events.admits(now) {
             let bytes = entry.unsent_len;
             tracing::warn!("TCP stream reset: its client does not read, and {bytes} bytes wait for it");
         }
-        self.ports[entry.port].host.abort(entry.tcp);
-        self.send(entry.worker, ToWorker::StreamClosed { stream, reset: true });
+        self.reset_stream(stream);
     }
 }

@@ -6,6 +6,7 @@ use rxe_proto::transport::Engine;
 
 use super::ServiceHost;
 use crate::change::{Change, RegionHead};
+use crate::messages::ToControl;
 use crate::regions::NamedRegion;
 
 impl ServiceHost {
@@ -33,6 +34,10 @@ impl ServiceHost {
                 let left = self.keep_count(engine, |host, engine| host.release_region(engine, most));
                 let _ = reply.try_send(left);
             }
+            Change::DisconnectService { service, reply } => {
+                let _ = reply.try_send(self.disconnect_service(service));
+            }
+            Change::Control(change) => self.send(ToControl::Change(change)),
             Change::ManageService { service, request, reply } => {
                 let answer = if service < self.services.len() {
                     self.call(now, engine, service, |s, cx| s.manage(cx, &request))
@@ -42,6 +47,14 @@ impl ServiceHost {
                 let _ = reply.try_send(answer);
             }
         }
+    }
+
+    fn disconnect_service(&self, service: usize) -> usize {
+        let connections = self.connections.iter().filter(|(_, connection)| connection.service == service);
+        let streams = self.streams.iter().filter(|(_, owner)| **owner == service);
+        let ends = connections.map(|(&conn, _)| ToControl::Disconnect { conn });
+        let ends = ends.chain(streams.map(|(&stream, _)| ToControl::StreamReset { stream }));
+        ends.map(|end| self.send(end)).count()
     }
 
     /// Keys that come or go by `change` are not of clients: those count as left when the adapter stops.

@@ -56,7 +56,7 @@ pub(super) struct Interface {
     filter: GroupFilter,
     no_route: NoRoute,
     /// `None` serves everyone.
-    peers: Option<PrefixList>,
+    pub(super) peers: Option<PrefixList>,
     stats: Arc<HostStats>,
     /// A neighbour's MAC address became known since the last [`take_resolved`](Self::take_resolved).
     resolved: bool,

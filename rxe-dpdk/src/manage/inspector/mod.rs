@@ -9,11 +9,12 @@ pub use services::ServiceError;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rxe_inspect::latency::Latency;
-use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources, Service};
+use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources};
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
@@ -88,6 +89,8 @@ struct ServiceInfo {
     /// More than one if services share a listener.
     names: Vec<&'static str>,
     listens: Vec<String>,
+    /// Whether management has stopped it.
+    stopped: AtomicBool,
 }
 
 impl ServiceInfo {
@@ -97,7 +100,11 @@ impl ServiceInfo {
             Listen::Tcp { port } => format!("stream:{port}"),
             Listen::GroupListeners => "igmp".to_owned(),
         });
-        ServiceInfo { names: factory.name().split(',').collect(), listens: listens.collect() }
+        ServiceInfo {
+            names: factory.name().split(',').collect(),
+            listens: listens.collect(),
+            stopped: AtomicBool::new(false),
+        }
     }
 }
 
@@ -188,14 +195,6 @@ impl Inspector {
     /// How long turns and operations take.
     pub fn latency(&self) -> Latency {
         self.0.telemetry.latency(&self.0.lcores)
-    }
-
-    /// The services, without their own counters.
-    pub fn services(&self) -> Vec<Service> {
-        let services = self.0.services.iter().flat_map(|info| info.names.iter().map(move |name| (name, &info.listens)));
-        services
-            .map(|(&name, listens)| Service { name: name.to_owned(), listens: listens.clone(), counters: Vec::new() })
-            .collect()
     }
 
     /// Numbers of objects, by lcore.

@@ -174,6 +174,9 @@ impl Worker {
         if self.orders.faults.is_some() {
             self.apply_fault_change(now);
         }
+        if !self.orders.peers.is_empty() {
+            self.apply_peers_orders();
+        }
         if self.orders.drain.is_some() {
             self.apply_drain_order();
         }

@@ -1,5 +1,5 @@
-//! Changes that other threads order from a worker, applied between two turns: recorders of a capture, fault rules, queues of
-//! a port whose device is gone, links that came up.
+//! Changes that other threads order from a worker, applied between two turns: recorders of a capture, fault rules, allowed
+//! peers, queues of a port whose device is gone, links that came up.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rxe_proto::Instant;
 use super::Worker;
 use crate::worker::dispatch::FromPort;
 use crate::worker::injector::FOREVER;
-use crate::worker::orders::{FaultChange, PortOrder};
+use crate::worker::orders::{FaultChange, PeersOrder, PortOrder};
 use crate::worker::ports::RxPort;
 use crate::worker::tx_path::TxPath;
 
@@ -49,6 +49,22 @@ impl Worker {
         }
         if !settled {
             orders.faults = Some(FaultChange { rules, reply: None });
+        }
+    }
+
+    /// Changes the allowed peers of ports.
+    #[cold]
+    pub(super) fn apply_peers_orders(&mut self) {
+        let Worker { orders, dispatcher, .. } = self;
+        for PeersOrder { port, peers, reply } in orders.peers.drain(..) {
+            if let Some(host) = dispatcher.control.as_mut().and_then(|control| control.host_mut(port)) {
+                host.host.set_peers(peers.clone());
+            }
+            if let Some(identity) = dispatcher.identities.get_mut(usize::from(port.0)) {
+                identity.set_peers(peers);
+            }
+            // The sender of the order may have timed out.
+            let _ = reply.try_send(());
         }
     }
 

@@ -170,6 +170,19 @@ fn a_part_that_is_refused_is_released_with_the_rest() {
 }
 
 #[test]
+fn the_clients_of_a_service_are_disconnected() {
+    let mut env = WorkerEnv::new();
+    env.open_stream(8, super::env::TCP_PORT);
+    env.run();
+    assert_eq!(env.change(|reply| Change::DisconnectService { service: SERVICE + 1, reply }), 0);
+    assert!(!env.stream(8).aborted);
+    assert_eq!(env.change(|reply| Change::DisconnectService { service: SERVICE, reply }), 1);
+    env.run();
+    assert!(env.stream(8).aborted);
+    assert_eq!(env.calls(), [Call::Closed(true)]);
+}
+
+#[test]
 fn requests_of_management_reach_their_service() {
     let mut env = WorkerEnv::new();
     let mut manage =

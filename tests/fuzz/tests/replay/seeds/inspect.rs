@@ -7,8 +7,8 @@ use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
 use rxe_inspect::protocol::{Reply, Request};
 use rxe_inspect::report::{
-    Connection, Counter, CounterGroup, Device, LcoreResources, Mr, Page, Port, Qp, Region, RegionDigest, Resources,
-    Service,
+    AllowedPeers, Connection, Counter, CounterGroup, Device, LcoreResources, Mr, Page, Port, Qp, Region, RegionDigest,
+    Resources, Service,
 };
 use serde::Serialize;
 
@@ -38,6 +38,10 @@ pub fn all() -> Corpus {
         Request::RemoveRegion { name: "a".to_owned(), force: true },
         Request::Counters,
         Request::Services,
+        Request::StopService { name: "rping".to_owned(), force: false },
+        Request::StartService { name: "rping".to_owned() },
+        Request::Peers,
+        Request::SetPeers { of: "port0".to_owned(), peers: vec!["10.0.0.0/24".to_owned()] },
         Request::Disconnect { qpn: 1 },
         Request::Faults,
         Request::AddFault { rule: [("action".to_owned(), "drop".to_owned())].into() },
@@ -72,7 +76,9 @@ pub fn all() -> Corpus {
     let (group, scope) = ("transport".to_owned(), "lcore".to_owned());
     let group = CounterGroup { group, scope, id: 0, counters: counters.clone() };
     add("counters", of([group.clone(), CounterGroup { id: 1, ..group }]));
-    add("services", of([Service { name: "rping".to_owned(), listens: vec!["tcp:7174".to_owned()], counters }]));
+    let listens = vec!["tcp:7174".to_owned()];
+    add("services", of([Service { name: "rping".to_owned(), listens, stopped: true, counters }]));
+    add("peers", of([AllowedPeers { of: "port0".to_owned(), peers: vec!["10.0.0.0/24".to_owned()] }]));
     add("faults", of([fault()]));
     let file = settings.file.clone();
     let ended = Some("it was stopped".to_owned());
