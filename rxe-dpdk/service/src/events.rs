@@ -96,9 +96,14 @@ pub fn event_ring(listening: &Listening) -> (EventSender, EventReceiver) {
 }
 
 impl EventSender {
+    /// Whether anybody listens.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listening.get()
+    }
+
     /// Sends the event that `make` returns, if anybody listens.
     pub(crate) fn send(&mut self, make: impl FnOnce() -> QpEvent) {
-        if self.listening.get() && self.ring.push(make()).is_err() {
+        if self.is_listening() && self.ring.push(make()).is_err() {
             self.lost.inc();
         }
     }

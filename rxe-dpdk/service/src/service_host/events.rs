@@ -11,6 +11,9 @@ use crate::messages::EndReason;
 
 impl ServiceHost {
     pub(super) fn report_connected(&mut self, now: Instant, engine: &Engine, service: usize, qpn: Qpn) {
+        if !self.event_sender.is_listening() {
+            return;
+        }
         let service = Some(self.name_of(service, qpn));
         let connection = self.by_qp.get(&qpn).and_then(|conn| self.connections.get(conn));
         self.event_sender.send(|| event(now, engine, qpn, service, connection, QpEventKind::Connected));
@@ -23,6 +26,9 @@ impl ServiceHost {
         connection: &Connection,
         reason: EndReason,
     ) {
+        if !self.event_sender.is_listening() {
+            return;
+        }
         let service = self.name_of(connection.service, connection.qpn);
         self.event_sender.send(|| {
             let after = now.saturating_since(connection.since);
@@ -32,6 +38,9 @@ impl ServiceHost {
     }
 
     pub(super) fn report_qp_error(&mut self, now: Instant, engine: &Engine, qpn: Qpn, cause: QpErrorCause) {
+        if !self.event_sender.is_listening() {
+            return;
+        }
         let service = self.service_of(qpn);
         let connection = self.by_qp.get(&qpn).and_then(|conn| self.connections.get(conn));
         self.event_sender.send(|| event(now, engine, qpn, service, connection, QpEventKind::Error(cause)));
