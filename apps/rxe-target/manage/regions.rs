@@ -46,7 +46,9 @@ pub fn remove_from(managed: &Managed, config: &mut Config, name: &str, force: bo
     managed.inspector.remove_region(name, force).map_err(|error| error.to_string())?;
     tracing::info!("region {} was removed", name.escape_debug());
     config.regions.retain(|region| region.name != name);
-    tell(managed, config, RegionRequest::Forget { region: name.to_owned() })
+    // Options without a region have no effect, and a region that is added under the name gets its own.
+    let _ = tell(managed, config, RegionRequest::Forget { region: name.to_owned() });
+    Ok(())
 }
 
 /// Gives the region service what it must know about a region.

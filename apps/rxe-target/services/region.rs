@@ -119,6 +119,8 @@ struct Region {
     options: HashMap<String, RegionOptions>,
     /// The watched regions: on one worker.
     watches: Vec<Watch>,
+    /// The timer of the watches is set.
+    looks: bool,
     metrics: ServiceMetrics,
 }
 
@@ -143,10 +145,16 @@ impl Region {
         }
         let region = cx.regions().iter().find(|region| region.name == name);
         let Some(memory) = region.and_then(|region| Some(region.mrs.first()?.memory().clone())) else { return };
-        if self.watches.is_empty() {
+        self.watches.push(Watch::new(name, memory));
+        self.look_again(cx);
+    }
+
+    /// Sets the timer, unless it is set or there is nothing to look at.
+    fn look_again(&mut self, cx: &mut Context<'_>) {
+        if !self.looks && !self.watches.is_empty() {
+            self.looks = true;
             cx.set_timer(LOOK, 0);
         }
-        self.watches.push(Watch::new(name, memory));
     }
 
     /// Whether a region serves a peer.
@@ -214,9 +222,8 @@ impl Service for Region {
             output::stdout().enqueue(format!("{line}\n").as_bytes());
             stays
         });
-        if !self.watches.is_empty() {
-            cx.set_timer(LOOK, 0);
-        }
+        self.looks = false;
+        self.look_again(cx);
     }
 
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
@@ -284,6 +291,7 @@ pub fn factory(port: u16, regions: &[RegionSpec], registry: &MetricsRegistry) ->
             directories: HashMap::new(),
             options: options.clone(),
             watches: Vec::new(),
+            looks: false,
             metrics,
         })
     };

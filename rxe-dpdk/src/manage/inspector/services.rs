@@ -1,7 +1,6 @@
 //! Services of a running adapter.
 
 use std::sync::Arc;
-
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 
