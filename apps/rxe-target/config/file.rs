@@ -14,6 +14,7 @@ use toml::Spanned;
 use super::capture::CaptureSection;
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
+use super::metrics_address::MetricsAddress;
 use super::peers::{self, Peers};
 use super::region::{DomainName, RegionCount, RegionName, RegionSpec};
 use super::service::ServiceSections;
@@ -21,8 +22,8 @@ use super::settings::{PortSettings, Settings};
 use super::sourced::{Origin, Sourced};
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Network, Pcp, RouteSpec, ServicePort, Size,
-    Text, TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Network, Pcp, RouteSpec, ServicePort, Size, Text,
+    TrafficClass, Vlan,
 };
 
 /// Maximum size of a configuration file in bytes.

@@ -9,6 +9,7 @@ mod fault_rule;
 mod fault_values;
 mod file;
 mod limits;
+mod metrics_address;
 mod peers;
 mod region;
 mod service;
@@ -37,6 +38,7 @@ pub use file::load;
 #[cfg(test)]
 pub use file::parse;
 pub use limits::Limits;
+pub use metrics_address::MetricsAddress;
 pub use peers::{PeerNetwork, resolve as allowed_peers};
 pub use region::{MAX_REGION_NAME, RegionSpec, with_another as with_another_region};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
@@ -44,8 +46,7 @@ use settings::PortSettings;
 pub use settings::Settings;
 pub use sourced::{Origin, Sourced};
 pub use values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Pcp, RouteSpec, ServicePort,
-    TrafficClass, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, OnPort, Pcp, RouteSpec, ServicePort, TrafficClass, Vlan,
 };
 
 /// Default port of the `region` service.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::capture::{CaptureFile, CaptureSection};
 use super::fault::FaultSpec;
 use super::limits::LimitsSection;
+use super::metrics_address::MetricsAddress;
 use super::peers::PeerNetwork;
 use super::region::RegionSpec;
 use super::service::ServiceSections;
 use super::sourced::Sourced;
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass,
-    Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass, Vlan,
 };
 
 /// Settings of one port.

@@ -43,8 +43,8 @@ impl Operation {
 /// * responder: an operation of the peer, from its first packet to its ACK or last response. On UC to its last packet, as nothing
 ///   is answered. One that begins and is answered in the same turn is not counted. Messages that one ACK answers count from the
 ///   first packet of the oldest of them.
-/// * requester: an operation of ours on RC, from when it is posted to the response that completes it. Each is counted, unless it fails. Posting
-///   has no `now`: it takes that of the last call that has one.
+/// * requester: an operation of ours on RC, from when it is posted to the response that completes it. Each is counted, unless it
+///   fails. Posting has no `now`: it takes that of the last call that has one.
 ///
 /// It has cache lines of its own.
 #[derive(Debug, Default)]
