@@ -13,9 +13,6 @@ const MARK: u64 = 1 << 63;
 /// The additional load and its memory.
 pub struct Bulk {
     load: Load,
-    size: u32,
-    /// Completed messages at the start of the measurement.
-    before: u64,
     _memory: MemoryRegion,
 }
 
@@ -38,17 +35,12 @@ impl Bulk {
         let mut load = Load::new(plan, verb, size, qps, &[], &memory)?;
         load.mark = MARK;
         load.start(cx, u64::MAX).map_err(|error| format!("a message cannot be posted: {error}"))?;
-        Ok(Bulk { load, size, before: 0, _memory: memory })
+        Ok(Bulk { load, _memory: memory })
     }
 
-    /// Starts the measurement.
-    pub fn measure(&mut self) {
-        self.before = self.load.done;
-    }
-
-    /// Bandwidth of the measurement, which took `seconds`, in Gb/s.
-    pub fn gbps(&self, seconds: f64) -> f64 {
-        (self.load.done - self.before) as f64 * f64::from(self.size) * 8e-9 / seconds
+    /// Completed messages.
+    pub fn done(&self) -> u64 {
+        self.load.done
     }
 
     /// Handles completions of the load and of `work`.

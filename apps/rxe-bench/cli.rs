@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::{CommandFactory, Parser};
 use rxe::command_line::CommandLine;
 use rxe::{CliError, cli_error};
 use rxe_proto::wire::Cidr;
 
+use crate::args::{Args, BulkVerb};
 use crate::perftest;
-use crate::perftest_options::PerftestOptions;
 use crate::plan::{Beside, Json, Length, Plan, Protocol, Test, Verb};
 use crate::values::{Mtu, OwnAddress, Peer, Router, Seconds, Size};
 
@@ -22,131 +22,6 @@ pub enum Command {
     Generate(PathBuf),
     /// Run a test.
     Run(Box<Plan>),
-}
-
-const USAGE: &str = "rxe-bench [EAL OPTIONS] -- TEST --address IP/PREFIX --peer IP[:PORT] [OPTIONS]";
-
-const AFTER_HELP: &str = "\
-The arguments before the first `--` are those of DPDK's EAL. Without `-l` or another option that chooses lcores, the bench \
-uses one: the first CPU that the process may run on.
-
-  rxe-bench -l 1 --vdev=net_virtio_user0,path=/tmp/vhost.sock,queue_size=1024 -- \\
-      write-bw --address 10.0.0.2/24 --peer 10.0.0.1 -s 64 -q 8
-
-Exit codes: 0 when the test is complete, 1 when it failed after the start, 2 when it cannot start.";
-
-/// Measures rate, bandwidth and latency of RDMA operations on a RoCEv2 target.
-#[derive(Parser, Debug)]
-#[command(name = "rxe-bench", version = rxe::VERSION, no_binary_name = true, override_usage = USAGE, after_help = AFTER_HELP)]
-struct Args {
-    /// The test
-    #[arg(value_enum)]
-    test: Test,
-
-    /// Address of the bench with its on-link prefix; required for all tests but `reflect`
-    #[arg(long, value_name = "IP/PREFIX")]
-    address: Option<OwnAddress>,
-
-    /// Address of the target; required for all tests but `reflect` [default port: 4792, perftest: 18515]
-    #[arg(long, value_name = "IP[:PORT]")]
-    peer: Option<Peer>,
-
-    /// Router to a target outside of the bench's network
-    #[arg(long, value_name = "IP")]
-    gateway: Option<Router>,
-
-    /// Protocol for obtaining address and key of the target's memory [default: region; for SENDs: perftest]
-    #[arg(long, value_enum)]
-    protocol: Option<Protocol>,
-
-    /// Name of the target's region [default: its first]
-    #[arg(long, value_name = "NAME", default_value = "")]
-    region: String,
-
-    /// Number of numbered regions to use in turn; their names are --region with a number, from 0 on
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    regions: Option<u32>,
-
-    /// Size of a message in bytes, or with K or M [default: 65536; latency: 2; atomics: always 8]
-    #[arg(short, long, value_name = "BYTES")]
-    size: Option<Size>,
-
-    /// Test every power of two from 2 bytes to 8 MiB that fits the target's memory
-    #[arg(short, long, conflicts_with = "size")]
-    all: bool,
-
-    /// Number of queue pairs
-    #[arg(short, long = "qp", value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_000))]
-    qps: u32,
-
-    /// Number of messages on each queue pair
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "duration")]
-    messages: Option<u64>,
-
-    /// Duration of the measurement in seconds [default: 2]
-    #[arg(short = 'D', long, value_name = "SECONDS")]
-    duration: Option<Seconds>,
-
-    /// Warm-up in seconds, not measured [default: 0.25; 0 with --iters and perftest, whose servers expect the exact number of messages]
-    #[arg(long, value_name = "SECONDS")]
-    warm_up: Option<Seconds>,
-
-    /// Outstanding messages of a queue pair [default: 128, fewer with many queue pairs or long messages; latency: 1]
-    #[arg(short, long = "tx-depth", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    tx_depth: Option<u32>,
-
-    /// Number of messages per completion [default: a quarter of --tx-depth, 1 above 8 KiB]
-    #[arg(short = 'Q', long = "cq-mod", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    cq_mod: Option<u32>,
-
-    /// Outstanding READs and atomics of a queue pair; the target may allow fewer [default: 16; perftest: 128]
-    #[arg(short, long = "outs", value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=128))]
-    outs: Option<u8>,
-
-    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that the port supports]
-    #[arg(short, long, value_name = "BYTES")]
-    mtu: Option<Mtu>,
-
-    /// Send data in both directions: WRITEs and READs alternately, or SENDs and the target's answers
-    #[arg(short, long = "bidirectional")]
-    bidirectional: bool,
-
-    /// Check the data of every message after its round trip. Messages below 512 bytes are compared byte by byte, longer ones by
-    /// their CRC-32C
-    #[arg(long)]
-    verify: bool,
-
-    /// Run READs or WRITEs on additional queue pairs during the test
-    #[arg(long, value_enum, value_name = "VERB")]
-    bulk: Option<BulkVerb>,
-
-    /// Number of queue pairs of --bulk [default: 8]
-    #[arg(long = "bulk-qp", value_name = "NUMBER", requires = "bulk", value_parser = clap::value_parser!(u32).range(1..=65_000))]
-    bulk_qps: Option<u32>,
-
-    /// Size of the messages of --bulk in bytes, or with K or M [default: 1M]
-    #[arg(long, value_name = "BYTES", requires = "bulk")]
-    bulk_size: Option<Size>,
-
-    /// Print the bandwidth in Gb/s instead of MiB/s
-    #[arg(long = "report_gbits", alias = "report-gbits")]
-    report_gbits: bool,
-
-    /// Write the results as JSON to FILE, or with `-` to standard output instead of the table
-    #[arg(long = "out_json", alias = "out-json", value_name = "FILE")]
-    out_json: Option<PathBuf>,
-
-    #[command(flatten)]
-    perftest: PerftestOptions,
-}
-
-/// The verb of --bulk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum BulkVerb {
-    /// READs
-    Read,
-    /// WRITEs
-    Write,
 }
 
 /// Parses the command line, without the program's name.
@@ -186,6 +61,8 @@ const ATOMIC: u32 = 8;
 const ALL: std::ops::RangeInclusive<u32> = 1..=23;
 /// Default duration of a measurement.
 const TIME: Duration = Duration::from_secs(2);
+/// Default interval of the results of `--run_infinitely`.
+const INTERVAL: Duration = Duration::from_secs(1);
 /// Default warm-up.
 const WARM_UP: Duration = Duration::from_millis(250);
 
@@ -205,7 +82,14 @@ impl Args {
                 return cli_error!("--duration 0: the measurement needs time: give more than 0 seconds");
             }
             (None, Some(Seconds(time))) => Length::Time(time),
-            (None, None) => Length::Time(TIME),
+            (None, None) => Length::Time(if self.run_infinitely { INTERVAL } else { TIME }),
+        };
+        let length = match length {
+            Length::Time(_) if self.run_infinitely && self.test == Test::Reflect => {
+                return cli_error!("reflect always runs until it is stopped: leave --run_infinitely out");
+            }
+            Length::Time(interval) if self.run_infinitely => Length::Endless(interval),
+            length => length,
         };
         let exact = perftest && self.messages.is_some();
         let port = if perftest { perftest::PORT } else { REGION_PORT };
@@ -406,6 +290,8 @@ mod tests {
         assert_eq!(plan(&format!("atomic-bw {ENDS}")).sizes, [8]);
         assert_eq!(plan(&format!("write-bw {ENDS} -a")).sizes.len(), 23);
         assert_eq!(plan("reflect").test, Test::Reflect);
+        let endless = |line: &str| plan(&format!("write-bw {ENDS} --run_infinitely {line}")).length;
+        assert_eq!((endless(""), endless("-D 0.5")), (Length::Endless(INTERVAL), Length::Endless(INTERVAL / 2)));
         let pasted = plan(&format!("write-bw {ENDS} -F -R -c RC -p 5001"));
         assert_eq!((pasted.peer.to_string(), pasted.gateway), ("10.0.0.1:5001".to_owned(), None));
         let routed = plan("write-bw --address 10.0.0.2/24 --peer 10.1.0.1:5000 --gateway 10.0.0.254 -p 1");
@@ -461,6 +347,9 @@ mod tests {
             (format!("-- write-bw {ENDS} -m 1500"), "not a path MTU"),
             (format!("-- write-bw {ENDS} -n 5 -D 1"), "cannot be used with"),
             (format!("-- write-bw {ENDS} -D ever"), "not a time"),
+            (format!("-- write-bw {ENDS} --run_infinitely -n 5"), "cannot be used with"),
+            (format!("-- write-bw {ENDS} --run_infinitely -a"), "cannot be used with"),
+            ("-- reflect --run_infinitely".to_owned(), "reflect always runs"),
             (format!("-- atomic-bw {ENDS} -s 16"), "always have 8 bytes"),
             (format!("-- write-lat {ENDS} -b"), "--bidirectional works with"),
             (format!("-- echo {ENDS} --verify"), "--verify needs a test"),
@@ -479,6 +368,10 @@ mod tests {
             assert!(error.contains(words), "{line}: {error}");
             assert!(error.lines().count() == 1 || error.starts_with("error: "), "{line}: {error}");
         }
-        assert!(wrong("--help").contains("connect-rate") && wrong("--version").starts_with("rxe-bench "));
+        let help = wrong("--help");
+        assert!(help.contains("connect-rate") && wrong("--version").starts_with("rxe-bench "));
+        for group in ["Ends:", "Load:", "Measurement:", "Results:", "Exit codes: "] {
+            assert!(help.lines().any(|line| line.starts_with(group)), "{group}: {help}");
+        }
     }
 }

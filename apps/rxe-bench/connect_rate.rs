@@ -12,10 +12,9 @@ use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
 
-use crate::load::LONGEST;
-use crate::plan::Length;
-use crate::report::{Latency, Outcome};
-use crate::session::{Session, broken, connect, path_mtu, why_not, words_of};
+use crate::measurement::{Mark, Measurement, latencies};
+use crate::outcome::{End, Outcome};
+use crate::session::{Ended, Session, broken, connect, path_mtu, why_not, words_of};
 
 /// Minimum size of a queue pair.
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -40,7 +39,9 @@ impl ServiceFactory for ConnectRateFactory {
             pd: None,
             asked: HashMap::new(),
             ended: 0,
-            measured: None,
+            measurement: None,
+            warm_until: Instant::ZERO,
+            heard: Instant::ZERO,
             times: None,
             refusal: None,
             path_mtu: PathMtu::Mtu256,
@@ -57,8 +58,12 @@ struct ConnectRate {
     asked: HashMap<Qpn, Instant>,
     /// Connections established and closed.
     ended: u64,
-    /// Start of the measurement, and the number of closed connections at that time.
-    measured: Option<(Instant, u64)>,
+    /// End of the warm-up.
+    warm_until: Instant,
+    /// From the end of the warm-up on.
+    measurement: Option<Measurement>,
+    /// When the last connection was closed.
+    heard: Instant,
     /// Times from the request to the established connection.
     times: Option<Histogram<u64>>,
     refusal: Option<String>,
@@ -77,31 +82,46 @@ impl ConnectRate {
         Ok(())
     }
 
-    fn measure(&mut self, cx: &Context<'_>) {
-        self.measured = Some((cx.now(), self.ended));
-        self.times = Histogram::new_with_bounds(1, LONGEST, 3).ok();
+    fn measure(&mut self, now: Instant) {
+        let start = self.mark(now);
+        self.measurement = Some(Measurement::start(&self.session.plan, 0, self.path_mtu.bytes() as u32, start));
+        (self.times, self.heard) = (latencies(), now);
     }
 
-    /// Ends the run when the measurement is complete.
-    fn look(&mut self, cx: &Context<'_>) {
-        let Some((since, before)) = self.measured else { return };
-        let (plan, count) = (&self.session.plan, self.ended - before);
-        let time = cx.now().saturating_since(since);
-        let enough = match plan.length {
-            Length::Messages(each) => count >= each * u64::from(plan.qps),
-            Length::Time(length) => time >= length,
-        };
-        if enough && !self.over {
-            self.over = true;
-            let outcome = Outcome::new(plan, 0, self.path_mtu.bytes() as u32, count, time.as_secs_f64());
-            let lat_us = self.times.as_ref().map(Latency::of);
-            self.session.end(Ok(vec![Outcome { lat_us, ..outcome }]));
+    fn mark(&self, now: Instant) -> Mark {
+        // Connections have no packets of queue pairs.
+        Mark { retransmissions: None, ..self.session.mark(now, self.ended, 0) }
+    }
+
+    /// Notes progress, and ends the run when the measurement is complete.
+    fn look(&mut self, now: Instant) {
+        let mark = self.mark(now);
+        let Some(measurement) = &mut self.measurement else { return };
+        measurement.sample(now, self.ended);
+        if measurement.is_interval_over(now) {
+            let outcome = measurement.interval(&self.session.plan, mark, &mut self.times);
+            self.session.progress.show(outcome);
+        }
+        if measurement.has_enough(self.ended) || measurement.is_over(now) {
+            self.end(now, End::Complete, None);
         }
     }
 
+    /// Ends the run with what was measured until `now`.
+    fn end(&mut self, now: Instant, end: End, failure: Option<CliError>) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let (plan, now) = (&self.session.plan, self.mark(now));
+        let outcome = match self.measurement.take() {
+            Some(measurement) => measurement.outcome(plan, now, self.times.take(), end),
+            None => Outcome::nothing(plan, 0, end),
+        };
+        self.session.end(Ended { outcomes: vec![outcome], failure });
+    }
+
     fn fail(&mut self, failure: CliError) {
-        self.over = true;
-        self.session.end(Err(failure));
+        self.end(self.heard, End::Failed, Some(failure));
     }
 }
 
@@ -121,7 +141,8 @@ impl Service for ConnectRate {
                 return self.fail(failure);
             }
         }
-        cx.set_timer(self.session.plan.warm_up, 0);
+        self.warm_until = cx.now() + self.session.plan.warm_up;
+        cx.set_timer(TICK, 0);
     }
 
     fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, rej: &Rej) {
@@ -144,8 +165,9 @@ impl Service for ConnectRate {
             return self.fail(why_not(&self.session.plan, reason, self.refusal.as_deref()));
         }
         self.ended += 1;
+        self.heard = cx.now();
         self.session.progress.set_done(self.ended);
-        self.look(cx);
+        self.look(cx.now());
         if !self.over
             && let Err(failure) = self.ask(cx)
         {
@@ -154,10 +176,14 @@ impl Service for ConnectRate {
     }
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
-        if self.measured.is_none() {
-            self.measure(cx);
+        let now = cx.now();
+        if self.session.is_interrupted() {
+            self.end(now, End::Interrupted, None);
         }
-        self.look(cx);
+        if self.measurement.is_none() && !self.over && now >= self.warm_until {
+            self.measure(now);
+        }
+        self.look(now);
         cx.set_timer(TICK, 0);
     }
 }

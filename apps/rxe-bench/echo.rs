@@ -15,13 +15,13 @@ use rxe_proto::Instant;
 use rxe_proto::wire::{MacAddr, PathMtu};
 
 use crate::frames::{self, Stamp, Template};
-use crate::load::LONGEST;
-use crate::plan::{Length, Plan};
+use crate::measurement::{Mark, Measurement, latencies};
+use crate::outcome::{End, Outcome};
+use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::report::{Latency, Outcome};
-use crate::session::{OVERHEAD, path_mtu};
+use crate::session::{Ended, OVERHEAD, path_mtu};
 
-/// Timeout for finding a reflector.
+/// Timeout for finding a reflector, and for one that reflects no more frames.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval between attempts to find it.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -101,7 +101,7 @@ pub fn reflect(
 }
 
 /// Sends frames to a reflector and receives them back.
-pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Vec<Outcome>, CliError> {
+pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Ended, CliError> {
     let (_port, mut link) = Link::open(eal, stop)?;
     let carried = PathMtu::at_most(usize::from(link.mtu).saturating_sub(OVERHEAD)).unwrap_or(PathMtu::Mtu256);
     let path_mtu = path_mtu(plan, carried)?.bytes();
@@ -130,12 +130,18 @@ pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress)
             returned: 0,
             lost: 0,
             heard: link.clock.now(),
+            arrived: link.clock.now(),
         };
         let outcome = window.measure(&mut link, plan, size, path_mtu as u32, progress);
         run = window.run.wrapping_add(1);
-        outcomes.extend(outcome);
+        let end = outcome.end;
+        outcomes.push(outcome);
+        if end != End::Complete {
+            let gone = || CliError::failed(format!("no frame was reflected for {} seconds", PATIENCE.as_secs()));
+            return Ok(Ended { outcomes, failure: (end == End::Failed).then(gone) });
+        }
     }
-    Ok(outcomes)
+    Ok(Ended { outcomes, failure: None })
 }
 
 /// Broadcasts single frames until one is reflected. Returns the MAC address of the reflector.
@@ -178,43 +184,46 @@ struct Window {
     in_flight: usize,
     returned: u64,
     lost: u64,
-    /// When a frame was last received.
+    /// When a frame was last received, or lost ones were replaced.
     heard: Instant,
+    /// When a frame was last received.
+    arrived: Instant,
 }
 
 impl Window {
-    /// Measures one size. `None` when stopped before the end.
-    fn measure(
-        &mut self,
-        link: &mut Link,
-        plan: &Plan,
-        size: u32,
-        path_mtu: u32,
-        progress: &Progress,
-    ) -> Option<Outcome> {
-        let mut round_trips = Histogram::<u64>::new_with_bounds(1, LONGEST, 3).ok()?;
+    fn mark(&self, at: Instant) -> Mark {
+        Mark { at, done: self.returned, bulk: 0, lost: Some(self.lost), retransmissions: None }
+    }
+
+    /// Measures one size, to the end, until stopped, or until no frame is reflected any more.
+    fn measure(&mut self, link: &mut Link, plan: &Plan, size: u32, path_mtu: u32, progress: &Progress) -> Outcome {
+        let mut round_trips = latencies();
         let warm = link.clock.now() + plan.warm_up;
-        while link.clock.now() < warm {
+        while link.clock.now() < warm && !link.stopped() {
             self.turn(link, None);
         }
-        let (since, before, lost) = (link.clock.now(), self.returned, self.lost);
-        let (enough, until) = match plan.length {
-            Length::Messages(messages) => (before + messages * u64::from(plan.qps), None),
-            Length::Time(time) => (u64::MAX, Some(since + time)),
-        };
+        let since = link.clock.now();
+        self.arrived = since;
+        let mut measurement = Measurement::start(plan, size, path_mtu, self.mark(since));
         loop {
-            let now = self.turn(link, Some(&mut round_trips));
+            let now = self.turn(link, round_trips.as_mut());
             progress.set_done(self.returned);
-            if link.stopped() {
-                return None;
-            }
-            if self.returned >= enough || until.is_some_and(|until| now >= until) {
-                break;
-            }
+            measurement.sample(now, self.returned);
+            let end = if link.stopped() {
+                End::Interrupted
+            } else if measurement.has_enough(self.returned) || measurement.is_over(now) {
+                End::Complete
+            } else if now.saturating_since(self.arrived) >= PATIENCE {
+                let last = self.mark(self.arrived);
+                return measurement.outcome(plan, last, round_trips, End::Failed);
+            } else {
+                if measurement.is_interval_over(now) {
+                    progress.show(measurement.interval(plan, self.mark(now), &mut round_trips));
+                }
+                continue;
+            };
+            return measurement.outcome(plan, self.mark(link.clock.now()), round_trips, end);
         }
-        let seconds = link.clock.now().saturating_since(since).as_secs_f64();
-        let outcome = Outcome::new(plan, size, path_mtu, self.returned - before, seconds);
-        Some(Outcome { lat_us: Some(Latency::of(&round_trips)), lost: Some(self.lost - lost), ..outcome })
     }
 
     /// Counts a reflected frame, unless it is of another run or none is in flight: a reflector may duplicate frames.
@@ -239,7 +248,7 @@ impl Window {
             if let Some(round_trips) = &mut round_trips {
                 round_trips.saturating_record(now.saturating_since(stamp.sent).as_nanos() as u64);
             }
-            self.heard = now;
+            (self.heard, self.arrived) = (now, now);
         }
         link.burst.clear();
         if self.in_flight > 0 && now.saturating_since(self.heard) >= LOST {
@@ -270,7 +279,8 @@ mod tests {
         let own = [10, 0, 0, 2].into();
         let template = Template::new(MacAddr([2, 0, 0, 0, 0, 1]), own, [10, 0, 0, 1].into(), 64);
         let heard = Instant::ZERO;
-        let mut window = Window { template, run: 7, size: 2, in_flight: 1, returned: 0, lost: 0, heard };
+        let mut window =
+            Window { template, run: 7, size: 2, in_flight: 1, returned: 0, lost: 0, heard, arrived: heard };
         let stamp = |run| Stamp { run, sent: Instant::ZERO };
         assert!(!window.takes(stamp(6)));
         assert!(window.takes(stamp(7)));

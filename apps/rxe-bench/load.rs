@@ -16,8 +16,6 @@ const CYCLE: u32 = 4096;
 const LINE: u32 = 64;
 /// Maximum size of the local memory; queue pairs share it if they need more.
 const LOCAL_MEMORY: usize = 64 << 20;
-/// Longest latency that is recorded, in nanoseconds; longer ones count as this.
-pub const LONGEST: u64 = 60_000_000_000;
 
 /// `wr_id` of receives: each answer counts as one message.
 const ANSWER: u64 = 1 << 32;
@@ -264,7 +262,7 @@ impl Load {
             if let Some(latency) = &mut self.latency
                 && let Some(lane) = self.lanes.get(index)
             {
-                // Saturates at `LONGEST`.
+                // Saturates at the histogram's bound.
                 latency.saturating_record(cx.now().saturating_since(lane.posted_at).as_nanos() as u64);
             }
             if self.refills {

@@ -3,9 +3,10 @@
 //! [`cli`] parses the command line into a [`plan`], and [`run`] carries it out. The tests of messages are a service of an
 //! adapter, the [`initiator`]: it connects to the target ([`session`], [`connections`]), with perftest's protocol if required
 //! ([`perftest`], [`control`]), and posts its [`work`]: [`load`] to measure, or [`verify`] to check data, with [`bulk`] as
-//! additional load. [`connect_rate`] is another such service. [`echo`] sends [`frames`] without an adapter. [`report`]
-//! formats the results, [`progress`] shows the progress.
+//! additional load. [`connect_rate`] is another such service. [`echo`] sends [`frames`] without an adapter. A [`measurement`]
+//! becomes an [`outcome`], which is JSON or a row of a [`table`]; [`progress`] prints what is to be seen during the run.
 
+mod args;
 mod bulk;
 mod cli;
 mod connect_rate;
@@ -16,15 +17,18 @@ mod frames;
 mod initiator;
 mod load;
 mod manual;
+mod measurement;
+mod outcome;
 mod payload;
 mod perftest;
 mod perftest_options;
 mod plan;
 mod progress;
 mod region;
-mod report;
+mod retransmissions;
 mod run;
 mod session;
+mod table;
 mod values;
 mod verify;
 mod work;

@@ -76,6 +76,16 @@ pub enum Protocol {
     Perftest,
 }
 
+impl Protocol {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Region => "region",
+            Protocol::Perftest => "perftest",
+        }
+    }
+}
+
 /// Additional load on queue pairs of its own, for the duration of the test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beside {
@@ -93,6 +103,8 @@ pub enum Length {
     Messages(u64),
     /// Duration.
     Time(Duration),
+    /// Until a signal, with a result for each interval of this duration.
+    Endless(Duration),
 }
 
 /// Destination of the results as JSON.
@@ -160,6 +172,11 @@ impl Plan {
     /// Whether a SEND is complete only when the target has answered it.
     pub fn wants_answers(&self) -> bool {
         self.test.verb() == Some(Verb::Send) && (self.test.is_latency() || self.both_ways)
+    }
+
+    /// Messages that a completed one counts as: the answer to a SEND is a message too, if both directions are measured.
+    pub fn messages_each(&self) -> u64 {
+        1 + u64::from(self.both_ways && self.test.verb() == Some(Verb::Send))
     }
 
     /// Name of the region that each queue pair requests: with numbered regions, their directory.

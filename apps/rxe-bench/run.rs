@@ -19,18 +19,18 @@ use tracing::level_filters::LevelFilter;
 
 use crate::connect_rate::ConnectRateFactory;
 use crate::initiator::InitiatorFactory;
-use crate::plan::{Json, Plan, Test};
+use crate::outcome::{self, End, Outcome};
+use crate::plan::{Json, Length, Plan, Test};
 use crate::progress::Progress;
-use crate::report::Outcome;
-use crate::session::Session;
-use crate::{echo, report};
+use crate::session::{Ended, Session};
+use crate::{echo, table};
 
 /// Send window of a queue pair in packets: larger than that of a target, so that the link is always busy.
 const WINDOW: u32 = 256;
 /// Capacity of the completion queue: all work requests of all queue pairs.
 const MAX_CQE: u32 = 1 << 24;
 
-/// Runs the test and prints the results.
+/// Runs the test and prints the results, also those of a run that failed or was interrupted.
 pub fn run(plan: &Plan) -> Result<(), CliError> {
     log_to_stderr();
     if let Some(Json::File(path)) = &plan.json {
@@ -38,40 +38,73 @@ pub fn run(plan: &Plan) -> Result<(), CliError> {
         OpenOptions::new().append(true).create(true).open(path).map_err(|error| unwritable(path, &error))?;
     }
     let signals = Signals::install()?;
-    let progress = Progress::start(plan);
-    let eal = Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
-    let outcomes = match (plan.test, plan.test.verb()) {
-        (Test::Reflect, _) => {
-            // `reflect` prints its own lines.
-            drop(progress);
-            let text = echo::reflect(&eal, &flag(&signals), print)?;
-            return print(&text);
-        }
-        (Test::Echo, _) => {
-            let outcomes = echo::echo(&eal, plan, &flag(&signals), &progress);
-            drop(progress);
-            outcomes?
-        }
-        (_, verb) => {
-            let session = Session::new(plan, progress);
-            let factory: Box<dyn ServiceFactory> = match verb {
-                Some(verb) => Box::new(InitiatorFactory { session: Arc::clone(&session), verb }),
-                None => Box::new(ConnectRateFactory(Arc::clone(&session))),
-            };
-            serve(eal, plan, &session, &signals, factory)?;
-            session.take()?
-        }
-    };
-    let (table, json) = (report::table(plan, &outcomes), report::json(&outcomes));
-    match &plan.json {
-        Some(Json::Stdout) => print(&json)?,
-        Some(Json::File(path)) => {
-            print(&table)?;
-            std::fs::write(path, json).map_err(|error| CliError::failed(unwritable(path, &error).to_string()))?;
-        }
-        None => print(&table)?,
+    if plan.test == Test::Reflect {
+        return reflect(plan, &signals);
     }
-    something_measured(plan, &outcomes)
+    let ended = measure(plan, &signals).unwrap_or_else(|failure| Ended { failure: Some(failure), ..Ended::default() });
+    let (outcomes, failure) = concluded(plan, ended);
+    let printed = print_all(plan, &outcomes);
+    failure.map_or(printed, Err)
+}
+
+fn start_eal(plan: &Plan) -> Result<Eal, CliError> {
+    Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| CliError::new(error.to_string()))
+}
+
+/// `reflect` prints its own lines.
+fn reflect(plan: &Plan, signals: &Signals) -> Result<(), CliError> {
+    let eal = start_eal(plan)?;
+    let text = echo::reflect(&eal, &flag(signals), print)?;
+    print(&text)
+}
+
+fn measure(plan: &Plan, signals: &Signals) -> Result<Ended, CliError> {
+    let progress = Progress::start(plan);
+    let eal = start_eal(plan)?;
+    let interrupted = flag(signals);
+    if plan.test == Test::Echo {
+        return echo::echo(&eal, plan, &interrupted, &progress);
+    }
+    let session = Session::new(plan, progress, interrupted);
+    let factory: Box<dyn ServiceFactory> = match plan.test.verb() {
+        Some(verb) => Box::new(InitiatorFactory { session: Arc::clone(&session), verb }),
+        None => Box::new(ConnectRateFactory(Arc::clone(&session))),
+    };
+    serve(eal, plan, &session, factory)?;
+    Ok(session.take())
+}
+
+/// The results, one at least, and why the run has failed.
+fn concluded(plan: &Plan, Ended { mut outcomes, failure }: Ended) -> (Vec<Outcome>, Option<CliError>) {
+    if outcomes.is_empty() {
+        let end = if failure.is_some() { End::Failed } else { End::Interrupted };
+        outcomes.push(Outcome::nothing(plan, plan.sizes.first().copied().unwrap_or_default(), end));
+    }
+    let failure = failure.or_else(|| nothing_measured(plan, &outcomes)).or_else(|| interrupted(plan, &outcomes));
+    if let (Some(failure), Some(last)) = (&failure, outcomes.last_mut()) {
+        last.error = Some(failure.to_string());
+        if last.end == End::Complete {
+            last.end = End::Failed;
+        }
+    }
+    (outcomes, failure)
+}
+
+fn print_all(plan: &Plan, outcomes: &[Outcome]) -> Result<(), CliError> {
+    let measured: Vec<Outcome> = outcomes.iter().filter(|outcome| outcome.seconds > 0.0).cloned().collect();
+    let json = outcome::json(plan, outcomes);
+    if plan.json == Some(Json::Stdout) {
+        return print(&json);
+    }
+    if !measured.is_empty() {
+        print(&table::table(plan, &measured))?;
+    }
+    match &plan.json {
+        Some(Json::File(path)) => {
+            std::fs::write(path, json).map_err(|error| CliError::failed(unwritable(path, &error).to_string()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> CliError {
@@ -81,10 +114,10 @@ fn unwritable(path: &Path, error: &io::Error) -> CliError {
 }
 
 /// A run has failed if no message of one of its sizes was completed.
-fn something_measured(plan: &Plan, outcomes: &[Outcome]) -> Result<(), CliError> {
-    let Some(empty) = outcomes.iter().find(|outcome| outcome.messages == 0) else { return Ok(()) };
+fn nothing_measured(plan: &Plan, outcomes: &[Outcome]) -> Option<CliError> {
+    let empty = outcomes.iter().find(|outcome| outcome.messages == 0 && outcome.end == End::Complete)?;
     let (seconds, size) = (empty.seconds, empty.size);
-    Err(CliError::failed(match plan.test {
+    Some(CliError::failed(match plan.test {
         Test::ConnectRate => {
             format!("no connection was completed within {seconds:.3} s: measure longer with --duration")
         }
@@ -95,14 +128,21 @@ fn something_measured(plan: &Plan, outcomes: &[Outcome]) -> Result<(), CliError>
     }))
 }
 
-/// Runs an adapter with one service until the service or a signal stops it.
-fn serve(
-    eal: Eal,
-    plan: &Plan,
-    session: &Session,
-    signals: &Signals,
-    factory: Box<dyn ServiceFactory>,
-) -> Result<(), CliError> {
+/// A run that a signal ended before its planned end has failed, and so has one without a result.
+fn interrupted(plan: &Plan, outcomes: &[Outcome]) -> Option<CliError> {
+    let last = outcomes.last().filter(|outcome| outcome.end == End::Interrupted)?;
+    match plan.length {
+        _ if last.messages == 0 => Some(CliError::failed("stopped by a signal before a message was measured")),
+        Length::Endless(_) => None,
+        _ => Some(CliError::failed(format!(
+            "stopped by a signal before the test was complete: the last result is that of {:.3} s",
+            last.seconds
+        ))),
+    }
+}
+
+/// Runs an adapter with one service until the service stops it.
+fn serve(eal: Eal, plan: &Plan, session: &Session, factory: Box<dyn ServiceFactory>) -> Result<(), CliError> {
     // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
     // retransmission timeouts, so these are raised.
     let round = rxe_proto::Duration::from_micros(u64::from(plan.qps) * u64::from(plan.depth()));
@@ -128,9 +168,7 @@ fn serve(
         ..RuntimeConfig::default()
     };
     let runtime = Runtime::new(eal, config, vec![factory]).map_err(|error| CliError::new(error.to_string()))?;
-    session.set_stop(runtime.stop_handle());
-    let stop = runtime.stop_handle();
-    signals.stop(move || stop.stop());
+    session.set_adapter(&runtime);
     let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
     tracing::debug!("counters:\n{summary}");
     Ok(())
@@ -159,7 +197,7 @@ fn log_to_stderr() {
     let logger = tracing_subscriber::fmt()
         .compact()
         .with_writer(output::stderr)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()))
         .with_max_level(level);
     // This fails only if a logger is set already; then that one receives the messages.
     let _ = logger.try_init();
@@ -167,15 +205,41 @@ fn log_to_stderr() {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::plan::tests::plan;
+
+    fn end_of(plan: &Plan, outcomes: Vec<Outcome>, failure: Option<CliError>) -> (Outcome, Option<CliError>) {
+        let (outcomes, failure) = concluded(plan, Ended { outcomes, failure });
+        (outcomes.last().expect("one at least").clone(), failure)
+    }
 
     #[test]
     fn a_run_without_any_message_has_failed() {
-        let plan = crate::plan::tests::plan();
+        let plan = plan();
         let outcome = |size, messages| Outcome::new(&plan, size, 1024, messages, 0.5);
-        assert!(something_measured(&plan, &[outcome(2, 1), outcome(4, 7)]).is_ok());
-        let failed = something_measured(&plan, &[outcome(2, 1), outcome(4, 0)]).expect_err("no message");
-        assert_eq!(failed.exit_code(), 1);
+        assert!(end_of(&plan, vec![outcome(2, 1), outcome(4, 7)], None).1.is_none());
+        let (last, failed) = end_of(&plan, vec![outcome(2, 1), outcome(4, 0)], None);
+        let failed = failed.expect("no message");
+        assert_eq!((failed.exit_code(), last.end), (1, End::Failed));
         assert!(failed.to_string().starts_with("no message of 4 bytes was completed within 0.500 s"), "{failed}");
+        assert_eq!(last.error, Some(failed.to_string()));
+    }
+
+    #[test]
+    fn an_interrupted_run_has_failed_unless_it_was_endless() {
+        let endless = Plan { length: Length::Endless(Duration::from_secs(1)), ..plan() };
+        let cut =
+            |plan: &Plan, messages| Outcome { end: End::Interrupted, ..Outcome::new(plan, 64, 1024, messages, 0.5) };
+        let code = |failed: Option<CliError>| failed.map_or(0, |failed| failed.exit_code());
+        for (plan, messages, wanted) in [(plan(), 5, 1), (endless.clone(), 5, 0), (endless.clone(), 0, 1)] {
+            let (last, failed) = end_of(&plan, vec![cut(&plan, messages)], None);
+            assert_eq!((last.end, code(failed)), (End::Interrupted, wanted));
+        }
+        let (last, failed) = end_of(&endless, Vec::new(), None);
+        assert_eq!((last.end, last.messages, code(failed)), (End::Interrupted, 0, 1));
+        let (last, failed) = end_of(&plan(), Vec::new(), Some(CliError::new("no port")));
+        assert_eq!((last.end, last.error.as_deref(), code(failed)), (End::Failed, Some("no port"), 2));
     }
 }

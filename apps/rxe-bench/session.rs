@@ -1,52 +1,79 @@
 //! State that the services of the bench share with the program, and helpers for their connections.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::runtime::StopHandle;
+use rxe_dpdk::runtime::{Runtime, StopHandle};
 use rxe_dpdk::service::{Connect, EndReason};
+use rxe_proto::Instant;
 use rxe_proto::cm::ConnectFailure;
+use rxe_proto::transport::TransportStats;
 use rxe_proto::verbs::{QueuePair, Rc, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
 
+use crate::measurement::Mark;
+use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::report::Outcome;
+use crate::retransmissions::Retransmissions;
 
 /// Timeout for the answer to a REQ: 4.096 us * 2^16, a quarter of a second.
 const RESPONSE_TIMEOUT: u8 = 16;
+
+/// The end of a run: what was measured until then, and why it failed.
+#[derive(Debug, Default)]
+pub struct Ended {
+    pub outcomes: Vec<Outcome>,
+    pub failure: Option<CliError>,
+}
 
 /// The state of a run.
 pub struct Session {
     pub plan: Plan,
     pub progress: Progress,
-    stop: OnceLock<StopHandle>,
-    result: Mutex<Option<Result<Vec<Outcome>, CliError>>>,
+    /// Set by the first signal.
+    interrupted: Arc<AtomicBool>,
+    adapter: OnceLock<(StopHandle, Vec<Arc<TransportStats>>)>,
+    result: Mutex<Option<Ended>>,
 }
 
 impl Session {
     /// A run that has not started.
-    pub fn new(plan: &Plan, progress: Progress) -> Arc<Session> {
-        Arc::new(Session { plan: plan.clone(), progress, stop: OnceLock::new(), result: Mutex::default() })
+    pub fn new(plan: &Plan, progress: Progress, interrupted: Arc<AtomicBool>) -> Arc<Session> {
+        let (adapter, result) = (OnceLock::new(), Mutex::default());
+        Arc::new(Session { plan: plan.clone(), progress, interrupted, adapter, result })
     }
 
-    /// Sets the handle that stops the adapter. Call it before the adapter runs.
-    pub fn set_stop(&self, stop: StopHandle) {
+    /// Sets the adapter, before it runs.
+    pub fn set_adapter(&self, runtime: &Runtime) {
+        let transport = runtime.telemetry().workers.into_iter().map(|worker| worker.transport).collect();
         // It is set once.
-        let _ = self.stop.set(stop);
+        let _ = self.adapter.set((runtime.stop_handle(), transport));
+    }
+
+    /// Whether a signal has asked for the end of the run.
+    #[inline]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Now, with `done` completed messages, and `bulk` of the additional load.
+    pub fn mark(&self, at: Instant, done: u64, bulk: u64) -> Mark {
+        let retransmissions = self.adapter.get().map(|(_, workers)| Retransmissions::read(workers));
+        Mark { at, done, bulk, lost: None, retransmissions }
     }
 
     /// The results, after the adapter has ended.
-    pub fn take(&self) -> Result<Vec<Outcome>, CliError> {
-        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.unwrap_or_else(|| Err(CliError::failed("stopped by a signal before the test was complete")))
+    pub fn take(&self) -> Ended {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
     /// Ends the run and stops the adapter. The first result is kept.
-    pub fn end(&self, result: Result<Vec<Outcome>, CliError>) {
+    pub fn end(&self, result: Ended) {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result);
-        if let Some(stop) = self.stop.get() {
+        if let Some((stop, _)) = self.adapter.get() {
             stop.stop();
         }
     }

@@ -4,7 +4,8 @@ use hdrhistogram::Histogram;
 use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{MemoryRegion, QueuePair, Rc, WorkCompletion};
 
-use crate::load::{LONGEST, Load, RemoteMemory};
+use crate::load::{Load, RemoteMemory};
+use crate::measurement::latencies;
 use crate::plan::{Plan, Verb};
 use crate::verify::Verify;
 
@@ -89,15 +90,11 @@ impl Work {
 
     /// Starts to record latencies.
     pub fn measure_latency(&mut self) {
-        *self.latency() = Histogram::new_with_bounds(1, LONGEST, 3).ok();
+        *self.latency() = latencies();
     }
 
-    /// The latencies recorded so far.
-    pub fn take_latency(&mut self) -> Option<Histogram<u64>> {
-        self.latency().take()
-    }
-
-    fn latency(&mut self) -> &mut Option<Histogram<u64>> {
+    /// The latencies in nanoseconds, if they are recorded.
+    pub fn latency(&mut self) -> &mut Option<Histogram<u64>> {
         match self {
             Work::Load(load) => &mut load.latency,
             Work::Verify(verify) => &mut verify.latency,

@@ -7,6 +7,8 @@
 //!                                             └───────── the next size ────────┘
 //! ```
 
+mod measuring;
+
 use std::sync::Arc;
 
 use rxe::CliError;
@@ -21,10 +23,11 @@ use crate::bulk::Bulk;
 use crate::connections::{Connection, Connections};
 use crate::control::Control;
 use crate::load::{self, RemoteMemory};
+use crate::measurement::Measurement;
+use crate::outcome::{End, Outcome};
 use crate::perftest::{Exchange, Next};
 use crate::plan::{Length, Protocol, Verb};
 use crate::region::Directory;
-use crate::report::{Latency, Outcome};
 use crate::session::{Session, broken, connect, path_mtu, succeeded, why_not, words_of};
 use crate::work::Work;
 
@@ -64,6 +67,7 @@ impl ServiceFactory for InitiatorFactory {
             work: None,
             bulk: None,
             next_size: 0,
+            measurement: None,
             outcomes: Vec::new(),
             refusal: None,
             failure: None,
@@ -85,12 +89,7 @@ enum Stage {
     Warming {
         until: Instant,
     },
-    /// Start, completed messages at that time, and the number of messages at which the measurement ends.
-    Measuring {
-        since: Instant,
-        before: u64,
-        enough: u64,
-    },
+    Measuring,
     Draining,
     /// Last part of perftest's parameter exchange.
     Parting,
@@ -120,6 +119,8 @@ struct Initiator {
     bulk: Option<Bulk>,
     /// Index of the plan's next size.
     next_size: usize,
+    /// Of the present size, from the end of its warm-up on.
+    measurement: Option<Measurement>,
     outcomes: Vec<Outcome>,
     /// Text of a rejection by the peer.
     refusal: Option<String>,
@@ -275,38 +276,12 @@ impl Initiator {
         Ok(())
     }
 
-    /// Starts the measurement.
-    fn measure(&mut self, cx: &mut Context<'_>) {
-        let plan = &self.session.plan;
-        let Some(work) = &mut self.work else { return };
-        if plan.test.is_latency() {
-            work.measure_latency();
-        }
-        if let Some(bulk) = &mut self.bulk {
-            bulk.measure();
-        }
-        let before = work.done();
-        let enough = match plan.length {
-            Length::Messages(messages) => before + messages * u64::from(plan.qps),
-            Length::Time(_) => u64::MAX,
-        };
-        self.stage = Stage::Measuring { since: cx.now(), before, enough };
-    }
-
     /// Ends the measurement.
-    fn measured(&mut self, cx: &mut Context<'_>, since: Instant, before: u64) -> Result<(), CliError> {
-        let plan = &self.session.plan;
-        let Some(work) = &mut self.work else { return Ok(()) };
-        let seconds = cx.now().saturating_since(since).as_secs_f64();
-        let size = plan.sizes.get(self.next_size - 1).copied().unwrap_or_default();
-        // Each answer is a message too.
-        let each = 1 + u64::from(plan.both_ways && self.verb == Verb::Send);
-        let messages = (work.done() - before) * each;
-        let outcome = Outcome::new(plan, size, self.path_mtu.bytes() as u32, messages, seconds);
-        let latency = work.take_latency();
-        let bulk_gbps = self.bulk.as_ref().map(|bulk| bulk.gbps(seconds));
-        self.outcomes.push(Outcome { lat_us: latency.as_ref().map(Latency::of), bulk_gbps, ..outcome });
-        work.stop();
+    fn measured(&mut self, cx: &mut Context<'_>) -> Result<(), CliError> {
+        self.record(cx.now(), End::Complete);
+        if let Some(work) = &mut self.work {
+            work.stop();
+        }
         self.stage = Stage::Draining;
         self.drained(cx)
     }
@@ -340,15 +315,20 @@ impl Initiator {
         }
         match self.talk.as_ref().and_then(|talk| talk.control.conn) {
             Some(conn) => cx.disconnect(conn),
-            None => self.session.end(match self.failure.take() {
-                Some(failure) => Err(failure),
-                None => Ok(std::mem::take(&mut self.outcomes)),
-            }),
+            None => {
+                let ended = self.ended();
+                self.session.end(ended);
+            }
         }
     }
 
     /// Ends the run early.
     fn fail(&mut self, cx: &mut Context<'_>, failure: CliError) {
+        if self.failure.is_none() && self.stage != Stage::Disconnecting {
+            // Without the time in which nothing was completed any more.
+            let (last, counted) = self.heard;
+            self.record(if self.done() == counted { last } else { cx.now() }, End::Failed);
+        }
         self.failure.get_or_insert(failure);
         if let Some(work) = &mut self.work {
             work.stop();
@@ -414,7 +394,7 @@ impl Service for Initiator {
             return;
         }
         let done = match (self.stage, &mut self.work) {
-            (Stage::Warming { .. } | Stage::Measuring { .. } | Stage::Draining, Some(work)) => {
+            (Stage::Warming { .. } | Stage::Measuring | Stage::Draining, Some(work)) => {
                 let done = match &mut self.bulk {
                     None => work.completed(cx, batch),
                     Some(bulk) => bulk.completed(cx, work, batch),
@@ -425,11 +405,10 @@ impl Service for Initiator {
             (Stage::Greeting | Stage::Parting, _) => batch.iter().try_for_each(|wc| self.hear(cx, wc)),
             _ => Ok(()),
         };
-        let done = done.and_then(|()| match (self.stage, &self.work) {
-            (Stage::Measuring { since, before, enough }, Some(work)) if work.done() >= enough => {
-                self.measured(cx, since, before)
-            }
-            (Stage::Draining, _) => self.drained(cx),
+        let enough = self.measurement.as_ref().is_some_and(|measurement| measurement.has_enough(self.done()));
+        let done = done.and_then(|()| match self.stage {
+            Stage::Measuring if enough => self.measured(cx),
+            Stage::Draining => self.drained(cx),
             _ => Ok(()),
         });
         self.check(cx, done);
@@ -458,20 +437,21 @@ impl Service for Initiator {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         cx.set_timer(TICK, 0);
         let now = cx.now();
-        let done = match (self.stage, self.session.plan.length) {
-            (Stage::Warming { until }, _) if now >= until => {
+        if self.session.is_interrupted() {
+            return self.interrupt(now);
+        }
+        let over = self.progress(now);
+        let done = match self.stage {
+            Stage::Warming { until } if now >= until => {
                 self.measure(cx);
                 Ok(())
             }
-            (Stage::Measuring { since, before, .. }, Length::Time(time)) if now.saturating_since(since) >= time => {
-                self.measured(cx, since, before)
-            }
-            (Stage::Greeting | Stage::Connecting, _) if self.connections.is_retry_due(now) => self.retry(cx),
+            Stage::Measuring if over => self.measured(cx),
+            Stage::Greeting | Stage::Connecting if self.connections.is_retry_due(now) => self.retry(cx),
             _ => Ok(()),
         };
         self.check(cx, done);
-        let done = self.work.as_ref().map_or(0, Work::done);
-        self.session.progress.set_done(done);
+        let done = self.done();
         if done != self.heard.1 || self.stage == Stage::Connecting {
             self.heard = (now, done);
         } else if self.stage != Stage::Disconnecting && now.saturating_since(self.heard.0) >= PATIENCE {
