@@ -12,10 +12,10 @@ use super::operate::{ctl, json};
 use super::{Target, lacking};
 
 /// Longer than any run takes.
-const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A run of rxe-bench at the other end of the socket, with these words behind `--`.
-fn bench(socket: &str, words: &str) -> Command {
+pub fn bench(socket: &str, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
     command
         .args(["-l", "1", "--in-memory", "--no-pci", "--no-telemetry"])
@@ -31,7 +31,7 @@ fn run(socket: &str, words: &str) -> Finished {
     process::run(&mut bench(socket, words), LIMIT).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn told(done: &Finished) -> String {
+pub fn told(done: &Finished) -> String {
     format!("exit code {}\n{}{}", done.code, done.stdout, done.stderr)
 }
 
@@ -50,6 +50,7 @@ fn check(value: &Value, test: &str, (size, qps, messages): (u64, u64, u64)) {
     assert_eq!((number("qps"), number("mtu")), (qps as f64, 4096.0), "{value}");
     assert!(number("messages") >= messages as f64 && number("seconds") > 0.0, "{value}");
     assert!((number("msg_rate") * number("seconds") / number("messages") - 1.0).abs() < 1e-6, "{value}");
+    assert!(value["end"] == "complete" && value["parameters"]["peer"].is_string(), "{value}");
     assert!((number("msg_rate") * size as f64 * 8e-9 - number("bw_gbps")).abs() < 1e-9, "{value}");
     if test.ends_with("-bw") {
         assert!(value.get("lat_us").is_none(), "{value}");

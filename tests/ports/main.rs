@@ -6,6 +6,7 @@
 
 mod alone;
 mod bench;
+mod bench_ends;
 mod clients;
 mod conflict;
 mod drain;
