@@ -29,7 +29,7 @@ fn variable(name: &str) -> Option<u64> {
 /// Runs this kind's share of the programs, one of `kinds`. `RXE_PROGRAMS` says how many programs there are in all,
 /// `RXE_SEED` which ones.
 pub fn run(name: &str, kinds: u32, types: &'static [QpType], must: Must) {
-    let nightly = std::env::var_os("RXE_NIGHTLY").is_some();
+    let nightly = std::env::var_os("RXE_NIGHTLY").is_some_and(|value| !value.is_empty());
     let programs = variable("RXE_PROGRAMS").map_or(if nightly { NIGHTLY } else { PROGRAMS }, |n| n as u32);
     // Every night others.
     let fresh = || if nightly { RandomState::new().build_hasher().finish() } else { 1 };
