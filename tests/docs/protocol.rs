@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use rxe_inspect::capture::CaptureStatus;
+use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
+use rxe_inspect::latency::Latency;
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::report::{
     AllowedPeers, CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service,
@@ -16,7 +18,16 @@ use crate::read;
 
 /// All verbs: an unknown one is refused with a list of them.
 fn verbs() -> BTreeSet<String> {
-    let refused = serde_json::from_str::<Request>(r#"{"verb":"dance"}"#).unwrap_err().to_string();
+    expected(serde_json::from_str::<Request>(r#"{"verb":"dance"}"#).map(|_| ()))
+}
+
+/// Likewise all types of events.
+fn kinds_of_events() -> BTreeSet<String> {
+    expected(serde_json::from_str::<EventKind>(r#"{"type":"dance"}"#).map(|_| ()))
+}
+
+fn expected(refused: Result<(), serde_json::Error>) -> BTreeSet<String> {
+    let refused = refused.unwrap_err().to_string();
     let (_, list) = refused.split_once("expected one of ").unwrap_or_else(|| panic!("{refused}"));
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -36,6 +47,7 @@ fn check_answer(verb: &str, answer: Value) {
         "mrs" => check::<Page<Mr>>(answer),
         "digest" => check::<RegionDigest>(answer),
         "regions" => check::<Vec<Region>>(answer),
+        "latency" => check::<Latency>(answer),
         "counters" => check::<Vec<CounterGroup>>(answer),
         "services" => check::<Vec<Service>>(answer),
         "peers" => check::<Vec<AllowedPeers>>(answer),
@@ -50,7 +62,7 @@ fn check_answer(verb: &str, answer: Value) {
 fn the_protocol_page_has_every_verb_with_a_request_and_its_answer() {
     let page = read("docs/management-protocol.md");
     let mut shown = BTreeSet::new();
-    let mut asked = None;
+    let (mut asked, mut events) = (None, BTreeSet::new());
     for line in page.lines() {
         if let Some(text) = line.strip_prefix("-> ") {
             let request: Request = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -58,6 +70,10 @@ fn the_protocol_page_has_every_verb_with_a_request_and_its_answer() {
             let written: Value = serde_json::from_str(text).unwrap();
             assert_eq!(request, written, "the example shows all arguments");
             assert_eq!(asked.replace(request["verb"].as_str().unwrap().to_owned()), None, "{text} follows a request");
+        } else if let Some(text) = line.strip_prefix("<- {\"event\":").and_then(|rest| rest.strip_suffix('}')) {
+            let event: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            check::<Event>(event.clone());
+            events.insert(event["type"].as_str().unwrap().to_owned());
         } else if let Some(text) = line.strip_prefix("<- ") {
             let verb = asked.take().unwrap_or_else(|| panic!("no request before {text}"));
             match serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")) {
@@ -66,11 +82,13 @@ fn the_protocol_page_has_every_verb_with_a_request_and_its_answer() {
                     shown.insert(verb);
                 }
                 Reply::Error(sentence) => assert!(!sentence.is_empty()),
+                Reply::Event(_) => panic!("{text} answers {verb}"),
             }
         }
     }
     assert_eq!(asked, None, "a request without an answer");
     assert_eq!(shown, verbs());
+    assert_eq!(events, kinds_of_events());
     assert!(shown.len() > 15, "{shown:?}");
     assert!(page.contains("at most 65,536 bytes"));
     assert_eq!(MAX_REQUEST, 65_536);
