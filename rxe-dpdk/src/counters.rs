@@ -6,7 +6,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rxe_inspect::latency::Latency;
 use rxe_inspect::report::{Counter, CounterGroup};
 use rxe_proto::cm::CmStats;
 use rxe_proto::transport::{Latencies, TransportStats};
@@ -14,7 +13,6 @@ use rxe_proto::wire::{DropCounters, DropReason};
 use rxe_service::{ControlStats, ServiceLatencies, ServiceStats};
 
 use crate::host::HostStats;
-use crate::latency;
 use crate::output;
 use crate::worker::{CaptureStats, FaultStats, TurnTimes, WorkerStats};
 
@@ -119,11 +117,6 @@ impl Telemetry {
             add("host", "port", number, host.iter().collect());
         }
         groups
-    }
-
-    /// How long turns and operations take.
-    pub(crate) fn latency(&self, lcores: &[u32]) -> Latency {
-        latency::report(&self.workers, lcores)
     }
 
     /// Reads and sums all counters.

@@ -420,7 +420,7 @@ fn manual_pages_and_completions_are_generated() {
     );
     contains(&read("rxe-target.bash"), &["rdma-server", "mckey"]);
     // Every page has examples, or names one that has.
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("package/man");
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("package/man");
     let pages = [&folder, &own].into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let pages = pages.map(|entry| entry.unwrap().path()).filter(|path| !path.to_string_lossy().contains("rxe-ctl-"));
     let pages: Vec<_> =

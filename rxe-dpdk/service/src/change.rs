@@ -15,8 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use rxe_proto::mem::{MemoryRegion, RegisterError};
-
-use crate::control::ControlChange;
+use rxe_proto::wire::PrefixList;
 
 /// A named region without its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,5 +92,28 @@ pub enum Change {
         request: Arc<str>,
         /// Receives the answer.
         reply: SyncSender<Result<String, String>>,
+    },
+}
+
+/// A change of the control side that management makes.
+#[derive(Debug)]
+pub enum ControlChange {
+    /// Stops a service, which then refuses new clients, or starts it again.
+    SetStopped {
+        /// The number of the service.
+        service: usize,
+        /// Whether it is stopped from now on.
+        stopped: bool,
+        /// Receives a notification.
+        reply: SyncSender<()>,
+    },
+    /// Sets the allowed peers of a service. Its clients stay.
+    SetAllowed {
+        /// The number of the service.
+        service: usize,
+        /// The peers; `None` for everyone.
+        peers: Option<PrefixList>,
+        /// Receives a notification.
+        reply: SyncSender<()>,
     },
 }

@@ -70,8 +70,9 @@ mod service_latencies;
 #[cfg(test)]
 mod test_env;
 
+pub use change::ControlChange;
 pub use context::Context;
-pub use control::{ControlChange, ControlStats, TrafficClassConfig};
+pub use control::{ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
 pub use local_port::{LocalPort, Restrictions};
 pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};

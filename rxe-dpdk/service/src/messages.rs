@@ -19,8 +19,7 @@ use rxe_proto::verbs::{AnyQueuePair, QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
-use crate::change::Change;
-use crate::control::ControlChange;
+use crate::change::{Change, ControlChange};
 use crate::inspect::{ControlCounts, Question};
 use crate::multicast::WorkerSet;
 

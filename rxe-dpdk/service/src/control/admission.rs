@@ -1,36 +1,13 @@
 //! Which services take new clients, and of which peers: the configuration says so, and management changes it.
 
 use std::collections::HashSet;
-use std::sync::mpsc::SyncSender;
 
 use rxe_proto::Instant;
 use rxe_proto::wire::{Gid, PrefixList};
 
 use super::Control;
 use super::ip_host::IpHost;
-
-/// A change of the control side that management makes.
-#[derive(Debug)]
-pub enum ControlChange {
-    /// Stops a service, which then refuses new clients, or starts it again.
-    SetStopped {
-        /// The number of the service.
-        service: usize,
-        /// Whether it is stopped from now on.
-        stopped: bool,
-        /// Receives a notification.
-        reply: SyncSender<()>,
-    },
-    /// Sets the allowed peers of a service. Its clients stay.
-    SetAllowed {
-        /// The number of the service.
-        service: usize,
-        /// The peers; `None` for everyone.
-        peers: Option<PrefixList>,
-        /// Receives a notification.
-        reply: SyncSender<()>,
-    },
-}
+use crate::change::ControlChange;
 
 /// Why a new client is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -47,7 +47,6 @@ use crate::messages::{EndReason, GroupListener, RtsParams, ToControl, ToWorker};
 use crate::multicast::GroupMembers;
 use crate::service::Listen;
 use admission::Admission;
-pub use admission::ControlChange;
 use gsi::GsiQueue;
 use inbound::Inbound;
 use ip_host::{HostEvent, IpHost};

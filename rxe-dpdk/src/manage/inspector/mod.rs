@@ -194,7 +194,7 @@ impl Inspector {
 
     /// How long turns and operations take.
     pub fn latency(&self) -> Latency {
-        self.0.telemetry.latency(&self.0.lcores)
+        crate::latency::report(&self.0.telemetry.workers, &self.0.lcores)
     }
 
     /// Numbers of objects, by lcore.

@@ -7,7 +7,7 @@ use rxe_proto::transport::Qpn;
 use rxe_proto::wire::cm::{RejReason, SidrStatus};
 use rxe_proto::wire::{PathMtu, PortId, PrefixList, Psn};
 
-use crate::control::ControlChange;
+use crate::change::ControlChange;
 use crate::control::ip_host::HostEvent;
 use crate::messages::{GroupListener, ToControl, ToWorker};
 use crate::service::Listen;
