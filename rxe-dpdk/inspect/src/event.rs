@@ -47,7 +47,7 @@ pub enum EventKind {
     },
     /// The link of a port came up or went down.
     Link {
-        /// The port, from 1.
+        /// The port, from 0.
         port: u32,
         /// Whether it is up.
         up: bool,
@@ -56,7 +56,7 @@ pub enum EventKind {
     },
     /// Another station uses an address of ours. At most one event in ten seconds for each address.
     AddressConflict {
-        /// The port, from 1.
+        /// The port, from 0.
         port: u32,
         /// The address.
         address: String,

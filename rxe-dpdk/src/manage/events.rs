@@ -253,7 +253,7 @@ fn kind(event: &QpEvent) -> EventKind {
 struct ConflictWatch(Vec<WatchedAddress>);
 
 struct WatchedAddress {
-    /// From 1.
+    /// From 0.
     port: u32,
     conflicts: Arc<[AddressConflicts]>,
     index: usize,
@@ -264,7 +264,7 @@ struct WatchedAddress {
 
 impl ConflictWatch {
     fn new(ports: Vec<Arc<[AddressConflicts]>>) -> ConflictWatch {
-        let addresses = (1..).zip(ports).flat_map(|(port, conflicts)| {
+        let addresses = (0..).zip(ports).flat_map(|(port, conflicts)| {
             (0..conflicts.len()).map(move |index| {
                 let conflicts = Arc::clone(&conflicts);
                 WatchedAddress { port, conflicts, index, known: 0, reported: None }

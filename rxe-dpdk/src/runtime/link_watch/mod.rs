@@ -242,7 +242,7 @@ impl Watcher {
         let Watcher { ports, workers, states, events, interfaces, addresses, stopped, .. } = self;
         for watched in ports {
             if let Some(state) = watched.check(interfaces, workers, states, stopped) {
-                let port = u32::from(watched.port.monitor.info().id.0) + 1;
+                let port = u32::from(watched.port.monitor.info().id.0);
                 events.publish(|| EventKind::Link { port, up: state.is_ok(), reason: state.err() });
             }
             watched.check_addresses(addresses);
