@@ -238,7 +238,7 @@ fn mistakes(target: &Target) {
         command.args(["--file-prefix", &target.prefix]);
         command
     };
-    let groups = "hw_counters, worker, rx_fault, tx_fault, transport, service, capture, drop, control, cm, output, host, port, management";
+    let groups = "hw_counters, worker, rx_fault, tx_fault, transport, service, capture, drop, control, cm, output, host, port, management, latency";
     refused(
         with_prefix().args(["stat", "packets"]),
         &format!("there is no group 'packets' of counters: they are {groups}\n"),
