@@ -1,6 +1,6 @@
 //! A received packet, written again from its parts.
 
-use rxe_proto::wire::{BthFields, HeaderTemplate, Path, PortId, RocePacket};
+use rxe_proto::wire::{BthFields, HeaderTemplate, Path, PortId, RocePacket, icrc};
 
 /// The path of a received packet.
 pub fn path(packet: &RocePacket<'_>) -> Path {
@@ -72,4 +72,10 @@ pub fn rebuild_along(packet: &RocePacket<'_>, path: &Path, dest_qp: u32) -> Vec<
     let frame = write(0);
     assert_eq!(frame, write(0xFF), "the builder leaves bytes unwritten");
     frame
+}
+
+/// Writes the ICRC of a packet, which begins with its IP header.
+pub fn seal(packet: &mut [u8], is_ipv4: bool) {
+    let (covered, stored) = packet.split_at_mut(packet.len() - 4);
+    stored.copy_from_slice(&icrc(covered, is_ipv4).to_le_bytes());
 }

@@ -5,7 +5,7 @@ use rxe_proto::wire::{
     AddressPair, Frame, ROCE_UDP_PORT, RocePacket, Transport, classify, icrc, mark_congestion, peek_bth,
 };
 
-use crate::rebuild::rebuild;
+use crate::rebuild::{rebuild, seal};
 
 /// Longest frame that is examined: a packet that is written again may be a little longer, and must fit into 65535 bytes.
 const LONGEST: usize = 65_000;
@@ -50,8 +50,7 @@ fn correct(frame: &mut [u8]) -> Option<()> {
     put(packet, ip_len + 2, usize::from(ROCE_UDP_PORT));
     put(packet, ip_len + 4, udp_len);
     put(packet, ip_len + 6, 0);
-    let (covered, stored) = packet.split_at_mut(total - 4);
-    stored.copy_from_slice(&icrc(covered, is_ipv4).to_le_bytes());
+    seal(packet, is_ipv4);
     Some(())
 }
 

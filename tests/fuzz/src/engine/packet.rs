@@ -1,11 +1,12 @@
 //! Packets of a peer, from the choices of an input.
 
 use rxe_proto::wire::{
-    BthFields, DEFAULT_PKEY, Frame, HeaderTemplate, Headers, OPCODES, OpcodeInfo, Path, Psn, Syndrome, classify, icrc,
+    BthFields, DEFAULT_PKEY, Frame, HeaderTemplate, Headers, OPCODES, OpcodeInfo, Path, Psn, Syndrome, classify,
 };
 
 use super::memory::{Bytes, FOREIGN, SECRET};
 use crate::input::Input;
+use crate::rebuild::seal;
 
 /// The choices that make a packet.
 #[derive(Clone, Copy, Default, Debug)]
@@ -157,14 +158,14 @@ impl PacketStep {
 /// Changes bytes behind the UDP header, not to those values that only protected memory has. The ICRC is corrected unless
 /// the next byte is odd.
 fn change(frame: &mut [u8], input: &mut Input<'_>) {
-    let at = match classify(frame) {
-        Ok(Frame::Roce(packet)) => packet.ip_at() + packet.ip_header().len() + 8,
+    let (ip_at, is_ipv4, at) = match classify(frame) {
+        Ok(Frame::Roce(packet)) => (packet.ip_at(), packet.is_ipv4(), packet.ip_at() + packet.ip_header().len() + 8),
         _ => return,
     };
     input.change(&mut frame[at..]);
     declassify(&mut frame[at..]);
     if input.u8() & 1 == 0 {
-        seal(frame);
+        seal(&mut frame[ip_at..], is_ipv4);
     }
 }
 
@@ -173,11 +174,4 @@ pub fn declassify(bytes: &mut [u8]) {
     for byte in bytes.iter_mut().filter(|byte| matches!(**byte, SECRET | FOREIGN)) {
         *byte = 0;
     }
-}
-
-/// Corrects the ICRC.
-pub fn seal(frame: &mut [u8]) {
-    let end = frame.len() - 4;
-    let sealed = icrc(&frame[14..end], frame[14] == 0x45);
-    frame[end..].copy_from_slice(&sealed.to_le_bytes());
 }

@@ -7,7 +7,7 @@ use rxe_proto::transport::{
 use rxe_proto::wire::{Frame, MacAddr, Path, PathMtu, TxFrames, classify};
 
 use super::env::{Env, QKEY, group, path_from_peer};
-use super::packet::{Destination, PacketStep, declassify, flag, seal};
+use super::packet::{Destination, PacketStep, declassify, flag};
 use super::work::{Posted, RECV};
 use crate::input::Input;
 
@@ -330,7 +330,7 @@ impl Env {
         let payload = packet.icrc_range().start - packet.payload().len()..packet.icrc_range().start;
         // Our own requests may send protected bytes, and a peer may write such to memory that another one reads: that is no leak.
         declassify(&mut reflected[payload.clone()]);
-        seal(&mut reflected);
+        crate::rebuild::seal(&mut reflected[packet.ip_at()..], packet.is_ipv4());
         if input.u8() & 1 != 0 {
             input.change(&mut reflected[payload.start..]);
         }
