@@ -1,5 +1,6 @@
 //! Which services take new clients, and of which peers, as `rxe-ctl` changes it while the target runs.
 
+use rxe_dpdk::manage::RegionError;
 use rxe_inspect::report::AllowedPeers;
 use rxe_proto::wire::{PortId, PrefixList};
 
@@ -108,7 +109,7 @@ fn set_service(managed: &Managed, config: &mut Config, name: &str, peers: Option
 
 fn set_region(managed: &Managed, config: &mut Config, name: &str, peers: Option<PrefixList>) -> Result<(), String> {
     let at = config.regions.iter().position(|region| region.name == name);
-    let at = at.ok_or_else(|| format!("there is no region '{name}': rxe-ctl region list shows the regions"))?;
+    let at = at.ok_or_else(|| RegionError::NoSuchRegion(name.to_owned()).to_string())?;
     let mut spec = config.regions[at].clone();
     spec.peers = peers;
     regions::set_options(managed, config, &spec)?;

@@ -1,6 +1,5 @@
 //! Administration of fault rules: which are in force, and changes while the adapter runs.
 
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use rxe_inspect::event::EventKind;
@@ -66,13 +65,8 @@ impl Inspector {
 
     /// Sends the rules to all workers, then waits until each has applied them.
     fn apply(&self, rules: &Faults) -> Result<(), InspectError> {
-        let sent = (0..self.workers()).map(|worker| {
-            let (reply, answer) = sync_channel(1);
-            self.order(worker, Order::Faults(FaultChange { rules: rules.clone(), reply: Some(reply) }))?;
-            Ok((worker, answer))
-        });
-        let sent: Vec<_> = sent.collect::<Result<_, InspectError>>()?;
-        sent.into_iter().try_for_each(|(worker, answer)| self.wait(worker, &answer))
+        let change = |reply| FaultChange { rules: rules.clone(), reply: Some(reply) };
+        self.exchange_all(|worker, reply| self.order(worker, Order::Faults(change(reply)))).map(drop)
     }
 }
 

@@ -299,10 +299,8 @@ impl Inspector {
     /// # Errors
     /// [`InspectError::Stopped`], [`InspectError::NoAnswer`].
     pub fn drain(&self) -> Result<(), InspectError> {
-        let (reply, answer) = sync_channel(1);
         // The control side is on worker 0.
-        self.order(0, Order::Drain(reply))?;
-        self.wait(0, &answer)
+        self.exchange(0, |reply| self.order(0, Order::Drain(reply)))
     }
 
     /// The events of the adapter.
@@ -312,9 +310,32 @@ impl Inspector {
 
     /// Sends a question to a worker and waits for the answer.
     fn ask<T>(&self, worker: usize, question: impl FnOnce(SyncSender<T>) -> Question) -> Result<T, InspectError> {
+        self.exchange(worker, |reply| self.send(worker, question(reply)))
+    }
+
+    /// Sends a worker something by `send`, and waits for its reply.
+    pub(super) fn exchange<T>(
+        &self,
+        worker: usize,
+        send: impl FnOnce(SyncSender<T>) -> Result<(), InspectError>,
+    ) -> Result<T, InspectError> {
         let (reply, answer) = sync_channel(1);
-        self.send(worker, question(reply))?;
+        send(reply)?;
         self.wait(worker, &answer)
+    }
+
+    /// Sends each worker something by `send`, then waits for all replies, by worker number.
+    pub(super) fn exchange_all<T>(
+        &self,
+        send: impl Fn(usize, SyncSender<T>) -> Result<(), InspectError>,
+    ) -> Result<Vec<T>, InspectError> {
+        let sent = (0..self.workers()).map(|worker| {
+            let (reply, answer) = sync_channel(1);
+            send(worker, reply)?;
+            Ok((worker, answer))
+        });
+        let sent: Vec<_> = sent.collect::<Result<_, InspectError>>()?;
+        sent.into_iter().map(|(worker, answer)| self.wait(worker, &answer)).collect()
     }
 
     pub(super) fn fault_list(&self) -> &FaultList {
@@ -341,7 +362,7 @@ impl Inspector {
         orders.send(order).map_err(|_| InspectError::Stopped)
     }
 
-    pub(super) fn wait<T>(&self, worker: usize, answer: &Receiver<T>) -> Result<T, InspectError> {
+    fn wait<T>(&self, worker: usize, answer: &Receiver<T>) -> Result<T, InspectError> {
         answer.recv_timeout(PATIENCE).map_err(|error| match error {
             RecvTimeoutError::Timeout => InspectError::NoAnswer { lcore: self.0.lcores[worker] },
             RecvTimeoutError::Disconnected => InspectError::Stopped,

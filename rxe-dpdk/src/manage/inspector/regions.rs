@@ -167,7 +167,8 @@ impl Inspector {
             left = self.change(worker, |reply| Change::ReleaseRegion { most: PART, reply });
         }
         if left.is_err() {
-            let _ = self.send_change(worker, |reply| Change::ReleaseRegion { most: usize::MAX, reply });
+            let (reply, _) = sync_channel(1);
+            let _ = self.send_change(worker, Change::ReleaseRegion { most: usize::MAX, reply });
         }
     }
 
@@ -178,26 +179,21 @@ impl Inspector {
     }
 
     /// Changes a worker and waits for its answer.
-    fn change<T>(&self, worker: usize, change: impl FnOnce(SyncSender<T>) -> Change) -> Result<T, InspectError> {
-        let answer = self.send_change(worker, change)?;
-        self.wait(worker, &answer)
+    pub(super) fn change<T>(
+        &self,
+        worker: usize,
+        change: impl FnOnce(SyncSender<T>) -> Change,
+    ) -> Result<T, InspectError> {
+        self.exchange(worker, |reply| self.send_change(worker, change(reply)))
     }
 
     /// Changes all workers, then waits for all answers, by worker number.
     pub(super) fn change_all<T>(&self, change: impl Fn(SyncSender<T>) -> Change) -> Result<Vec<T>, InspectError> {
-        let sent = (0..self.workers()).map(|worker| Ok((worker, self.send_change(worker, &change)?)));
-        let sent: Vec<_> = sent.collect::<Result<_, InspectError>>()?;
-        sent.into_iter().map(|(worker, answer)| self.wait(worker, &answer)).collect()
+        self.exchange_all(|worker, reply| self.send_change(worker, change(reply)))
     }
 
-    fn send_change<T>(
-        &self,
-        worker: usize,
-        change: impl FnOnce(SyncSender<T>) -> Change,
-    ) -> Result<std::sync::mpsc::Receiver<T>, InspectError> {
-        let (reply, answer) = sync_channel(1);
+    fn send_change(&self, worker: usize, change: Change) -> Result<(), InspectError> {
         let worker = self.0.workers.get(worker).ok_or(InspectError::Stopped)?;
-        worker.change(change(reply)).map_err(|_| InspectError::Stopped)?;
-        Ok(answer)
+        worker.change(change).map_err(|_| InspectError::Stopped)
     }
 }

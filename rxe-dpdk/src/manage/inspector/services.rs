@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::SyncSender;
 
 use rxe_inspect::report::Service;
 use rxe_proto::wire::{PortId, PrefixList};
@@ -73,9 +73,7 @@ impl Inspector {
     /// [`ServiceError`].
     pub fn set_service_peers(&self, name: &str, peers: Option<PrefixList>) -> Result<(), ServiceError> {
         let service = self.service(name)?;
-        let (reply, done) = sync_channel(1);
-        self.change_control(ControlChange::SetAllowed { service, peers, reply })?;
-        Ok(self.wait(0, &done)?)
+        Ok(self.change_control(|reply| ControlChange::SetAllowed { service, peers, reply })?)
     }
 
     /// Sets the allowed peers of a port; `None` is everyone. Packets from other addresses are dropped from now on, those of
@@ -84,20 +82,13 @@ impl Inspector {
     /// # Errors
     /// [`InspectError::Stopped`]; [`InspectError::NoAnswer`], where the lcore has the order and still applies it.
     pub fn set_port_peers(&self, port: PortId, peers: Option<&PrefixList>) -> Result<(), InspectError> {
-        let sent = (0..self.workers()).map(|worker| {
-            let (reply, done) = sync_channel(1);
-            self.order(worker, Order::Peers(PeersOrder { port, peers: peers.cloned(), reply }))?;
-            Ok((worker, done))
-        });
-        let sent: Vec<_> = sent.collect::<Result<_, InspectError>>()?;
-        sent.into_iter().try_for_each(|(worker, done)| self.wait(worker, &done))
+        let peers = |reply| PeersOrder { port, peers: peers.cloned(), reply };
+        self.exchange_all(|worker, reply| self.order(worker, Order::Peers(peers(reply)))).map(drop)
     }
 
     fn set_stopped(&self, name: &str, stopped: bool) -> Result<usize, ServiceError> {
         let service = self.service(name)?;
-        let (reply, done) = sync_channel(1);
-        self.change_control(ControlChange::SetStopped { service, stopped, reply })?;
-        self.wait(0, &done)?;
+        self.change_control(|reply| ControlChange::SetStopped { service, stopped, reply })?;
         self.0.services[service].stopped.store(stopped, Ordering::Relaxed);
         Ok(service)
     }
@@ -108,10 +99,9 @@ impl Inspector {
         service.ok_or_else(|| ServiceError::NoSuchService(name.to_owned()))
     }
 
-    /// Sends a change to the control side, which is on worker 0.
-    fn change_control(&self, change: ControlChange) -> Result<(), InspectError> {
-        let worker = self.0.workers.first().ok_or(InspectError::Stopped)?;
-        worker.change(Change::Control(change)).map_err(|_| InspectError::Stopped)
+    /// Changes the control side, which is on worker 0.
+    fn change_control(&self, change: impl FnOnce(SyncSender<()>) -> ControlChange) -> Result<(), InspectError> {
+        self.change(0, |reply| Change::Control(change(reply)))
     }
 
     /// Sends a request to all instances of a service, in its own language; see
