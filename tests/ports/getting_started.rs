@@ -29,6 +29,8 @@ fn shell(line: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=INT", LIMIT, "sh", "-c", line]).stdin(Stdio::null());
     command.env("PATH", format!("/run/bin:{}:{path}", programs.display())).env_remove("RXE_FILE_PREFIX");
+    // What host-setup notes in the namespaces is theirs: `undo` must not take the hugepages of the tests away.
+    command.env_remove("RXE_HOST_SETUP_STATE");
     command
 }
 
