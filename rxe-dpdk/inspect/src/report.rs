@@ -351,6 +351,17 @@ pub struct Mr {
     pub lost: bool,
 }
 
+/// An address of a port.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Address {
+    /// The port's number.
+    pub port: u32,
+    /// The address with the prefix length of its network.
+    pub address: String,
+    /// Number of connected queue pairs that use it.
+    pub users: u64,
+}
+
 /// A named region, or numbered ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Region {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
 use rxe_proto::verbs::{AnyQueuePair, AsyncEvent, Qpn, WorkCompletion};
+use rxe_proto::wire::PortId;
 use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 
 use crate::context::Context;
@@ -235,6 +236,10 @@ pub trait Service: Send {
     /// one group and host. Reports can be forged, and can be early: a host may report a group some time before it is ready
     /// for datagrams.
     fn group_listener(&mut self, _cx: &mut Context<'_>, _listener: &GroupListener) {}
+
+    /// The addresses of one of [`Context::ports`] were changed while the adapter runs. Peers do not reach what uses an address that is
+    /// gone; connections on it have been disconnected.
+    fn port_changed(&mut self, _cx: &mut Context<'_>, _port: PortId) {}
 
     /// A named region was added to [`Context::regions`] while the adapter runs.
     fn region_added(&mut self, _cx: &mut Context<'_>, _name: &str) {}

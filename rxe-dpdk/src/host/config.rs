@@ -19,6 +19,17 @@ pub struct Route {
     pub via: IpAddr,
 }
 
+/// The addresses and routes of a [`Host`](super::Host), which may change while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addressing {
+    /// Our addresses with their on-link prefixes, preferred ones first. `fe80::EUI-64` is added.
+    pub addresses: Vec<Cidr>,
+    /// Default routers: the first IPv4 and the first IPv6 one are used.
+    pub gateways: Vec<IpAddr>,
+    /// Routes, applied by longest prefix and before the default routers.
+    pub routes: Vec<Route>,
+}
+
 /// Configuration of a [`Host`](super::Host).
 #[derive(Clone, Debug)]
 pub struct HostConfig {

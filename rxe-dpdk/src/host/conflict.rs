@@ -48,6 +48,10 @@ impl AddressConflicts {
     }
 }
 
+/// The conflicts of all addresses of a port. A change of the addresses replaces the list, and keeps the entries of those that
+/// stay.
+pub type ConflictReports = Arc<[Arc<AddressConflicts>]>;
+
 /// The state of one address.
 #[derive(Default)]
 struct Address {
@@ -63,7 +67,7 @@ struct Address {
 pub(super) struct Conflicts {
     addresses: Vec<Address>,
     /// In the same order.
-    reports: Arc<[AddressConflicts]>,
+    reports: ConflictReports,
     stats: Arc<HostStats>,
 }
 
@@ -74,13 +78,27 @@ fn is_recent(now: Instant, last: Option<Instant>) -> bool {
 
 impl Conflicts {
     pub(super) fn new(addresses: impl Iterator<Item = IpAddr>, stats: Arc<HostStats>) -> Conflicts {
-        let report = |ip| AddressConflicts { ip, last: Latest::default() };
-        let reports: Arc<[AddressConflicts]> = addresses.map(report).collect();
-        let address = |_| Address { probing: true, ..Address::default() };
-        Conflicts { addresses: reports.iter().map(address).collect(), reports, stats }
+        let mut conflicts = Conflicts { addresses: Vec::new(), reports: Arc::default(), stats };
+        conflicts.set_addresses(addresses);
+        conflicts
     }
 
-    pub(super) fn reports(&self) -> &Arc<[AddressConflicts]> {
+    /// Watches `addresses` from now on, of which the new ones are to be probed; the others keep their state.
+    pub(super) fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+        let known = std::mem::take(&mut self.addresses).into_iter().zip(self.reports.iter().cloned());
+        let mut known: Vec<(Address, Arc<AddressConflicts>)> = known.collect();
+        let entry = |ip| match known.iter().position(|(_, report)| report.ip == ip) {
+            Some(at) => known.swap_remove(at),
+            None => {
+                let report = AddressConflicts { ip, last: Latest::default() };
+                (Address { probing: true, ..Address::default() }, Arc::new(report))
+            }
+        };
+        let (addresses, reports): (_, Vec<_>) = addresses.map(entry).unzip();
+        (self.addresses, self.reports) = (addresses, reports.into());
+    }
+
+    pub(super) fn reports(&self) -> &ConflictReports {
         &self.reports
     }
 

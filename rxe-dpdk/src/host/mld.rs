@@ -62,6 +62,18 @@ impl Mld {
         }
     }
 
+    /// Our addresses were `before`: reports the groups that came and went with them.
+    pub(super) fn addresses_changed(&mut self, now: Instant, interface: &Interface, before: &[Ipv6Addr]) {
+        for group in before.iter().copied().map(solicited_node) {
+            if !interface.routing.listens_to(group) && !interface.joined(group.into()) {
+                self.groups.leave(now, group);
+            }
+        }
+        for group in interface.routing.addresses_v6().map(solicited_node) {
+            self.groups.join(now, group);
+        }
+    }
+
     /// Reports all groups at `at`.
     pub(super) fn report_all(&mut self, at: Instant) {
         self.groups.report_all(at);

@@ -11,8 +11,8 @@
 //! none of them. Each protocol is a type that owns its state and takes the interface and a packet: `arp`, `nd`
 //! (neighbour discovery), `icmp` (ping and "unreachable"), `igmp` and `mld` (multicast membership, both over `groups`),
 //! `tcp` (over smoltcp, which sees bare IP packets: all addressing below IP is ours). `announce` schedules the
-//! probes and announcements of our addresses, `conflict` detects other stations that use them. [`Host`] owns them all and dispatches: received packets in [`Host::handle_frame`],
-//! time in [`Host::poll`].
+//! probes and announcements of our addresses, `conflict` detects other stations that use them; `addresses` changes them.
+//! [`Host`] owns them all and dispatches: received packets in [`Host::handle_frame`], time in [`Host::poll`].
 //!
 //! Not supported: fragments and IPv4 options (dropped), forwarding, DHCP, router advertisements, redirects, path MTU
 //! discovery.
@@ -22,6 +22,7 @@
 //! After frames were handled, and whenever [`Host::next_timeout`] has passed, call [`Host::poll`], then take all events
 //! with [`Host::poll_event`].
 
+mod addresses;
 mod announce;
 mod arp;
 mod config;
@@ -47,8 +48,8 @@ use rxe_proto::Instant;
 use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, PrefixList, TxQueue};
 
-pub use config::{HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
-pub use conflict::AddressConflicts;
+pub use config::{Addressing, HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
+pub use conflict::{AddressConflicts, ConflictReports};
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
 pub use interface::Resolution;
 pub(crate) use multicast::group_macs;
@@ -69,6 +70,7 @@ use tcp::Tcp;
 
 /// One port's IP host; see the [module](self).
 pub struct Host {
+    config: HostConfig,
     interface: Interface,
     announcer: Announcer,
     arp: Arp,
@@ -101,6 +103,7 @@ impl Host {
             igmp: Igmp::new(Arc::clone(&stats)),
             mld: Mld::new(&interface, Arc::clone(&stats)),
             tcp: Tcp::new(config, word(1) ^ word(2), word(3), Arc::clone(&stats)),
+            config: config.clone(),
             interface,
             stats,
         })
@@ -337,7 +340,7 @@ impl Host {
     }
 
     /// Our addresses with their conflicts, in the same order; readable from any thread.
-    pub fn conflicts(&self) -> &Arc<[AddressConflicts]> {
+    pub fn conflicts(&self) -> &ConflictReports {
         self.interface.conflicts.reports()
     }
 

@@ -3,7 +3,7 @@
 //! Workers have a ring each, which whoever takes or publishes events empties first, so events keep their order. Conflicts of
 //! addresses are found by looking at their counters then. While there is no subscriber, nothing is sent or kept.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rxe_inspect::event::{Event, EventKind, EventQp, utc};
+use rxe_proto::wire::PortId;
 use rxe_service::events::{EventReceiver, Listening, QpEvent, QpEventKind};
 
+use super::{PortEntry, PortList};
 use crate::host::AddressConflicts;
 
 /// Most subscribers at a time.
@@ -77,14 +79,14 @@ pub(crate) struct EventParts {
     /// By worker number.
     pub(crate) workers: Vec<EventReceiver>,
     pub(crate) clock: LcoreClock,
-    /// By port number.
-    pub(crate) conflicts: Vec<Arc<[AddressConflicts]>>,
+    /// With the conflicts of their addresses.
+    pub(crate) ports: Arc<PortList>,
 }
 
 impl Events {
     pub(crate) fn new(parts: EventParts) -> Events {
-        let EventParts { listening, workers, clock, conflicts } = parts;
-        let conflicts = ConflictWatch::new(conflicts);
+        let EventParts { listening, workers, clock, ports } = parts;
+        let conflicts = ConflictWatch::new(ports);
         let state = State { workers, clock, conflicts, subscribers: Vec::new(), next_id: 0 };
         Events(Arc::new(Inner {
             listening,
@@ -250,54 +252,58 @@ fn kind(event: &QpEvent) -> EventKind {
 }
 
 /// Finds new conflicts of addresses.
-struct ConflictWatch(Vec<WatchedAddress>);
+struct ConflictWatch {
+    ports: Arc<PortList>,
+    /// By port and address.
+    known: HashMap<(PortId, IpAddr), KnownConflicts>,
+}
 
-struct WatchedAddress {
-    /// From 0.
-    port: u32,
-    conflicts: Arc<[AddressConflicts]>,
-    index: usize,
-    /// Number of frames at the last event.
-    known: u64,
+/// The conflicts of one address that were reported.
+#[derive(Clone, Copy, Default)]
+struct KnownConflicts {
+    frames: u64,
     reported: Option<Instant>,
 }
 
 impl ConflictWatch {
-    fn new(ports: Vec<Arc<[AddressConflicts]>>) -> ConflictWatch {
-        let addresses = (0..).zip(ports).flat_map(|(port, conflicts)| {
-            (0..conflicts.len()).map(move |index| {
-                let conflicts = Arc::clone(&conflicts);
-                WatchedAddress { port, conflicts, index, known: 0, reported: None }
-            })
-        });
-        ConflictWatch(addresses.collect())
+    fn new(ports: Arc<PortList>) -> ConflictWatch {
+        ConflictWatch { ports, known: HashMap::new() }
     }
 
     /// Conflicts until now are no news.
     fn forget(&mut self) {
-        for address in &mut self.0 {
-            (address.known, address.reported) = (address.conflicts[address.index].frames(), None);
-        }
+        let all = |port: &PortEntry| {
+            let id = port.local.id;
+            let known = |report: &Arc<AddressConflicts>| {
+                ((id, report.ip()), KnownConflicts { frames: report.frames(), reported: None })
+            };
+            port.conflicts.iter().map(known).collect::<Vec<_>>()
+        };
+        self.known = self.ports.all().iter().flat_map(all).collect();
     }
 
     /// One event for each address with new frames, unless the last one is less than [`CONFLICT_INTERVAL`] ago.
     fn news(&mut self, now: Instant) -> Vec<EventKind> {
-        let news = self.0.iter_mut().filter_map(|address| {
-            let conflicts = &address.conflicts[address.index];
-            let frames = conflicts.frames();
-            let recent = address.reported.is_some_and(|last| now.saturating_duration_since(last) < CONFLICT_INTERVAL);
-            if frames == address.known || recent {
-                return None;
+        let mut news = Vec::new();
+        for port in self.ports.all().iter() {
+            for report in port.conflicts.iter() {
+                let known = self.known.entry((port.local.id, report.ip())).or_default();
+                let frames = report.frames();
+                let recent = known.reported.is_some_and(|last| now.saturating_duration_since(last) < CONFLICT_INTERVAL);
+                if frames == known.frames || recent {
+                    continue;
+                }
+                *known = KnownConflicts { frames, reported: Some(now) };
+                let Some(station) = report.station() else { continue };
+                news.push(EventKind::AddressConflict {
+                    port: port.local.id.0.into(),
+                    address: report.ip().to_string(),
+                    mac: station.to_string(),
+                    frames,
+                });
             }
-            (address.known, address.reported) = (frames, Some(now));
-            Some(EventKind::AddressConflict {
-                port: address.port,
-                address: conflicts.ip().to_string(),
-                mac: conflicts.station()?.to_string(),
-                frames,
-            })
-        });
-        news.collect()
+        }
+        news
     }
 }
 
@@ -310,7 +316,7 @@ mod tests {
             listening: Listening::default(),
             workers: Vec::new(),
             clock: Box::new(|| rxe_proto::Instant::ZERO),
-            conflicts: Vec::new(),
+            ports: Arc::new(PortList::new(Vec::new())),
         };
         Events::new(parts)
     }

@@ -1,4 +1,5 @@
-//! Management of a running adapter, from any thread but the lcores: inspection, captures, fault rules, named regions, events.
+//! Management of a running adapter, from any thread but the lcores: inspection, captures, fault rules, named regions, addresses,
+//! events.
 //!
 //! Nothing here runs on an lcore or calls DPDK. Counters are read where they are; anything else is a question or an order
 //! to a worker, which answers between two turns.
@@ -8,6 +9,7 @@ mod events;
 mod fault_list;
 mod inspector;
 mod key_names;
+mod port_list;
 mod regions;
 mod reports;
 
@@ -16,6 +18,7 @@ pub(crate) use events::EventParts;
 pub use events::{EventStats, Events, Subscription, TooManySubscribers};
 pub(crate) use fault_list::FaultList;
 pub(crate) use inspector::Parts;
-pub use inspector::{InspectError, Inspector, RegionError, ServiceError};
+pub use inspector::{AddressError, InspectError, Inspector, RegionError, ServiceError};
+pub(crate) use port_list::{PortEntry, PortList};
 pub use regions::RegionSettings;
 pub(crate) use regions::{RegionList, RegionSource, SharedRegions};

@@ -20,13 +20,13 @@ use super::link_watch::{LinkWatch, WatchedPort};
 use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
 use super::regions::{self, OwnedRegions};
-use super::settings::RuntimeConfig;
+use super::settings::{PortSettings, RuntimeConfig};
 use super::watchdog::{Watchdog, WatchedWorker};
 use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
 use crate::counters::{Telemetry, WorkerCounters};
 use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
 use crate::manage::capture::{self, Interface};
-use crate::manage::{Capture, EventParts, Events, FaultList, Inspector, Parts, RegionList};
+use crate::manage::{Capture, EventParts, Events, FaultList, Inspector, Parts, PortEntry, PortList, RegionList};
 use crate::worker::MAX_FAULTS;
 use crate::worker::capture::Recorded;
 use crate::worker::dispatch::Dispatcher;
@@ -59,14 +59,14 @@ impl Runtime {
         let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
         let regions = Arc::new(regions::make(&eal, &config.regions, seeds.next_seed())?);
         let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
-        let conflicts = hosts.iter().map(|port| Arc::clone(port.host.conflicts())).collect();
+        let port_list = Arc::new(PortList::new(port_entries(&ports, &config, &hosts)));
 
         let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
         let inspectors = control_mailbox.inspectors();
         let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
         let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds)?;
         let faults = Arc::new(FaultList::new(&config.faults));
-        let (event_senders, events) = make_events(&eal, lcores.len(), &conflicts);
+        let (event_senders, events) = make_events(&eal, lcores.len(), &port_list);
         let mut build = Build {
             eal,
             config,
@@ -74,7 +74,7 @@ impl Runtime {
             ports,
             regions,
             local,
-            conflicts,
+            port_list,
             inspectors,
             orders: order_senders,
             faults,
@@ -176,18 +176,29 @@ fn make_control(
     Ok((control, telemetry))
 }
 
+/// The ports as management knows them.
+fn port_entries(ports: &[Port], config: &RuntimeConfig, hosts: &[PortHost]) -> Vec<PortEntry> {
+    let entry = |((port, settings), host): ((&Port, &PortSettings), &PortHost)| PortEntry {
+        local: host.local_port(),
+        addressing: host.host.addressing(),
+        conflicts: host.host.conflicts().clone(),
+        exclusive: kernel_addresses::is_exclusive(port, settings),
+    };
+    ports.iter().zip(&config.ports).zip(hosts).map(entry).collect()
+}
+
 /// The allowed peers of an instance, which may be several services that share a port.
 fn allowed_peers(config: &RuntimeConfig, names: &str) -> Option<PrefixList> {
     names.split(',').find_map(|name| config.service_peers.get(name).cloned())
 }
 
 /// The workers' ends of the rings for events, and the adapter's events.
-fn make_events(eal: &Eal, workers: usize, conflicts: &port_reports::Conflicts) -> (Vec<EventSender>, Events) {
+fn make_events(eal: &Eal, workers: usize, ports: &Arc<PortList>) -> (Vec<EventSender>, Events) {
     let listening = Listening::default();
     let (senders, receivers) = (0..workers).map(|_| event_ring(&listening)).unzip();
     let clock = Clock::new(eal);
     let clock = Box::new(move || clock.now());
-    (senders, Events::new(EventParts { listening, workers: receivers, clock, conflicts: conflicts.clone() }))
+    (senders, Events::new(EventParts { listening, workers: receivers, clock, ports: Arc::clone(ports) }))
 }
 
 /// One worker's ends of its channels.
@@ -204,8 +215,9 @@ struct Build {
     factories: Vec<Box<dyn ServiceFactory>>,
     ports: Vec<Port>,
     regions: Arc<RegionList>,
+    /// As at the start.
     local: Arc<[LocalPort]>,
-    conflicts: port_reports::Conflicts,
+    port_list: Arc<PortList>,
     /// By worker number.
     inspectors: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
@@ -293,13 +305,12 @@ impl Build {
     }
 
     fn watch_links(&self) -> LinkWatch {
-        let watched = self.ports.iter().zip(&self.config.ports).map(|(port, settings)| WatchedPort {
+        let watched = self.ports.iter().map(|port| WatchedPort {
             monitor: port.monitor(),
             reattach: port.reattach(),
             mtu: port.mtu(),
-            addresses: kernel_addresses::exclusive(port, settings),
         });
-        LinkWatch::start(watched.collect(), self.orders.clone(), self.events.clone())
+        LinkWatch::start(watched.collect(), Arc::clone(&self.port_list), self.orders.clone(), self.events.clone())
     }
 
     fn start_watchdog(&mut self) -> Watchdog {
@@ -308,15 +319,19 @@ impl Build {
     }
 
     fn make_inspector(&self, lcores: Vec<u32>, monitors: &Monitors, links: &LinkWatch) -> Inspector {
-        let (local, monitors, links) = (Arc::clone(&self.local), Arc::clone(monitors), links.states());
-        let conflicts = self.conflicts.clone();
+        let (list, monitors, links) = (Arc::clone(&self.port_list), Arc::clone(monitors), links.states());
+        let monitors_of_check = Arc::clone(&monitors);
         Inspector::new(Parts {
             telemetry: self.telemetry.clone(),
             lcores,
             workers: self.inspectors.clone(),
             orders: self.orders.clone(),
-            local: Arc::clone(&self.local),
-            ports: Box::new(move || port_reports::ports(&local, &monitors, &links, &conflicts)),
+            local: Arc::clone(&self.port_list),
+            check_address: Box::new(move |port, own| {
+                let interface = port_reports::interface(&monitors_of_check, port);
+                kernel_addresses::check_running(port.0.into(), interface, own).map_err(|error| error.to_string())
+            }),
+            ports: Box::new(move || port_reports::ports(&list, &monitors, &links)),
             engine: self.config.engine.clone(),
             factories: &self.factories,
             regions: Arc::clone(&self.regions),
@@ -339,7 +354,7 @@ impl Build {
         });
         let interfaces = self.ports.iter().map(Port::info).zip(&*self.local).map(|(info, local)| Interface {
             name: info.name.clone(),
-            description: format!("port {}", u32::from(local.id.0) + 1),
+            description: format!("port {}", local.id.0),
             mac: local.mac,
         });
         Capture::new(capture::Parts {

@@ -20,13 +20,16 @@ const DRIVERS: [&str; 4] = ["net_af_packet", "net_af_xdp", "net_pcap", "net_tap"
 /// How long the kernel may take to list its addresses.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The addresses of `port` that the kernel must not have. None in a VLAN, as the kernel's untagged addresses are in
-/// another network.
-pub(super) fn exclusive(port: &Port, settings: &PortSettings) -> Vec<IpAddr> {
-    if settings.vlan.is_some() || !DRIVERS.contains(&port.info().driver.as_str()) {
-        return Vec::new();
-    }
-    settings.addresses.iter().map(|address| address.ip).collect()
+/// Whether the kernel must not have the addresses of `port`. In a VLAN it may: its untagged addresses are in another
+/// network.
+pub(super) fn is_exclusive(port: &Port, settings: &PortSettings) -> bool {
+    settings.vlan.is_none() && DRIVERS.contains(&port.info().driver.as_str())
+}
+
+/// The addresses of `port` that the kernel must not have.
+fn exclusive(port: &Port, settings: &PortSettings) -> Vec<IpAddr> {
+    let addresses = settings.addresses.iter().filter(|_| is_exclusive(port, settings));
+    addresses.map(|address| address.ip).collect()
 }
 
 /// Checks that the kernel has no address of `ports`; on an interface that no port takes this is a warning.
@@ -49,14 +52,35 @@ pub(super) fn check(ports: &[Port], settings: &[PortSettings]) -> Result<(), Run
             return Ok(());
         }
     };
-    for (number, (interface, addresses)) in own.iter().enumerate() {
-        for address in shared(addresses, &kernel) {
-            if *interface == Some(address.index) {
-                let interface = interface_name(address.index).unwrap_or_default();
-                return Err(RuntimeError::KernelAddress { port: number, address: address.cidr, interface });
-            }
-            warn(address);
+    own.iter().enumerate().try_for_each(|(port, (interface, own))| check_port(port, *interface, own, &kernel))
+}
+
+/// Checks that the kernel has no address of `own`, of a running port on `interface`.
+///
+/// # Errors
+/// [`RuntimeError::KernelAddress`].
+pub(super) fn check_running(port: usize, interface: Option<u32>, own: &[IpAddr]) -> Result<(), RuntimeError> {
+    match list() {
+        Ok(kernel) => check_port(port, interface, own, &kernel),
+        Err(error) => {
+            tracing::warn!("the kernel does not list its addresses, which must not be the target's: {error}");
+            Ok(())
         }
+    }
+}
+
+fn check_port(
+    port: usize,
+    interface: Option<u32>,
+    own: &[IpAddr],
+    kernel: &HashSet<Address>,
+) -> Result<(), RuntimeError> {
+    for address in shared(own, kernel) {
+        if interface == Some(address.index) {
+            let interface = interface_name(address.index).unwrap_or_default();
+            return Err(RuntimeError::KernelAddress { port, address: address.cidr, interface });
+        }
+        warn(address);
     }
     Ok(())
 }

@@ -3,33 +3,33 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rxe_inspect::report::{AddressConflict, Port};
+use rxe_proto::wire::PortId;
 use rxe_service::LocalPort;
 
 use super::link_watch::LinkStates;
 use crate::counters;
 use crate::eal::PortMonitor;
 use crate::host::AddressConflicts;
+use crate::manage::{PortEntry, PortList};
 
 /// Monitors of the open ports. The runtime clears the list before it closes them.
 pub(super) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;
 
-/// The conflicts of every port's addresses.
-pub(super) type Conflicts = Vec<Arc<[AddressConflicts]>>;
-
 /// One report per port.
-pub(super) fn ports(
-    local: &[LocalPort],
-    monitors: &Monitors,
-    links: &LinkStates,
-    conflicts: &[Arc<[AddressConflicts]>],
-) -> Vec<Port> {
+pub(super) fn ports(list: &PortList, monitors: &Monitors, links: &LinkStates) -> Vec<Port> {
     let monitors = monitors.lock().unwrap_or_else(PoisonError::into_inner);
-    let port = |(local, conflicts): (&LocalPort, &Arc<[AddressConflicts]>)| {
-        let monitor = monitors.iter().find(|m| m.info().id == local.id);
-        let report = port(local, monitor, monitor.map(|monitor| links.of(monitor)));
-        Port { conflicts: conflicts.iter().filter_map(conflict).collect(), ..report }
+    let port = |entry: &PortEntry| {
+        let monitor = monitors.iter().find(|m| m.info().id == entry.local.id);
+        let report = port(&entry.local, monitor, monitor.map(|monitor| links.of(monitor)));
+        Port { conflicts: entry.conflicts.iter().filter_map(|conflicts| conflict(conflicts)).collect(), ..report }
     };
-    local.iter().zip(conflicts).map(port).collect()
+    list.all().iter().map(port).collect()
+}
+
+/// The index of the kernel interface of a port, if it has one.
+pub(super) fn interface(monitors: &Monitors, port: PortId) -> Option<u32> {
+    let monitors = monitors.lock().unwrap_or_else(PoisonError::into_inner);
+    monitors.iter().find(|monitor| monitor.info().id == port)?.interface()
 }
 
 /// `None` for an address that no other station uses.

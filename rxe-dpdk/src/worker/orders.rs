@@ -4,9 +4,11 @@
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use rxe_proto::wire::{PortId, PrefixList};
+use rxe_service::LocalPort;
 
 use super::capture::Recorders;
 use super::injector::Faults;
+use crate::host::{Addressing, ConflictReports, HostConfigError};
 
 /// One order.
 #[derive(Debug)]
@@ -21,6 +23,10 @@ pub(crate) enum Order {
     LinkUp(PortId),
     /// Change the allowed peers of a port.
     Peers(PeersOrder),
+    /// To worker 0: change the addresses and routes of a port.
+    Addressing(AddressingOrder),
+    /// The addresses of a port were changed.
+    PortChanged(PortChangedOrder),
     /// To worker 0: refuse new clients. Notified once that is done.
     Drain(SyncSender<()>),
 }
@@ -33,6 +39,8 @@ pub(crate) struct Orders {
     pub(crate) links_up: Vec<PortId>,
     pub(crate) faults: Option<FaultChange>,
     pub(crate) peers: Vec<PeersOrder>,
+    pub(crate) addressing: Vec<AddressingOrder>,
+    pub(crate) ports_changed: Vec<PortChangedOrder>,
     pub(crate) drain: Option<SyncSender<()>>,
 }
 
@@ -45,6 +53,8 @@ impl Orders {
             links_up: Vec::new(),
             faults: None,
             peers: Vec::new(),
+            addressing: Vec::new(),
+            ports_changed: Vec::new(),
             drain: None,
         }
     }
@@ -61,6 +71,8 @@ impl Orders {
                 Order::LinkUp(port) => self.links_up.push(port),
                 Order::Faults(change) => self.faults = Some(change),
                 Order::Peers(order) => self.peers.push(order),
+                Order::Addressing(order) => self.addressing.push(order),
+                Order::PortChanged(order) => self.ports_changed.push(order),
                 Order::Drain(reply) => self.drain = Some(reply),
             }
         }
@@ -99,6 +111,49 @@ pub(crate) struct PeersOrder {
     /// `None` for everyone.
     pub(crate) peers: Option<PrefixList>,
     /// Notified once the order is applied.
+    pub(crate) reply: SyncSender<()>,
+}
+
+/// Use these addresses and routes at a port from now on. The workers get the outcome with [`Order::PortChanged`].
+#[derive(Debug)]
+pub(crate) struct AddressingOrder {
+    pub(crate) port: PortId,
+    pub(crate) addressing: Addressing,
+    /// Remove addresses although they have TCP streams.
+    pub(crate) force: bool,
+    /// Receives the outcome.
+    pub(crate) reply: SyncSender<Result<AddressingChanged, AddressingRefused>>,
+}
+
+/// A port with other addresses.
+#[derive(Debug)]
+pub(crate) struct AddressingChanged {
+    pub(crate) local: LocalPort,
+    pub(crate) conflicts: ConflictReports,
+}
+
+/// Why addresses and routes were not changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum AddressingRefused {
+    /// They contradict each other, or there is no such port.
+    #[error(transparent)]
+    Config(#[from] HostConfigError),
+    /// The port does not pass the groups of an IPv6 address.
+    #[error("the port does not pass the multicast groups of the address: {0}")]
+    Filter(String),
+    /// TCP streams use an address that would be gone.
+    #[error("{streams} TCP streams use it")]
+    InUse {
+        /// Their number.
+        streams: usize,
+    },
+}
+
+/// Know a port by these addresses from now on.
+#[derive(Debug)]
+pub(crate) struct PortChangedOrder {
+    pub(crate) local: LocalPort,
+    /// Notified once that is done.
     pub(crate) reply: SyncSender<()>,
 }
 

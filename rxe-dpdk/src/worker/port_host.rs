@@ -9,9 +9,10 @@ use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
 use rxe_service::{LocalPort, Restrictions};
 
+use super::orders::{AddressingChanged, AddressingRefused};
 use super::ports::PortsTx;
 use crate::eal::{EalError, MulticastFilter};
-use crate::host::{self, Host, TcpStreamId};
+use crate::host::{self, Addressing, Host, TcpStreamId};
 
 /// One port's IP stack, and the filter in front of it.
 pub(crate) struct PortHost {
@@ -40,6 +41,29 @@ impl PortHost {
         let host = PortHost { host, filter, path_mtu, restrictions, gsi_psn: Psn::default(), ip_id };
         host.set_filter()?;
         Ok(host)
+    }
+
+    /// Replaces addresses and routes. Without `force` addresses with open streams stay.
+    ///
+    /// # Errors
+    /// [`AddressingRefused`]; nothing has changed then.
+    pub(crate) fn set_addressing(
+        &mut self,
+        now: Instant,
+        addressing: Addressing,
+        force: bool,
+    ) -> Result<AddressingChanged, AddressingRefused> {
+        let streams = self.host.streams_lost_by(&addressing);
+        if streams > 0 && !force {
+            return Err(AddressingRefused::InUse { streams });
+        }
+        let before = self.host.addressing();
+        self.host.set_addressing(now, addressing)?;
+        if let Err(error) = self.set_filter() {
+            self.host.set_addressing(now, before)?;
+            return Err(AddressingRefused::Filter(error.to_string()));
+        }
+        Ok(AddressingChanged { local: self.local_port(), conflicts: self.host.conflicts().clone() })
     }
 
     /// Makes the port pass the groups that the host listens to.

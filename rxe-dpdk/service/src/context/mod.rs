@@ -148,6 +148,12 @@ impl Context<'_> {
         self.tell(ToControl::StreamClose { stream });
     }
 
+    /// Resets a stream: its peer gets an error, and nothing that was not sent yet. The service's
+    /// [`stream_closed`](crate::service::Service::stream_closed) follows.
+    pub fn stream_reset(&mut self, stream: StreamId) {
+        self.tell(ToControl::StreamReset { stream });
+    }
+
     fn tell(&self, message: ToControl) {
         // The control side outlives the workers' loops; after it no recipient is left.
         let _ = self.accounting.outbox.send(message);

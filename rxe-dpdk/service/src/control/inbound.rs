@@ -261,7 +261,8 @@ impl<H: IpHost> Control<H> {
         let worker = self.next_worker();
         self.stats.connect_offered.inc();
         let port = usize::from(path.port.0);
-        let placement = Placement { worker, port, peer: request.peer_gid, mac: path.dst_mac, rts: None };
+        let next_hop = self.next_hop(&path);
+        let placement = Placement { worker, port, peer: request.peer_gid, next_hop, mac: path.dst_mac, rts: None };
         self.place(conn, placement);
         self.send(worker, ToWorker::ConnectRequest { service, request, path });
     }

@@ -24,7 +24,8 @@ pub trait IpHost {
     /// Why the host cannot listen, or its port cannot receive a multicast group.
     type Error: fmt::Display;
 
-    /// The port. All of it stays as it is while the host lives.
+    /// The port. Its addresses change only with a call of [`Control::port_changed`](super::Control::port_changed); the rest
+    /// stays as it is while the host lives.
     fn local_port(&self) -> LocalPort;
 
     /// Whether `ip` is a broadcast address, of a network of the port or of all networks.
@@ -36,9 +37,8 @@ pub trait IpHost {
     /// Whether packets to `ip` can leave by the port: it is on the link, or there is a route.
     fn has_route(&self, ip: IpAddr) -> bool;
 
-    /// The neighbour through which packets to `dst` go: a router, or `dst` itself. It does not change while the host
-    /// lives. A host that does not know its routers answers `dst`, which costs an update per connection when a router
-    /// moves.
+    /// The neighbour through which packets to `dst` go: a router, or `dst` itself. It changes as the addresses do. A host
+    /// that does not know its routers answers `dst`, which costs an update per connection when a router moves.
     fn next_hop(&self, dst: IpAddr) -> IpAddr;
 
     /// Finds the MAC and source address for packets to `dst`, and starts the search where they are not known.

@@ -126,6 +126,8 @@ struct Placement {
     /// Index into `ports`.
     port: usize,
     peer: Gid,
+    /// The neighbour through which it is indexed.
+    next_hop: IpAddr,
     mac: MacAddr,
     /// Of a connection that a service requested, until the REP arrives.
     rts: Option<Box<RtsParams>>,
@@ -214,6 +216,16 @@ impl<H: IpHost> Control<H> {
     /// The host of a port, to give it received frames.
     pub fn host_mut(&mut self, port: PortId) -> Option<&mut H> {
         self.ports.get_mut(usize::from(port.0)).map(|port| &mut port.host)
+    }
+
+    /// The addresses or routes of a port's host were changed.
+    #[cold]
+    pub fn port_changed(&mut self, port: PortId) {
+        let index = usize::from(port.0);
+        if let Some(port) = self.ports.get_mut(index) {
+            port.local = port.host.local_port();
+            self.peers.all_changed(index);
+        }
     }
 
     /// Does what is due: messages of workers, the connection manager's events and timers, the hosts' timers and streams.

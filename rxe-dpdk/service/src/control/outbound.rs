@@ -230,6 +230,7 @@ impl<H: IpHost> Control<H> {
                     worker: reply_to.worker,
                     port: usize::from(path.port.0),
                     peer: path.dst,
+                    next_hop: self.next_hop(&path),
                     mac: path.dst_mac,
                     rts: Some(Box::new(RtsParams {
                         path,

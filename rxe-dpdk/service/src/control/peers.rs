@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
-use rxe_proto::wire::MacAddr;
+use rxe_proto::wire::{MacAddr, Path};
+use rxe_proto::{Duration, Instant};
 
 use super::ip_host::{IpHost, Resolution};
 use super::{Control, Placement};
@@ -15,17 +15,22 @@ use crate::messages::ToWorker;
 /// Most connections updated per poll of the control side: a router may have thousands behind it.
 const PEERS_PER_POLL: usize = 256;
 
+/// Pause before connections are updated whose next hop is being resolved.
+const UNRESOLVED_RETRY: Duration = Duration::from_millis(10);
+
 /// Connections by their next hop.
 pub(super) struct Peers<C = ConnId> {
     /// By port and neighbour.
     by_next_hop: HashMap<(usize, IpAddr), HashSet<C>>,
     /// Neighbours whose MAC changed, with the connections that are not updated yet.
     moved: VecDeque<(usize, IpAddr, Vec<C>)>,
+    /// Connections to update again, with their ports, and when: their next hops are being resolved.
+    unresolved: (Vec<(usize, C)>, Option<Instant>),
 }
 
 impl<C> Default for Peers<C> {
     fn default() -> Peers<C> {
-        Peers { by_next_hop: HashMap::new(), moved: VecDeque::new() }
+        Peers { by_next_hop: HashMap::new(), moved: VecDeque::new(), unresolved: (Vec::new(), None) }
     }
 }
 
@@ -52,6 +57,31 @@ impl<C: Copy + Eq + Hash> Peers<C> {
         }
     }
 
+    /// Queues all connections of a port for an update: its routes changed.
+    pub(super) fn all_changed(&mut self, port: usize) {
+        let next_hops = self.by_next_hop.keys().filter(|(of, _)| *of == port);
+        let next_hops: Vec<IpAddr> = next_hops.map(|(_, next_hop)| *next_hop).collect();
+        next_hops.into_iter().for_each(|next_hop| self.changed(port, next_hop));
+    }
+
+    /// Queues a connection whose next hop is being resolved.
+    fn wait(&mut self, now: Instant, port: usize, conn: C) {
+        let (waiting, retry_at) = &mut self.unresolved;
+        waiting.push((port, conn));
+        retry_at.get_or_insert(now + UNRESOLVED_RETRY);
+    }
+
+    /// Queues the connections that have waited for an update.
+    fn retry(&mut self, now: Instant) {
+        if self.unresolved.1.is_some_and(|at| at <= now) {
+            self.unresolved.1 = None;
+            for (port, conn) in std::mem::take(&mut self.unresolved.0) {
+                // No neighbour has this address.
+                self.moved.push_back((port, Ipv4Addr::UNSPECIFIED.into(), vec![conn]));
+            }
+        }
+    }
+
     /// The next connection to update, with its port.
     fn next_moved(&mut self) -> Option<(usize, C)> {
         loop {
@@ -67,18 +97,20 @@ impl<C: Copy + Eq + Hash> Peers<C> {
 impl<H: IpHost> Control<H> {
     /// Records where a connection lives.
     pub(super) fn place(&mut self, conn: ConnId, placement: Placement) {
-        let port = placement.port;
-        let next_hop = self.ports[port].host.next_hop(placement.peer.ip());
-        self.peers.insert(port, next_hop, conn);
+        self.peers.insert(placement.port, placement.next_hop, conn);
         self.connections.insert(conn, placement);
     }
 
     /// Forgets a connection.
     pub(super) fn remove_placement(&mut self, conn: ConnId) -> Option<Placement> {
         let placement = self.connections.remove(&conn)?;
-        let next_hop = self.ports[placement.port].host.next_hop(placement.peer.ip());
-        self.peers.remove(placement.port, next_hop, conn);
+        self.peers.remove(placement.port, placement.next_hop, conn);
         Some(placement)
+    }
+
+    /// The neighbour through which packets of a path go.
+    pub(super) fn next_hop(&self, path: &Path) -> IpAddr {
+        self.ports[usize::from(path.port.0)].host.next_hop(path.dst.ip())
     }
 
     /// A neighbour of a port has another MAC address: a peer, or the router to many.
@@ -89,22 +121,33 @@ impl<H: IpHost> Control<H> {
         self.peers.changed(port, ip);
     }
 
-    /// Updates the MAC address of connections whose next hop has a new one, a limited number per poll.
+    /// Updates the MAC address of connections whose next hop has a new one, or which have a new next hop, a limited number
+    /// per poll.
     pub(super) fn update_moved_peers(&mut self, now: Instant) {
+        self.peers.retry(now);
         for _ in 0..PEERS_PER_POLL {
             let Some((port, conn)) = self.peers.next_moved() else { return };
             let Some(placement) = self.connections.get_mut(&conn) else { continue };
+            let next_hop = self.ports[port].host.next_hop(placement.peer.ip());
+            if next_hop != placement.next_hop {
+                self.peers.remove(port, placement.next_hop, conn);
+                self.peers.insert(port, next_hop, conn);
+                placement.next_hop = next_hop;
+            }
             if self.ports[port].local.restrictions.pin_mac {
                 self.stats.peer_moves_refused.inc();
                 continue;
             }
-            if let Resolution::Ready { mac, .. } = self.ports[port].host.resolve(now, placement.peer.ip())
-                && mac != placement.mac
-            {
-                placement.mac = mac;
-                // The connection may have ended just now.
-                let _ = self.cm.set_peer_mac(conn, mac);
-                let _ = self.mailbox.workers[placement.worker].send(ToWorker::PeerMacChanged { conn, mac });
+            match self.ports[port].host.resolve(now, placement.peer.ip()) {
+                Resolution::Ready { mac, .. } if mac != placement.mac => {
+                    placement.mac = mac;
+                    // The connection may have ended just now.
+                    let _ = self.cm.set_peer_mac(conn, mac);
+                    let _ = self.mailbox.workers[placement.worker].send(ToWorker::PeerMacChanged { conn, mac });
+                }
+                Resolution::Pending => self.peers.wait(now, port, conn),
+                // Unreachable peers keep the path that they have, until they time out.
+                Resolution::Ready { .. } | Resolution::Unreachable => {}
             }
         }
     }

@@ -203,6 +203,16 @@ impl ServiceHost {
         busy
     }
 
+    /// A port's addresses were changed: it is `port` from now on. Calls the services.
+    #[cold]
+    pub fn port_changed(&mut self, now: Instant, engine: &mut Engine, port: &LocalPort) {
+        let ports = self.ports.iter().map(|old| if old.id == port.id { port } else { old });
+        self.ports = ports.cloned().collect();
+        for service in 0..self.services.len() {
+            self.call(now, engine, service, |s, cx| s.port_changed(cx, port.id));
+        }
+    }
+
     /// The named regions.
     pub fn regions(&self) -> &[NamedRegion] {
         &self.regions

@@ -27,6 +27,12 @@ impl GroupFilter {
         filter
     }
 
+    /// Replaces the MAC addresses of the groups that our own addresses need.
+    pub(super) fn set_own(&mut self, own: Vec<MacAddr>) {
+        self.own = own;
+        self.update();
+    }
+
     /// All MAC addresses that the port must accept, sorted.
     pub(super) fn macs(&self) -> &[MacAddr] {
         &self.macs

@@ -83,6 +83,13 @@ impl Interface {
         }
     }
 
+    /// Replaces the addresses and routes by those of `config`.
+    pub(super) fn set_routing(&mut self, config: &HostConfig) {
+        self.routing = Routing::new(config);
+        self.filter.set_own(self.routing.multicast_macs());
+        self.conflicts.set_addresses(self.routing.addresses());
+    }
+
     // --- input ---
 
     /// Whether a frame is for us, by its MAC addresses.

@@ -9,7 +9,7 @@ use rxe_proto::wire::{Cidr, common_prefix};
 use crate::host::config::{HostConfig, Route};
 use crate::host::multicast::{ALL_NODES, multicast_mac_v6, solicited_node};
 
-/// Addresses and routes, fixed at start.
+/// Addresses and routes.
 pub(in crate::host) struct Routing {
     /// Ours, preferred ones first, the link-local one last.
     addresses: Vec<Cidr>,

@@ -11,7 +11,7 @@ mod stream;
 mod table;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rxe_proto::wire::net::ethertype;
@@ -265,6 +265,22 @@ impl Tcp {
         if let Some(stream) = self.streams.by_id(id) {
             stream.abort();
             self.mark_dirty(id.index);
+        }
+    }
+
+    /// Open streams at an address of ours.
+    pub(super) fn count_at(&self, local: IpAddr) -> usize {
+        let streams = self.streams.indices().filter_map(|index| self.streams.get(index));
+        streams.filter(|stream| stream.local.ip() == local && stream.is_usable()).count()
+    }
+
+    /// Resets all streams at an address of ours; their users get the event.
+    pub(super) fn reset_all_at(&mut self, local: IpAddr) {
+        for index in self.streams.indices() {
+            if let Some(stream) = self.streams.get_mut(index).filter(|stream| stream.local.ip() == local) {
+                stream.reset();
+                self.mark_dirty(index);
+            }
         }
     }
 

@@ -180,6 +180,11 @@ impl Stream {
         self.socket().abort();
     }
 
+    /// Resets it for its user, who is told.
+    pub(super) fn reset(&mut self) {
+        self.socket().abort();
+    }
+
     /// Closes our side once all messages are sent.
     fn begin_finish(&mut self) {
         self.finish = true;

@@ -18,6 +18,11 @@ impl Inspector {
         self.fault_list().lock().rules().iter().map(|fault| report(fault)).collect()
     }
 
+    /// The rules in force.
+    pub fn fault_rules(&self) -> Vec<FaultRule> {
+        self.fault_list().lock().rules().iter().map(|fault| fault.rule.clone()).collect()
+    }
+
     /// Adds a fault rule and returns its number. It is active on all lcores when this returns.
     ///
     /// # Errors

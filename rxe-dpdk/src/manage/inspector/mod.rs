@@ -1,9 +1,12 @@
 //! Inspection of a running adapter, from any thread but the lcores.
 
+mod addresses;
 mod faults;
 mod regions;
 mod services;
 
+pub(crate) use addresses::AddressCheck;
+pub use addresses::AddressError;
 pub use regions::RegionError;
 pub use services::ServiceError;
 
@@ -17,10 +20,12 @@ use rxe_inspect::latency::Latency;
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources};
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{EngineConfig, Qpn};
+use rxe_proto::wire::PortId;
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
 use rxe_service::mailbox::WorkerInspector;
-use rxe_service::{Listen, LocalPort, ServiceFactory};
+use rxe_service::{Listen, ServiceFactory};
 
+use super::PortList;
 use super::events::Events;
 use super::fault_list::FaultList;
 use super::regions::RegionList;
@@ -66,7 +71,8 @@ struct Inner {
     lcores: Vec<u32>,
     workers: Vec<WorkerInspector>,
     orders: Vec<Sender<Order>>,
-    local: Arc<[LocalPort]>,
+    local: Arc<PortList>,
+    check_address: AddressCheck,
     ports: PortReports,
     engine: EngineConfig,
     services: Vec<ServiceInfo>,
@@ -114,7 +120,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) lcores: Vec<u32>,
     pub(crate) workers: Vec<WorkerInspector>,
     pub(crate) orders: Vec<Sender<Order>>,
-    pub(crate) local: Arc<[LocalPort]>,
+    pub(crate) local: Arc<PortList>,
+    pub(crate) check_address: AddressCheck,
     pub(crate) ports: PortReports,
     pub(crate) engine: EngineConfig,
     pub(crate) factories: &'a [Box<dyn ServiceFactory>],
@@ -133,6 +140,7 @@ impl Inspector {
             workers: parts.workers,
             orders: parts.orders,
             local: parts.local,
+            check_address: parts.check_address,
             ports: parts.ports,
             engine: parts.engine,
             services: parts.factories.iter().map(|factory| ServiceInfo::of(&**factory)).collect(),
@@ -146,8 +154,9 @@ impl Inspector {
     pub fn device(&self) -> Device {
         let inner = &*self.0;
         let (engine, workers) = (&inner.engine, inner.lcores.len() as u64);
+        let first = inner.local.get(PortId(0));
         Device {
-            node_guid: inner.local.first().map(|port| reports::guid(port.mac.eui64(true))).unwrap_or_default(),
+            node_guid: first.map(|port| reports::guid(port.local.mac.eui64(true))).unwrap_or_default(),
             uptime: inner.started.elapsed().as_secs(),
             lcores: inner.lcores.clone(),
             limits: Limits {

@@ -22,7 +22,7 @@ use rxe_proto::wire::PortId;
 use super::kernel_addresses;
 use super::rtnetlink::{self, Address, DATAGRAM, Interface, Message};
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
-use crate::manage::Events;
+use crate::manage::{Events, PortEntry, PortList};
 use crate::worker::orders::Order;
 
 /// Interval between polls of drivers, and between retries.
@@ -59,8 +59,6 @@ pub(crate) struct WatchedPort {
     pub(crate) reattach: Option<Reattach>,
     /// Its IP MTU.
     pub(crate) mtu: u16,
-    /// The addresses of it that the kernel must not have.
-    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// The thread. It ends when this is dropped.
@@ -72,14 +70,20 @@ pub(crate) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches `ports`. `workers` own their queues; `events` get the changes of links.
-    pub(crate) fn start(ports: Vec<WatchedPort>, workers: Vec<Sender<Order>>, events: Events) -> LinkWatch {
+    /// Watches `ports`, whose addresses `list` has. `workers` own their queues; `events` get the changes of links.
+    pub(crate) fn start(
+        ports: Vec<WatchedPort>,
+        list: Arc<PortList>,
+        workers: Vec<Sender<Order>>,
+        events: Events,
+    ) -> LinkWatch {
         let states = LinkStates::default();
         let watch = |states: LinkStates| -> io::Result<(PipeWriter, JoinHandle<()>)> {
             let (stopped, stop) = io::pipe()?;
             let ports = ports.into_iter().map(|port| Watched::new(port, &states)).collect();
             let watcher = Watcher {
                 ports,
+                list,
                 workers,
                 states,
                 events,
@@ -129,6 +133,11 @@ enum Device {
     Attached,
 }
 
+/// The addresses of a port that the kernel must not have.
+fn exclusive(port: &PortEntry) -> impl Iterator<Item = IpAddr> + '_ {
+    port.addressing.addresses.iter().filter(|_| port.exclusive).map(|address| address.ip)
+}
+
 /// A watched port.
 struct Watched {
     port: WatchedPort,
@@ -155,6 +164,7 @@ impl Watched {
 
 struct Watcher {
     ports: Vec<Watched>,
+    list: Arc<PortList>,
     workers: Vec<Sender<Order>>,
     states: LinkStates,
     events: Events,
@@ -220,7 +230,7 @@ impl Watcher {
                         self.addresses.retain(|address| address.index != index);
                     }
                     Message::NewAddress(address) => {
-                        if self.ports.iter().any(|port| port.port.addresses.contains(&address.cidr.ip)) {
+                        if self.list.all().iter().any(|port| exclusive(port).any(|ip| ip == address.cidr.ip)) {
                             self.addresses.insert(address);
                         }
                     }
@@ -239,13 +249,14 @@ impl Watcher {
     }
 
     fn check_all(&mut self) {
-        let Watcher { ports, workers, states, events, interfaces, addresses, stopped, .. } = self;
+        let Watcher { ports, list, workers, states, events, interfaces, addresses, stopped, .. } = self;
         for watched in ports {
             if let Some(state) = watched.check(interfaces, workers, states, stopped) {
                 let port = u32::from(watched.port.monitor.info().id.0);
                 events.publish(|| EventKind::Link { port, up: state.is_ok(), reason: state.err() });
             }
-            watched.check_addresses(addresses);
+            let own = list.get(watched.port.monitor.info().id).map(|port| exclusive(&port).collect::<Vec<_>>());
+            watched.check_addresses(&own.unwrap_or_default(), addresses);
         }
     }
 }
@@ -284,10 +295,10 @@ impl Watched {
         before.map(|_| state)
     }
 
-    /// Logs each of the kernel's addresses that is the port's too, once.
-    fn check_addresses(&mut self, kernel: &HashSet<Address>) {
+    /// Logs each of the kernel's addresses that is among the port's `own`, once.
+    fn check_addresses(&mut self, own: &[IpAddr], kernel: &HashSet<Address>) {
         self.logged_addresses.retain(|address| kernel.contains(address));
-        for address in kernel_addresses::shared(&self.port.addresses, kernel) {
+        for address in kernel_addresses::shared(own, kernel) {
             if self.logged_addresses.insert(*address) {
                 kernel_addresses::warn(address);
             }

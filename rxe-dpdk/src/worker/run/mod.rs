@@ -177,6 +177,12 @@ impl Worker {
         if !self.orders.peers.is_empty() {
             self.apply_peers_orders();
         }
+        if !self.orders.addressing.is_empty() {
+            self.apply_addressing_orders(now);
+        }
+        if !self.orders.ports_changed.is_empty() {
+            self.apply_port_changes(now);
+        }
         if self.orders.drain.is_some() {
             self.apply_drain_order();
         }

@@ -1,14 +1,14 @@
 //! Changes that other threads order from a worker, applied between two turns: recorders of a capture, fault rules, allowed
-//! peers, queues of a port whose device is gone, links that came up.
+//! peers, addresses, queues of a port whose device is gone, links that came up.
 
 use std::sync::Arc;
 
 use rxe_proto::Instant;
 
 use super::Worker;
-use crate::worker::dispatch::FromPort;
+use crate::worker::dispatch::{Dispatcher, FromPort};
 use crate::worker::injector::FOREVER;
-use crate::worker::orders::{FaultChange, PeersOrder, PortOrder};
+use crate::worker::orders::{AddressingOrder, FaultChange, PeersOrder, PortChangedOrder, PortOrder};
 use crate::worker::ports::RxPort;
 use crate::worker::tx_path::TxPath;
 
@@ -63,6 +63,36 @@ impl Worker {
             if let Some(identity) = dispatcher.identities.get_mut(usize::from(port.0)) {
                 identity.set_peers(peers);
             }
+            // The sender of the order may have timed out.
+            let _ = reply.try_send(());
+        }
+    }
+
+    /// Changes the addresses and routes of ports, on the worker with the control side.
+    #[cold]
+    pub(super) fn apply_addressing_orders(&mut self, now: Instant) {
+        let Worker { orders, dispatcher, .. } = self;
+        let Some(control) = &mut dispatcher.control else { return };
+        for AddressingOrder { port, addressing, force, reply } in orders.addressing.drain(..) {
+            let Some(host) = control.host_mut(port) else { continue };
+            let changed = host.set_addressing(now, addressing, force);
+            if changed.is_ok() {
+                control.port_changed(port);
+            }
+            // The sender of the order may have timed out.
+            let _ = reply.try_send(changed);
+        }
+    }
+
+    /// Dispatches frames to the new addresses of ports, and no longer to the old ones.
+    #[cold]
+    pub(super) fn apply_port_changes(&mut self, now: Instant) {
+        let Dispatcher { identities, services, engine, .. } = &mut self.dispatcher;
+        for PortChangedOrder { local, reply } in self.orders.ports_changed.drain(..) {
+            if let Some(identity) = identities.get_mut(usize::from(local.id.0)) {
+                identity.gids = local.gids().collect();
+            }
+            services.port_changed(now, engine, &local);
             // The sender of the order may have timed out.
             let _ = reply.try_send(());
         }

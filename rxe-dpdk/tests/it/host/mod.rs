@@ -1,5 +1,6 @@
 //! The IP host of a port, without DPDK: against itself, recorded hosts and random frames.
 
+mod addresses;
 mod arp_nd;
 mod conflict;
 mod fuzz;
