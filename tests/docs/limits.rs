@@ -13,6 +13,8 @@ const END: &str = "<!-- end of limits -->\n";
 enum Bound {
     /// The value of a key in conf/target.toml.
     Key(&'static str),
+    /// The same of a key in a section, which the text names.
+    In(&'static str, &'static str),
     /// What stands behind these words in a file of the source, up to `;` or `,`.
     Source(&'static str, &'static str),
     /// The same, with words in front.
@@ -21,7 +23,7 @@ enum Bound {
     Words(&'static str),
 }
 
-use Bound::{Key, Of, Source, Words};
+use Bound::{In, Key, Of, Source, Words};
 
 struct Row {
     /// What a peer can fill.
@@ -117,10 +119,18 @@ const ROWS: &[Row] = &[
     Row {
         table: "queue pairs of an lcore",
         bound: Key("queue-pairs"),
-        share: Words("one per connection; 256 of a perftest or pingpong client"),
+        share: Words("one per connection; 256 of a pingpong client"),
         refusal: "REJ 1 (no QP)",
         counters: &["refused"],
         tests: &[("tests/ports/limits.rs", "queue_pairs_of_an_lcore_are_limited")],
+    },
+    Row {
+        table: "queue pairs of tests of perftest, without connections",
+        bound: Words("those of the lcore, and what its completion queue has room for: 1795 or more"),
+        share: In("service.perftest", "queue-pairs"),
+        refusal: "the test is refused",
+        counters: &["refused"],
+        tests: &[("apps/rxe-target/services/perftest/exchange.rs", "the_queue_pairs_of_an_address_are_limited")],
     },
     Row {
         table: "memory keys of an lcore",
@@ -132,11 +142,33 @@ const ROWS: &[Row] = &[
     },
     Row {
         table: "hugepages for clients' buffers",
-        bound: Words("the machine's; of `perftest` 1 GiB per lcore"),
-        share: Words("those of its connections; of `perftest` 512 MiB"),
+        bound: Words("the machine's"),
+        share: Words("those of its connections"),
         refusal: "the connection is refused",
         counters: &["refused"],
         tests: &[("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets")],
+    },
+    Row {
+        table: "bytes of an lcore for messages of perftest",
+        bound: In("service.perftest", "budget"),
+        share: Words("half; one client at least is served"),
+        refusal: "the test is refused",
+        counters: &["refused"],
+        tests: &[
+            ("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets"),
+            ("apps/rxe-target/services/perftest/sinks.rs", "one_client_is_served_whatever_the_budget"),
+        ],
+    },
+    Row {
+        table: "bytes of an lcore for messages of pingpongs",
+        bound: In("service.pingpong", "budget"),
+        share: Words("half; a quarter of what is left for each client, once an eighth of the half is left"),
+        refusal: "clients that have been idle for 250 ms are dropped; the new one gets less, or is refused",
+        counters: &["evicted", "refused"],
+        tests: &[(
+            "apps/rxe-target/services/pingpong/budget.rs",
+            "clients_get_less_when_the_budget_runs_short_and_then_nothing",
+        )],
     },
     Row {
         table: "packet buffers",
@@ -334,6 +366,14 @@ impl Bound {
                 let value = line.unwrap_or_else(|| panic!("conf/target.toml: there is no {key}"));
                 // Without the line there is no limit.
                 if key == "requests-per-second" { format!("`{key}` (none)") } else { format!("{value} (`{key}`)") }
+            }
+            Bound::In(section, key) => {
+                let config = read("conf/target.toml");
+                let keys = config.split_once(&format!("#: [{section}]\n")).map(|(_, keys)| keys);
+                let keys = keys.and_then(|keys| keys.split("\n#: [").next()).unwrap_or_default();
+                let value = keys.lines().find_map(|line| line.strip_prefix(&format!("#: {key} = ")));
+                let value = value.unwrap_or_else(|| panic!("conf/target.toml: [{section}] has no {key}"));
+                format!("{} (`{key}` of `[{section}]`)", value.trim_matches('"'))
             }
             Bound::Source(file, words) => source(file, words).to_string(),
             Bound::Of(front, file, words) => format!("{front}{}", source(file, words)),

@@ -26,6 +26,7 @@ mod no_route;
 mod operate;
 mod output;
 mod peers;
+mod perftest;
 mod quick_start;
 mod regions;
 mod scrape;

@@ -22,14 +22,12 @@ pub struct BedConfig {
     pub lcores: &'static str,
     /// Arguments besides regions and MTU; docs/clients.md shows them as the target's settings.
     pub arguments: Vec<String>,
-    /// Where its hugepages are, unless in the environment's mount.
-    pub huge: Option<PathBuf>,
 }
 
 impl BedConfig {
     /// One lcore and no further arguments.
     pub fn new(port: Port, mtu: u32) -> BedConfig {
-        BedConfig { key: StationKey::new(port, mtu), lcores: "0", arguments: Vec::new(), huge: None }
+        BedConfig { key: StationKey::new(port, mtu), lcores: "0", arguments: Vec::new() }
     }
 
     /// With these arguments.
@@ -82,7 +80,7 @@ fn settings(arguments: &[String]) -> Result<String, String> {
 impl TestBed {
     /// Starts a target, and takes the guest that its port is connected to.
     pub fn start(env: &Arc<TestEnv>, config: BedConfig) -> Result<TestBed, String> {
-        let BedConfig { key, lcores, arguments: more, huge } = config;
+        let BedConfig { key, lcores, arguments: more } = config;
         let region_file = PathBuf::from(format!("/dev/shm/rxe-real-{}-{:?}{}", env.token, key.port, key.mtu));
         let mut arguments = vec![
             "--region".to_owned(),
@@ -95,7 +93,7 @@ impl TestBed {
         }
         arguments.extend_from_slice(&more);
         let settings = settings(&more)?;
-        let (vdev, huge) = (key.vdev(env), huge.unwrap_or_else(|| env.path("huge")));
+        let (vdev, huge) = (key.vdev(env), env.path("huge"));
         let start = || Target::start_in(env, lcores, &huge, &vdev, &arguments);
         // The guest makes the tap interface, but its card waits for the vhost-user port.
         let (lease, target) = if key.port == Port::AfPacket {

@@ -60,9 +60,10 @@ const INTRODUCTION: &str = "\
 # Client programs
 
 The programs below are Debian's, unmodified, run by a Linux guest with soft-RoCE against `rxe-target` with its default
-services, two regions and `--idle sleep`. [The runs](#the-runs) have other settings where there are any. Each line is a
-command and each entry `ok` a test that checks exit code and output. The tests write this file (`make docs`), and fail
-when its commands are not theirs. `make test` runs each program a few times, `make nightly` all of them.
+services, two regions and `--idle sleep`. The first row of each table has what else was configured on the target for the
+commands of a column, or none. Each other row is a command, and each entry `ok` a test that checks exit code and output.
+The tests write this file (`make docs`), and fail when its commands are not theirs.
+`make test` runs each program a few times, `make nightly` all of them.
 
 In the commands, `IPV4` and `IPV6` are the target's addresses, `MYIP` is the guest's, and `GID4` and `GID6` are the
 numbers of the guest's GIDs of these addresses. `rdma_example_client` speaks as the client of the well-known rdma-example
@@ -79,6 +80,9 @@ struct Column {
 }
 
 type Columns = HashMap<String, Column>;
+
+/// First cell of the row of a table with the settings of each column.
+const SETTINGS: &str = "settings of the target";
 
 fn file() -> PathBuf {
     root().join("docs/clients.md")
@@ -105,7 +109,12 @@ fn parse(text: &str) -> Columns {
             None => groups = Some(row),
             Some(_) if first.starts_with("---") => {}
             Some(names) if names.first().is_some_and(|name| name == "wire") => {
-                columns.entry(first).or_default().run = row.split_off(1);
+                columns.entry(first).or_default().run.extend(row.split_off(1));
+            }
+            Some(names) if first == SETTINGS => {
+                for (name, settings) in names.iter().zip(row) {
+                    columns.entry(name.clone()).or_default().run = vec![settings];
+                }
             }
             Some(names) => {
                 for (name, result) in names.iter().zip(row).filter(|(_, result)| !result.is_empty()) {
@@ -145,7 +154,13 @@ fn text(columns: &Columns) -> String {
         }
         let _ = write!(text, "\n## {}\n\n| command |", section.title);
         ran.iter().for_each(|group| text += &format!(" {group} |"));
-        let _ = write!(text, "\n|---|{}\n", "---|".repeat(ran.len()));
+        let _ = write!(text, "\n|---|{}\n| {SETTINGS} |", "---|".repeat(ran.len()));
+        for group in &ran {
+            let settings = columns.get(*group).and_then(|column| column.run.first()).map_or("none", String::as_str);
+            let mark = if settings == "none" { "" } else { "`" };
+            let _ = write!(text, " {mark}{settings}{mark} |");
+        }
+        text.push('\n');
         for command in commands(section, columns) {
             let _ = write!(text, "| `{command}` |");
             for group in &ran {
@@ -156,13 +171,11 @@ fn text(columns: &Columns) -> String {
             text.push('\n');
         }
     }
-    text += "\n## The runs\n\n| tests | wire | settings of the target | date | guest's kernel | clients | target |\n\
-             |---|---|---|---|---|---|---|\n";
+    text += "\n## The runs\n\n| tests | wire | date | guest's kernel | clients | target |\n|---|---|---|---|---|---|\n";
     for (group, wire) in SECTIONS.iter().flat_map(|section| section.columns) {
         if let Some(column) = columns.get(*group) {
-            let (settings, run) = column.run.split_first().map_or(("none", &[][..]), |(first, run)| (first, run));
-            let settings = if settings == "none" { settings.to_owned() } else { format!("`{settings}`") };
-            let _ = writeln!(text, "| {group} | {wire} | {settings} | {} |", run.join(" | "));
+            let run = column.run.get(1..).unwrap_or_default();
+            let _ = writeln!(text, "| {group} | {wire} | {} |", run.join(" | "));
         }
     }
     text

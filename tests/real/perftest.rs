@@ -1,5 +1,6 @@
 //! perftest's clients, as they are, against the service `perftest`.
 
+use crate::Check;
 use crate::bed::{BedConfig, TestBed, needs};
 use crate::client::{self, Client, Rows};
 use crate::station::{Port, StationKey, TARGET_V4};
@@ -196,6 +197,27 @@ fn cm_clients(mtu: u32) -> Vec<Client> {
     clients
 }
 
+/// Commands that the default settings refuse, and the target's log.
+const REFUSED: [(&str, &str); 5] = [
+    ("ib_write_bw -n 5 -s 16777216", "raise max-message of [service.perftest]"),
+    ("ib_send_bw -n 5 -s 16777216", "raise max-message of [service.perftest]"),
+    ("ib_write_lat -n 5 -s 5000", "set write-lat-size of [service.perftest] to its -s"),
+    ("ib_write_bw -n 5 --reversed", "the target begins no test: without --reversed, ib_read_bw"),
+    ("ib_write_lat -n 5 --reversed", "use it without --reversed"),
+];
+
+/// A client that the target refuses: its log says why. The client may wait for ever.
+fn refused(bed: &mut TestBed, command: &str, refusal: &str) -> Check {
+    let before = bed.log().len();
+    let done = bed.guest().run(&format!("timeout 30 {command} -F {TARGET_V4}"), LIMIT)?;
+    if done.code == 0 {
+        return Err(format!("{command} succeeded: {}", done.text));
+    }
+    let log = bed.log().split_off(before);
+    let lines = log.iter().filter(|line| line.contains("WARN") && line.contains(refusal)).count();
+    if lines == 1 { Ok(()) } else { Err(format!("{lines} lines have {refusal:?}: {}", log.join("\n"))) }
+}
+
 /// `write_lat` is the size of ib_write_lat's messages in the target's configuration.
 fn group(
     name: &str,
@@ -216,16 +238,30 @@ fn group(
     });
     client::cases_quick(&mut group, clients, quick);
     group.nightly(quick.is_empty());
+    // Some of these clients wait until they are stopped, so one group has them.
+    let beyond = name == "perftest-1500";
+    if beyond {
+        group.case("more than 256 queue pairs, and ib_write_lat of more than 4096 bytes", |bed| {
+            // The client's own queues hold 32767 entries.
+            Client::perftest("ib_send_bw -n 5 -s 1000 -q 300 -t 16 -r 16", Rows::One(1000, 1500)).run(bed)?;
+            Client::perftest("ib_write_lat -n 20 -s 65536", Rows::One(65536, 20)).run(bed)
+        });
+        for (command, refusal) in REFUSED {
+            group.case(format!("{command} is refused with what to do"), move |bed| refused(bed, command, refusal));
+        }
+    }
     group.case("a client is killed: the next one works", |bed| {
         client::kill_at_work(bed, &format!("ib_send_bw -F -n 100000000 {TARGET_V4}"))?;
         Client::perftest("ib_send_lat -n 20", Rows::One(2, 20)).run(bed)
     });
-    group.case("a client that sends garbage is counted, and the target still runs", |bed| {
+    group.case("a client that sends garbage is counted, and the target still runs", move |bed| {
         bed.guest().run(&format!("printf '6.06 or so, I think' | nc -w 2 {TARGET_V4} 18515"), LIMIT)?;
         let summary = bed.stop_target()?;
         let line = summary.lines().find(|line| line.starts_with("service perftest:"));
         let line = line.ok_or_else(|| format!("no line of the service in the summary: {summary}"))?;
-        let clean = !line.contains(" refused=") && !line.contains(" post_failures=") && line.contains(" malformed=1");
+        let refused =
+            if beyond { line.contains(&format!(" refused={} ", REFUSED.len())) } else { !line.contains(" refused=") };
+        let clean = refused && !line.contains(" post_failures=") && line.contains(" malformed=1");
         if clean { Ok(()) } else { Err(line.to_owned()) }
     });
     group.build()

@@ -82,6 +82,22 @@ fn group(mtu: u32) -> AnyGroup {
         let text = bed.guest().expect(&script, LIMIT, &[])?.text;
         if text == "all ended\n" { Ok(()) } else { Err(format!("not all clients succeeded: {text}")) }
     });
+    let name = "longer messages are returned, or refused with the setting, and clients that end so leave no warning";
+    group.case(name, |bed| {
+        Client::pingpong("srq", 4, 1_000_000, 16, "").run(bed)?;
+        // The client may end with answers under way; without an end their retransmissions last for 8.6 s.
+        std::thread::sleep(Duration::from_secs(10));
+        let warnings: Vec<String> = bed.log().into_iter().filter(|line| line.contains("WARN")).collect();
+        if !warnings.is_empty() {
+            return Err(format!("the log has warnings: {warnings:?}"));
+        }
+        let long = format!("ibv_rc_pingpong -g {} -s 4000000 -n 5 {TARGET_V4}", bed.gid4()?);
+        if bed.guest().run(&long, SHORT)?.code == 0 {
+            return Err("a message was returned that is longer than its receive".to_owned());
+        }
+        let refusal = "its messages are longer than its receives of 2097152 bytes: raise memory of [service.pingpong]";
+        if bed.log().iter().any(|line| line.contains(refusal)) { Ok(()) } else { Err(bed.log().join("\n")) }
+    });
     let name = "after a client without a GID, one that sends garbage and one that is killed, the next one works";
     group.case(name, |bed| {
         let (guest, v4) = (bed.guest(), bed.gid4()?);
@@ -101,8 +117,8 @@ fn group(mtu: u32) -> AnyGroup {
         let summary = bed.stop_target()?;
         let line = summary.lines().find(|line| line.starts_with("service pingpong:"));
         let line = line.ok_or_else(|| format!("no line of the service in the summary: {summary}"))?;
-        // The client without a GID, one that sends garbage, and one whose garbage belongs to no service.
-        let right = line.contains(" refused=1 ") && line.contains(" malformed=1");
+        // A long message and the client without a GID; one that sends garbage; one whose garbage belongs to no service.
+        let right = line.contains(" refused=2 ") && line.contains(" malformed=1");
         if right && summary.contains("service port-18515: malformed=1") { Ok(()) } else { Err(summary.clone()) }
     });
     group.build()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The guest's command, its output, and the target's log. The page has both texts.
-const SYMPTOMS: [(&str, &str, &str); 7] = [
+const SYMPTOMS: [(&str, &str, &str); 9] = [
     // Before all others, which need the small MTU.
     (
         "ip link set eth0 mtu 4200; sleep 1; rping -c -a 10.77.0.1 -C 1; code=$?; ip link set eth0 mtu 1500; exit $code",
@@ -31,8 +31,19 @@ const SYMPTOMS: [(&str, &str, &str); 7] = [
         "Couldn't read remote address",
         "its GID is not the address that it connects from but 10.99.0.5",
     ),
-    ("ib_read_bw -s 16M -n 5 10.77.0.1", "Failed status 10", ""),
-    ("ib_send_bw -s 16M -n 5 10.77.0.1", "Failed status 9", ""),
+    ("ib_read_bw -s 16M -n 5 10.77.0.1", "Failed status 10", "raise max-message of [service.perftest]"),
+    ("ib_send_bw -s 16M -n 5 10.77.0.1", "Failed status 9", "raise max-message of [service.perftest]"),
+    (
+        "ibv_rc_pingpong -g $(cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l ffff:0a4d:0002 *) -s 4000000 -n 5 \
+         10.77.0.1",
+        "Failed status",
+        "raise memory of [service.pingpong]",
+    ),
+    (
+        "ib_write_bw --reversed -n 5 10.77.0.1",
+        "Failed to exchange data between server and clients",
+        "the target begins no test",
+    ),
 ];
 
 /// The group `symptoms`.

@@ -13,6 +13,7 @@ mod metrics_address;
 mod peers;
 mod region;
 mod service;
+mod service_values;
 mod settings;
 mod sourced;
 mod transport;

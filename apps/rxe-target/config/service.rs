@@ -1,119 +1,16 @@
 //! Sections `[service.NAME]` of the configuration file: settings of single services.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
-use std::time::Duration;
 
 use rxe::{CliError, cli_error};
 use rxe_proto::wire::PrefixList;
 use serde::Deserialize;
 
 use super::peers::{self, Peers};
-use super::values::{Size, Text};
-
-/// Minimum memory per client, in bytes: the receives of 256 queue pairs.
-const MIN_PINGPONG_MEMORY: usize = 1 << 20;
-/// Maximum size of a queue pair's buffers: the length of a message has 31 bits.
-const MAX_MEMORY: usize = 1 << 30;
-
-/// How long an idle client is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience(Duration);
-
-impl FromStr for Patience {
-    type Err = CliError;
-
-    fn from_str(text: &str) -> Result<Patience, CliError> {
-        let seconds = text.strip_suffix('s').map(str::trim_end).and_then(|digits| digits.parse().ok());
-        match seconds {
-            Some(seconds) if (1..=86_400).contains(&seconds) => Ok(Patience(Duration::from_secs(seconds))),
-            _ => cli_error!("'{text}' is not an idle time: it goes from 1s to 86400s in whole seconds, as 30s"),
-        }
-    }
-}
-
-/// Memory for one client of the service `pingpong`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct ClientMemory(usize);
-
-impl FromStr for ClientMemory {
-    type Err = CliError;
-
-    fn from_str(text: &str) -> Result<ClientMemory, CliError> {
-        let Size(bytes) = text.parse()?;
-        if (MIN_PINGPONG_MEMORY..=MAX_MEMORY).contains(&bytes) {
-            Ok(ClientMemory(bytes))
-        } else {
-            cli_error!("'{text}' is not a client's memory: it goes from 1M to 1G")
-        }
-    }
-}
-
-/// A delay.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Pause(u64);
-
-impl FromStr for Pause {
-    type Err = CliError;
-
-    fn from_str(text: &str) -> Result<Pause, CliError> {
-        let (digits, unit) = match text.strip_suffix("ms") {
-            Some(digits) => (digits, 1),
-            None => (text.strip_suffix('s').unwrap_or_default(), 1000),
-        };
-        match digits.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
-            Some(millis) if (1..=60_000).contains(&millis) => Ok(Pause(millis)),
-            _ => cli_error!("'{text}' is not a delay: it goes from 1ms to 60s in whole ms or s, as 2500ms"),
-        }
-    }
-}
-
-/// Maximum length of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct MessageLength(usize);
-
-impl FromStr for MessageLength {
-    type Err = CliError;
-
-    fn from_str(text: &str) -> Result<MessageLength, CliError> {
-        let Size(bytes) = text.parse()?;
-        if (1..=MAX_MEMORY).contains(&bytes) {
-            Ok(MessageLength(bytes))
-        } else {
-            cli_error!("'{text}' is not the length of a message: it goes from 1 to 1G")
-        }
-    }
-}
-
-/// Number of datagrams for one listener.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct DatagramCount(u32);
-
-impl FromStr for DatagramCount {
-    type Err = CliError;
-
-    fn from_str(text: &str) -> Result<DatagramCount, CliError> {
-        match text.parse() {
-            Ok(count) if (1..=1000).contains(&count) => Ok(DatagramCount(count)),
-            _ => cli_error!("'{text}' is not a number of datagrams: it goes from 1 to 1000"),
-        }
-    }
-}
-
-/// Length of a datagram.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct DatagramLength(usize);
-
-impl FromStr for DatagramLength {
-    type Err = CliError;
-
-    fn from_str(text: &str) -> Result<DatagramLength, CliError> {
-        match text.parse() {
-            Ok(Size(bytes)) if bytes <= 4096 => Ok(DatagramLength(bytes)),
-            _ => cli_error!("'{text}' is not the length of a datagram: it goes from 1 to 4096"),
-        }
-    }
-}
+use super::service_values::{
+    Budget, ClientMemory, DatagramCount, DatagramLength, MessageLength, Patience, Pause, QueuePairs,
+};
+use super::values::Text;
 
 /// Idle times of the services that have no other setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -196,6 +93,10 @@ pub struct PerftestConfig {
     pub idle_timeout: rxe_proto::Duration,
     /// Maximum length of a message in bytes. Each client takes that much memory.
     pub max_message: usize,
+    /// Bytes for the messages of all clients of an lcore; those of one address have at most half of it.
+    pub budget: usize,
+    /// Maximum number of queue pairs of the clients of one address on an lcore, without those of connections.
+    pub queue_pairs: usize,
     /// Bytes of the first WRITE to an ib_write_lat client: at least the size of its messages, at most its memory, which
     /// holds 4096 bytes or one message.
     pub write_lat_size: usize,
@@ -208,6 +109,8 @@ impl Default for PerftestConfig {
         PerftestConfig {
             idle_timeout: rxe_proto::Duration::from_secs(60),
             max_message: 8 << 20,
+            budget: 1 << 30,
+            queue_pairs: 1024,
             write_lat_size: 4096,
             write_lat_after: rxe_proto::Duration::from_secs(5),
         }
@@ -221,6 +124,8 @@ pub struct PerftestSection {
     peers: Option<Peers>,
     idle_timeout: Option<Text<Patience>>,
     max_message: Option<Text<MessageLength>>,
+    budget: Option<Text<Budget>>,
+    queue_pairs: Option<Text<QueuePairs>>,
     write_lat_size: Option<Text<MessageLength>>,
     write_lat_after: Option<Text<Pause>>,
 }
@@ -230,14 +135,16 @@ pub struct PerftestSection {
 pub struct PingpongConfig {
     /// How long an idle client is kept.
     pub idle_timeout: rxe_proto::Duration,
-    /// Bytes of one client's receives. A message may be as long as its share: half of it, or with ibv_srq_pingpong half
-    /// of what there is for each queue pair; less 40 bytes for datagrams.
+    /// Bytes of one client's receives, of which there are two: a message may be half as long, less 40 bytes for datagrams.
+    /// Each queue pair of ibv_srq_pingpong beyond the second adds a quarter of it, while the budget allows.
     pub memory: usize,
+    /// Bytes for the messages of all clients of an lcore; those of one address have at most half of it.
+    pub budget: usize,
 }
 
 impl Default for PingpongConfig {
     fn default() -> PingpongConfig {
-        PingpongConfig { idle_timeout: rxe_proto::Duration::from_secs(10), memory: 4 << 20 }
+        PingpongConfig { idle_timeout: rxe_proto::Duration::from_secs(10), memory: 4 << 20, budget: 256 << 20 }
     }
 }
 
@@ -248,6 +155,7 @@ pub struct PingpongSection {
     peers: Option<Peers>,
     idle_timeout: Option<Text<Patience>>,
     memory: Option<Text<ClientMemory>>,
+    budget: Option<Text<Budget>>,
 }
 
 /// `[service.region]`.
@@ -344,6 +252,8 @@ impl ServiceSections {
         let config = PerftestConfig {
             idle_timeout: patience(self.perftest.idle_timeout.as_ref(), default.idle_timeout),
             max_message: length(&self.perftest.max_message, default.max_message),
+            budget: self.perftest.budget.as_ref().map_or(default.budget, |Text(Budget(bytes))| *bytes),
+            queue_pairs: self.perftest.queue_pairs.as_ref().map_or(default.queue_pairs, |Text(QueuePairs(n))| *n),
             write_lat_size: length(&self.perftest.write_lat_size, default.write_lat_size),
             write_lat_after: after
                 .map_or(default.write_lat_after, |Text(Pause(millis))| rxe_proto::Duration::from_millis(*millis)),
@@ -361,9 +271,13 @@ impl ServiceSections {
     /// Settings of `pingpong`.
     pub fn pingpong(&self) -> PingpongConfig {
         let default = PingpongConfig::default();
+        let memory = self.pingpong.memory.as_ref().map_or(default.memory, |Text(ClientMemory(bytes))| *bytes);
+        // One address has half of it: a few clients get what they want.
+        let enough = default.budget.max(8 * memory);
         PingpongConfig {
             idle_timeout: patience(self.pingpong.idle_timeout.as_ref(), default.idle_timeout),
-            memory: self.pingpong.memory.as_ref().map_or(default.memory, |Text(ClientMemory(bytes))| *bytes),
+            memory,
+            budget: self.pingpong.budget.as_ref().map_or(enough, |Text(Budget(bytes))| *bytes),
         }
     }
 }
@@ -379,14 +293,18 @@ mod tests {
     #[test]
     fn settings_replace_the_defaults() {
         assert_eq!(read("").map(|s| s.pingpong()), Ok(PingpongConfig::default()));
-        let given = read("[pingpong]\nidle-timeout = \"90s\"\nmemory = \"16M\"\n").map(|s| s.pingpong());
+        let given =
+            read("[pingpong]\nidle-timeout = \"90s\"\nmemory = \"16M\"\nbudget = \"32M\"\n").map(|s| s.pingpong());
         let idle_timeout = rxe_proto::Duration::from_secs(90);
-        assert_eq!(given, Ok(PingpongConfig { idle_timeout, memory: 16 << 20 }));
+        assert_eq!(given, Ok(PingpongConfig { idle_timeout, memory: 16 << 20, budget: 32 << 20 }));
+        let large = read("[pingpong]\nmemory = \"64M\"\n").map(|s| s.pingpong().budget);
+        assert_eq!(large, Ok(512 << 20), "enough for a client to have all of it");
         assert_eq!(read("").map(|s| s.perftest().ok()), Ok(Some(PerftestConfig::default())));
-        let text = "[perftest]\nidle-timeout = \"90s\"\nmax-message = \"64K\"\nwrite-lat-size = 8192\nwrite-lat-after = \"5s\"\n";
-        let (max_message, write_lat_size) = (65536, 8192);
+        let text = "[perftest]\nidle-timeout = \"90s\"\nmax-message = \"64K\"\nbudget = \"2G\"\nqueue-pairs = 9\n\
+                    write-lat-size = 8192\nwrite-lat-after = \"5s\"\n";
+        let (max_message, budget, queue_pairs, write_lat_size) = (65536, 2 << 30, 9, 8192);
         let write_lat_after = rxe_proto::Duration::from_secs(5);
-        let given = PerftestConfig { idle_timeout, max_message, write_lat_size, write_lat_after };
+        let given = PerftestConfig { idle_timeout, max_message, budget, queue_pairs, write_lat_size, write_lat_after };
         assert_eq!(read(text).map(|s| s.perftest().ok()), Ok(Some(given)));
     }
 
@@ -434,6 +352,8 @@ mod tests {
                 "'2m' is not a delay: it goes from 1ms to 60s in whole ms or s, as 2500ms",
             ),
             ("[perftest]\nmax-message = \"2G\"\n", "'2G' is not the length of a message: it goes from 1 to 1G"),
+            ("[perftest]\nbudget = \"8M\"\n", "'8M' is not the memory of all clients of an lcore: it is 16M or more"),
+            ("[perftest]\nqueue-pairs = 0\n", "'0' is not a number of queue pairs: it goes from 1 to 16384"),
             ("[mckey]\ncount = 0\n", "'0' is not a number of datagrams: it goes from 1 to 1000"),
             ("[mckey]\nsize = \"5K\"\n", "'5K' is not the length of a datagram: it goes from 1 to 4096"),
             ("[mckey]\nsize = \"100 bytes\"\n", "'100 bytes' is not the length of a datagram: it goes from 1 to 4096"),

@@ -3,7 +3,8 @@
 //! mckey communicates with the group only. Its host reports the membership (IGMP); whether mckey will send or receive
 //! cannot be known. So every host that joins a group gets datagrams as another mckey would
 //! send them, some time after its report, since the program is not ready yet when its host says so; and the service joins
-//! the group too and counts what comes, until nothing has come for a while.
+//! the group too and counts what comes, until nothing has come for a while. A mckey that got what it waits for leaves its
+//! group at once, so one that stays is told of in the log.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,6 +34,8 @@ const BURST: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Length in bytes of a receive: a datagram behind its GRH.
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
+/// A host that is still in its group this long after its last datagram waits for other ones.
+const STILL_THERE: Duration = Duration::from_secs(5);
 /// How long a datagram lives.
 const HOP_LIMIT: u8 = 64;
 /// The timer that looks for silent groups; others are numbers of [`Parcel`]s.
@@ -110,11 +113,19 @@ impl Member {
     }
 }
 
-/// Datagrams to send to one host.
+/// Datagrams to send to one host. When none is left, the host is about to leave its group.
 struct Parcel {
     group: Group,
     host: IpAddr,
     left: u32,
+}
+
+/// What to say of a host that stays in its group after `count` datagrams of `length` bytes.
+fn still_there(count: u32, length: usize) -> String {
+    format!(
+        "the host is still in the group after {count} datagrams of {length} bytes: for a receiving mckey, set count and size \
+         of [service.mckey] to its -C and -S"
+    )
 }
 
 /// The service on one lcore.
@@ -175,13 +186,33 @@ impl Mckey {
         }
     }
 
-    /// Sends some of what a host is to get; `None` when that was all.
-    fn send(&mut self, cx: &mut Context<'_>, number: u64) -> Option<()> {
+    /// Makes the way to a group again, from an address that the port has now.
+    fn renew_way(&mut self, cx: &mut Context<'_>, group: Group) -> Result<(), String> {
+        let member = self.members.iter().find(|member| member.port == group.0).ok_or("no such port")?;
+        let way = member.way_to(cx, group.1)?;
+        let ah = cx.device().create_ah(member.pd, &way).map_err(|error| error.to_string())?;
+        if let Some(old) = self.groups.insert(group, ah) {
+            // No other code has its handle.
+            let _ = cx.device().destroy_ah(old);
+        }
+        Ok(())
+    }
+
+    /// Sends some of what a host is to get, or looks whether it has left. Returns the time to the next call; `None` when
+    /// that was the last.
+    fn proceed(&mut self, cx: &mut Context<'_>, number: u64) -> Option<Duration> {
         let parcel = self.parcels.get_mut(&number)?;
-        let ah = *self.groups.get(&parcel.group)?;
         let member = self.members.iter().find(|member| member.port == parcel.group.0)?;
-        self.idle.heard(parcel.group, cx.now());
         let length = self.config.size.min(member.path_mtu.bytes());
+        if parcel.left == 0 {
+            if self.metrics.admits(cx.now()) {
+                let (host, group) = (parcel.host, parcel.group.1);
+                tracing::info!(%host, %group, "{NAME}: {}", still_there(self.config.count, length));
+            }
+            return None;
+        }
+        let ah = *self.groups.get(&parcel.group)?;
+        self.idle.heard(parcel.group, cx.now());
         // As in mckey, the immediate data names our queue pair.
         let (sges, imm) = ([member.sge(SLOT, length)], member.qp.qpn().get());
         let wr = WorkRequest::datagram_with_imm(&sges, ah, Qpn::MULTICAST, RDMA_UDP_QKEY, imm).signaled();
@@ -193,7 +224,7 @@ impl Mckey {
             parcel.left -= 1;
             self.metrics.exchanges.inc();
         }
-        (parcel.left > 0).then_some(())
+        Some(if parcel.left > 0 { PAUSE } else { STILL_THERE })
     }
 }
 
@@ -220,6 +251,16 @@ impl Service for Mckey {
         cx.set_timer(self.config.send_after, number);
     }
 
+    fn port_changed(&mut self, cx: &mut Context<'_>, port: PortId) {
+        let groups: Vec<Group> = self.groups.keys().filter(|group| group.0 == port).copied().collect();
+        for group in groups {
+            if let Err(why) = self.renew_way(cx, group) {
+                tracing::info!(group = %group.1, "{NAME}: left, as the port's addresses changed: {why}");
+                self.leave(cx, group);
+            }
+        }
+    }
+
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
         if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
             return;
@@ -240,14 +281,14 @@ impl Service for Mckey {
 
     fn timer(&mut self, cx: &mut Context<'_>, token: u64) {
         if token != SWEEP_TOKEN {
-            match self.send(cx, token) {
-                Some(()) => cx.set_timer(PAUSE, token),
+            match self.proceed(cx, token) {
+                Some(after) => cx.set_timer(after, token),
                 None => drop(self.parcels.remove(&token)),
             }
             return;
         }
         // Datagrams that are still to be sent keep us there.
-        for parcel in self.parcels.values() {
+        for parcel in self.parcels.values().filter(|parcel| parcel.left > 0) {
             self.idle.heard(parcel.group, cx.now());
         }
         for group in self.idle.take_expired(cx.now()) {
@@ -266,4 +307,18 @@ impl Service for Mckey {
 pub fn factory(config: MckeyConfig, registry: &MetricsRegistry) -> Factory {
     let create = move |metrics| -> Box<dyn Service> { Box::new(Mckey::new(config.clone(), metrics)) };
     Factory::new(NAME, vec![Listen::GroupListeners], create, registry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_stays_is_told_of_with_the_settings() {
+        assert_eq!(
+            still_there(10, 100),
+            "the host is still in the group after 10 datagrams of 100 bytes: for a receiving mckey, set count and size of \
+             [service.mckey] to its -C and -S"
+        );
+    }
 }

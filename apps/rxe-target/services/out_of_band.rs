@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use rxe_dpdk::service::{Context, PeerPath};
+use rxe_proto::Duration;
 use rxe_proto::verbs::{
     AddressHandle, AhError, AnyQueuePair, AnyWorkRequest, Connected, Device, Payload, ProtectionDomain, QpCaps,
     QpError, Qpn, QueuePair, RemoteAddr, RtrAttr, RtsAttr, Transition, Ud, UdAttr, WorkRequest,
@@ -19,6 +20,8 @@ const TIMEOUT: u8 = 18;
 const RETRY_CNT: u8 = 7;
 const RNR_RETRY: u8 = 7;
 const MIN_RNR_TIMER: u8 = 12;
+/// Time from the transmission of a request that nobody answers to the error of its queue pair.
+pub const RETRIED: Duration = Duration::from_nanos((RETRY_CNT as u64 + 1) * (4096 << TIMEOUT));
 
 /// Why a client at `from` that names `named` as its address gets no queue pair, when no path was found.
 pub fn no_way(from: IpAddr, named: IpAddr) -> String {

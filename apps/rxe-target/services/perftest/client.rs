@@ -7,7 +7,7 @@ use rxe_dpdk::service::{Context, PeerPath, StreamId};
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{AnyQueuePair, Payload, Qpn, Rc, WorkRequest};
-use rxe_proto::wire::{Gid, PathMtu};
+use rxe_proto::wire::{Gid, PathMtu, Psn};
 
 use super::first_writer::FirstWriter;
 use super::record::Record;
@@ -61,6 +61,8 @@ pub struct Client {
     pub heard: Instant,
     /// The server's part of ib_write_lat.
     pub writer: Option<FirstWriter>,
+    /// The PSN that a client with one queue pair was to send next, when it might have been silent.
+    pub stopped_at: Option<Psn>,
 }
 
 impl Client {
@@ -80,6 +82,7 @@ impl Client {
             out_reads: 0,
             heard: cx.now(),
             writer: None,
+            stopped_at: None,
         }
     }
 

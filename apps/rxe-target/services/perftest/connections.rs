@@ -19,9 +19,11 @@ use rxe_proto::{Duration, Instant};
 use super::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
 use super::first_writer::FirstWriter;
 use super::record::Record;
+use super::refusals;
 use super::talk::{VERSION, version};
 use super::test_qp::{Answerer, CAPS, MAX_INLINE, PEER_ACCESS, RD_ATOMIC, Sink, is_untouched};
 use super::{NAME, NEXT_TURN, Perftest, log_first_writer};
+use crate::config::PerftestConfig;
 use crate::services::out_of_band::{DatagramTo, datagram_qp};
 
 /// Timers with this bit are for connections, by the number of their queue pair.
@@ -130,7 +132,7 @@ impl Perftest {
             Ok(qp) => qp,
             Err(error) => {
                 let _ = cx.device().dereg_mr(&head);
-                return Err(error.to_string());
+                return Err(refusals::no_queue_pair(error));
             }
         };
         cx.set_name(qp, NAME);
@@ -178,16 +180,30 @@ impl Perftest {
         cx.set_timer(LOOK, self.tag | CONNECTION | u64::from(qp.get()));
     }
 
+    fn log_end(&self, cx: &Context<'_>, connection: &Connection, reason: EndReason) {
+        let EndReason::QueuePair(cause) = reason else {
+            self.metrics.gone(cx.now(), connection.client, reason);
+            return;
+        };
+        let PerftestConfig { max_message, write_lat_after, .. } = self.config;
+        let writer = connection.writer.as_ref().and_then(|writer| writer.refusal(cause, write_lat_after));
+        match (writer, refusals::beyond_memory(cause, max_message)) {
+            (Some(why), _) => self.metrics.refuse(cx.now(), connection.client, "a test", why),
+            (None, Some(why)) => self.metrics.refuse(cx.now(), connection.client, "a message", why),
+            (None, None) => self.metrics.gone(cx.now(), connection.client, reason),
+        }
+    }
+
     /// Handles the end of a connection.
     pub fn disconnected(&mut self, cx: &mut Context<'_>, qp: Qpn, reason: EndReason) {
         let Some(connection) = self.connections.remove(&qp) else { return };
-        self.metrics.gone(cx.now(), connection.client, reason);
+        self.log_end(cx, &connection, reason);
         self.rendezvous.closed(connection.client, connection.remote.0);
         if let Role::Control(number) = connection.role {
             self.end(cx, number, "it disconnected");
         }
         if let Some(writer) = &connection.writer {
-            writer.close(cx);
+            self.close_writer(cx, connection.client, writer);
         }
         let _ = cx.device().dereg_mr(&connection.head);
         connection.answers.close(&mut cx.device());
@@ -206,7 +222,7 @@ impl Perftest {
                 },
                 _ => {
                     if let Some(writer) = &mut connection.writer {
-                        writer.completed(wc);
+                        writer.completed(cx.now(), wc);
                     }
                     Ok(())
                 }
@@ -281,7 +297,15 @@ impl Perftest {
             Some(writer) => {
                 after = NEXT_TURN;
                 let before = writer.strokes;
-                writer.poll(cx, None, sink).inspect(|()| self.metrics.exchanges.add(writer.strokes - before))
+                let done = writer.poll(cx, None, sink);
+                self.metrics.exchanges.add(writer.strokes - before);
+                if writer.is_exhausted {
+                    let why = refusals::write_lat_beyond_memory(self.config.max_message);
+                    self.metrics.refuse(cx.now(), connection.client, "a test", why);
+                    cx.disconnect(connection.conn);
+                    return;
+                }
+                done
             }
             None if connection.spoken || !is_untouched(&cx.device(), qp.into(), connection.remote.1) => return,
             None => match self.rendezvous.meeting(connection.client, connection.remote.0) {
@@ -289,13 +313,16 @@ impl Perftest {
                     Some((theirs, at))
                         if meeting.records == RECORDS_OF_WRITE_LAT
                             && theirs.out_reads == 1
+                            // Without a key it lends no memory for WRITEs: it tests SENDs, and is slow.
+                            && theirs.rkey != 0
                             && cx.now().saturating_since(at) >= self.config.write_lat_after =>
                     {
                         after = NEXT_TURN;
                         let remote = RemoteAddr { addr: theirs.vaddr, rkey: theirs.rkey };
                         let first = self.config.write_lat_size;
                         log_first_writer(connection.client, self.config.write_lat_after);
-                        let writer = FirstWriter::start(cx, qp.into(), sink, remote, first);
+                        let writer =
+                            FirstWriter::start(cx, &mut self.sinks, connection.client, qp.into(), sink, remote, first);
                         writer.map(|writer| connection.writer = Some(writer))
                     }
                     _ => Ok(()),
@@ -343,7 +370,7 @@ impl Perftest {
     ) -> Result<QueuePair<Ud>, String> {
         let Some(Shared { sink, .. }) = self.shared.get(&client) else { return Err("no memory".to_owned()) };
         let port = request.path.port;
-        let qp = datagram_qp(cx, sink.pd, CAPS, port).map_err(|error| error.to_string())?;
+        let qp = datagram_qp(cx, sink.pd, CAPS, port).map_err(refusals::no_queue_pair)?;
         cx.set_name(qp, NAME);
         let answers = Answerer::new(cx, qp.into(), Psn::new(0), &[sink.receive()]);
         let answers = answers.inspect_err(|_| {

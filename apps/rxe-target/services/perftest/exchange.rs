@@ -5,16 +5,14 @@ use rxe_dpdk::service::{Context, PeerPath};
 use rxe_proto::verbs::{Qpn, RemoteAddr};
 
 use super::Perftest;
-use super::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
+use super::client::{Channel, Client};
 use super::connections::DATAGRAM;
 use super::record::Record;
+use super::refusals;
 use super::report::Meter;
 use super::talk::{REPORT_FIELDS, Said};
 use super::test_qp::{RD_ATOMIC, Sink, TestQp};
 use crate::services::out_of_band::{Peer, no_way};
-
-/// Maximum number of queue pairs of one client: more than `-q` has on any guest, and few enough to serve many clients.
-const MAX_QPS: usize = 256;
 
 impl Perftest {
     /// Handles the next bytes of the client.
@@ -47,7 +45,7 @@ impl Perftest {
                 }
                 Ok(Some(Said::Record(record))) => self.record(cx, number, record),
                 Ok(Some(Said::Report { field, value })) => self.report(cx, number, field, value),
-                Ok(Some(Said::Done)) => self.end(cx, number, "its test is over"),
+                Ok(Some(Said::Done)) => self.done(cx, number),
                 Err(nonsense) => self.nonsense(cx, number, &nonsense.to_string()),
             }
         }
@@ -72,7 +70,8 @@ impl Perftest {
         }
         if let Some(test) = client.qps.get(&record.qpn).and_then(|qp| self.tests.get(qp)) {
             client.records += 1;
-            let silent = client.records == RECORDS_OF_WRITE_LAT && client.qps.len() == 1 && client.out_reads == 1;
+            // ib_write_lat has one; tests of SENDs, whose records are as many, may have more.
+            let silent = client.records == records_before_silence(client.qps.len()) && client.out_reads == 1;
             if let Some(sink) = &client.sink {
                 client.say_record(cx, &answer(client, sink, test));
             }
@@ -114,10 +113,10 @@ impl Perftest {
 
     /// Creates a queue pair for the client's.
     fn open(&mut self, cx: &mut Context<'_>, number: u64, record: Record, path: PeerPath) -> Result<(), String> {
+        let Some(from) = self.clients.get(&number).map(|client| client.from.ip()) else { return Ok(()) };
+        let of_address = self.clients.values().filter(|client| client.from.ip() == from);
+        check_queue_pairs(of_address.map(|client| client.qps.len()), self.config.queue_pairs)?;
         let Some(client) = self.clients.get_mut(&number) else { return Ok(()) };
-        if client.qps.len() >= MAX_QPS {
-            return Err(format!("it wants more than {MAX_QPS} queue pairs"));
-        }
         if record.qpn.get() < 2 {
             return Err("it names no queue pair".to_owned());
         }
@@ -140,14 +139,27 @@ impl Perftest {
             rd_atomic: client.out_reads as u8,
             remote: RemoteAddr { addr: record.vaddr, rkey: record.rkey },
         };
-        let test = TestQp::open(cx, number, sink, peer)?;
+        let test = TestQp::open(cx, number, sink, peer, client.qps.len())?;
         let qpn = test.answers.qp.qpn();
         client.qps.insert(record.qpn, qpn);
         self.tests.insert(qpn, test);
         Ok(())
     }
 
+    /// Ends a client whose test is over.
+    fn done(&mut self, cx: &mut Context<'_>, number: u64) {
+        match self.clients.get(&number).filter(|client| client.writer.is_none() && self.is_untouched(cx, client)) {
+            Some(_) => self.turn_away(cx, number, &refusals::reversed()),
+            None => self.end(cx, number, "its test is over"),
+        }
+    }
+
     fn report(&mut self, cx: &mut Context<'_>, number: u64, field: u8, value: [u8; 8]) {
+        if field == 0 && self.clients.get(&number).is_some_and(|client| self.is_untouched(cx, client)) {
+            // Our figures would show a bandwidth of zero.
+            self.turn_away(cx, number, &refusals::reversed());
+            return;
+        }
         let Some(client) = self.clients.get(&number) else { return };
         let mut sum = Meter::default();
         for qp in client.qps.values() {
@@ -162,6 +174,16 @@ impl Perftest {
     }
 }
 
+/// Number of records before the traffic of a client with `queue_pairs` of them that is silent then.
+fn records_before_silence(queue_pairs: usize) -> u32 {
+    2 * queue_pairs as u32 + 2
+}
+
+/// Whether an address may have one more queue pair, whose clients have so many.
+fn check_queue_pairs(clients: impl Iterator<Item = usize>, limit: usize) -> Result<(), String> {
+    if clients.sum::<usize>() < limit { Ok(()) } else { Err(refusals::too_many_queue_pairs(limit)) }
+}
+
 /// Our record of the queue pair of `test`.
 fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
     Record {
@@ -171,5 +193,25 @@ fn answer(client: &Client, sink: &Sink, test: &TestQp) -> Record {
         rkey: sink.region.rkey(),
         vaddr: sink.region.addr(),
         gid: test.peer.path.path.src,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::RECORDS_OF_WRITE_LAT;
+    use super::*;
+
+    #[test]
+    fn the_queue_pairs_of_an_address_are_limited() {
+        assert_eq!(check_queue_pairs([600, 423].into_iter(), 1024), Ok(()));
+        let why = "its address has 1024 queue pairs of tests on this lcore: raise queue-pairs of [service.perftest]";
+        assert_eq!(check_queue_pairs([600, 424].into_iter(), 1024), Err(why.to_owned()));
+    }
+
+    #[test]
+    fn silence_begins_after_two_rounds_of_records_and_two() {
+        assert_eq!(records_before_silence(1), RECORDS_OF_WRITE_LAT);
+        // ib_send_bw -q 4: a round, a record, a round, a record.
+        assert_eq!(records_before_silence(4), 10);
     }
 }

@@ -1,29 +1,35 @@
 //! Plays the server of ib_write_lat on a client's queue pair; the rules are in [`write_lat`](super::write_lat).
 
+use std::net::IpAddr;
+
 use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{
-    Access, AnyQueuePair, Device, MemoryRegion, QpError, Rc, RemoteAddr, Sge, Transition, Uc, WcOpcode, WorkCompletion,
-    WorkRequest,
+    Access, AnyQueuePair, Device, MemoryRegion, QpError, QpErrorCause, Rc, RemoteAddr, Sge, Transition, Uc, WcOpcode,
+    WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
 
+use super::refusals::{not_write_lat, unknown_write_lat_size};
+use super::sinks::Sinks;
 use super::test_qp::{PEER_ACCESS, Sink};
-use super::write_lat::{BLANK, Rally, Stroke};
+use super::write_lat::{BLANK, Rally, Stroke, longer};
 use crate::services::out_of_band::Peer;
 
 /// An RC client's adapter acknowledges the first WRITE at once. One that does not within this time is UC.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
 /// After this idle time the client may have switched to twice the size.
 const SILENCE: Duration = Duration::from_secs(1);
+/// After this idle time the messages of a client that has not written yet are longer than ours.
+const LONGER: Duration = Duration::from_secs(3);
 
 /// Stage of the test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// The first WRITE is outstanding, on an RC queue pair.
     Rc { since: Instant },
-    /// The client receives our WRITEs. Its own first one shows the size.
-    Served,
+    /// The client receives our WRITEs, of `extent` bytes at most. Its own first one shows the size.
+    Served { since: Instant, extent: usize },
     /// Both ends write by turns.
     Rally { rally: Rally, since: Instant, beyond: bool },
 }
@@ -38,21 +44,32 @@ pub struct FirstWriter {
     stage: Stage,
     /// Messages written.
     pub strokes: u64,
+    /// The client has not written to any WRITE that its memory here allows.
+    pub is_exhausted: bool,
 }
 
 impl FirstWriter {
-    /// Posts the first WRITE, of `first` bytes.
+    /// Posts the first WRITE, of `first` bytes, for `client`. Its source is memory of the pool, to which
+    /// [`close`](FirstWriter::close) returns it.
     pub fn start(
         cx: &mut Context<'_>,
+        pool: &mut Sinks,
+        client: IpAddr,
         qp: AnyQueuePair,
         sink: &Sink,
         remote: RemoteAddr,
         first: usize,
     ) -> Result<FirstWriter, String> {
-        let memory = cx.alloc_memory(sink.region.len() as usize).map_err(|error| error.to_string())?;
-        let source = cx.device().reg_mr(sink.pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
+        let memory = pool.take(cx, client)?;
+        let source = match cx.device().reg_mr(sink.pd, memory, Access::LOCAL_WRITE) {
+            Ok(source) => source,
+            Err(error) => {
+                pool.forget(client);
+                return Err(error.to_string());
+            }
+        };
         let stage = Stage::Rc { since: cx.now() };
-        let mut writer = FirstWriter { qp, source, remote, first, stage, strokes: 0 };
+        let mut writer = FirstWriter { qp, source, remote, first, stage, strokes: 0, is_exhausted: false };
         let target = sink.region.memory();
         let started = target
             .fill(0, target.len(), BLANK)
@@ -62,7 +79,8 @@ impl FirstWriter {
         match started {
             Ok(()) => Ok(writer),
             Err(error) => {
-                writer.close(cx);
+                let _ = cx.device().dereg_mr(&writer.source);
+                pool.forget(client);
                 Err(error)
             }
         }
@@ -86,15 +104,34 @@ impl FirstWriter {
     }
 
     /// Handles the completion of a WRITE.
-    pub fn completed(&mut self, wc: &WorkCompletion) {
+    pub fn completed(&mut self, now: Instant, wc: &WorkCompletion) {
         if wc.opcode == WcOpcode::RdmaWrite && matches!(self.stage, Stage::Rc { .. }) {
-            self.stage = Stage::Served;
+            self.stage = self.served(now);
+        }
+    }
+
+    /// The stage after the first WRITE.
+    fn served(&self, now: Instant) -> Stage {
+        Stage::Served { since: now, extent: self.first }
+    }
+
+    /// Why the client's adapter has refused a WRITE, unless that is no surprise. The client was silent for `silence` before
+    /// the first one.
+    pub fn refusal(&self, cause: QpErrorCause, silence: Duration) -> Option<String> {
+        if !matches!(cause, QpErrorCause::PeerAccess | QpErrorCause::PeerInvalidRequest) {
+            return None;
+        }
+        match self.stage {
+            Stage::Rc { .. } => Some(not_write_lat(silence)),
+            Stage::Served { extent, .. } if extent > self.first => Some(unknown_write_lat_size(self.first)),
+            // It has finished, and its memory is no longer there.
+            _ => None,
         }
     }
 
     /// Starts again with a UC queue pair, as the client does not acknowledge like RC.
     pub fn begin_again(&mut self, cx: &mut Context<'_>, peer: &Peer, psn: Psn) -> Result<(), String> {
-        self.stage = Stage::Served;
+        self.stage = self.served(cx.now());
         self.reconnect_as_uc(&mut cx.device(), peer, psn).map_err(|error| error.to_string())?;
         self.write(cx, 0, self.first)
     }
@@ -139,8 +176,22 @@ impl FirstWriter {
                     None => Ok(()),
                 };
             }
-            _ if byte(0) == BLANK => None,
-            _ => Rally::find(self.first, byte),
+            Stage::Served { since, extent } if byte(0) == BLANK => {
+                if now.saturating_since(since) < LONGER || self.is_exhausted {
+                    return Ok(());
+                }
+                let longer = longer(extent);
+                self.is_exhausted = longer > memory.len();
+                if self.is_exhausted {
+                    return Ok(());
+                }
+                self.stage = Stage::Served { since: now, extent: longer };
+                self.source.memory().write(longer - 1, &[1]).map_err(|error| error.to_string())?;
+                return self.write(cx, longer - 1, 1);
+            }
+            Stage::Served { extent, .. } => Rally::find(self.first, extent, byte),
+            Stage::Rc { .. } if byte(0) == BLANK => None,
+            Stage::Rc { .. } => Rally::find(self.first, self.first, byte),
         };
         match moved {
             Some((rally, stroke)) => {
@@ -151,8 +202,9 @@ impl FirstWriter {
         }
     }
 
-    /// Deregisters the source.
-    pub fn close(&self, cx: &mut Context<'_>) {
+    /// Deregisters the source and returns its memory to the pool. Returns whether [`Sinks::clean`] is to be called.
+    pub fn close(&self, cx: &mut Context<'_>, pool: &mut Sinks, client: IpAddr) -> bool {
         let _ = cx.device().dereg_mr(&self.source);
+        pool.put(client, self.source.memory().clone())
     }
 }

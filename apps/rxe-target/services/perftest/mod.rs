@@ -11,6 +11,7 @@ mod echo;
 mod exchange;
 mod first_writer;
 mod record;
+mod refusals;
 mod rendezvous;
 mod report;
 mod sinks;
@@ -28,7 +29,7 @@ use rxe_proto::Duration;
 use rxe_proto::verbs::{AsyncEvent, ProtectionDomain, QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 
-use self::client::{Channel, Client};
+use self::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
 use self::connections::{CONNECTION, Connection, Datagrams, Role, Shared};
 use self::first_writer::FirstWriter;
 pub use self::rendezvous::Rendezvous;
@@ -70,7 +71,7 @@ impl Perftest {
     /// Without clients. `tag` is a bit above our numbers; all workers share one `rendezvous`.
     pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, metrics: ServiceMetrics) -> Perftest {
         Perftest {
-            sinks: Sinks::new(config.max_message + PAGE),
+            sinks: Sinks::new(config.max_message + PAGE, config.budget),
             config,
             tag,
             pds: Vec::new(),
@@ -133,26 +134,69 @@ impl Perftest {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let test = client.qps.values().next().and_then(|qp| self.tests.get(qp));
         let (Some(test), Some(sink)) = (test, &client.sink) else { return };
-        let done = match &mut client.writer {
-            Some(writer) => {
-                let before = writer.strokes;
-                writer.poll(cx, Some((&test.peer, test.psn)), sink).inspect(|()| {
-                    self.metrics.exchanges.add(writer.strokes - before);
-                })
-            }
-            // The client is silent: it waits for our first WRITE.
-            None if test.is_untouched(&cx.device()) => {
-                let first = self.config.write_lat_size;
-                log_first_writer(client.from, self.config.write_lat_after);
-                let qp = test.answers.qp;
-                FirstWriter::start(cx, qp, sink, test.peer.remote, first).map(|writer| client.writer = Some(writer))
-            }
-            None => return,
+        let Some(writer) = &mut client.writer else {
+            self.silent(cx, number);
+            return;
         };
+        let before = writer.strokes;
+        let done = writer.poll(cx, Some((&test.peer, test.psn)), sink);
+        self.metrics.exchanges.add(writer.strokes - before);
+        let exhausted = writer.is_exhausted;
         match done {
+            Ok(()) if exhausted => {
+                self.turn_away(cx, number, &refusals::write_lat_beyond_memory(self.config.max_message));
+            }
             Ok(()) => cx.set_timer(NEXT_TURN, self.tag | POLL | number),
             Err(why) => self.fail(cx, number, &why),
         }
+    }
+
+    /// A client has begun its test long ago. If it has sent nothing since, it waits for our first message.
+    fn silent(&mut self, cx: &mut Context<'_>, number: u64) {
+        let Some(client) = self.clients.get(&number) else { return };
+        let untouched = self.is_untouched(cx, client);
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let test = client.qps.values().next().and_then(|qp| self.tests.get(qp));
+        let (Some(test), Some(sink)) = (test, &client.sink) else { return };
+        let (qp, remote, silence) = (test.answers.qp, test.peer.remote, self.config.write_lat_after);
+        match (untouched, client.qps.len()) {
+            // It lends no memory for WRITEs, so it tests SENDs.
+            (true, _) if remote.rkey == 0 => {
+                // It may only be slow, so it is kept until it has been idle for too long.
+                let (client, why) = (client.from, refusals::reversed_sends(silence));
+                if self.metrics.admits(cx.now()) {
+                    tracing::warn!(%client, "{NAME}: {why}");
+                }
+            }
+            (true, 1) => {
+                log_first_writer(client.from, silence);
+                let (first, from) = (self.config.write_lat_size, client.from.ip());
+                match FirstWriter::start(cx, &mut self.sinks, from, qp, sink, remote, first) {
+                    Ok(writer) => {
+                        client.writer = Some(writer);
+                        cx.set_timer(NEXT_TURN, self.tag | POLL | number);
+                    }
+                    Err(why) => self.fail(cx, number, &why),
+                }
+            }
+            (false, 1) if client.records == RECORDS_OF_WRITE_LAT && remote.rkey != 0 => {
+                // ib_write_lat --reversed writes once and waits; other tests go on, or have ended.
+                let psn = cx.device().query_qp(qp).ok().map(|info| info.expected_psn);
+                if psn.is_some() && client.stopped_at == psn {
+                    self.turn_away(cx, number, &refusals::reversed_write_lat());
+                } else {
+                    client.stopped_at = psn;
+                    cx.set_timer(silence, self.tag | number);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a client with queue pairs has sent nothing to any of them.
+    fn is_untouched(&self, cx: &mut Context<'_>, client: &Client) -> bool {
+        let mut tests = client.qps.values().filter_map(|qp| self.tests.get(qp));
+        !client.qps.is_empty() && tests.all(|test| test.is_untouched(&cx.device()))
     }
 
     /// Handles a completion; `false` if its queue pair is not ours.
@@ -176,7 +220,7 @@ impl Perftest {
             WcOpcode::Send => test.answers.taken(cx, wc),
             _ => {
                 if let Some(writer) = &mut client.writer {
-                    writer.completed(wc);
+                    writer.completed(cx.now(), wc);
                 }
                 Ok(())
             }
@@ -199,6 +243,16 @@ impl Perftest {
             if let Err(why) = writer.begin_again(cx, &test.peer, test.psn) {
                 self.fail(cx, number, &why);
             }
+            return true;
+        }
+        let silence = self.config.write_lat_after;
+        if let Some(why) = client.writer.as_ref().and_then(|writer| writer.refusal(cause, silence)) {
+            self.turn_away(cx, number, &why);
+            return true;
+        }
+        if let Some(why) = refusals::beyond_memory(cause, self.config.max_message) {
+            self.metrics.refuse(cx.now(), client.from, "a message", &why);
+            self.end(cx, number, &why);
             return true;
         }
         // Clients vanish after their last completion, so tests end with unanswered retries.
@@ -249,6 +303,14 @@ impl Perftest {
         self.end(cx, number, why);
     }
 
+    /// Refuses the test of a client.
+    fn turn_away(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
+        if let Some(client) = self.clients.get(&number) {
+            self.metrics.refuse(cx.now(), client.from, "a test", why);
+        }
+        self.end(cx, number, why);
+    }
+
     fn fail(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
         if let Some(client) = self.clients.get(&number) {
             self.metrics.fail(cx.now(), client.from, why);
@@ -279,10 +341,16 @@ impl Perftest {
             }
         }
         if let Some(writer) = &client.writer {
-            writer.close(cx);
+            self.close_writer(cx, client.from.ip(), writer);
         }
         if let Some(sink) = client.sink {
             self.give_back(cx, client.from.ip(), &sink);
+        }
+    }
+
+    fn close_writer(&mut self, cx: &mut Context<'_>, client: IpAddr, writer: &FirstWriter) {
+        if writer.close(cx, &mut self.sinks, client) {
+            cx.set_timer(NEXT_TURN, self.tag | CLEAN);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Memory of tests: a pool with a budget for the service and for each client address, per worker.
+//! Memory of tests: a pool with a budget for all clients of a worker, of which those of one address have at most half.
 //!
 //! Memory that a client has used is reused for the same address as it is. For another address it is zeroed first, a piece in
 //! each iteration of the worker's loop, so that no packet waits for the zeroing of megabytes.
@@ -9,10 +9,6 @@ use std::net::IpAddr;
 use rxe_dpdk::service::Context;
 use rxe_proto::verbs::Memory;
 
-/// Maximum number of bytes for the clients of one address: 64 concurrent programs with the default limit of a message, 8 MiB.
-const PER_ADDRESS: usize = 512 << 20;
-/// Maximum number of bytes for all clients of this worker.
-const PER_WORKER: usize = 1 << 30;
 /// Maximum number of bytes kept for later clients.
 const KEPT: usize = 64 << 20;
 /// Bytes zeroed in one iteration of the loop.
@@ -43,14 +39,16 @@ impl Free {
 /// The pool of one worker; all its pieces have the same length.
 pub struct Sinks {
     len: usize,
+    /// Maximum number of bytes for all clients.
+    budget: usize,
     free: Vec<Free>,
     used: HashMap<IpAddr, usize>,
 }
 
 impl Sinks {
-    /// A pool of pieces of `len` bytes.
-    pub fn new(len: usize) -> Sinks {
-        Sinks { len, free: Vec::new(), used: HashMap::new() }
+    /// A pool of pieces of `len` bytes, `budget` bytes in all.
+    pub fn new(len: usize, budget: usize) -> Sinks {
+        Sinks { len, budget, free: Vec::new(), used: HashMap::new() }
     }
 
     /// Number of pieces in `budget` bytes; at least one.
@@ -60,7 +58,11 @@ impl Sinks {
 
     /// Memory for a client, unless a budget is exhausted.
     pub fn take(&mut self, cx: &mut Context<'_>, client: IpAddr) -> Result<Memory, String> {
-        self.take_from(client, |len| cx.alloc_memory(len).map_err(|error| error.to_string()))
+        self.take_from(client, |len| {
+            cx.alloc_memory(len).map_err(|error| {
+                format!("{error}: give the target more hugepages, or lower max-message of [service.perftest]")
+            })
+        })
     }
 
     fn take_from(
@@ -69,11 +71,17 @@ impl Sinks {
         allocate: impl FnOnce(usize) -> Result<Memory, String>,
     ) -> Result<Memory, String> {
         let (own, all) = (self.used.get(&client).copied().unwrap_or(0), self.used.values().sum::<usize>());
-        if own >= self.pieces(PER_ADDRESS) {
-            return Err(format!("{own} tests of its address run on this worker, and no more may"));
+        let budget = self.budget;
+        if own >= self.pieces(budget / 2) {
+            return Err(format!(
+                "clients of its address use half of the {budget} bytes for messages: raise budget of [service.perftest], or \
+                 lower max-message"
+            ));
         }
-        if all >= self.pieces(PER_WORKER) {
-            return Err(format!("{all} tests run on this worker, and no more may"));
+        if all >= self.pieces(budget) {
+            return Err(format!(
+                "all {budget} bytes for messages are used: raise budget of [service.perftest], or lower max-message"
+            ));
         }
         let usable = self.free.iter().position(|free| free.client == client || free.is_clean());
         let memory = match usable {
@@ -97,18 +105,23 @@ impl Sinks {
 
     /// Returns memory to the pool; no key may open it any more. Returns whether [`Sinks::clean`] is to be called.
     pub fn put(&mut self, client: IpAddr, memory: Memory) -> bool {
-        if let Some(used) = self.used.get_mut(&client) {
-            *used -= 1;
-            if *used == 0 {
-                self.used.remove(&client);
-            }
-        }
+        self.forget(client);
         if self.free.len() >= self.pieces(KEPT) {
             return false;
         }
         let cleaning = self.free.iter().any(|free| !free.is_clean());
         self.free.push(Free { memory, client, zeroed: 0 });
         !cleaning
+    }
+
+    /// Memory of a client is freed, and not returned to the pool.
+    pub fn forget(&mut self, client: IpAddr) {
+        if let Some(used) = self.used.get_mut(&client) {
+            *used -= 1;
+            if *used == 0 {
+                self.used.remove(&client);
+            }
+        }
     }
 
     /// Zeroes the next piece of unused memory. Returns whether more is to be zeroed.
@@ -136,24 +149,41 @@ mod tests {
 
     #[test]
     fn an_address_and_the_service_have_budgets() {
-        let mut sinks = Sinks::new(LEN);
+        let mut sinks = Sinks::new(LEN, 1 << 30);
         // Small pieces: only their number is checked here.
         let small = |_| heap(64);
         let mut taken: Vec<_> = (0..128).map(|_| sinks.take_from(address(1), small).expect("room")).collect();
         let refused = sinks.take_from(address(1), small).expect_err("the share is used");
-        assert!(refused.starts_with("128 tests of its address"), "{refused}");
+        assert_eq!(
+            refused,
+            "clients of its address use half of the 1073741824 bytes for messages: raise budget of [service.perftest], or \
+             lower max-message"
+        );
         for n in 2..3 {
             (0..128).for_each(|_| drop(sinks.take_from(address(n), small).expect("room")));
         }
         let refused = sinks.take_from(address(9), small).expect_err("the budget is used");
-        assert!(refused.starts_with("256 tests"), "{refused}");
+        assert_eq!(
+            refused,
+            "all 1073741824 bytes for messages are used: raise budget of [service.perftest], or lower max-message"
+        );
         sinks.put(address(1), taken.pop().expect("memory"));
+        assert!(sinks.take_from(address(9), small).is_ok());
+        assert!(sinks.take_from(address(9), small).is_err());
+        sinks.forget(address(1));
         assert!(sinks.take_from(address(9), small).is_ok());
     }
 
     #[test]
+    fn one_client_is_served_whatever_the_budget() {
+        let mut sinks = Sinks::new(LEN, LEN);
+        assert!(sinks.take_from(address(1), |_| heap(64)).is_ok());
+        assert!(sinks.take_from(address(2), |_| heap(64)).is_err());
+    }
+
+    #[test]
     fn no_client_finds_the_bytes_of_another() {
-        let mut sinks = Sinks::new(PIECE + 64);
+        let mut sinks = Sinks::new(PIECE + 64, 1 << 30);
         let first = |memory: &Memory| {
             let mut byte = [0];
             memory.read(PIECE + 1, &mut byte).expect("inside");

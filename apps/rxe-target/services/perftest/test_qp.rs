@@ -12,12 +12,17 @@ use rxe_proto::wire::Psn;
 
 use super::NAME;
 use super::echo::{Echo, WINDOW};
+use super::refusals::no_queue_pair;
 use super::report::Meter;
 use super::sinks::Sinks;
 use crate::services::out_of_band::{DatagramTo, Peer, QKEY};
 
 /// Receives of a queue pair. Clients send up to 128 messages ahead; UC and UD lose messages that find no receive.
 const RECEIVES: u32 = 512;
+/// Receives of each queue pair of a client that has many, as the completion queue has an entry for each of them.
+const FEW_RECEIVES: u32 = 128;
+/// Queue pairs of a client from which on others have fewer receives.
+const MANY: usize = 256;
 /// Even for empty messages a sink has one page: clients step through it.
 pub const PAGE: usize = 4096;
 /// Length in bytes of the GRH in front of a received datagram.
@@ -45,7 +50,7 @@ pub struct Sink {
     /// Key and bytes.
     pub region: MemoryRegion,
     /// The longest message.
-    max_message: usize,
+    pub max_message: usize,
 }
 
 impl Sink {
@@ -99,6 +104,17 @@ pub struct Answerer {
 impl Answerer {
     /// Posts receives into `receive` on `qp`, whose client begins with PSN `first`. The last buffer is the sink's.
     pub fn new(cx: &mut Context<'_>, qp: AnyQueuePair, first: Psn, receive: &[Sge]) -> Result<Answerer, String> {
+        Answerer::with_receives(cx, qp, first, receive, RECEIVES)
+    }
+
+    /// The same with this number of receives.
+    fn with_receives(
+        cx: &mut Context<'_>,
+        qp: AnyQueuePair,
+        first: Psn,
+        receive: &[Sge],
+        receives: u32,
+    ) -> Result<Answerer, String> {
         let answerer = Answerer {
             qp,
             meter: Meter::default(),
@@ -108,7 +124,7 @@ impl Answerer {
             receive: receive.to_vec(),
             echo: Echo::default(),
         };
-        (0..RECEIVES).try_for_each(|_| answerer.post_recv(cx)).map_err(|error| error.to_string())?;
+        (0..receives).try_for_each(|_| answerer.post_recv(cx)).map_err(|error| error.to_string())?;
         Ok(answerer)
     }
 
@@ -196,15 +212,17 @@ pub struct TestQp {
 }
 
 impl TestQp {
-    /// Creates a queue pair in RTS that detects the client's type, with receives posted.
-    pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer) -> Result<TestQp, String> {
-        let attr = cx.qp_attr().with_caps(CAPS);
+    /// Creates a queue pair in RTS that detects the client's type, with receives posted. The client has `others`.
+    pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer, others: usize) -> Result<TestQp, String> {
+        let receives = if others < MANY { RECEIVES } else { FEW_RECEIVES };
+        let attr = cx.qp_attr().with_caps(QpCaps { max_recv_wr: receives, ..CAPS });
         let created = cx.device().create_qp_in_init::<Rc>(sink.pd, attr, PEER_ACCESS);
-        let qp = created.map_err(|error| error.to_string())?;
+        let qp = created.map_err(no_queue_pair)?;
         cx.set_name(qp, NAME);
         let psn = cx.random_psn();
         let opened = peer.open(&mut cx.device(), qp, psn).map_err(|error| error.to_string());
-        match opened.and_then(|qp| Answerer::new(cx, qp, peer.psn, &[sink.receive()])) {
+        let receive = [sink.receive()];
+        match opened.and_then(|qp| Answerer::with_receives(cx, qp, peer.psn, &receive, receives)) {
             Ok(answers) => Ok(TestQp { client, peer, psn, answers }),
             Err(error) => {
                 let _ = cx.device().destroy_qp(qp);

@@ -4,6 +4,10 @@
 //! holds at least 4096 bytes, so our first WRITE may be that long and consist of ones: the client finds its one whatever its
 //! size. Its own WRITE shows the size, because our buffer was filled with a value that no client writes first.
 //!
+//! A client that does not answer waits for a longer message, so its memory is longer too. Then we write a single one to the last
+//! byte of a message of 8192 bytes, of 16384 and so on, each after a time of silence. So a size that is a power of two needs no
+//! setting; with another one, the byte may be beyond the client's memory, and its adapter refuses the WRITE.
+//!
 //! With `-a` client and server switch to twice the size, without notice, and the counter restarts. Up to the length of the
 //! first WRITE the client finds its one at once and writes. Beyond that it waits, so after an idle time we write a single one
 //! to the byte that it polls.
@@ -29,14 +33,22 @@ pub struct Stroke {
     pub counter: u8,
 }
 
+/// The next size to try for a client that does not answer messages of `size` bytes.
+pub fn longer(size: usize) -> usize {
+    (size + 1).next_power_of_two()
+}
+
 impl Rally {
-    /// Looks for the client's first message in a blank buffer of `len` bytes.
-    pub fn find(len: usize, byte: impl Fn(usize) -> u8) -> Option<(Rally, Stroke)> {
+    /// Looks for the client's first message in a blank buffer: of any size up to `first` bytes, or of one of those that are
+    /// [longer], up to `extent`.
+    pub fn find(first: usize, extent: usize, byte: impl Fn(usize) -> u8) -> Option<(Rally, Stroke)> {
         // Zeros and a one. The packets of a long message arrive one by one, the last of them with the one.
-        let size = (0..len).find(|at| byte(*at) == BLANK).unwrap_or(len);
-        if size == 0 || byte(size - 1) != 1 {
-            return None;
+        let size = (0..first).find(|at| byte(*at) == BLANK).unwrap_or(first);
+        if size > 0 && byte(size - 1) == 1 {
+            return Some(Rally { size, expected: 1 }.answer());
         }
+        let sizes = std::iter::successors(Some(longer(first)), |size| Some(longer(*size)));
+        let size = sizes.take_while(|size| *size <= extent).find(|size| byte(*size - 1) == 1)?;
         Some(Rally { size, expected: 1 }.answer())
     }
 
@@ -77,22 +89,38 @@ mod tests {
     fn the_first_message_shows_the_size() {
         for size in [1, 2, 33, 700, 4095, 4096] {
             let mut buffer = [BLANK; 4096];
-            assert_eq!(Rally::find(4096, |at| buffer[at]), None);
+            assert_eq!(Rally::find(4096, 4096, |at| buffer[at]), None);
             if size > 1024 {
                 buffer[..1024].fill(0);
-                assert_eq!(Rally::find(4096, |at| buffer[at]), None, "a part of it");
+                assert_eq!(Rally::find(4096, 4096, |at| buffer[at]), None, "a part of it");
             }
             write(&mut buffer, size, 1);
-            let (rally, stroke) = Rally::find(4096, |at| buffer[at]).expect("a message");
+            let (rally, stroke) = Rally::find(4096, 4096, |at| buffer[at]).expect("a message");
             assert_eq!((rally.size, stroke), (size, Stroke { size, counter: 2 }));
         }
+    }
+
+    #[test]
+    fn longer_messages_of_a_power_of_two_are_found_once_they_were_tried() {
+        let mut buffer = [BLANK; 65536];
+        write(&mut buffer, 16384, 0);
+        assert_eq!(Rally::find(4096, 65536, |at| buffer[at]), None, "its last packet is missing");
+        write(&mut buffer, 16384, 1);
+        assert_eq!(Rally::find(4096, 8192, |at| buffer[at]), None, "not tried yet");
+        for extent in [16384, 65536] {
+            let (rally, stroke) = Rally::find(4096, extent, |at| buffer[at]).expect("a message");
+            assert_eq!((rally.size, stroke), (16384, Stroke { size: 16384, counter: 2 }));
+        }
+        let sizes: Vec<usize> = std::iter::successors(Some(5000), |size| Some(longer(*size))).take(4).collect();
+        assert_eq!(sizes, [5000, 8192, 16384, 32768]);
+        assert_eq!(longer(4096), 8192);
     }
 
     #[test]
     fn counters_go_round() {
         let mut buffer = [BLANK; 4096];
         write(&mut buffer, 2, 1);
-        let (mut rally, _) = Rally::find(4096, |at| buffer[at]).expect("a message");
+        let (mut rally, _) = Rally::find(4096, 4096, |at| buffer[at]).expect("a message");
         for n in 2..1000u32 {
             assert_eq!(rally.look(4096, |at| buffer[at]), None);
             write(&mut buffer, 2, n as u8);
@@ -106,7 +134,7 @@ mod tests {
     fn the_size_may_double_up_to_the_limit() {
         let mut buffer = [BLANK; 4096];
         write(&mut buffer, 2, 1);
-        let (mut rally, _) = Rally::find(4096, |at| buffer[at]).expect("a message");
+        let (mut rally, _) = Rally::find(4096, 4096, |at| buffer[at]).expect("a message");
         let mut size = 2;
         while size < 4096 {
             for n in 2..=5 {

@@ -3,27 +3,31 @@
 //! Client and server exchange a [line](line) over TCP, then the server sends each message of the client back. The lines do not
 //! name the program: a queue pair [detects the type of its peer](rxe_proto::verbs::Device::detect_peer_type). Only
 //! ibv_srq_pingpong sends many lines; its queue pairs share their receives at both ends. The client closes the stream when it
-//! has the answer, and does not announce the end of the test: the service ends a client that is idle, or whose memory
-//! another client needs.
+//! has the answer, and does not announce the end of the test: the service ends a client that is idle, that acknowledges
+//! nothing any more, or whose memory another client needs.
 
+mod batch;
+mod budget;
 mod line;
 mod talk;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rxe_dpdk::service::{Context, PeerPath, QpMap, StreamId};
 use rxe_proto::verbs::{
-    Access, AnyQueuePair, AnyWorkRequest, AsyncEvent, Device, MemoryRegion, PostError, ProtectionDomain, QpCaps, Rc,
-    RecvWr, RemoteAddr, Sge, SharedReceiveQueue, SrqInitAttr, WcOpcode, WcStatus, WorkCompletion, WorkRequest,
+    Access, AnyQueuePair, AsyncEvent, Device, Memory, ProtectionDomain, QpCaps, QpErrorCause, Qpn, Rc, RecvWr,
+    RemoteAddr, SrqInitAttr, WcOpcode, WcStatus, WorkCompletion,
 };
 use rxe_proto::wire::{Gid, PathMtu};
 use rxe_proto::{Duration, Instant};
 
+use self::batch::{Batch, EchoQp, SLOTS};
+use self::budget::{Budget, slot_of, slots_in};
 use self::line::Line;
 use self::talk::{Next, Talk};
 use super::metrics::ServiceMetrics;
-use super::out_of_band::{DatagramTo, Peer, QKEY, no_way};
+use super::out_of_band::{Peer, no_way};
 use crate::config::PingpongConfig;
 
 /// The name that users select the service by.
@@ -32,12 +36,9 @@ pub const NAME: &str = "pingpong";
 const LINGER: Duration = Duration::from_millis(20);
 /// The clients' default path MTU, which they never announce; a client's first packet shows its own.
 const ASSUMED_MTU: PathMtu = PathMtu::Mtu1024;
-/// Receives per queue pair: the next message may arrive while one is sent back.
-const SLOTS: usize = 2;
-/// Length in bytes of the GRH in front of a received datagram.
-const GRH: u32 = 40;
-/// Idle time after which a client may be ended to make room for another one.
-const SPARED: Duration = Duration::from_secs(1);
+/// Idle time after which a client may be ended to make room for another one. Short, so that a script of many clients in a row does
+/// not find the memory of those that have just ended in use.
+const SPARED: Duration = Duration::from_millis(250);
 /// Number of lines of an answer that fit into one TCP segment.
 const LINES_AT_ONCE: usize = 28;
 const CAPS: QpCaps = QpCaps {
@@ -47,29 +48,6 @@ const CAPS: QpCaps = QpCaps {
     max_recv_sge: 1,
     max_inline_data: 0,
 };
-
-/// Queue pairs that were created together, and their receives: each slot is one, and its message is sent back from there.
-struct Batch {
-    region: MemoryRegion,
-    slot: usize,
-    srq: Option<SharedReceiveQueue>,
-    qps: Vec<AnyQueuePair>,
-}
-
-impl Batch {
-    fn sge(&self, slot: u64) -> Sge {
-        let offset = slot * self.slot as u64;
-        Sge { addr: self.region.addr() + offset, length: self.slot as u32, lkey: self.region.lkey() }
-    }
-
-    fn post_recv(&self, dev: &mut Device<'_>, qp: AnyQueuePair, slot: u64) -> Result<(), PostError> {
-        let wr = RecvWr { wr_id: slot, sges: &[self.sge(slot)] };
-        match self.srq {
-            Some(srq) => dev.post_srq_recv(srq, wr),
-            None => dev.post_recv(qp, wr),
-        }
-    }
-}
 
 struct Client {
     /// The stream, until the client closes it.
@@ -84,21 +62,13 @@ struct Client {
     heard: Instant,
 }
 
-struct EchoQp {
-    client: u64,
-    batch: usize,
-    peer: Peer,
-    /// Destination of answers, if the peer sends datagrams.
-    to: Option<DatagramTo>,
-    heard: Instant,
-}
-
 /// The pingpong clients of one worker.
 pub struct Pingpong {
     config: PingpongConfig,
     /// Marks our timers and path requests.
     tag: u64,
     pd: Option<ProtectionDomain>,
+    budget: Budget,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     qps: QpMap<EchoQp>,
@@ -110,7 +80,8 @@ impl Pingpong {
     /// Without clients. `tag` is a bit above our numbers.
     pub fn new(config: PingpongConfig, tag: u64, metrics: ServiceMetrics) -> Pingpong {
         let (clients, streams, qps) = (HashMap::new(), HashMap::new(), QpMap::default());
-        Pingpong { config, tag, pd: None, clients, streams, qps, next: 0, metrics }
+        let budget = Budget::new(config.budget);
+        Pingpong { config, tag, pd: None, budget, clients, streams, qps, next: 0, metrics }
     }
 
     /// Handles a new stream that begins like a pingpong's.
@@ -217,25 +188,48 @@ impl Pingpong {
         lines: &[Line],
     ) -> Result<Vec<Line>, String> {
         let used = lines.iter().filter(|line| line.is_used()).count();
-        let slots = (SLOTS * used).max(SLOTS);
-        // Slots begin at multiples of 64, so that copies begin at cache lines.
-        let slot = (self.config.memory / slots) & !63;
+        // Each queue pair of several has one message under way, and they share the others' receives.
+        let (slots, parts) = if lines.len() > 1 { (used + SLOTS, 2 * SLOTS) } else { (SLOTS, SLOTS) };
+        let wanted = self.config.memory / parts * slots;
+        let from = self.clients.get(&number).map(|client| client.from.ip()).ok_or("it has left")?;
         let pd = *self.pd.get_or_insert_with(|| cx.device().alloc_pd());
-        let memory = match cx.alloc_memory(slots * slot) {
-            Ok(memory) => memory,
-            Err(_) => {
-                self.make_room(cx);
-                cx.alloc_memory(slots * slot).map_err(|error| error.to_string())?
-            }
-        };
+        let (memory, slot) = self.lend(cx, from, wanted, slots)?;
         let region = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        let mut batch = Batch { region, slot, srq: None, qps: Vec::with_capacity(used) };
+        self.budget.take(from, slots * slot);
+        let reduced = slot < slot_of(wanted, slots);
+        let mut batch = Batch { region, slot, reduced, srq: None, qps: Vec::with_capacity(used) };
         let answers = self.fill(cx, number, pd, &mut batch, path, lines);
-        // Also after an error: the client's end destroys the queue pairs created so far.
+        // Also after an error: the client's end frees the memory and destroys the queue pairs created so far.
         if let Some(client) = self.clients.get_mut(&number) {
             client.batches.push(batch);
         }
         answers
+    }
+
+    /// Memory for `slots` receives of a client, and the length of each.
+    fn lend(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: IpAddr,
+        wanted: usize,
+        slots: usize,
+    ) -> Result<(Memory, usize), String> {
+        let mut offer = self.budget.offer(client, wanted, slots);
+        if offer.as_ref().map_or(true, |bytes| *bytes < wanted) {
+            self.make_room(cx);
+            offer = self.budget.offer(client, wanted, slots);
+        }
+        let offer = offer?;
+        let mut memory = slots_in(offer, slots, |len| cx.alloc_memory(len));
+        if memory.as_ref().map_or(true, |(_, slot)| *slot < slot_of(offer, slots)) {
+            // The adapter has less than the budget.
+            self.make_room(cx);
+            drop(memory);
+            memory = slots_in(offer, slots, |len| cx.alloc_memory(len));
+        }
+        memory.map_err(|error| {
+            format!("{error}: give the target more hugepages, or lower memory and budget of [service.pingpong]")
+        })
     }
 
     fn fill(
@@ -288,7 +282,7 @@ impl Pingpong {
             let psn = cx.random_psn();
             peer.open(&mut cx.device(), qp, psn).map_err(|error| error.to_string())?;
             answers.push(Line { qpn: qp.qpn(), psn, gid: peer.path.path.src });
-            self.qps.insert(qp.qpn(), EchoQp { client: number, batch: index, peer, to: None, heard: cx.now() });
+            self.qps.insert(qp.qpn(), EchoQp::new(cx, number, index, peer));
         }
         Ok(answers)
     }
@@ -311,7 +305,7 @@ impl Pingpong {
                 self.metrics.exchanges.inc();
                 echo.send_back(&mut cx.device(), batch, wc)
             }
-            WcOpcode::Send => batch.post_recv(&mut cx.device(), wc.qp(), wc.wr_id).map_err(|error| error.to_string()),
+            WcOpcode::Send => echo.acknowledged(&mut cx.device(), batch, wc),
             _ => Ok(()),
         };
         if let Err(why) = done {
@@ -329,22 +323,43 @@ impl Pingpong {
             // A shared receive queue outlives the errors of its queue pairs; other events need no action.
             return false;
         };
-        let Some(number) = self.qps.get(&qpn).map(|echo| echo.client) else { return false };
-        tracing::debug!(%qpn, %cause, "pingpong queue pair in error");
-        self.close_qp(&mut cx.device(), qpn.into());
-        let Some(client) = self.clients.get_mut(&number) else { return true };
-        for batch in &mut client.batches {
-            batch.qps.retain(|qp| qp.qpn() != qpn);
-        }
-        if client.batches.iter().all(|batch| batch.qps.is_empty()) {
-            self.end(cx, number, cause.name());
+        let Some(echo) = self.qps.get(&qpn) else { return false };
+        let number = echo.client;
+        let batch = self.clients.get(&number).and_then(|client| client.batches.get(echo.batch));
+        match batch.filter(|_| cause == QpErrorCause::ReceiveTooSmall).map(Batch::too_long) {
+            Some(why) => self.refuse(cx, number, &why),
+            None => {
+                tracing::debug!(%qpn, %cause, "pingpong queue pair in error");
+                self.close_one(cx, number, qpn, cause.name());
+            }
         }
         true
     }
 
-    /// Ends clients that are idle for longer than the timeout.
+    /// Destroys a queue pair, and ends its client with the last one.
+    fn close_one(&mut self, cx: &mut Context<'_>, number: u64, qpn: Qpn, why: &str) {
+        self.close_qp(&mut cx.device(), qpn.into());
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        for batch in &mut client.batches {
+            batch.qps.retain(|qp| qp.qpn() != qpn);
+        }
+        if client.batches.iter().all(|batch| batch.qps.is_empty()) {
+            self.end(cx, number, why);
+        }
+    }
+
+    /// Ends clients that have left, and those that are idle for longer than the timeout.
     pub fn sweep(&mut self, cx: &mut Context<'_>) {
-        for (number, quiet) in self.quiet(cx.now(), self.config.idle_timeout) {
+        let (now, dev) = (cx.now(), cx.device());
+        self.qps.iter_mut().for_each(|(qpn, echo)| echo.look(&dev, *qpn));
+        // The client has closed its stream, so it had its answer and has begun.
+        let begun = |number| self.clients.get(&number).is_some_and(|client| client.stream.is_none());
+        let left = self.qps.iter().filter(|(_, echo)| echo.has_left(now) && begun(echo.client));
+        let left: Vec<(Qpn, u64)> = left.map(|(qpn, echo)| (*qpn, echo.client)).collect();
+        for (qpn, number) in left {
+            self.close_one(cx, number, qpn, "it has left");
+        }
+        for (number, quiet) in self.quiet(now, self.config.idle_timeout) {
             if let Some(client) = self.clients.get(&number) {
                 self.metrics.give_up(cx.now(), client.from, quiet);
             }
@@ -379,8 +394,13 @@ impl Pingpong {
     }
 
     fn refuse(&mut self, cx: &mut Context<'_>, number: u64, why: &str) {
-        if let Some(client) = self.clients.get(&number) {
+        if let Some(client) = self.clients.get_mut(&number) {
             self.metrics.refuse(cx.now(), client.from, "a pingpong", why);
+            // All clients report an error; at the mere end of its stream ibv_srq_pingpong would read for ever.
+            if let Some(stream) = client.stream.take() {
+                self.streams.remove(&stream);
+                cx.stream_reset(stream);
+            }
         }
         self.end(cx, number, why);
     }
@@ -410,37 +430,8 @@ impl Pingpong {
                 let _ = dev.destroy_srq(srq);
             }
             let _ = dev.dereg_mr(&batch.region);
+            self.budget.give_back(client.from.ip(), batch.region.len() as usize);
         }
-    }
-}
-
-impl EchoQp {
-    /// Sends the received message of a slot back.
-    fn send_back(&mut self, dev: &mut Device<'_>, batch: &Batch, wc: &WorkCompletion) -> Result<(), String> {
-        let sge = Sge { length: wc.byte_len, ..batch.sge(wc.wr_id) };
-        let (message, behind_grh);
-        let wr: AnyWorkRequest<'_> = match wc.src_qpn {
-            None => {
-                message = [sge];
-                WorkRequest::<Rc>::send(&message).into()
-            }
-            // A datagram of another sender is dropped.
-            Some(qpn) if qpn != self.peer.qpn => {
-                return batch.post_recv(dev, wc.qp(), wc.wr_id).map_err(|error| error.to_string());
-            }
-            Some(qpn) => {
-                behind_grh = [Sge { addr: sge.addr + u64::from(GRH), length: sge.length.saturating_sub(GRH), ..sge }];
-                let to = match &mut self.to {
-                    Some(to) => to,
-                    to => {
-                        let new = DatagramTo::new(dev, wc.qp(), &self.peer.path, qpn, QKEY);
-                        to.insert(new.map_err(|error| error.to_string())?)
-                    }
-                };
-                to.send(&behind_grh)
-            }
-        };
-        dev.post_send(wc.qp(), wr.wr_id(wc.wr_id).signaled()).map_err(|error| error.to_string())
     }
 }
 

@@ -1,0 +1,162 @@
+//! Memory of all clients of one worker: a budget, of which the clients of one address have at most half.
+//!
+//! No client names the length of its messages. So each gets what the setting `memory` says while that leaves an eighth of its share.
+//! Later ones get less, down to receives of the clients' default length, so that many small clients fit.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use rxe_proto::mem::AllocError;
+use rxe_proto::verbs::Memory;
+
+/// The least length of a receive: one message of the clients' default length, 4096 bytes, and a GRH, with room to spare.
+const LEAST: usize = 8192;
+/// This part of an address's share is for clients with less memory than they want.
+const RESERVE: usize = 8;
+/// Of that a client gets at most this part of what is left.
+const PART: usize = 4;
+
+/// Bytes used of the budget, by address.
+pub struct Budget {
+    total: usize,
+    used: HashMap<IpAddr, usize>,
+}
+
+impl Budget {
+    /// A budget of `total` bytes.
+    pub fn new(total: usize) -> Budget {
+        Budget { total, used: HashMap::new() }
+    }
+
+    /// Bytes for the `receives` receives of `client`, up to `wanted`.
+    pub fn offer(&self, client: IpAddr, wanted: usize, receives: usize) -> Result<usize, String> {
+        let all: usize = self.used.values().sum();
+        let own = self.used.get(&client).copied().unwrap_or(0);
+        let (left, share) = (self.total.saturating_sub(all), (self.total / 2).saturating_sub(own));
+        let least = receives * LEAST;
+        let total = self.total;
+        if least > left {
+            return Err(format!("all {total} bytes for messages are used: raise budget of [service.pingpong]"));
+        }
+        if least > share {
+            return Err(format!(
+                "clients of its address use half of the {total} bytes for messages: raise budget of [service.pingpong]"
+            ));
+        }
+        let left = left.min(share);
+        let enough = wanted + self.total / 2 / RESERVE <= left;
+        Ok(if enough { wanted } else { wanted.min(left / PART).max(least) })
+    }
+
+    /// Counts `bytes` as used by `client`.
+    pub fn take(&mut self, client: IpAddr, bytes: usize) {
+        *self.used.entry(client).or_default() += bytes;
+    }
+
+    /// Counts `bytes` of `client` as free again.
+    pub fn give_back(&mut self, client: IpAddr, bytes: usize) {
+        if let Some(used) = self.used.get_mut(&client) {
+            *used = used.saturating_sub(bytes);
+            if *used == 0 {
+                self.used.remove(&client);
+            }
+        }
+    }
+}
+
+/// The length of a receive, of which `slots` share `bytes`: a multiple of 64, so that copies begin at cache lines.
+pub fn slot_of(bytes: usize, slots: usize) -> usize {
+    (bytes / slots) & !63
+}
+
+/// Allocates memory for `slots` receives that share `bytes`, or half of that and so on where there is less. Returns the length
+/// of each, too.
+pub fn slots_in(
+    bytes: usize,
+    slots: usize,
+    mut allocate: impl FnMut(usize) -> Result<Memory, AllocError>,
+) -> Result<(Memory, usize), AllocError> {
+    let mut slot = slot_of(bytes, slots);
+    loop {
+        let error = match allocate(slots * slot) {
+            Ok(memory) => return Ok((memory, slot)),
+            Err(error) => error,
+        };
+        slot = slot_of(slots * slot / 2, slots);
+        if slot < LEAST {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn address(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    /// Clients of an address that want `wanted` bytes for `receives` receives each, until one is refused: their bytes, and
+    /// the refusal.
+    fn fill(budget: &mut Budget, n: u8, wanted: usize, receives: usize) -> (Vec<usize>, String) {
+        let mut granted = Vec::new();
+        loop {
+            match budget.offer(address(n), wanted, receives) {
+                Ok(bytes) => {
+                    budget.take(address(n), bytes);
+                    granted.push(bytes);
+                }
+                Err(why) => return (granted, why),
+            }
+        }
+    }
+
+    #[test]
+    fn clients_get_less_when_the_budget_runs_short_and_then_nothing() {
+        let mut budget = Budget::new(256 * MIB);
+        let (granted, why) = fill(&mut budget, 1, 4 * MIB, 2);
+        assert_eq!(granted[..29], [4 * MIB; 29], "while 16 MiB of its share are free");
+        assert!(granted.len() > 50 && granted.is_sorted_by(|a, b| a >= b) && granted.last() == Some(&(2 * LEAST)));
+        let left = 128 * MIB - granted.iter().sum::<usize>();
+        assert!(left < 2 * LEAST, "{left}");
+        assert_eq!(
+            why,
+            "clients of its address use half of the 268435456 bytes for messages: raise budget of [service.pingpong]"
+        );
+        fill(&mut budget, 2, 4 * MIB, 2);
+        let why = budget.offer(address(3), 4 * MIB, 2).expect_err("both have all of it");
+        assert_eq!(why, "all 268435456 bytes for messages are used: raise budget of [service.pingpong]");
+        budget.give_back(address(2), 4 * MIB);
+        assert_eq!(budget.offer(address(3), 4 * MIB, 2), Ok((4 * MIB + 2 * left) / PART));
+        for bytes in granted {
+            budget.give_back(address(1), bytes);
+        }
+        assert!(!budget.used.contains_key(&address(1)), "the share is free again");
+    }
+
+    #[test]
+    fn large_clients_fit_beside_others() {
+        let mut budget = Budget::new(256 * MIB);
+        // 16 queue pairs of ibv_srq_pingpong, by default, with messages of 1 MiB.
+        for _ in 0..6 {
+            assert_eq!(budget.offer(address(1), 18 * MIB, 18), Ok(18 * MIB));
+            budget.take(address(1), 18 * MIB);
+        }
+        assert_eq!(budget.offer(address(1), 18 * MIB, 18), Ok(5 * MIB), "20 of 128 MiB are left");
+    }
+
+    #[test]
+    fn where_less_memory_is_free_receives_are_shorter() {
+        let with =
+            |free: usize| move |len: usize| if len <= free { Ok(Memory::heap(len)) } else { Err(AllocError { len }) };
+        let length = |bytes, slots, free| slots_in(bytes, slots, with(free)).map(|(memory, slot)| (memory.len(), slot));
+        assert_eq!(length(4 * MIB, 2, 4 * MIB), Ok((4 * MIB, 2 * MIB)));
+        assert_eq!(length(4 * MIB, 2, 3 * MIB), Ok((2 * MIB, MIB)));
+        assert_eq!(length(4 * MIB, 2, 2 * LEAST), Ok((2 * LEAST, LEAST)));
+        assert_eq!(length(4 * MIB, 2, 2 * LEAST - 1), Err(AllocError { len: 2 * LEAST }));
+        assert_eq!(length(100_000, 3, MIB), Ok((3 * 33_280, 33_280)), "a multiple of 64");
+    }
+}
