@@ -7,7 +7,9 @@ use clap::{Parser, Subcommand};
 use rxe::Suggested;
 use rxe::manual_pages::Sections;
 
+use crate::address::AddressVerb;
 use crate::capture::CaptureVerb;
+use crate::config::ConfigVerb;
 use crate::fault::FaultVerb;
 use crate::region::RegionVerb;
 use crate::service::{PeersVerb, ServiceVerb};
@@ -18,7 +20,7 @@ use crate::values::{qpn, seconds};
 const AFTER_HELP: &str = "\
 Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb prints JSON; names that end in _ns are times \
 in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or ends, `link --check` finds a port DOWN or \
-the target being drained, or `drain` sees no end; 2 if \
+the target being drained, `drain` sees no end, or `reload` is refused something; 2 if \
 the command line is wrong, no target can be reached, or the target refuses the request.";
 
 /// The rest of the manual page.
@@ -115,6 +117,22 @@ pub enum Verb {
         #[command(subcommand)]
         what: RegionVerb,
     },
+    /// Addresses of the ports: list them, add and remove them while the target runs
+    Address {
+        #[command(subcommand)]
+        what: AddressVerb,
+    },
+    /// The configuration of the running target
+    Config {
+        #[command(subcommand)]
+        what: ConfigVerb,
+    },
+    /// Apply the configuration file of the target as it is now, and print what changed and what needs a restart
+    ///
+    /// Afterwards the target runs as the file says, as far as that is possible: what rxe-ctl has changed and the file does not
+    /// say is undone too. Options of the target's command line keep their precedence. Regions and addresses that clients use are
+    /// not removed. SIGHUP does the same, and the result is in the target's log. Exit code 1 if something was refused.
+    Reload,
     /// Connections of the connection manager
     Connections,
     /// Counters: those of Linux' soft-RoCE (rdma_rxe) under the same names, then the target's other counters, and times of turns

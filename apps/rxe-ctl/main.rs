@@ -3,8 +3,10 @@
 //! [`cli`] defines the command line, [`target`] finds the target's socket, [`verbs`] sends the requests and [`show`] formats
 //! the answers; [`top`] does so repeatedly.
 
+mod address;
 mod capture;
 mod cli;
+mod config;
 mod digest;
 mod drain;
 mod events;

@@ -1,7 +1,7 @@
 //! The command line: EAL's arguments and the options of the target.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 use rxe::command_line::CommandLine;
@@ -9,8 +9,8 @@ use rxe::manual_pages::Sections;
 use rxe::{CliError, Suggested, cli_error};
 
 use crate::config::{
-    self, CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin,
-    Pcp, PeerNetwork, RegionSpec, RouteSpec, ServicePort, Settings, Sourced, TrafficClass, Vlan,
+    CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin, Pcp,
+    PeerNetwork, RegionSpec, RouteSpec, ServicePort, Settings, Source, Sourced, TrafficClass, Vlan,
 };
 
 /// The definition of the command line, for manual pages and completions.
@@ -23,8 +23,8 @@ pub fn command() -> clap::Command {
 pub enum Command {
     /// Check this configuration file.
     Check(PathBuf, Box<Settings>),
-    /// Run the target.
-    Serve(Box<Settings>),
+    /// Run the target, with the settings of a file if there is a source.
+    Serve(Box<Settings>, Option<Box<Source>>),
     /// Write the manual page and shell completions to this folder.
     Generate(PathBuf),
 }
@@ -42,7 +42,8 @@ setting of the configuration file.
   rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping
 
 Standard output gets a line that starts with `ready ` once clients can connect, the text of watched regions, and counters \
-at the end; everything else goes to standard error. Exit codes: 0 after SIGINT or SIGTERM, 1 if the target fails after the \
+at the end; everything else goes to standard error. With --config, SIGHUP applies the file as it is now, as `rxe-ctl reload` \
+does. Exit codes: 0 after SIGINT or SIGTERM, 1 if the target fails after the \
 start, 2 if it cannot start.";
 
 /// The rest of the manual page.
@@ -188,14 +189,16 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliErr
         settings.eal_args = Some(eal_args);
     }
     match (check, config) {
-        (Some(path), _) => Ok(Command::Check(path.clone(), Box::new(over_file(settings, &path)?))),
-        (None, Some(path)) => Ok(Command::Serve(Box::new(over_file(settings, &path)?))),
-        (None, None) => Ok(Command::Serve(Box::new(settings))),
+        (Some(file), _) => {
+            let settings = Source { file: file.clone(), flags: settings }.read()?;
+            Ok(Command::Check(file, Box::new(settings)))
+        }
+        (None, Some(file)) => {
+            let source = Source { file, flags: settings };
+            Ok(Command::Serve(Box::new(source.read()?), Some(Box::new(source))))
+        }
+        (None, None) => Ok(Command::Serve(Box::new(settings), None)),
     }
-}
-
-fn over_file(settings: Settings, path: &Path) -> Result<Settings, CliError> {
-    Ok(settings.over(config::load(path)?))
 }
 
 /// Whether `arg` is one of our options, with or without `=VALUE`.
@@ -304,7 +307,7 @@ mod tests {
 
     fn serve(line: &str) -> Settings {
         match command(line) {
-            Ok(Command::Serve(settings)) => *settings,
+            Ok(Command::Serve(settings, _)) => *settings,
             other => panic!("{line} gave {other:?}"),
         }
     }

@@ -37,7 +37,9 @@ fn run() -> Result<(), CliError> {
             let _ = writeln!(io::stdout(), "{}: configuration OK: {config}", path.display());
         }
         Command::Generate(folder) => manual_pages::generate(cli::command(), &cli::SECTIONS, &folder)?,
-        Command::Serve(settings) => serve::serve(Config::resolve(*settings, &services::names())?)?,
+        Command::Serve(settings, source) => {
+            serve::serve(Config::resolve(*settings, &services::names())?, source.map(|source| *source))?;
+        }
     }
     Ok(())
 }

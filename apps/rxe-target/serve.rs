@@ -8,19 +8,22 @@ use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::service::TrafficClassConfig;
 use rxe_dpdk::worker::IdlePolicy;
 
-use crate::config::{Config, Idle, RegionSpec, fault_text};
-use crate::manage::{Drain, Managed, Management, Running, RuntimeFolder};
+use crate::config::{Config, Idle, RegionSpec, Source, fault_text};
+use crate::manage::{Drain, HangUp, Managed, Management, Running, RuntimeFolder};
 use crate::{log, services};
 
-/// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output.
-pub fn serve(config: Config) -> Result<(), CliError> {
+/// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output. With a
+/// `source` SIGHUP reloads it.
+pub fn serve(config: Config, source: Option<Source>) -> Result<(), CliError> {
+    // Before there are other threads, one of which would get the signal.
+    let hang_up = source.is_some().then(HangUp::block).transpose()?;
     let log = log::start(config.log, config.log_format);
     if let Some(faults) = fault_text(&config.faults) {
         tracing::warn!("fault injection is on: {faults}");
     }
     let (factories, registry) = services::factories(&config)?;
     let signals = Signals::install()?;
-    let management = Management::prepare(config.metrics.as_ref())?;
+    let management = Management::prepare(config.metrics.as_ref(), hang_up)?;
     let prefix = file_prefix(&config.eal_args);
     let folder = RuntimeFolder::take(&config.eal_args)?;
     let eal = Eal::init(&rxe::lcores::or_one(&config.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
@@ -35,7 +38,7 @@ pub fn serve(config: Config) -> Result<(), CliError> {
         management.capture(capture.clone(), settings.clone())?;
     }
     let clients = management.stats();
-    let (registry_of_all, config) = (registry.clone(), Running::new(config));
+    let (registry_of_all, config) = (registry.clone(), Running::new(config, source));
     let managed = Managed { inspector, drain, capture, registry: registry_of_all, log, prefix, clients, config };
     let _managed = management.start(managed, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());

@@ -7,8 +7,9 @@ use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
 use rxe_inspect::latency::Latency;
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
+use rxe_inspect::reload::Reload;
 use rxe_inspect::report::{
-    AllowedPeers, CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service,
+    Address, AllowedPeers, CounterGroup, Device, LcoreResources, Mr, Page, Qp, Region, RegionDigest, Service,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -47,6 +48,9 @@ fn check_answer(verb: &str, answer: Value) {
         "mrs" => check::<Page<Mr>>(answer),
         "digest" => check::<RegionDigest>(answer),
         "regions" => check::<Vec<Region>>(answer),
+        "addresses" => check::<Vec<Address>>(answer),
+        "config" => check::<String>(answer),
+        "reload" => check::<Reload>(answer),
         "latency" => check::<Latency>(answer),
         "counters" => check::<Vec<CounterGroup>>(answer),
         "services" => check::<Vec<Service>>(answer),

@@ -29,7 +29,7 @@ pub fn make_some(initiator: &mut Initiator, target: &Target) {
     connection.write(initiator, 0, b"lost at first");
     assert_eq!((connection.read(initiator, 0, 13).as_slice(), done(target, 1)), (&b"lost at first"[..], (1, 1)));
     contains(&ctl(target, "fault list"), &["\n 1        1     1     0  rx drop opcode=RC_WRITE_ONLY count=1\n"]);
-    contains(&target.log_line("rxe-ctl added the fault"), &["WARN", "1: rx drop opcode=RC_WRITE_ONLY"]);
+    contains(&target.log_line("the fault 1 was added: "), &["WARN", "rx drop opcode=RC_WRITE_ONLY"]);
 
     let before = rnrs_sent(target);
     assert_eq!(ctl(target, "fault add rnr 10us --opcode WRITE_ONLY --count 3"), "2\n");

@@ -29,6 +29,7 @@ mod peers;
 mod perftest;
 mod quick_start;
 mod regions;
+mod reload;
 mod scrape;
 mod start;
 mod veth;
@@ -68,7 +69,11 @@ impl Target {
         command
             .args(["-l", lcores, "--in-memory", "--no-pci", "--file-prefix", name])
             .arg(format!("--vdev={vdev}"))
-            .args(["--", "--address", "10.77.0.1/24", "--mtu", &MTU.to_string()]);
+            .arg("--");
+        // Options replace the addresses of the file.
+        if !settings.contains("[[port]]") {
+            command.args(["--address", "10.77.0.1/24", "--mtu", &MTU.to_string()]);
+        }
         if !options.contains(&"--idle") {
             command.args(["--idle", "sleep"]);
         }

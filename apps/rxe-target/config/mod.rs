@@ -3,7 +3,9 @@
 //! [`cli`](crate::cli) and [`file`] each give [`Settings`]; those of the command line take precedence. [`Config::resolve`] fills
 //! in the defaults and checks the whole. Its errors name the option or the line to change.
 
+mod address;
 mod capture;
+mod dump;
 mod fault;
 mod fault_rule;
 mod fault_values;
@@ -15,6 +17,7 @@ mod region;
 mod service;
 mod service_values;
 mod settings;
+mod source;
 mod sourced;
 mod transport;
 mod values;
@@ -32,10 +35,10 @@ use rxe_inspect::capture::CaptureSettings;
 use rxe_proto::wire::{Cidr, PrefixList};
 use tracing::level_filters::LevelFilter;
 
+pub use address::{with_another as with_another_address, without as without_address};
 pub use capture::CaptureFile;
 pub use fault::FaultSpec;
 pub use fault_rule::fault_rule;
-pub use file::load;
 #[cfg(test)]
 pub use file::parse;
 pub use limits::Limits;
@@ -45,6 +48,7 @@ pub use region::{MAX_REGION_NAME, RegionSpec, with_another as with_another_regio
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
 use settings::PortSettings;
 pub use settings::Settings;
+pub use source::Source;
 pub use sourced::{Origin, Sourced};
 pub use values::{
     Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, OnPort, Pcp, RouteSpec, ServicePort, TrafficClass, Vlan,

@@ -5,7 +5,7 @@ use rxe_inspect::report::AllowedPeers;
 use rxe_proto::wire::{PortId, PrefixList};
 
 use super::{Managed, regions};
-use crate::config::{Config, PeerNetwork, allowed_peers};
+use crate::config::{Config, PeerNetwork, RegionSpec, allowed_peers};
 use crate::services;
 
 /// Stops a service.
@@ -84,7 +84,8 @@ pub fn set_peers(managed: &Managed, of: &str, networks: &[String]) -> Result<(),
     Ok(())
 }
 
-fn set_port(managed: &Managed, config: &mut Config, number: u16, peers: Option<PrefixList>) -> Result<(), String> {
+/// Sets the allowed peers of a port, in the running target and its configuration.
+pub fn set_port(managed: &Managed, config: &mut Config, number: u16, peers: Option<PrefixList>) -> Result<(), String> {
     let ports = config.ports.len();
     let port = config.ports.get_mut(usize::from(number)).ok_or_else(|| {
         format!("there is no port{number}: the target has {ports} port(s), of which the first is port0")
@@ -95,7 +96,13 @@ fn set_port(managed: &Managed, config: &mut Config, number: u16, peers: Option<P
     Ok(())
 }
 
-fn set_service(managed: &Managed, config: &mut Config, name: &str, peers: Option<PrefixList>) -> Result<(), String> {
+/// The same for a service.
+pub fn set_service(
+    managed: &Managed,
+    config: &mut Config,
+    name: &str,
+    peers: Option<PrefixList>,
+) -> Result<(), String> {
     managed.inspector.set_service_peers(name, peers.clone()).map_err(|error| error.to_string())?;
     // Services that share a port have one list.
     for name in services::sharing(name) {
@@ -108,13 +115,9 @@ fn set_service(managed: &Managed, config: &mut Config, name: &str, peers: Option
 }
 
 fn set_region(managed: &Managed, config: &mut Config, name: &str, peers: Option<PrefixList>) -> Result<(), String> {
-    let at = config.regions.iter().position(|region| region.name == name);
-    let at = at.ok_or_else(|| RegionError::NoSuchRegion(name.to_owned()).to_string())?;
-    let mut spec = config.regions[at].clone();
-    spec.peers = peers;
-    regions::set_options(managed, config, &spec)?;
-    config.regions[at] = spec;
-    Ok(())
+    let spec = config.regions.iter().find(|region| region.name == name).cloned();
+    let spec = spec.ok_or_else(|| RegionError::NoSuchRegion(name.to_owned()).to_string())?;
+    regions::change_options(managed, config, RegionSpec { peers, ..spec })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rxe_inspect::protocol::{Reply, Request, RequestReader};
 use rxe_inspect::report::{Counter, Service};
 
 use super::clients::Client;
-use super::{Managed, admission, digest, events, faults, regions};
+use super::{Managed, addresses, admission, digest, dump, events, faults, regions, reload};
 use crate::config::LogLevel;
 
 /// Serves one client until it disconnects or misses a deadline.
@@ -55,6 +55,11 @@ fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Regions => Reply::of(regions::list(managed)),
         Request::AddRegion { region } => Reply::of(regions::add(managed, &region)),
         Request::RemoveRegion { name, force } => Reply::of(regions::remove(managed, &name, force)),
+        Request::Addresses => Reply::of(addresses::list(managed)),
+        Request::AddAddress { address } => Reply::of(addresses::add(managed, &address)),
+        Request::RemoveAddress { address, force } => Reply::of(addresses::remove(managed, &address, force)),
+        Request::Config => Reply::of(dump::dump(managed)),
+        Request::Reload => Reply::of(reload::reload(managed)),
         Request::Counters => Reply::of(Ok(managed.counters())),
         Request::Latency => Reply::of(Ok(inspector.latency())),
         Request::Services => Reply::of(Ok(services(managed))),
@@ -94,7 +99,7 @@ fn text_error<T>(result: Result<T, impl ToString>) -> Result<T, String> {
 
 fn set_log(managed: &Managed, level: &str) -> Result<(), String> {
     let LogLevel(level) = text_error(level.parse())?;
-    if managed.log.set(level) { Ok(()) } else { Err("the log has been closed".to_owned()) }
+    managed.set_log(&mut managed.config.lock(), level)
 }
 
 /// The services with their counters.

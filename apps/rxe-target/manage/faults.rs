@@ -2,28 +2,34 @@
 
 use std::collections::BTreeMap;
 
+use rxe_dpdk::worker::FaultRule;
+
 use super::Managed;
 use crate::config::fault_rule;
 
 /// Adds a fault; returns its number.
 pub fn add(managed: &Managed, keys: &BTreeMap<String, String>) -> Result<u32, String> {
-    let rule = fault_rule(keys).map_err(|error| error.to_string())?;
+    add_rule(managed, fault_rule(keys).map_err(|error| error.to_string())?)
+}
+
+/// Adds a fault rule; returns its number.
+pub fn add_rule(managed: &Managed, rule: FaultRule) -> Result<u32, String> {
     let text = rule.to_string();
     let id = managed.inspector.add_fault(rule).map_err(|error| error.to_string())?;
-    tracing::warn!("rxe-ctl added the fault {id}: {text}");
+    tracing::warn!("the fault {id} was added: {text}");
     Ok(id)
 }
 
 /// Removes a fault.
 pub fn remove(managed: &Managed, id: u32) -> Result<(), String> {
     managed.inspector.remove_fault(id).map_err(|error| error.to_string())?;
-    tracing::info!("rxe-ctl removed the fault {id}");
+    tracing::info!("the fault {id} was removed");
     Ok(())
 }
 
 /// Removes all faults.
 pub fn clear(managed: &Managed) -> Result<(), String> {
     managed.inspector.clear_faults().map_err(|error| error.to_string())?;
-    tracing::info!("rxe-ctl removed all faults");
+    tracing::info!("all faults were removed");
     Ok(())
 }

@@ -3,17 +3,21 @@
 //! Both are served by threads of their own, started before DPDK pins the main thread to its core, so that they share no
 //! core with an lcore that never sleeps. They read the target's state through an [`Inspector`], on request only.
 
+mod addresses;
 mod admission;
 mod answers;
 mod clients;
 mod digest;
 mod drain;
+mod dump;
 mod events;
 mod exposition;
 mod faults;
+mod hang_up;
 mod http;
 mod metrics;
 mod regions;
+mod reload;
 mod running;
 mod runtime_folder;
 mod socket;
@@ -29,8 +33,9 @@ use rxe::{CliError, cli_error};
 use rxe_dpdk::manage::{Capture, CaptureError, Inspector};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
+use tracing::level_filters::LevelFilter;
 
-use crate::config::MetricsAddress;
+use crate::config::{Config, MetricsAddress};
 use crate::log::LogControl;
 use crate::services::MetricsRegistry;
 use clients::{Clients, Deadlines, Stream};
@@ -39,6 +44,7 @@ use socket::Socket;
 
 pub use clients::ManagementStats;
 pub use drain::Drain;
+pub use hang_up::HangUp;
 pub use running::Running;
 
 /// The parts of a running target that management uses.
@@ -75,6 +81,15 @@ impl Managed {
         }
     }
 
+    /// Sets the log level, in the running target and its configuration.
+    fn set_log(&self, config: &mut Config, level: LevelFilter) -> Result<(), String> {
+        if !self.log.set(level) {
+            return Err("the log has been closed".to_owned());
+        }
+        config.log = level;
+        Ok(())
+    }
+
     /// All counters but those of services.
     fn counters(&self) -> Vec<CounterGroup> {
         let mut groups = self.inspector.counters();
@@ -92,6 +107,7 @@ pub struct Management {
     to_metrics: Option<Sender<Managed>>,
     metrics_socket: Option<Socket>,
     to_capture: Sender<EarlyCapture>,
+    to_reload: Option<Sender<Managed>>,
 }
 
 /// A capture from the start on, and the channel for its result.
@@ -106,8 +122,8 @@ pub struct Serving {
 }
 
 impl Management {
-    /// Starts the threads, and listens for Prometheus at `metrics`.
-    pub fn prepare(metrics: Option<&MetricsAddress>) -> Result<Management, CliError> {
+    /// Starts the threads, and listens for Prometheus at `metrics`; each `hang_up` reloads the configuration file.
+    pub fn prepare(metrics: Option<&MetricsAddress>, hang_up: Option<HangUp>) -> Result<Management, CliError> {
         let stats = ManagementStats::default();
         let (to_socket, from_main) = channel::<(UnixListener, Managed)>();
         let clients = Clients::new(Deadlines::DEFAULT, Arc::clone(&stats.socket));
@@ -135,7 +151,8 @@ impl Management {
                 let _ = begun.send(capture.start_early(settings));
             }
         })?;
-        Ok(Management { stats, to_socket, to_metrics, metrics_socket, to_capture })
+        let to_reload = hang_up.map(reload_on).transpose()?;
+        Ok(Management { stats, to_socket, to_metrics, metrics_socket, to_capture, to_reload })
     }
 
     /// Starts a capture from the first frame on. Call it before the target runs.
@@ -160,6 +177,9 @@ impl Management {
             // Sending fails only if the thread has ended.
             let _ = metrics.send(managed.clone());
         }
+        if let Some(reload) = self.to_reload {
+            let _ = reload.send(managed.clone());
+        }
         // `RuntimeFolder::take` has logged why there is none.
         let _metrics = self.metrics_socket;
         let Some(folder) = folder else { return Serving { _metrics, _socket: None, _folder: None } };
@@ -177,6 +197,20 @@ impl Management {
         };
         Serving { _metrics, _socket: socket, _folder: Some(folder) }
     }
+}
+
+/// Reloads the configuration file on each signal. Returns where to send the target.
+fn reload_on(hang_up: HangUp) -> Result<Sender<Managed>, CliError> {
+    let (sender, from_main): (_, Receiver<Managed>) = channel();
+    spawn("rxe-reload", move || {
+        let Ok(managed) = from_main.recv() else { return };
+        while hang_up.wait() {
+            if let Err(why) = reload::reload(&managed) {
+                tracing::error!("SIGHUP: {why}");
+            }
+        }
+    })?;
+    Ok(sender)
 }
 
 /// Listens at `address`. Returns where to send what is served, and the socket in the file system, if it is one.

@@ -51,8 +51,17 @@ pub fn remove_from(managed: &Managed, config: &mut Config, name: &str, force: bo
     Ok(())
 }
 
+/// Changes what the region service must know about a region, in the running target and its configuration.
+pub fn change_options(managed: &Managed, config: &mut Config, spec: RegionSpec) -> Result<(), String> {
+    set_options(managed, config, &spec)?;
+    if let Some(region) = config.regions.iter_mut().find(|region| region.name == spec.name) {
+        *region = spec;
+    }
+    Ok(())
+}
+
 /// Gives the region service what it must know about a region.
-pub fn set_options(managed: &Managed, config: &Config, spec: &RegionSpec) -> Result<(), String> {
+fn set_options(managed: &Managed, config: &Config, spec: &RegionSpec) -> Result<(), String> {
     tell(managed, config, RegionRequest::Set { region: spec.name.clone(), options: RegionOptions::of(spec) })
 }
 

@@ -1,8 +1,8 @@
 //! The management protocol of a running target, and its reports, as plain data.
 //!
 //! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture, [`fault`] the
-//! fault rules, and [`event`] the events. The [`protocol`] is one line of JSON per request and one per answer, on a Unix socket whose
-//! [path](socket) derives from the target's `--file-prefix`. Nothing here needs DPDK.
+//! fault rules, [`event`] the events, and [`reload`] what a reload did. The [`protocol`] is one line of JSON per request and one
+//! per answer, on a Unix socket whose [path](socket) derives from the target's `--file-prefix`. Nothing here needs DPDK.
 
 pub mod capture;
 pub mod client;
@@ -10,5 +10,6 @@ pub mod event;
 pub mod fault;
 pub mod latency;
 pub mod protocol;
+pub mod reload;
 pub mod report;
 pub mod socket;

@@ -72,6 +72,25 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Every [`Address`](crate::report::Address) of every port.
+    Addresses,
+    /// Adds an address to a port. The answer is `null`.
+    AddAddress {
+        /// As the option `--address` of rxe-target has it.
+        address: String,
+    },
+    /// Removes an address. The answer is `null`.
+    RemoveAddress {
+        /// The address, without a prefix length.
+        address: String,
+        /// Remove it although clients use it: they are disconnected.
+        #[serde(default)]
+        force: bool,
+    },
+    /// A configuration file that would start the target as it runs, as a string.
+    Config,
+    /// Applies the configuration file as it is now. The answer is a [`Reload`](crate::reload::Reload).
+    Reload,
     /// Every [`CounterGroup`](crate::report::CounterGroup).
     Counters,
     /// The [`Latency`](crate::latency::Latency) of turns and operations.
@@ -155,6 +174,8 @@ impl Request {
             | Request::Mrs { .. }
             | Request::Digest { .. }
             | Request::Regions
+            | Request::Addresses
+            | Request::Config
             | Request::Counters
             | Request::Latency
             | Request::Services
@@ -163,6 +184,9 @@ impl Request {
             | Request::CaptureStatus
             | Request::Events => true,
             Request::AddRegion { .. }
+            | Request::AddAddress { .. }
+            | Request::RemoveAddress { .. }
+            | Request::Reload
             | Request::StopService { .. }
             | Request::StartService { .. }
             | Request::SetPeers { .. }

@@ -226,6 +226,11 @@ impl Initiator {
         }
     }
 
+    /// Connects to another address of the target from now on.
+    pub fn aim_at(&mut self, address: [u8; 4]) {
+        self.path.peer = std::net::Ipv4Addr::from(address).into();
+    }
+
     /// Takes another address from now on, for new connections.
     pub fn move_to(&mut self, address: [u8; 4]) {
         self.path.local = std::net::Ipv4Addr::from(address).into();
