@@ -1,4 +1,5 @@
-//! The Debian package has every file that its pages link to, at the place where the link leads.
+//! The Debian package has every file that its pages link to, at the place where the link leads. Nothing in it names a command that
+//! only a checkout has.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -60,4 +61,27 @@ fn the_package_has_what_its_pages_link_to() {
         }
     }
     assert!(count > 100, "{count} links");
+}
+
+/// The texts of programs and pages, apart from the pages for those who build the project.
+#[test]
+fn users_of_the_package_are_not_told_to_run_make() {
+    let for_builders = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+    let mut files: Vec<PathBuf> =
+        shipped().into_iter().filter(|path| !for_builders.iter().any(|own| path == Path::new(own))).collect();
+    for folder in ["apps", "conf", "rxe-dpdk/src", "rxe-dpdk/service/src", "rxe-dpdk/proto/src", "rxe-dpdk/inspect/src"]
+    {
+        files.extend(below(&root().join(folder)));
+    }
+    assert!(files.len() > 300, "{} files", files.len());
+    for file in files {
+        let text = std::fs::read(root().join(&file)).unwrap();
+        let names = text.windows(b"make setup".len()).any(|part| part == b"make setup");
+        assert!(!names, "{} names `make setup`", file.display());
+    }
+}
+
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
 }

@@ -120,9 +120,39 @@ fn mistakes_in_eal_s_arguments_are_explained() {
             OWN,
             "bad EAL arguments: --no-huge and --in-memory exclude each other: leave --in-memory out",
         ),
+        (
+            "--in-memory --no-pci --vdev=net_null0 --vdev=net_null1",
+            OWN,
+            "port 1 (net_null1) has no address: give it one with --address port1:IP/PREFIX",
+        ),
+        (
+            "--in-memory --no-pci",
+            OWN,
+            "DPDK found no port: name one before `--`, for example --vdev=net_af_packet0,iface=veth1, or bind a PCI NIC to vfio-pci",
+        ),
     ] {
         assert_eq!(said(eal, own), format!("rxe-target: {sentence}"));
     }
+}
+
+#[test]
+fn without_hugepages_the_ways_out_are_named() {
+    // In a mount namespace of its own, as in a container.
+    let script = "while umount -a -t hugetlbfs 2>/dev/null && grep -q hugetlbfs /proc/mounts; do :; done; exec \"$@\"";
+    let prefix = format!("--file-prefix={}huge", std::process::id());
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_rxe-target"), "-l", "0", "--no-telemetry"]);
+    unshare.args(["--no-pci", &prefix, "--vdev=net_null0", "--", "--address", "10.0.0.1/24"]);
+    let done = process::run(&mut unshare, Duration::from_secs(60)).unwrap();
+    assert_eq!(
+        (done.code, done.stderr.lines().last().unwrap_or_default()),
+        (
+            2,
+            "rxe-target: no hugepages for DPDK: no hugetlbfs is mounted; reserve some as root (echo 512 > /proc/sys/vm/nr_hugepages; \
+             mount -t hugetlbfs none /dev/hugepages), or give EAL --no-huge -m MEGABYTES; a container needs /dev/hugepages and the \
+             capability SYS_NICE, or RXE_NO_HUGE=1"
+        )
+    );
 }
 
 #[test]

@@ -24,7 +24,8 @@ fn a_client_without_a_route_to_it_is_named_with_what_to_do() {
         let mut target = VethTarget::start("nr", Streams::default(), &[]);
         target.prints("ready ");
         let lines = |target: &VethTarget| {
-            let words = "there is no route to it: name its router with --gateway, or with --route (gateways or routes of [[port]])";
+            let words = "a connection request comes from an address that is in no network of the port, and there is no route to it: name \
+                         its router with --gateway, or with --route (gateways or routes of [[port]])";
             let named =
                 |line: &String| line.contains("WARN") && line.contains(words) && line.contains("peer=10.88.0.9 ");
             target.program.stderr().iter().filter(|line| named(line)).count()

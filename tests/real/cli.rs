@@ -155,13 +155,5 @@ fn with_eal() -> AnyGroup {
         let words = ["-l", "0", "--no-pci", "--file-prefix", "rxecli2", "--huge-dir", "/nonexistent"];
         refused(target(&[&words[..], &ADDRESS].concat())?, &["hugepages"], true)
     });
-    group.case("no hugetlbfs mounted", |_| {
-        let script =
-            "while umount -a -t hugetlbfs 2>/dev/null && grep -q hugetlbfs /proc/mounts; do :; done; exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script, "sh", target_binary(), "-l", "0", "--no-pci"]);
-        command.args(["--file-prefix", "rxecli3"]).args(ADDRESS);
-        refused(process::run(&mut command, LIMIT)?, &["hugepages", "nr_hugepages", "RXE_NO_HUGE=1"], true)
-    });
     group.build()
 }

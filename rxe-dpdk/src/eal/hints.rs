@@ -223,7 +223,10 @@ mod tests {
         let raw = of_device(vdev, "open_packet_iface(): Could not open AF_PACKET socket");
         assert!(raw.is_some_and(|text| text.starts_with("it needs the right CAP_NET_RAW: ")));
         assert_eq!(of_device(vdev, "anything"), None);
-        assert!(of_pci_device(&EalArgs::new(&words("-l 0"))).contains("add --no-pci"));
+        assert_eq!(
+            of_pci_device(&EalArgs::new(&words("-l 0"))),
+            "; if no PCI device of this machine is to be used, add --no-pci in front of `--`"
+        );
         assert_eq!(of_pci_device(&EalArgs::new(&words("-a 00:03.0"))), "");
     }
 }

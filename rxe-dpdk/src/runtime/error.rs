@@ -29,10 +29,12 @@ pub enum RuntimeError {
         found: usize,
     },
     /// A port without an address.
-    #[error("port {port} has no address: give --address{} IP/PREFIX", if *.port == 0 { String::new() } else { format!(" port{port}:") })]
+    #[error("port {port} ({name}) has no address: give it one with --address port{port}:IP/PREFIX{}", no_pci(name))]
     NoAddress {
         /// The port.
         port: usize,
+        /// Its device.
+        name: String,
     },
     /// Addresses, routes or MTU are invalid.
     #[error("port {port}: {error}")]
@@ -72,4 +74,25 @@ pub enum RuntimeError {
         /// The problem.
         problem: String,
     },
+}
+
+/// What to do, too, about a PCI device that DPDK has found without being told to.
+fn no_pci(name: &str) -> &'static str {
+    if name.contains(':') { ", or, if it is not to be used, add --no-pci in front of `--`" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_devices_that_were_not_meant_are_explained() {
+        let said = |name: &str| RuntimeError::NoAddress { port: 1, name: name.to_owned() }.to_string();
+        assert_eq!(
+            said("0000:00:05.0"),
+            "port 1 (0000:00:05.0) has no address: give it one with --address port1:IP/PREFIX, or, if it is not to be used, \
+             add --no-pci in front of `--`"
+        );
+        assert_eq!(said("net_null1"), "port 1 (net_null1) has no address: give it one with --address port1:IP/PREFIX");
+    }
 }

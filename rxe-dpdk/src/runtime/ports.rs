@@ -43,7 +43,7 @@ pub(super) fn start(
             continue;
         }
         let own = settings.get(number).filter(|own| !own.addresses.is_empty());
-        let own = own.ok_or(RuntimeError::NoAddress { port: number })?;
+        let own = own.ok_or_else(|| RuntimeError::NoAddress { port: number, name: info.name.clone() })?;
         let queue_count = u16::try_from(workers).unwrap_or(u16::MAX);
         let mut port = Port::configure(
             eal,
