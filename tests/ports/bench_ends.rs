@@ -79,10 +79,17 @@ fn rxe_bench_prints_what_it_has_measured_however_it_ends() {
     assert_eq!(value["parameters"]["peer"], "10.77.0.1:4792", "{value}");
     assert!(value["retransmissions"]["packets"].is_u64() && value.get("error").is_none(), "{value}");
 
-    // A signal before the end.
-    let mut program = start("write-lat -s 64 -D 3600 --warm-up 0 --out_json -");
+    // A signal 2 of 10 seconds after the start: the result is of these 2 seconds.
+    let began = Instant::now();
+    let mut program = start("write-lat -s 64 -D 10 --warm-up 0 --out_json -");
     wait_for_progress(&mut program);
-    let value = ended(&program.stop(LIMIT).unwrap_or_else(|error| panic!("{error}")), 1, "interrupted");
+    let cut = Duration::from_secs(2);
+    std::thread::sleep(cut);
+    program.signal("INT").unwrap_or_else(|error| panic!("{error}"));
+    let value = ended(&program.finish(LIMIT).unwrap_or_else(|error| panic!("{error}")), 1, "interrupted");
+    let seconds = value["seconds"].as_f64().unwrap();
+    assert!((cut.as_secs_f64()..began.elapsed().as_secs_f64()).contains(&seconds), "{value}");
+    assert_eq!(value["parameters"]["duration"], 10.0, "{value}");
     assert!(value["lat_us"]["stdev"].is_f64(), "{value}");
 
     // The target ends.

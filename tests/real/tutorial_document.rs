@@ -267,10 +267,10 @@ impl Machines {
             let parameters = "rxe=none".to_owned();
             env.boot(GuestConfig { name: name.to_owned(), plug, parameters, extra_initrd, memory, cpus })
         };
-        // The archive has tcpdump, too.
+        // The archive has tcpdump and rxe-bench, too.
         let archive = archive(env)?;
         let server = guest("tutorial-server", Plug::WireListens(wire.clone()), Some(archive.clone()), 1536, 2)?;
-        let client = guest("tutorial-client", Plug::WireConnects(wire), Some(archive), 512, 1)?;
+        let client = guest("tutorial-client", Plug::WireConnects(wire), Some(archive), 1024, 2)?;
         let folder = env.path("desk");
         std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
         Ok(Machines { server, client, running: Vec::new(), folder })
