@@ -46,6 +46,8 @@ fn text(event: &Event) -> String {
             let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             format!("link port {port} state DOWN{reason}")
         }
+        EventKind::AddressAdded { port, address } => format!("address-added port {port} address {address}"),
+        EventKind::AddressRemoved { port, address } => format!("address-removed port {port} address {address}"),
         EventKind::AddressConflict { port, address, mac, frames } => {
             format!("address-conflict port {port} address {address} mac {mac} frames {frames}")
         }

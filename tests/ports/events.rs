@@ -54,8 +54,8 @@ impl Reader {
 }
 
 #[test]
-fn events_of_connections_faults_and_captures_are_streamed() {
-    let name = "events::events_of_connections_faults_and_captures_are_streamed";
+fn events_of_connections_addresses_faults_and_captures_are_streamed() {
+    let name = "events::events_of_connections_addresses_faults_and_captures_are_streamed";
     alone(name, "", &[], |initiator: &mut Initiator, target| {
         let json = Reader::start(&target.prefix, &["--json"]);
         let text = Reader::start(&target.prefix, &[]);
@@ -90,6 +90,8 @@ fn events_of_connections_faults_and_captures_are_streamed() {
         json.types(&["connected", "disconnected", "connected", "qp-error", "disconnected", "connected"]);
         ctl(&target, &format!("disconnect {}", wait_for_qp(&target)));
         connection.await_disconnect(initiator);
+        ctl(&target, "address add 10.77.0.5/24");
+        ctl(&target, "address remove 10.77.0.5");
         ctl(&target, "fault add drop --opcode SEND --count 1");
         ctl(&target, "fault remove 1");
         let file = std::env::temp_dir().join(format!("rxe-events-{}.pcapng", std::process::id()));
@@ -104,6 +106,8 @@ fn events_of_connections_faults_and_captures_are_streamed() {
             "disconnected",
             "connected",
             "disconnected",
+            "address-added",
+            "address-removed",
             "fault-added",
             "fault-removed",
             "capture-started",
@@ -113,12 +117,15 @@ fn events_of_connections_faults_and_captures_are_streamed() {
         assert_eq!(events[4]["reason"], "its queue pair is in error (remote_key)");
         assert_eq!(events[6]["reason"], "we disconnected");
         for event in &events[7..9] {
+            assert_eq!((&event["port"], &event["address"]), (&0.into(), &"10.77.0.5/24".into()), "{event}");
+        }
+        for event in &events[9..11] {
             assert_eq!((&event["id"], &event["rule"]), (&1.into(), &"rx drop opcode=SEND count=1".into()));
         }
-        for event in &events[9..] {
+        for event in &events[11..] {
             assert_eq!(event["file"], file.to_str().unwrap());
         }
-        assert_eq!(events[10]["reason"], "it was stopped");
+        assert_eq!(events[12]["reason"], "it was stopped");
         refused(rxe_ctl().args(["events", "--count", "0"]), "0 is not in 1..");
 
         let prefix = target.prefix.clone();

@@ -54,6 +54,20 @@ pub enum EventKind {
         /// Why it is down.
         reason: Option<String>,
     },
+    /// A port has got an address.
+    AddressAdded {
+        /// The port, from 0.
+        port: u32,
+        /// The address with its prefix length.
+        address: String,
+    },
+    /// A port has lost an address.
+    AddressRemoved {
+        /// The port, from 0.
+        port: u32,
+        /// The address with its prefix length.
+        address: String,
+    },
     /// Another station uses an address of ours. At most one event in ten seconds for each address.
     AddressConflict {
         /// The port, from 0.
@@ -151,6 +165,7 @@ mod tests {
         );
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
     }
+
     #[test]
     fn times_are_dates_in_utc() {
         let at = |seconds| utc(UNIX_EPOCH + Duration::new(seconds, 123_456_789));

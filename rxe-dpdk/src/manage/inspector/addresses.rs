@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rxe_inspect::event::EventKind;
 use rxe_inspect::report::Address;
 use rxe_proto::transport::{QpState, Qpn};
-use rxe_proto::wire::PortId;
+use rxe_proto::wire::{Cidr, PortId};
 use rxe_service::inspect::{PART, Question};
 
 use super::{InspectError, Inspector};
@@ -63,7 +64,7 @@ impl Inspector {
         let mut users: HashMap<(PortId, IpAddr), u64> = HashMap::new();
         self.each_path(|_, port, ip| *users.entry((port, ip)).or_default() += 1)?;
         let ports = self.0.local.all();
-        let report = |port: PortId, address: rxe_proto::wire::Cidr| Address {
+        let report = |port: PortId, address: Cidr| Address {
             port: port.0.into(),
             address: address.to_string(),
             users: users.get(&(port, address.ip)).copied().unwrap_or_default(),
@@ -106,10 +107,11 @@ impl Inspector {
             Err(AddressingRefused::InUse { streams }) => return Err(in_use(0, streams)),
             Err(refused) => return Err(AddressError::Refused(refused.to_string())),
         };
-        let local = changed.local.clone();
+        let (local, before) = (changed.local.clone(), std::mem::take(&mut entry.addressing.addresses));
         (entry.local, entry.conflicts) = (changed.local, changed.conflicts);
         entry.addressing = addressing.clone();
         list.put(port, entry);
+        self.tell(port, &before, &addressing.addresses);
         let order = |reply| PortChangedOrder { local: local.clone(), reply };
         self.exchange_all(|worker, reply| self.order(worker, Order::PortChanged(order(reply))))?;
         // Those that came while the address went.
@@ -117,6 +119,17 @@ impl Inspector {
             self.end(qpn)?;
         }
         Ok(())
+    }
+
+    /// Sends the events of a change of addresses.
+    fn tell(&self, port: PortId, before: &[Cidr], now: &[Cidr]) {
+        let number = u32::from(port.0);
+        for gone in before.iter().filter(|address| !now.contains(address)) {
+            self.events().publish(|| EventKind::AddressRemoved { port: number, address: gone.to_string() });
+        }
+        for new in now.iter().filter(|address| !before.contains(address)) {
+            self.events().publish(|| EventKind::AddressAdded { port: number, address: new.to_string() });
+        }
     }
 
     /// Disconnects queue pairs, and waits until they are gone.
