@@ -163,7 +163,7 @@ const ROWS: &[Row] = &[
         table: "bytes of an lcore for messages of pingpongs",
         bound: In("service.pingpong", "budget"),
         share: Words("half; a quarter of what is left for each client, once an eighth of the half is left"),
-        refusal: "clients that have been idle for 250 ms are dropped; the new one gets less, or is refused",
+        refusal: "clients that have been idle for 1 s are dropped; the new one gets less, or is refused",
         counters: &["evicted", "refused"],
         tests: &[(
             "apps/rxe-target/services/pingpong/budget.rs",

@@ -36,9 +36,8 @@ pub const NAME: &str = "pingpong";
 const LINGER: Duration = Duration::from_millis(20);
 /// The clients' default path MTU, which they never announce; a client's first packet shows its own.
 const ASSUMED_MTU: PathMtu = PathMtu::Mtu1024;
-/// Idle time after which a client may be ended to make room for another one. Short, so that a script of many clients in a row does
-/// not find the memory of those that have just ended in use.
-const SPARED: Duration = Duration::from_millis(250);
+/// Idle time after which a client may be ended to make room for another one.
+const SPARED: Duration = Duration::from_secs(1);
 /// Number of lines of an answer that fit into one TCP segment.
 const LINES_AT_ONCE: usize = 28;
 const CAPS: QpCaps = QpCaps {
@@ -216,14 +215,14 @@ impl Pingpong {
     ) -> Result<(Memory, usize), String> {
         let mut offer = self.budget.offer(client, wanted, slots);
         if offer.as_ref().map_or(true, |bytes| *bytes < wanted) {
-            self.make_room(cx);
+            self.make_room(cx, |budget| budget.offer(client, wanted, slots).is_ok_and(|bytes| bytes >= wanted));
             offer = self.budget.offer(client, wanted, slots);
         }
         let offer = offer?;
         let mut memory = slots_in(offer, slots, |len| cx.alloc_memory(len));
         if memory.as_ref().map_or(true, |(_, slot)| *slot < slot_of(offer, slots)) {
             // The adapter has less than the budget.
-            self.make_room(cx);
+            self.make_room(cx, |_| false);
             drop(memory);
             memory = slots_in(offer, slots, |len| cx.alloc_memory(len));
         }
@@ -367,9 +366,14 @@ impl Pingpong {
         }
     }
 
-    /// Ends all clients that have begun and are idle for a moment: most have finished.
-    fn make_room(&mut self, cx: &mut Context<'_>) {
-        for (number, _) in self.quiet(cx.now(), SPARED) {
+    /// Ends clients that have begun and are idle for a moment, the longest first, until there is enough: most have finished.
+    fn make_room(&mut self, cx: &mut Context<'_>, enough: impl Fn(&Budget) -> bool) {
+        let mut quiet = self.quiet(cx.now(), SPARED);
+        quiet.sort_unstable_by_key(|(_, idle)| std::cmp::Reverse(*idle));
+        for (number, _) in quiet {
+            if enough(&self.budget) {
+                return;
+            }
             if let Some(client) = self.clients.get(&number).filter(|client| client.talk.is_done()) {
                 self.metrics.evicted.inc();
                 if self.metrics.admits(cx.now()) {
