@@ -60,7 +60,8 @@ impl Image {
     }
 }
 
-/// Makes `file` an initramfs with rxe-target, rxe-ctl, rxe-bench, their libraries, DPDK's drivers and conf/, to put on top of a guest's.
+/// Makes `file` an initramfs with rxe-target, rxe-ctl, rxe-bench, their libraries, DPDK's drivers and conf/, to put on top of a
+/// guest's.
 pub fn pack_target(binary: &str, file: &Path) -> Result<(), String> {
     let built = process::run(builder().arg("--target").arg(binary).arg(file), Duration::from_secs(60))?;
     if built.code == 0 { Ok(()) } else { Err(built.stderr) }

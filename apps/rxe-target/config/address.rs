@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use rxe::{CliError, cli_error};
+use rxe_dpdk::manage::AddressError;
 
 use super::peers::PeerNetwork;
 use super::settings::PortSettings;
@@ -41,7 +42,7 @@ pub fn with_another(ports: &[Port], address: &OnPort<HostAddress>) -> Result<Vec
     let ip = address.0.ip;
     let count = ports.len();
     if usize::from(number) >= count {
-        return cli_error!("there is no port{number}: the target has {count} port(s), of which the first is port0");
+        return Err(CliError::new(AddressError::NoSuchPort { port: number, ports: count }.to_string()));
     }
     if let Some(owner) = owner(ports, ip) {
         return cli_error!("port{owner} has the address {ip} already");

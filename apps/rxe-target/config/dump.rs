@@ -133,7 +133,7 @@ impl Config {
                 table([
                     idle_timeout(mckey.idle_timeout),
                     ("count", number(mckey.count)),
-                    ("size", number(mckey.size as u64)),
+                    ("size", number(mckey.size)),
                     ("send-after", span(mckey.send_after)),
                 ]),
             ),
@@ -141,10 +141,10 @@ impl Config {
                 "perftest",
                 table([
                     idle_timeout(perftest.idle_timeout),
-                    ("max-message", number(perftest.max_message as u64)),
-                    ("budget", number(perftest.budget as u64)),
-                    ("queue-pairs", number(perftest.queue_pairs as u64)),
-                    ("write-lat-size", number(perftest.write_lat_size as u64)),
+                    ("max-message", number(perftest.max_message)),
+                    ("budget", number(perftest.budget)),
+                    ("queue-pairs", number(perftest.queue_pairs)),
+                    ("write-lat-size", number(perftest.write_lat_size)),
                     ("write-lat-after", span(perftest.write_lat_after)),
                 ]),
             ),
@@ -152,8 +152,8 @@ impl Config {
                 "pingpong",
                 table([
                     idle_timeout(pingpong.idle_timeout),
-                    ("memory", number(pingpong.memory as u64)),
-                    ("budget", number(pingpong.budget as u64)),
+                    ("memory", number(pingpong.memory)),
+                    ("budget", number(pingpong.budget)),
                 ]),
             ),
         ];
@@ -184,7 +184,7 @@ fn port(port: &Port) -> Table {
 fn region(region: &RegionSpec) -> Table {
     table([
         ("name", text(&region.name)),
-        ("size", number(region.size as u64)),
+        ("size", number(region.size)),
         ("count", region.count.and_then(number)),
         ("watch", flag(region.watch)),
         ("read-only", flag(region.read_only)),

@@ -1,6 +1,6 @@
 //! Which services take new clients, and of which peers, as `rxe-ctl` changes it while the target runs.
 
-use rxe_dpdk::manage::RegionError;
+use rxe_dpdk::manage::{AddressError, RegionError};
 use rxe_inspect::report::AllowedPeers;
 use rxe_proto::wire::{PortId, PrefixList};
 
@@ -87,9 +87,10 @@ pub fn set_peers(managed: &Managed, of: &str, networks: &[String]) -> Result<(),
 /// Sets the allowed peers of a port, in the running target and its configuration.
 pub fn set_port(managed: &Managed, config: &mut Config, number: u16, peers: Option<PrefixList>) -> Result<(), String> {
     let ports = config.ports.len();
-    let port = config.ports.get_mut(usize::from(number)).ok_or_else(|| {
-        format!("there is no port{number}: the target has {ports} port(s), of which the first is port0")
-    })?;
+    let port = config
+        .ports
+        .get_mut(usize::from(number))
+        .ok_or_else(|| AddressError::NoSuchPort { port: number, ports }.to_string())?;
     let done = managed.inspector.set_port_peers(PortId(number), peers.as_ref());
     done.map_err(|error| error.to_string())?;
     port.restrictions.peers = peers;

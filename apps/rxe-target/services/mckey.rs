@@ -4,7 +4,7 @@
 //! cannot be known. So every host that joins a group gets datagrams as another mckey would
 //! send them, some time after its report, since the program is not ready yet when its host says so; and the service joins
 //! the group too and counts what comes, until nothing has come for a while. A mckey that got what it waits for leaves its
-//! group at once, so one that stays is told of in the log.
+//! group at once, so one that stays is named in the log.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_stays_is_told_of_with_the_settings() {
+    fn a_host_that_stays_is_named_with_the_settings() {
         assert_eq!(
             still_there(10, 100),
             "the host is still in the group after 10 datagrams of 100 bytes: for a receiving mckey, set count and size of \

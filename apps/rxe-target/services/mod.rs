@@ -25,6 +25,7 @@ mod rping;
 mod rsocket;
 mod ucmatose;
 mod udaddy;
+mod usage;
 mod watch;
 
 use rxe::{CliError, cli_error};

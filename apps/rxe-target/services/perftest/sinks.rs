@@ -3,11 +3,12 @@
 //! Memory that a client has used is reused for the same address as it is. For another address it is zeroed first, a piece in
 //! each iteration of the worker's loop, so that no packet waits for the zeroing of megabytes.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use rxe_dpdk::service::Context;
 use rxe_proto::verbs::Memory;
+
+use crate::services::usage::Usage;
 
 /// Maximum number of bytes kept for later clients.
 const KEPT: usize = 64 << 20;
@@ -42,13 +43,14 @@ pub struct Sinks {
     /// Maximum number of bytes for all clients.
     budget: usize,
     free: Vec<Free>,
-    used: HashMap<IpAddr, usize>,
+    /// Pieces in use.
+    used: Usage,
 }
 
 impl Sinks {
     /// A pool of pieces of `len` bytes, `budget` bytes in all.
     pub fn new(len: usize, budget: usize) -> Sinks {
-        Sinks { len, budget, free: Vec::new(), used: HashMap::new() }
+        Sinks { len, budget, free: Vec::new(), used: Usage::default() }
     }
 
     /// Number of pieces in `budget` bytes; at least one.
@@ -70,15 +72,14 @@ impl Sinks {
         client: IpAddr,
         allocate: impl FnOnce(usize) -> Result<Memory, String>,
     ) -> Result<Memory, String> {
-        let (own, all) = (self.used.get(&client).copied().unwrap_or(0), self.used.values().sum::<usize>());
         let budget = self.budget;
-        if own >= self.pieces(budget / 2) {
+        if self.used.of(client) >= self.pieces(budget / 2) {
             return Err(format!(
                 "clients of its address use half of the {budget} bytes for messages: raise budget of [service.perftest], or \
                  lower max-message"
             ));
         }
-        if all >= self.pieces(budget) {
+        if self.used.all() >= self.pieces(budget) {
             return Err(format!(
                 "all {budget} bytes for messages are used: raise budget of [service.perftest], or lower max-message"
             ));
@@ -99,7 +100,7 @@ impl Sinks {
                 (Err(error), None) => return Err(error),
             },
         };
-        *self.used.entry(client).or_default() += 1;
+        self.used.take(client, 1);
         Ok(memory)
     }
 
@@ -116,12 +117,7 @@ impl Sinks {
 
     /// Memory of a client is freed, and not returned to the pool.
     pub fn forget(&mut self, client: IpAddr) {
-        if let Some(used) = self.used.get_mut(&client) {
-            *used -= 1;
-            if *used == 0 {
-                self.used.remove(&client);
-            }
-        }
+        self.used.give_back(client, 1);
     }
 
     /// Zeroes the next piece of unused memory. Returns whether more is to be zeroed.

@@ -3,11 +3,12 @@
 //! No client names the length of its messages. So each gets what the setting `memory` says while that leaves an eighth of its share.
 //! Later ones get less, down to receives of the clients' default length, so that many small clients fit.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use rxe_proto::mem::AllocError;
 use rxe_proto::verbs::Memory;
+
+use crate::services::usage::Usage;
 
 /// The least length of a receive: one message of the clients' default length, 4096 bytes, and a GRH, with room to spare.
 const LEAST: usize = 8192;
@@ -19,20 +20,19 @@ const PART: usize = 4;
 /// Bytes used of the budget, by address.
 pub struct Budget {
     total: usize,
-    used: HashMap<IpAddr, usize>,
+    used: Usage,
 }
 
 impl Budget {
     /// A budget of `total` bytes.
     pub fn new(total: usize) -> Budget {
-        Budget { total, used: HashMap::new() }
+        Budget { total, used: Usage::default() }
     }
 
     /// Bytes for the `receives` receives of `client`, up to `wanted`.
     pub fn offer(&self, client: IpAddr, wanted: usize, receives: usize) -> Result<usize, String> {
-        let all: usize = self.used.values().sum();
-        let own = self.used.get(&client).copied().unwrap_or(0);
-        let (left, share) = (self.total.saturating_sub(all), (self.total / 2).saturating_sub(own));
+        let left = self.total.saturating_sub(self.used.all());
+        let share = (self.total / 2).saturating_sub(self.used.of(client));
         let least = receives * LEAST;
         let total = self.total;
         if least > left {
@@ -50,17 +50,12 @@ impl Budget {
 
     /// Counts `bytes` as used by `client`.
     pub fn take(&mut self, client: IpAddr, bytes: usize) {
-        *self.used.entry(client).or_default() += bytes;
+        self.used.take(client, bytes);
     }
 
     /// Counts `bytes` of `client` as free again.
     pub fn give_back(&mut self, client: IpAddr, bytes: usize) {
-        if let Some(used) = self.used.get_mut(&client) {
-            *used = used.saturating_sub(bytes);
-            if *used == 0 {
-                self.used.remove(&client);
-            }
-        }
+        self.used.give_back(client, bytes);
     }
 }
 
@@ -134,7 +129,7 @@ mod tests {
         for bytes in granted {
             budget.give_back(address(1), bytes);
         }
-        assert!(!budget.used.contains_key(&address(1)), "the share is free again");
+        assert_eq!(budget.used.of(address(1)), 0, "the share is free again");
     }
 
     #[test]

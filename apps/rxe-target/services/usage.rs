@@ -1,0 +1,54 @@
+//! Shares of a memory that clients use, by address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// What the clients of each address use, in bytes or pieces.
+#[derive(Default)]
+pub struct Usage(HashMap<IpAddr, usize>);
+
+impl Usage {
+    /// That of the clients of an address.
+    pub fn of(&self, client: IpAddr) -> usize {
+        self.0.get(&client).copied().unwrap_or(0)
+    }
+
+    /// That of all clients.
+    pub fn all(&self) -> usize {
+        self.0.values().sum()
+    }
+
+    /// Counts `amount` as used by `client`.
+    pub fn take(&mut self, client: IpAddr, amount: usize) {
+        *self.0.entry(client).or_default() += amount;
+    }
+
+    /// Counts `amount` of `client` as free again.
+    pub fn give_back(&mut self, client: IpAddr, amount: usize) {
+        if let Some(used) = self.0.get_mut(&client) {
+            *used = used.saturating_sub(amount);
+            if *used == 0 {
+                self.0.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_without_usage_are_forgotten() {
+        let [a, b] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+        let mut usage = Usage::default();
+        usage.take(a, 3);
+        usage.take(b, 4);
+        assert_eq!((usage.of(a), usage.of(b), usage.all()), (3, 4, 7));
+        usage.give_back(a, 2);
+        assert_eq!((usage.of(a), usage.all()), (1, 5));
+        usage.give_back(a, 1);
+        usage.give_back(a, 1);
+        assert!(usage.of(a) == 0 && !usage.0.contains_key(&a));
+    }
+}
