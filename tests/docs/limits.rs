@@ -162,7 +162,7 @@ const ROWS: &[Row] = &[
     Row {
         table: "bytes of an lcore for messages of pingpongs",
         bound: In("service.pingpong", "budget"),
-        share: Words("half; a quarter of what is left for each client, once an eighth of the half is left"),
+        share: Words("half; of its last eighth, 16 KiB for each client (8 KiB for each receive)"),
         refusal: "clients that have been idle for 1 s are dropped; the new one gets less, or is refused",
         counters: &["evicted", "refused"],
         tests: &[(

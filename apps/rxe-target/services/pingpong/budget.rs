@@ -1,7 +1,7 @@
 //! Memory of all clients of one worker: a budget, of which the clients of one address have at most half.
 //!
 //! No client names the length of its messages. So each gets what the setting `memory` says while that leaves an eighth of its share.
-//! Later ones get less, down to receives of the clients' default length, so that many small clients fit.
+//! Later ones get less, and the last eighth is for clients with receives of the clients' default length, so that many fit.
 
 use std::net::IpAddr;
 
@@ -12,9 +12,9 @@ use crate::services::usage::Usage;
 
 /// The least length of a receive: one message of the clients' default length, 4096 bytes, and a GRH, with room to spare.
 const LEAST: usize = 8192;
-/// This part of an address's share is for clients with less memory than they want.
+/// This part of an address's share is for clients with receives of the least length.
 const RESERVE: usize = 8;
-/// Of that a client gets at most this part of what is left.
+/// Where less than a client wants is left beside that, it gets this part of it.
 const PART: usize = 4;
 
 /// Bytes used of the budget, by address.
@@ -43,9 +43,8 @@ impl Budget {
                 "clients of its address use half of the {total} bytes for messages: raise budget of [service.pingpong]"
             ));
         }
-        let left = left.min(share);
-        let enough = wanted + self.total / 2 / RESERVE <= left;
-        Ok(if enough { wanted } else { wanted.min(left / PART).max(least) })
+        let beside = left.min(share).saturating_sub(self.total / 2 / RESERVE);
+        Ok(if wanted <= beside { wanted } else { (beside / PART).max(least) })
     }
 
     /// Counts `bytes` as used by `client`.
@@ -113,10 +112,8 @@ mod tests {
     fn clients_get_less_when_the_budget_runs_short_and_then_nothing() {
         let mut budget = Budget::new(256 * MIB);
         let (granted, why) = fill(&mut budget, 1, 4 * MIB, 2);
-        assert_eq!(granted[..29], [4 * MIB; 29], "while 16 MiB of its share are free");
-        assert!(granted.len() > 50 && granted.is_sorted_by(|a, b| a >= b) && granted.last() == Some(&(2 * LEAST)));
-        let left = 128 * MIB - granted.iter().sum::<usize>();
-        assert!(left < 2 * LEAST, "{left}");
+        assert_eq!(granted[..28], [4 * MIB; 28], "while 16 MiB of its share stay free");
+        assert_eq!(granted[28..], [2 * LEAST; 1024], "these 16 MiB");
         assert_eq!(
             why,
             "clients of its address use half of the 268435456 bytes for messages: raise budget of [service.pingpong]"
@@ -125,7 +122,7 @@ mod tests {
         let why = budget.offer(address(3), 4 * MIB, 2).expect_err("both have all of it");
         assert_eq!(why, "all 268435456 bytes for messages are used: raise budget of [service.pingpong]");
         budget.give_back(address(2), 4 * MIB);
-        assert_eq!(budget.offer(address(3), 4 * MIB, 2), Ok((4 * MIB + 2 * left) / PART));
+        assert_eq!(budget.offer(address(3), 4 * MIB, 2), Ok(2 * LEAST));
         for bytes in granted {
             budget.give_back(address(1), bytes);
         }
@@ -140,7 +137,9 @@ mod tests {
             assert_eq!(budget.offer(address(1), 18 * MIB, 18), Ok(18 * MIB));
             budget.take(address(1), 18 * MIB);
         }
-        assert_eq!(budget.offer(address(1), 18 * MIB, 18), Ok(5 * MIB), "20 of 128 MiB are left");
+        assert_eq!(budget.offer(address(1), 18 * MIB, 18), Ok(MIB), "20 of 128 MiB are left");
+        budget.take(address(1), 2 * MIB);
+        assert_eq!(budget.offer(address(1), 18 * MIB, 18), Ok(MIB / 2));
     }
 
     #[test]
