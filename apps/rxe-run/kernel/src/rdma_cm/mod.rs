@@ -1,0 +1,1 @@
+//! The device of the connection manager: what `write` to `/dev/infiniband/rdma_cm` does.

@@ -1,0 +1,1 @@
+//! The verbs device: what `write` to `/dev/infiniband/uverbs0` does.
