@@ -9,12 +9,25 @@
 //! | [`uverbs`] | the verbs device: contexts, objects, the queues of the rxe provider, completion and asynchronous events |
 //! | [`rdma_cm`] | the connection manager's device: ids, event channels, commands |
 //! | [`local`] | the address of the adapter and the interface below it |
+//! | [`address`] | which address a process takes |
+//! | [`instance`] | the private folder of a process, and the list of all |
+//! | [`sysfs`] | the files that the libraries read |
+//! | [`backend`] | the interface of an adapter to the preload library |
+//! | [`descriptors`] | which descriptors of the process are ours |
+//! | [`settings`] | what `rxe-run` passes in the environment |
 //! | [`user`] | copies from and to the program's memory |
 //!
 //! The commands and their structures are those of `/usr/include/rdma/ib_user_verbs.h`, `rdma_user_rxe.h` and
 //! `rdma_user_cm.h`.
 
+pub mod address;
+pub mod backend;
+pub mod descriptors;
+pub mod instance;
+mod interface;
 pub mod local;
 pub mod rdma_cm;
+pub mod settings;
+pub mod sysfs;
 pub mod user;
 pub mod uverbs;

@@ -1,0 +1,70 @@
+//! What the preload library needs of an adapter.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+
+use crate::descriptors::File;
+use crate::local::Local;
+
+/// A device that a program opens.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Device {
+    /// `/dev/infiniband/uverbs0`.
+    Uverbs,
+    /// `/dev/infiniband/rdma_cm`.
+    RdmaCm,
+}
+
+/// A device that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The program's descriptor, close-on-exec.
+    pub fd: OwnedFd,
+    /// The handle of the file, which no other open file of this device has.
+    pub handle: u32,
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It is done: the `write` returns the number of its bytes.
+    Done,
+    /// There is no event: read one byte of the descriptor, which may block, and pass the command again.
+    ReadByte,
+}
+
+/// The kernel's side of one process: an adapter with one address.
+///
+/// The program's threads call it at any time, and concurrently. It is made when the program first looks at one of our
+/// paths, and has its address from then on; what runs in the background starts with the first open device.
+pub trait Backend: Send + Sync {
+    /// The address of the adapter, which is in the files of sysfs.
+    fn local(&self) -> &Local;
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// The `errno` of the program's `open`.
+    fn open(&self, device: Device) -> Result<Opened, Errno>;
+
+    /// Executes the command that the program has written to `file`.
+    ///
+    /// `byte_read` says that the command was passed before, was answered with [`Answer::ReadByte`], and that a byte was read.
+    ///
+    /// # Errors
+    /// The `errno` of the program's `write`; `EBADF` when `file` is not open.
+    fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno>;
+
+    /// The program has closed its descriptor of `file`, and no `write` waits for a byte of it. It is still open during
+    /// this call. Does nothing when `file` is not open.
+    fn close(&self, file: File);
+
+    /// This process is the child of a fork: closes the descriptors that the program does not know of, such as the UDP
+    /// socket. The threads of the adapter are in the parent, and locks may be held for ever: only `close` may be called, on
+    /// numbers that are readable without a lock. The adapter is not used again here, nor dropped.
+    fn forked(&self);
+
+    /// The process ends: sends what is pending, ends connections, and stops. Calls of other methods fail from then on.
+    fn shutdown(&self);
+}
