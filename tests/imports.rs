@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate and program.
-const ROOTS: [&str; 10] = [
+const ROOTS: [&str; 12] = [
     "apps/common",
     "apps/rxe-bench",
     "apps/rxe-ctl",
+    "apps/rxe-run/kernel/src",
+    "apps/rxe-run/preload/src",
     "apps/rxe-target",
     "rxe-dpdk/inspect/src",
     "rxe-dpdk/proto/src",

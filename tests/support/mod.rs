@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each of them uses its part")]
 
+pub mod client_output;
 pub mod guest;
 pub mod image;
 pub mod perftest;

@@ -1,14 +1,16 @@
 //! The management protocol of a running target, and its reports, as plain data.
 //!
-//! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture, [`fault`] the
-//! fault rules, [`event`] the events, and [`reload`] what a reload did. The [`protocol`] is one line of JSON per request and one
-//! per answer, on a Unix socket whose [path](socket) derives from the target's `--file-prefix`. Nothing here needs DPDK.
+//! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture, [`pcapng`] the blocks of
+//! its file, [`fault`] the fault rules, [`event`] the events, and [`reload`] what a reload did. The [`protocol`] is one line of
+//! JSON per request and one per answer, on a Unix socket whose [path](socket) derives from the target's `--file-prefix`. Nothing
+//! here needs DPDK.
 
 pub mod capture;
 pub mod client;
 pub mod event;
 pub mod fault;
 pub mod latency;
+pub mod pcapng;
 pub mod protocol;
 pub mod reload;
 pub mod report;

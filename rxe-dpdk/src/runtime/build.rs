@@ -355,7 +355,7 @@ impl Build {
         let interfaces = self.ports.iter().map(Port::info).zip(&*self.local).map(|(info, local)| Interface {
             name: info.name.clone(),
             description: format!("port {}", local.id.0),
-            mac: local.mac,
+            mac: local.mac.0,
         });
         Capture::new(capture::Parts {
             inspector: inspector.clone(),

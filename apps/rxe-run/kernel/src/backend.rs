@@ -56,8 +56,8 @@ pub trait Backend: Send + Sync {
     /// The `errno` of the program's `write`; `EBADF` when `file` is not open.
     fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno>;
 
-    /// The program has closed its descriptor of `file`, and no `write` waits for a byte of it. It is still open during
-    /// this call. Does nothing when `file` is not open.
+    /// The program has closed its descriptor of `file`, or is about to. As in a kernel, the file stays open as long as a
+    /// `write` waits for a byte of it. Does nothing when `file` is not open.
     fn close(&self, file: File);
 
     /// This process is the child of a fork: closes the descriptors that the program does not know of, such as the UDP

@@ -4,10 +4,15 @@
 //! system call. It is safe in signal handlers and in the child of `fork` or `vfork`.
 //!
 //! A program can close a descriptor in ways that the library does not see (`close_range`, `dup2`, `fclose`), and the number
-//! may then belong to another file. The table does not notice; its user compares the file with the one that was opened.
+//! may then belong to another file. The table does not notice; [`Entry::is_of`] does.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::stat::fstat;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, getrlimit};
 
 /// Descriptors from this number on are never ours: the usual value of `fs.nr_open`.
 pub const LIMIT: usize = 1 << 20;
@@ -40,16 +45,20 @@ pub struct Entry {
     pub file: File,
     /// The file was opened by the parent of this process before it forked. Its adapter lives in the parent.
     pub inherited: bool,
+    /// Depends on the inode.
+    identity: u32,
 }
 
 const KIND: u64 = 0b011;
 const INHERITED: u64 = 0b100;
-const HANDLE: u32 = 32;
+const IDENTITY: u32 = 3;
+const IDENTITY_BITS: u32 = 29;
+const HANDLE: u32 = IDENTITY + IDENTITY_BITS;
 
 impl Entry {
     fn packed(self) -> u64 {
         let inherited = if self.inherited { INHERITED } else { 0 };
-        self.file.kind as u64 | inherited | u64::from(self.file.handle) << HANDLE
+        self.file.kind as u64 | inherited | u64::from(self.identity) << IDENTITY | u64::from(self.file.handle) << HANDLE
     }
 
     fn unpacked(bits: u64) -> Option<Entry> {
@@ -59,8 +68,22 @@ impl Entry {
             3 => Kind::Channel,
             _ => return None,
         };
-        Some(Entry { file: File { kind, handle: (bits >> HANDLE) as u32 }, inherited: bits & INHERITED != 0 })
+        let identity = (bits >> IDENTITY) as u32 & ((1 << IDENTITY_BITS) - 1);
+        let file = File { kind, handle: (bits >> HANDLE) as u32 };
+        Some(Entry { file, inherited: bits & INHERITED != 0, identity })
     }
+
+    /// Whether it is the entry of the file with this device and inode number. Another file passes for it with a
+    /// probability of one in 2^29.
+    #[must_use]
+    pub fn is_of(self, device: u64, inode: u64) -> bool {
+        self.identity == identity(device, inode)
+    }
+}
+
+fn identity(device: u64, inode: u64) -> u32 {
+    let mixed = (inode ^ device.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> (64 - IDENTITY_BITS)) as u32
 }
 
 /// The table. As a static it occupies address space; pages without entries are never touched.
@@ -91,11 +114,14 @@ impl Descriptors {
     /// Enters an open descriptor. Returns the entry that the number had: a file whose end was not seen.
     ///
     /// # Errors
-    /// The number is beyond [`LIMIT`].
-    pub fn insert(&self, fd: RawFd, file: File) -> Result<Option<Entry>, BeyondLimit> {
-        let slot = self.slot(fd).ok_or(BeyondLimit)?;
-        self.end.fetch_max(fd as usize + 1, Ordering::Relaxed);
-        Ok(Entry::unpacked(slot.swap(Entry { file, inherited: false }.packed(), Ordering::AcqRel)))
+    /// `EMFILE`: the number is beyond [`LIMIT`]; or why the descriptor's status is not available.
+    pub fn insert(&self, fd: impl AsFd, file: File) -> Result<Option<Entry>, Errno> {
+        let status = fstat(&fd)?;
+        let number = fd.as_fd().as_raw_fd();
+        let slot = self.slot(number).ok_or(Errno::EMFILE)?;
+        self.end.fetch_max(number as usize + 1, Ordering::Relaxed);
+        let entry = Entry { file, inherited: false, identity: identity(status.st_dev, status.st_ino) };
+        Ok(Entry::unpacked(slot.swap(entry.packed(), Ordering::AcqRel)))
     }
 
     /// Removes `entry` of `fd`. Returns whether this call did it, and not another thread.
@@ -115,20 +141,28 @@ impl Descriptors {
     }
 }
 
-/// The descriptor's number is [`LIMIT`] or more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("descriptor numbers end at {LIMIT}")]
-pub struct BeyondLimit;
+/// Moves a descriptor that the program does not know of to a high number. A program may replace low numbers without asking
+/// whether they are in use, as shells do with `exec 3<file`.
+#[must_use]
+pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // The kernel's table of descriptors grows with the highest number.
+    let least = (limit / 2).min(1000) as RawFd;
+    // Where no higher number is free, a low one has to do.
+    fcntl_dupfd_cloexec(&fd, least).unwrap_or(fd)
+}
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const CONTEXT: File = File { kind: Kind::Uverbs, handle: u32::MAX };
     const IDS: File = File { kind: Kind::RdmaCm, handle: 0 };
 
-    fn own(file: File) -> Entry {
-        Entry { file, inherited: false }
+    fn file(entry: Option<Entry>) -> Option<File> {
+        entry.map(|entry| entry.file)
     }
 
     #[test]
@@ -137,39 +171,53 @@ mod tests {
         for fd in [RawFd::MIN, -1, 0, 1023, LIMIT as RawFd - 1, LIMIT as RawFd, RawFd::MAX] {
             assert_eq!(TABLE.get(fd), None);
         }
+        let folder = fs::File::open("/").unwrap();
+        assert_eq!(TABLE.insert(&folder, CONTEXT), Ok(None));
+        let entry = TABLE.get(folder.as_raw_fd()).unwrap();
+        assert_eq!((entry.file, entry.inherited), (CONTEXT, false));
+        assert_eq!(TABLE.get(folder.as_raw_fd() + 1), None);
         for fd in [-1, LIMIT as RawFd, RawFd::MAX] {
-            assert_eq!(TABLE.insert(fd, IDS), Err(BeyondLimit));
-            assert!(!TABLE.remove(fd, own(IDS)));
+            assert!(!TABLE.remove(fd, entry));
         }
-        for fd in [0, 70_000, LIMIT as RawFd - 1] {
-            assert_eq!(TABLE.insert(fd, CONTEXT), Ok(None));
-            assert_eq!(TABLE.get(fd), Some(own(CONTEXT)));
-        }
-        assert_eq!(TABLE.get(1), None);
     }
 
     #[test]
     fn a_number_that_is_used_again_returns_the_file_before() {
         static TABLE: Descriptors = Descriptors::new();
-        assert_eq!(TABLE.insert(5, CONTEXT), Ok(None));
-        assert_eq!(TABLE.insert(5, IDS), Ok(Some(own(CONTEXT))));
-        assert!(!TABLE.remove(5, own(CONTEXT)), "the entry is another one now");
-        assert!(TABLE.remove(5, own(IDS)));
-        assert!(!TABLE.remove(5, own(IDS)));
-        assert_eq!(TABLE.get(5), None);
+        let (folder, other) = (fs::File::open("/").unwrap(), fs::File::open("/proc").unwrap());
+        let number = folder.as_raw_fd();
+        assert_eq!(TABLE.insert(&folder, CONTEXT), Ok(None));
+        let before = TABLE.get(number).unwrap();
+        assert_eq!(file(TABLE.insert(&folder, IDS).unwrap()), Some(CONTEXT));
+        let entry = TABLE.get(number).unwrap();
+        let is_of = |file: &fs::File| fstat(file).is_ok_and(|status| entry.is_of(status.st_dev, status.st_ino));
+        assert!(is_of(&folder) && !is_of(&other));
+        assert!(!TABLE.remove(number, before), "the entry is another one now");
+        assert!(TABLE.remove(number, entry));
+        assert!(!TABLE.remove(number, entry));
+        assert_eq!(TABLE.get(number), None);
     }
 
     #[test]
     fn after_a_fork_every_entry_is_inherited() {
         static TABLE: Descriptors = Descriptors::new();
+        let folder = fs::File::open("/").unwrap();
         let channel = File { kind: Kind::Channel, handle: 7 };
-        TABLE.insert(3, IDS).unwrap();
-        TABLE.insert(2000, channel).unwrap();
+        TABLE.insert(&folder, channel).unwrap();
+        let before = TABLE.get(folder.as_raw_fd()).unwrap();
         TABLE.inherit();
-        assert_eq!(TABLE.get(3), Some(Entry { file: IDS, inherited: true }));
-        assert_eq!(TABLE.get(2000), Some(Entry { file: channel, inherited: true }));
-        assert_eq!(TABLE.get(4), None);
-        TABLE.insert(4, IDS).unwrap();
-        assert_eq!(TABLE.get(4), Some(own(IDS)));
+        let entry = TABLE.get(folder.as_raw_fd()).unwrap();
+        assert_eq!(entry, Entry { inherited: true, ..before });
+        assert_eq!(TABLE.insert(&folder, IDS), Ok(Some(entry)));
+        assert!(!TABLE.get(folder.as_raw_fd()).unwrap().inherited);
+    }
+
+    #[test]
+    fn private_descriptors_have_high_numbers() {
+        let folder = fs::File::open("/").unwrap();
+        let inode = fstat(&folder).unwrap().st_ino;
+        let moved = out_of_the_way(folder.into());
+        assert!(moved.as_raw_fd() >= 100, "{moved:?}");
+        assert_eq!(fstat(&moved).unwrap().st_ino, inode);
     }
 }

@@ -16,6 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 
+use crate::descriptors::out_of_the_way;
+
 /// The locked file.
 const LOCK: &str = "lock";
 /// The file with the lines of [`Info`].
@@ -204,6 +206,7 @@ fn claim(folder: &Path) -> io::Result<Option<Flock<File>>> {
         file => file?,
     };
     let number = file.metadata()?.ino();
+    let file = File::from(out_of_the_way(file.into()));
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(fs::metadata(folder.join(LOCK)).is_ok_and(|meta| meta.ino() == number).then_some(lock)),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),

@@ -6,7 +6,6 @@
 //! `Option` once per burst.
 
 mod output;
-mod pcapng;
 mod writer;
 
 use std::io;
@@ -18,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
 use rxe_inspect::event::EventKind;
+pub(crate) use rxe_inspect::pcapng::Interface;
 use rxe_proto::transport::QpType;
 
 use super::inspector::{InspectError, Inspector};
 use crate::worker::capture::{Filter, Recorded, Recorders, WantedQp};
 use crate::worker::orders::{CaptureOrder, Order};
 use output::Output;
-pub(crate) use pcapng::Interface;
 use writer::{CaptureEnd, Progress, Writer};
 
 /// How long the workers may take to start, and the writer to write the last frames.

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rxe_inspect::capture::CaptureSettings;
-
-use super::pcapng::{BlockWriter, Interface, Packet, Statistics};
+use rxe_inspect::pcapng::{BlockWriter, Interface, Packet, Statistics};
 
 /// Buffer size of the writer, in bytes.
 const BUFFER: usize = 256 << 10;

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use rtrb::Consumer;
+use rxe_inspect::pcapng::Packet;
 use rxe_proto::Instant;
 use rxe_proto::counters::Counter;
 
 use super::output::{Output, Written, unix_nanos};
-use super::pcapng::Packet;
 use super::{STOPPED, reason};
 use crate::worker::capture::{HEADER_LEN, Header};
 use crate::worker::injector::Direction;
@@ -199,9 +199,9 @@ mod tests {
 
     use rtrb::{Producer, RingBuffer};
     use rxe_inspect::capture::CaptureSettings;
+    use rxe_inspect::pcapng::Interface;
     use rxe_proto::wire::PortId;
 
-    use super::super::pcapng::Interface;
     use super::*;
     use crate::worker::capture::Outcome;
 

@@ -1,8 +1,6 @@
-//! Blocks of a pcapng file.
+//! Blocks of a pcapng file, for programs that capture frames.
 
 use std::io::{self, Write};
-
-use rxe_proto::wire::MacAddr;
 
 const SECTION_HEADER: u32 = 0x0A0D_0D0A;
 const INTERFACE_DESCRIPTION: u32 = 1;
@@ -34,60 +32,71 @@ const NANOSECONDS: u8 = 9;
 
 /// A port.
 #[derive(Clone, Debug)]
-pub(crate) struct Interface {
+pub struct Interface {
     /// Device name.
-    pub(crate) name: String,
+    pub name: String,
     /// The port's number as `rxe-ctl link` prints it.
-    pub(crate) description: String,
-    pub(crate) mac: MacAddr,
+    pub description: String,
+    /// Its MAC address.
+    pub mac: [u8; 6],
 }
 
 /// One frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Packet<'a> {
+pub struct Packet<'a> {
     /// Index of its port among the interfaces.
-    pub(super) interface: u32,
+    pub interface: u32,
     /// Nanoseconds since 1970.
-    pub(super) time: u64,
-    pub(super) sent: bool,
+    pub time: u64,
+    /// Sent by this port, and not received.
+    pub sent: bool,
     /// The recorded bytes.
-    pub(super) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// Bytes on the wire.
-    pub(super) len: u32,
+    pub len: u32,
     /// Omitted if empty.
-    pub(super) comment: &'a str,
+    pub comment: &'a str,
 }
 
 /// Statistics of one interface.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Statistics {
-    pub(super) interface: u32,
-    /// Start and end, in nanoseconds since 1970.
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) received: u64,
-    pub(super) dropped: u64,
+pub struct Statistics {
+    /// Index of its port among the interfaces.
+    pub interface: u32,
+    /// Start, in nanoseconds since 1970.
+    pub start: u64,
+    /// End, in nanoseconds since 1970.
+    pub end: u64,
+    /// Frames that the file has.
+    pub received: u64,
+    /// Frames that it lacks, for want of room.
+    pub dropped: u64,
 }
 
 /// Writes little-endian blocks, each by one call of `write_all`.
 #[derive(Debug)]
-pub(super) struct BlockWriter<W> {
+pub struct BlockWriter<W> {
     to: W,
     /// The block being assembled.
     block: Vec<u8>,
 }
 
 impl<W: Write> BlockWriter<W> {
-    pub(super) fn new(to: W) -> BlockWriter<W> {
+    /// Writes to `to`.
+    pub fn new(to: W) -> BlockWriter<W> {
         BlockWriter { to, block: Vec::new() }
     }
 
-    pub(super) fn get_mut(&mut self) -> &mut W {
+    /// The writer below.
+    pub fn get_mut(&mut self) -> &mut W {
         &mut self.to
     }
 
     /// Writes the section header. Returns its size in bytes, as the other methods do.
-    pub(super) fn section(&mut self, application: &str, comment: &str) -> io::Result<u64> {
+    ///
+    /// # Errors
+    /// As of `write_all`; the same holds for the other methods.
+    pub fn section(&mut self, application: &str, comment: &str) -> io::Result<u64> {
         self.begin(SECTION_HEADER);
         self.put(&BYTE_ORDER_MAGIC.to_le_bytes());
         self.put(&1_u16.to_le_bytes()); // version 1.0
@@ -99,19 +108,26 @@ impl<W: Write> BlockWriter<W> {
     }
 
     /// Writes the next interface; the first one has index 0.
-    pub(super) fn interface(&mut self, interface: &Interface, snaplen: u32) -> io::Result<u64> {
+    ///
+    /// # Errors
+    /// As of [`section`](BlockWriter::section).
+    pub fn interface(&mut self, interface: &Interface, snaplen: u32) -> io::Result<u64> {
         self.begin(INTERFACE_DESCRIPTION);
         self.put(&LINKTYPE_ETHERNET.to_le_bytes());
         self.put(&0_u16.to_le_bytes());
         self.put(&snaplen.to_le_bytes());
         self.option(IF_NAME, interface.name.as_bytes());
         self.option(IF_DESCRIPTION, interface.description.as_bytes());
-        self.option(IF_MAC, &interface.mac.0);
+        self.option(IF_MAC, &interface.mac);
         self.option(IF_TIME_RESOLUTION, &[NANOSECONDS]);
         self.end()
     }
 
-    pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<u64> {
+    /// Writes a frame.
+    ///
+    /// # Errors
+    /// As of [`section`](BlockWriter::section).
+    pub fn packet(&mut self, packet: &Packet<'_>) -> io::Result<u64> {
         self.begin(ENHANCED_PACKET);
         self.put(&packet.interface.to_le_bytes());
         self.put(&time(packet.time));
@@ -125,7 +141,11 @@ impl<W: Write> BlockWriter<W> {
         self.end()
     }
 
-    pub(super) fn statistics(&mut self, statistics: &Statistics) -> io::Result<u64> {
+    /// Writes the statistics of an interface, usually at the end.
+    ///
+    /// # Errors
+    /// As of [`section`](BlockWriter::section).
+    pub fn statistics(&mut self, statistics: &Statistics) -> io::Result<u64> {
         self.begin(INTERFACE_STATISTICS);
         self.put(&statistics.interface.to_le_bytes());
         self.put(&time(statistics.end));

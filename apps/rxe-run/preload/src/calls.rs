@@ -1,0 +1,121 @@
+//! `write`, `close` and `socket`.
+
+use std::ffi::{c_int, c_void};
+use std::slice;
+
+use libc::{size_t, ssize_t};
+use nix::errno::Errno;
+use rxe_uverbs::backend::Answer;
+use rxe_uverbs::descriptors::{Entry, Kind};
+
+use crate::files::{self, Step, Wait};
+use crate::process::DESCRIPTORS;
+use crate::real;
+
+unsafe extern "C-unwind" {
+    /// See `read_byte.c`.
+    fn rxe_verbs_read_byte(fd: c_int, wait: u64) -> ssize_t;
+}
+
+/// # Safety
+/// As of `write` of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+    match DESCRIPTORS.get(fd) {
+        // SAFETY: the caller's arguments.
+        Some(entry) if entry.file.kind != Kind::Channel => unsafe { write_command(fd, entry, buffer, length) },
+        // SAFETY: the caller's arguments.
+        _ => unsafe { write_foreign(fd, buffer, length) },
+    }
+}
+
+/// # Safety
+/// As of `write` of libc.
+unsafe fn write_foreign(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+    match real::write.get() {
+        // SAFETY: the caller's arguments.
+        Some(write) => unsafe { write(fd, buffer, length) },
+        None => -1,
+    }
+}
+
+/// No frame of this function needs clean-up while it waits: the thread may be cancelled then.
+///
+/// # Safety
+/// As of `write` of libc.
+unsafe fn write_command(fd: c_int, entry: Entry, buffer: *const c_void, length: size_t) -> ssize_t {
+    if buffer.is_null() || length > isize::MAX as usize {
+        Errno::EFAULT.set();
+        return -1;
+    }
+    // SAFETY: the program passes `length` readable bytes, and does not change them during the call.
+    let command = unsafe { slice::from_raw_parts(buffer.cast::<u8>(), length) };
+    match files::command(fd, entry, command) {
+        Ok(Step::Done) => length as ssize_t,
+        // SAFETY: the caller's arguments.
+        Ok(Step::Foreign) => unsafe { write_foreign(fd, buffer, length) },
+        // SAFETY: a wait has begun.
+        Ok(Step::ReadByte(wait)) => unsafe { wait_and_write(fd, wait, command) },
+        Err(error) => {
+            error.set();
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// `wait` has begun. It ends here.
+unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
+    loop {
+        // SAFETY: the function only reads from the descriptor. When the thread is cancelled there, it ends the wait.
+        let result = match unsafe { rxe_verbs_read_byte(fd, wait.to_bits()) } {
+            1 => files::command_again(wait, command),
+            // The adapter has ended.
+            0 => Err(Errno::EIO),
+            _ => Err(Errno::last()),
+        };
+        match result {
+            Ok(Answer::ReadByte) => {}
+            Ok(Answer::Done) => {
+                files::end_wait(wait);
+                return command.len() as ssize_t;
+            }
+            Err(error) => {
+                files::end_wait(wait);
+                error.set();
+                return -1;
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As of `close` of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if let Some(entry) = DESCRIPTORS.get(fd) {
+        files::close(fd, entry);
+    }
+    match real::close.get() {
+        // SAFETY: the caller's argument.
+        Some(close) => unsafe { close(fd) },
+        None => -1,
+    }
+}
+
+/// Refuses the netlink protocol of RDMA, also where the kernel has it: then the libraries read sysfs.
+///
+/// # Safety
+/// As of `socket` of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA {
+        Errno::EPROTONOSUPPORT.set();
+        return -1;
+    }
+    match real::socket.get() {
+        // SAFETY: the caller's arguments.
+        Some(socket) => unsafe { socket(domain, kind, protocol) },
+        None => -1,
+    }
+}

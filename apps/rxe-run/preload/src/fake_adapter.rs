@@ -1,0 +1,119 @@
+//! An adapter for the tests of this library: it records the commands, and hands out events.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use nix::errno::Errno;
+use rxe_uverbs::backend::{Answer, Backend, Device, Opened};
+use rxe_uverbs::descriptors::{Descriptors, File, Kind};
+use rxe_uverbs::local::Local;
+use rxe_uverbs::settings::Settings;
+
+/// A command of an event channel that takes an event, as GET_EVENT does.
+pub const TAKE: &[u8] = b"take an event";
+/// A command at which the adapter panics.
+pub const PANIC: &[u8] = b"panic";
+
+/// What the adapter has seen.
+#[derive(Default)]
+pub struct Seen {
+    /// Commands in their order.
+    pub commands: Vec<(File, Vec<u8>)>,
+    /// Files that were closed.
+    pub closed: Vec<File>,
+    /// The adapter's ends of event channels, by handle, and their events.
+    channels: HashMap<u32, (UnixStream, usize)>,
+    /// How often the end of the process was reported.
+    pub shutdowns: usize,
+}
+
+static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
+static NEXT: AtomicU32 = AtomicU32::new(1);
+/// A descriptor of the adapter alone.
+pub static PRIVATE: AtomicI32 = AtomicI32::new(-1);
+
+struct Adapter(Local);
+
+pub fn new(_: &Settings, _: &'static Descriptors) -> Result<Box<dyn Backend>, Box<dyn std::error::Error>> {
+    *SEEN.lock().unwrap() = Some(Seen::default());
+    PRIVATE.store(memfd(c"private").unwrap().into_raw_fd(), Ordering::Relaxed);
+    Ok(Box::new(Adapter(Local::new(IpAddr::from([127, 0, 0, 77]))?)))
+}
+
+/// What the adapter has seen so far.
+pub fn seen<T>(look: impl FnOnce(&mut Seen) -> T) -> T {
+    let mut seen: MutexGuard<'_, Option<Seen>> = SEEN.lock().unwrap();
+    look(seen.as_mut().expect("an adapter was made"))
+}
+
+impl Seen {
+    /// Adds an event to a channel.
+    pub fn event(&mut self, handle: u32) {
+        let (channel, events) = self.channels.get_mut(&handle).unwrap();
+        *events += 1;
+        channel.write_all(&[0]).unwrap();
+    }
+}
+
+fn memfd(name: &CStr) -> Result<OwnedFd, Errno> {
+    // SAFETY: the name is a C string, and the descriptor that is returned is a new one.
+    unsafe {
+        let fd = Errno::result(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+impl Backend for Adapter {
+    fn local(&self) -> &Local {
+        &self.0
+    }
+
+    fn open(&self, device: Device) -> Result<Opened, Errno> {
+        let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+        let fd = match device {
+            Device::Uverbs => memfd(c"uverbs0")?,
+            Device::RdmaCm => {
+                let (program, adapter) = UnixStream::pair().map_err(|_| Errno::EMFILE)?;
+                seen(|seen| seen.channels.insert(handle, (adapter, 0)));
+                program.into()
+            }
+        };
+        Ok(Opened { fd, handle })
+    }
+
+    fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno> {
+        assert_ne!(command, PANIC, "a panic on purpose");
+        seen(|seen| {
+            if file.kind == Kind::RdmaCm && command == TAKE {
+                if !byte_read {
+                    return Ok(Answer::ReadByte);
+                }
+                let (_, events) = seen.channels.get_mut(&file.handle).ok_or(Errno::EBADF)?;
+                *events -= 1;
+            }
+            seen.commands.push((file, command.to_vec()));
+            if command == b"refused" { Err(Errno::EXDEV) } else { Ok(Answer::Done) }
+        })
+    }
+
+    fn close(&self, file: File) {
+        seen(|seen| {
+            seen.closed.push(file);
+            seen.channels.remove(&file.handle);
+        });
+    }
+
+    fn forked(&self) {
+        let _ = nix::unistd::close(PRIVATE.load(Ordering::Relaxed));
+    }
+
+    fn shutdown(&self) {
+        seen(|seen| seen.shutdowns += 1);
+    }
+}

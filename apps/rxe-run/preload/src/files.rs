@@ -1,0 +1,199 @@
+//! Open devices: commands, waits for events, ends.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::stat::fstat;
+use rxe_uverbs::backend::{Answer, Device};
+use rxe_uverbs::descriptors::{Entry, File, Kind};
+
+use crate::guard::guarded;
+use crate::log::say;
+use crate::process::{DESCRIPTORS, Process};
+
+/// Opens a device with the flags of the program. Returns the descriptor.
+pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
+    guarded(|| {
+        let process = Process::get()?;
+        if !process.is_this() {
+            return Err(Errno::EIO);
+        }
+        let opened = process.backend.open(device)?;
+        let kind = match device {
+            Device::Uverbs => Kind::Uverbs,
+            Device::RdmaCm => Kind::RdmaCm,
+        };
+        let file = File { kind, handle: opened.handle };
+        let flags = OFlag::from_bits_retain(flags);
+        let entered = || {
+            if !flags.contains(OFlag::O_CLOEXEC) {
+                fcntl(&opened.fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
+            if flags.contains(OFlag::O_NONBLOCK) {
+                fcntl(&opened.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+            }
+            DESCRIPTORS.insert(&opened.fd, file)
+        };
+        match entered() {
+            Ok(before) => {
+                if let Some(Entry { file, inherited: false, .. }) = before {
+                    closed(process, file);
+                }
+                tracing::debug!("{} opened as descriptor {}", device.path(), opened.fd.as_raw_fd());
+                Ok(opened.fd.into_raw_fd())
+            }
+            Err(error) => {
+                process.backend.close(file);
+                Err(error)
+            }
+        }
+    })
+}
+
+/// What `write` has to do.
+pub enum Step {
+    /// Return the number of bytes.
+    Done,
+    /// Read a byte, and pass the command again.
+    ReadByte(Wait),
+    /// Pass the call on: the descriptor is another file's.
+    Foreign,
+}
+
+/// A wait that has begun. It is plain data, as cancellation may end it.
+#[derive(Clone, Copy)]
+pub struct Wait(File);
+
+/// Executes a command that the program writes to `fd`.
+pub fn command(fd: RawFd, entry: Entry, command: &[u8]) -> Result<Step, Errno> {
+    guarded(|| {
+        if !is_a_command(entry, command) && !is_open(fd, entry) {
+            ended(fd, entry);
+            return Ok(Step::Foreign);
+        }
+        let process = match Process::current() {
+            Some(process) if !entry.inherited => process,
+            _ => return Err(of_the_parent()),
+        };
+        match write(process, entry.file, command, false)? {
+            Answer::Done => Ok(Step::Done),
+            Answer::ReadByte => {
+                process.waits.begin(entry.file);
+                Ok(Step::ReadByte(Wait(entry.file)))
+            }
+        }
+    })
+}
+
+/// Passes the command again after a byte was read. Does not end the wait.
+pub fn command_again(Wait(file): Wait, command: &[u8]) -> Result<Answer, Errno> {
+    guarded(|| write(Process::current().ok_or(Errno::EIO)?, file, command, true))
+}
+
+fn write(process: &Process, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno> {
+    let result = process.backend.write(file, command, byte_read);
+    // Doorbells are commands of the other device.
+    if file.kind == Kind::RdmaCm
+        && let Some(number) = command.first_chunk().map(|number| u32::from_le_bytes(*number))
+    {
+        match result {
+            Ok(Answer::Done) => tracing::debug!("rdma_cm: command {number} is done"),
+            Ok(Answer::ReadByte) => {}
+            Err(error) => tracing::debug!("rdma_cm: command {number} has failed: {error}"),
+        }
+    }
+    result
+}
+
+/// Ends a wait.
+pub fn end_wait(Wait(file): Wait) {
+    let errno = Errno::last_raw();
+    let _ = guarded(|| {
+        if let Some(process) = Process::current()
+            && process.waits.end(file)
+        {
+            process.backend.close(file);
+        }
+        Ok(())
+    });
+    Errno::set_raw(errno);
+}
+
+/// The program closes `fd`.
+pub fn close(fd: RawFd, entry: Entry) {
+    // A child that shares our memory closes its own descriptors.
+    if !entry.inherited && Process::current().is_some_and(|process| !process.is_this()) {
+        return;
+    }
+    let _ = guarded(|| {
+        ended(fd, entry);
+        Ok(())
+    });
+}
+
+/// Removes the entry, and closes its file.
+fn ended(fd: RawFd, entry: Entry) {
+    if DESCRIPTORS.remove(fd, entry)
+        && !entry.inherited
+        && let Some(process) = Process::current()
+    {
+        closed(process, entry.file);
+    }
+}
+
+fn closed(process: &Process, file: File) {
+    if process.waits.close(file) {
+        process.backend.close(file);
+    }
+}
+
+/// Whether the bytes have the form of a verbs command with the length that it names. Everything that is frequent has it, so the
+/// status of the descriptor is needed for rare commands only.
+fn is_a_command(entry: Entry, command: &[u8]) -> bool {
+    match command {
+        [_, 0, 0, 0, low, high, _, _, ..] if entry.file.kind == Kind::Uverbs => {
+            4 * usize::from(u16::from_le_bytes([*low, *high])) == command.len()
+        }
+        _ => false,
+    }
+}
+
+/// Whether `fd` is still the file that was opened.
+fn is_open(fd: RawFd, entry: Entry) -> bool {
+    // SAFETY: the descriptor is the argument of a call of the program, which has to keep it open.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fstat(fd).is_ok_and(|status| entry.is_of(status.st_dev, status.st_ino))
+}
+
+/// A command on a descriptor from before a fork.
+fn of_the_parent() -> Errno {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say(format_args!(
+            "process {} has forked since it opened the RDMA device: open it after the fork, as the adapter stays in the parent",
+            std::process::id()
+        ));
+    }
+    Errno::EIO
+}
+
+/// The thread was cancelled during a wait; called by the handler in read_byte.c.
+#[unsafe(no_mangle)]
+extern "C" fn rxe_verbs_wait_ended(file: u64) {
+    end_wait(Wait::from_bits(file));
+}
+
+impl Wait {
+    /// For C.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.0.handle) << 8 | self.0.kind as u64
+    }
+
+    fn from_bits(bits: u64) -> Wait {
+        let kind = if bits as u8 == Kind::RdmaCm as u8 { Kind::RdmaCm } else { Kind::Uverbs };
+        Wait(File { kind, handle: (bits >> 8) as u32 })
+    }
+}

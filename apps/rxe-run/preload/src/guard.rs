@@ -1,0 +1,28 @@
+//! What may not pass through Rust code on its way: a panic, and the cancellation of the thread.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nix::errno::Errno;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Runs `body` with the cancellation of this thread disabled. A panic is `EIO`. On success `errno` is as before.
+pub fn guarded<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let errno = Errno::last_raw();
+    let mut cancellation = 0;
+    // SAFETY: the pointer is to a local variable. The state is always valid, so the call cannot fail.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancellation) };
+    // What a panic leaves half done belongs to the adapter, whose locks are poisoned then.
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::EIO));
+    // SAFETY: as above; the state is the one from before.
+    unsafe { pthread_setcancelstate(cancellation, &raw mut cancellation) };
+    if result.is_ok() {
+        Errno::set_raw(errno);
+    }
+    result
+}

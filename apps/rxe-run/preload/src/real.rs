@@ -1,0 +1,95 @@
+//! The functions of the next library in the order of symbol lookup: usually libc's.
+//!
+//! Each is looked up at its first use: programs call these functions before `main` and in signal handlers.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{DIR, FILE, size_t, ssize_t, stat as stat_t, stat64 as stat64_t, statx as statx_t};
+use nix::errno::Errno;
+
+/// A function of the next library. `F` is the type of its pointer.
+pub struct Real<F> {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+    function: PhantomData<F>,
+}
+
+impl<F: Copy> Real<F> {
+    /// # Safety
+    /// `F` is a function pointer of the type of the function `name`.
+    const unsafe fn new(name: &'static CStr) -> Real<F> {
+        Real { name, address: AtomicPtr::new(std::ptr::null_mut()), function: PhantomData }
+    }
+
+    /// The function, if there is one; else `errno` is set.
+    pub fn get(&self) -> Option<F> {
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            // SAFETY: the name is a C string, and the call comes from this library, which RTLD_NEXT refers to.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            if address.is_null() {
+                Errno::ENOSYS.set();
+                return None;
+            }
+            self.address.store(address, Ordering::Relaxed);
+        }
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        // SAFETY: by the contract of `new`, F is the function's pointer type, and the address is not null.
+        Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+    }
+}
+
+macro_rules! real {
+    ($(fn $name:ident($($argument:ty),* $(; $variadic:tt)?) -> $result:ty;)*) => { $(
+        #[allow(non_upper_case_globals, reason = "the names are those of the functions")]
+        pub static $name: Real<unsafe extern "C-unwind" fn($($argument),* $(, $variadic)?) -> $result> = {
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            };
+            // SAFETY: the type is that of the function in libc's headers.
+            unsafe { Real::new(NAME) }
+        };
+    )* };
+}
+
+real! {
+    fn open(*const c_char, c_int; ...) -> c_int;
+    fn open64(*const c_char, c_int; ...) -> c_int;
+    fn openat(c_int, *const c_char, c_int; ...) -> c_int;
+    fn openat64(c_int, *const c_char, c_int; ...) -> c_int;
+    fn __open_2(*const c_char, c_int) -> c_int;
+    fn __open64_2(*const c_char, c_int) -> c_int;
+    fn __openat_2(c_int, *const c_char, c_int) -> c_int;
+    fn __openat64_2(c_int, *const c_char, c_int) -> c_int;
+    fn fopen(*const c_char, *const c_char) -> *mut FILE;
+    fn fopen64(*const c_char, *const c_char) -> *mut FILE;
+    fn opendir(*const c_char) -> *mut DIR;
+    fn access(*const c_char, c_int) -> c_int;
+    fn faccessat(c_int, *const c_char, c_int, c_int) -> c_int;
+    fn readlink(*const c_char, *mut c_char, size_t) -> ssize_t;
+    fn realpath(*const c_char, *mut c_char) -> *mut c_char;
+    fn __realpath_chk(*const c_char, *mut c_char, size_t) -> *mut c_char;
+    fn stat(*const c_char, *mut stat_t) -> c_int;
+    fn stat64(*const c_char, *mut stat64_t) -> c_int;
+    fn lstat(*const c_char, *mut stat_t) -> c_int;
+    fn lstat64(*const c_char, *mut stat64_t) -> c_int;
+    fn fstat(c_int, *mut stat_t) -> c_int;
+    fn fstat64(c_int, *mut stat64_t) -> c_int;
+    fn fstatat(c_int, *const c_char, *mut stat_t, c_int) -> c_int;
+    fn fstatat64(c_int, *const c_char, *mut stat64_t, c_int) -> c_int;
+    fn __xstat(c_int, *const c_char, *mut stat_t) -> c_int;
+    fn __xstat64(c_int, *const c_char, *mut stat64_t) -> c_int;
+    fn __lxstat(c_int, *const c_char, *mut stat_t) -> c_int;
+    fn __lxstat64(c_int, *const c_char, *mut stat64_t) -> c_int;
+    fn __fxstat(c_int, c_int, *mut stat_t) -> c_int;
+    fn __fxstat64(c_int, c_int, *mut stat64_t) -> c_int;
+    fn __fxstatat(c_int, c_int, *const c_char, *mut stat_t, c_int) -> c_int;
+    fn __fxstatat64(c_int, c_int, *const c_char, *mut stat64_t, c_int) -> c_int;
+    fn statx(c_int, *const c_char, c_int, libc::c_uint, *mut statx_t) -> c_int;
+    fn write(c_int, *const c_void, size_t) -> ssize_t;
+    fn close(c_int) -> c_int;
+    fn socket(c_int, c_int, c_int) -> c_int;
+}

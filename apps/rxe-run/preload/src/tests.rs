@@ -1,0 +1,323 @@
+//! The functions as a program calls them: this test program has them in place of libc's. Each test is a process of its own, as a
+//! process has one adapter.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+use rxe_testkit::child::alone;
+use rxe_uverbs::descriptors::File;
+
+use crate::adapter::{PANIC, PRIVATE, TAKE, seen};
+use crate::process::{DESCRIPTORS, Process};
+
+const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
+const RDMA_CM: &CStr = c"/dev/infiniband/rdma_cm";
+
+fn open(path: &CStr, flags: c_int) -> Result<RawFd, Errno> {
+    // SAFETY: the path is a C string.
+    Errno::result(unsafe { libc::open(path.as_ptr(), flags) })
+}
+
+fn write(fd: RawFd, bytes: &[u8]) -> Result<isize, Errno> {
+    // SAFETY: pointer and length are those of a slice.
+    Errno::result(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })
+}
+
+fn close(fd: RawFd) -> Result<c_int, Errno> {
+    // SAFETY: each test closes what it has opened, by this number.
+    Errno::result(unsafe { libc::close(fd) })
+}
+
+fn closed() -> Vec<File> {
+    seen(|seen| seen.closed.clone())
+}
+
+fn file(fd: RawFd) -> File {
+    DESCRIPTORS.get(fd).expect("an entry").file
+}
+
+/// Runs `body` in a forked child, and expects that it returns.
+fn in_child(body: impl FnOnce()) {
+    // SAFETY: the child runs code of this test alone.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            body();
+            // SAFETY: ends the child at once. A panic ends it with another status.
+            unsafe { libc::_exit(0) };
+        }
+        ForkResult::Parent { child } => assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0))),
+    }
+}
+
+#[test]
+fn files_below_our_roots_are_read() {
+    alone(|| {
+        assert_eq!(fs::read_to_string("/sys/class/infiniband_verbs/uverbs0/ibdev").unwrap(), "rxe0\n");
+        let names = |folder: &str| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).count();
+        assert_eq!((names("/sys/class/infiniband"), names("/dev/infiniband")), (1, 2));
+        let resolved = fs::canonicalize("/sys/class/infiniband/rxe0/ports/1/../../device").unwrap();
+        assert_eq!(resolved, Path::new("/sys/class/infiniband/rxe0/device"));
+        assert!(!Path::new("/sys/class/infiniband/rxe0/ports/2").exists());
+    });
+}
+
+#[test]
+fn devices_are_character_devices() {
+    alone(|| {
+        for (path, numbers) in [(UVERBS, (231, 192)), (RDMA_CM, (10, 58))] {
+            let rdev = libc::makedev(numbers.0, numbers.1);
+            let by_path = fs::metadata(path.to_str().unwrap()).unwrap();
+            assert!(by_path.file_type().is_char_device());
+            assert_eq!(by_path.rdev(), rdev);
+            let fd = open(path, libc::O_RDWR | libc::O_CLOEXEC).unwrap();
+            // SAFETY: the descriptor is open and nobody else's.
+            let opened = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+            let by_descriptor = opened.metadata().unwrap();
+            assert!(by_descriptor.file_type().is_char_device());
+            assert_eq!(by_descriptor.rdev(), rdev);
+        }
+        assert!(fs::metadata("/dev/infiniband/uverbs1").is_err());
+    });
+}
+
+#[test]
+fn commands_reach_the_adapter_until_the_close() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let file = file(fd);
+        Errno::ERANGE.set();
+        assert_eq!(write(fd, b"command"), Ok(7));
+        assert_eq!(Errno::last(), Errno::ERANGE, "a call that succeeds leaves errno as it is");
+        assert_eq!(write(fd, b"refused"), Err(Errno::EXDEV));
+        assert_eq!(close(fd), Ok(0));
+        assert_eq!(write(fd, b"command"), Err(Errno::EBADF));
+        let commands = seen(|seen| seen.commands.clone());
+        assert_eq!(commands, [(file, b"command".to_vec()), (file, b"refused".to_vec())]);
+        assert_eq!(closed(), [file]);
+        // SAFETY: a null pointer is refused, as by the kernel.
+        let fault = Errno::result(unsafe { libc::write(open(UVERBS, libc::O_RDWR).unwrap(), ptr::null(), 8) });
+        assert_eq!(fault, Err(Errno::EFAULT));
+    });
+}
+
+#[test]
+fn the_flags_of_an_open_are_those_of_the_descriptor() {
+    alone(|| {
+        // SAFETY: F_GETFD and F_GETFL have no argument.
+        let flags = |fd| unsafe { (libc::fcntl(fd, libc::F_GETFD), libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK) };
+        assert_eq!(flags(open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC).unwrap()), (libc::FD_CLOEXEC, 0));
+        assert_eq!(flags(open(RDMA_CM, libc::O_RDWR | libc::O_NONBLOCK).unwrap()), (0, libc::O_NONBLOCK));
+    });
+}
+
+#[test]
+fn a_number_that_another_file_has_now_is_the_other_file() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let file = file(fd);
+        let name = std::env::temp_dir().join(format!("rxe-verbs-{}", std::process::id()));
+        let other = fs::File::create(&name).unwrap();
+        // SAFETY: both are open. `dup2` closes the device without a call of `close`.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+        // SAFETY: the status is a local variable, which the call fills.
+        let mode = unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            assert_eq!(libc::fstat(fd, &raw mut status), 0);
+            status.st_mode & libc::S_IFMT
+        };
+        assert_eq!(mode, libc::S_IFREG);
+        assert_eq!(write(fd, b"text"), Ok(4));
+        assert_eq!(fs::read(&name).unwrap(), b"text");
+        assert_eq!(closed(), [file]);
+        assert_eq!(close(fd), Ok(0));
+        assert_eq!(closed(), [file]);
+        fs::remove_file(name).unwrap();
+    });
+}
+
+#[test]
+fn a_panic_of_the_adapter_is_an_error() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        assert_eq!(write(fd, PANIC), Err(Errno::EIO));
+    });
+}
+
+#[test]
+fn events_are_waited_for() {
+    alone(|| {
+        let fd = open(RDMA_CM, libc::O_RDWR).unwrap();
+        let handle = file(fd).handle;
+        seen(|seen| seen.event(handle));
+        assert_eq!(write(fd, TAKE), Ok(TAKE.len() as isize));
+        // SAFETY: F_SETFL has an int as its argument.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+        assert_eq!(write(fd, TAKE), Err(Errno::EAGAIN));
+        close(fd).unwrap();
+        assert_eq!(closed().len(), 1);
+    });
+}
+
+/// Waits until thread `id` sleeps in `read`.
+fn until_it_reads(id: &AtomicI32) {
+    loop {
+        let id = id.load(Ordering::Acquire);
+        let call = fs::read_to_string(format!("/proc/self/task/{id}/syscall")).unwrap_or_default();
+        if id != 0 && call.split(' ').next() == Some(&libc::SYS_read.to_string()) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_channel_that_is_closed_during_a_wait_stays_open_for_the_wait() {
+    alone(|| {
+        let fd = open(RDMA_CM, libc::O_RDWR).unwrap();
+        let file = file(fd);
+        static WAITING: AtomicI32 = AtomicI32::new(0);
+        let waits = std::thread::spawn(move || {
+            WAITING.store(nix::unistd::gettid().as_raw(), Ordering::Release);
+            write(fd, TAKE)
+        });
+        until_it_reads(&WAITING);
+        close(fd).unwrap();
+        assert_eq!(closed(), []);
+        seen(|seen| seen.event(file.handle));
+        assert_eq!(waits.join().unwrap(), Ok(TAKE.len() as isize));
+        assert_eq!(closed(), [file]);
+    });
+}
+
+static CANCELLED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn takes_an_event(fd: *mut c_void) -> *mut c_void {
+    CANCELLED.store(nix::unistd::gettid().as_raw(), Ordering::Release);
+    // SAFETY: pointer and length are those of a slice.
+    unsafe { libc::write(fd as RawFd, TAKE.as_ptr().cast(), TAKE.len()) };
+    ptr::null_mut()
+}
+
+unsafe extern "C" {
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+}
+
+#[test]
+fn a_thread_that_waits_can_be_cancelled() {
+    alone(|| {
+        let fd = open(RDMA_CM, libc::O_RDWR).unwrap();
+        let file = file(fd);
+        // SAFETY: the thread gets the descriptor as its argument, and is joined before the end of this function. It is
+        // cancelled in a call that has no Rust frame with clean-up above it.
+        unsafe {
+            let mut thread = std::mem::zeroed();
+            let argument = fd as *mut c_void;
+            assert_eq!(libc::pthread_create(&raw mut thread, ptr::null(), takes_an_event, argument), 0);
+            until_it_reads(&CANCELLED);
+            assert_eq!(pthread_cancel(thread), 0);
+            let mut result = ptr::null_mut();
+            assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+            assert_eq!(result as isize, -1, "PTHREAD_CANCELED");
+        }
+        close(fd).unwrap();
+        assert_eq!(closed(), [file]);
+    });
+}
+
+#[test]
+fn the_child_of_a_fork_has_an_adapter_of_its_own() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let folder = Process::current().unwrap().folder().to_vec();
+        in_child(|| {
+            assert!(Process::current().is_none());
+            assert_eq!(close(PRIVATE.load(Ordering::Relaxed)), Err(Errno::EBADF), "the adapter has closed it");
+            assert_eq!(write(fd, b"command"), Err(Errno::EIO));
+            assert!(fs::read_to_string("/sys/class/infiniband_verbs/abi_version").is_ok());
+            assert_ne!(Process::current().unwrap().folder(), folder);
+            let own = open(UVERBS, libc::O_RDWR).unwrap();
+            assert_eq!(write(own, b"command"), Ok(7));
+            assert_eq!(write(fd, b"command"), Err(Errno::EIO));
+            assert_eq!((close(fd), close(own)), (Ok(0), Ok(0)));
+            assert_eq!(closed().len(), 1);
+        });
+        assert_eq!(write(fd, b"command"), Ok(7));
+        assert!(Path::new(std::str::from_utf8(&folder).unwrap()).exists());
+    });
+}
+
+#[test]
+fn an_inherited_number_that_another_file_has_now_is_the_other_file() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        in_child(|| {
+            // SAFETY: closes all but the standard streams, as daemons do, without calls of `close`.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
+            // SAFETY: the path is a C string.
+            while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY) } < fd {}
+            assert_eq!(write(fd, b"text"), Ok(4));
+        });
+    });
+}
+
+extern "C" fn closes(fd: *mut c_void) -> c_int {
+    // SAFETY: closes a descriptor of this process, which does not share them with its parent.
+    unsafe { libc::close(fd as RawFd) }
+}
+
+#[test]
+fn a_child_that_shares_memory_may_close_its_descriptors() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let mut stack = vec![0_u8; 65536];
+        // SAFETY: the stack is large enough for what `closes` does, and aligned to 16 bytes at its end. This thread
+        // sleeps until the child has ended, as after `vfork`.
+        let child = unsafe {
+            let end = stack.as_mut_ptr_range().end;
+            let end = end.wrapping_sub(end.addr() % 16).cast();
+            Errno::result(libc::clone(
+                closes,
+                end,
+                libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+                fd as *mut c_void,
+            ))
+        };
+        let child = Pid::from_raw(child.unwrap());
+        assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        assert_eq!(write(fd, b"command"), Ok(7));
+        assert_eq!(closed(), []);
+    });
+}
+
+#[test]
+fn netlink_of_rdma_is_refused() {
+    // SAFETY: the arguments are numbers.
+    let socket = |domain, protocol| Errno::result(unsafe { libc::socket(domain, libc::SOCK_RAW, protocol) });
+    assert_eq!(socket(libc::AF_NETLINK, libc::NETLINK_RDMA), Err(Errno::EPROTONOSUPPORT));
+    let route = socket(libc::AF_NETLINK, libc::NETLINK_ROUTE).unwrap();
+    close(route).unwrap();
+}
+
+#[test]
+fn the_end_of_the_process_ends_the_adapter() {
+    // The folder's removal is what a test can see of it.
+    let folder = std::env::temp_dir().join(format!("rxe-verbs-end-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let status = std::process::Command::new(program)
+        .args(["--exact", "tests::files_below_our_roots_are_read"])
+        .env("XDG_RUNTIME_DIR", &folder)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(fs::read_dir(folder.join("rxe-run")).unwrap().count(), 0);
+    fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,59 @@
+//! The device as libibverbs' tools show it.
+
+use rxe_testkit::process::run;
+
+use crate::Check;
+use crate::case::Case;
+use crate::pair::LIMIT;
+use crate::place::{Place, expect_code, prints};
+
+/// All cases.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("device/ibv_devices lists it", listed),
+        prints("device/its name can be chosen", "--device rxe_b ibv_devices", 0, &["    rxe_b           \t"]),
+        Case::new("device/ibv_devinfo -v shows port and addresses", shown),
+        Case::new("device/two processes without an address have different ones", automatic),
+    ]
+}
+
+/// The GUID contains the address.
+fn listed(place: &Place) -> Check {
+    let address = place.address();
+    let done = run(&mut place.program(address, "ibv_devices"), LIMIT)?;
+    expect_code(&done, 0)?;
+    let [a, b, c, d] = address.octets();
+    let row = format!("    rxe0            \t5058{a:02x}fffe{b:02x}{c:02x}{d:02x}\n");
+    if done.stdout.ends_with(&row) { Ok(()) } else { Err(format!("no {row:?}: {}", done.stdout)) }
+}
+
+fn shown(place: &Place) -> Check {
+    let address = place.address();
+    let done = run(&mut place.program(address, "ibv_devinfo -v"), LIMIT)?;
+    expect_code(&done, 0)?;
+    let gid = format!("GID[  1]:\t\t::ffff:{address}, RoCE v2");
+    let texts = ["hca_id:\trxe0", "PORT_ACTIVE (4)", "active_mtu:\t\t4096 (5)", "link_layer:\t\tEthernet", &gid];
+    match texts.iter().find(|text| !done.stdout.contains(**text)) {
+        Some(missing) => Err(format!("no {missing:?}: {}", done.stdout)),
+        None => Ok(()),
+    }
+}
+
+/// Both processes are bash, which has the device once it has expanded the pattern, and keeps it until the end of `wait`.
+fn automatic(place: &Place) -> Check {
+    let script = "
+        $run bash -c 'echo /sys/class/infiniband/*; exec 3<>first; read line <&3' &
+        $run bash -c 'echo /sys/class/infiniband/*; exec 3<>second; read line <&3' &
+        until [ $($run --list | wc -l) = 3 ]; do sleep 0.01; done
+        $run --list
+        echo >first; echo >second; wait; rm first second";
+    let script = format!("umask 0 && mkfifo first second && {{ {script}; }}");
+    let Some(done) = place.in_namespace(&script) else { return Ok(()) };
+    let done = done?;
+    expect_code(&done, 0)?;
+    let addresses = ["127.0.0.1  rxe0 ", "127.0.0.2  rxe0 "];
+    match addresses.iter().find(|address| !done.stdout.contains(**address)) {
+        Some(missing) => Err(format!("no {missing:?}: {}{}", done.stdout, done.stderr)),
+        None => Ok(()),
+    }
+}
