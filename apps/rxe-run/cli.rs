@@ -4,12 +4,16 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, ValueHint};
 use rxe::manual_pages::Sections;
 use rxe::{CliError, Suggested};
 use rxe_uverbs::settings::{DEVICE_NAMES, LOG_LEVELS, is_device_name};
 
+const USAGE: &str = "rxe-run [OPTIONS] PROGRAM [ARGUMENTS]...\n       rxe-run --list";
+
 const AFTER_HELP: &str = "\
+An option that is not given is taken from the environment, from RXE_ADDRESS, RXE_DEVICE, RXE_LOG or RXE_CAPTURE.
+
 Every process of the program has an RDMA device of its own from its first use of one, with one address. Programs on different \
 addresses of one machine reach each other, and RoCEv2 devices of other machines at an address of an interface.
 
@@ -47,10 +51,9 @@ pub const SECTIONS: Sections = Sections {
 
 /// Run a program with an RDMA device in user space: RoCEv2 over UDP sockets, without a kernel module, hardware or privileges
 #[derive(Parser, Debug)]
-#[command(name = "rxe-run", version, after_help = AFTER_HELP)]
+#[command(name = "rxe-run", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Args {
-    /// Address of the device, which an interface has [default: RXE_ADDRESS in the environment, or the first free one of
-    /// 127.0.0.1, 127.0.0.2, ...]
+    /// Address of the device, which an interface has [default: the first free one of 127.0.0.1, 127.0.0.2, ...]
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
 
@@ -63,7 +66,7 @@ struct Args {
     log: Option<String>,
 
     /// Write all packets to this pcapng file, for Wireshark
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     capture: Option<PathBuf>,
 
     /// List the running programs and their addresses
@@ -75,7 +78,7 @@ struct Args {
     generate: Option<PathBuf>,
 
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required_unless_present_any = ["list", "generate"])]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required_unless_present_any = ["list", "generate"])]
     program: Vec<OsString>,
 }
 

@@ -18,4 +18,9 @@ impl Case {
     pub fn new(name: impl Into<String>, body: impl FnOnce(&Place) -> Check + Send + 'static) -> Case {
         Case { name: name.into(), nightly: false, body: Box::new(body) }
     }
+
+    /// A case of the nightly run.
+    pub fn nightly(name: impl Into<String>, body: impl FnOnce(&Place) -> Check + Send + 'static) -> Case {
+        Case { nightly: true, ..Case::new(name, body) }
+    }
 }

@@ -5,7 +5,7 @@ use crate::client_output::Wants;
 use crate::pair::Pair;
 
 /// Kind, flags, size of a message, number of messages.
-const PAIRS: [(&str, &str, u64, u64); 21] = [
+static PAIRS: [(&str, &str, u64, u64); 21] = [
     ("rc", "", 4096, 1000),
     ("rc", " -e", 4096, 1000),
     ("rc", " -c -n 100", 4096, 100),
@@ -29,12 +29,26 @@ const PAIRS: [(&str, &str, u64, u64); 21] = [
     ("srq", " -n 300 -q 200 -r 250", 4096, 300),
 ];
 
-/// All pairs, which exchange IPv4 GIDs.
+/// Runs of each program in a row in the nightly run.
+const RUNS: u32 = 50;
+
+/// All pairs, and those without flags many times in a row.
 pub fn cases() -> Vec<Case> {
-    let pair = |(kind, flags, size, count): &(&str, &str, u64, u64)| {
-        let program = format!("ibv_{kind}_pingpong -g 1 -p PORT{flags}");
-        let wants = || Wants::Messages { size: *size, count: *count };
-        Pair::new(&program, format!("{program} SERVER"), wants()).server_wants(wants()).case("pingpong")
-    };
-    PAIRS.iter().map(pair).collect()
+    let once = PAIRS.iter().map(|(kind, flags, size, count)| pair(kind, flags, *size, *count).case("pingpong"));
+    let often = PAIRS.iter().filter(|(_, flags, ..)| flags.is_empty()).map(|(kind, flags, size, count)| {
+        Case::nightly(format!("pingpong/{RUNS} runs of ibv_{kind}_pingpong"), move |place| {
+            for run in 1..=RUNS {
+                pair(kind, flags, *size, *count).run(place).map_err(|why| format!("run {run}: {why}"))?;
+            }
+            Ok(())
+        })
+    });
+    once.chain(often).collect()
+}
+
+/// A server and client that exchange IPv4 GIDs.
+fn pair(kind: &str, flags: &str, size: u64, count: u64) -> Pair {
+    let program = format!("ibv_{kind}_pingpong -g 1 -p PORT{flags}");
+    let wants = || Wants::Messages { size, count };
+    Pair::new(&program, format!("{program} SERVER"), wants()).server_wants(wants())
 }

@@ -3,7 +3,7 @@
 //! One process has one address: its UDP socket owns port 4791 there. Binding the socket is what takes an address, so
 //! processes that start at the same time get different ones.
 
-use std::io;
+use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
 
 use rxe_proto::wire::ROCE_UDP_PORT;
@@ -13,125 +13,114 @@ use crate::instance;
 /// Loopback addresses that are tried: 127.0.0.1 and up.
 const AUTOMATIC: u32 = 4096;
 
-/// No address could be taken.
+/// No address could be taken. `E` is the error of the port.
 #[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// Another process has the address.
-    #[error("UDP port {ROCE_UDP_PORT} of {address} is taken{by}: end that process, or give this one another --address")]
-    Taken {
+pub enum AddressError<E: Error> {
+    /// The port cannot be opened.
+    #[error("{0}")]
+    Port(E),
+    /// Another process of this user has the address.
+    #[error(
+        "UDP port {ROCE_UDP_PORT} of {address} is in use by `{program}` (process {pid}): end that process, or give this one \
+         another --address"
+    )]
+    InUse {
         /// The address.
         address: IpAddr,
-        /// Words that name the process, where it is known.
-        by: String,
+        /// The command line of the process.
+        program: String,
+        /// Its number.
+        pid: u32,
     },
-    /// The address is not one of this machine.
-    #[error("no interface has the address {0}: add it (ip address add), or give another --address")]
-    NotHere(IpAddr),
-    /// All addresses are taken.
+    /// All loopback addresses are in use.
     #[error(
-        "UDP port {ROCE_UDP_PORT} of the loopback addresses up to {0} is taken: if the kernel's rdma_rxe has it, unload that \
+        "UDP port {ROCE_UDP_PORT} of the loopback addresses up to {0} is in use: if the kernel's rdma_rxe has it, unload that \
          module (rmmod rdma_rxe), or use a network namespace of its own (unshare -rn)"
     )]
-    AllTaken(IpAddr),
-    /// Binding failed for another reason.
-    #[error("UDP port {ROCE_UDP_PORT} of {0} cannot be bound: {1}")]
-    Failed(IpAddr, io::Error),
+    AllInUse(IpAddr),
 }
 
-/// Takes `wanted`, or the first free loopback address. `bind` binds port 4791 of an address; the error kind
-/// [`io::ErrorKind::AddrInUse`] says that it is taken.
+/// Opens the port at `wanted`, or at the first free loopback address. `in_use` tells the error of an address that another
+/// socket has.
 ///
 /// # Errors
-/// `wanted` cannot be bound, or no loopback address is free.
-pub fn take<S>(
+/// The port cannot be opened at `wanted`, or no loopback address is free.
+pub fn take<P, E: Error>(
     wanted: Option<IpAddr>,
-    mut bind: impl FnMut(IpAddr) -> io::Result<S>,
-) -> Result<(IpAddr, S), AddressError> {
+    mut open: impl FnMut(IpAddr) -> Result<P, E>,
+    in_use: impl Fn(&E) -> bool,
+) -> Result<P, AddressError<E>> {
     if let Some(address) = wanted {
-        return match bind(address) {
-            Ok(socket) => Ok((address, socket)),
-            Err(error) => Err(explained(address, error)),
-        };
+        return open(address)
+            .map_err(|error| if in_use(&error) { user_of(address, error) } else { AddressError::Port(error) });
     }
     let nth = |offset| IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + offset));
     // Ends in 0 and 255 look like those of a network, and some programs take them for that.
     let usual = |address: &IpAddr| !matches!(address, IpAddr::V4(v4) if [0, 255].contains(&v4.octets()[3]));
     for address in (0..AUTOMATIC).map(nth).filter(usual) {
-        match bind(address) {
-            Ok(socket) => return Ok((address, socket)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(explained(address, error)),
+        match open(address) {
+            Err(error) if in_use(&error) => {}
+            result => return result.map_err(AddressError::Port),
         }
     }
-    Err(AddressError::AllTaken(nth(AUTOMATIC - 1)))
+    Err(AddressError::AllInUse(nth(AUTOMATIC - 1)))
 }
 
-fn explained(address: IpAddr, error: io::Error) -> AddressError {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let user = instance::running().into_iter().find(|running| running.info.address == address);
-            let by = user.map(|user| format!(" by `{}` (process {})", user.info.program, user.info.pid));
-            AddressError::Taken { address, by: by.unwrap_or_default() }
-        }
-        io::ErrorKind::AddrNotAvailable => AddressError::NotHere(address),
-        _ => AddressError::Failed(address, error),
+/// Names the process that has the address, if it can be seen.
+fn user_of<E: Error>(address: IpAddr, error: E) -> AddressError<E> {
+    match instance::running().into_iter().find(|running| running.info.address == address) {
+        Some(user) => AddressError::InUse { address, program: user.info.program, pid: user.info.pid },
+        None => AddressError::Port(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
+    use std::io;
 
     use super::*;
 
-    fn text(error: Result<(IpAddr, ()), AddressError>) -> String {
-        error.unwrap_err().to_string()
+    fn in_use(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::AddrInUse
     }
 
     #[test]
     fn the_first_free_loopback_address_is_taken() {
         let mut tried = Vec::new();
-        let taken = take(None, |address| {
+        let open = |address: IpAddr| {
             tried.push(address.to_string());
-            if tried.len() == 3 { Ok(tried.len()) } else { Err(io::ErrorKind::AddrInUse.into()) }
-        });
-        assert_eq!(taken.unwrap(), (IpAddr::from([127, 0, 0, 3]), 3));
+            if tried.len() == 3 { Ok(address) } else { Err(io::ErrorKind::AddrInUse.into()) }
+        };
+        assert_eq!(take(None, open, in_use).unwrap(), IpAddr::from([127, 0, 0, 3]));
         assert_eq!(tried, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
     }
 
     #[test]
-    fn when_all_are_taken_the_error_names_the_module() {
+    fn when_all_are_in_use_the_error_names_the_module() {
         let mut count = 0;
-        let error = text(take(None, |address| {
+        let open = |address| -> io::Result<()> {
             let IpAddr::V4(address) = address else { panic!("{address}") };
             assert!(![0, 255].contains(&address.octets()[3]), "{address}");
             count += 1;
             Err(io::ErrorKind::AddrInUse.into())
-        }));
+        };
+        let error = take(None, open, in_use).unwrap_err().to_string();
         assert!(count > 4000 && error.contains("127.0.16.0") && error.contains("rmmod rdma_rxe"), "{count}: {error}");
     }
 
     #[test]
     fn an_address_that_was_asked_for_is_the_only_one_tried() {
         let address = IpAddr::from([192, 0, 2, 1]);
-        let refused = |kind: io::ErrorKind| text(take(Some(address), |_| Err(kind.into())));
-        assert_eq!(
-            refused(io::ErrorKind::AddrInUse),
-            "UDP port 4791 of 192.0.2.1 is taken: end that process, or give this one another --address"
-        );
-        assert!(refused(io::ErrorKind::AddrNotAvailable).starts_with("no interface has the address 192.0.2.1: "));
-        assert!(refused(io::ErrorKind::PermissionDenied).starts_with("UDP port 4791 of 192.0.2.1 cannot be bound: "));
-        assert_eq!(take(Some(address), |address| Ok(address.to_string())).unwrap().1, "192.0.2.1");
+        for kind in [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable] {
+            let error = take(Some(address), |_| Err::<(), io::Error>(kind.into()), in_use).unwrap_err();
+            assert_eq!(error.to_string(), io::Error::from(kind).to_string(), "the error of the port");
+        }
+        assert_eq!(take(Some(address), Ok, in_use).unwrap(), address);
     }
 
     #[test]
-    fn the_errors_of_sockets_are_these() {
-        let address = IpAddr::from([127, 9, 0, 1]);
-        let first = UdpSocket::bind((address, 0)).unwrap();
-        let port = first.local_addr().unwrap().port();
-        let taken = take(Some(address), |address| UdpSocket::bind((address, port)));
-        assert!(matches!(taken, Err(AddressError::Taken { .. })), "{taken:?}");
-        let foreign = take(Some(IpAddr::from([192, 0, 2, 1])), |address| UdpSocket::bind((address, 0)));
-        assert!(matches!(foreign, Err(AddressError::NotHere(_))), "{foreign:?}");
+    fn other_errors_end_the_search() {
+        let open = |_| Err::<(), io::Error>(io::ErrorKind::PermissionDenied.into());
+        assert!(matches!(take(None, open, in_use), Err(AddressError::Port(_))));
     }
 }

@@ -21,7 +21,8 @@ pub enum Device {
 pub struct Opened {
     /// The program's descriptor, close-on-exec.
     pub fd: OwnedFd,
-    /// The handle of the file, which no other open file of this device has.
+    /// The handle of the file: a number that the adapter has not given before. Descriptor numbers will not do, as the end of
+    /// a file may be seen only when its number is in use again.
     pub handle: u32,
 }
 

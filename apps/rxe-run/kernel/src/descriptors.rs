@@ -29,7 +29,7 @@ pub enum Kind {
     Channel = 3,
 }
 
-/// A file of the backend. Its handle is not used again while the file is open.
+/// A file of the backend. Its handle is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct File {
     /// What it is.
@@ -111,7 +111,10 @@ impl Descriptors {
         Entry::unpacked(self.slot(fd)?.load(Ordering::Acquire))
     }
 
-    /// Enters an open descriptor. Returns the entry that the number had: a file whose end was not seen.
+    /// Enters an open descriptor. The preload library does so with devices, and an adapter with event channels that it
+    /// gives to the program, to be told their end.
+    ///
+    /// Returns the entry that the number had: a file whose end was not seen.
     ///
     /// # Errors
     /// `EMFILE`: the number is beyond [`LIMIT`]; or why the descriptor's status is not available.

@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(fs::metadata(&base).unwrap().mode() & 0o7777, 0o700);
         fs::create_dir_all(instance.path().join("sys/class")).unwrap();
         instance.remove().unwrap();
-        assert_eq!(folders(&base), [PathBuf::new(); 0]);
+        assert!(folders(&base).is_empty());
         fs::remove_dir(&base).unwrap();
     }
 

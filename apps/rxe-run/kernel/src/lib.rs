@@ -23,8 +23,8 @@
 pub mod address;
 pub mod backend;
 pub mod descriptors;
+mod gids;
 pub mod instance;
-mod interface;
 pub mod local;
 pub mod rdma_cm;
 pub mod settings;

@@ -155,12 +155,14 @@ fn write_file(folder: &Path, path: &Path, text: &str, mode: u32) -> io::Result<(
 mod tests {
     use std::net::IpAddr;
 
+    use rxe_proto::wire::PathMtu;
+
     use super::*;
 
     const DEVICE: &str = "rxe0";
 
     fn local() -> Local {
-        Local::new(IpAddr::from([127, 0, 7, 9])).unwrap()
+        Local::new(IpAddr::from([127, 0, 7, 9]), "lo".to_owned(), 1, PathMtu::Mtu4096)
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use nix::errno::Errno;
+use rxe_proto::wire::PathMtu;
 use rxe_uverbs::backend::{Answer, Backend, Device, Opened};
 use rxe_uverbs::descriptors::{Descriptors, File, Kind};
 use rxe_uverbs::local::Local;
@@ -43,7 +44,8 @@ struct Adapter(Local);
 pub fn new(_: &Settings, _: &'static Descriptors) -> Result<Box<dyn Backend>, Box<dyn std::error::Error>> {
     *SEEN.lock().unwrap() = Some(Seen::default());
     PRIVATE.store(memfd(c"private").unwrap().into_raw_fd(), Ordering::Relaxed);
-    Ok(Box::new(Adapter(Local::new(IpAddr::from([127, 0, 0, 77]))?)))
+    let address = IpAddr::from([127, 0, 0, 77]);
+    Ok(Box::new(Adapter(Local::new(address, "lo".to_owned(), 1, PathMtu::Mtu4096))))
 }
 
 /// What the adapter has seen so far.

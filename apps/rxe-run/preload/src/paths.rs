@@ -1,7 +1,6 @@
 //! Which paths are ours, and where their files are. No allocation, as paths are looked at in signal handlers too.
 
 use std::ffi::{CStr, c_char};
-use std::mem::MaybeUninit;
 
 use nix::errno::Errno;
 use rxe_uverbs::backend::Device;
@@ -44,12 +43,12 @@ fn below(root: &[u8], path: &[u8]) -> bool {
 }
 
 /// Room for the path of a file in the folder of this process.
-pub struct PathBuffer([MaybeUninit<u8>; libc::PATH_MAX as usize]);
+pub struct PathBuffer([u8; libc::PATH_MAX as usize]);
 
 impl PathBuffer {
     /// An empty buffer.
     pub fn new() -> PathBuffer {
-        PathBuffer([const { MaybeUninit::uninit() }; libc::PATH_MAX as usize])
+        PathBuffer([0; libc::PATH_MAX as usize])
     }
 
     /// The path of `path` below `folder`, as a C string.
@@ -60,8 +59,8 @@ impl PathBuffer {
         let path = path.to_bytes_with_nul();
         let room = self.0.get_mut(..folder.len() + path.len()).ok_or(Errno::ENAMETOOLONG)?;
         let (start, end) = room.split_at_mut(folder.len());
-        start.write_copy_of_slice(folder);
-        end.write_copy_of_slice(path);
+        start.copy_from_slice(folder);
+        end.copy_from_slice(path);
         Ok(self.0.as_ptr().cast())
     }
 }

@@ -61,7 +61,7 @@ fn in_child(body: impl FnOnce()) {
 fn files_below_our_roots_are_read() {
     alone(|| {
         assert_eq!(fs::read_to_string("/sys/class/infiniband_verbs/uverbs0/ibdev").unwrap(), "rxe0\n");
-        let names = |folder: &str| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).count();
+        let names = |folder: &str| fs::read_dir(folder).unwrap().count();
         assert_eq!((names("/sys/class/infiniband"), names("/dev/infiniband")), (1, 2));
         let resolved = fs::canonicalize("/sys/class/infiniband/rxe0/ports/1/../../device").unwrap();
         assert_eq!(resolved, Path::new("/sys/class/infiniband/rxe0/device"));
