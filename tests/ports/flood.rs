@@ -76,7 +76,7 @@ impl Neighbour for Flood {
         for _ in 0..self.left.min(32) {
             let (source, mad) = self.next();
             let path = MadPath { local: source.into(), ..self.path.clone() };
-            if !write_mad(tx, &path, 1, self.gsi_psn, &mad) {
+            if !write_mad(tx, &path, self.gsi_psn, &mad) {
                 return;
             }
             self.gsi_psn = self.gsi_psn.next();

@@ -389,7 +389,7 @@ impl Station {
         self.engine.handle_timeout(now);
         self.engine.transmit(now, tx);
         while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
-            if !write_mad(tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+            if !write_mad(tx, &transmit.path, self.gsi_psn, &transmit.mad) {
                 self.unsent = Some(transmit);
                 break;
             }

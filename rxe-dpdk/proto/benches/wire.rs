@@ -30,13 +30,13 @@ fn fields(op: Opcode) -> BthFields {
 }
 
 fn build_ack(template: &HeaderTemplate, frame: &mut [u8]) {
-    let mut builder = template.build(frame, 7, fields(Opcode::Acknowledge), 0);
+    let mut builder = template.build(frame, fields(Opcode::Acknowledge), 0);
     builder.aeth(Syndrome::ACK, 1);
     builder.finish();
 }
 
 fn build_write(template: &HeaderTemplate, frame: &mut [u8], payload: &[u8]) {
-    let mut builder = template.build(frame, 7, fields(Opcode::WriteOnly), payload.len());
+    let mut builder = template.build(frame, fields(Opcode::WriteOnly), payload.len());
     builder.reth(0x1_0000, 0x77, payload.len() as u32).payload_mut().copy_from_slice(payload);
     builder.finish();
 }

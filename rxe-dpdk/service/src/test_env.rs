@@ -283,7 +283,7 @@ impl TestEnv {
             }
             for MadTransmit { path, mad } in from_peer {
                 let mut frame = OneFrame(Vec::new());
-                assert!(write_mad(&mut frame, &path, 1, Psn::new(0), &mad));
+                assert!(write_mad(&mut frame, &path, Psn::new(0), &mad));
                 let Ok(Frame::Roce(packet)) = classify(&frame.0) else { panic!("not a RoCE frame") };
                 self.control.handle_gsi(self.now, PortId(0), &packet);
             }

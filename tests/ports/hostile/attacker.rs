@@ -420,7 +420,7 @@ impl Attacker {
 
     fn send_mads(&mut self, tx: &mut Tx) {
         while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
-            if !write_mad(tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+            if !write_mad(tx, &transmit.path, self.gsi_psn, &transmit.mad) {
                 self.unsent = Some(transmit);
                 return;
             }

@@ -313,7 +313,7 @@ impl DialogueHost {
                 peer: target.into(),
                 traffic_class: 0,
             };
-            if !write_mad(tx, &path, 1, self.gsi_psn, mad) {
+            if !write_mad(tx, &path, self.gsi_psn, mad) {
                 return;
             }
             self.unsent.pop();

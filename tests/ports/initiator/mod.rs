@@ -180,7 +180,7 @@ impl Initiator {
         self.cm.handle_timeout(now);
         self.engine.transmit(now, &mut self.tx);
         while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
-            if !write_mad(&mut self.tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+            if !write_mad(&mut self.tx, &transmit.path, self.gsi_psn, &transmit.mad) {
                 self.unsent = Some(transmit);
                 break;
             }

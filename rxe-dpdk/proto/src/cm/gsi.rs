@@ -63,11 +63,11 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
 }
 
 /// Writes a MAD as a frame to the peer's queue pair 1. `psn` is a counter of the caller's for all packets of queue pair
-/// 1, `ip_id` the next IPv4 identification. False when `tx` has no room: nothing was written.
+/// 1. False when `tx` has no room: nothing was written.
 ///
 /// A MAD is exactly 256 bytes by its type; Linux peers never recover from a longer one.
 #[must_use]
-pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, ip_id: u16, psn: Psn, mad: &[u8; MAD_LEN]) -> bool {
+pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, psn: Psn, mad: &[u8; MAD_LEN]) -> bool {
     let template = HeaderTemplate::new(&Path {
         port: path.port,
         src_mac: path.local_mac,
@@ -84,7 +84,7 @@ pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, ip_id: u16, psn: Psn, ma
     let Some(frame) = tx.push(path.port, template.frame_len(opcode, MAD_LEN)) else { return false };
     let fields =
         BthFields { opcode, dest_qp: Qpn::GSI.get(), psn, solicited: false, ack_req: false, pkey: DEFAULT_PKEY };
-    let mut packet = template.build(frame, ip_id, fields, MAD_LEN);
+    let mut packet = template.build(frame, fields, MAD_LEN);
     packet.deth(GSI_QKEY, Qpn::GSI.get());
     packet.payload_mut().copy_from_slice(mad);
     packet.finish();

@@ -199,7 +199,7 @@ fn frames_around_mads_are_as_linux_writes_them() {
             let mut mad = [0; 256];
             recorded.message.emit_with(&recorded.header, &mut mad);
             let mut tx = TxFrames::default();
-            assert!(write_mad(&mut tx, &path, 0x1234, packet.psn(), &mad));
+            assert!(write_mad(&mut tx, &path, packet.psn(), &mad));
             let (port, frame) = tx.frames.remove(0);
             assert_eq!((port, frame.len()), (PortId(0), len));
             assert!(frame.len() <= MAD_FRAME_LEN_MAX);

@@ -70,7 +70,7 @@ fn deliver(
     };
     let template = HeaderTemplate::new(&path(from, 1));
     let mut frame = vec![0; template.frame_len(fields.opcode, payload.len())];
-    let mut packet = template.build(&mut frame, 7, fields, payload.len());
+    let mut packet = template.build(&mut frame, fields, payload.len());
     headers(&mut packet);
     packet.payload_mut().copy_from_slice(payload);
     packet.finish();

@@ -345,7 +345,7 @@ impl Env {
             }
             assert!(!matches!(message, CmMessage::Lap(_) | CmMessage::Apr(_)), "{message}");
             let mut tx = TxFrames::default();
-            assert!(write_mad(&mut tx, &transmit.path, 7, Psn::new(1), &transmit.mad));
+            assert!(write_mad(&mut tx, &transmit.path, Psn::new(1), &transmit.mad));
             let (port, frame) = tx.frames.first().expect("a frame");
             let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a packet: {message}") };
             assert!(packet.icrc_ok());
