@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use rxe_proto::Instant;
-use rxe_proto::cm::{MadPath, write_mad};
+use rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
@@ -181,7 +181,7 @@ impl IpHost for PortHost {
     }
 
     fn send_mad(&mut self, output: &mut PortsTx, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool {
-        let sent = write_mad(output, path, self.gsi_psn, mad);
+        let sent = write_mad(output, path, GSI_UDP_SRC_PORT, self.gsi_psn, mad);
         if sent {
             self.gsi_psn = self.gsi_psn.next();
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rxe_dpdk::rxe_proto::Instant;
-use rxe_dpdk::rxe_proto::cm::{MadPath, write_mad};
+use rxe_dpdk::rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_dpdk::rxe_proto::transport::Qpn;
 use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, Dreq, Req, Rtu};
 use rxe_dpdk::rxe_proto::wire::mad::{MAD_LEN, RDMA_UDP_QKEY};
@@ -140,7 +140,7 @@ impl Sender<'_> {
             traffic_class: 0,
         };
         let mut tx = TxFrames::default();
-        assert!(write_mad(&mut tx, &path, Psn::new(rng.next() as u32), &mad));
+        assert!(write_mad(&mut tx, &path, GSI_UDP_SRC_PORT, Psn::new(rng.next() as u32), &mad));
         tx.frames.remove(0).1
     }
 

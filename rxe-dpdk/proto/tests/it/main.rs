@@ -50,6 +50,7 @@ mod transport_requester;
 mod transport_responder;
 mod transport_rnr;
 mod transport_scripts;
+mod transport_source_port;
 mod transport_srq;
 mod transport_states;
 mod transport_timer;

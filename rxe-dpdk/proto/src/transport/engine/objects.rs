@@ -324,7 +324,8 @@ impl Engine {
         if !self.cx.keys.hold_pd(pd) {
             return Err(AhError::UnknownPd);
         }
-        self.cx.ahs.create(pd, path).inspect_err(|_| self.cx.keys.release_pd(pd))
+        let path = self.cx.config.bind_path(path.clone());
+        self.cx.ahs.create(pd, &path).inspect_err(|_| self.cx.keys.release_pd(pd))
     }
 
     /// Removes an address handle. Datagrams posted with it and not yet sent fail.

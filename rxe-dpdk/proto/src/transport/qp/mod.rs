@@ -192,7 +192,8 @@ impl Qp {
                 check_limit("min_rnr_timer", attr.min_rnr_timer.into(), 31)?;
                 self.responder.start(&attr);
                 self.common.mtu = attr.path_mtu.bytes() as u32;
-                self.link = Some(Link::new(attr.path, attr.dest_qpn, attr.path_mtu, self.common.qp_type));
+                let path = cx.config.bind_path(attr.path);
+                self.link = Some(Link::new(path, attr.dest_qpn, attr.path_mtu, self.common.qp_type));
             }
             QpTransition::ToRtrDatagram { path_mtu } => self.common.mtu = path_mtu.bytes() as u32,
             QpTransition::ToRts(attr) => {
