@@ -84,7 +84,7 @@ fn bench(c: &mut Criterion) {
     let mut next = 0;
     group.bench_function("ACK from its template", |b| {
         b.iter(|| {
-            acks.write(black_box(&mut frames[next]), next as u16, Psn::new(next as u32), Syndrome::ACK, 1);
+            acks.write(black_box(&mut frames[next]), Psn::new(next as u32), Syndrome::ACK, 1);
             next = (next + 1) % 32;
         });
     });
