@@ -67,9 +67,18 @@ impl Context {
     pub(super) fn complete(&mut self, cq: CqId, wc: WorkCompletion) -> bool {
         let fits = self.cqs.push(cq, wc);
         if !fits {
-            self.stats.cq_overflows.inc();
+            self.completion_lost(cq);
         }
         fits
+    }
+
+    #[cold]
+    fn completion_lost(&mut self, cq: CqId) {
+        self.stats.cq_overflows.inc();
+        // compliance.md [CQ-OVERFLOW]: A completion queue that loses a completion because it is full raises an event.
+        if self.cqs.record_overflow(cq) {
+            self.events.push_back(AsyncEvent::CqError { cq });
+        }
     }
 
     /// Ensures that `rq` holds a receive, taking one from the shared receive queue if the queue pair has one. False

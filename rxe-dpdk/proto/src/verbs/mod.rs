@@ -271,8 +271,9 @@ pub use crate::mem::{
 };
 pub use crate::transport::{
     AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpCaps,
-    QpError, QpErrorCause, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
-    SendFlags, SendOp, SendWr, Sge, SrqError, SrqId, SrqInit, WcOpcode, WcStatus, WorkCompletion,
+    QpError, QpErrorCause, QpEventType, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr,
+    RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, SrqId, SrqInfo, SrqInit, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 pub use adapter::Adapter;
 pub use device::Device;

@@ -5,8 +5,8 @@ use rxe_proto::Instant;
 use rxe_proto::verbs::{
     Access, Adapter, AhError, AnyQueuePair, AnyWorkRequest, CqId, Device, DeviceHooks, Engine, EngineConfig, Payload,
     PostError, ProtectionDomain, QpError, QpInit, QpInitAttr, QpState, QpTransition, QpType, Qpn, QueuePair, Rc,
-    RecvWr, RtrAttr, SendOp, SrqError, SrqId, SrqInit, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode, WcStatus,
-    WorkRequest,
+    RecvWr, RtrAttr, SendOp, SrqAttr, SrqError, SrqId, SrqInit, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode,
+    WcStatus, WorkRequest,
 };
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
@@ -60,6 +60,14 @@ impl DeviceHooks for Ledger {
         self.calls.push(format!("created {srq:?}"));
     }
 
+    fn before_modify_srq(&mut self, _engine: &mut Engine, _srq: SrqId, attr: &SrqAttr) -> Result<(), SrqError> {
+        if attr.max_wr.is_some_and(|max_wr| max_wr > self.places) { Err(SrqError::TooMany(0)) } else { Ok(()) }
+    }
+
+    fn srq_modified(&mut self, srq: SrqId, attr: &SrqAttr) {
+        self.calls.push(format!("modified {srq:?} {:?}", attr.max_wr));
+    }
+
     fn srq_destroyed(&mut self, srq: SrqId) {
         self.calls.push(format!("destroyed {srq:?}"));
     }
@@ -103,6 +111,9 @@ fn hooks_can_refuse_objects_and_see_those_that_are_created_and_destroyed() {
     assert_eq!(dev.create_srq(pd, SrqInitAttr { max_wr: 17, ..SrqInitAttr::default() }), Err(SrqError::TooMany(0)));
     let srq = dev.create_srq(pd, SrqInitAttr::default()).unwrap();
     dev.post_srq_recv(srq, RecvWr { wr_id: 0, sges: &[] }).unwrap();
+    assert_eq!(dev.modify_srq(srq, SrqAttr::size(17)), Err(SrqError::TooMany(0)));
+    assert_eq!(dev.query_srq(srq).unwrap().max_wr, SrqInitAttr::default().max_wr, "refused before it was changed");
+    dev.modify_srq(srq, SrqAttr::size(8)).unwrap();
     dev.destroy_srq(srq).unwrap();
 
     let path = |port| Path { port: PortId(port), ..Path::default() };
@@ -114,6 +125,7 @@ fn hooks_can_refuse_objects_and_see_those_that_are_created_and_destroyed() {
             format!("created RC {}", qp.qpn()),
             format!("destroyed {}", qp.qpn()),
             format!("created {:?}", srq.id()),
+            format!("modified {:?} Some(8)", srq.id()),
             format!("destroyed {:?}", srq.id()),
         ]
     );

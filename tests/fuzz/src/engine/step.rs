@@ -2,7 +2,7 @@
 
 use rxe_proto::Duration;
 use rxe_proto::transport::{
-    KeepAlive, QpState, Qpn, RecvWr, RemoteAddr, RequestRefusal, SendFlags, SendOp, SendWr, Sge,
+    KeepAlive, QpState, Qpn, RecvWr, RemoteAddr, RequestRefusal, SendFlags, SendOp, SendWr, Sge, SrqAttr, WcStatus,
 };
 use rxe_proto::wire::{Frame, MacAddr, Path, PathMtu, TxFrames, classify};
 
@@ -202,6 +202,7 @@ impl Env {
                 let (key, addr, access) = self.bytes.fast(variant);
                 SendOp::FastRegister { key, addr, access }
             }
+            _ if step.offset & 7 == 7 => SendOp::Invalid { status: WcStatus::LocQpOpErr },
             _ => SendOp::LocalInvalidate { key: rkey },
         };
         let mut flags = SendFlags::from_bits_truncate(step.flags);
@@ -299,7 +300,9 @@ impl Env {
                 let _not_attached = self.engine.detach_multicast(qpn, group(self.setup));
             }
             3 => {
-                let _out_of_range = self.engine.modify_srq(self.srq, u32::from(value % 20));
+                let number = u32::from(value % 20);
+                let attr = if value < 160 { SrqAttr::limit(number) } else { SrqAttr::size(number) };
+                let _out_of_range = self.engine.modify_srq(self.srq, attr);
             }
             4 => {
                 let cq = self.cqs[usize::from(value & 1)];

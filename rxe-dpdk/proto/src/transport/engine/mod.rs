@@ -25,6 +25,7 @@ use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
 use super::{AsyncEvent, EngineConfig, Latencies, TransportStats};
 use destroyed::DestroyedQps;
+pub use post::RecvSource;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///

@@ -346,6 +346,22 @@ impl Qp {
         Ok(())
     }
 
+    /// Receives that can be posted now.
+    #[inline]
+    pub(super) fn recv_room(&self) -> u32 {
+        let refused = self.common.srq.is_some() || self.state == QpState::Reset;
+        if refused { 0 } else { self.responder.rq.room() }
+    }
+
+    /// Work requests that can be posted to the send queue now.
+    #[inline]
+    pub(super) fn send_room(&self) -> u32 {
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => 0,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => self.requester.sq.room(),
+        }
+    }
+
     /// The slot has left the transmit scheduler.
     pub(super) fn set_inactive(&mut self) {
         self.active = false;
