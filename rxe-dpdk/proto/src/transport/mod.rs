@@ -6,6 +6,7 @@
 
 mod ah;
 mod attr;
+mod attr_change;
 mod common;
 mod completer;
 mod config;
@@ -37,6 +38,7 @@ pub mod work;
 
 pub use ah::AhError;
 pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, SendProgress};
+pub use attr_change::QpAttrChange;
 pub use config::{EngineConfig, KeepAlive};
 pub use cq::CqError;
 pub use engine::{Engine, RecvSource};

@@ -1,6 +1,8 @@
 //! Hooks that a runtime attaches below the devices that it returns.
 
-use crate::transport::{AhError, Engine, QpError, QpInit, QpTransition, Qpn, SrqAttr, SrqError, SrqId, SrqInit};
+use crate::transport::{
+    AhError, Engine, QpAttrChange, QpError, QpInit, QpTransition, Qpn, SrqAttr, SrqError, SrqId, SrqInit,
+};
 use crate::wire::Path;
 
 /// A runtime's accounting below a [`Device`](super::Device): it is called when a program creates, changes or destroys an
@@ -27,6 +29,14 @@ pub trait DeviceHooks {
     /// # Errors
     /// Any [`QpError`]; the verb returns it.
     fn before_modify_qp(&mut self, _qpn: Qpn, _transition: &QpTransition) -> Result<(), QpError> {
+        Ok(())
+    }
+
+    /// Attributes of a queue pair are about to be changed, with its state or without.
+    ///
+    /// # Errors
+    /// Any [`QpError`]; the verb returns it.
+    fn before_modify_attributes(&mut self, _qpn: Qpn, _change: &QpAttrChange) -> Result<(), QpError> {
         Ok(())
     }
 

@@ -26,6 +26,8 @@ mod mem_states;
 mod mem_windows;
 mod programs;
 mod support;
+mod transport_again;
+mod transport_attributes;
 mod transport_bursts;
 mod transport_compliance;
 mod transport_credits;

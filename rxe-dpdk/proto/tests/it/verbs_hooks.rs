@@ -4,9 +4,9 @@ use crate::verbs_support::{End, Link, REMOTE, connect, pair, settle};
 use rxe_proto::Instant;
 use rxe_proto::verbs::{
     Access, Adapter, AhError, AnyQueuePair, AnyWorkRequest, CqId, Device, DeviceHooks, Engine, EngineConfig, Payload,
-    PostError, ProtectionDomain, QpError, QpInit, QpInitAttr, QpState, QpTransition, QpType, Qpn, QueuePair, Rc,
-    RecvWr, RtrAttr, SendOp, SrqAttr, SrqError, SrqId, SrqInit, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode,
-    WcStatus, WorkRequest,
+    PostError, ProtectionDomain, QpAttrChange, QpError, QpInit, QpInitAttr, QpState, QpTransition, QpType, Qpn,
+    QueuePair, Rc, RecvWr, RtrAttr, SendOp, SrqAttr, SrqError, SrqId, SrqInit, SrqInitAttr, Transition, Uc, Ud, UdAttr,
+    WcOpcode, WcStatus, WorkRequest,
 };
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
@@ -37,6 +37,13 @@ impl DeviceHooks for Ledger {
                 Err(QpError::Limit { name: "port_num", value: port.0.into(), limit: 0 })
             }
             _ => Ok(()),
+        }
+    }
+
+    fn before_modify_attributes(&mut self, _qpn: Qpn, change: &QpAttrChange) -> Result<(), QpError> {
+        match change.port {
+            Some(PortId(0)) | None => Ok(()),
+            Some(port) => Err(QpError::Limit { name: "port_num", value: port.0.into(), limit: 0 }),
         }
     }
 
@@ -102,6 +109,12 @@ fn hooks_can_refuse_objects_and_see_those_that_are_created_and_destroyed() {
     (attr.caps.max_send_wr, attr.caps.max_recv_wr) = (8, 8);
     let qp = dev.create_qp_in_init::<Rc>(pd, attr, Access::empty()).unwrap();
     assert_eq!(dev.query_qp(qp).unwrap().state, QpState::Init);
+    let access = Some(Access::REMOTE_READ);
+    let change = |port| QpAttrChange { access, port: Some(PortId(port)), ..QpAttrChange::default() };
+    assert_eq!(dev.modify_qp_attr(qp, &change(1)), Err(QpError::Limit { name: "port_num", value: 1, limit: 0 }));
+    assert_eq!(dev.query_qp(qp).unwrap().access, Access::empty(), "refused before it was changed");
+    dev.modify_qp_attr(qp, &change(0)).unwrap();
+    assert_eq!(dev.query_qp(qp).unwrap().access, Access::REMOTE_READ);
     for wr_id in 0..8 {
         dev.post_recv(qp, RecvWr { wr_id, sges: &[] }).unwrap();
     }

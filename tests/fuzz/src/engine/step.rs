@@ -1,8 +1,10 @@
 //! The steps of a program.
 
 use rxe_proto::Duration;
+use rxe_proto::mem::Access;
 use rxe_proto::transport::{
-    KeepAlive, QpState, Qpn, RecvWr, RemoteAddr, RequestRefusal, SendFlags, SendOp, SendWr, Sge, SrqAttr, WcStatus,
+    KeepAlive, QpAttrChange, QpState, Qpn, RecvWr, RemoteAddr, RequestRefusal, SendFlags, SendOp, SendWr, Sge, SrqAttr,
+    WcStatus,
 };
 use rxe_proto::wire::{Frame, MacAddr, Path, PathMtu, TxFrames, classify};
 
@@ -308,6 +310,9 @@ impl Env {
                 let cq = self.cqs[usize::from(value & 1)];
                 self.engine.request_notify(cq, value & 2 != 0).expect("a completion queue");
             }
+            5 if value & 0x80 != 0 => {
+                let _not_allowed = self.engine.modify_attributes(self.now, qpn, &attr_change(value));
+            }
             5 => self.engine.established(qpn),
             6 => {
                 let _no_path = self.engine.set_path(qpn, MacAddr([2, 0, 0, 0, 1, value]));
@@ -350,5 +355,21 @@ impl Env {
             self.check_transmitted(frame);
         }
         frames
+    }
+}
+
+/// A change of one attribute, by the low bits of `value`; the bits above are its value.
+fn attr_change(value: u8) -> QpAttrChange {
+    let (which, code) = (value & 7, value >> 3 & 15);
+    let (none, code) = (QpAttrChange::default(), Some(code));
+    match which {
+        0 => QpAttrChange { access: Some(Access::empty()), ..none },
+        1 => QpAttrChange { qkey: Some(QKEY), ..none },
+        2 => QpAttrChange { timeout: code, ..none },
+        3 => QpAttrChange { retry_cnt: code, ..none },
+        4 => QpAttrChange { rnr_retry: code, min_rnr_timer: code, ..none },
+        5 => QpAttrChange { max_rd_atomic: code, ..none },
+        6 => QpAttrChange { max_dest_rd_atomic: code, ..none },
+        _ => QpAttrChange { pkey_index: code.map(u16::from), ..none },
     }
 }

@@ -2,6 +2,7 @@
 
 mod destroyed;
 mod keep_alive;
+mod modify;
 mod objects;
 mod post;
 mod prefetch;

@@ -7,8 +7,8 @@ use crate::mem::{KeyTable, PdId};
 use crate::time::Instant;
 use crate::transport::qp::Qp;
 use crate::transport::{
-    AhError, AhId, CqError, CqId, Latencies, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpTransition,
-    QpType, Qpn, SrqAttr, SrqError, SrqId, SrqInfo, SrqInit,
+    AhError, AhId, CqError, CqId, Latencies, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpType, Qpn,
+    SrqAttr, SrqError, SrqId, SrqInfo, SrqInit,
 };
 use crate::wire::{Gid, MacAddr, Path, PathMtu, PortId};
 
@@ -135,23 +135,6 @@ impl Engine {
         self.cx.scheduler.remove(qpn.slot());
         self.keep_replies(now, qp);
         self.cx.stats.qpn_rests_cut.add(self.qps.take_quarantines_cut());
-        Ok(())
-    }
-
-    /// Changes the state of a queue pair.
-    ///
-    /// # Errors
-    /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out
-    /// of range, [`QpError::Unknown`]. The queue pair is unchanged then.
-    pub fn modify_qp(&mut self, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
-        let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
-        // A datagram queue pair's groups are those of its port, which it may leave by way of RESET.
-        let leaves = matches!(transition, QpTransition::ToReset) && qp.common.qp_type == QpType::Ud;
-        qp.modify(&mut self.cx, transition)?;
-        if leaves {
-            qp.common.port = None;
-            self.groups.remove(qpn);
-        }
         Ok(())
     }
 

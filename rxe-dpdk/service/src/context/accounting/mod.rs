@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use rxe_proto::verbs::{
-    AhError, CqError, CqId, DeviceHooks, Engine, QpError, QpInit, QpTransition, Qpn, SrqAttr, SrqError, SrqId, SrqInit,
+    AhError, CqError, CqId, DeviceHooks, Engine, QpAttrChange, QpError, QpInit, QpTransition, Qpn, SrqAttr, SrqError,
+    SrqId, SrqInit,
 };
 use rxe_proto::wire::{Gid, Path, PortId};
 
@@ -179,6 +180,11 @@ impl DeviceHooks for Accounting<'_> {
             QpTransition::ToInitDatagram { port, .. } => self.check_port(*port),
             _ => Ok(()),
         }
+    }
+
+    fn before_modify_attributes(&mut self, _qpn: Qpn, change: &QpAttrChange) -> Result<(), QpError> {
+        let path = change.path.as_ref().map(|path| path.port);
+        [change.port, path].into_iter().flatten().try_for_each(|port| self.check_port(port))
     }
 
     fn before_destroy_qp(&mut self, qpn: Qpn) -> Result<(), QpError> {

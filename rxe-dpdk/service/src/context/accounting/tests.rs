@@ -207,6 +207,12 @@ fn ports_that_do_not_exist_are_refused() {
         assert_eq!(open(dev, qp, 1), Err(QpError::Limit { name: "port_num", value: 1, limit: 0 }));
         let path = Path { port: PortId(1), ..Path::default() };
         assert_eq!(dev.create_ah(pd, &path), Err(AhError::UnknownPort(PortId(1))));
+        let refused = QpError::Limit { name: "port_num", value: 1, limit: 0 };
+        let port = QpAttrChange { port: Some(PortId(1)), ..QpAttrChange::default() };
+        assert_eq!(dev.modify_qp_attr(qp, &port), Err(refused));
+        let path = QpAttrChange { path: Some(path), ..QpAttrChange::default() };
+        assert_eq!(dev.modify_qp_attr(qp, &path), Err(refused));
+        assert_eq!(dev.modify_qp_with(qp, Transition::to_init_datagram(PortId(0), 0), &port), Err(refused));
     });
 }
 
