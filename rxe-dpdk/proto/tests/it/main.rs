@@ -54,6 +54,7 @@ mod transport_responder;
 mod transport_rnr;
 mod transport_room;
 mod transport_scripts;
+mod transport_small_windows;
 mod transport_source_port;
 mod transport_srq;
 mod transport_states;
