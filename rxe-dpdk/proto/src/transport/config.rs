@@ -1,6 +1,7 @@
 //! Settings of an engine.
 
 use crate::time::Duration;
+use crate::wire::Path;
 
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +36,9 @@ pub struct EngineConfig {
     pub max_mcast_grp: u32,
     /// Most queue pairs attached to one multicast group.
     pub max_mcast_qp_attach: u32,
+    /// UDP source port of every packet, whatever the paths of queue pairs and address handles say: for a host that sends
+    /// from one socket, as the ICRC covers the port. `None` is the port of each path.
+    pub udp_src_port: Option<u16>,
     /// Whether peers may FLUSH. Off, a FLUSH is an invalid request.
     pub flush: bool,
     /// Whether peers may do ATOMIC WRITEs. Off, an ATOMIC WRITE is an invalid request.
@@ -86,6 +90,7 @@ impl Default for EngineConfig {
             max_ah: 1 << 16,
             max_mcast_grp: 1024,
             max_mcast_qp_attach: 64,
+            udp_src_port: None,
             flush: false,
             atomic_write: false,
             credits: true,
@@ -123,6 +128,11 @@ impl EngineConfig {
         self.send_quantum = self.send_quantum.max(1);
         self.transmit_quantum = self.transmit_quantum.max(1);
         self
+    }
+
+    /// `path` with the source port that its packets have.
+    pub(super) fn bind_path(&self, path: Path) -> Path {
+        Path { udp_src_port: self.udp_src_port.unwrap_or(path.udp_src_port), ..path }
     }
 }
 

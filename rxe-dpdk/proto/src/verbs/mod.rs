@@ -42,7 +42,7 @@
 //! | (kernel) `ib_alloc_mr`, `ib_map_mr_sg`, `IB_WR_REG_MR` | [`Device::alloc_fast_reg_mr`], [`Device::map_fast_reg_mr`], [`WorkRequest::fast_reg_mr`] |
 //! | `ibv_create_cq`, `ibv_resize_cq`, `ibv_destroy_cq` | [`Adapter::create_cq`], [`Adapter::resize_cq`], [`Adapter::destroy_cq`] |
 //! | `ibv_poll_cq`, `ibv_req_notify_cq`, `ibv_get_cq_event` | [`Adapter::poll_cq`], [`Adapter::req_notify_cq`], [`Adapter::get_cq_event`] |
-//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_destroy_qp` | [`Device::create_qp`], [`Device::modify_qp`], [`Device::query_qp`], [`Device::destroy_qp`] |
+//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_destroy_qp` | [`Device::create_qp`], [`Device::modify_qp`] and [`Device::modify_qp_attr`], [`Device::query_qp`], [`Device::destroy_qp`] |
 //! | `rdma_create_qp` | [`Device::create_qp_in_init`] |
 //! | `ibv_create_srq`, `ibv_modify_srq`, `ibv_query_srq`, `ibv_destroy_srq` | [`Device::create_srq`], [`Device::modify_srq`], [`Device::query_srq`], [`Device::destroy_srq`] |
 //! | `ibv_create_ah`, `ibv_destroy_ah`, `ibv_grh` | [`Device::create_ah`], [`Device::destroy_ah`], [`Grh`] |
@@ -270,9 +270,10 @@ pub use crate::mem::{
     MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{
-    AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpCaps,
-    QpError, QpErrorCause, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
-    SendFlags, SendOp, SendWr, Sge, SrqError, SrqId, SrqInit, WcOpcode, WcStatus, WorkCompletion,
+    AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpAttrChange,
+    QpCaps, QpError, QpErrorCause, QpEventType, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr,
+    RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, SrqId, SrqInfo, SrqInit, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 pub use adapter::Adapter;
 pub use device::Device;

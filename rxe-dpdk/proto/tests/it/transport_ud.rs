@@ -60,7 +60,7 @@ impl Datagram {
             pkey: self.pkey,
         };
         let mut frame = vec![0; template.frame_len(fields.opcode, payload.len())];
-        let mut packet = template.build(&mut frame, 9, fields, payload.len());
+        let mut packet = template.build(&mut frame, fields, payload.len());
         packet.deth(self.qkey, PEER_QPN);
         if let Some(imm) = self.imm {
             packet.imm(imm);

@@ -5,8 +5,8 @@ use rxe_proto::verbs::{
     Access, Adapter, AddressHandle, AhError, AnyQueuePair, AsyncEvent, CompletionQueue, CqError, DeallocPdError,
     Device, DeviceHooks, Engine, EngineConfig, FlushLevel, FlushType, Memory, OutOfBounds, Payload, PostError,
     ProtectionDomain, QpCaps, QpError, QpErrorCause, QpInit, QpInitAttr, QpState, QpType, Qpn, QueuePair, Rc, RecvWr,
-    RegisterError, RemoteAddr, RtrAttr, RtsAttr, Sge, SharedReceiveQueue, SrqError, SrqInitAttr, Transition, Uc, Ud,
-    WcOpcode, WcStatus, WorkRequest,
+    RegisterError, RemoteAddr, RtrAttr, RtsAttr, Sge, SharedReceiveQueue, SrqAttr, SrqError, SrqInitAttr, Transition,
+    Uc, Ud, WcOpcode, WcStatus, WorkRequest,
 };
 use rxe_proto::{Duration, Instant};
 
@@ -332,7 +332,7 @@ fn stale_handles_are_refused() {
     assert_eq!((dev.poll_cq(cq, &mut Vec::new(), 1), dev.poll_cq_one(cq)), (0, None));
     assert_eq!(dev.destroy_srq(srq), Err(SrqError::Unknown));
     assert_eq!(dev.query_srq(srq), Err(SrqError::Unknown));
-    assert_eq!(dev.modify_srq(srq, 1), Err(SrqError::Unknown));
+    assert_eq!(dev.modify_srq(srq, SrqAttr::limit(1)), Err(SrqError::Unknown));
     assert_eq!(dev.post_srq_recv(srq, recv), Err(PostError::UnknownSrq));
     assert_eq!(dev.destroy_ah(ah), Err(AhError::Unknown));
     assert_eq!(dev.dealloc_pd(pd), Err(DeallocPdError::Unknown));

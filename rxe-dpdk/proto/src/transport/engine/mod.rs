@@ -2,6 +2,7 @@
 
 mod destroyed;
 mod keep_alive;
+mod modify;
 mod objects;
 mod post;
 mod prefetch;
@@ -25,6 +26,7 @@ use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
 use super::{AsyncEvent, EngineConfig, Latencies, TransportStats};
 use destroyed::DestroyedQps;
+pub use post::RecvSource;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///

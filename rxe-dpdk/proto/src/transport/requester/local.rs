@@ -1,4 +1,4 @@
-//! Local work requests: binding memory windows, fast registration, local invalidation.
+//! Local work requests: binding memory windows, fast registration, local invalidation, and those that only fail.
 //!
 //! They have an entry in the queue but no PSN: each is executed once, when the cursor first reaches it, and completes
 //! after everything before it. IBTA: "Memory Windows", "Fast Register Physical MR", "Invalidate operations".
@@ -46,6 +46,7 @@ impl Requester {
                 return Sent::Blocked;
             }
             SendOp::LocalInvalidate { key } => cx.keys.invalidate_local(key, pd).map_err(|_| WcStatus::LocQpOpErr),
+            SendOp::Invalid { status } if status != WcStatus::Success => Err(status),
             _ => Err(WcStatus::LocQpOpErr),
         };
         match outcome {
