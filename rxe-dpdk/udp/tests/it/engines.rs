@@ -1,6 +1,7 @@
 //! Two engines over two ports.
 
 use rxe_proto::verbs::{Rc, RecvWr, Uc, WcOpcode, WorkRequest};
+use rxe_proto::wire::DropReason;
 
 use crate::support::{End, completion, connect, count, counted, open, open_with, pattern, turn_until};
 
@@ -39,7 +40,10 @@ fn check_operations(ends: &mut [End; 2]) {
         completion(ends, 0);
     }
     for end in ends {
-        assert!(end.engine.drops().iter().all(|(_, count)| count == 0), "{:?}", end.engine.drops());
+        // Others, as duplicates, may come of retransmissions on a busy machine.
+        for reason in [DropReason::IcrcMismatch, DropReason::QpnUnknown, DropReason::QpWrongAddress] {
+            assert_eq!(end.engine.drops().get(reason), 0, "{reason}");
+        }
         for counter in ["foreign", "oversize", "send_failed", "identification_recovered", "rcvd_bad_length"] {
             assert_eq!(count(&end.port, counter), 0, "{counter}");
         }
