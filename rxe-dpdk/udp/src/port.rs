@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +86,12 @@ impl UdpPort {
     /// Those of getsockopt.
     pub fn receive_buffer(&self) -> io::Result<usize> {
         Ok(getsockopt(&self.socket, sockopt::RcvBuf)?)
+    }
+
+    /// The port's descriptors: its sockets, those of its groups, and the event of its wakers. A forked child that does not use the
+    /// port closes them, so that the address is free when the parent ends.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.rx.descriptors().chain([self.waker.as_fd()])
     }
 
     /// The receiving and the transmitting half, so that replies can be staged while a burst is handled.

@@ -41,6 +41,13 @@ impl Waker {
     }
 }
 
+impl AsFd for Waker {
+    /// The descriptor of the event, which is readable while the waker was used and no wait has ended since.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
+}
+
 impl fmt::Debug for Waker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Waker")
@@ -54,7 +61,7 @@ pub(crate) fn wait<'a>(
     waker: &'a Waker,
     timeout: Option<Duration>,
 ) -> io::Result<()> {
-    let event = waker.0.event.as_fd();
+    let event = waker.as_fd();
     let mut all = readable
         .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
         .chain(writable.map(|socket| PollFd::new(socket, PollFlags::POLLOUT)));

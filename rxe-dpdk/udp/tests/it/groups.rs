@@ -43,6 +43,7 @@ fn check_group(addresses: [&str; 2], group: &str) {
         assert_eq!(&ends[end].bytes(Grh::LEN + 6)[Grh::LEN..], b"to all");
     }
     let port = &mut ends[1].port;
+    assert_eq!(port.descriptors().count(), 3);
     assert!(port.leave(group) && !port.leave(group));
     assert_eq!(port.groups().count(), 0);
 }
