@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate and program.
-const ROOTS: [&str; 10] = [
+const ROOTS: [&str; 11] = [
     "apps/common",
     "apps/rxe-bench",
     "apps/rxe-ctl",
@@ -17,6 +17,7 @@ const ROOTS: [&str; 10] = [
     "rxe-dpdk/proto/src",
     "rxe-dpdk/service/src",
     "rxe-dpdk/src",
+    "rxe-dpdk/udp/src",
     "tests/fuzz/src",
     "tests/kit/src",
 ];
