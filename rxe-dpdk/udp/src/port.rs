@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +19,41 @@ use crate::stats::UdpStats;
 use crate::tx::UdpTx;
 use crate::wake::{self, Waker};
 
-/// A RoCEv2 port: UDP port 4791 of one address. It has one owner, the thread that drives the engine.
+/// A RoCEv2 port: UDP port 4791 of one address. It has one owner, the thread that drives the engine, or one for each of its
+/// [halves](Self::into_halves). Derefs to the receiving half.
 #[derive(Debug)]
 pub struct UdpPort {
+    receiver: UdpReceiver,
+    tx: UdpTx,
+}
+
+/// The receiving half of a port, with everything but the queue for frames to transmit: for a thread that waits for packets while
+/// others transmit.
+#[derive(Debug)]
+pub struct UdpReceiver {
     config: UdpConfig,
     interface: Interface,
     rx: UdpRx,
-    tx: UdpTx,
     socket: Arc<std::net::UdpSocket>,
     waker: Waker,
     stats: Arc<UdpStats>,
+}
+
+/// Finds routes from the address of a port, on any thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Routes {
+    address: IpAddr,
+    scope: u32,
+}
+
+impl Routes {
+    /// The route to a destination, which may have a smaller MTU than the interface.
+    ///
+    /// # Errors
+    /// When there is none from the address.
+    pub fn route_to(&self, destination: IpAddr) -> Result<Route, RouteError> {
+        route_between(self.address, destination, self.scope)
+    }
 }
 
 impl UdpPort {
@@ -49,9 +75,50 @@ impl UdpPort {
         let recover = config.recover_identification;
         let rx = UdpRx::new(address, Arc::clone(&socket), merges, recover, Arc::clone(&stats));
         let tx = UdpTx::new(address, interface.index, Arc::clone(&socket), segments, Arc::clone(&stats));
-        Ok(UdpPort { config, interface, rx, tx, socket, waker, stats })
+        Ok(UdpPort { receiver: UdpReceiver { config, interface, rx, socket, waker, stats }, tx })
     }
 
+    /// The two halves, for different threads.
+    pub fn into_halves(self) -> (UdpReceiver, UdpTx) {
+        (self.receiver, self.tx)
+    }
+
+    /// The two halves, so that replies can be staged while a burst is handled.
+    pub fn split(&mut self) -> (&mut UdpReceiver, &mut UdpTx) {
+        (&mut self.receiver, &mut self.tx)
+    }
+
+    /// The queue for frames to transmit.
+    pub fn tx(&mut self) -> &mut UdpTx {
+        &mut self.tx
+    }
+
+    /// Sleeps until packets have arrived, the [`Waker`] was used, staged frames can be sent, or `timeout` has passed. Flush first:
+    /// with staged frames the port also waits for room in the socket's transmit buffer.
+    ///
+    /// # Errors
+    /// Those of ppoll, which are defects.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let blocked = self.tx.waiting() > 0;
+        self.receiver.wait(blocked, timeout)
+    }
+}
+
+impl Deref for UdpPort {
+    type Target = UdpReceiver;
+
+    fn deref(&self) -> &UdpReceiver {
+        &self.receiver
+    }
+}
+
+impl DerefMut for UdpPort {
+    fn deref_mut(&mut self) -> &mut UdpReceiver {
+        &mut self.receiver
+    }
+}
+
+impl UdpReceiver {
     /// The address.
     pub fn address(&self) -> IpAddr {
         self.config.address
@@ -72,7 +139,12 @@ impl UdpPort {
     /// # Errors
     /// When there is none from this address.
     pub fn route_to(&self, destination: IpAddr) -> Result<Route, RouteError> {
-        route_between(self.config.address, destination, self.interface.index)
+        self.routes().route_to(destination)
+    }
+
+    /// Finds routes on any thread.
+    pub fn routes(&self) -> Routes {
+        Routes { address: self.config.address, scope: self.interface.index }
     }
 
     /// Counters, readable from any thread.
@@ -94,19 +166,15 @@ impl UdpPort {
         self.rx.descriptors().chain([self.waker.as_fd()])
     }
 
-    /// The receiving and the transmitting half, so that replies can be staged while a burst is handled.
-    pub fn split(&mut self) -> (&mut UdpRx, &mut UdpTx) {
-        (&mut self.rx, &mut self.tx)
-    }
-
-    /// Receives a burst: see [`UdpRx::receive`].
+    /// Receives a burst: what the socket has, up to 64 datagrams, and what the socket of one of the multicast groups has, in turn.
+    #[inline]
     pub fn receive(&mut self) -> RxBurst<'_> {
         self.rx.receive()
     }
 
-    /// The queue for frames to transmit.
-    pub fn tx(&mut self) -> &mut UdpTx {
-        &mut self.tx
+    /// Whether the last burst emptied the socket of the port's address. If not, the next burst is there already.
+    pub fn is_drained(&self) -> bool {
+        self.rx.is_drained()
     }
 
     /// A handle by which other threads end a [`wait`](Self::wait).
@@ -114,13 +182,13 @@ impl UdpPort {
         self.waker.clone()
     }
 
-    /// Sleeps until packets have arrived, the [`Waker`] was used, staged frames can be sent, or `timeout` has passed. Flush first:
-    /// with staged frames the port also waits for room in the socket's transmit buffer.
+    /// Sleeps until packets have arrived, the [`Waker`] was used, or `timeout` has passed. With `blocked`, because the other half holds
+    /// frames that the kernel did not accept, also until the socket's transmit buffer has room.
     ///
     /// # Errors
     /// Those of ppoll, which are defects.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let writable = (self.tx.waiting() > 0).then(|| self.socket.as_fd());
+    pub fn wait(&mut self, blocked: bool, timeout: Option<Duration>) -> io::Result<()> {
+        let writable = blocked.then(|| self.socket.as_fd());
         wake::wait(self.rx.descriptors(), writable, &self.waker, timeout)
     }
 
