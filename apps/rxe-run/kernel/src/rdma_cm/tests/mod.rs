@@ -5,4 +5,6 @@ mod channels;
 mod connections;
 mod datagrams;
 mod endings;
+mod hostile;
+mod replay;
 mod support;
