@@ -266,8 +266,9 @@ mod window;
 mod work_request;
 
 pub use crate::mem::{
-    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, HeapAllocator, KeyTable, Memory,
-    MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, Fault, ForeignMemory,
+    HeapAllocator, KeyTable, Memory, MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey,
+    WindowBind, WindowKind,
 };
 pub use crate::transport::{
     AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpCaps,

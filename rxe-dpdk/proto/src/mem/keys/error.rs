@@ -24,6 +24,10 @@ pub enum KeyError {
     /// Some of the region's bytes have gone: see [`Backing::lost`](crate::mem::Backing::lost).
     #[error("region lost")]
     Lost,
+    /// Bytes of [foreign memory](crate::mem::ForeignMemory) are not mapped, or protected. Only the access itself finds
+    /// that out.
+    #[error("region not mapped, or protected")]
+    Fault,
 }
 
 /// Why a key could not be made or adopted.
