@@ -18,6 +18,7 @@ mod cm_support;
 mod cm_transitions;
 mod compliance;
 mod harness;
+mod mem_consumer_byte;
 mod mem_fast_reg_mr;
 mod mem_foreign;
 mod mem_keys;

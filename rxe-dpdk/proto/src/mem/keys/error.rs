@@ -51,7 +51,8 @@ pub enum RegisterError {
     /// Fast-registration MR or memory window: this table makes shared keys, which only plain regions have.
     #[error("only plain regions have shared keys")]
     SharedTable,
-    /// Adopt: the key is not of the shared domain, or this table is the one that makes shared keys.
+    /// Adopt: the key is not of the shared domain, or this table is one that makes shared keys or keys with consumers'
+    /// bytes.
     #[error("region is not shared")]
     NotShared,
     /// Adopt: the table has a region with that key already.
@@ -110,6 +111,9 @@ pub enum BindError {
     /// The memory window belongs to another protection domain.
     #[error("key of another protection domain")]
     WrongPd,
+    /// The key's lowest byte cannot be set: the table is of [`KeyLayout::Random`](super::KeyLayout::Random).
+    #[error("the keys have no consumer's byte")]
+    FixedKey,
     /// The type 2 memory window is bound already; it must be invalidated first.
     #[error("memory window is bound")]
     AlreadyBound,
