@@ -32,7 +32,7 @@ pub use foreign::{Fault, ForeignMemory};
 pub use heap::{AllocError, Allocator, HeapAllocator};
 pub use keys::{
     BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyInfo, KeyKind,
-    KeyLayout, KeyTable, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+    KeyLayout, KeyTable, RegisterError, RenewError, Reregister, ReregisterError, UnknownKey, WindowBind, WindowKind,
 };
 pub use memory::{AccessError, AtomicError, Backing, Memory, OutOfBounds};
 pub use region::{MemoryRegion, PdId};

@@ -24,6 +24,7 @@ mod mem_foreign;
 mod mem_keys;
 mod mem_memory;
 mod mem_model;
+mod mem_reregister;
 mod mem_states;
 mod mem_windows;
 mod programs;

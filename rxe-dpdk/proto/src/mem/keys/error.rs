@@ -76,6 +76,32 @@ pub enum DeregisterError {
     WindowsBound,
 }
 
+/// Why a region was not re-registered. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReregisterError {
+    /// No plain region has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// Nothing is to be changed (libibverbs: `EINVAL`, as for all but [`WindowsBound`](Self::WindowsBound)).
+    #[error("nothing to change")]
+    NoChange,
+    /// The region has a shared key: other tables would not know of the change.
+    #[error("region is shared")]
+    Shared,
+    /// Memory windows are bound to it (libibverbs: `EBUSY`).
+    #[error("memory windows are bound to the region")]
+    WindowsBound,
+    /// The new protection domain does not exist.
+    #[error("unknown protection domain")]
+    UnknownPd,
+    /// Remote write or atomic access without local write access.
+    #[error("remote write or atomic access needs local write access")]
+    IllegalAccess,
+    /// The new addresses would run past 2^64.
+    #[error("address range beyond 64 bits")]
+    AddressOverflow,
+}
+
 /// Why a fast-registration MR could not be mapped or registered. In the order in which they are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FastRegMrError {

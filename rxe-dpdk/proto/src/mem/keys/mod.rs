@@ -8,6 +8,7 @@ mod list;
 mod open_table;
 mod pd;
 mod quarantine;
+mod reregister;
 mod slot;
 mod window;
 
@@ -20,11 +21,12 @@ pub use draw::KeyLayout;
 use draw::KeySource;
 pub use error::{
     BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyError, RegisterError, RenewError,
-    UnknownKey,
+    ReregisterError, UnknownKey,
 };
 pub use list::{KeyInfo, KeyKind};
 use open_table::OpenTable;
 use pd::PdUsers;
+pub use reregister::Reregister;
 pub use slot::WindowKind;
 use slot::{Role, Slot};
 pub use window::WindowBind;
@@ -60,6 +62,7 @@ pub enum KeyDomain {
 /// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back.
 /// These four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do
 /// not allocate. A region that windows are bound to can be neither deregistered nor invalidated.
+/// [`reregister`](Self::reregister) changes a plain region under its key.
 ///
 /// # Keys
 ///
