@@ -411,7 +411,7 @@ impl Session {
                     len: piece.length as u64,
                     access: access()?,
                 };
-                SendOp::BindWindow { key: line.number("key")?, bind }
+                SendOp::BindWindow { key: line.number("key")?, key_byte: None, bind }
             }
             "reg" => SendOp::FastRegister { key: line.number("key")?, addr: line.number("at")?, access: access()? },
             "local_inv" => SendOp::LocalInvalidate { key: line.number("key")? },

@@ -1,5 +1,6 @@
 //! Settings of an engine.
 
+use crate::mem::KeyLayout;
 use crate::time::Duration;
 use crate::wire::Path;
 
@@ -20,8 +21,11 @@ pub struct EngineConfig {
     pub max_qp_wr: u32,
     /// Most buffers of one work request, at most 255.
     pub max_sge: u32,
-    /// Most memory keys, at most 2^24.
+    /// Most memory keys, at most 2^24; 2^23 with [`KeyLayout::ConsumerByte`].
     pub max_mr: u32,
+    /// Which bits of a memory key the engine chooses. [`KeyLayout::ConsumerByte`] is for programs that bind memory
+    /// windows by libibverbs.
+    pub key_layout: KeyLayout,
     /// Most READs and atomics that one queue pair may have outstanding, as responder and as requester.
     pub max_rd_atomic: u8,
     /// Most bytes of inline data of one work request.
@@ -83,6 +87,7 @@ impl Default for EngineConfig {
             max_qp_wr: 1 << 16,
             max_sge: 32,
             max_mr: 1 << 24,
+            key_layout: KeyLayout::Random,
             max_rd_atomic: 128,
             max_inline_data: 512,
             max_srq: 4096,
@@ -115,6 +120,7 @@ impl EngineConfig {
         self.max_cq = self.max_cq.min(65_536);
         self.max_sge = self.max_sge.clamp(1, 255);
         self.max_qp_wr = self.max_qp_wr.clamp(1, 1 << 24);
+        self.max_mr = self.max_mr.min(self.key_layout.max_keys() as u32);
         self.max_rd_atomic = self.max_rd_atomic.min(128);
         self.max_srq = self.max_srq.min(65_536);
         self.max_srq_wr = self.max_srq_wr.clamp(1, 1 << 24);

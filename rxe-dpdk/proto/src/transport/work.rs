@@ -165,6 +165,9 @@ pub enum SendOp {
     BindWindow {
         /// The window's key.
         key: u32,
+        /// The lowest byte of the key that it has from then on, with
+        /// [`KeyLayout::ConsumerByte`](crate::mem::KeyLayout::ConsumerByte). `None`: it keeps its key.
+        key_byte: Option<u8>,
         /// The part of the region.
         bind: WindowBind,
     },

@@ -198,7 +198,7 @@ impl Env {
             11 => {
                 let (key, bind) = self.bytes.bind(usize::from(step.key), variant);
                 self.bytes.may_bind(self.slots[index].qpn.get());
-                SendOp::BindWindow { key, bind }
+                SendOp::BindWindow { key, key_byte: None, bind }
             }
             12 => {
                 let (key, addr, access) = self.bytes.fast(variant);

@@ -12,7 +12,7 @@ mod refuse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::mem::{KeyDomain, KeyTable};
+use crate::mem::{KeyDomain, KeyLayout, KeyTable};
 use crate::time::Instant;
 use crate::wire::{DropCounters, TxQueue};
 
@@ -56,6 +56,10 @@ impl Engine {
     /// An engine without queue pairs.
     pub fn new(config: EngineConfig) -> Engine {
         let config = config.bounded();
+        let keys = match config.key_layout {
+            KeyLayout::Random => KeyTable::new(config.seed, KeyDomain::Local),
+            KeyLayout::ConsumerByte => KeyTable::with_consumer_byte(config.seed),
+        };
         let stats = Arc::<TransportStats>::default();
         let mut timers = TimerHeap::default();
         let qps = QpTable::new(config.worker, config.max_qp, config.seed);
@@ -65,7 +69,7 @@ impl Engine {
             destroyed: DestroyedQps::default(),
             groups: MulticastTable::default(),
             cx: Context {
-                keys: KeyTable::new(config.seed, KeyDomain::Local).with_room(config.max_mr as usize),
+                keys: keys.with_room(config.max_mr as usize),
                 cqs: CqTable::new(config.max_cq, config.max_cqe),
                 srqs: SrqTable::new(config.max_srq),
                 ahs: AhTable::new(config.max_ah),

@@ -33,8 +33,9 @@ impl Requester {
         let is_oldest = self.sq.head() == number;
         let (pd, qpn) = (common.pd, common.qpn.get());
         let outcome = match wqe.op {
-            SendOp::BindWindow { key, bind } => {
-                cx.keys.bind_window(key, pd, qpn, &bind).map_err(|_| WcStatus::MwBindErr)
+            SendOp::BindWindow { key, key_byte, bind } => {
+                let bound = cx.keys.bind_window_as(key, key_byte, pd, qpn, &bind);
+                bound.map(|_| ()).map_err(|_| WcStatus::MwBindErr)
             }
             SendOp::FastRegister { key, addr, access } => {
                 cx.keys.fast_register(key, pd, addr, access).map_err(|_| WcStatus::LocQpOpErr)

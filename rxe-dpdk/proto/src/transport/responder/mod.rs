@@ -169,7 +169,7 @@ impl Refusal {
     #[cold]
     fn atomic(error: AtomicError) -> Refusal {
         match error {
-            AtomicError::Lost => Refusal::access(),
+            AtomicError::Lost | AtomicError::Fault => Refusal::access(),
             AtomicError::OutOfBounds | AtomicError::Misaligned => Refusal::invalid(QpErrorCause::Misaligned),
         }
     }
