@@ -29,6 +29,12 @@ fn room(peer: &ScriptedPeer) -> (u32, u32) {
     (engine.send_room(qpn).unwrap(), engine.recv_room(qpn).unwrap())
 }
 
+/// Sends and receives that have not completed.
+fn queued(peer: &ScriptedPeer) -> (u32, u32) {
+    let (engine, qpn) = (&peer.node.engine, peer.node.qpn);
+    (engine.send_queued(qpn).unwrap(), engine.recv_queued(qpn).unwrap())
+}
+
 fn recv(peer: &mut ScriptedPeer, wr_id: u64) -> Result<(), PostError> {
     let sges = [peer.node.sge(0x8000, 4096)];
     peer.node.engine.post_recv(peer.node.qpn, &RecvWr { wr_id, sges: &sges })
@@ -45,6 +51,7 @@ fn a_host_learns_where_a_packet_takes_its_receive() {
     let unknown = Qpn::new(0x77);
     assert_eq!((engine.recv_source(unknown), engine.recv_room(unknown), engine.send_room(unknown)), (None, None, None));
     assert_eq!(engine.srq_room(SrqId(0)), None);
+    assert_eq!((engine.send_queued(unknown), engine.recv_queued(unknown)), (None, None));
     // A group's datagram takes one of each member.
     let mut datagrams = of(QpType::Ud, false);
     let group = rxe_proto::wire::Gid::from(std::net::Ipv4Addr::new(239, 0, 0, 1));
@@ -61,6 +68,7 @@ fn room_is_what_can_be_posted() {
             post(&mut peer, 0, SEND, 1);
             recv(&mut peer, 0).unwrap();
             assert_eq!(room(&peer), (left, left));
+            assert_eq!(queued(&peer), (64 - left, 64 - left));
         }
         assert_eq!(recv(&mut peer, 0), Err(PostError::QueueFull));
         let qpn = peer.node.qpn;
@@ -77,6 +85,10 @@ fn room_is_what_can_be_posted() {
         }
         peer.request(Opcode::SendOnly, 0, AckReq::NoAck, b"x");
         assert_eq!(room(&peer).1, 1);
+        assert_eq!(queued(&peer), (64 - room(&peer).0, 63));
+        // In RESET there is room for nothing, but nothing is queued either.
+        step(&mut peer, QpTransition::ToReset);
+        assert_eq!((room(&peer), queued(&peer)), ((0, 0), (0, 0)));
     }
 }
 

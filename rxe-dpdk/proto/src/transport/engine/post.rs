@@ -78,6 +78,21 @@ impl Engine {
         self.qps.get(qpn).map(|qp| qp.send_room())
     }
 
+    /// Receives of a queue pair's own receive queue that have not completed; `None` for an unknown queue pair. With a shared
+    /// receive queue, 1 while a message is being received.
+    ///
+    /// A host that gives a program its entries of a ring back when they have completed compares this with what it has moved.
+    #[inline]
+    pub fn recv_queued(&self, qpn: Qpn) -> Option<u32> {
+        self.qps.get(qpn).map(|qp| qp.responder.rq.len())
+    }
+
+    /// Work requests of the send queue that have not completed, unsignaled ones included; `None` for an unknown queue pair.
+    #[inline]
+    pub fn send_queued(&self, qpn: Qpn) -> Option<u32> {
+        self.qps.get(qpn).map(|qp| (qp.requester.sq.tail() - qp.requester.sq.head()) as u32)
+    }
+
     /// Arms a notification for the next completion in a queue: [`poll_cq_event`](Engine::poll_cq_event) returns the
     /// queue then, once. With `solicited_only`, only receives with the solicited bit, and failures, notify. Completions
     /// that are in the queue already do not.
