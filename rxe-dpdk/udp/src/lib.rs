@@ -53,7 +53,7 @@
 //!
 //! # Multicast
 //!
-//! A port receives the datagrams to the groups that it has [joined](UdpPort::join) on its interface. As with Linux's rxe these
+//! A port receives the datagrams to the groups that it has [joined](UdpReceiver::join) on its interface. As with Linux's rxe these
 //! include its own, and other programs of the machine that have joined the group receive them, too.
 //!
 //! # Identifications
