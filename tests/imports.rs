@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate and program.
-const ROOTS: [&str; 12] = [
+const ROOTS: [&str; 13] = [
     "apps/common",
     "apps/rxe-bench",
     "apps/rxe-ctl",
@@ -19,6 +19,7 @@ const ROOTS: [&str; 12] = [
     "rxe-dpdk/proto/src",
     "rxe-dpdk/service/src",
     "rxe-dpdk/src",
+    "rxe-dpdk/udp/src",
     "tests/fuzz/src",
     "tests/kit/src",
 ];

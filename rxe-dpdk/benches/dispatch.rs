@@ -148,7 +148,7 @@ fn frame(dst: Ipv4Addr) -> Vec<u8> {
     let fields = BthFields { opcode, dest_qp: 0x11, psn, solicited: false, ack_req: false, pkey: DEFAULT_PKEY };
     let template = HeaderTemplate::new(&path);
     let mut frame = vec![0; template.frame_len(opcode, 64)];
-    let mut packet = template.build(&mut frame, 7, fields, 64);
+    let mut packet = template.build(&mut frame, fields, 64);
     packet.payload_mut().fill(0x5A);
     packet.finish();
     frame

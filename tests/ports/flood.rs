@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rxe_dpdk::rxe_proto::cm::{MadPath, write_mad};
+use rxe_dpdk::rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, IpAddressing, PortSpace, Req, ServiceId};
 use rxe_dpdk::rxe_proto::wire::mad::MAD_LEN;
 use rxe_dpdk::rxe_proto::wire::{PathMtu, Psn};
@@ -76,7 +76,7 @@ impl Neighbour for Flood {
         for _ in 0..self.left.min(32) {
             let (source, mad) = self.next();
             let path = MadPath { local: source.into(), ..self.path.clone() };
-            if !write_mad(tx, &path, 1, self.gsi_psn, &mad) {
+            if !write_mad(tx, &path, GSI_UDP_SRC_PORT, self.gsi_psn, &mad) {
                 return;
             }
             self.gsi_psn = self.gsi_psn.next();

@@ -8,8 +8,8 @@ use rxe_dpdk::eal::TxStage;
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, StreamEvent, TcpStreamId};
 use rxe_dpdk::rxe_proto::Instant;
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams,
-    read_mad, write_mad,
+    Cm, CmConfig, CmEvent, ConnId, ConnectParams, ConnectReply, GSI_UDP_SRC_PORT, LocalAddresses, MadPath, MadTransmit,
+    ResolveParams, read_mad, write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, MemoryRegion, PdId};
 use rxe_dpdk::rxe_proto::transport::{
@@ -389,7 +389,7 @@ impl Station {
         self.engine.handle_timeout(now);
         self.engine.transmit(now, tx);
         while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
-            if !write_mad(tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+            if !write_mad(tx, &transmit.path, GSI_UDP_SRC_PORT, self.gsi_psn, &transmit.mad) {
                 self.unsent = Some(transmit);
                 break;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rxe_dpdk::rxe_proto::verbs::{
     Access, AddressHandle, AnyQueuePair, AnyWorkRequest, AsyncEvent, FastRegMr, MemoryRegion, MemoryWindow, Payload,
     ProtectionDomain, QpCaps, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendOp, Sge,
-    SharedReceiveQueue, SrqInitAttr, Ud, UdAttr, WcOpcode, WcStatus, WindowBind, WindowKind, WorkCompletion,
+    SharedReceiveQueue, SrqAttr, SrqInitAttr, Ud, UdAttr, WcOpcode, WcStatus, WindowBind, WindowKind, WorkCompletion,
 };
 use rxe_dpdk::rxe_proto::wire::{Gid, Path, PathMtu, Psn, udp_source_port, udp_source_port_ud};
 use rxe_dpdk::service::{Context, PeerPath};
@@ -110,6 +110,8 @@ impl Session {
     pub fn has_subject(&self, event: &AsyncEvent) -> bool {
         match *event {
             AsyncEvent::SrqLimitReached { srq } => self.srq == Some(srq.into()),
+            // The completion queue is the service's, for all of its sessions.
+            AsyncEvent::CqError { .. } => false,
             AsyncEvent::CommunicationEstablished { qpn }
             | AsyncEvent::QpError { qpn, .. }
             | AsyncEvent::SendQueueDrained { qpn }
@@ -138,7 +140,7 @@ impl Session {
     /// Something happened to the session's queue pairs or shared receive queue.
     pub fn happened(&mut self, event: &AsyncEvent) -> Option<Result<String, String>> {
         let (name, qpn, cause) = match *event {
-            AsyncEvent::CommunicationEstablished { .. } => return None,
+            AsyncEvent::CommunicationEstablished { .. } | AsyncEvent::CqError { .. } => return None,
             AsyncEvent::QpError { qpn, cause } => ("qp_error", Some(qpn), format!(" cause={cause}")),
             AsyncEvent::SendQueueDrained { qpn } => ("drained", Some(qpn), String::new()),
             AsyncEvent::LastWqeReached { qpn } => ("last_wqe", Some(qpn), String::new()),
@@ -179,7 +181,7 @@ impl Session {
             }
             "limit" => {
                 let srq = self.srq.ok_or("there is no shared receive queue")?;
-                cx.device().modify_srq(srq, line.number("n")?).map_err(|error| error.to_string())?;
+                cx.device().modify_srq(srq, SrqAttr::limit(line.number("n")?)).map_err(|error| error.to_string())?;
             }
             "recv" => {
                 let sges = self.sges(&line)?;
@@ -352,6 +354,7 @@ impl Session {
             SendOp::BindWindow { .. }
                 | SendOp::FastRegister { .. }
                 | SendOp::LocalInvalidate { .. }
+                | SendOp::Invalid { .. }
                 | SendOp::Flush { .. }
         );
         let sges = if local { Vec::new() } else { self.sges(line)? };
@@ -408,7 +411,7 @@ impl Session {
                     len: piece.length as u64,
                     access: access()?,
                 };
-                SendOp::BindWindow { key: line.number("key")?, bind }
+                SendOp::BindWindow { key: line.number("key")?, key_byte: None, bind }
             }
             "reg" => SendOp::FastRegister { key: line.number("key")?, addr: line.number("at")?, access: access()? },
             "local_inv" => SendOp::LocalInvalidate { key: line.number("key")? },

@@ -30,13 +30,13 @@ fn fields(op: Opcode) -> BthFields {
 }
 
 fn build_ack(template: &HeaderTemplate, frame: &mut [u8]) {
-    let mut builder = template.build(frame, 7, fields(Opcode::Acknowledge), 0);
+    let mut builder = template.build(frame, fields(Opcode::Acknowledge), 0);
     builder.aeth(Syndrome::ACK, 1);
     builder.finish();
 }
 
 fn build_write(template: &HeaderTemplate, frame: &mut [u8], payload: &[u8]) {
-    let mut builder = template.build(frame, 7, fields(Opcode::WriteOnly), payload.len());
+    let mut builder = template.build(frame, fields(Opcode::WriteOnly), payload.len());
     builder.reth(0x1_0000, 0x77, payload.len() as u32).payload_mut().copy_from_slice(payload);
     builder.finish();
 }
@@ -84,7 +84,7 @@ fn bench(c: &mut Criterion) {
     let mut next = 0;
     group.bench_function("ACK from its template", |b| {
         b.iter(|| {
-            acks.write(black_box(&mut frames[next]), next as u16, Psn::new(next as u32), Syndrome::ACK, 1);
+            acks.write(black_box(&mut frames[next]), Psn::new(next as u32), Syndrome::ACK, 1);
             next = (next + 1) % 32;
         });
     });

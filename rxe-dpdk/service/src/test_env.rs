@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use rxe_proto::cm::{Cm, CmConfig, CmEvent, LocalAddresses, MadPath, MadTransmit, write_mad};
+use rxe_proto::cm::{Cm, CmConfig, CmEvent, GSI_UDP_SRC_PORT, LocalAddresses, MadPath, MadTransmit, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{Frame, Gid, MacAddr, PathMtu, PortId, Psn, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
@@ -283,7 +283,7 @@ impl TestEnv {
             }
             for MadTransmit { path, mad } in from_peer {
                 let mut frame = OneFrame(Vec::new());
-                assert!(write_mad(&mut frame, &path, 1, Psn::new(0), &mad));
+                assert!(write_mad(&mut frame, &path, GSI_UDP_SRC_PORT, Psn::new(0), &mad));
                 let Ok(Frame::Roce(packet)) = classify(&frame.0) else { panic!("not a RoCE frame") };
                 self.control.handle_gsi(self.now, PortId(0), &packet);
             }

@@ -38,15 +38,7 @@ pub(super) fn make(ports: &[Port], config: &RuntimeConfig, seeds: &mut Seeds) ->
             ..HostConfig::default()
         })
         .map_err(|error| RuntimeError::Host { port: number, error })?;
-        let seed = seeds.next_seed();
-        let ip_id = u16::from_le_bytes([seed[0], seed[1]]) | 1;
-        hosts.push(PortHost::new(
-            host,
-            port.multicast_filter(),
-            path_mtu(port.mtu()),
-            own.restrictions.clone(),
-            ip_id,
-        )?);
+        hosts.push(PortHost::new(host, port.multicast_filter(), path_mtu(port.mtu()), own.restrictions.clone())?);
     }
     Ok(hosts)
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use rxe_proto::Instant;
-use rxe_proto::cm::{MadPath, write_mad};
+use rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
 use rxe_proto::wire::{MacAddr, PathMtu, Psn};
 use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
@@ -22,13 +22,9 @@ pub(crate) struct PortHost {
     restrictions: Restrictions,
     /// PSN of the next packet from our QP1.
     gsi_psn: Psn,
-    /// IPv4 identification of that packet.
-    ip_id: u16,
 }
 
 impl PortHost {
-    /// `ip_id` is the IPv4 identification of the first packet from queue pair 1.
-    ///
     /// # Errors
     /// The port refuses the groups that the host listens to.
     pub(crate) fn new(
@@ -36,9 +32,8 @@ impl PortHost {
         filter: MulticastFilter,
         path_mtu: PathMtu,
         restrictions: Restrictions,
-        ip_id: u16,
     ) -> Result<PortHost, EalError> {
-        let host = PortHost { host, filter, path_mtu, restrictions, gsi_psn: Psn::default(), ip_id };
+        let host = PortHost { host, filter, path_mtu, restrictions, gsi_psn: Psn::default() };
         host.set_filter()?;
         Ok(host)
     }
@@ -186,9 +181,8 @@ impl IpHost for PortHost {
     }
 
     fn send_mad(&mut self, output: &mut PortsTx, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool {
-        let sent = write_mad(output, path, self.ip_id, self.gsi_psn, mad);
+        let sent = write_mad(output, path, GSI_UDP_SRC_PORT, self.gsi_psn, mad);
         if sent {
-            self.ip_id = self.ip_id.wrapping_add(1).max(1);
             self.gsi_psn = self.gsi_psn.next();
         }
         sent

@@ -12,6 +12,7 @@
 //! | [`LostFlag`], [`LostCount`] | signal handlers | a mapping whose loss was counted is marked |
 //! | [`Arrivals`] | each participant once | what all did before they arrived |
 //! | [`Latest`] | one | a value that belongs to its number |
+//! | [`WakeFlag`] | any | work whose event was not written, or an event |
 
 mod arrivals;
 mod counter;
@@ -20,6 +21,7 @@ mod hit_count;
 mod latest;
 mod lost;
 mod use_count;
+mod wake_flag;
 
 pub use arrivals::Arrivals;
 pub use counter::Counter;
@@ -28,6 +30,7 @@ pub use hit_count::HitCount;
 pub use latest::Latest;
 pub use lost::{LostCount, LostFlag};
 pub use use_count::UseCount;
+pub use wake_flag::WakeFlag;
 
 /// Atomics: those of the standard library, or loom's.
 mod atomic {

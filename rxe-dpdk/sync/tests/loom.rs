@@ -6,7 +6,7 @@ use loom::model;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use rxe_sync::{Arrivals, Counter, HitCount, Latest, LostCount, LostFlag, UseCount};
+use rxe_sync::{Arrivals, Counter, HitCount, Latest, LostCount, LostFlag, UseCount, WakeFlag};
 
 #[test]
 fn a_counter_never_goes_back_and_loses_nothing() {
@@ -152,5 +152,33 @@ fn a_value_is_that_of_its_number_or_a_later_one() {
         }
         writing.join().unwrap();
         assert_eq!(latest.get(), Some((2, 20)));
+    });
+}
+
+/// The event is a counter here, as that of an event descriptor.
+#[test]
+fn work_is_seen_or_its_event_is_pending() {
+    model(|| {
+        let (flag, event) = (Arc::new(WakeFlag::default()), Arc::new(AtomicU64::new(0)));
+        let work: Vec<_> = (0..2).map(|_| Arc::new(AtomicU64::new(0))).collect();
+        let wakers: Vec<_> = work
+            .iter()
+            .map(|own| {
+                let (flag, event, own) = (Arc::clone(&flag), Arc::clone(&event), Arc::clone(own));
+                thread::spawn(move || {
+                    own.store(1, Ordering::Relaxed);
+                    if flag.raise() {
+                        event.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        event.swap(0, Ordering::Relaxed);
+        flag.lower();
+        let seen = work.iter().all(|one| one.load(Ordering::Relaxed) == 1);
+        for waker in wakers {
+            waker.join().unwrap();
+        }
+        assert!(seen || event.load(Ordering::Relaxed) > 0);
     });
 }

@@ -39,7 +39,7 @@ pub fn rebuild_along(packet: &RocePacket<'_>, path: &Path, dest_qp: u32) -> Vec<
     // Two packets of different initial bytes are equal only if the builder writes every byte.
     let write = |initial: u8| {
         let mut frame = vec![initial; template.frame_len(fields.opcode, payload.len())];
-        let mut builder = template.build(&mut frame, packet.ip_id(), fields, payload.len());
+        let mut builder = template.build(&mut frame, fields, payload.len());
         builder.mig_req(bth.migreq()).congestion(bth.fecn(), bth.becn());
         builder.payload_mut().copy_from_slice(payload);
         if let Some(deth) = packet.deth() {

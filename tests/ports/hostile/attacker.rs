@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use rxe_dpdk::host::{Host, HostConfig, HostEvent, StreamEvent, TcpStreamId};
 use rxe_dpdk::rxe_proto::Instant;
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnId, ConnectParams, LocalAddresses, MadPath, MadTransmit, ResolveParams, SidrId,
-    read_mad, write_mad,
+    Cm, CmConfig, CmEvent, ConnId, ConnectParams, GSI_UDP_SRC_PORT, LocalAddresses, MadPath, MadTransmit,
+    ResolveParams, SidrId, read_mad, write_mad,
 };
 use rxe_dpdk::rxe_proto::transport::Qpn;
 use rxe_dpdk::rxe_proto::wire::{
@@ -420,7 +420,7 @@ impl Attacker {
 
     fn send_mads(&mut self, tx: &mut Tx) {
         while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
-            if !write_mad(tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+            if !write_mad(tx, &transmit.path, GSI_UDP_SRC_PORT, self.gsi_psn, &transmit.mad) {
                 self.unsent = Some(transmit);
                 return;
             }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rxe_dpdk::rxe_proto::Instant;
-use rxe_dpdk::rxe_proto::cm::{MadPath, write_mad};
+use rxe_dpdk::rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_dpdk::rxe_proto::transport::Qpn;
 use rxe_dpdk::rxe_proto::wire::cm::{CmMessage, Dreq, Req, Rtu};
 use rxe_dpdk::rxe_proto::wire::mad::{MAD_LEN, RDMA_UDP_QKEY};
@@ -58,7 +58,7 @@ impl Sender<'_> {
     /// A request with a payload of 64 bytes.
     fn request(&self, template: &HeaderTemplate, fields: BthFields, key: u32) -> Vec<u8> {
         let mut frame = vec![0; template.frame_len(fields.opcode, 64)];
-        let mut packet = template.build(&mut frame, 1, fields, 64);
+        let mut packet = template.build(&mut frame, fields, 64);
         match fields.opcode.op {
             Opcode::WriteOnly => packet.reth(self.rng.next(), key, 64),
             _ if fields.opcode.info().is_some_and(|info| info.name.starts_with("UD")) => packet.deth(key, 0x77),
@@ -140,7 +140,7 @@ impl Sender<'_> {
             traffic_class: 0,
         };
         let mut tx = TxFrames::default();
-        assert!(write_mad(&mut tx, &path, 1, Psn::new(rng.next() as u32), &mad));
+        assert!(write_mad(&mut tx, &path, GSI_UDP_SRC_PORT, Psn::new(rng.next() as u32), &mad));
         tx.frames.remove(0).1
     }
 

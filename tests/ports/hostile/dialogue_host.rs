@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::Instant;
-use rxe_dpdk::rxe_proto::cm::{MadPath, read_mad, write_mad};
+use rxe_dpdk::rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, read_mad, write_mad};
 use rxe_dpdk::rxe_proto::transport::Qpn;
 use rxe_dpdk::rxe_proto::wire::cm::{
     Answered, Apr, CmMessage, CmTransport, Drep, Dreq, IpAddressing, Lap, Mra, PortSpace, Rej, RejReason, Rep, Req,
@@ -313,7 +313,7 @@ impl DialogueHost {
                 peer: target.into(),
                 traffic_class: 0,
             };
-            if !write_mad(tx, &path, 1, self.gsi_psn, mad) {
+            if !write_mad(tx, &path, GSI_UDP_SRC_PORT, self.gsi_psn, mad) {
                 return;
             }
             self.unsent.pop();

@@ -143,7 +143,7 @@ impl Mutator {
             ack_req: self.rng.chance(50),
             pkey: DEFAULT_PKEY,
         };
-        let mut packet = template.build(&mut frame, self.rng.next() as u16, fields, payload_len);
+        let mut packet = template.build(&mut frame, fields, payload_len);
         if info.headers.contains(Headers::DETH) {
             let qkey = self.rng.pick(&[RDMA_UDP_QKEY, RDMA_UDP_QKEY, PINGPONG_QKEY, key]);
             packet.deth(qkey, self.rng.next() as u32 & 0xFF_FFFF);

@@ -182,7 +182,7 @@ impl Connection {
         change(&mut path, &mut fields);
         let template = HeaderTemplate::new(&path);
         let frame = on.tx.push(path.port, template.frame_len(fields.opcode, 8)).unwrap();
-        let mut packet = template.build(frame, 1, fields, 8);
+        let mut packet = template.build(frame, fields, 8);
         packet.reth(self.address, self.rkey, 8);
         packet.payload_mut().copy_from_slice(&bytes);
         packet.finish();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rxe_dpdk::eal::{Clock, Eal, Port, PortMonitor, RxBurst, RxQueue, TxStage};
 use rxe_dpdk::host::{Host, HostConfig};
 use rxe_dpdk::rxe_proto::cm::{
-    Cm, CmConfig, CmEvent, ConnectParams, ConnectReply, LocalAddresses, MadPath, MadTransmit, ResolveParams, read_mad,
-    write_mad,
+    Cm, CmConfig, CmEvent, ConnectParams, ConnectReply, GSI_UDP_SRC_PORT, LocalAddresses, MadPath, MadTransmit,
+    ResolveParams, read_mad, write_mad,
 };
 use rxe_dpdk::rxe_proto::mem::{Access, Memory, PdId};
 use rxe_dpdk::rxe_proto::transport::{
@@ -180,7 +180,7 @@ impl Initiator {
         self.cm.handle_timeout(now);
         self.engine.transmit(now, &mut self.tx);
         while let Some(transmit) = self.unsent.take().or_else(|| self.cm.poll_transmit()) {
-            if !write_mad(&mut self.tx, &transmit.path, 1, self.gsi_psn, &transmit.mad) {
+            if !write_mad(&mut self.tx, &transmit.path, GSI_UDP_SRC_PORT, self.gsi_psn, &transmit.mad) {
                 self.unsent = Some(transmit);
                 break;
             }

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use rxe_proto::wire::{Gid, PathMtu};
+use rxe_proto::cm::LocalAddresses;
+use rxe_proto::wire::{Gid, PathMtu, PortId};
 
 /// The one port of the adapter. It stays as it is while the process lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,4 +20,14 @@ pub struct Local {
     pub path_mtu: PathMtu,
     /// Identifies the adapter: stable for one address.
     pub node_guid: u64,
+}
+
+impl LocalAddresses for Local {
+    fn is_local(&self, _port: PortId, gid: Gid) -> bool {
+        self.gids.contains(&gid)
+    }
+
+    fn path_mtu(&self, _port: PortId) -> PathMtu {
+        self.path_mtu
+    }
 }

@@ -25,7 +25,12 @@ pub struct Link {
 impl Link {
     /// A link that loses every `lose_every`th frame, if that is given.
     pub fn new(lose_every: Option<u64>) -> Link {
-        let engine = |worker| Engine::new(EngineConfig { worker, seed: [worker + 1; 32], ..EngineConfig::default() });
+        Link::with_config(lose_every, &EngineConfig::default())
+    }
+
+    /// Such a link between engines with these settings, which need neither worker nor seed.
+    pub fn with_config(lose_every: Option<u64>, config: &EngineConfig) -> Link {
+        let engine = |worker| Engine::new(EngineConfig { worker, seed: [worker + 1; 32], ..config.clone() });
         Link { engines: [engine(0), engine(1)], now: Instant::ZERO, frames: 0, lose_every }
     }
 

@@ -7,9 +7,7 @@ use super::{
     Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectParams, ConnectReply, DisconnectReason, MadPath,
 };
 use crate::Instant;
-use crate::wire::cm::{
-    Answered, CmMessage, CmPath, CmTransport, IpAddressing, PortSpace, RejReason, Rep, Req, Rtu, ServiceId,
-};
+use crate::wire::cm::{Answered, CmMessage, CmPath, CmTransport, IpAddressing, RejReason, Rep, Req, Rtu, ServiceId};
 use crate::wire::{DEFAULT_PKEY, DropReason};
 
 /// LID of both ends where there are none.
@@ -43,7 +41,7 @@ impl Cm {
         let response_timeout = params.response_timeout & 31;
         // compliance.md [CM-ACTIVE-REQ]: Our REQ equals that of Linux for the same parameters.
         let mut req = Req {
-            service_id: ServiceId::new(PortSpace::Tcp, params.dest_port),
+            service_id: ServiceId::new(params.port_space, params.dest_port),
             local_ca_guid: self.config.ca_guid,
             local_qpn: params.qpn.get(),
             responder_resources: params.responder_resources,

@@ -65,6 +65,9 @@ pub struct CmConfig {
     pub sidr_memory: Duration,
     /// Target ACK delay of every REP: 4.096 us * 2^this. Linux adds it to its ACK timeout, so 15 or less.
     pub target_ack_delay: u8,
+    /// Requests for the port space IB are the user's, as those for TCP and UDP are. Otherwise they are refused. Programs use it
+    /// with IP addresses for queue pairs of types that TCP and UDP do not have.
+    pub ib_port_space: bool,
 }
 
 impl CmConfig {
@@ -102,6 +105,7 @@ impl CmConfig {
             // 16 tries, 4.1 s apart.
             sidr_memory: Duration::from_secs(70),
             target_ack_delay: 15,
+            ib_port_space: false,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{ConnId, MadPath, SidrId};
 use crate::transport::Qpn;
-use crate::wire::cm::{CmTransport, Rej, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus};
+use crate::wire::cm::{CmTransport, PortSpace, Rej, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus};
 use crate::wire::{Gid, PathMtu, Psn};
 
 /// An event for the user of a [`Cm`](super::Cm).
@@ -54,6 +54,8 @@ pub enum CmEvent {
         id: SidrId,
         /// Why.
         reason: ResolveFailure,
+        /// The upper layer's private data, padded with zeros, if the peer has refused.
+        private_data: Option<Box<[u8; SidrRep::PRIVATE_DATA_LEN]>>,
     },
 }
 
@@ -235,8 +237,10 @@ pub struct ConnectParams {
     pub path: MadPath,
     /// Our port, as the peer's service sees it.
     pub source_port: u16,
-    /// The peer's port, in the TCP port space.
+    /// The peer's port.
     pub dest_port: u16,
+    /// The port space of `dest_port`: TCP, or IB for a peer with [`CmConfig::ib_port_space`](super::CmConfig).
+    pub port_space: PortSpace,
     /// Transport service of our queue pair: RC or UC.
     pub transport: CmTransport,
     /// Our queue pair. It need not be able to receive yet.
@@ -280,6 +284,7 @@ impl ConnectParams {
             path,
             source_port,
             dest_port,
+            port_space: PortSpace::Tcp,
             transport: CmTransport::Rc,
             qpn,
             starting_psn,
@@ -336,8 +341,10 @@ pub struct ResolveParams {
     pub path: MadPath,
     /// Our port, as the peer's service sees it.
     pub source_port: u16,
-    /// The peer's port, in the UDP port space.
+    /// The peer's port.
     pub dest_port: u16,
+    /// The port space of `dest_port`: UDP, or IB for a peer with [`CmConfig::ib_port_space`](super::CmConfig).
+    pub port_space: PortSpace,
     /// How long the peer may take to answer: 4.096 us * 2^this.
     pub response_timeout: u8,
     /// Retransmissions of a request without an answer, 0 to 15.
@@ -351,8 +358,15 @@ impl ResolveParams {
     #[must_use]
     pub fn new(path: MadPath, ports: (u16, u16)) -> ResolveParams {
         let (source_port, dest_port) = ports;
-        let private_data = Vec::new();
-        ResolveParams { path, source_port, dest_port, response_timeout: 20, max_cm_retries: 15, private_data }
+        ResolveParams {
+            path,
+            source_port,
+            dest_port,
+            port_space: PortSpace::Udp,
+            response_timeout: 20,
+            max_cm_retries: 15,
+            private_data: Vec::new(),
+        }
     }
 }
 

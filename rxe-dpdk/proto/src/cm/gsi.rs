@@ -15,6 +15,9 @@ pub const MAD_FRAME_LEN_MAX: usize = 14 + 4 + 40 + 8 + 12 + 8 + MAD_LEN + 4;
 /// Hop limit of our MADs.
 const HOP_LIMIT: u8 = 64;
 
+/// The UDP source port of MADs, for hosts that can send from any port.
+pub const GSI_UDP_SRC_PORT: u16 = udp_source_port_ud(Qpn::GSI.get());
+
 /// The MAD in a packet to queue pair 1, and its path. The caller has verified the ICRC.
 ///
 /// PSN, solicited, migration and ACK request bits are ignored; so is the source queue pair, since answers always go to
@@ -62,12 +65,13 @@ pub fn read_mad<'a>(port: PortId, packet: &RocePacket<'a>) -> Result<(MadPath, &
     Ok((path, packet.payload()))
 }
 
-/// Writes a MAD as a frame to the peer's queue pair 1. `psn` is a counter of the caller's for all packets of queue pair
-/// 1, `ip_id` the next IPv4 identification. False when `tx` has no room: nothing was written.
+/// Writes a MAD as a frame to the peer's queue pair 1, from UDP port `udp_src_port`: [`GSI_UDP_SRC_PORT`], or the port of
+/// the host's socket. `psn` is a counter of the caller's for all packets of queue pair 1. False when `tx` has no room:
+/// nothing was written.
 ///
 /// A MAD is exactly 256 bytes by its type; Linux peers never recover from a longer one.
 #[must_use]
-pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, ip_id: u16, psn: Psn, mad: &[u8; MAD_LEN]) -> bool {
+pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, udp_src_port: u16, psn: Psn, mad: &[u8; MAD_LEN]) -> bool {
     let template = HeaderTemplate::new(&Path {
         port: path.port,
         src_mac: path.local_mac,
@@ -75,7 +79,7 @@ pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, ip_id: u16, psn: Psn, ma
         vlan: path.vlan,
         src: path.local,
         dst: path.peer,
-        udp_src_port: udp_source_port_ud(Qpn::GSI.get()),
+        udp_src_port,
         traffic_class: path.traffic_class,
         flow_label: 0,
         hop_limit: HOP_LIMIT,
@@ -84,7 +88,7 @@ pub fn write_mad(tx: &mut impl TxQueue, path: &MadPath, ip_id: u16, psn: Psn, ma
     let Some(frame) = tx.push(path.port, template.frame_len(opcode, MAD_LEN)) else { return false };
     let fields =
         BthFields { opcode, dest_qp: Qpn::GSI.get(), psn, solicited: false, ack_req: false, pkey: DEFAULT_PKEY };
-    let mut packet = template.build(frame, ip_id, fields, MAD_LEN);
+    let mut packet = template.build(frame, fields, MAD_LEN);
     packet.deth(GSI_QKEY, Qpn::GSI.get());
     packet.payload_mut().copy_from_slice(mad);
     packet.finish();

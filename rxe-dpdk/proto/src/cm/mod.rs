@@ -86,10 +86,11 @@ pub use events::{
     AcceptParams, CmError, CmEvent, ConnectFailure, ConnectParams, ConnectReply, ConnectRequest, DatagramReply,
     DisconnectReason, RefusedRequest, ResolveFailure, ResolveParams, SidrReply, SidrRequest,
 };
-pub use gsi::{MAD_FRAME_LEN_MAX, read_mad, write_mad};
+pub use gsi::{GSI_UDP_SRC_PORT, MAD_FRAME_LEN_MAX, read_mad, write_mad};
 pub use ids::{ConnId, SidrId};
 pub use path::{LocalAddresses, MadPath};
 pub use stats::CmStats;
+pub use timers::ack_timeout;
 
 use connection::{Connection, Connections, Mad, State};
 use ids::IdSource;

@@ -356,9 +356,13 @@ impl Cm {
         let stats = &self.stats;
         // compliance.md [CM-REJ-REASON]: An invalid REQ is rejected with the matching reason, and the supported value
         // as additional information.
-        if req.service_id.port_space() != Some(PortSpace::Tcp) {
-            stats.req_service_id.inc();
-            return refuse(RejReason::InvalidServiceId, &[], "the service id is not of the TCP port space");
+        match req.service_id.port_space() {
+            Some(PortSpace::Tcp) => {}
+            Some(PortSpace::Ib) if self.config.ib_port_space => {}
+            _ => {
+                stats.req_service_id.inc();
+                return refuse(RejReason::InvalidServiceId, &[], "the service id is not of the TCP port space");
+            }
         }
         if !matches!(req.transport, CmTransport::Rc | CmTransport::Uc) {
             stats.req_transport.inc();

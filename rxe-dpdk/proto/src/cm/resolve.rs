@@ -7,7 +7,7 @@ use super::path::is_host;
 use super::timers::{TimerKey, Timers, time_of};
 use super::{Cm, CmError, CmEvent, DatagramReply, MadPath, ResolveFailure, ResolveParams, SidrId};
 use crate::transport::Qpn;
-use crate::wire::cm::{CmMessage, IpAddressing, PortSpace, ServiceId, SidrRep, SidrReq, SidrStatus, private_data};
+use crate::wire::cm::{CmMessage, IpAddressing, ServiceId, SidrRep, SidrReq, SidrStatus, private_data};
 use crate::wire::{DEFAULT_PKEY, DropReason};
 use crate::{Duration, Instant};
 
@@ -58,7 +58,7 @@ impl Cm {
         let mut req = SidrReq {
             request_id,
             pkey: DEFAULT_PKEY,
-            service_id: ServiceId::new(PortSpace::Udp, params.dest_port),
+            service_id: ServiceId::new(params.port_space, params.dest_port),
             ..SidrReq::default()
         };
         let (head, tail) = req.private_data.split_at_mut(addressing.to_bytes().len());
@@ -78,6 +78,14 @@ impl Cm {
         Ok(id)
     }
 
+    /// Forgets a SIDR request: no event follows.
+    pub fn cancel_resolve(&mut self, id: SidrId) {
+        let outstanding = self.resolves.0.iter().find(|(_, request)| request.id == id);
+        if let Some((&request_id, _)) = outstanding {
+            self.resolves.remove(&mut self.timers, request_id);
+        }
+    }
+
     /// Handles a SIDR_REP. Its event needs no check of the event queue: there is at most one per request of the user.
     pub(super) fn on_sidr_rep(&mut self, rep: &SidrRep) -> Result<(), DropReason> {
         self.stats.rx_sidr_rep.inc();
@@ -92,7 +100,8 @@ impl Cm {
             }
             status => {
                 self.stats.resolve_refused.inc();
-                CmEvent::ResolveFailed { id, reason: ResolveFailure::Refused(status) }
+                let private_data = Some(Box::new(rep.private_data));
+                CmEvent::ResolveFailed { id, reason: ResolveFailure::Refused(status), private_data }
             }
         });
         Ok(())
@@ -115,7 +124,7 @@ impl Cm {
         }
         if let Some(id) = self.resolves.remove(&mut self.timers, request_id) {
             self.stats.resolve_timeout.inc();
-            self.events.push_back(CmEvent::ResolveFailed { id, reason: ResolveFailure::Timeout });
+            self.events.push_back(CmEvent::ResolveFailed { id, reason: ResolveFailure::Timeout, private_data: None });
         }
     }
 }

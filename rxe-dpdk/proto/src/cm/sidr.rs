@@ -156,7 +156,7 @@ impl Cm {
             // The request id is reused for another request.
             self.sidr.forget(&mut self.timers, id);
         }
-        let request = match check(path, req, local) {
+        let request = match check(path, req, local, self.config.ib_port_space) {
             Ok(request) => request,
             Err(status) => {
                 self.stats.sidr_refused.inc();
@@ -200,10 +200,17 @@ impl Cm {
 }
 
 /// Checks a request; the error is the status that refuses it. The caller sets the id.
-fn check(path: &MadPath, req: &SidrReq, local: &impl LocalAddresses) -> Result<SidrRequest, SidrStatus> {
+fn check(
+    path: &MadPath,
+    req: &SidrReq,
+    local: &impl LocalAddresses,
+    ib_port_space: bool,
+) -> Result<SidrRequest, SidrStatus> {
     // compliance.md [CM-SIDR-REFUSE]: A SIDR request for a service id other than a datagram port gets status 1.
-    if req.service_id.port_space() != Some(PortSpace::Udp) {
-        return Err(SidrStatus::ServiceIdNotSupported);
+    match req.service_id.port_space() {
+        Some(PortSpace::Udp) => {}
+        Some(PortSpace::Ib) if ib_port_space => {}
+        _ => return Err(SidrStatus::ServiceIdNotSupported),
     }
     let ip = req.ip_addressing();
     let (Some(source), Some(dest)) = (ip.source(), ip.destination()) else { return Err(SidrStatus::Rejected) };

@@ -59,9 +59,10 @@ pub(super) fn time_of(code: u8) -> Duration {
 
 /// The ACK timeout code for a queue pair: twice the packet lifetime `lifetime` plus the other side's ACK delay, rounded
 /// as Linux does (docs/protocol-notes.md, 7.2).
-pub(super) fn ack_timeout(lifetime: u8, ack_delay: u8) -> u8 {
+#[must_use]
+pub fn ack_timeout(lifetime: u8, ack_delay: u8) -> u8 {
     // compliance.md [CM-ACTIVE-GRANT]: No more READs are outstanding than requested, whatever the REP allows.
-    let trip = lifetime + 1;
+    let trip = lifetime.min(31) + 1;
     let timeout = if trip >= ack_delay {
         trip + u8::from(ack_delay >= trip - 1)
     } else {
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(ack_timeout(18, 21), 21);
         assert_eq!(ack_timeout(18, 31), 31);
         assert_eq!(ack_timeout(31, 31), 31);
+        assert_eq!(ack_timeout(255, 255), 31);
         assert_eq!(ack_timeout(0, 0), 2);
     }
 

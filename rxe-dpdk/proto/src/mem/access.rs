@@ -26,6 +26,15 @@ bitflags::bitflags! {
 }
 
 impl Access {
+    /// Among the rights that a bind request names, those that a memory window can have. Linux accepts others in such a
+    /// request, local write access above all, and grants none of them, as a window has no local key.
+    #[inline]
+    #[must_use]
+    pub const fn of_window(self) -> Access {
+        let remote = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+        self.intersection(remote.union(Access::ZERO_BASED))
+    }
+
     /// Whether the combination is legal: remote write and atomic access need local write access.
     #[inline]
     #[must_use]

@@ -19,18 +19,22 @@
 //! The bytes of a file are gone when another process cuts it short. The backing then sees to it that an access ends all
 //! the same, and sets its [flag](Backing::lost). Every access looks at the flag when it is done: what it has read, or
 //! where it has written to, is worth nothing once the flag is set, so it ends in an error then.
+//!
+//! Memory that a program may unmap or protect at any time is [foreign](ForeignMemory). It is never accessed through a
+//! pointer, but by its owner's methods, which return an error. Such an error is no verdict on the next access: the
+//! program may map the pages again.
 
 // Raw pointers to shared memory are the point of this file; each block says why its pointer is good.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use rxe_sync::LostFlag;
 
+use super::foreign::{Fault, ForeignMemory, read_u64};
 use crate::prefetch;
 
 /// Where bytes live: the heap, hugepages, a shared file.
@@ -70,11 +74,20 @@ pub enum AccessError {
     /// Some of the memory has gone: what was read or written means nothing.
     #[error("the memory is lost")]
     Lost,
+    /// Pages of foreign memory are not mapped, or their protection forbids the access. A part may have been copied.
+    #[error("the memory is not mapped, or protected")]
+    Fault,
 }
 
 impl From<OutOfBounds> for AccessError {
     fn from(OutOfBounds: OutOfBounds) -> AccessError {
         AccessError::OutOfBounds
+    }
+}
+
+impl From<Fault> for AccessError {
+    fn from(Fault: Fault) -> AccessError {
+        AccessError::Fault
     }
 }
 
@@ -90,6 +103,9 @@ pub enum AtomicError {
     /// Some of the memory has gone: what was read or written means nothing.
     #[error("the memory is lost")]
     Lost,
+    /// The page of foreign memory is not mapped, or its protection forbids the access; nothing changed.
+    #[error("the memory is not mapped, or protected")]
+    Fault,
 }
 
 impl From<OutOfBounds> for AtomicError {
@@ -98,27 +114,44 @@ impl From<OutOfBounds> for AtomicError {
     }
 }
 
-/// A span of a [`Backing`], which it keeps alive. Cloning is cheap and shares the bytes.
+impl From<Fault> for AtomicError {
+    fn from(Fault: Fault) -> AtomicError {
+        AtomicError::Fault
+    }
+}
+
+/// A span of a [`Backing`] or of [`ForeignMemory`], which it keeps alive. Cloning is cheap and shares the bytes.
 ///
 /// Peers may write the bytes at any time; see the notes on races at the top of this file: copies may be torn,
 /// atomics are not.
 #[derive(Clone)]
 pub struct Memory {
-    base: NonNull<u8>,
+    /// Good for raw access only if it leads into a backing.
+    base: *mut u8,
     len: usize,
-    /// The backing's flag, at hand so that memory that cannot be lost costs one comparison.
-    lost: Option<NonNull<LostFlag>>,
+    /// Whether the bytes can be lost or are foreign. At hand so that all other memory costs one comparison.
+    guarded: bool,
     owner: Arc<Owner>,
 }
 
 /// Owner of the bytes, behind one thin pointer: four words are what a key table has room for.
-struct Owner {
-    /// Held, not looked at.
-    _backing: Arc<dyn Backing>,
+enum Owner {
+    Backing {
+        /// Held, not looked at.
+        _backing: Arc<dyn Backing>,
+        lost: Option<NonNull<LostFlag>>,
+    },
+    Foreign(Arc<dyn ForeignMemory>),
 }
 
+// SAFETY: the pointer leads to an atomic in the backing, which is Send + Sync and which the same value keeps alive.
+unsafe impl Send for Owner {}
+// SAFETY: as for Send.
+unsafe impl Sync for Owner {}
+
 // SAFETY: the pointers lead into the backing, which is Send + Sync and outlives them; every access through them is a
-// raw copy or an atomic, for which concurrent use from several threads is the documented contract.
+// raw copy or an atomic, for which concurrent use from several threads is the documented contract. Pointers to foreign
+// memory, which is Send + Sync too, are never used for an access.
 unsafe impl Send for Memory {}
 // SAFETY: as for Send.
 unsafe impl Sync for Memory {}
@@ -128,24 +161,15 @@ impl Memory {
     #[must_use]
     pub fn new(backing: Arc<dyn Backing>) -> Memory {
         let (base, len, lost) = (backing.base(), backing.len(), backing.lost().map(NonNull::from));
-        Memory { base, len, lost, owner: Arc::new(Owner { _backing: backing }) }
+        let owner = Arc::new(Owner::Backing { _backing: backing, lost });
+        Memory { base: base.as_ptr(), len, guarded: lost.is_some(), owner }
     }
 
-    /// `len` zeroed bytes of the heap, 64-byte aligned. Ends the process when there is no memory, as `Vec` does;
-    /// [`HeapAllocator`] returns an error instead.
-    ///
-    /// # Panics
-    ///
-    /// When `len` is beyond `isize::MAX`.
+    /// All bytes of `memory`, which is not accessed now.
     #[must_use]
-    pub fn heap(len: usize) -> Memory {
-        match HeapMemory::new(len) {
-            Ok(heap) => Memory::new(Arc::new(heap)),
-            Err(_) => match HeapMemory::layout(len) {
-                Some(layout) => std::alloc::handle_alloc_error(layout),
-                None => panic!("capacity overflow"),
-            },
-        }
+    pub fn foreign(memory: Arc<dyn ForeignMemory>) -> Memory {
+        let (base, len) = (std::ptr::without_provenance_mut(memory.addr()), memory.len());
+        Memory { base, len, guarded: true, owner: Arc::new(Owner::Foreign(memory)) }
     }
 
     /// Length in bytes.
@@ -163,125 +187,222 @@ impl Memory {
     }
 
     /// Where the bytes are in this process: for handing them to a device or a system call. Reading or writing through
-    /// it is up to the user's own proof.
+    /// it is up to the user's own proof. Foreign bytes may not be mapped.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
+        self.base
     }
 
     /// The `len` bytes at `offset`, if they lie inside.
     #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Option<Memory> {
-        let start = self.at(offset, len).ok()?;
-        Some(Memory { base: NonNull::new(start)?, len, lost: self.lost, owner: Arc::clone(&self.owner) })
+        self.check(offset, len).ok()?;
+        let (guarded, owner) = (self.guarded, Arc::clone(&self.owner));
+        Some(Memory { base: self.base.wrapping_add(offset), len, guarded, owner })
     }
 
     /// Whether some of the bytes have gone, for ever.
     #[inline(always)]
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        match self.lost {
-            None => false,
-            // SAFETY: the flag is part of what `owner` keeps alive, and an atomic.
-            Some(flag) => is_set(unsafe { flag.as_ref() }),
-        }
+        self.guarded && self.owner.is_lost()
     }
 
     /// Copies `dst.len()` bytes from `offset` into `dst`.
     ///
     /// # Errors
     ///
-    /// [`AccessError`] when they do not lie inside, or are lost.
+    /// [`AccessError`] when they do not lie inside, are lost, or cannot be read.
     #[inline(always)]
     pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
-        let src = self.at(offset, dst.len())?;
-        // SAFETY: `at` proved that the source lies inside live memory; `dst` is a unique reference, to which no
-        // backing's bytes may belong (contract of Backing), so the two do not overlap.
-        unsafe { src.copy_to_nonoverlapping(dst.as_mut_ptr(), dst.len()) };
-        compiler_fence(Ordering::SeqCst);
-        self.done()
+        self.check(offset, dst.len())?;
+        if self.guarded {
+            return self.read_guarded(offset, dst);
+        }
+        // SAFETY: in bounds, and memory that is not guarded is a backing's.
+        unsafe { self.copy_from(offset, dst) };
+        Ok(())
     }
 
     /// Copies `src` to `offset`.
     ///
     /// # Errors
     ///
-    /// [`AccessError`] when it does not fit, or the memory is lost.
+    /// [`AccessError`] when it does not fit, or the memory is lost or cannot be written.
     #[inline(always)]
     pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
-        let dst = self.at(offset, src.len())?;
-        // SAFETY: `at` proved that the destination lies inside live, writable memory; `src` is a reference, to which
-        // no backing's bytes may belong (contract of Backing), so the two do not overlap.
-        unsafe { dst.copy_from_nonoverlapping(src.as_ptr(), src.len()) };
-        compiler_fence(Ordering::SeqCst);
-        self.done()
+        self.check(offset, src.len())?;
+        if self.guarded {
+            return self.write_guarded(offset, src);
+        }
+        // SAFETY: in bounds, and memory that is not guarded is a backing's.
+        unsafe { self.copy_to(offset, src) };
+        Ok(())
     }
 
     /// Sets `len` bytes at `offset` to `byte`.
     ///
     /// # Errors
     ///
-    /// [`AccessError`] when they do not lie inside, or are lost.
+    /// [`AccessError`] when they do not lie inside, are lost, or cannot be written.
     #[inline]
     pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), AccessError> {
-        let dst = self.at(offset, len)?;
-        // SAFETY: `at` proved that the bytes lie inside live, writable memory.
-        unsafe { dst.write_bytes(byte, len) };
+        self.check(offset, len)?;
+        if let Some((memory, start)) = self.as_foreign() {
+            return Ok(ordered(|| memory.fill(start.wrapping_add(offset), len, byte))?);
+        }
+        // SAFETY: in bounds of a backing, whose bytes are live and writable.
+        unsafe { self.base.add(offset).write_bytes(byte, len) };
         compiler_fence(Ordering::SeqCst);
         self.done()
+    }
+
+    /// Reads one byte of each page of `page` bytes that the memory has a part of: whether all of it could be read just
+    /// now. To know that at registration is of use for foreign memory; what can be written is known to the operating
+    /// system only.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] of the first page that could not be read.
+    pub fn probe(&self, page: usize) -> Result<(), AccessError> {
+        let page = page.max(1);
+        let mut offset = 0_usize;
+        while offset < self.len {
+            self.read(offset, &mut [0])?;
+            let into_page = self.base.addr().wrapping_add(offset) % page;
+            offset = offset.saturating_add(page - into_page);
+        }
+        Ok(())
     }
 
     /// The 8 bytes at `offset` as a number of this host, atomically.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost or cannot be read.
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, AtomicError> {
-        let value = self.atomic(offset)?.load(Ordering::SeqCst);
-        self.kept(value)
+        self.atomic(offset, |cell| cell.load(Ordering::SeqCst), read_u64)
     }
 
     /// Replaces the 8 bytes at `offset` by a number of this host, atomically.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, and nothing changes then; or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or the memory cannot be written, and nothing changes then;
+    /// or when the memory is lost.
     #[inline]
     pub fn store(&self, offset: usize, value: u64) -> Result<(), AtomicError> {
-        self.atomic(offset)?.store(value, Ordering::SeqCst);
-        self.kept(())
+        self.atomic(
+            offset,
+            |cell| cell.store(value, Ordering::SeqCst),
+            |memory, at| memory.write(at, &value.to_ne_bytes()),
+        )
     }
 
-    /// Adds `add` modulo 2^64 to the number at `offset`, atomically, and returns what was there.
+    /// Adds `add` modulo 2^64 to the number at `offset`, atomically, and returns what was there. For foreign memory,
+    /// [`ForeignMemory`] says what atomic means.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, and nothing changes then; or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or the memory cannot be written, and nothing changes then;
+    /// or when the memory is lost.
     #[inline]
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, AtomicError> {
-        let found = self.atomic(offset)?.fetch_add(add, Ordering::SeqCst);
-        self.kept(found)
+        self.atomic(offset, |cell| cell.fetch_add(add, Ordering::SeqCst), |memory, at| memory.fetch_add(at, add))
     }
 
-    /// Replaces the number at `offset` by `swap` if it equals `compare`, atomically, and returns what was there.
+    /// Replaces the number at `offset` by `swap` if it equals `compare`, atomically, and returns what was there. For
+    /// foreign memory, [`ForeignMemory`] says what atomic means.
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, and nothing changes then; or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or the memory cannot be written, and nothing changes then;
+    /// or when the memory is lost.
     #[inline]
     pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, AtomicError> {
-        let result = self.atomic(offset)?.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
-        self.kept(result.unwrap_or_else(|found| found))
+        let swap_cell = |cell: &AtomicU64| {
+            let result = cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+            result.unwrap_or_else(|found| found)
+        };
+        self.atomic(offset, swap_cell, |memory, at| memory.compare_swap(at, compare, swap))
     }
 
-    /// Prefetches the cache line at `offset`. No effect out of bounds.
+    /// Prefetches the cache line at `offset`. No effect out of bounds, and for foreign memory.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        if let Ok(place) = self.at(offset, 1) {
-            prefetch::line(place);
+        if self.check(offset, 1).is_ok() && self.as_foreign().is_none() {
+            prefetch::line(self.base.wrapping_add(offset));
         }
+    }
+
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline(always)]
+    fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        if offset <= self.len && len <= self.len - offset { Ok(()) } else { Err(OutOfBounds) }
+    }
+
+    /// Foreign memory, and the offset in it at which this span begins.
+    #[inline(always)]
+    fn as_foreign(&self) -> Option<(&dyn ForeignMemory, usize)> {
+        if !self.guarded {
+            return None;
+        }
+        match &*self.owner {
+            Owner::Foreign(memory) => Some((&**memory, self.base.addr().wrapping_sub(memory.addr()))),
+            Owner::Backing { .. } => None,
+        }
+    }
+
+    /// Copies `dst.len()` bytes from `offset` into `dst`.
+    ///
+    /// # Safety
+    ///
+    /// They lie inside, and the memory is a backing's.
+    #[inline(always)]
+    unsafe fn copy_from(&self, offset: usize, dst: &mut [u8]) {
+        // SAFETY: the source lies inside live memory (contract of this function); `dst` is a unique reference, to which
+        // no backing's bytes may belong (contract of Backing), so the two do not overlap.
+        unsafe { self.base.add(offset).copy_to_nonoverlapping(dst.as_mut_ptr(), dst.len()) };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Copies `src` to `offset`.
+    ///
+    /// # Safety
+    ///
+    /// It lies inside, and the memory is a backing's.
+    #[inline(always)]
+    unsafe fn copy_to(&self, offset: usize, src: &[u8]) {
+        // SAFETY: the destination lies inside live, writable memory (contract of this function); `src` is a reference,
+        // to which no backing's bytes may belong (contract of Backing), so the two do not overlap.
+        unsafe { self.base.add(offset).copy_from_nonoverlapping(src.as_ptr(), src.len()) };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// [`read`](Self::read) within the bounds of memory that can be lost or is foreign.
+    #[cold]
+    #[inline(never)]
+    fn read_guarded(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+        if let Some((memory, start)) = self.as_foreign() {
+            return Ok(ordered(|| memory.read(start.wrapping_add(offset), dst))?);
+        }
+        // SAFETY: the caller checked the bounds, and the memory is not foreign.
+        unsafe { self.copy_from(offset, dst) };
+        self.done()
+    }
+
+    /// [`write`](Self::write) within the bounds of memory that can be lost or is foreign.
+    #[cold]
+    #[inline(never)]
+    fn write_guarded(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
+        if let Some((memory, start)) = self.as_foreign() {
+            return Ok(ordered(|| memory.write(start.wrapping_add(offset), src))?);
+        }
+        // SAFETY: the caller checked the bounds, and the memory is not foreign.
+        unsafe { self.copy_to(offset, src) };
+        self.done()
     }
 
     /// How a copy ends that has been made.
@@ -290,126 +411,82 @@ impl Memory {
         if self.is_lost() { Err(AccessError::Lost) } else { Ok(()) }
     }
 
-    /// How an atomic ends that has been made.
+    /// Accesses the 8 bytes at `offset`: by `access` if they are a backing's, by `foreign` if they are foreign.
     #[inline(always)]
-    fn kept<T>(&self, value: T) -> Result<T, AtomicError> {
-        compiler_fence(Ordering::SeqCst);
+    fn atomic<T>(
+        &self,
+        offset: usize,
+        access: impl FnOnce(&AtomicU64) -> T,
+        foreign: impl FnOnce(&dyn ForeignMemory, usize) -> Result<T, Fault>,
+    ) -> Result<T, AtomicError> {
+        self.check(offset, 8)?;
+        if !self.base.wrapping_add(offset).cast::<u64>().is_aligned() {
+            return Err(AtomicError::Misaligned);
+        }
+        if self.guarded {
+            return self.atomic_guarded(offset, access, foreign);
+        }
+        // SAFETY: in bounds and aligned, and memory that is not guarded is a backing's.
+        Ok(unsafe { self.with_cell(offset, access) })
+    }
+
+    /// [`atomic`](Self::atomic) within the bounds of memory that can be lost or is foreign.
+    #[cold]
+    #[inline(never)]
+    fn atomic_guarded<T>(
+        &self,
+        offset: usize,
+        access: impl FnOnce(&AtomicU64) -> T,
+        foreign: impl FnOnce(&dyn ForeignMemory, usize) -> Result<T, Fault>,
+    ) -> Result<T, AtomicError> {
+        if let Some((memory, start)) = self.as_foreign() {
+            return Ok(ordered(|| foreign(memory, start.wrapping_add(offset)))?);
+        }
+        // SAFETY: the caller checked bounds and alignment, and the memory is not foreign.
+        let value = unsafe { self.with_cell(offset, access) };
         if self.is_lost() { Err(AtomicError::Lost) } else { Ok(value) }
     }
 
-    /// The address of `len` bytes at `offset`.
+    /// Passes the 8 bytes at `offset` to `access`.
+    ///
+    /// # Safety
+    ///
+    /// They lie inside and are aligned, and the memory is a backing's.
     #[inline(always)]
-    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
-        if offset <= self.len && len <= self.len - offset {
-            // SAFETY: `offset <= self.len`, so the result is inside the allocation or one past its end.
-            Ok(unsafe { self.base.as_ptr().add(offset) })
-        } else {
-            Err(OutOfBounds)
-        }
-    }
-
-    /// The 8 bytes at `offset` as an atomic.
-    #[inline]
-    fn atomic(&self, offset: usize) -> Result<&AtomicU64, AtomicError> {
-        let pointer = self.at(offset, 8)?.cast::<u64>();
-        if !pointer.is_aligned() {
-            return Err(AtomicError::Misaligned);
-        }
-        // SAFETY: in bounds of memory that `self.owner` keeps alive for the returned lifetime, aligned, and read
-        // and written as an atomic only. A peer's plain copy that races with it is the documented race of this
+    unsafe fn with_cell<T>(&self, offset: usize, access: impl FnOnce(&AtomicU64) -> T) -> T {
+        // SAFETY: in bounds of memory that `self.owner` keeps alive meanwhile, and aligned (contract of this function),
+        // and read and written as an atomic only. A peer's plain copy that races with it is the documented race of this
         // file: the copy may be torn, the atomic is not.
-        Ok(unsafe { AtomicU64::from_ptr(pointer) })
+        let value = access(unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) });
+        compiler_fence(Ordering::SeqCst);
+        value
     }
 }
 
-/// Looks at the flag of memory that can be lost.
-#[cold]
-#[inline(never)]
-fn is_set(flag: &LostFlag) -> bool {
-    flag.is_set()
+impl Owner {
+    /// Whether the flag of memory that can be lost is set.
+    #[cold]
+    #[inline(never)]
+    fn is_lost(&self) -> bool {
+        match self {
+            // SAFETY: the flag is part of what the backing keeps alive, and an atomic.
+            Owner::Backing { lost: Some(flag), .. } => unsafe { flag.as_ref() }.is_set(),
+            Owner::Backing { lost: None, .. } | Owner::Foreign(_) => false,
+        }
+    }
+}
+
+/// Orders an access to foreign memory, whose code is not ours, among the other accesses of this thread, as the notes on
+/// races promise.
+fn ordered<T>(access: impl FnOnce() -> T) -> T {
+    fence(Ordering::SeqCst);
+    let result = access();
+    fence(Ordering::SeqCst);
+    result
 }
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({} bytes at {:p})", self.len, self.base)
-    }
-}
-
-/// No memory of the asked size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("cannot allocate {len} bytes")]
-pub struct AllocError {
-    /// How much was asked for.
-    pub len: usize,
-}
-
-/// Hands out zeroed memory, aligned to 64 bytes at least.
-pub trait Allocator: Send + Sync {
-    /// `len` zeroed bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError`] when there is no room.
-    fn allocate(&self, len: usize) -> Result<Memory, AllocError>;
-}
-
-/// Memory from the process' heap: for tests, tools and small control structures.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HeapAllocator;
-
-impl Allocator for HeapAllocator {
-    fn allocate(&self, len: usize) -> Result<Memory, AllocError> {
-        Ok(Memory::new(Arc::new(HeapMemory::new(len)?)))
-    }
-}
-
-/// A zeroed heap allocation.
-struct HeapMemory {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-impl HeapMemory {
-    /// A cache line, so that atomics are aligned and regions do not share lines.
-    const ALIGN: usize = 64;
-
-    /// `None` when `len` is too large for any allocation.
-    fn layout(len: usize) -> Option<Layout> {
-        // Never of size zero, which the allocator interface forbids.
-        Layout::from_size_align(len.max(1), Self::ALIGN).ok()
-    }
-
-    fn new(len: usize) -> Result<HeapMemory, AllocError> {
-        let layout = Self::layout(len).ok_or(AllocError { len })?;
-        // SAFETY: the layout's size is not zero.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(AllocError { len })?;
-        Ok(HeapMemory { base, len })
-    }
-}
-
-impl Drop for HeapMemory {
-    fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: `base` came from alloc_zeroed with this layout, and nobody uses it any more: every Memory
-            // holds an Arc of its backing.
-            unsafe { dealloc(self.base.as_ptr(), layout) };
-        }
-    }
-}
-
-// SAFETY: a raw allocation, not tied to a thread; all access goes through Memory.
-unsafe impl Send for HeapMemory {}
-// SAFETY: as for Send.
-unsafe impl Sync for HeapMemory {}
-
-// SAFETY: base and length never change, the bytes are an initialised allocation that lives as long as the value
-// (its size fits in isize by Layout's rule), and no reference to them is ever made.
-unsafe impl Backing for HeapMemory {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    fn len(&self) -> usize {
-        self.len
     }
 }

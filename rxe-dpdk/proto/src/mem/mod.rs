@@ -1,7 +1,9 @@
 //! Protection domains, memory regions, memory windows and the key table.
 //!
 //! * [`Memory`] is a span of bytes that peers may read and write at any time. Where the bytes live is a [`Backing`]:
-//!   the heap in tests, hugepages or a shared file in production. All `unsafe` of this layer is in `memory.rs`.
+//!   the heap in tests, hugepages or a shared file in production. All `unsafe` of this layer is in `memory.rs` and
+//!   `heap.rs`.
+//!   [`ForeignMemory`] is for bytes that their program may unmap at any time.
 //! * [`KeyTable`] knows which spans are registered, as plain regions, as fast-registration MRs and through memory
 //!   windows: one
 //!   table per engine, owned by one lcore, no locks. A key of the wire or of a work request becomes a checked [`Span`]
@@ -18,16 +20,20 @@
 //! never shared; but a window may be bound to an adopted region, in the table of the lcore that binds it.
 
 mod access;
+mod foreign;
+mod heap;
 mod keys;
 mod memory;
 mod region;
 mod span;
 
 pub use access::Access;
+pub use foreign::{Fault, ForeignMemory};
+pub use heap::{AllocError, Allocator, HeapAllocator};
 pub use keys::{
     BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyInfo, KeyKind,
-    KeyTable, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+    KeyLayout, KeyTable, RegisterError, RenewError, Reregister, ReregisterError, UnknownKey, WindowBind, WindowKind,
 };
-pub use memory::{AccessError, AllocError, Allocator, AtomicError, Backing, HeapAllocator, Memory, OutOfBounds};
+pub use memory::{AccessError, AtomicError, Backing, Memory, OutOfBounds};
 pub use region::{MemoryRegion, PdId};
 pub use span::Span;

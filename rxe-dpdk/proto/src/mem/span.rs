@@ -89,7 +89,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost or cannot be accessed.
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, AtomicError> {
         self.memory.load(self.at(offset, 8)?)
@@ -99,7 +99,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost or cannot be accessed.
     #[inline]
     pub fn store(&self, offset: usize, value: u64) -> Result<(), AtomicError> {
         self.memory.store(self.at(offset, 8)?, value)
@@ -109,7 +109,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost or cannot be accessed.
     #[inline]
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, AtomicError> {
         self.memory.fetch_add(self.at(offset, 8)?, add)
@@ -119,7 +119,7 @@ impl<'a> Span<'a> {
     ///
     /// # Errors
     ///
-    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost.
+    /// [`AtomicError`] when out of bounds or not 8-aligned, or when the memory is lost or cannot be accessed.
     #[inline]
     pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, AtomicError> {
         self.memory.compare_swap(self.at(offset, 8)?, compare, swap)

@@ -2,7 +2,7 @@
 
 use crate::mem::{Access, PdId};
 use crate::time::Duration;
-use crate::wire::{Path, PathMtu, Psn};
+use crate::wire::{Path, PathMtu, PortId, Psn};
 
 use super::{CqId, EngineConfig, QpState, QpType, Qpn, SrqId, Wait};
 
@@ -79,6 +79,18 @@ pub enum QpError {
     /// The transition is one of another transport service.
     #[error("not a transition of a queue pair of type {0}")]
     WrongType(QpType),
+    /// The attribute cannot be changed in this state, or in this change of state.
+    #[error("a queue pair of type {qp_type} cannot change its {name} from {from} to {to}")]
+    Attribute {
+        /// Name of the attribute, in verbs terms.
+        name: &'static str,
+        /// Type of the queue pair.
+        qp_type: QpType,
+        /// The present state.
+        from: QpState,
+        /// The state asked for; the present one when only attributes are changed.
+        to: QpState,
+    },
     /// The queue pair has no path in its present state.
     #[error("the queue pair has no path yet")]
     NoPath,
@@ -154,10 +166,26 @@ pub struct QpInfo {
     pub dest_qpn: Option<Qpn>,
     /// Path MTU, from RTR on.
     pub path_mtu: Option<PathMtu>,
-    /// The PSN expected next from the peer.
+    /// The port: of its path, or as given for INIT.
+    pub port: Option<PortId>,
+    /// Index of the partition key: the default partition's.
+    pub pkey_index: u16,
+    /// Code of the time that its RNR NAKs ask for (RC).
+    pub min_rnr_timer: u8,
+    /// READs and atomics that the peer may have outstanding here, as agreed (RC).
+    pub max_dest_rd_atomic: u8,
+    /// Code of the ACK timeout (RC); 0 waits for ever.
+    pub timeout: u8,
+    /// Every work request of the send queue completes with a work completion.
+    pub sq_sig_all: bool,
+    /// In SQD, work that was begun has not completed yet.
+    pub sq_draining: bool,
+    /// The PSN expected next from the peer (`rq_psn`).
     pub expected_psn: Psn,
-    /// The PSN of the next packet of new work.
+    /// The PSN of the first packet of the next work request that is posted.
     pub next_psn: Psn,
+    /// The PSN of the next packet that is sent for the first time (`sq_psn`).
+    pub unsent_psn: Psn,
     /// The oldest PSN of ours without an answer.
     pub unacked_psn: Psn,
     /// Outstanding work requests of the send queue.

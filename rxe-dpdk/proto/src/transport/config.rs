@@ -1,6 +1,8 @@
 //! Settings of an engine.
 
+use crate::mem::KeyLayout;
 use crate::time::Duration;
+use crate::wire::Path;
 
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,8 +21,11 @@ pub struct EngineConfig {
     pub max_qp_wr: u32,
     /// Most buffers of one work request, at most 255.
     pub max_sge: u32,
-    /// Most memory keys, at most 2^24.
+    /// Most memory keys, at most 2^24; 2^23 with [`KeyLayout::ConsumerByte`].
     pub max_mr: u32,
+    /// Which bits of a memory key the engine chooses. [`KeyLayout::ConsumerByte`] is for programs that bind memory
+    /// windows by libibverbs.
+    pub key_layout: KeyLayout,
     /// Most READs and atomics that one queue pair may have outstanding, as responder and as requester.
     pub max_rd_atomic: u8,
     /// Most bytes of inline data of one work request.
@@ -35,6 +40,9 @@ pub struct EngineConfig {
     pub max_mcast_grp: u32,
     /// Most queue pairs attached to one multicast group.
     pub max_mcast_qp_attach: u32,
+    /// UDP source port of every packet, whatever the paths of queue pairs and address handles say: for a host that sends
+    /// from one socket, as the ICRC covers the port. `None` is the port of each path.
+    pub udp_src_port: Option<u16>,
     /// Whether peers may FLUSH. Off, a FLUSH is an invalid request.
     pub flush: bool,
     /// Whether peers may do ATOMIC WRITEs. Off, an ATOMIC WRITE is an invalid request.
@@ -79,6 +87,7 @@ impl Default for EngineConfig {
             max_qp_wr: 1 << 16,
             max_sge: 32,
             max_mr: 1 << 24,
+            key_layout: KeyLayout::Random,
             max_rd_atomic: 128,
             max_inline_data: 512,
             max_srq: 4096,
@@ -86,6 +95,7 @@ impl Default for EngineConfig {
             max_ah: 1 << 16,
             max_mcast_grp: 1024,
             max_mcast_qp_attach: 64,
+            udp_src_port: None,
             flush: false,
             atomic_write: false,
             credits: true,
@@ -110,6 +120,7 @@ impl EngineConfig {
         self.max_cq = self.max_cq.min(65_536);
         self.max_sge = self.max_sge.clamp(1, 255);
         self.max_qp_wr = self.max_qp_wr.clamp(1, 1 << 24);
+        self.max_mr = self.max_mr.min(self.key_layout.max_keys() as u32);
         self.max_rd_atomic = self.max_rd_atomic.min(128);
         self.max_srq = self.max_srq.min(65_536);
         self.max_srq_wr = self.max_srq_wr.clamp(1, 1 << 24);
@@ -123,6 +134,11 @@ impl EngineConfig {
         self.send_quantum = self.send_quantum.max(1);
         self.transmit_quantum = self.transmit_quantum.max(1);
         self
+    }
+
+    /// `path` with the source port that its packets have.
+    pub(super) fn bind_path(&self, path: Path) -> Path {
+        Path { udp_src_port: self.udp_src_port.unwrap_or(path.udp_src_port), ..path }
     }
 }
 

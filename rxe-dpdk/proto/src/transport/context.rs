@@ -67,9 +67,18 @@ impl Context {
     pub(super) fn complete(&mut self, cq: CqId, wc: WorkCompletion) -> bool {
         let fits = self.cqs.push(cq, wc);
         if !fits {
-            self.stats.cq_overflows.inc();
+            self.completion_lost(cq);
         }
         fits
+    }
+
+    #[cold]
+    fn completion_lost(&mut self, cq: CqId) {
+        self.stats.cq_overflows.inc();
+        // compliance.md [CQ-OVERFLOW]: A completion queue that loses a completion because it is full raises an event.
+        if self.cqs.record_overflow(cq) {
+            self.events.push_back(AsyncEvent::CqError { cq });
+        }
     }
 
     /// Ensures that `rq` holds a receive, taking one from the shared receive queue if the queue pair has one. False
@@ -103,17 +112,15 @@ impl Context {
     }
 }
 
-/// Writes frame headers: IPv4 identification and the counters of sent packets.
+/// Writes frame headers and counts sent packets.
 #[derive(Debug)]
 pub(super) struct Emitter {
-    /// Identification of the last IPv4 packet.
-    ip_id: u16,
     stats: Arc<TransportStats>,
 }
 
 impl Emitter {
     pub(super) fn new(stats: Arc<TransportStats>) -> Emitter {
-        Emitter { ip_id: 0, stats }
+        Emitter { stats }
     }
 
     /// Reserves room in `tx` and writes everything up to the BTH; `None` when there is no room. A packet that was begun
@@ -129,7 +136,7 @@ impl Emitter {
         let len = template.frame_len(fields.opcode, payload_len);
         let (frame, sealed_later) = tx.push_unsealed(template.port(), len, template.seal())?;
         self.count(len);
-        Some(template.build(frame, self.ip_id, fields, payload_len).sealed_later(sealed_later))
+        Some(template.build(frame, fields, payload_len).sealed_later(sealed_later))
     }
 
     /// Writes an acknowledge packet; false when there is no room.
@@ -145,15 +152,13 @@ impl Emitter {
         // Its ICRC is not read back from the frame.
         let Some(frame) = tx.push(acks.port(), acks.frame_len()) else { return false };
         self.count(acks.frame_len());
-        acks.write(frame, self.ip_id, psn, syndrome, msn);
+        acks.write(frame, psn, syndrome, msn);
         true
     }
 
-    /// Counts a frame of `len` bytes and advances [`ip_id`](Emitter::ip_id).
+    /// Counts a frame of `len` bytes.
     #[inline(always)]
-    fn count(&mut self, len: usize) {
-        // Linux peers send no zero here either; some middleboxes take zero for "not set".
-        self.ip_id = self.ip_id.checked_add(1).unwrap_or(1);
+    fn count(&self, len: usize) {
         self.stats.sent_pkts.inc();
         self.stats.sent_bytes.add(len as u64);
     }

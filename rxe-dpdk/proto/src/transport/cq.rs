@@ -31,6 +31,8 @@ struct Cq {
     depth: usize,
     /// Whether the queue is in the table's `ready` list.
     listed: bool,
+    /// Whether a completion was lost because the queue was full, since it has its depth.
+    overflowed: bool,
     /// The completion that notifies the owner.
     notify: Notify,
     /// Send and receive queues that complete here.
@@ -85,6 +87,7 @@ impl CqTable {
             entries: VecDeque::with_capacity(depth),
             depth,
             listed: false,
+            overflowed: false,
             notify: Notify::None,
             users: 0,
         });
@@ -115,6 +118,7 @@ impl CqTable {
         }
         cq.entries.reserve(depth - cq.entries.len());
         cq.depth = depth;
+        cq.overflowed = false;
         Ok(())
     }
 
@@ -158,6 +162,22 @@ impl CqTable {
             self.ready.push_back(id);
         }
         true
+    }
+
+    /// Records that a completion was lost. Returns whether it is the first one since the queue has its depth.
+    pub(super) fn record_overflow(&mut self, id: CqId) -> bool {
+        self.get_mut(id).is_some_and(|cq| !std::mem::replace(&mut cq.overflowed, true))
+    }
+
+    /// Completions in a queue.
+    pub(super) fn entries(&self, id: CqId) -> Option<usize> {
+        let cq = self.slots.get(usize::from(id.0 as u16))?.as_ref().filter(|cq| cq.id == id)?;
+        Some(cq.entries.len())
+    }
+
+    /// Queues that [`poll_ready`](Self::poll_ready) may return.
+    pub(super) fn listed(&self) -> usize {
+        self.ready.len()
     }
 
     pub(super) fn request_notify(&mut self, id: CqId, solicited_only: bool) -> Result<(), CqError> {
@@ -233,6 +253,43 @@ mod tests {
         assert_eq!((cqs.poll_ready(), cqs.poll_ready()), (Some(b), Some(b)));
         assert_eq!(cqs.poll_one(b).map(|wc| wc.wr_id), Some(2));
         assert_eq!(cqs.poll_ready(), None);
+    }
+
+    #[test]
+    fn a_queue_that_is_left_full_does_not_starve_the_others() {
+        let mut cqs = CqTable::new(8, 8);
+        let (full, a, b) = (cqs.create(2).unwrap(), cqs.create(2).unwrap(), cqs.create(2).unwrap());
+        assert_eq!((cqs.listed(), cqs.entries(full), cqs.entries(CqId(99))), (0, Some(0), None));
+        for cq in [full, a, b] {
+            assert!(cqs.push(cq, wc(1)));
+        }
+        // The owner has no room for the completions of the first one.
+        for _ in 0..3 {
+            let mut polled = Vec::new();
+            for _ in 0..cqs.listed() {
+                let Some(cq) = cqs.poll_ready() else { break };
+                polled.push(cq);
+                cqs.poll(cq, &mut Vec::new(), if cq == full { 0 } else { 2 });
+            }
+            polled.sort();
+            assert_eq!(polled, [full, a, b]);
+            assert_eq!([full, a, b].map(|cq| cqs.entries(cq)), [Some(1), Some(0), Some(0)]);
+            for cq in [a, b] {
+                assert!(cqs.push(cq, wc(2)));
+            }
+        }
+        assert_eq!(cqs.poll_one(full).map(|wc| wc.wr_id), Some(1));
+    }
+
+    #[test]
+    fn an_overflow_is_recorded_once_for_each_depth() {
+        let mut cqs = CqTable::new(8, 8);
+        let a = cqs.create(1).unwrap();
+        assert!(cqs.push(a, wc(1)) && !cqs.push(a, wc(2)));
+        assert!(cqs.record_overflow(a) && !cqs.record_overflow(a));
+        cqs.resize(a, 2).unwrap();
+        assert!(cqs.record_overflow(a));
+        assert!(!cqs.record_overflow(CqId(99)), "a queue that is gone");
     }
 
     // [CQ-NOTIFY-SOLICITED]

@@ -2,39 +2,59 @@
 
 use std::fmt;
 
-use super::{Qpn, SrqId};
+use super::{CqId, Qpn, SrqId};
 
-/// An asynchronous event of a queue pair or shared receive queue (`ibv_async_event`).
+/// An asynchronous event of a queue pair, shared receive queue or completion queue (`ibv_async_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsyncEvent {
     /// The first valid request arrived before [`Engine::established`](super::Engine::established) was called: the peer
-    /// considers the connection established, even if its RTU was lost.
+    /// considers the connection established, even if its RTU was lost (`IBV_EVENT_COMM_EST`).
     CommunicationEstablished {
         /// Our queue pair.
         qpn: Qpn,
     },
-    /// The queue pair went to the error state, not at the consumer's request.
+    /// The queue pair went to the error state, not at the consumer's request. [`QpErrorCause::event_type`] tells which of
+    /// the events of libibverbs that is, if any.
     QpError {
         /// Our queue pair.
         qpn: Qpn,
         /// Why.
         cause: QpErrorCause,
     },
-    /// In SQD, everything outstanding has completed.
+    /// In SQD, everything outstanding has completed (`IBV_EVENT_SQ_DRAINED`).
     SendQueueDrained {
         /// Our queue pair.
         qpn: Qpn,
     },
-    /// A shared receive queue holds fewer receives than its limit. The limit is disarmed.
+    /// A shared receive queue holds fewer receives than its limit. The limit is disarmed
+    /// (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached {
         /// The shared receive queue.
         srq: SrqId,
     },
-    /// A queue pair with a shared receive queue is in error and will take no more receives from it.
+    /// A queue pair with a shared receive queue is in error and will take no more receives from it
+    /// (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     LastWqeReached {
         /// Our queue pair.
         qpn: Qpn,
     },
+    /// A completion queue was full and lost a completion (`IBV_EVENT_CQ_ERR`). Raised once, and again only after the
+    /// queue was resized. A queue pair that could not complete successful work goes to error as well.
+    CqError {
+        /// The completion queue.
+        cq: CqId,
+    },
+}
+
+/// The events of libibverbs for a queue pair that went to error.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QpEventType {
+    /// The queue pair failed, and no work request shows it (`IBV_EVENT_QP_FATAL`).
+    Fatal,
+    /// The peer sent an invalid request (`IBV_EVENT_QP_REQ_ERR`).
+    RequestError,
+    /// The peer may not access the memory that it asked for (`IBV_EVENT_QP_ACCESS_ERR`).
+    AccessError,
 }
 
 macro_rules! causes {
@@ -59,6 +79,24 @@ macro_rules! causes {
             }
         }
     };
+}
+
+impl QpErrorCause {
+    /// The event of libibverbs that reports it; `None` when the completion of a work request does.
+    pub const fn event_type(self) -> Option<QpEventType> {
+        use QpErrorCause::*;
+        // compliance.md [QP-EVENT-TYPE]: An error that no completion shows is an invalid request of the peer, an access
+        // violation of the peer, or a fatal error.
+        Some(match self {
+            OpcodeSequence | OpcodeUnsupported | AccessFlags | Length | ReadDepth | Misaligned | Injected => {
+                QpEventType::RequestError
+            }
+            RemoteKey => QpEventType::AccessError,
+            CqOverflow | PeerSilent | Administrative => QpEventType::Fatal,
+            ReceiveTooSmall | ReceiveKey | Invalidate | LocalKey | LocalOperation | RetryExceeded
+            | RnrRetryExceeded | PeerInvalidRequest | PeerAccess | PeerOperational | BadResponse => return None,
+        })
+    }
 }
 
 causes! {

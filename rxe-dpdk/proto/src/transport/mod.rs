@@ -6,6 +6,7 @@
 
 mod ah;
 mod attr;
+mod attr_change;
 mod common;
 mod completer;
 mod config;
@@ -37,15 +38,16 @@ pub mod work;
 
 pub use ah::AhError;
 pub use attr::{PostError, QpCaps, QpError, QpInfo, QpInit, SendProgress};
+pub use attr_change::QpAttrChange;
 pub use config::{EngineConfig, KeepAlive};
 pub use cq::CqError;
-pub use engine::Engine;
-pub use event::{AsyncEvent, QpErrorCause};
+pub use engine::{Engine, RecvSource};
+pub use event::{AsyncEvent, QpErrorCause, QpEventType};
 pub use latency::{Latencies, Operation};
 pub use multicast::MulticastError;
 pub use qp_type::QpType;
 pub use refusal::RequestRefusal;
-pub use srq::{SrqError, SrqInit};
+pub use srq::{SrqAttr, SrqError, SrqInfo, SrqInit};
 pub use state::{QpState, QpTransition, RtrAttr, RtsAttr};
 pub use stats::TransportStats;
 pub use wait::Wait;

@@ -64,8 +64,15 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Moves the oldest receive of `other` into this queue; false when `other` is empty. Call only when this queue is
-    /// empty and has room for all buffers of a receive of `other`.
+    /// Changes the size to `max`, which is no less than the receives in the queue.
+    pub(super) fn resize(&mut self, max: u32) {
+        let mut resized = RecvQueue::new(max, self.max_sge);
+        while resized.take_from(self) {}
+        *self = resized;
+    }
+
+    /// Moves the oldest receive of `other` into this queue; false when `other` is empty. Call only when this queue has
+    /// room for one more, and for all of its buffers.
     #[inline]
     pub(super) fn take_from(&mut self, other: &mut RecvQueue) -> bool {
         let Some((wqe, sges)) = other.front() else { return false };
@@ -102,6 +109,12 @@ impl RecvQueue {
     #[inline]
     pub(super) fn len(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
+    }
+
+    /// Receives that can be posted now.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        self.max.saturating_sub(self.len())
     }
 
     /// Receives removed so far, modulo 2^32.

@@ -109,7 +109,7 @@ impl<'a> Source<'a> {
     }
 
     /// Fills the payload of `packet`, which has the length that was looked up. False when the memory was lost
-    /// meanwhile: then the packet is made void.
+    /// meanwhile or cannot be read: then the packet is made void.
     #[inline(always)]
     #[must_use]
     pub(super) fn fill(&self, keys: &KeyTable, pd: PdId, packet: &mut PacketBuilder<'_>) -> bool {
@@ -129,8 +129,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Copies `src` to bytes `offset` to `offset + src.len()` of the buffers. When a key fails, the pieces before it have
-/// been written.
+/// Copies `src` to bytes `offset` to `offset + src.len()` of the buffers. When a key or a copy fails, the pieces before it
+/// have been written.
 #[inline]
 pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
     if let Some((addr, lkey)) = only_piece(sges, offset, src.len()) {
@@ -157,6 +157,7 @@ fn copy_error(error: AccessError) -> KeyError {
     match error {
         AccessError::OutOfBounds => KeyError::OutOfRange,
         AccessError::Lost => KeyError::Lost,
+        AccessError::Fault => KeyError::Fault,
     }
 }
 

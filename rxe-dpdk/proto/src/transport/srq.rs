@@ -14,8 +14,45 @@ pub struct SrqInit {
     pub max_wr: u32,
     /// Buffers of one receive.
     pub max_sge: u32,
-    /// Limit as for [`Engine::modify_srq`](super::Engine::modify_srq); 0 is none.
+    /// Limit as in [`SrqAttr::srq_limit`]; 0 is none.
     pub limit: u32,
+}
+
+/// Changes of a shared receive queue (`ibv_srq_attr` with its mask); what is `None` stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SrqAttr {
+    /// Outstanding receives (`IBV_SRQ_MAX_WR`): at least those that are posted, and the limit.
+    pub max_wr: Option<u32>,
+    /// Arms [`SrqLimitReached`](super::AsyncEvent::SrqLimitReached) (`IBV_SRQ_LIMIT`): raised once, when fewer receives
+    /// than this are left, or at once if that is so already; 0 disarms it.
+    pub srq_limit: Option<u32>,
+}
+
+impl SrqAttr {
+    /// Arms the limit event, or disarms it with 0.
+    pub const fn limit(srq_limit: u32) -> SrqAttr {
+        SrqAttr { max_wr: None, srq_limit: Some(srq_limit) }
+    }
+
+    /// Changes the size.
+    pub const fn size(max_wr: u32) -> SrqAttr {
+        SrqAttr { max_wr: Some(max_wr), srq_limit: None }
+    }
+}
+
+/// Attributes and fill of a shared receive queue, as queried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SrqInfo {
+    /// Protection domain of the buffers.
+    pub pd: PdId,
+    /// Outstanding receives that it holds.
+    pub max_wr: u32,
+    /// Buffers of one receive.
+    pub max_sge: u32,
+    /// The limit, while it is armed; 0 otherwise.
+    pub srq_limit: u32,
+    /// Receives posted and not taken yet.
+    pub queued: u32,
 }
 
 /// Why a shared receive queue could not be made, changed or removed.
@@ -40,6 +77,9 @@ pub enum SrqError {
     /// There is no such shared receive queue here.
     #[error("no such shared receive queue")]
     Unknown,
+    /// More receives are posted than the new size holds.
+    #[error("{0} receives are posted, more than the new size holds")]
+    Occupied(u32),
     /// Queue pairs still take receives from it.
     #[error("{0} queue pairs still use it")]
     InUse(u32),
@@ -115,12 +155,26 @@ impl SrqTable {
         Ok(pd)
     }
 
-    /// Arms the limit event. Returns whether it is due at once.
-    pub(super) fn set_limit(&mut self, id: SrqId, limit: u32) -> Result<bool, SrqError> {
+    /// Changes size and limit, or neither. Returns whether the limit event is due at once.
+    pub(super) fn modify(&mut self, id: SrqId, attr: SrqAttr, largest: u32) -> Result<bool, SrqError> {
         let srq = self.get_mut(id).ok_or(SrqError::Unknown)?;
-        if limit > srq.max_wr {
-            return Err(SrqError::Limit { name: "srq_limit", value: limit, limit: srq.max_wr });
+        let (max_wr, limit) = (attr.max_wr.unwrap_or(srq.max_wr), attr.srq_limit.unwrap_or(srq.limit));
+        if max_wr == 0 || max_wr > largest {
+            return Err(SrqError::Limit { name: "max_wr", value: max_wr, limit: largest });
         }
+        if limit > max_wr {
+            return Err(SrqError::Limit { name: "srq_limit", value: limit, limit: max_wr });
+        }
+        // compliance.md [SRQ-RESIZE]: A shared receive queue can be resized while it is in use, but never below the
+        // receives in it and its limit.
+        if max_wr < srq.queue.len() {
+            return Err(SrqError::Occupied(srq.queue.len()));
+        }
+        if max_wr != srq.max_wr {
+            srq.queue.resize(max_wr);
+            srq.max_wr = max_wr;
+        }
+        let Some(limit) = attr.srq_limit else { return Ok(false) };
         srq.limit = limit;
         Ok(srq.is_below_limit())
     }
@@ -142,10 +196,17 @@ impl SrqTable {
         self.get_mut(id).ok_or(PostError::UnknownSrq)?.queue.push(wr)
     }
 
-    /// Receives posted and not taken yet.
-    pub(super) fn len(&self, id: SrqId) -> Option<u32> {
-        let srq = self.slots.get(usize::from(id.0 as u16))?.as_ref().filter(|srq| srq.id == id)?;
-        Some(srq.queue.len())
+    /// Attributes and fill.
+    pub(super) fn info(&self, id: SrqId) -> Option<SrqInfo> {
+        let srq = self.get(id)?;
+        let Srq { pd, max_wr, max_sge, limit, .. } = *srq;
+        Some(SrqInfo { pd, max_wr, max_sge, srq_limit: limit, queued: srq.queue.len() })
+    }
+
+    /// Receives that can be posted now.
+    #[inline]
+    pub(super) fn room(&self, id: SrqId) -> Option<u32> {
+        self.get(id).map(|srq| srq.queue.room())
     }
 
     /// Moves the oldest receive into `rq`, which is empty.
@@ -159,6 +220,11 @@ impl SrqTable {
             return Taken::None;
         }
         if srq.is_below_limit() { Taken::OneBelowLimit } else { Taken::One }
+    }
+
+    #[inline]
+    fn get(&self, id: SrqId) -> Option<&Srq> {
+        self.slots.get(usize::from(id.0 as u16))?.as_ref().filter(|srq| srq.id == id)
     }
 
     #[inline]

@@ -165,6 +165,9 @@ pub enum SendOp {
     BindWindow {
         /// The window's key.
         key: u32,
+        /// The lowest byte of the key that it has from then on, with
+        /// [`KeyLayout::ConsumerByte`](crate::mem::KeyLayout::ConsumerByte). `None`: it keeps its key.
+        key_byte: Option<u8>,
         /// The part of the region.
         bind: WindowBind,
     },
@@ -182,13 +185,21 @@ pub enum SendOp {
         /// Its key.
         key: u32,
     },
+    /// Fails in its turn, after everything before it has completed: for a work request that cannot be posted and whose
+    /// program learns that from its completion, as with a queue in shared memory. It names no buffers.
+    Invalid {
+        /// The status of its completion; not `Success`.
+        status: WcStatus,
+    },
 }
 
 impl SendOp {
     /// The opcode in completions of this operation.
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
-            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. } => WcOpcode::Send,
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Datagram { .. } | SendOp::Invalid { .. } => {
+                WcOpcode::Send
+            }
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
@@ -212,6 +223,7 @@ impl SendOp {
             SendOp::Send { .. } | SendOp::Write { .. } => CONNECTED,
             SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. } => CONNECTED,
             SendOp::Datagram { .. } => bit(QpType::Ud),
+            SendOp::Invalid { .. } => CONNECTED | bit(QpType::Ud),
             _ => bit(QpType::Rc),
         };
         types & bit(qp_type) != 0
@@ -232,7 +244,10 @@ impl SendOp {
                 OpTraits::SENDS_DATA.union(OpTraits::WANTS_RESPONSE).union(OpTraits::EIGHT_BYTES)
             }
             SendOp::Flush { .. } => OpTraits::WANTS_RESPONSE,
-            SendOp::BindWindow { .. } | SendOp::FastRegister { .. } | SendOp::LocalInvalidate { .. } => OpTraits::LOCAL,
+            SendOp::BindWindow { .. }
+            | SendOp::FastRegister { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::Invalid { .. } => OpTraits::LOCAL,
         }
     }
 }

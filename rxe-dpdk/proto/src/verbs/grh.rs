@@ -36,6 +36,9 @@ pub enum GrhError {
     /// The memory is lost.
     #[error("the memory is lost")]
     Lost,
+    /// The memory is not mapped, or protected.
+    #[error("the memory is not mapped, or protected")]
+    Fault,
     /// The bytes are neither an IPv6 nor an IPv4 header.
     #[error("no IP header where the global route header should be")]
     NoIpHeader,
@@ -46,6 +49,7 @@ impl From<AccessError> for GrhError {
         match error {
             AccessError::OutOfBounds => GrhError::OutOfBounds,
             AccessError::Lost => GrhError::Lost,
+            AccessError::Fault => GrhError::Fault,
         }
     }
 }

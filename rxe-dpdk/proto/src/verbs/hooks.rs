@@ -1,6 +1,8 @@
 //! Hooks that a runtime attaches below the devices that it returns.
 
-use crate::transport::{AhError, Engine, QpError, QpInit, QpTransition, Qpn, SrqError, SrqId, SrqInit};
+use crate::transport::{
+    AhError, Engine, QpAttrChange, QpError, QpInit, QpTransition, Qpn, SrqAttr, SrqError, SrqId, SrqInit,
+};
 use crate::wire::Path;
 
 /// A runtime's accounting below a [`Device`](super::Device): it is called when a program creates, changes or destroys an
@@ -30,6 +32,14 @@ pub trait DeviceHooks {
         Ok(())
     }
 
+    /// Attributes of a queue pair are about to be changed, with its state or without.
+    ///
+    /// # Errors
+    /// Any [`QpError`]; the verb returns it.
+    fn before_modify_attributes(&mut self, _qpn: Qpn, _change: &QpAttrChange) -> Result<(), QpError> {
+        Ok(())
+    }
+
     /// A queue pair is about to be destroyed, by the program.
     ///
     /// # Errors
@@ -52,6 +62,17 @@ pub trait DeviceHooks {
 
     /// A shared receive queue was created.
     fn srq_created(&mut self, _srq: SrqId, _init: &SrqInit) {}
+
+    /// The size or limit of a shared receive queue is about to be changed.
+    ///
+    /// # Errors
+    /// Any [`SrqError`]; the verb returns it.
+    fn before_modify_srq(&mut self, _engine: &mut Engine, _srq: SrqId, _attr: &SrqAttr) -> Result<(), SrqError> {
+        Ok(())
+    }
+
+    /// The size or limit of a shared receive queue was changed.
+    fn srq_modified(&mut self, _srq: SrqId, _attr: &SrqAttr) {}
 
     /// A shared receive queue was destroyed.
     fn srq_destroyed(&mut self, _srq: SrqId) {}

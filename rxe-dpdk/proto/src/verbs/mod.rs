@@ -37,12 +37,12 @@
 //! |---|---|
 //! | `ibv_context`, `ibv_query_device` | [`Device`], [`Device::query_device`] |
 //! | `ibv_alloc_pd`, `ibv_dealloc_pd` | [`Device::alloc_pd`], [`Device::dealloc_pd`] |
-//! | `ibv_reg_mr`, `ibv_reg_mr_iova`, `ibv_dereg_mr` | [`Device::reg_mr`], [`Device::reg_mr_iova`], [`Device::dereg_mr`] |
-//! | `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_inc_rkey`, `ibv_bind_mw` | [`Device::alloc_mw`], [`Device::dealloc_mw`], [`Device::renew_mw`], [`WorkRequest::bind_mw`] |
+//! | `ibv_reg_mr`, `ibv_reg_mr_iova`, `ibv_rereg_mr`, `ibv_dereg_mr` | [`Device::reg_mr`], [`Device::reg_mr_iova`], [`Device::rereg_mr`], [`Device::dereg_mr`] |
+//! | `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_inc_rkey`, `ibv_bind_mw` | [`Device::alloc_mw`], [`Device::dealloc_mw`], [`Device::renew_mw`] or [`MemoryWindow::with_key_byte`], [`WorkRequest::bind_mw`] or [`WorkRequest::bind_mw_as`] |
 //! | (kernel) `ib_alloc_mr`, `ib_map_mr_sg`, `IB_WR_REG_MR` | [`Device::alloc_fast_reg_mr`], [`Device::map_fast_reg_mr`], [`WorkRequest::fast_reg_mr`] |
 //! | `ibv_create_cq`, `ibv_resize_cq`, `ibv_destroy_cq` | [`Adapter::create_cq`], [`Adapter::resize_cq`], [`Adapter::destroy_cq`] |
 //! | `ibv_poll_cq`, `ibv_req_notify_cq`, `ibv_get_cq_event` | [`Adapter::poll_cq`], [`Adapter::req_notify_cq`], [`Adapter::get_cq_event`] |
-//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_destroy_qp` | [`Device::create_qp`], [`Device::modify_qp`], [`Device::query_qp`], [`Device::destroy_qp`] |
+//! | `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp`, `ibv_destroy_qp` | [`Device::create_qp`], [`Device::modify_qp`] and [`Device::modify_qp_attr`], [`Device::query_qp`], [`Device::destroy_qp`] |
 //! | `rdma_create_qp` | [`Device::create_qp_in_init`] |
 //! | `ibv_create_srq`, `ibv_modify_srq`, `ibv_query_srq`, `ibv_destroy_srq` | [`Device::create_srq`], [`Device::modify_srq`], [`Device::query_srq`], [`Device::destroy_srq`] |
 //! | `ibv_create_ah`, `ibv_destroy_ah`, `ibv_grh` | [`Device::create_ah`], [`Device::destroy_ah`], [`Grh`] |
@@ -266,13 +266,15 @@ mod window;
 mod work_request;
 
 pub use crate::mem::{
-    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, HeapAllocator, KeyTable, Memory,
-    MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError, UnknownKey, WindowBind, WindowKind,
+    Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, Fault, ForeignMemory,
+    HeapAllocator, KeyLayout, KeyTable, Memory, MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError,
+    ReregisterError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{
-    AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpCaps,
-    QpError, QpErrorCause, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr, RtrAttr, RtsAttr,
-    SendFlags, SendOp, SendWr, Sge, SrqError, SrqId, SrqInit, WcOpcode, WcStatus, WorkCompletion,
+    AhError, AhId, AsyncEvent, CqError, CqId, Engine, EngineConfig, KeepAlive, MulticastError, PostError, QpAttrChange,
+    QpCaps, QpError, QpErrorCause, QpEventType, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RecvWr, RemoteAddr,
+    RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, SrqId, SrqInfo, SrqInit, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 pub use adapter::Adapter;
 pub use device::Device;

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 
 use crate::mem::Access;
 use crate::transport::{
-    KeepAlive, MulticastError, QpCaps, QpError, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn, RtrAttr, RtsAttr,
+    KeepAlive, MulticastError, QpAttrChange, QpCaps, QpError, QpInfo, QpInit, QpState, QpTransition, QpType, Qpn,
+    RtrAttr, RtsAttr,
 };
 use crate::wire::{Gid, PathMtu, PortId, Psn};
 
@@ -256,12 +257,46 @@ impl Device<'_> {
     /// range, [`QpError::WrongType`] for a transition of another transport service, [`QpError::Unknown`]. The queue pair is
     /// unchanged then.
     pub fn modify_qp<T: QpService>(&mut self, qp: QueuePair<T>, transition: Transition<T>) -> Result<(), QpError> {
+        self.modify_qp_with(qp, transition, &QpAttrChange::default())
+    }
+
+    /// Changes the state of a queue pair, and attributes that the transition does not bring but allows (`ibv_modify_qp` with
+    /// optional attributes).
+    ///
+    /// # Errors
+    /// [`QpError::Attribute`], and as for [`modify_qp`](Self::modify_qp). The queue pair is unchanged then.
+    pub fn modify_qp_with<T: QpService>(
+        &mut self,
+        qp: QueuePair<T>,
+        transition: Transition<T>,
+        change: &QpAttrChange,
+    ) -> Result<(), QpError> {
         if let Some(hooks) = &mut self.hooks {
             hooks.before_modify_qp(qp.qpn(), &transition.transition)?;
+            hooks.before_modify_attributes(qp.qpn(), change)?;
         }
-        let leaves_groups = transition.target() == QpState::Reset;
-        self.engine.modify_qp(qp.qpn(), transition.transition)?;
-        if leaves_groups && let Some(hooks) = &mut self.hooks {
+        let may_leave_groups = matches!(transition.target(), QpState::Reset | QpState::Init);
+        self.engine.modify_qp_with(self.now, qp.qpn(), transition.transition, change)?;
+        if may_leave_groups && let Some(hooks) = &mut self.hooks {
+            hooks.multicast_changed(self.engine);
+        }
+        Ok(())
+    }
+
+    /// Changes attributes of a queue pair in INIT, RTS or SQD, which stays in its state (`ibv_modify_qp` without
+    /// `IBV_QP_STATE`). [`QpAttrChange`] says which ones.
+    ///
+    /// # Errors
+    /// [`QpError::Attribute`] for one that cannot be changed in this state, [`QpError::Limit`] for one out of range,
+    /// [`QpError::Transition`] in other states, [`QpError::Unknown`]. The queue pair is unchanged then.
+    pub fn modify_qp_attr<T: QpService>(&mut self, qp: QueuePair<T>, change: &QpAttrChange) -> Result<(), QpError> {
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_modify_attributes(qp.qpn(), change)?;
+        }
+        self.engine.modify_attributes(self.now, qp.qpn(), change)?;
+        if change.port.is_some()
+            && let Some(hooks) = &mut self.hooks
+        {
             hooks.multicast_changed(self.engine);
         }
         Ok(())

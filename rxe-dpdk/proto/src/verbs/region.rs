@@ -2,7 +2,9 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::mem::{Access, DeregisterError, Memory, MemoryRegion, OutOfBounds, RegisterError};
+use crate::mem::{
+    Access, DeregisterError, Memory, MemoryRegion, OutOfBounds, RegisterError, Reregister, ReregisterError,
+};
 use crate::transport::{RemoteAddr, Sge};
 
 use super::{Device, ProtectionDomain};
@@ -37,6 +39,23 @@ impl Device<'_> {
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
         self.engine.keys_mut().register(pd.0, memory, iova, access)
+    }
+
+    /// Changes a region, which keeps its key (`ibv_rereg_mr`): `translation` names other bytes and the address of the
+    /// first one, `pd` another protection domain, `access` other rights; what is `None` stays. Returns the handle of
+    /// the changed region; work requests made with the old one may fail.
+    ///
+    /// # Errors
+    /// [`ReregisterError`], naming the reason; nothing changes then.
+    #[inline]
+    pub fn rereg_mr(
+        &mut self,
+        mr: &MemoryRegion,
+        translation: Option<(Memory, u64)>,
+        pd: Option<ProtectionDomain>,
+        access: Option<Access>,
+    ) -> Result<MemoryRegion, ReregisterError> {
+        self.engine.keys_mut().reregister(mr.lkey(), Reregister { translation, pd: pd.map(|pd| pd.0), access })
     }
 
     /// Invalidates the key of a region (`ibv_dereg_mr`): packets and work requests with it are refused from then on. The

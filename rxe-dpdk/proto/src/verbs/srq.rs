@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use crate::transport::{SrqError, SrqInit};
+use crate::transport::{SrqAttr, SrqError, SrqInfo, SrqInit};
 
 use super::{Device, ProtectionDomain, SharedReceiveQueue};
 
@@ -11,7 +11,7 @@ pub struct SrqInitAttr {
     pub max_wr: u32,
     /// Buffers of one receive.
     pub max_sge: u32,
-    /// Limit as for [`Device::modify_srq`]; 0 is none.
+    /// Limit as in [`SrqAttr::srq_limit`]; 0 is none.
     pub srq_limit: u32,
 }
 
@@ -45,23 +45,30 @@ impl Device<'_> {
         Ok(SharedReceiveQueue(srq))
     }
 
-    /// Arms [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached): it is delivered once, when fewer than
-    /// `limit` receives are left, or at once if that is so already. 0 disarms it (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
+    /// Changes the size of a shared receive queue, or arms
+    /// [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached), or both (`ibv_modify_srq`).
     ///
     /// # Errors
-    /// [`SrqError::Limit`] when the queue never holds so many, [`SrqError::Unknown`].
-    #[inline]
-    pub fn modify_srq(&mut self, srq: SharedReceiveQueue, limit: u32) -> Result<(), SrqError> {
-        self.engine.modify_srq(srq.0, limit)
+    /// [`SrqError::Occupied`] when more receives are posted than the new size holds, [`SrqError::Limit`] when the queue
+    /// never holds as many as the limit, [`SrqError::Unknown`]. The queue is unchanged then.
+    pub fn modify_srq(&mut self, srq: SharedReceiveQueue, attr: SrqAttr) -> Result<(), SrqError> {
+        if let Some(hooks) = &mut self.hooks {
+            hooks.before_modify_srq(self.engine, srq.0, &attr)?;
+        }
+        self.engine.modify_srq(srq.0, attr)?;
+        if let Some(hooks) = &mut self.hooks {
+            hooks.srq_modified(srq.0, &attr);
+        }
+        Ok(())
     }
 
-    /// Receives that wait in a shared receive queue.
+    /// Attributes of a shared receive queue, and how many receives wait in it (`ibv_query_srq`).
     ///
     /// # Errors
     /// [`SrqError::Unknown`].
     #[inline]
-    pub fn query_srq(&self, srq: SharedReceiveQueue) -> Result<u32, SrqError> {
-        self.engine.srq_len(srq.0).ok_or(SrqError::Unknown)
+    pub fn query_srq(&self, srq: SharedReceiveQueue) -> Result<SrqInfo, SrqError> {
+        self.engine.query_srq(srq.0).ok_or(SrqError::Unknown)
     }
 
     /// Destroys a shared receive queue, with the receives in it (`ibv_destroy_srq`).

@@ -30,6 +30,14 @@ impl MemoryWindow {
         self.rkey
     }
 
+    /// The window under the key that differs in its lowest byte: what it is after
+    /// [`WorkRequest::bind_mw_as`] with that byte. `ibv_inc_rkey` adds 1 to the byte.
+    #[inline]
+    #[must_use]
+    pub const fn with_key_byte(self, byte: u8) -> MemoryWindow {
+        MemoryWindow { rkey: self.rkey & !0xFF | byte as u32, ..self }
+    }
+
     /// Type 1 or type 2.
     #[inline]
     pub const fn kind(self) -> WindowKind {
@@ -162,7 +170,15 @@ impl<T: Connected> WorkRequest<'_, T> {
     /// its key from the next work request on. It is executed locally; nothing is sent.
     #[inline]
     pub fn bind_mw(mw: MemoryWindow, bind: WindowBind) -> Self {
-        WorkRequest::of(SendOp::BindWindow { key: mw.rkey, bind }, Payload::EMPTY)
+        WorkRequest::of(SendOp::BindWindow { key: mw.rkey, key_byte: None, bind }, Payload::EMPTY)
+    }
+
+    /// As [`bind_mw`](Self::bind_mw), and sets the lowest byte of the window's key, so that peers that know the old key
+    /// are shut out: what `ibv_bind_mw` of libibverbs does. The window is [`MemoryWindow::with_key_byte`] then. For an
+    /// engine with [`KeyLayout::ConsumerByte`](crate::mem::KeyLayout::ConsumerByte); with another one it fails.
+    #[inline]
+    pub fn bind_mw_as(mw: MemoryWindow, byte: u8, bind: WindowBind) -> Self {
+        WorkRequest::of(SendOp::BindWindow { key: mw.rkey, key_byte: Some(byte), bind }, Payload::EMPTY)
     }
 
     /// Makes a fast-registration region VALID, with the bytes mapped before, the first one at address `addr`

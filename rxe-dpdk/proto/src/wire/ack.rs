@@ -10,18 +10,17 @@ const LONGEST: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN + BODY_LEN;
 /// Without VLAN tag.
 const IPV4_ACK: usize = ETH_LEN + IPV4_LEN + UDP_LEN + BODY_LEN;
 
-/// The acknowledge packets of one connection. They differ only in IPv4 identification, PSN and AETH, so the ICRC is
-/// computed from the template's ICRC and these few bytes, without reading the frame back.
+/// The acknowledge packets of one connection. They differ only in PSN and AETH, so the ICRC is computed from the
+/// template's ICRC and these few bytes, without reading the frame back.
 #[derive(Clone, Debug)]
 pub struct AckTemplate {
-    /// An ACK whose identification, PSN and AETH are zero.
+    /// An ACK whose PSN and AETH are zero.
     frame: [u8; LONGEST],
     len: u8,
     ip_at: u8,
     is_ipv4: bool,
     port: PortId,
-    /// The checksum of its IPv4 header, and its ICRC.
-    ip_sum: u16,
+    /// Its ICRC.
     icrc: u32,
 }
 
@@ -38,17 +37,15 @@ impl AckTemplate {
         };
         let mut frame = [0; LONGEST];
         let len = path.frame_len(fields.opcode, 0);
-        let mut packet = path.build(&mut frame[..len], 0, fields, 0);
+        let mut packet = path.build(&mut frame[..len], fields, 0);
         packet.aeth(Syndrome::from_byte(0), 0);
         packet.finish();
-        let ip_at = path.ip_at();
         AckTemplate {
             frame,
             len: len as u8,
-            ip_at: ip_at as u8,
+            ip_at: path.ip_at() as u8,
             is_ipv4: path.is_ipv4(),
             port: path.port(),
-            ip_sum: !u16::from_be_bytes([frame[ip_at + 10], frame[ip_at + 11]]),
             icrc: frame[..len].last_chunk().map_or(0, |stored| u32::from_le_bytes(*stored)),
         }
     }
@@ -65,43 +62,36 @@ impl AckTemplate {
         usize::from(self.len)
     }
 
-    /// Writes an acknowledge packet into `frame`, which has exactly [`frame_len`](Self::frame_len) bytes. `ip_id` goes
-    /// into IPv4 headers only; `msn` is taken modulo 2^24.
+    /// Writes an acknowledge packet into `frame`, which has exactly [`frame_len`](Self::frame_len) bytes. `msn` is
+    /// taken modulo 2^24.
     ///
     /// # Panics
     /// When `frame` has another length.
     #[inline]
-    pub fn write(&self, frame: &mut [u8], ip_id: u16, psn: Psn, syndrome: Syndrome, msn: u32) {
+    pub fn write(&self, frame: &mut [u8], psn: Psn, syndrome: Syndrome, msn: u32) {
         let last = u64::from(psn.get()) << 32 | u64::from(syndrome.to_byte()) << 24 | u64::from(msn & 0xFF_FFFF);
         // The common length as a constant, so that the copies are inlined.
         match (self.frame.first_chunk::<IPV4_ACK>(), <&mut [u8; IPV4_ACK]>::try_from(&mut *frame)) {
             (Some(prepared), Ok(frame)) if self.is_ipv4 && usize::from(self.len) == IPV4_ACK => {
                 *frame = *prepared;
-                self.complete(frame, ETH_LEN, ip_id, last, IcrcKernel::best());
+                self.complete(frame, ETH_LEN, last, IcrcKernel::best());
             }
-            _ => self.write_unusual(frame, ip_id, last),
+            _ => self.write_unusual(frame, last),
         }
     }
 
     #[inline(never)]
-    fn write_unusual(&self, frame: &mut [u8], ip_id: u16, last: u64) {
+    fn write_unusual(&self, frame: &mut [u8], last: u64) {
         frame.copy_from_slice(&self.frame[..usize::from(self.len)]);
-        self.complete(frame, usize::from(self.ip_at), ip_id, last, IcrcKernel::best());
+        self.complete(frame, usize::from(self.ip_at), last, IcrcKernel::best());
     }
 
-    /// Fills in identification and `last`, the last eight bytes before the ICRC, and updates checksum and ICRC.
+    /// Fills in `last`, the last eight bytes before the ICRC, and updates the ICRC.
     #[inline(always)]
-    fn complete(&self, frame: &mut [u8], ip_at: usize, ip_id: u16, last: u64, kernel: IcrcKernel) {
+    fn complete(&self, frame: &mut [u8], ip_at: usize, last: u64, kernel: IcrcKernel) {
         let end = frame.len() - ICRC_LEN;
         frame[end - 8..end].copy_from_slice(&last.to_be_bytes());
-        let ip_id = if self.is_ipv4 { ip_id } else { 0 };
-        if self.is_ipv4 {
-            let sum = u32::from(self.ip_sum) + u32::from(ip_id);
-            let sum = (sum >> 16) + (sum & 0xFFFF);
-            frame[ip_at + 4..ip_at + 6].copy_from_slice(&ip_id.to_be_bytes());
-            frame[ip_at + 10..ip_at + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-        }
-        let icrc = match kernel.change_of_ack(last, ip_id) {
+        let icrc = match kernel.change_of_ack(last) {
             Some(change) => self.icrc ^ change,
             None => kernel.icrc(&frame[ip_at..end], self.is_ipv4),
         };
@@ -119,14 +109,14 @@ mod tests {
         let gid = |last| [Gid::from(std::net::Ipv4Addr::new(10, 0, 0, last)), Gid([last; 16])];
         for (src, dst) in gid(1).into_iter().zip(gid(2)) {
             let acks = AckTemplate::new(&HeaderTemplate::new(&Path { src, dst, ..Path::default() }), 0x11);
-            for (ip_id, last) in [(0, 0), (1, 1 << 63), (0xABCD, 0x0012_3456_1F65_4321), (0xFFFF, u64::MAX)] {
+            for last in [0, 1 << 63, 0x0012_3456_1F65_4321, u64::MAX] {
                 let frames = IcrcKernel::all().map(|kernel| {
                     let mut frame = acks.frame;
-                    acks.complete(&mut frame[..acks.frame_len()], ETH_LEN, ip_id, last, kernel);
+                    acks.complete(&mut frame[..acks.frame_len()], ETH_LEN, last, kernel);
                     frame
                 });
                 let frames: Vec<_> = frames.collect();
-                assert!(frames.windows(2).all(|pair| pair[0] == pair[1]), "{src:?} {ip_id} {last:#x}");
+                assert!(frames.windows(2).all(|pair| pair[0] == pair[1]), "{src:?} {last:#x}");
             }
         }
     }

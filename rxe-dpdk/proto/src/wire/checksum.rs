@@ -28,22 +28,21 @@ impl Checksum {
         Checksum(sum + u64::from(u32::from_be_bytes(last)))
     }
 
-    /// The sum folded to 17 bits, for a header whose remaining words are added per packet.
+    /// The sum folded to 16 bits, for a header whose remaining words are added per packet.
     #[inline]
-    pub(super) fn partial(self) -> u32 {
-        let sum = (self.0 >> 32) + (self.0 & 0xFFFF_FFFF);
-        ((sum >> 16) + (sum & 0xFFFF)) as u32
+    pub(super) fn folded(self) -> u16 {
+        let mut sum = self.0;
+        while sum > 0xFFFF {
+            sum = (sum >> 16) + (sum & 0xFFFF);
+        }
+        sum as u16
     }
 
     /// The checksum field's value: the sum folded to 16 bits and complemented. Zero when the sum included a right
     /// checksum.
     #[inline]
     pub fn finish(self) -> u16 {
-        let mut sum = self.0;
-        while sum > 0xFFFF {
-            sum = (sum >> 16) + (sum & 0xFFFF);
-        }
-        !(sum as u16)
+        !self.folded()
     }
 }
 

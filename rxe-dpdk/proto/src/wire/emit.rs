@@ -20,8 +20,7 @@ const TEMPLATE_LEN: usize = ETH_LEN + VLAN_LEN + IPV6_LEN + UDP_LEN;
 /// path_len without VLAN tag.
 const IPV4_PATH: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
 
-/// The precomputed bytes of a [`Path`] before the BTH. Lengths, IPv4 identification and IPv4 header checksum are filled
-/// in for each packet.
+/// The precomputed bytes of a [`Path`] before the BTH. Lengths and IPv4 header checksum are filled in for each packet.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; TEMPLATE_LEN],
@@ -29,8 +28,8 @@ pub struct HeaderTemplate {
     ip_at: u8,
     is_ipv4: bool,
     port: PortId,
-    /// IPv4: sum of the header without total length and identification, folded to 17 bits.
-    partial_sum: u32,
+    /// IPv4: sum of the header without total length, folded to 16 bits.
+    partial_sum: u16,
 }
 
 /// Pad bytes that bring `payload_len` to a multiple of four.
@@ -68,6 +67,9 @@ impl HeaderTemplate {
                 version_ihl: 0x45,
                 tos: path.traffic_class,
                 // compliance.md [PKT-NO-FRAGMENTS]: Fragments and IPv4 options are refused.
+                // compliance.md [PKT-IP-ID]: IPv4 packets are sent with identification 0, which means nothing beside
+                // "don't fragment".
+                id: U16::new(0),
                 fragment: U16::new(IPV4_DONT_FRAGMENT),
                 ttl: path.hop_limit,
                 protocol: IP_PROTO_UDP,
@@ -75,7 +77,7 @@ impl HeaderTemplate {
                 dst: [e, f, g, h],
                 ..Ipv4Header::default()
             };
-            partial_sum = Checksum::default().with(ip.as_bytes()).partial();
+            partial_sum = Checksum::default().with(ip.as_bytes()).folded();
             put(ip.as_bytes());
         } else {
             let ip = Ipv6Header {
@@ -134,18 +136,12 @@ impl HeaderTemplate {
     }
 
     /// Writes everything up to the extension headers into `frame`, which has exactly `frame_len` bytes, and returns a
-    /// builder for the rest. `ip_id` goes into IPv4 headers only. The packet must fit into 65535 bytes of IP.
+    /// builder for the rest. The packet must fit into 65535 bytes of IP.
     ///
     /// # Panics
     /// When `frame` is shorter than `frame_len`.
     #[inline(always)]
-    pub fn build<'b>(
-        &self,
-        frame: &'b mut [u8],
-        ip_id: u16,
-        fields: BthFields,
-        payload_len: usize,
-    ) -> PacketBuilder<'b> {
+    pub fn build<'b>(&self, frame: &'b mut [u8], fields: BthFields, payload_len: usize) -> PacketBuilder<'b> {
         debug_assert_eq!(frame.len(), self.frame_len(fields.opcode, payload_len));
         let pad = pad_of(payload_len);
         // Zeros for the pad; the other bytes of this word are overwritten later.
@@ -161,11 +157,11 @@ impl HeaderTemplate {
         {
             let udp_len = (last + ICRC_LEN - IPV4_PATH + UDP_LEN) as u16;
             head[..IPV4_PATH].copy_from_slice(path);
-            self.complete_ipv4(&mut head[ETH_LEN..], ip_id, udp_len);
+            self.complete_ipv4(&mut head[ETH_LEN..], udp_len);
             head[IPV4_PATH..IPV4_PATH + 8].copy_from_slice(&bth.0);
             head[IPV4_PATH + 8..].copy_from_slice(&bth.1);
         } else {
-            self.build_path(frame, ip_id, bth);
+            self.build_path(frame, bth);
         }
         let info = fields.opcode.row();
         if info.headers.contains(Headers::CNP) {
@@ -185,14 +181,14 @@ impl HeaderTemplate {
 
     /// Writes the bytes up to the extension headers, for a path of any length.
     #[inline(never)]
-    fn build_path(&self, frame: &mut [u8], ip_id: u16, bth: ([u8; 8], [u8; 4])) {
+    fn build_path(&self, frame: &mut [u8], bth: ([u8; 8], [u8; 4])) {
         let path_len = self.path_len();
         let ip_at = usize::from(self.ip_at);
         let (head, body) = frame.split_at_mut(path_len);
         head.copy_from_slice(&self.bytes[..path_len]);
         let udp_len = (UDP_LEN + body.len()) as u16;
         if self.is_ipv4 {
-            self.complete_ipv4(&mut head[ip_at..], ip_id, udp_len);
+            self.complete_ipv4(&mut head[ip_at..], udp_len);
         } else {
             put16(head, ip_at + 4, udp_len);
             put16(head, ip_at + IPV6_LEN + 4, udp_len);
@@ -203,13 +199,11 @@ impl HeaderTemplate {
 
     /// Fills in the per-packet fields of an IPv4 header and the UDP header behind it.
     #[inline]
-    fn complete_ipv4(&self, ip: &mut [u8], ip_id: u16, udp_len: u16) {
+    fn complete_ipv4(&self, ip: &mut [u8], udp_len: u16) {
         let total_len = IPV4_LEN as u16 + udp_len;
-        let sum = self.partial_sum + u32::from(total_len) + u32::from(ip_id);
-        let sum = (sum >> 16) + (sum & 0xFFFF);
+        let sum = u32::from(self.partial_sum) + u32::from(total_len);
         let sum = (sum >> 16) + (sum & 0xFFFF);
         put16(ip, 2, total_len);
-        put16(ip, 4, ip_id);
         put16(ip, 10, !(sum as u16));
         put16(ip, IPV4_LEN + 4, udp_len);
     }

@@ -90,7 +90,7 @@ pub struct Ipv4Header {
     pub tos: u8,
     /// Length of header and payload in bytes.
     pub total_len: U16,
-    /// Identification.
+    /// Identification; means nothing in a packet with "don't fragment" (RFC 6864).
     pub id: U16,
     /// Reserved, don't fragment (0x4000), more fragments (0x2000), fragment offset (13 bits).
     pub fragment: U16,

@@ -71,7 +71,7 @@ pub fn udp_source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
 }
 
 /// The UDP source port of datagrams from queue pair `qpn`, QP1 included.
-pub fn udp_source_port_ud(qpn: u32) -> u16 {
+pub const fn udp_source_port_ud(qpn: u32) -> u16 {
     // 2^32 divided by the golden ratio: spreads neighbouring numbers over the whole range.
     // compliance.md [PKT-SOURCE-PORT]: The UDP source port is computed from the flow label, or from the two queue pair
     // numbers, the same on both ends.

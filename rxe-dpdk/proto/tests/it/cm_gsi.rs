@@ -1,7 +1,7 @@
 //! Queue pair 1: frames around MADs, and what is refused there.
 
 use crate::cm_support::{mad_of, path, rtu};
-use rxe_proto::cm::{MAD_FRAME_LEN_MAX, MadPath, read_mad, write_mad};
+use rxe_proto::cm::{GSI_UDP_SRC_PORT, MAD_FRAME_LEN_MAX, MadPath, read_mad, write_mad};
 use rxe_proto::wire::mad::{GSI_QKEY, MAD_LEN};
 use rxe_proto::wire::{
     BthFields, BthOpcode, DropReason, Frame, Gid, HeaderTemplate, Opcode, Path, PortId, Psn, TxFrames, classify,
@@ -25,7 +25,7 @@ fn a_mad_arrives_as_it_was_sent() {
     let mad = mad_of(&rtu(1, 2), 3);
     for (path, len) in [(plain, 322), (tagged, 326), (ipv6, 342), (both, MAD_FRAME_LEN_MAX)] {
         let mut tx = TxFrames::default();
-        assert!(write_mad(&mut tx, &path, 0x1234, Psn::new(0x56_789A), &mad));
+        assert!(write_mad(&mut tx, &path, GSI_UDP_SRC_PORT, Psn::new(0x56_789A), &mad));
         let (port, frame) = tx.frames.remove(0);
         assert_eq!((port, frame.len()), (PortId(3), len));
         let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
@@ -37,9 +37,18 @@ fn a_mad_arrives_as_it_was_sent() {
 }
 
 #[test]
+fn a_mad_is_sent_from_the_port_of_the_hosts_socket() {
+    let mut tx = TxFrames::default();
+    assert!(write_mad(&mut tx, &path(), 4791, Psn::new(0), &[0; MAD_LEN]));
+    let Ok(Frame::Roce(packet)) = classify(&tx.frames[0].1) else { panic!() };
+    assert!(packet.icrc_ok());
+    assert_eq!(packet.udp_src_port(), 4791);
+}
+
+#[test]
 fn write_mad_writes_nothing_under_back_pressure() {
     let mut tx = TxFrames { room: Some(0), ..TxFrames::default() };
-    assert!(!write_mad(&mut tx, &path(), 0, Psn::new(0), &[0; MAD_LEN]));
+    assert!(!write_mad(&mut tx, &path(), GSI_UDP_SRC_PORT, Psn::new(0), &[0; MAD_LEN]));
     assert!(tx.frames.is_empty());
 }
 
@@ -60,7 +69,7 @@ fn datagram(dest_qp: u32, opcode: BthOpcode, pkey: u16, qkey: u32, len: usize) -
     });
     let mut frame = vec![0; template.frame_len(opcode, len)];
     let fields = BthFields { opcode, dest_qp, psn: Psn::new(9), solicited: true, ack_req: true, pkey };
-    let mut packet = template.build(&mut frame, 0, fields, len);
+    let mut packet = template.build(&mut frame, fields, len);
     if opcode != BthOpcode::rc(Opcode::SendOnly) {
         packet.deth(qkey, 77);
     }
@@ -104,7 +113,13 @@ fn the_source_of_a_mad_is_one_host() {
     };
     let from = |source: Gid, dest: Gid| {
         let mut tx = TxFrames::default();
-        assert!(write_mad(&mut tx, &MadPath { local: source, peer: dest, ..path() }, 1, Psn::new(0), &mad));
+        assert!(write_mad(
+            &mut tx,
+            &MadPath { local: source, peer: dest, ..path() },
+            GSI_UDP_SRC_PORT,
+            Psn::new(0),
+            &mad
+        ));
         tx.frames.remove(0).1
     };
     let v4 = |ip: [u8; 4]| Gid::from(std::net::Ipv4Addr::from(ip));

@@ -4,7 +4,7 @@
 use crate::cm_support::replay::{Outcome, capture_dir, mads, replay};
 use crate::cm_support::replay_active;
 use rxe_proto::cm::{
-    CmEvent, ConnectFailure, DisconnectReason, MAD_FRAME_LEN_MAX, ResolveFailure, read_mad, write_mad,
+    CmEvent, ConnectFailure, DisconnectReason, GSI_UDP_SRC_PORT, MAD_FRAME_LEN_MAX, ResolveFailure, read_mad, write_mad,
 };
 use rxe_proto::wire::cm::{CmMessage, RejReason, SidrStatus};
 use rxe_proto::wire::{Frame, PortId, Psn, TxFrames, classify};
@@ -199,7 +199,7 @@ fn frames_around_mads_are_as_linux_writes_them() {
             let mut mad = [0; 256];
             recorded.message.emit_with(&recorded.header, &mut mad);
             let mut tx = TxFrames::default();
-            assert!(write_mad(&mut tx, &path, 0x1234, packet.psn(), &mad));
+            assert!(write_mad(&mut tx, &path, GSI_UDP_SRC_PORT, packet.psn(), &mad));
             let (port, frame) = tx.frames.remove(0);
             assert_eq!((port, frame.len()), (PortId(0), len));
             assert!(frame.len() <= MAD_FRAME_LEN_MAX);

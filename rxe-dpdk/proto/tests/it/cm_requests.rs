@@ -355,3 +355,14 @@ fn a_clone_of_a_peer_is_another_peer() {
     assert_ne!(second.conn, first);
     assert_eq!(target.cm.connection(first).unwrap().state, ConnState::Established);
 }
+
+#[test]
+fn the_ib_port_space_is_the_users_if_it_wants_it() {
+    let request = || CmMessage::Req(Req { service_id: ServiceId::new(PortSpace::Ib, 7174), ..req(0x77) });
+    let mut target = Target::default();
+    target.feed(&request()).unwrap();
+    assert!(matches!(target.sent_one(), CmMessage::Rej(rej) if rej.reason == RejReason::InvalidServiceId));
+    let mut target = Target::new(CmConfig { ib_port_space: true, ..CmConfig::new(SERVER_GUID, [1; 32]) });
+    target.feed(&request()).unwrap();
+    assert_eq!(target.request().service_id, ServiceId::new(PortSpace::Ib, 7174));
+}

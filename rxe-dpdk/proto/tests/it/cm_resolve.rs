@@ -74,8 +74,11 @@ fn every_status_reaches_the_user() {
         let (id, request_id) = asked(&mut target);
         let status = SidrStatus::from_code(code);
         target.feed(&answer(request_id, status)).unwrap();
-        let reason = ResolveFailure::Refused(status);
-        assert_eq!(target.events(), [CmEvent::ResolveFailed { id, reason }]);
+        let events = target.events();
+        let [CmEvent::ResolveFailed { id: failed, reason, private_data: Some(data) }] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!((*failed, *reason, &data[..3]), (id, ResolveFailure::Refused(status), &b"hi\0"[..]));
         assert_eq!((target.cm.resolving(), target.cm.next_timeout()), (0, None));
     }
 }
@@ -94,7 +97,8 @@ fn a_sidr_request_is_retransmitted_and_given_up() {
     }
     assert_eq!(target.events(), []);
     target.advance(RESEND);
-    assert_eq!(target.events(), [CmEvent::ResolveFailed { id, reason: ResolveFailure::Timeout }]);
+    let reason = ResolveFailure::Timeout;
+    assert_eq!(target.events(), [CmEvent::ResolveFailed { id, reason, private_data: None }]);
     assert_eq!((target.transmits(), target.cm.resolving(), target.cm.next_timeout()), (vec![], 0, None));
     let stats = target.cm.stats();
     assert_eq!((stats.tx_sidr_req.get(), stats.tx_sidr_req_retry.get(), stats.resolve_timeout.get()), (16, 15, 1));
@@ -112,4 +116,27 @@ fn invalid_sidr_parameters_are_refused() {
     let _two = (asked(&mut target), asked(&mut target));
     assert_eq!(target.cm.resolve_datagram(target.now, params()), Err(CmError::Limit));
     assert_eq!(target.sent(), []);
+}
+
+#[test]
+fn a_cancelled_sidr_request_has_no_event() {
+    let mut target = Target::default();
+    let (first, first_request) = asked(&mut target);
+    let (second, second_request) = asked(&mut target);
+    target.cm.cancel_resolve(first);
+    assert_eq!(target.cm.resolving(), 1);
+    assert_eq!(target.feed(&answer(first_request, SidrStatus::Valid)), Err(DropReason::CmUnknownId));
+    target.feed(&answer(second_request, SidrStatus::Valid)).unwrap();
+    assert!(matches!(target.events().as_slice(), [CmEvent::DatagramResolved(reply)] if reply.id == second));
+    target.cm.cancel_resolve(second);
+    assert_eq!((target.cm.resolving(), target.cm.next_timeout()), (0, None));
+}
+
+#[test]
+fn the_ib_port_space_is_asked_for_by_name() {
+    let mut target = Target::default();
+    let params = ResolveParams { port_space: PortSpace::Ib, ..params() };
+    target.cm.resolve_datagram(target.now, params).unwrap();
+    let CmMessage::SidrReq(req) = target.sent_one() else { panic!() };
+    assert_eq!(req.service_id, ServiceId::new(PortSpace::Ib, 7174));
 }

@@ -190,3 +190,18 @@ fn one_address_cannot_take_the_whole_table() {
     ask(&mut target, other, 8).unwrap();
     assert_eq!(target.events().len(), 1, "request 8 is new again");
 }
+
+#[test]
+fn the_ib_port_space_is_the_users_if_it_wants_it() {
+    let request = || {
+        let service_id = ServiceId::new(PortSpace::Ib, 7174);
+        CmMessage::SidrReq(SidrReq { service_id, ..question(42) })
+    };
+    let mut target = Target::default();
+    target.feed(&request()).unwrap();
+    let refused = SidrStatus::ServiceIdNotSupported;
+    assert!(matches!(target.sent_one(), CmMessage::SidrRep(rep) if rep.status == refused));
+    let mut target = Target::new(CmConfig { ib_port_space: true, ..CmConfig::new(SERVER_GUID, [1; 32]) });
+    target.feed(&request()).unwrap();
+    assert_eq!(asked(&mut target).service_id, ServiceId::new(PortSpace::Ib, 7174));
+}

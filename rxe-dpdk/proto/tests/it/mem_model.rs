@@ -1,18 +1,18 @@
 //! Random programs: the key table agrees with a simple model, call by call.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use rxe_proto::mem::{
-    Access, BindError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyTable, Memory, PdId,
-    RenewError, Span, UnknownKey, WindowBind, WindowKind,
-};
+use rxe_proto::mem::{Access, KeyDomain, KeyLayout, KeyTable, Memory, PdId, Reregister, Span, WindowBind, WindowKind};
+
+use crate::support::key_model::{Bytes, Kind, Model, REMOTE};
 
 const QPNS: [u32; 2] = [5, 6];
 const LEN: u64 = 64;
-const REMOTE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+/// Bytes that binds put into keys: few, so that they come back.
+const KEY_BYTES: [u8; 3] = [0, 1, 255];
 const RIGHTS: [Access; 7] = [
     Access::empty(),
     Access::LOCAL_WRITE.union(Access::MW_BIND),
@@ -22,209 +22,6 @@ const RIGHTS: [Access; 7] = [
     Access::REMOTE_READ.union(Access::ZERO_BASED),
     REMOTE,
 ];
-
-/// Bytes at an address, with rights: what can be reached. The pointer tells which bytes.
-#[derive(Clone, Copy, Debug)]
-struct Bytes {
-    addr: u64,
-    len: u64,
-    access: Access,
-    pointer: usize,
-}
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Region(Bytes),
-    Fast {
-        staged: Option<(u64, usize)>,
-        valid: Option<Bytes>,
-    },
-    /// Its binding: region, queue pair, bytes.
-    Window {
-        kind: WindowKind,
-        bound: Option<(u32, u32, Bytes)>,
-    },
-}
-
-/// The expected content of the table, by key.
-#[derive(Clone, Debug, Default)]
-struct Model {
-    objects: BTreeMap<u32, (PdId, Kind)>,
-}
-
-impl Model {
-    /// The bytes of a region that can be reached.
-    fn region(&self, key: u32) -> Option<(PdId, Bytes)> {
-        match self.objects.get(&key)? {
-            (pd, Kind::Region(bytes) | Kind::Fast { valid: Some(bytes), .. }) => Some((*pd, *bytes)),
-            _ => None,
-        }
-    }
-
-    fn has_windows(&self, key: u32) -> bool {
-        let on_it = |kind: &Kind| matches!(kind, Kind::Window { bound: Some((region, ..)), .. } if *region == key);
-        self.objects.values().any(|(_, kind)| on_it(kind))
-    }
-
-    fn reach(&self, bytes: Bytes, va: u64, len: u64, need: Access) -> Result<usize, KeyError> {
-        if !bytes.access.contains(need) {
-            return Err(KeyError::NoAccess);
-        }
-        let inside = va >= bytes.addr && va + len <= bytes.addr + bytes.len;
-        if inside { Ok(bytes.pointer + (va - bytes.addr) as usize) } else { Err(KeyError::OutOfRange) }
-    }
-
-    fn check_local(&self, key: u32, pd: PdId, va: u64, len: u64, need: Access) -> Result<usize, KeyError> {
-        let (of, bytes) = self.region(key).ok_or(KeyError::Unknown)?;
-        if of == pd { self.reach(bytes, va, len, need) } else { Err(KeyError::WrongPd) }
-    }
-
-    fn check_remote(&self, key: u32, pd: PdId, qpn: u32, va: u64, len: u64, need: Access) -> Result<usize, KeyError> {
-        let Some((of, Kind::Window { kind, bound: Some((_, on, bytes)) })) = self.objects.get(&key) else {
-            return self.check_local(key, pd, va, len, need);
-        };
-        match kind {
-            _ if *of != pd => Err(KeyError::WrongPd),
-            WindowKind::Type2 if *on != qpn => Err(KeyError::WrongQp),
-            _ => self.reach(*bytes, va, len, need),
-        }
-    }
-
-    fn map(&mut self, key: u32, len: u64, max: u64, pointer: usize) -> Result<(), FastRegMrError> {
-        match self.objects.get_mut(&key) {
-            Some((_, Kind::Fast { valid: Some(_), .. })) => Err(FastRegMrError::NotFree),
-            Some((_, Kind::Fast { .. })) if len > max => Err(FastRegMrError::TooLong),
-            Some((_, Kind::Fast { staged, .. })) => {
-                *staged = Some((len, pointer));
-                Ok(())
-            }
-            _ => Err(FastRegMrError::Unknown),
-        }
-    }
-
-    fn fast_register(&mut self, key: u32, pd: PdId, iova: u64, access: Access) -> Result<(), FastRegMrError> {
-        let Some((of, Kind::Fast { staged, valid })) = self.objects.get_mut(&key) else {
-            return Err(FastRegMrError::Unknown);
-        };
-        match *staged {
-            _ if *of != pd => Err(FastRegMrError::WrongPd),
-            _ if valid.is_some() => Err(FastRegMrError::NotFree),
-            None => Err(FastRegMrError::NotMapped),
-            Some(_) if access == REMOTE => Err(FastRegMrError::IllegalAccess),
-            Some((len, pointer)) => {
-                let addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-                *valid = Some(Bytes { addr, len, access, pointer });
-                Ok(())
-            }
-        }
-    }
-
-    fn bind(&mut self, key: u32, pd: PdId, qpn: u32, bind: &WindowBind) -> Result<(), BindError> {
-        let Some((of, Kind::Window { kind, bound })) = self.objects.get(&key).cloned() else {
-            return Err(BindError::Unknown);
-        };
-        let new = match (kind, bind.len) {
-            _ if of != pd => return Err(BindError::WrongPd),
-            (WindowKind::Type1, 0) => None,
-            (WindowKind::Type2, _) if bound.is_some() => return Err(BindError::AlreadyBound),
-            (WindowKind::Type2, 0) => return Err(BindError::NoBytes),
-            _ => {
-                let zero_based = bind.access.contains(Access::ZERO_BASED);
-                let remote_only = bind.access.difference(Access::ZERO_BASED | REMOTE).is_empty();
-                if !remote_only || zero_based && kind == WindowKind::Type1 {
-                    return Err(BindError::IllegalAccess);
-                }
-                let (of, bytes) = self.region(bind.region_key).ok_or(BindError::UnknownRegion)?;
-                if of != pd {
-                    return Err(BindError::RegionWrongPd);
-                }
-                if !bytes.access.contains(Access::MW_BIND) {
-                    return Err(BindError::NotBindable);
-                }
-                if bytes.access.contains(Access::ZERO_BASED) {
-                    return Err(BindError::ZeroBasedRegion);
-                }
-                let writes = bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-                if writes && !bytes.access.contains(Access::LOCAL_WRITE) {
-                    return Err(BindError::NoLocalWrite);
-                }
-                let pointer = self.reach(bytes, bind.addr, bind.len, Access::empty());
-                let pointer = pointer.map_err(|_| BindError::OutOfRange)?;
-                let addr = if zero_based { 0 } else { bind.addr };
-                Some((bind.region_key, qpn, Bytes { addr, len: bind.len, access: bind.access, pointer }))
-            }
-        };
-        self.objects.insert(key, (of, Kind::Window { kind, bound: new }));
-        Ok(())
-    }
-
-    fn invalidate(&mut self, key: u32, pd: PdId, by: Option<u32>) -> Result<(), InvalidateError> {
-        let windows = self.has_windows(key);
-        let (of, kind) = self.objects.get_mut(&key).ok_or(InvalidateError::Unknown)?;
-        match kind {
-            _ if *of != pd => Err(InvalidateError::WrongPd),
-            Kind::Region(_) | Kind::Window { kind: WindowKind::Type1, .. } => Err(InvalidateError::NotInvalidatable),
-            Kind::Fast { valid: None, .. } | Kind::Window { bound: None, .. } => Err(InvalidateError::NotValid),
-            Kind::Window { bound: Some((_, on, _)), .. } if by.is_some_and(|by| by != *on) => {
-                Err(InvalidateError::WrongQp)
-            }
-            Kind::Fast { .. } if windows => Err(InvalidateError::WindowsBound),
-            Kind::Fast { valid, .. } => {
-                *valid = None;
-                Ok(())
-            }
-            Kind::Window { bound, .. } => {
-                *bound = None;
-                Ok(())
-            }
-        }
-    }
-
-    /// Whether the key can be renewed.
-    fn renewable(&self, key: u32) -> Result<(), RenewError> {
-        match self.objects.get(&key).ok_or(RenewError::Unknown)?.1 {
-            Kind::Region(_) => Err(RenewError::NotRenewable),
-            Kind::Fast { valid: Some(_), .. } | Kind::Window { kind: WindowKind::Type2, bound: Some(_) } => {
-                Err(RenewError::Valid)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn deregister(&mut self, key: u32) -> Result<(), DeregisterError> {
-        match self.objects.get(&key) {
-            None | Some((_, Kind::Window { .. })) => Err(DeregisterError::Unknown),
-            Some(_) if self.has_windows(key) => Err(DeregisterError::WindowsBound),
-            Some(_) => {
-                self.objects.remove(&key);
-                Ok(())
-            }
-        }
-    }
-
-    fn dealloc_window(&mut self, key: u32) -> Result<(), UnknownKey> {
-        match self.objects.get(&key) {
-            Some((_, Kind::Window { .. })) => {
-                self.objects.remove(&key);
-                Ok(())
-            }
-            _ => Err(UnknownKey),
-        }
-    }
-
-    fn unbind_windows_of(&mut self, qpn: u32) -> usize {
-        let mut count = 0;
-        for (_, kind) in self.objects.values_mut() {
-            if let Kind::Window { kind: WindowKind::Type2, bound } = kind
-                && bound.is_some_and(|(_, on, _)| on == qpn)
-            {
-                *bound = None;
-                count += 1;
-            }
-        }
-        count
-    }
-}
 
 /// Choice of the key for a call: mostly one of the kind that the call is for.
 #[derive(Clone, Debug)]
@@ -242,7 +39,8 @@ enum Step {
     AllocWindow { pd: bool, two: bool },
     Map { key: Pick, len: u64 },
     FastRegister { key: Pick, pd: bool, access: Index, iova: u64 },
-    Bind { key: Pick, region: Pick, pd: bool, qp: bool, access: Index, addr: u64, len: u64 },
+    Bind { key: Pick, byte: Option<u8>, region: Pick, pd: bool, qp: bool, access: Index, addr: u64, len: u64 },
+    Reregister { key: Pick, bytes: Option<(u64, u64)>, pd: Option<bool>, access: Option<Index> },
     Invalidate { key: Pick, pd: bool, by: Option<bool> },
     Renew { key: Pick },
     Deregister { key: Pick },
@@ -255,6 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
     // Mostly the first protection domain, so that most calls get past that check.
     let pd = || prop::bool::weighted(0.15);
     let iova = || (0u64..4).prop_map(|n| n * 16);
+    let key_byte = || prop::option::weighted(0.2, prop::sample::select(KEY_BYTES.to_vec()));
     let (access, qp) = (any::<Index>, any::<bool>);
     prop_oneof![
         2 => (pd(), access(), iova()).prop_map(|(pd, access, iova)| Step::Register { pd, access, iova }),
@@ -263,9 +62,11 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (key(), 0..LEN + 8).prop_map(|(key, len)| Step::Map { key, len }),
         4 => (key(), pd(), access(), iova())
             .prop_map(|(key, pd, access, iova)| Step::FastRegister { key, pd, access, iova }),
-        12 => (key(), key(), pd(), qp(), access(), 0u64..80, 0u64..24).prop_map(
-            |(key, region, pd, qp, access, addr, len)| Step::Bind { key, region, pd, qp, access, addr, len }
+        12 => (key(), key_byte(), key(), pd(), qp(), access(), 0u64..80, 0u64..24).prop_map(
+            |(key, byte, region, pd, qp, access, addr, len)| Step::Bind { key, byte, region, pd, qp, access, addr, len }
         ),
+        3 => (key(), prop::option::of((iova(), 0..LEN + 8)), prop::option::of(pd()), prop::option::of(access()))
+            .prop_map(|(key, bytes, pd, access)| Step::Reregister { key, bytes, pd, access }),
         3 => (key(), pd(), prop::option::of(qp())).prop_map(|(key, pd, by)| Step::Invalidate { key, pd, by }),
         2 => key().prop_map(|key| Step::Renew { key }),
         1 => key().prop_map(|key| Step::Deregister { key }),
@@ -286,15 +87,22 @@ struct Both {
     pds: [PdId; 2],
     /// All keys that there have ever been.
     known: BTreeSet<u32>,
+    /// The upper 24 bits of all keys that were drawn, if consumers set the lowest byte.
+    indexes: BTreeSet<u32>,
     /// Outcomes of the calls so far.
     outcomes: BTreeSet<String>,
 }
 
 impl Both {
-    fn new(seed: u8) -> Both {
-        let mut keys = KeyTable::new([seed; 32], KeyDomain::Local);
+    fn new(seed: u8, layout: KeyLayout) -> Both {
+        let mut keys = match layout {
+            KeyLayout::Random => KeyTable::new([seed; 32], KeyDomain::Local),
+            KeyLayout::ConsumerByte => KeyTable::with_consumer_byte([seed; 32]),
+        };
         let pds = [keys.alloc_pd(), keys.alloc_pd()];
-        Both { keys, model: Model::default(), pds, known: BTreeSet::from([2]), outcomes: BTreeSet::new() }
+        let model = Model { consumer_byte: layout == KeyLayout::ConsumerByte, ..Model::default() };
+        let (known, indexes, outcomes) = (BTreeSet::from([2]), BTreeSet::new(), BTreeSet::new());
+        Both { keys, model, pds, known, indexes, outcomes }
     }
 
     fn pick(&self, pick: &Pick, fits: fn(&Kind) -> bool) -> u32 {
@@ -315,6 +123,7 @@ impl Both {
 
     fn made(&mut self, key: u32, pd: PdId, kind: Kind) {
         assert!(self.known.insert(key), "a key came back");
+        assert!(!self.model.consumer_byte || self.indexes.insert(key >> 8), "upper bits came back");
         self.model.objects.insert(key, (pd, kind));
     }
 
@@ -357,14 +166,28 @@ impl Both {
                 let expected = self.model.fast_register(key, pd, *iova, access);
                 self.agree("fast_register", found, expected);
             }
-            Step::Bind { key, region, pd, qp, access, addr, len } => {
+            Step::Bind { key, byte, region, pd, qp, access, addr, len } => {
                 let (pd, qpn, access) = (pd_of(pd), qpn_of(qp), window_access(*access));
                 let key = self.pick(key, |kind| matches!(kind, Kind::Window { .. }));
                 let region_key = self.pick(region, |kind| !matches!(kind, Kind::Window { .. }));
                 let bind = WindowBind { region_key, addr: *addr, len: *len, access };
-                let found = self.keys.bind_window(key, pd, qpn, &bind);
-                let expected = self.model.bind(key, pd, qpn, &bind);
-                self.agree("bind_window", found, expected);
+                let found = self.keys.bind_window_as(key, *byte, pd, qpn, &bind);
+                let expected = self.model.bind(key, *byte, pd, qpn, &bind);
+                assert_eq!(found, expected);
+                self.known.extend(found);
+                self.agree("bind_window", found.map(|_| ()), expected.map(|_| ()));
+            }
+            Step::Reregister { key, bytes, pd, access } => {
+                let (pd, access) = (pd.as_ref().map(pd_of), access.map(|access| *access.get(&RIGHTS)));
+                let key = self.pick(key, |kind| matches!(kind, Kind::Region(_)));
+                let translation = bytes.map(|(addr, len)| (Memory::heap(len as usize), addr));
+                let place = |(memory, addr): &(Memory, u64)| (*addr, memory.len() as u64, memory.as_ptr() as usize);
+                let expected = self.model.reregister(key, translation.as_ref().map(place), pd, access);
+                let found = self.keys.reregister(key, Reregister { translation, pd, access });
+                if let Ok(region) = &found {
+                    assert_eq!(self.keys.region(key).unwrap().addr(), region.addr());
+                }
+                self.agree("reregister", found.map(|_| ()), expected);
             }
             Step::Invalidate { key, pd, by } => {
                 let (pd, by) = (pd_of(pd), by.as_ref().map(qpn_of));
@@ -451,8 +274,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: if cfg!(miri) { 2 } else { 300 }, ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_the_model(seed: u8, steps in prop::collection::vec(step(), 0..120)) {
-        let mut both = Both::new(seed);
+    fn agrees_with_the_model(seed: u8, consumer_byte: bool, steps in prop::collection::vec(step(), 0..120)) {
+        let mut both = Both::new(seed, if consumer_byte { KeyLayout::ConsumerByte } else { KeyLayout::Random });
         for (index, step) in steps.iter().enumerate() {
             both.run(step);
             if index % 8 == 0 {
@@ -472,12 +295,13 @@ fn random_programs_reach_every_outcome() {
 
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut seen = BTreeSet::new();
-    for _ in 0..200 {
-        let mut both = Both::new(1);
-        for step in prop::collection::vec(step(), 120).new_tree(&mut runner).unwrap().current() {
-            both.run(&step);
+    for _ in 0..400 {
+        let steps = prop::collection::vec(step(), 120).new_tree(&mut runner).unwrap().current();
+        for layout in [KeyLayout::Random, KeyLayout::ConsumerByte] {
+            let mut both = Both::new(1, layout);
+            steps.iter().for_each(|step| both.run(step));
+            seen.append(&mut both.outcomes);
         }
-        seen.append(&mut both.outcomes);
     }
     insta::assert_snapshot!(seen.into_iter().collect::<Vec<_>>().join("\n"));
 }

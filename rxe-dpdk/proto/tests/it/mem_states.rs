@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, PdId, WindowBind, WindowKind};
+use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, PdId, Reregister, WindowBind, WindowKind};
 
 const A: u32 = 0x31;
 const B: u32 = 0x32;
@@ -106,7 +106,7 @@ fn told<T, E: std::fmt::Debug>(result: Result<T, E>) -> String {
 
 type Call = (&'static str, fn(&mut Setup) -> String);
 
-const CALLS: [Call; 24] = [
+const CALLS: [Call; 27] = [
     ("check_local", |on| told(on.keys.check_local(on.key, on.pd, BASE, 8, Access::empty()))),
     ("check_local, other pd", |on| told(on.keys.check_local(on.key, on.other, BASE, 8, Access::empty()))),
     ("check_remote on A", |on| told(on.keys.check_remote(on.key, on.pd, A, BASE, 8, Access::REMOTE_READ))),
@@ -136,6 +136,19 @@ const CALLS: [Call; 24] = [
     ("unbind_windows_of A", |on| on.keys.unbind_windows_of(A).to_string()),
     ("deregister", |on| told(on.keys.deregister(on.key))),
     ("dealloc_window", |on| told(on.keys.dealloc_window(on.key))),
+    ("bind_window_as", |on| told(on.keys.bind_window_as(on.key, Some(1), on.pd, A, &bind(on.region, 64)))),
+    ("reregister, access", |on| {
+        let access = Some(Access::REMOTE_READ);
+        told(on.keys.reregister(on.key, Reregister { access, ..Reregister::default() }))
+    }),
+    ("reregister, pd", |on| {
+        let pd = Some(on.other);
+        let outcome = told(on.keys.reregister(on.key, Reregister { pd, ..Reregister::default() }));
+        if outcome == "ok" {
+            std::mem::swap(&mut on.pd, &mut on.other);
+        }
+        outcome
+    }),
 ];
 
 #[test]

@@ -182,7 +182,7 @@ fn windows_end_with_their_queue_pair() {
         let region_key = keys.register(pd, Memory::heap(64), 0, access).unwrap().lkey();
         let key = keys.alloc_window(pd, WindowKind::Type2).unwrap();
         let bind = WindowBind { region_key, addr: 0, len: 64, access: Access::REMOTE_READ };
-        peer.node.post_send(1, SendOp::BindWindow { key, bind }, &[]);
+        peer.node.post_send(1, SendOp::BindWindow { key, key_byte: None, bind }, &[]);
         peer.expect([]);
         let open = |peer: &ScriptedPeer| {
             let keys = peer.node.engine.keys();

@@ -70,7 +70,7 @@ fn deliver(
     };
     let template = HeaderTemplate::new(&path(from, 1));
     let mut frame = vec![0; template.frame_len(fields.opcode, payload.len())];
-    let mut packet = template.build(&mut frame, 7, fields, payload.len());
+    let mut packet = template.build(&mut frame, fields, payload.len());
     headers(&mut packet);
     packet.payload_mut().copy_from_slice(payload);
     packet.finish();
@@ -103,7 +103,7 @@ fn the_first_packet_settles_the_type() {
     for (transport, qp_type, path_mtu, byte_len) in [
         (Transport::Rc, QpType::Rc, Some(PathMtu::Mtu1024), 5),
         (Transport::Uc, QpType::Uc, Some(PathMtu::Mtu1024), 5),
-        (Transport::Ud, QpType::Ud, None, 45),
+        (Transport::Ud, QpType::Ud, Some(PathMtu::Mtu4096), 45),
     ] {
         let mut node = follower();
         send(&mut node, transport, Opcode::SendOnly, 0, b"hello");

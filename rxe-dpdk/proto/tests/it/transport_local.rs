@@ -32,7 +32,7 @@ impl Window {
     fn bind(&self) -> SendOp {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let bind = WindowBind { region_key: self.region_key, addr: 0x5100, len: 256, access };
-        SendOp::BindWindow { key: self.key, bind }
+        SendOp::BindWindow { key: self.key, key_byte: None, bind }
     }
 
     fn invalidate(&self) -> SendOp {

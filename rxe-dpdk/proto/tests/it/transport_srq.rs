@@ -3,8 +3,8 @@
 use crate::harness::Agreed;
 use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
 use rxe_proto::transport::{
-    AsyncEvent, CqError, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, QpType, Qpn, RecvWr, SrqError,
-    SrqId, SrqInit, WcStatus,
+    AsyncEvent, CqError, EngineConfig, PostError, QpErrorCause, QpState, QpTransition, QpType, Qpn, RecvWr, SrqAttr,
+    SrqError, SrqId, SrqInfo, SrqInit, WcStatus,
 };
 use rxe_proto::wire::{Frame, Opcode, Syndrome, classify};
 
@@ -89,7 +89,7 @@ fn the_limit_event_is_raised_once_each_time_it_is_armed() {
     post(&mut peer, 0..4);
     let qpn = peer.node.qpn;
     peer.node.engine.established(qpn);
-    peer.node.engine.modify_srq(SRQ, 3).unwrap();
+    peer.node.engine.modify_srq(SRQ, SrqAttr::limit(3)).unwrap();
     peer.request(SendOnly, 0, NoAck, b"3 left");
     assert_eq!(peer.node.take_events(), []);
     peer.request(SendOnly, 1, NoAck, b"2 left");
@@ -97,13 +97,75 @@ fn the_limit_event_is_raised_once_each_time_it_is_armed() {
     peer.request(SendOnly, 2, NoAck, b"1 left");
     assert_eq!(peer.node.take_events(), [], "it is off");
     // Armed above what is there: at once.
-    peer.node.engine.modify_srq(SRQ, 2).unwrap();
+    peer.node.engine.modify_srq(SRQ, SrqAttr::limit(2)).unwrap();
     assert_eq!(peer.node.take_events(), [AsyncEvent::SrqLimitReached { srq: SRQ }]);
-    peer.node.engine.modify_srq(SRQ, 0).unwrap();
+    peer.node.engine.modify_srq(SRQ, SrqAttr::limit(0)).unwrap();
     peer.request(SendOnly, 3, NoAck, b"none left");
     assert_eq!((peer.node.take_events(), peer.node.stat("srq_limit_events")), (vec![], 2));
     let limit = SrqError::Limit { name: "srq_limit", value: 65, limit: 64 };
-    assert_eq!(peer.node.engine.modify_srq(SRQ, 65), Err(limit));
+    assert_eq!(peer.node.engine.modify_srq(SRQ, SrqAttr::limit(65)), Err(limit));
+}
+
+// [SRQ-RESIZE]
+#[test]
+fn a_queue_in_use_is_resized_and_keeps_its_receives_in_order() {
+    let mut peer = shared(QpType::Rc);
+    let qpn = peer.node.qpn;
+    peer.node.engine.established(qpn);
+    // The ring has wrapped, and a message has a receive in use.
+    post(&mut peer, 0..64);
+    for psn in 0..62 {
+        peer.request(SendOnly, psn, NoAck, b"x");
+    }
+    post(&mut peer, 64..68);
+    peer.request(SendFirst, 62, NoAck, &[1; MTU]);
+    completed(&mut peer);
+    let info = |peer: &ScriptedPeer| peer.node.engine.query_srq(SRQ).unwrap();
+    let before = SrqInfo { pd: peer.node.pd, max_wr: 64, max_sge: 16, srq_limit: 0, queued: 5 };
+    assert_eq!(info(&peer), before);
+    peer.node.engine.modify_srq(SRQ, SrqAttr { max_wr: Some(5), srq_limit: Some(2) }).unwrap();
+    assert_eq!(info(&peer), SrqInfo { max_wr: 5, srq_limit: 2, ..before });
+    assert_eq!(peer.node.engine.srq_room(SRQ), Some(0));
+    assert_eq!(peer.node.engine.post_srq_recv(SRQ, &RecvWr { wr_id: 9, sges: &[] }), Err(PostError::QueueFull));
+    peer.node.engine.modify_srq(SRQ, SrqAttr::size(100)).unwrap();
+    assert_eq!(peer.node.engine.srq_room(SRQ), Some(95));
+    post(&mut peer, 68..163);
+    assert_eq!(info(&peer), SrqInfo { max_wr: 100, srq_limit: 2, queued: 100, ..before });
+    peer.request(SendLast, 63, NoAck, b"end");
+    for psn in 64..163 {
+        peer.request(SendOnly, psn, NoAck, b"x");
+    }
+    let numbers: Vec<_> = completed(&mut peer).iter().map(|&(_, wr_id, _)| wr_id).collect();
+    assert_eq!(numbers, (62..162).collect::<Vec<_>>());
+    assert_eq!(peer.node.take_events(), [AsyncEvent::SrqLimitReached { srq: SRQ }], "the limit stays armed");
+    assert_eq!(info(&peer), SrqInfo { max_wr: 100, queued: 1, ..before });
+}
+
+// [SRQ-RESIZE]
+#[test]
+fn a_queue_is_never_smaller_than_its_receives_and_its_limit() {
+    let mut peer = shared(QpType::Rc);
+    post(&mut peer, 0..10);
+    peer.node.engine.modify_srq(SRQ, SrqAttr::limit(8)).unwrap();
+    let before = peer.node.engine.query_srq(SRQ);
+    let most = EngineConfig::default().max_srq_wr;
+    let limit = |name, value, limit| SrqError::Limit { name, value, limit };
+    for (attr, error) in [
+        (SrqAttr::size(0), limit("max_wr", 0, most)),
+        (SrqAttr::size(most + 1), limit("max_wr", most + 1, most)),
+        (SrqAttr::size(9), SrqError::Occupied(10)),
+        (SrqAttr::size(7), limit("srq_limit", 8, 7)),
+        (SrqAttr { max_wr: Some(20), srq_limit: Some(21) }, limit("srq_limit", 21, 20)),
+        (SrqAttr { max_wr: Some(9), srq_limit: Some(1) }, SrqError::Occupied(10)),
+    ] {
+        assert_eq!(peer.node.engine.modify_srq(SRQ, attr), Err(error));
+        assert_eq!(peer.node.engine.query_srq(SRQ), before, "{attr:?}");
+    }
+    assert_eq!(peer.node.engine.modify_srq(SrqId(7), SrqAttr::size(1)), Err(SrqError::Unknown));
+    assert_eq!((peer.node.engine.query_srq(SrqId(7)), peer.node.engine.srq_room(SrqId(7))), (None, None));
+    // Size and limit are changed together or not at all, so one may need the other.
+    peer.node.engine.modify_srq(SRQ, SrqAttr { max_wr: Some(80), srq_limit: Some(70) }).unwrap();
+    assert_eq!(peer.node.take_events(), [AsyncEvent::SrqLimitReached { srq: SRQ }], "10 of 70 are left");
 }
 
 // [SRQ-LAST-WQE]

@@ -193,7 +193,7 @@ fn datagram_frame(peer: &ScriptedPeer, qkey: u32, dest: Qpn, payload: &[u8]) -> 
         pkey: DEFAULT_PKEY,
     };
     let mut frame = vec![0; template.frame_len(fields.opcode, payload.len())];
-    let mut packet = template.build(&mut frame, 7, fields, payload.len());
+    let mut packet = template.build(&mut frame, fields, payload.len());
     packet.deth(qkey, PEER_QPN);
     packet.payload_mut().copy_from_slice(payload);
     packet.finish();

@@ -391,7 +391,7 @@ fn operations_missing_on_unreliable_connections() {
             pkey: DEFAULT_PKEY,
         };
         let mut frame = vec![0; template.frame_len(fields.opcode, 0)];
-        let _unfinished = template.build(&mut frame, 1, fields, 0);
+        let _unfinished = template.build(&mut frame, fields, 0);
         frame[42] |= 0x20;
         assert_eq!(classify(&frame).err(), Some(DropReason::UnknownOpcode), "{byte:?}");
     }

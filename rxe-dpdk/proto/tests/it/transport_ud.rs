@@ -60,7 +60,7 @@ impl Datagram {
             pkey: self.pkey,
         };
         let mut frame = vec![0; template.frame_len(fields.opcode, payload.len())];
-        let mut packet = template.build(&mut frame, 9, fields, payload.len());
+        let mut packet = template.build(&mut frame, fields, payload.len());
         packet.deth(self.qkey, PEER_QPN);
         if let Some(imm) = self.imm {
             packet.imm(imm);
@@ -193,11 +193,14 @@ fn a_receive_cut_anywhere() {
 fn a_receive_with_a_bad_key_ends_the_queue_pair() {
     let mut node = node(0);
     let qpn = node.qpn;
-    node.post_recv(1, &[Sge { addr: 0, length: 100, lkey: 4711 }]);
+    for wr_id in 1..=2 {
+        node.post_recv(wr_id, &[Sge { addr: 0, length: 100, lkey: 4711 }]);
+    }
     Datagram::to(&node).inject(&mut node, b"x");
     assert_eq!(node.take_events(), [AsyncEvent::QpError { qpn, cause: QpErrorCause::ReceiveKey }]);
     assert_eq!(node.state(), QpState::Error);
-    assert_eq!(node.take_completions().len(), 1, "the receive is not lost");
+    let outcomes: Vec<_> = node.take_completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(outcomes, [(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)]);
 }
 
 // [UD-RSP-ANYBODY]

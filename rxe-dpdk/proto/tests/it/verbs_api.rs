@@ -5,8 +5,8 @@ use rxe_proto::verbs::{
     Access, Adapter, AddressHandle, AhError, AnyQueuePair, AsyncEvent, CompletionQueue, CqError, DeallocPdError,
     Device, DeviceHooks, Engine, EngineConfig, FlushLevel, FlushType, Memory, OutOfBounds, Payload, PostError,
     ProtectionDomain, QpCaps, QpError, QpErrorCause, QpInit, QpInitAttr, QpState, QpType, Qpn, QueuePair, Rc, RecvWr,
-    RegisterError, RemoteAddr, RtrAttr, RtsAttr, Sge, SharedReceiveQueue, SrqError, SrqInitAttr, Transition, Uc, Ud,
-    WcOpcode, WcStatus, WorkRequest,
+    RegisterError, RemoteAddr, ReregisterError, RtrAttr, RtsAttr, Sge, SharedReceiveQueue, SrqAttr, SrqError,
+    SrqInitAttr, Transition, Uc, Ud, WcOpcode, WcStatus, WorkRequest,
 };
 use rxe_proto::{Duration, Instant};
 
@@ -332,7 +332,7 @@ fn stale_handles_are_refused() {
     assert_eq!((dev.poll_cq(cq, &mut Vec::new(), 1), dev.poll_cq_one(cq)), (0, None));
     assert_eq!(dev.destroy_srq(srq), Err(SrqError::Unknown));
     assert_eq!(dev.query_srq(srq), Err(SrqError::Unknown));
-    assert_eq!(dev.modify_srq(srq, 1), Err(SrqError::Unknown));
+    assert_eq!(dev.modify_srq(srq, SrqAttr::limit(1)), Err(SrqError::Unknown));
     assert_eq!(dev.post_srq_recv(srq, recv), Err(PostError::UnknownSrq));
     assert_eq!(dev.destroy_ah(ah), Err(AhError::Unknown));
     assert_eq!(dev.dealloc_pd(pd), Err(DeallocPdError::Unknown));
@@ -421,4 +421,31 @@ fn statuses_have_the_names_and_numbers_of_libibverbs() {
             "21 IBV_WC_GENERAL_ERR general error",
         ]
     );
+}
+
+// [MEM-REREGISTER]
+#[test]
+fn a_region_is_re_registered_under_its_key() {
+    let mut link = Link::new(None);
+    let ([a, b], [qp, _]) = pair::<Rc>(&mut link);
+    let memory = Memory::heap(64);
+    let mr = link.device(1).rereg_mr(&b.mr, Some((memory.clone(), 0x5000)), None, None).unwrap();
+    assert_eq!((mr.addr(), mr.lkey(), mr.rkey()), (0x5000, b.mr.lkey(), b.mr.rkey()));
+    let write = WorkRequest::write(Payload::Inline(b"moved"), mr.remote(8).unwrap()).signaled();
+    link.device(0).post_send(qp, write).unwrap();
+    settle(&mut link);
+    assert_eq!(a.outcomes(&mut link), [(0, WcOpcode::RdmaWrite, OK)]);
+    let mut bytes = [0; 5];
+    memory.read(8, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"moved");
+
+    let mut dev = link.device(1);
+    assert_eq!(dev.rereg_mr(&mr, None, None, None).unwrap_err(), ReregisterError::NoChange);
+    let other = dev.alloc_pd();
+    let mr = dev.rereg_mr(&mr, None, Some(other), Some(Access::REMOTE_READ)).unwrap();
+    assert_eq!((mr.pd(), mr.access()), (other.id(), Access::REMOTE_READ));
+    link.device(0).post_send(qp, write).unwrap();
+    settle(&mut link);
+    assert_eq!(a.outcomes(&mut link), [(0, WcOpcode::RdmaWrite, WcStatus::RemAccessErr)]);
+    link.device(1).dereg_mr(&mr).unwrap();
 }

@@ -4,9 +4,9 @@ use crate::verbs_support::{End, Link, REMOTE, connect, pair, settle};
 use rxe_proto::Instant;
 use rxe_proto::verbs::{
     Access, Adapter, AhError, AnyQueuePair, AnyWorkRequest, CqId, Device, DeviceHooks, Engine, EngineConfig, Payload,
-    PostError, ProtectionDomain, QpError, QpInit, QpInitAttr, QpState, QpTransition, QpType, Qpn, QueuePair, Rc,
-    RecvWr, RtrAttr, SendOp, SrqError, SrqId, SrqInit, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode, WcStatus,
-    WorkRequest,
+    PostError, ProtectionDomain, QpAttrChange, QpError, QpInit, QpInitAttr, QpState, QpTransition, QpType, Qpn,
+    QueuePair, Rc, RecvWr, RtrAttr, SendOp, SrqAttr, SrqError, SrqId, SrqInit, SrqInitAttr, Transition, Uc, Ud, UdAttr,
+    WcOpcode, WcStatus, WorkRequest,
 };
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, Psn};
 
@@ -40,6 +40,13 @@ impl DeviceHooks for Ledger {
         }
     }
 
+    fn before_modify_attributes(&mut self, _qpn: Qpn, change: &QpAttrChange) -> Result<(), QpError> {
+        match change.port {
+            Some(PortId(0)) | None => Ok(()),
+            Some(port) => Err(QpError::Limit { name: "port_num", value: port.0.into(), limit: 0 }),
+        }
+    }
+
     fn before_destroy_qp(&mut self, qpn: Qpn) -> Result<(), QpError> {
         if self.calls.iter().any(|call| call.ends_with(&format!(" {qpn}"))) {
             Ok(())
@@ -58,6 +65,14 @@ impl DeviceHooks for Ledger {
 
     fn srq_created(&mut self, srq: SrqId, _init: &SrqInit) {
         self.calls.push(format!("created {srq:?}"));
+    }
+
+    fn before_modify_srq(&mut self, _engine: &mut Engine, _srq: SrqId, attr: &SrqAttr) -> Result<(), SrqError> {
+        if attr.max_wr.is_some_and(|max_wr| max_wr > self.places) { Err(SrqError::TooMany(0)) } else { Ok(()) }
+    }
+
+    fn srq_modified(&mut self, srq: SrqId, attr: &SrqAttr) {
+        self.calls.push(format!("modified {srq:?} {:?}", attr.max_wr));
     }
 
     fn srq_destroyed(&mut self, srq: SrqId) {
@@ -94,6 +109,12 @@ fn hooks_can_refuse_objects_and_see_those_that_are_created_and_destroyed() {
     (attr.caps.max_send_wr, attr.caps.max_recv_wr) = (8, 8);
     let qp = dev.create_qp_in_init::<Rc>(pd, attr, Access::empty()).unwrap();
     assert_eq!(dev.query_qp(qp).unwrap().state, QpState::Init);
+    let access = Some(Access::REMOTE_READ);
+    let change = |port| QpAttrChange { access, port: Some(PortId(port)), ..QpAttrChange::default() };
+    assert_eq!(dev.modify_qp_attr(qp, &change(1)), Err(QpError::Limit { name: "port_num", value: 1, limit: 0 }));
+    assert_eq!(dev.query_qp(qp).unwrap().access, Access::empty(), "refused before it was changed");
+    dev.modify_qp_attr(qp, &change(0)).unwrap();
+    assert_eq!(dev.query_qp(qp).unwrap().access, Access::REMOTE_READ);
     for wr_id in 0..8 {
         dev.post_recv(qp, RecvWr { wr_id, sges: &[] }).unwrap();
     }
@@ -103,6 +124,9 @@ fn hooks_can_refuse_objects_and_see_those_that_are_created_and_destroyed() {
     assert_eq!(dev.create_srq(pd, SrqInitAttr { max_wr: 17, ..SrqInitAttr::default() }), Err(SrqError::TooMany(0)));
     let srq = dev.create_srq(pd, SrqInitAttr::default()).unwrap();
     dev.post_srq_recv(srq, RecvWr { wr_id: 0, sges: &[] }).unwrap();
+    assert_eq!(dev.modify_srq(srq, SrqAttr::size(17)), Err(SrqError::TooMany(0)));
+    assert_eq!(dev.query_srq(srq).unwrap().max_wr, SrqInitAttr::default().max_wr, "refused before it was changed");
+    dev.modify_srq(srq, SrqAttr::size(8)).unwrap();
     dev.destroy_srq(srq).unwrap();
 
     let path = |port| Path { port: PortId(port), ..Path::default() };
@@ -114,6 +138,7 @@ fn hooks_can_refuse_objects_and_see_those_that_are_created_and_destroyed() {
             format!("created RC {}", qp.qpn()),
             format!("destroyed {}", qp.qpn()),
             format!("created {:?}", srq.id()),
+            format!("modified {:?} Some(8)", srq.id()),
             format!("destroyed {:?}", srq.id()),
         ]
     );

@@ -3,7 +3,7 @@
 use crate::verbs_support::{End, Link, connect, pair, settle};
 use rxe_proto::verbs::{
     AsyncEvent, CqError, Payload, PostError, QpErrorCause, QpInitAttr, QueuePair, Rc, RecvWr, SharedReceiveQueue,
-    SrqError, SrqInitAttr, Transition, WcOpcode, WcStatus, WorkRequest,
+    SrqAttr, SrqError, SrqInfo, SrqInitAttr, Transition, WcOpcode, WcStatus, WorkRequest,
 };
 
 fn send<'a>(wr_id: u64) -> WorkRequest<'a, Rc> {
@@ -84,6 +84,7 @@ fn a_full_queue_takes_its_queue_pair_down_and_can_be_made_deeper_before() {
     link.device(0).post_send(qp, send(2)).unwrap();
     settle(&mut link);
     let event = AsyncEvent::QpError { qpn: peer.qpn(), cause: QpErrorCause::CqOverflow };
+    assert_eq!(link.device(1).get_async_event(), Some(AsyncEvent::CqError { cq: small.id() }));
     assert_eq!(link.device(1).get_async_event(), Some(event));
 }
 
@@ -110,8 +111,8 @@ fn queue_pairs_share_receives_and_raise_last_wqe_events() {
         let slot = b.sge(64 * wr_id as usize, 64);
         link.device(1).post_srq_recv(srq, RecvWr { wr_id, sges: &[slot] }).unwrap();
     }
-    link.device(1).modify_srq(srq, 2).unwrap();
-    assert_eq!(link.device(1).query_srq(srq), Ok(4));
+    link.device(1).modify_srq(srq, SrqAttr::limit(2)).unwrap();
+    assert_eq!(link.device(1).query_srq(srq).map(|info| info.queued), Ok(4));
     for (qp, wr_id) in [(one, 0), (two, 1), (one, 2)] {
         link.device(0).post_send(qp, send(wr_id)).unwrap();
         settle(&mut link);
@@ -119,7 +120,7 @@ fn queue_pairs_share_receives_and_raise_last_wqe_events() {
     let taken: Vec<_> = b.completions(&mut link).iter().map(|wc| (wc.wr_id, wc.qpn)).collect();
     assert_eq!(taken, [(0, peer_one.qpn()), (1, peer_two.qpn()), (2, peer_one.qpn())]);
     assert_eq!(b.read(128, 7), b"message");
-    assert_eq!(link.device(1).query_srq(srq), Ok(1));
+    assert_eq!(link.device(1).query_srq(srq).map(|info| info.queued), Ok(1));
     let mut events = Vec::new();
     while let Some(event) = link.device(1).get_async_event() {
         if !matches!(event, AsyncEvent::CommunicationEstablished { .. }) {
@@ -131,8 +132,8 @@ fn queue_pairs_share_receives_and_raise_last_wqe_events() {
     link.device(1).modify_qp(peer_one, Transition::to_error()).unwrap();
     let last = AsyncEvent::LastWqeReached { qpn: peer_one.qpn() };
     assert_eq!(link.device(1).get_async_event(), Some(last));
-    assert_eq!(link.device(1).query_srq(srq), Ok(1), "what was not taken stays");
-    link.device(1).modify_srq(srq, 3).unwrap();
+    assert_eq!(link.device(1).query_srq(srq).map(|info| info.queued), Ok(1), "what was not taken stays");
+    link.device(1).modify_srq(srq, SrqAttr::limit(3)).unwrap();
     let low = AsyncEvent::SrqLimitReached { srq: srq.id() };
     assert_eq!(link.device(1).get_async_event(), Some(low), "at once when it is low already");
 }
@@ -165,11 +166,16 @@ fn sizes_of_a_shared_queue_have_limits() {
     let most = dev.query_device().max_srq_wr;
     assert_eq!(dev.create_srq(b.pd, SrqInitAttr { max_wr: 0, ..attr }), limit("max_wr", 0, most));
     let srq = dev.create_srq(b.pd, attr).unwrap();
-    assert_eq!(dev.modify_srq(srq, 3).map(|()| srq), limit("srq_limit", 3, 2));
+    assert_eq!(dev.modify_srq(srq, SrqAttr::limit(3)).map(|()| srq), limit("srq_limit", 3, 2));
     let two = [b.sge(0, 1); 2];
     assert_eq!(dev.post_srq_recv(srq, RecvWr { wr_id: 0, sges: &two }), Err(PostError::TooManySges));
     for wr_id in 0..2 {
         dev.post_srq_recv(srq, RecvWr { wr_id, sges: &[] }).unwrap();
     }
     assert_eq!(dev.post_srq_recv(srq, RecvWr { wr_id: 2, sges: &[] }), Err(PostError::QueueFull));
+    assert_eq!(dev.modify_srq(srq, SrqAttr::size(1)), Err(SrqError::Occupied(2)));
+    dev.modify_srq(srq, SrqAttr::size(3)).unwrap();
+    dev.post_srq_recv(srq, RecvWr { wr_id: 2, sges: &[] }).unwrap();
+    let info = SrqInfo { pd: b.pd.id(), max_wr: 3, max_sge: 1, srq_limit: 0, queued: 3 };
+    assert_eq!(dev.query_srq(srq), Ok(info));
 }

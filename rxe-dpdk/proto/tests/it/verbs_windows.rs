@@ -2,8 +2,9 @@
 
 use crate::verbs_support::{End, Link, REMOTE, connect, pair, settle};
 use rxe_proto::verbs::{
-    Access, DeregisterError, FastRegMrError, Memory, OutOfBounds, Payload, PostError, QueuePair, Rc, RecvWr,
-    RegisterError, RemoteAddr, RenewError, Transition, Uc, UnknownKey, WcOpcode, WcStatus, WindowKind, WorkRequest,
+    Access, DeregisterError, EngineConfig, FastRegMrError, KeyLayout, Memory, OutOfBounds, Payload, PostError,
+    QueuePair, Rc, RecvWr, RegisterError, RemoteAddr, RenewError, Transition, Uc, UnknownKey, WcOpcode, WcStatus,
+    WindowKind, WorkRequest,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -196,4 +197,61 @@ fn a_fast_region_lives_from_registration_to_the_peers_invalidation() {
     link.completion(0, a.cq).unwrap();
     assert!(link.device(1).query_fast_reg_mr(region).is_none());
     assert_eq!(write(&mut link, a, qp, mr.remote(8).unwrap()), WcStatus::RemAccessErr);
+}
+
+// [MEM-CONSUMER-BYTE]
+#[test]
+fn a_bind_sets_the_lowest_byte_of_the_key_and_shuts_out_the_old_one() {
+    let config = EngineConfig { key_layout: KeyLayout::ConsumerByte, ..EngineConfig::default() };
+    let mut link = Link::with_config(None, &config);
+    let (ends, qps) = pair::<Rc>(&mut link);
+    let ([a, b], [qp, peer]) = (&ends, qps);
+    let bind = b.mr.window(64..128, Access::REMOTE_WRITE).unwrap();
+    let into = |rkey: u32| RemoteAddr { addr: b.mr.addr() + 64, rkey };
+    for kind in [WindowKind::Type1, WindowKind::Type2] {
+        let mut mw = link.device(1).alloc_mw(b.pd, kind).unwrap();
+        for _ in 0..2 {
+            let byte = (mw.rkey() as u8).wrapping_add(1);
+            link.device(1).post_send(peer, WorkRequest::bind_mw_as(mw, byte, bind).signaled()).unwrap();
+            settle(&mut link);
+            assert_eq!(b.outcomes(&mut link), [(0, WcOpcode::BindMw, OK)]);
+            let old = mw;
+            mw = old.with_key_byte(byte);
+            assert_ne!(mw.rkey(), old.rkey());
+            assert_eq!(write(&mut link, a, qp, into(mw.rkey())), OK);
+            assert_eq!(write(&mut link, a, qp, into(old.rkey())), WcStatus::RemAccessErr);
+            reconnect(&mut link, &ends, qps);
+            // A reset unbinds windows of type 2, so a bind is possible without an invalidation.
+        }
+        link.device(1).dealloc_mw(mw).unwrap();
+    }
+
+    // The present key is what a window is invalidated by, at this end and by the peer.
+    let mw = link.device(1).alloc_mw(b.pd, WindowKind::Type2).unwrap();
+    let bound = mw.with_key_byte(0x77);
+    link.device(1).post_send(peer, WorkRequest::bind_mw_as(mw, 0x77, bind)).unwrap();
+    link.device(1).post_send(peer, WorkRequest::local_inv(bound.rkey()).wr_id(1).signaled()).unwrap();
+    link.device(1).post_send(peer, WorkRequest::bind_mw_as(bound, 0x78, bind).wr_id(2).signaled()).unwrap();
+    settle(&mut link);
+    assert_eq!(b.outcomes(&mut link), [(1, WcOpcode::LocalInv, OK), (2, WcOpcode::BindMw, OK)]);
+    let bound = bound.with_key_byte(0x78);
+    link.device(1).post_recv(peer, RecvWr { wr_id: 3, sges: &[b.sge(0, 32)] }).unwrap();
+    let wr = WorkRequest::send_with_inv(Payload::Inline(b"done"), bound.rkey());
+    link.device(0).post_send(qp, wr).unwrap();
+    assert_eq!(link.completion(1, b.cq).unwrap().invalidated_rkey, Some(bound.rkey()));
+    assert_eq!(write(&mut link, a, qp, into(bound.rkey())), WcStatus::RemAccessErr);
+    link.device(1).dealloc_mw(bound).unwrap();
+}
+
+#[test]
+fn a_bind_that_names_a_key_fails_where_keys_are_fixed() {
+    let mut link = Link::new(None);
+    let ([_, b], [_, peer]) = pair::<Rc>(&mut link);
+    let mut dev = link.device(1);
+    let mw = dev.alloc_mw(b.pd, WindowKind::Type1).unwrap();
+    let bind = b.mr.window(.., Access::REMOTE_READ).unwrap();
+    dev.post_send(peer, WorkRequest::bind_mw_as(mw, 1, bind)).unwrap();
+    settle(&mut link);
+    assert_eq!(b.outcomes(&mut link), [(0, WcOpcode::BindMw, WcStatus::MwBindErr)]);
+    assert_eq!(link.device(1).dealloc_mw(mw), Ok(()), "the key is as before");
 }

@@ -38,7 +38,7 @@ fn frame(path: &Path, opcode: BthOpcode, payload: &[u8], words: [u64; 3]) -> Vec
     let psn = Psn::new(a as u32);
     let (solicited, ack_req) = (b & 1 != 0, b & 2 != 0);
     let fields = BthFields { opcode, dest_qp: (c as u32) & 0xFF_FFFF, psn, solicited, ack_req, pkey: b as u16 };
-    let mut builder = template.build(&mut frame, c as u16, fields, payload.len());
+    let mut builder = template.build(&mut frame, fields, payload.len());
     builder.payload_mut().copy_from_slice(payload);
     let has = |which| opcode.headers().contains(which);
     if has(Headers::DETH) {
@@ -246,14 +246,31 @@ fn udp_checksums_are_checked_when_present() {
 
 #[test]
 fn ipv4_header_checksums_are_right() {
-    for ip_id in [0, 1, 0x8000, 0xFFFF] {
-        for len in [0, 1, 1024, 4096] {
-            for class in [0, 0xFF] {
-                let path = Path { traffic_class: class, ..path(true, None) };
-                let frame = frame(&path, BthOpcode::uc(Opcode::SendOnly), &vec![0; len], [0, 0, ip_id]);
-                let sum: u32 = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
-                assert_eq!((sum >> 16) + (sum & 0xFFFF), 0xFFFF);
-            }
+    let check = |path: &Path, len| {
+        let frame = frame(path, BthOpcode::uc(Opcode::SendOnly), &vec![0; len], [0; 3]);
+        let sum: u32 = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+        assert_eq!((sum >> 16) + (sum & 0xFFFF), 0xFFFF, "{path:?} {len}");
+    };
+    for len in [0, 1, 1024, 4096] {
+        for class in [0, 0xFF] {
+            check(&Path { traffic_class: class, ..path(true, None) }, len);
+        }
+    }
+    // Every sum of the rest of the header.
+    for word in 0..=u16::MAX {
+        let [a, b] = word.to_be_bytes();
+        check(&Path { dst: Gid::from(Ipv4Addr::new(10, 0, a, b)), ..path(true, None) }, 0);
+    }
+}
+
+// [PKT-IP-ID] [PKT-NO-FRAGMENTS]
+#[test]
+fn ipv4_packets_have_no_identification_and_are_not_to_be_fragmented() {
+    for vlan in [None, Some(5)] {
+        for info in OPCODES.iter().flatten() {
+            let frame = frame(&path(true, vlan), info.opcode, &[], [u64::MAX; 3]);
+            let packet = roce(&frame).unwrap();
+            assert_eq!((packet.ip_id(), &packet.ip_header()[6..8]), (0, &[0x40, 0][..]), "{packet}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::support::rebuild::set_identification;
 use rxe_proto::wire::{
     AckTemplate, BthFields, BthOpcode, DEFAULT_PKEY, Frame, Gid, HeaderTemplate, IcrcKernel, MacAddr, Opcode, Path,
     PortId, Psn, RocePacket, Syndrome, classify, icrc,
@@ -239,20 +240,20 @@ fn acknowledgements_from_their_template_are_those_built_from_parts() {
             let acks = AckTemplate::new(&template, 0x12_3456);
             assert_eq!(acks.port(), template.port());
             for case in 0..2000 {
-                let (ip_id, psn, msn) = match case {
-                    0 => (0, 0, 0),
-                    1 => (0xFFFF, 0xFF_FFFF, 0xFF_FFFF),
-                    2 => (1, 0, 0x100_0001),
-                    _ => (random() as u16, random() & 0xFF_FFFF, random()),
+                let (psn, msn) = match case {
+                    0 => (0, 0),
+                    1 => (0xFF_FFFF, 0xFF_FFFF),
+                    2 => (0, 0x100_0001),
+                    _ => (random() & 0xFF_FFFF, random()),
                 };
                 let syndrome = Syndrome::from_byte(random() as u8);
                 let fields = fields(Opcode::Acknowledge, 0x12_3456, psn, false);
                 let mut built = vec![0xA5; template.frame_len(fields.opcode, 0)];
-                let mut packet = template.build(&mut built, ip_id, fields, 0);
+                let mut packet = template.build(&mut built, fields, 0);
                 packet.aeth(syndrome, msn);
                 packet.finish();
                 let mut written = vec![0x5A; acks.frame_len()];
-                acks.write(&mut written, ip_id, Psn::new(psn), syndrome, msn);
+                acks.write(&mut written, Psn::new(psn), syndrome, msn);
                 assert_eq!(written, built, "case {case} from {src}");
             }
         }
@@ -268,21 +269,24 @@ fn own_vectors_are_built_byte_for_byte() {
 
         let f = fields(Opcode::Acknowledge, 0x11, 0x12_3456, false);
         let mut frame = vec![0xA5; v4.frame_len(f.opcode, 0)];
-        let mut builder = v4.build(&mut frame, 0x1234, f, 0);
+        let mut builder = v4.build(&mut frame, f, 0);
         builder.aeth(Syndrome::ACK, 1);
         builder.finish();
+        let ip_at = v4.path_len() - 28;
+        set_identification(&mut frame[ip_at..], 0x1234);
         assert_eq!(frame, in_ethernet(&vector("A"), vlan));
 
         let f = fields(Opcode::SendOnly, 0x11, 0xABCD, true);
         let mut frame = vec![0xA5; v4.frame_len(f.opcode, 5)];
-        let mut builder = v4.build(&mut frame, 1, f, 5);
+        let mut builder = v4.build(&mut frame, f, 5);
         builder.payload_mut().copy_from_slice(b"hello");
         builder.finish();
+        set_identification(&mut frame[ip_at..], 1);
         assert_eq!(frame, in_ethernet(&vector("B"), vlan));
 
         let f = fields(Opcode::WriteOnly, 0x12_3456, 0xFF_FFFE, true);
         let mut frame = vec![0xA5; v6.frame_len(f.opcode, 4)];
-        let mut builder = v6.build(&mut frame, 0x7777, f, 4);
+        let mut builder = v6.build(&mut frame, f, 4);
         builder.reth(0x0000_7F00_DEAD_B000, 0xABC, 4).payload_mut().copy_from_slice(&[1, 2, 3, 4]);
         builder.finish();
         assert_eq!(frame, in_ethernet(&vector("C"), vlan));

@@ -352,7 +352,7 @@ impl<H: IpHost> Control<H> {
             CmEvent::ConnectReply(reply) => self.rep_received(reply),
             CmEvent::SidrRequest(request) => self.offer_datagram(now, request),
             CmEvent::DatagramResolved(reply) => self.datagram_resolved(&reply),
-            CmEvent::ResolveFailed { id, reason } => self.datagram_failed(id, reason),
+            CmEvent::ResolveFailed { id, reason, .. } => self.datagram_failed(id, reason),
         }
     }
 

@@ -383,6 +383,7 @@ impl ServiceHost {
             }
             AsyncEvent::SendQueueDrained { qpn } | AsyncEvent::LastWqeReached { qpn } => self.objects.owner_of_qp(qpn),
             AsyncEvent::SrqLimitReached { srq } => self.objects.owner_of_srq(srq),
+            AsyncEvent::CqError { cq } => self.cqs.iter().position(|service| service.cq == cq),
         };
         // An object that was destroyed since has no owner.
         if let Some(service) = owner {

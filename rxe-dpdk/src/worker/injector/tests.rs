@@ -287,7 +287,7 @@ fn roce(op: Opcode, qpn: u32, psn: u32, payload: &[u8]) -> Numbered {
         BthFields { opcode, dest_qp: qpn, psn: Psn::new(psn), solicited: false, ack_req: false, pkey: DEFAULT_PKEY };
     let template = HeaderTemplate::new(&path);
     let mut frame = vec![0; template.frame_len(opcode, payload.len())];
-    let mut packet = template.build(&mut frame, 7, fields, payload.len());
+    let mut packet = template.build(&mut frame, fields, payload.len());
     packet.payload_mut().copy_from_slice(payload);
     packet.finish();
     frame

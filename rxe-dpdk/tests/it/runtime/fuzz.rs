@@ -26,13 +26,13 @@ const SEED: u64 = 0x5EED_0003;
 /// Seed of the adapter's random numbers.
 const ADAPTER_SEED: [u8; 32] = [7; 32];
 
-/// The numbers of the adapter's first queue pairs. The adapter draws seeds in the order in which it creates its parts: two
+/// The numbers of the adapter's first queue pairs. The adapter draws seeds in the order in which it creates its parts: one
 /// for the port, then those of the regions, the connection manager and the worker.
 fn first_qpns() -> Vec<Qpn> {
-    let mut seeds = [[0; 32]; 5];
+    let mut seeds = [[0; 32]; 4];
     let mut rng = ChaCha20Rng::from_seed(ADAPTER_SEED);
     seeds.iter_mut().for_each(|seed| rng.fill_bytes(seed));
-    let mut engine = Engine::new(EngineConfig { seed: seeds[4], ..EngineConfig::default() });
+    let mut engine = Engine::new(EngineConfig { seed: seeds[3], ..EngineConfig::default() });
     let cq = engine.create_cq(1).unwrap();
     let pd = engine.keys_mut().alloc_pd();
     let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };

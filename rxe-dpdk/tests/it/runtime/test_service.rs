@@ -8,8 +8,8 @@ use std::sync::mpsc::Sender;
 use rxe_dpdk::rxe_proto::verbs::{
     Access, AddressHandle, AnyQueuePair, AsyncEvent, Device, Memory, MemoryRegion, MulticastError, Payload, PostError,
     QpCaps, QpError, QpState, QpType, Qpn, QueuePair, RecvWr, RemoteAddr, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr,
-    Sge, SharedReceiveQueue, SrqError, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode, WcStatus, WorkCompletion,
-    WorkRequest,
+    Sge, SharedReceiveQueue, SrqAttr, SrqError, SrqInitAttr, Transition, Uc, Ud, UdAttr, WcOpcode, WcStatus,
+    WorkCompletion, WorkRequest,
 };
 use rxe_dpdk::rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory};
@@ -162,7 +162,7 @@ impl Service for Instance {
         for (wr_id, sges) in (0..u64::from(SHARED)).map(wr) {
             dev.post_srq_recv(srq, RecvWr { wr_id, sges: &sges }).unwrap();
         }
-        assert_eq!(dev.query_srq(srq), Ok(SHARED));
+        assert_eq!(dev.query_srq(srq).map(|info| info.queued), Ok(SHARED));
         let (wr_id, sges) = wr(0);
         assert_eq!(dev.post_recv(uc, RecvWr { wr_id, sges: &sges }), Err(PostError::SharedReceiveQueue));
         for (wr_id, sges) in (4..4 + u64::from(CAPS.max_recv_wr)).map(wr) {
@@ -213,10 +213,10 @@ impl Service for Instance {
             AsyncEvent::SrqLimitReached { srq } => {
                 assert_eq!(*srq, made.srq.id());
                 // Messages arrive one at a time, so any slots may be posted.
-                for slot in u64::from(dev.query_srq(made.srq).unwrap())..u64::from(SHARED) {
+                for slot in u64::from(dev.query_srq(made.srq).unwrap().queued)..u64::from(SHARED) {
                     dev.post_srq_recv(made.srq, RecvWr { wr_id: slot, sges: &[made.sge(slot)] }).unwrap();
                 }
-                dev.modify_srq(made.srq, LOW).unwrap();
+                dev.modify_srq(made.srq, SrqAttr::limit(LOW)).unwrap();
             }
             AsyncEvent::LastWqeReached { qpn } => {
                 assert_eq!(*qpn, made.uc.qpn());
@@ -224,7 +224,7 @@ impl Service for Instance {
                 dev.destroy_srq(made.srq).unwrap();
                 assert_eq!(dev.query_qp(made.uc).map(|_| ()), Err(QpError::Unknown(*qpn)));
             }
-            AsyncEvent::QpError { .. } | AsyncEvent::CommunicationEstablished { .. } => {}
+            AsyncEvent::QpError { .. } | AsyncEvent::CommunicationEstablished { .. } | AsyncEvent::CqError { .. } => {}
             AsyncEvent::SendQueueDrained { qpn } => {
                 dev.modify_qp(AnyQueuePair::from(*qpn), Transition::resume()).unwrap();
             }

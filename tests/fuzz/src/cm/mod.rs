@@ -9,8 +9,8 @@ mod peer;
 use std::collections::BTreeMap;
 
 use rxe_proto::cm::{
-    AcceptParams, Cm, CmConfig, CmError, CmEvent, ConnId, ConnectParams, MadTransmit, ResolveParams, SidrId, SidrReply,
-    read_mad, write_mad,
+    AcceptParams, Cm, CmConfig, CmError, CmEvent, ConnId, ConnectParams, GSI_UDP_SRC_PORT, MadTransmit, ResolveParams,
+    SidrId, SidrReply, read_mad, write_mad,
 };
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::cm::{CmMessage, RejReason, SidrStatus};
@@ -345,7 +345,7 @@ impl Env {
             }
             assert!(!matches!(message, CmMessage::Lap(_) | CmMessage::Apr(_)), "{message}");
             let mut tx = TxFrames::default();
-            assert!(write_mad(&mut tx, &transmit.path, 7, Psn::new(1), &transmit.mad));
+            assert!(write_mad(&mut tx, &transmit.path, GSI_UDP_SRC_PORT, Psn::new(1), &transmit.mad));
             let (port, frame) = tx.frames.first().expect("a frame");
             let Ok(Frame::Roce(packet)) = classify(frame) else { panic!("not a packet: {message}") };
             assert!(packet.icrc_ok());

@@ -117,7 +117,7 @@ impl PacketStep {
         let traffic_class = if has(flag::MARKED) { 3 } else { 0 };
         let template = HeaderTemplate::new(&Path { traffic_class, ..path.clone() });
         let mut frame = vec![0; template.frame_len(fields.opcode, payload_len)];
-        let mut packet = template.build(&mut frame, 7, fields, payload_len);
+        let mut packet = template.build(&mut frame, fields, payload_len);
         let headers = info.headers;
         if headers.contains(Headers::RETH) {
             packet.reth(va, rkey, dma_len);

@@ -1,8 +1,10 @@
 //! The steps of a program.
 
 use rxe_proto::Duration;
+use rxe_proto::mem::Access;
 use rxe_proto::transport::{
-    KeepAlive, QpState, Qpn, RecvWr, RemoteAddr, RequestRefusal, SendFlags, SendOp, SendWr, Sge,
+    KeepAlive, QpAttrChange, QpState, Qpn, RecvWr, RemoteAddr, RequestRefusal, SendFlags, SendOp, SendWr, Sge, SrqAttr,
+    WcStatus,
 };
 use rxe_proto::wire::{Frame, MacAddr, Path, PathMtu, TxFrames, classify};
 
@@ -196,12 +198,13 @@ impl Env {
             11 => {
                 let (key, bind) = self.bytes.bind(usize::from(step.key), variant);
                 self.bytes.may_bind(self.slots[index].qpn.get());
-                SendOp::BindWindow { key, bind }
+                SendOp::BindWindow { key, key_byte: None, bind }
             }
             12 => {
                 let (key, addr, access) = self.bytes.fast(variant);
                 SendOp::FastRegister { key, addr, access }
             }
+            _ if step.offset & 7 == 7 => SendOp::Invalid { status: WcStatus::LocQpOpErr },
             _ => SendOp::LocalInvalidate { key: rkey },
         };
         let mut flags = SendFlags::from_bits_truncate(step.flags);
@@ -299,11 +302,16 @@ impl Env {
                 let _not_attached = self.engine.detach_multicast(qpn, group(self.setup));
             }
             3 => {
-                let _out_of_range = self.engine.modify_srq(self.srq, u32::from(value % 20));
+                let number = u32::from(value % 20);
+                let attr = if value < 160 { SrqAttr::limit(number) } else { SrqAttr::size(number) };
+                let _out_of_range = self.engine.modify_srq(self.srq, attr);
             }
             4 => {
                 let cq = self.cqs[usize::from(value & 1)];
                 self.engine.request_notify(cq, value & 2 != 0).expect("a completion queue");
+            }
+            5 if value & 0x80 != 0 => {
+                let _not_allowed = self.engine.modify_attributes(self.now, qpn, &attr_change(value));
             }
             5 => self.engine.established(qpn),
             6 => {
@@ -347,5 +355,21 @@ impl Env {
             self.check_transmitted(frame);
         }
         frames
+    }
+}
+
+/// A change of one attribute, by the low bits of `value`; the bits above are its value.
+fn attr_change(value: u8) -> QpAttrChange {
+    let (which, code) = (value & 7, value >> 3 & 15);
+    let (none, code) = (QpAttrChange::default(), Some(code));
+    match which {
+        0 => QpAttrChange { access: Some(Access::empty()), ..none },
+        1 => QpAttrChange { qkey: Some(QKEY), ..none },
+        2 => QpAttrChange { timeout: code, ..none },
+        3 => QpAttrChange { retry_cnt: code, ..none },
+        4 => QpAttrChange { rnr_retry: code, min_rnr_timer: code, ..none },
+        5 => QpAttrChange { max_rd_atomic: code, ..none },
+        6 => QpAttrChange { max_dest_rd_atomic: code, ..none },
+        _ => QpAttrChange { pkey_index: code.map(u16::from), ..none },
     }
 }

@@ -24,6 +24,10 @@ pub enum KeyError {
     /// Some of the region's bytes have gone: see [`Backing::lost`](crate::mem::Backing::lost).
     #[error("region lost")]
     Lost,
+    /// Bytes of [foreign memory](crate::mem::ForeignMemory) are not mapped, or protected. Only the access itself finds
+    /// that out.
+    #[error("region not mapped, or protected")]
+    Fault,
 }
 
 /// Why a key could not be made or adopted.
@@ -47,7 +51,8 @@ pub enum RegisterError {
     /// Fast-registration MR or memory window: this table makes shared keys, which only plain regions have.
     #[error("only plain regions have shared keys")]
     SharedTable,
-    /// Adopt: the key is not of the shared domain, or this table is the one that makes shared keys.
+    /// Adopt: the key is not of the shared domain, or this table is one that makes shared keys or keys with consumers'
+    /// bytes.
     #[error("region is not shared")]
     NotShared,
     /// Adopt: the table has a region with that key already.
@@ -69,6 +74,32 @@ pub enum DeregisterError {
     /// Memory windows are bound to it (libibverbs: `EBUSY`).
     #[error("memory windows are bound to the region")]
     WindowsBound,
+}
+
+/// Why a region was not re-registered. In the order in which they are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReregisterError {
+    /// No plain region has the key.
+    #[error("unknown key")]
+    Unknown,
+    /// Nothing is to be changed (libibverbs: `EINVAL`, as for all but [`WindowsBound`](Self::WindowsBound)).
+    #[error("nothing to change")]
+    NoChange,
+    /// The region has a shared key: other tables would not know of the change.
+    #[error("region is shared")]
+    Shared,
+    /// Memory windows are bound to it (libibverbs: `EBUSY`).
+    #[error("memory windows are bound to the region")]
+    WindowsBound,
+    /// The new protection domain does not exist.
+    #[error("unknown protection domain")]
+    UnknownPd,
+    /// Remote write or atomic access without local write access.
+    #[error("remote write or atomic access needs local write access")]
+    IllegalAccess,
+    /// The new addresses would run past 2^64.
+    #[error("address range beyond 64 bits")]
+    AddressOverflow,
 }
 
 /// Why a fast-registration MR could not be mapped or registered. In the order in which they are checked.
@@ -106,6 +137,9 @@ pub enum BindError {
     /// The memory window belongs to another protection domain.
     #[error("key of another protection domain")]
     WrongPd,
+    /// The key's lowest byte cannot be set: the table is of [`KeyLayout::Random`](super::KeyLayout::Random).
+    #[error("the keys have no consumer's byte")]
+    FixedKey,
     /// The type 2 memory window is bound already; it must be invalidated first.
     #[error("memory window is bound")]
     AlreadyBound,

@@ -71,10 +71,10 @@ impl KeyTable {
         }
         // compliance.md [MEM-KEY-RENEW]: A FREE fast-registration MR, an unbound type 2 window or a type 1 window can
         // get another key.
-        let fresh = self.draw_key();
         let slot = self.slots.remove(key).ok_or(RenewError::Unknown)?;
+        self.source.retire(key);
+        let fresh = self.source.draw(&self.slots);
         self.slots.insert(slot.with_key(fresh));
-        self.quarantine.retire(key);
         Ok(fresh)
     }
 }

@@ -1,5 +1,6 @@
 //! Keys: which bytes a local or remote key stands for.
 
+mod draw;
 mod error;
 mod fast_reg_mr;
 mod invalidate;
@@ -7,25 +8,25 @@ mod list;
 mod open_table;
 mod pd;
 mod quarantine;
+mod reregister;
 mod slot;
 mod window;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use rand_chacha::ChaCha12Rng;
-use rand_core::{Rng, SeedableRng};
-
 use super::{Access, Memory, MemoryRegion, PdId, Span};
 
+pub use draw::KeyLayout;
+use draw::KeySource;
 pub use error::{
     BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyError, RegisterError, RenewError,
-    UnknownKey,
+    ReregisterError, UnknownKey,
 };
 pub use list::{KeyInfo, KeyKind};
 use open_table::OpenTable;
 use pd::PdUsers;
-use quarantine::Quarantine;
+pub use reregister::Reregister;
 pub use slot::WindowKind;
 use slot::{Role, Slot};
 pub use window::WindowBind;
@@ -61,6 +62,7 @@ pub enum KeyDomain {
 /// [`invalidate_local`](Self::invalidate_local) and [`invalidate_remote`](Self::invalidate_remote) take them back.
 /// These four, [`renew_key`](Self::renew_key) and the look-ups may be called for packets and posted requests: they do
 /// not allocate. A region that windows are bound to can be neither deregistered nor invalidated.
+/// [`reregister`](Self::reregister) changes a plain region under its key.
 ///
 /// # Keys
 ///
@@ -68,11 +70,15 @@ pub enum KeyDomain {
 /// another. Key 0 is never made. A key that was forgotten or [renewed](Self::renew_key) stays unknown: the last
 /// [`KeyTable::QUARANTINE`] such keys are never drawn, older ones only by the chance of one in 2^31 per draw, which is
 /// the chance of any guess.
+///
+/// A table made [`with_consumer_byte`](Self::with_consumer_byte) draws 32 bits, and no two of its keys agree in the
+/// upper 24. A [bind](Self::bind_window_as) may set the lowest byte of a window's key, as libibverbs does. The old key
+/// is unknown then; as a byte has 256 values, the consumer may make it valid again, for the same window only. The
+/// quarantine holds the upper bits, so whatever bytes a key has had, none of those keys opens another object soon. A
+/// peer guesses a key whose byte it knows with the chance of one in 2^24.
 pub struct KeyTable {
     slots: OpenTable<Slot>,
-    domain: KeyDomain,
-    rng: ChaCha12Rng,
-    quarantine: Quarantine,
+    source: KeySource,
     /// How many type 2 memory windows are bound.
     bound_on_qp: usize,
     /// The users of each protection domain.
@@ -83,9 +89,9 @@ pub struct KeyTable {
 
 impl KeyTable {
     /// How many dead keys are certain not to come back.
-    pub const QUARANTINE: usize = 1 << 16;
-    /// The most keys that a table holds.
-    pub const MAX_KEYS: usize = 1 << 24;
+    pub const QUARANTINE: usize = KeySource::QUARANTINE;
+    /// The most keys that a table holds; a table with consumers' bytes holds [fewer](KeyLayout::max_keys).
+    pub const MAX_KEYS: usize = KeyLayout::Random.max_keys();
     /// The most bytes that a fast-registration MR can be made for: those of the longest message.
     pub const MAX_FAST_REG_MR: usize = 1 << 31;
     /// How many keys there is room for at first.
@@ -95,22 +101,26 @@ impl KeyTable {
     /// keys.
     #[must_use]
     pub fn new(seed: [u8; 32], domain: KeyDomain) -> KeyTable {
-        KeyTable {
-            slots: OpenTable::new(Self::MIN_KEYS),
-            domain,
-            rng: ChaCha12Rng::from_seed(seed),
-            quarantine: Quarantine::new(Self::QUARANTINE),
-            bound_on_qp: 0,
-            pds: BTreeMap::new(),
-            next_pd: 1,
-            max_keys: Self::MAX_KEYS,
-        }
+        KeyTable::with_source(KeySource::random(seed, domain))
     }
 
-    /// The table with room for fewer keys than [`MAX_KEYS`](Self::MAX_KEYS).
+    /// An empty table for consumers that set the lowest byte of the keys of their windows
+    /// ([`KeyLayout::ConsumerByte`]). Its keys have no domain, and it adopts no regions. `seed` as for
+    /// [`new`](Self::new).
+    #[must_use]
+    pub fn with_consumer_byte(seed: [u8; 32]) -> KeyTable {
+        KeyTable::with_source(KeySource::consumer_byte(seed))
+    }
+
+    fn with_source(source: KeySource) -> KeyTable {
+        let (slots, max_keys) = (OpenTable::new(Self::MIN_KEYS), source.layout().max_keys());
+        KeyTable { slots, source, bound_on_qp: 0, pds: BTreeMap::new(), next_pd: 1, max_keys }
+    }
+
+    /// The table with room for fewer keys than its [layout](Self::layout) allows.
     #[must_use]
     pub fn with_room(self, max_keys: usize) -> KeyTable {
-        KeyTable { max_keys: max_keys.min(Self::MAX_KEYS), ..self }
+        KeyTable { max_keys: max_keys.min(self.layout().max_keys()), ..self }
     }
 
     /// The span of `len` bytes at address `va` of the region behind a local key, as a work request names it: a plain
@@ -200,7 +210,8 @@ impl KeyTable {
     ///
     /// [`RegisterError`], naming the reason; nothing changes then.
     pub fn adopt(&mut self, pd: PdId, region: &MemoryRegion) -> Result<MemoryRegion, RegisterError> {
-        if self.domain == KeyDomain::Shared || region.key & 1 != KeyDomain::Shared as u32 {
+        let is_shared = region.key & 1 == KeyDomain::Shared as u32;
+        if self.domain() == KeyDomain::Shared || self.source.draws(region.key) || !is_shared {
             return Err(RegisterError::NotShared);
         }
         if self.slots.contains(region.key) {
@@ -251,15 +262,21 @@ impl KeyTable {
         self.len() == 0
     }
 
-    /// Which keys this table makes.
+    /// Which keys this table makes; local ones, even or odd, if consumers may set their lowest byte.
     #[must_use]
     pub fn domain(&self) -> KeyDomain {
-        self.domain
+        self.source.domain()
+    }
+
+    /// Which bits of its keys this table chooses.
+    #[must_use]
+    pub fn layout(&self) -> KeyLayout {
+        self.source.layout()
     }
 
     /// Refuses, in the shared table, what cannot be adopted: its state changes in one table only.
     fn own_keys_only(&self) -> Result<(), RegisterError> {
-        match self.domain {
+        match self.domain() {
             KeyDomain::Local => Ok(()),
             KeyDomain::Shared => Err(RegisterError::SharedTable),
         }
@@ -276,21 +293,10 @@ impl KeyTable {
         }
     }
 
-    /// A key that is neither in use nor in quarantine. At most one key in 128 is, so few draws do.
-    fn draw_key(&mut self) -> u32 {
-        loop {
-            // compliance.md [MEM-KEY-RANDOM]: Keys are drawn at random.
-            let key = self.rng.next_u32() & !1 | self.domain as u32;
-            if key != 0 && !self.slots.contains(key) && !self.quarantine.contains(key) {
-                return key;
-            }
-        }
-    }
-
     /// Adds a slot under a fresh key, which is returned.
     fn add(&mut self, slot: Slot) -> Result<u32, RegisterError> {
         self.room(PdId(slot.pd))?;
-        let key = self.draw_key();
+        let key = self.source.draw(&self.slots);
         self.insert(slot.with_key(key));
         Ok(key)
     }
@@ -304,10 +310,7 @@ impl KeyTable {
     fn forget(&mut self, key: u32) -> Option<Slot> {
         let slot = self.slots.remove(key)?;
         self.uncount_key(PdId(slot.pd));
-        // An adopted key is not of this table's making, so it cannot be drawn here anyway.
-        if key & 1 == self.domain as u32 {
-            self.quarantine.retire(key);
-        }
+        self.source.retire(key);
         Some(slot)
     }
 }
@@ -324,7 +327,8 @@ impl fmt::Debug for KeyTable {
     /// The sizes only: keys are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyTable")
-            .field("domain", &self.domain)
+            .field("domain", &self.domain())
+            .field("layout", &self.layout())
             .field("keys", &self.slots.len())
             .field("pds", &self.pds.len())
             .finish_non_exhaustive()
@@ -347,29 +351,24 @@ mod tests {
         assert_ne!(first, second);
         keys.deregister(first).unwrap();
         // The same draws again: one key is in quarantine, the other in use.
-        keys.rng = ChaCha12Rng::from_seed(seed);
+        keys.source.restart(seed);
         let third = register(&mut keys).unwrap();
         assert!(third != first && third != second);
-        // Beyond the quarantine nothing is remembered.
-        for key in 1..=KeyTable::QUARANTINE as u32 {
-            keys.quarantine.retire(key << 1);
-        }
-        keys.rng = ChaCha12Rng::from_seed(seed);
-        assert_eq!(register(&mut keys), Ok(first));
     }
 
+    // [MEM-KEY-QUARANTINE]
     #[test]
     fn a_renewed_key_is_in_quarantine() {
         let seed = [5; 32];
-        let mut keys = KeyTable::new(seed, KeyDomain::Local);
-        let pd = keys.alloc_pd();
-        let first = keys.alloc_fast_reg_mr(pd, 64).unwrap();
-        let second = keys.renew_key(first).unwrap();
-        // The same draws again.
-        keys.rng = ChaCha12Rng::from_seed(seed);
-        let third = keys.renew_key(second).unwrap();
-        assert!(third != first && third != second);
-        assert!(keys.quarantine.contains(first) && keys.quarantine.contains(second));
-        assert_eq!(keys.len(), 1);
+        for mut keys in [KeyTable::new(seed, KeyDomain::Local), KeyTable::with_consumer_byte(seed)] {
+            let pd = keys.alloc_pd();
+            let first = keys.alloc_fast_reg_mr(pd, 64).unwrap();
+            let second = keys.renew_key(first).unwrap();
+            // The same draws again.
+            keys.source.restart(seed);
+            let third = keys.renew_key(second).unwrap();
+            assert!(third != first && third != second);
+            assert_eq!(keys.len(), 1);
+        }
     }
 }

@@ -150,7 +150,8 @@ impl<T: Keyed> OpenTable<T> {
     }
 }
 
-/// Where probing for `key` begins. The lowest bit is the domain, the same for most keys of a table.
+/// Where probing for `key` begins. The lowest bit is the domain, the same for most keys of a table. Keys with a consumer's
+/// byte have theirs in the lowest bits: one that gives many windows the same byte lengthens the probing in its own table.
 #[inline]
 fn home(key: u32, mask: usize) -> usize {
     (key >> 1) as usize & mask

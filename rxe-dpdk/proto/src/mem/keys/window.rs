@@ -2,8 +2,9 @@
 //!
 //! IBTA: "Memory Windows". In libibverbs: `ibv_alloc_mw`, `ibv_bind_mw`, `IBV_WR_BIND_MW`.
 
+use super::draw::with_byte;
 use super::slot::{Role, Slot};
-use super::{Access, BindError, KeyTable, PdId, RegisterError, UnknownKey, WindowKind};
+use super::{Access, BindError, KeyLayout, KeyTable, PdId, RegisterError, UnknownKey, WindowKind};
 
 /// The range and rights of a memory window: `ibv_mw_bind_info`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +68,24 @@ impl KeyTable {
     ///
     /// [`BindError`]: the first reason in its order; nothing changes then.
     pub fn bind_window(&mut self, key: u32, pd: PdId, qpn: u32, bind: &WindowBind) -> Result<(), BindError> {
+        self.bind_window_as(key, None, pd, qpn, bind).map(|_| ())
+    }
+
+    /// As [`bind_window`](Self::bind_window), and sets the lowest byte of the window's key to `byte` if one is given,
+    /// in a table with [`KeyLayout::ConsumerByte`]. Returns the key that the window has from then on; if it is another
+    /// one than before, the old one is unknown. The byte may be the one that the key has already.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`]: the first reason in its order; nothing changes then.
+    pub fn bind_window_as(
+        &mut self,
+        key: u32,
+        byte: Option<u8>,
+        pd: PdId,
+        qpn: u32,
+        bind: &WindowBind,
+    ) -> Result<u32, BindError> {
         let window = self.slots.get(key).ok_or(BindError::Unknown)?;
         let kind = match window.role() {
             Role::Unbound(kind) => kind,
@@ -77,12 +96,20 @@ impl KeyTable {
         if !window.is_of(pd) {
             return Err(BindError::WrongPd);
         }
+        let new_key = match (byte, self.layout()) {
+            (None, _) => key,
+            // compliance.md [MEM-CONSUMER-BYTE]: A bind may set the lowest byte of the window's key where keys are made
+            // for that; the old key is unknown then.
+            (Some(byte), KeyLayout::ConsumerByte) => with_byte(key, byte),
+            (Some(_), KeyLayout::Random) => return Err(BindError::FixedKey),
+        };
         match kind {
             // compliance.md [MEM-WINDOW-1]: A type 1 window is valid for every queue pair of its domain, may be bound
             // again, and is unbound by binding it to no bytes.
             WindowKind::Type1 if bind.len == 0 => {
                 self.unbind(key);
-                return Ok(());
+                self.rename(key, new_key);
+                return Ok(new_key);
             }
             // compliance.md [MEM-WINDOW-2]: A type 2 window is valid for the queue pair that it is bound on and cannot
             // be bound again before it is invalidated, by its owner or that queue pair's peer.
@@ -136,7 +163,17 @@ impl KeyTable {
             window.memory = Some(piece);
             window.open(role, bind.access);
         }
-        Ok(())
+        self.rename(key, new_key);
+        Ok(new_key)
+    }
+
+    /// Gives a window a key that differs in its consumer's byte at most, so that no other object has it.
+    fn rename(&mut self, key: u32, new_key: u32) {
+        if new_key != key
+            && let Some(window) = self.slots.remove(key)
+        {
+            self.slots.insert(window.with_key(new_key));
+        }
     }
 
     /// Unbinds all type 2 memory windows that are bound on queue pair `qpn`, for when it is destroyed or reset: its

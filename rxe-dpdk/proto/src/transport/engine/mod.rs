@@ -2,6 +2,7 @@
 
 mod destroyed;
 mod keep_alive;
+mod modify;
 mod objects;
 mod post;
 mod prefetch;
@@ -11,7 +12,7 @@ mod refuse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::mem::{KeyDomain, KeyTable};
+use crate::mem::{KeyDomain, KeyLayout, KeyTable};
 use crate::time::Instant;
 use crate::wire::{DropCounters, TxQueue};
 
@@ -25,6 +26,7 @@ use super::timer::TimerHeap;
 use super::tx_scheduler::TxScheduler;
 use super::{AsyncEvent, EngineConfig, Latencies, TransportStats};
 use destroyed::DestroyedQps;
+pub use post::RecvSource;
 
 /// All queue pairs, completion queues and keys of one lcore. It does no IO and knows no clock.
 ///
@@ -54,6 +56,10 @@ impl Engine {
     /// An engine without queue pairs.
     pub fn new(config: EngineConfig) -> Engine {
         let config = config.bounded();
+        let keys = match config.key_layout {
+            KeyLayout::Random => KeyTable::new(config.seed, KeyDomain::Local),
+            KeyLayout::ConsumerByte => KeyTable::with_consumer_byte(config.seed),
+        };
         let stats = Arc::<TransportStats>::default();
         let mut timers = TimerHeap::default();
         let qps = QpTable::new(config.worker, config.max_qp, config.seed);
@@ -63,7 +69,7 @@ impl Engine {
             destroyed: DestroyedQps::default(),
             groups: MulticastTable::default(),
             cx: Context {
-                keys: KeyTable::new(config.seed, KeyDomain::Local).with_room(config.max_mr as usize),
+                keys: keys.with_room(config.max_mr as usize),
                 cqs: CqTable::new(config.max_cq, config.max_cqe),
                 srqs: SrqTable::new(config.max_srq),
                 ahs: AhTable::new(config.max_ah),

@@ -7,8 +7,8 @@ use crate::mem::{KeyTable, PdId};
 use crate::time::Instant;
 use crate::transport::qp::Qp;
 use crate::transport::{
-    AhError, AhId, CqError, CqId, Latencies, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpTransition,
-    QpType, Qpn, SrqError, SrqId, SrqInit,
+    AhError, AhId, CqError, CqId, Latencies, MulticastError, QpError, QpErrorCause, QpInfo, QpInit, QpType, Qpn,
+    SrqAttr, SrqError, SrqId, SrqInfo, SrqInit,
 };
 use crate::wire::{Gid, MacAddr, Path, PathMtu, PortId};
 
@@ -135,23 +135,6 @@ impl Engine {
         self.cx.scheduler.remove(qpn.slot());
         self.keep_replies(now, qp);
         self.cx.stats.qpn_rests_cut.add(self.qps.take_quarantines_cut());
-        Ok(())
-    }
-
-    /// Changes the state of a queue pair.
-    ///
-    /// # Errors
-    /// [`QpError::Transition`] when the state diagram has no such transition, [`QpError::Limit`] for an attribute out
-    /// of range, [`QpError::Unknown`]. The queue pair is unchanged then.
-    pub fn modify_qp(&mut self, qpn: Qpn, transition: QpTransition) -> Result<(), QpError> {
-        let qp = self.qps.get_mut(qpn).ok_or(QpError::Unknown(qpn))?;
-        // A datagram queue pair's groups are those of its port, which it may leave by way of RESET.
-        let leaves = matches!(transition, QpTransition::ToReset) && qp.common.qp_type == QpType::Ud;
-        qp.modify(&mut self.cx, transition)?;
-        if leaves {
-            qp.common.port = None;
-            self.groups.remove(qpn);
-        }
         Ok(())
     }
 
@@ -288,21 +271,26 @@ impl Engine {
         self.cx.srqs.create(init).inspect_err(|_| self.cx.keys.release_pd(init.pd))
     }
 
-    /// Arms [`SrqLimitReached`](crate::transport::AsyncEvent::SrqLimitReached): raised once, when fewer than `limit`
-    /// receives are left; 0 disarms it.
+    /// Changes the size of a shared receive queue, and its limit.
     ///
     /// # Errors
-    /// [`SrqError::Limit`], [`SrqError::Unknown`].
-    pub fn modify_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), SrqError> {
-        if self.cx.srqs.set_limit(srq, limit)? {
+    /// [`SrqError::Occupied`] when more receives are posted than the new size holds; [`SrqError::Limit`],
+    /// [`SrqError::Unknown`]. The queue is unchanged then.
+    pub fn modify_srq(&mut self, srq: SrqId, attr: SrqAttr) -> Result<(), SrqError> {
+        if self.cx.srqs.modify(srq, attr, self.cx.config.max_srq_wr)? {
             self.cx.srq_below_limit(srq);
         }
         Ok(())
     }
 
+    /// Attributes and fill of a shared receive queue.
+    pub fn query_srq(&self, srq: SrqId) -> Option<SrqInfo> {
+        self.cx.srqs.info(srq)
+    }
+
     /// Receives posted to a shared receive queue and not taken yet.
     pub fn srq_len(&self, srq: SrqId) -> Option<u32> {
-        self.cx.srqs.len(srq)
+        self.cx.srqs.info(srq).map(|info| info.queued)
     }
 
     /// Removes a shared receive queue, with the receives in it.
@@ -324,7 +312,8 @@ impl Engine {
         if !self.cx.keys.hold_pd(pd) {
             return Err(AhError::UnknownPd);
         }
-        self.cx.ahs.create(pd, path).inspect_err(|_| self.cx.keys.release_pd(pd))
+        let path = self.cx.config.bind_path(path.clone());
+        self.cx.ahs.create(pd, &path).inspect_err(|_| self.cx.keys.release_pd(pd))
     }
 
     /// Removes an address handle. Datagrams posted with it and not yet sent fail.
@@ -365,6 +354,12 @@ impl Engine {
     /// Every multicast group with a queue pair of this engine.
     pub fn multicast_groups(&self) -> impl Iterator<Item = (PortId, Gid)> + '_ {
         self.groups.groups()
+    }
+
+    /// The queue pairs that get a datagram to `group` which comes by `port`.
+    #[inline]
+    pub fn multicast_members(&self, port: PortId, group: Gid) -> &[Qpn] {
+        self.groups.members(port, group)
     }
 
     fn multicast_port(&self, qpn: Qpn) -> Result<PortId, MulticastError> {

@@ -2,6 +2,7 @@
 
 mod detect;
 mod flow;
+mod modify;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::mem::PdId;
 use crate::time::Instant;
 use crate::wire::{Path, PathMtu, PortId};
 
-use super::attr::{PostError, QpCaps, QpError, QpInfo, QpInit, check_limit};
+use super::attr::{PostError, QpCaps, QpInfo, QpInit};
 use super::common::{Common, Failure};
 use super::congestion::Congestion;
 use super::context::Context;
@@ -18,7 +19,7 @@ use super::link::Link;
 use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
-use super::state::{QpState, QpTransition};
+use super::state::QpState;
 use super::{AsyncEvent, Latencies, QpErrorCause, QpType, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
 
 impl QpCaps {
@@ -108,9 +109,17 @@ impl Qp {
             access: self.responder.access(),
             path: link.map(|link| (*link.path).clone()),
             dest_qpn: link.map(|link| link.dest_qpn),
-            path_mtu: link.map(|link| link.path_mtu),
+            path_mtu: self.path_mtu(),
+            port: link.map(|link| link.template.port()).or(self.common.port),
+            pkey_index: 0,
+            min_rnr_timer: self.responder.min_rnr_timer(),
+            max_dest_rd_atomic: self.responder.max_dest_rd_atomic(),
+            timeout: self.requester.timeout_code(),
+            sq_sig_all: self.common.sq_sig_all,
+            sq_draining: self.state == QpState::Sqd && !self.drained,
             expected_psn: self.responder.expected_psn(),
             next_psn: self.requester.next_psn(),
+            unsent_psn: self.requester.unsent_psn(),
             unacked_psn: self.requester.una_psn(),
             send_queued: (sq.tail() - sq.head()) as u32,
             recv_queued: self.responder.rq.len(),
@@ -123,6 +132,15 @@ impl Qp {
             packets_served: self.responder.packets_served(),
             recvs_completed: self.responder.rq.removed(),
             msn: self.responder.msn(),
+        }
+    }
+
+    /// The path MTU, from RTR on.
+    fn path_mtu(&self) -> Option<PathMtu> {
+        match (&self.link, self.state) {
+            (Some(link), _) => Some(link.path_mtu),
+            (None, QpState::Reset | QpState::Init) => None,
+            (None, _) => PathMtu::ALL.into_iter().find(|mtu| mtu.bytes() == self.common.mtu as usize),
         }
     }
 
@@ -169,92 +187,6 @@ impl Qp {
     pub(super) fn arm_timer(&self, cx: &mut Context) {
         if let Some(deadline) = self.deadline() {
             cx.arm_timer_at(self.common.qpn.slot(), deadline);
-        }
-    }
-
-    pub(super) fn modify(&mut self, cx: &mut Context, transition: QpTransition) -> Result<(), QpError> {
-        let to = transition.target();
-        let wrong = QpError::Transition { from: self.state, to };
-        if !self.state.may_become(to) {
-            return Err(wrong);
-        }
-        if !transition.is_of(self.common.qp_type) {
-            return Err(QpError::WrongType(self.common.qp_type));
-        }
-        match transition {
-            QpTransition::ToInit { access } => self.responder.set_access(access),
-            QpTransition::ToInitDatagram { port, qkey } => {
-                self.common.port = Some(port);
-                self.common.qkey = qkey;
-            }
-            QpTransition::ToRtr(attr) => {
-                check_limit("max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), cx.config.max_rd_atomic.into())?;
-                check_limit("min_rnr_timer", attr.min_rnr_timer.into(), 31)?;
-                self.responder.start(&attr);
-                self.common.mtu = attr.path_mtu.bytes() as u32;
-                self.link = Some(Link::new(attr.path, attr.dest_qpn, attr.path_mtu, self.common.qp_type));
-            }
-            QpTransition::ToRtrDatagram { path_mtu } => self.common.mtu = path_mtu.bytes() as u32,
-            QpTransition::ToRts(attr) => {
-                if self.state != QpState::Rtr {
-                    return Err(wrong);
-                }
-                check_limit("max_rd_atomic", attr.max_rd_atomic.into(), cx.config.max_rd_atomic.into())?;
-                check_limit("timeout", attr.timeout.into(), 31)?;
-                check_limit("retry_cnt", attr.retry_cnt.into(), 7)?;
-                check_limit("rnr_retry", attr.rnr_retry.into(), 7)?;
-                self.requester.start(&attr, &cx.config);
-            }
-            QpTransition::ToRtsDatagram { sq_psn } => {
-                if self.state != QpState::Rtr {
-                    return Err(wrong);
-                }
-                self.requester.start_at(sq_psn);
-            }
-            QpTransition::Resume => {
-                if self.state == QpState::Rtr {
-                    return Err(wrong);
-                }
-                self.drained = false;
-                self.activate(cx);
-            }
-            QpTransition::ToSqd => {
-                if self.state == QpState::Rts && self.requester.is_drained() {
-                    self.drained = true;
-                    cx.events.push_back(AsyncEvent::SendQueueDrained { qpn: self.common.qpn });
-                }
-            }
-            QpTransition::ToError => {
-                if self.state != QpState::Error {
-                    self.enter_error(cx, None, None);
-                    self.responder.abandon_replies();
-                }
-            }
-            QpTransition::ToReset => {
-                self.responder.reset();
-                self.requester.reset();
-                // compliance.md [MEM-WINDOW-QP-END]: The type 2 windows of a queue pair are unbound when it is reset or
-                // destroyed.
-                cx.keys.unbind_windows_of(self.common.qpn.get());
-                self.congestion = Congestion::default();
-                self.detection = None;
-                self.link = None;
-                self.established = false;
-                self.drained = false;
-            }
-        }
-        self.state = to;
-        Ok(())
-    }
-
-    fn enter_error(&mut self, cx: &mut Context, send: Option<(u64, WcStatus)>, receive: Option<WcStatus>) {
-        self.state = QpState::Error;
-        self.requester.flush(&self.common, cx, send);
-        self.responder.flush(&self.common, cx, receive);
-        if self.common.srq.is_some() {
-            // compliance.md [SRQ-LAST-WQE]: A queue pair in error with a shared receive queue raises the last-WQE
-            // event.
-            cx.events.push_back(AsyncEvent::LastWqeReached { qpn: self.common.qpn });
         }
     }
 
@@ -343,6 +275,22 @@ impl Qp {
             cx.complete(self.common.recv_cq, self.common.failed(wqe.wr_id, WcOpcode::Recv, status));
         }
         Ok(())
+    }
+
+    /// Receives that can be posted now.
+    #[inline]
+    pub(super) fn recv_room(&self) -> u32 {
+        let refused = self.common.srq.is_some() || self.state == QpState::Reset;
+        if refused { 0 } else { self.responder.rq.room() }
+    }
+
+    /// Work requests that can be posted to the send queue now.
+    #[inline]
+    pub(super) fn send_room(&self) -> u32 {
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => 0,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => self.requester.sq.room(),
+        }
     }
 
     /// The slot has left the transmit scheduler.

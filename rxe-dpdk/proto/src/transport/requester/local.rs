@@ -1,4 +1,4 @@
-//! Local work requests: binding memory windows, fast registration, local invalidation.
+//! Local work requests: binding memory windows, fast registration, local invalidation, and those that only fail.
 //!
 //! They have an entry in the queue but no PSN: each is executed once, when the cursor first reaches it, and completes
 //! after everything before it. IBTA: "Memory Windows", "Fast Register Physical MR", "Invalidate operations".
@@ -33,8 +33,9 @@ impl Requester {
         let is_oldest = self.sq.head() == number;
         let (pd, qpn) = (common.pd, common.qpn.get());
         let outcome = match wqe.op {
-            SendOp::BindWindow { key, bind } => {
-                cx.keys.bind_window(key, pd, qpn, &bind).map_err(|_| WcStatus::MwBindErr)
+            SendOp::BindWindow { key, key_byte, bind } => {
+                let bound = cx.keys.bind_window_as(key, key_byte, pd, qpn, &bind);
+                bound.map(|_| ()).map_err(|_| WcStatus::MwBindErr)
             }
             SendOp::FastRegister { key, addr, access } => {
                 cx.keys.fast_register(key, pd, addr, access).map_err(|_| WcStatus::LocQpOpErr)
@@ -46,6 +47,7 @@ impl Requester {
                 return Sent::Blocked;
             }
             SendOp::LocalInvalidate { key } => cx.keys.invalidate_local(key, pd).map_err(|_| WcStatus::LocQpOpErr),
+            SendOp::Invalid { status } if status != WcStatus::Success => Err(status),
             _ => Err(WcStatus::LocQpOpErr),
         };
         match outcome {

@@ -32,7 +32,7 @@ use super::context::{Context, TxOutcome};
 use super::link::Link;
 use super::seq::Seq;
 use super::work::OpTraits;
-use super::{EngineConfig, PostError, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
+use super::{EngineConfig, PostError, QpAttrChange, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
 
 use credits::Credits;
 use packet::Sent;
@@ -168,6 +168,25 @@ impl Requester {
         self.cursor_wqe = self.sq.tail();
     }
 
+    /// Changes the attributes that are the requester's. Returns whether deadlines or what may be sent have changed.
+    pub(super) fn change(&mut self, cx: &Context, now: Instant, change: &QpAttrChange) -> bool {
+        if let Some(retry_cnt) = change.retry_cnt {
+            (self.retry_cnt, self.retries_left) = (retry_cnt, retry_cnt);
+        }
+        if let Some(rnr_retry) = change.rnr_retry {
+            (self.rnr_retry, self.rnr_retries_left) = (rnr_retry, rnr_retry);
+        }
+        if let Some(max_rd_atomic) = change.max_rd_atomic {
+            self.max_rd_atomic = u32::from(max_rd_atomic);
+        }
+        if let Some(timeout) = change.timeout {
+            self.ack_timeout = retransmit::ack_timeout(timeout);
+            self.set_timeout(&cx.config);
+            self.rearm(now);
+        }
+        change.timeout.is_some() || change.max_rd_atomic.is_some()
+    }
+
     /// Clears all state, for a transition to RESET.
     pub(super) fn reset(&mut self) {
         let mut sq = std::mem::replace(&mut self.sq, SendQueue::new(0, 0, 0));
@@ -188,6 +207,16 @@ impl Requester {
 
     pub(super) fn next_psn(&self) -> Psn {
         self.next.psn()
+    }
+
+    /// The PSN of the next packet that is written for the first time.
+    pub(super) fn unsent_psn(&self) -> Psn {
+        self.sent.psn()
+    }
+
+    /// The code of the ACK timeout.
+    pub(super) fn timeout_code(&self) -> u8 {
+        self.ack_timeout.map_or(0, retransmit::code_of)
     }
 
     pub(super) fn una_psn(&self) -> Psn {

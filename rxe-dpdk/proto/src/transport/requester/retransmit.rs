@@ -20,6 +20,11 @@ pub(super) fn ack_timeout(code: u8) -> Option<u64> {
     (code > 0).then_some(4096 << (code & 0x1F))
 }
 
+/// The code of an ACK timeout in nanoseconds.
+pub(super) fn code_of(ack_timeout: u64) -> u8 {
+    (ack_timeout / 4096).trailing_zeros() as u8
+}
+
 impl Requester {
     /// Recomputes the retransmission timeout after a change of round trip, backoff or ACK timeout.
     pub(super) fn set_timeout(&mut self, config: &EngineConfig) {

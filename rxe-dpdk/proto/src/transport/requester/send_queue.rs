@@ -114,6 +114,12 @@ impl SendQueue {
         self.tail - self.head >= u64::from(self.max)
     }
 
+    /// Work requests that fit now.
+    #[inline]
+    pub(in crate::transport) fn room(&self) -> u32 {
+        u64::from(self.max).saturating_sub(self.tail - self.head) as u32
+    }
+
     #[inline]
     pub(in crate::transport) fn max_sge(&self) -> usize {
         self.max_sge as usize

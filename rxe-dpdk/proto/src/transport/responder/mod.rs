@@ -11,6 +11,7 @@
 
 mod acknowledge;
 mod atomic;
+mod attributes;
 mod checks;
 mod flush;
 mod gap;
@@ -30,7 +31,7 @@ use super::common::Common;
 use super::context::Context;
 use super::recv_queue::RecvQueue;
 use super::seq::Seq;
-use super::{QpErrorCause, RequestRefusal, RtrAttr, WcOpcode, WcStatus, WorkCompletion};
+use super::{QpErrorCause, RequestRefusal, WcOpcode, WcStatus, WorkCompletion};
 
 use acknowledge::Unanswered;
 use checks::{check_remote, payload_fits};
@@ -69,6 +70,7 @@ pub(super) struct Responder {
     /// Remote access rights.
     access: Access,
     min_rnr_timer: u8,
+    max_dest_rd_atomic: u8,
     resources: Resources,
     pub(super) rq: RecvQueue,
 }
@@ -167,7 +169,7 @@ impl Refusal {
     #[cold]
     fn atomic(error: AtomicError) -> Refusal {
         match error {
-            AtomicError::Lost => Refusal::access(),
+            AtomicError::Lost | AtomicError::Fault => Refusal::access(),
             AtomicError::OutOfBounds | AtomicError::Misaligned => Refusal::invalid(QpErrorCause::Misaligned),
         }
     }
@@ -190,30 +192,10 @@ impl Responder {
             begun: Instant::ZERO,
             access: Access::empty(),
             min_rnr_timer: 0,
+            max_dest_rd_atomic: 0,
             resources: Resources::default(),
             rq,
         }
-    }
-
-    pub(super) fn set_access(&mut self, access: Access) {
-        self.access = access;
-    }
-
-    pub(super) fn access(&self) -> Access {
-        self.access
-    }
-
-    /// Starts at the PSN and with the attributes of RTR.
-    pub(super) fn start(&mut self, attr: &RtrAttr) {
-        self.expected = Seq::start(attr.rq_psn);
-        self.msn = 0;
-        self.executed = (self.expected.prev(), 0);
-        self.min_rnr_timer = attr.min_rnr_timer;
-        // rxe uses the next power of two of the agreed depth.
-        // compliance.md [RC-RSP-DEPTH-POW2]: A responder holds as many READs and atomics as the next power of two of
-        // the agreed number.
-        let depth = usize::from(attr.max_dest_rd_atomic);
-        self.resources = Resources::new(if depth == 0 { 0 } else { depth.next_power_of_two() });
     }
 
     /// Clears all state, for a transition to RESET.

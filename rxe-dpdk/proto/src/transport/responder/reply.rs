@@ -16,7 +16,7 @@ enum Response {
     Written,
     /// The port takes no more packets now.
     Backpressure,
-    /// The memory was deregistered, or lost.
+    /// The memory was deregistered or lost, or is not mapped.
     Unreadable,
 }
 
@@ -154,7 +154,7 @@ impl Responder {
                 if op != Opcode::ReadResponseMiddle {
                     packet.aeth(syndrome, resource.msn);
                 }
-                // The span has this length, but the memory behind it may be lost at any time.
+                // The span has this length, but the memory behind it may be lost or unmapped at any time.
                 if let Some(span) = span
                     && span.read(0, packet.payload_mut()).is_err()
                 {

@@ -111,17 +111,42 @@ impl Resources {
     pub(in crate::transport) fn has_room(&self) -> bool {
         // compliance.md [RC-RSP-READ-DEPTH-COPY]: A late copy of an answered READ or atomic does not count as
         // outstanding.
-        self.depth > 0 && (self.ring.len() < self.depth || self.ring.front().is_some_and(Resource::is_answered))
+        if self.ring.len() == self.depth {
+            self.ring.front().is_some_and(Resource::is_answered)
+        } else {
+            self.ring.len() < self.depth || self.has_room_above()
+        }
+    }
+
+    /// The same after the depth was reduced below what was outstanding.
+    #[cold]
+    fn has_room_above(&self) -> bool {
+        let dropped = self.ring.len() + 1 - self.depth;
+        self.depth > 0 && self.ring.iter().take(dropped).all(Resource::is_answered)
+    }
+
+    /// Changes the depth. Whatever is outstanding is answered first, even if it is more than the new depth.
+    pub(in crate::transport) fn resize(&mut self, depth: usize) {
+        self.depth = depth;
+        while self.ring.len() > depth && self.ring.front().is_some_and(Resource::is_answered) {
+            self.drop_oldest();
+        }
+        self.ring.reserve(depth.saturating_sub(self.ring.len()));
+    }
+
+    #[inline]
+    fn drop_oldest(&mut self) {
+        if self.ring.pop_front().is_some_and(|oldest| oldest.reply.is_some()) {
+            self.due -= 1;
+        }
+        self.from = self.from.saturating_sub(1);
     }
 
     /// Adds a resource whose reply is due. Call only if [`has_room`](Self::has_room).
     #[inline]
     pub(in crate::transport) fn push(&mut self, resource: Resource) {
-        if self.ring.len() >= self.depth {
-            if self.ring.pop_front().is_some_and(|oldest| oldest.reply.is_some()) {
-                self.due -= 1;
-            }
-            self.from = self.from.saturating_sub(1);
+        while self.ring.len() >= self.depth.max(1) {
+            self.drop_oldest();
         }
         if self.due == 0 {
             self.from = self.ring.len();

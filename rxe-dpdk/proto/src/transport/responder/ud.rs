@@ -5,7 +5,7 @@ use crate::transport::context::Context;
 use crate::transport::{QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion, sge};
 use crate::wire::{DropReason, RocePacket};
 
-use super::{FatalError, Responder};
+use super::{FatalError, Message, Responder};
 
 /// Bytes in front of every received datagram, for the global route header.
 pub(in crate::transport) const GRH_LEN: usize = 40;
@@ -60,9 +60,11 @@ impl Responder {
         let header = packet.ip_header();
         let route = sge::scatter(&cx.keys, common.recv_pd, sges, 0, &[0; GRH_LEN][header.len()..])
             .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN - header.len(), header));
-        route
-            .and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN, payload))
-            .map_err(|_| error(QpErrorCause::ReceiveKey, WcStatus::LocProtErr))?;
+        if route.and_then(|()| sge::scatter(&cx.keys, common.recv_pd, sges, GRH_LEN, payload)).is_err() {
+            // The receive is in use: it completes with the cause, those behind it are flushed.
+            self.message = Message::Send { received: 0 };
+            return Err(error(QpErrorCause::ReceiveKey, WcStatus::LocProtErr));
+        }
         let wc = WorkCompletion {
             wr_id: wqe.wr_id,
             status: WcStatus::Success,

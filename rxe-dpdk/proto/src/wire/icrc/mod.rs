@@ -121,16 +121,15 @@ impl IcrcKernel {
     }
 
     /// The change of an acknowledge packet's ICRC, to be XORed with it, when the packet's last eight covered bytes, PSN and
-    /// AETH, are XORed with `last` and its IPv4 identification with `ip_id` (0 with IPv6). `None` where that takes longer
-    /// than a new ICRC.
+    /// AETH, are XORed with `last`. `None` where that takes longer than a new ICRC.
     #[inline]
     #[allow(unsafe_code)] // calls of a kernel whose instructions were found to be there
-    pub(super) fn change_of_ack(self, last: u64, ip_id: u16) -> Option<u32> {
+    pub(super) fn change_of_ack(self, last: u64) -> Option<u32> {
         match self.0 {
             Kernel::Portable => None,
             // SAFETY: as in `icrc`; what the smaller one needs the other one needs, too.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Kernel::Pclmul | Kernel::Vpclmul => Some(unsafe { pclmul::change_of_ack(last, ip_id) }),
+            Kernel::Pclmul | Kernel::Vpclmul => Some(unsafe { pclmul::change_of_ack(last) }),
         }
     }
 }

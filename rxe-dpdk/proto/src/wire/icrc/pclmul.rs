@@ -90,14 +90,11 @@ pub fn icrc(packet: &[u8], is_ipv4: bool) -> u32 {
 
 /// See [`change_of_ack`](super::IcrcKernel::change_of_ack).
 #[target_feature(enable = "pclmulqdq,sse4.1")]
-pub fn change_of_ack(last: u64, ip_id: u16) -> u32 {
-    /// Bytes behind the identification: the rest of the IPv4 header, UDP, base transport header, AETH.
-    const BEHIND_ID: usize = 14 + 8 + 12 + 4;
-    const TO_END: Factors = [power(32), power(8 * BEHIND_ID + 32)];
-    // The identification as the last two of eight bytes.
-    let changed = [last.swap_bytes(), u64::from(ip_id.swap_bytes()) << 48];
+pub fn change_of_ack(last: u64) -> u32 {
+    const TO_END: Factors = [power(32), 0];
+    let changed = [last.swap_bytes(), 0];
     // Without the bits inverted that start and end of a CRC are, which do not change.
-    !finish(multiply(load(&changed), load(&TO_END)))
+    !finish(_mm_clmulepi64_si128::<0x00>(load(&changed), load(&TO_END)))
 }
 
 #[inline]

@@ -92,7 +92,7 @@ impl ScriptedPeer {
             pkey: DEFAULT_PKEY,
         };
         let mut frame = vec![0; self.template.frame_len(fields.opcode, payload.len())];
-        let mut packet = self.template.build(&mut frame, 7, fields, payload.len());
+        let mut packet = self.template.build(&mut frame, fields, payload.len());
         headers(&mut packet);
         packet.payload_mut().copy_from_slice(payload);
         packet.finish();
@@ -121,7 +121,7 @@ impl ScriptedPeer {
             pkey: DEFAULT_PKEY,
         };
         let mut frame = vec![0; self.template.frame_len(fields.opcode, 0)];
-        let mut packet = self.template.build(&mut frame, 7, fields, 0);
+        let mut packet = self.template.build(&mut frame, fields, 0);
         packet.congestion(false, true);
         packet.finish();
         self.inject(&frame);

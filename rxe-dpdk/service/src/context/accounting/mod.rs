@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use rxe_proto::verbs::{
-    AhError, CqError, CqId, DeviceHooks, Engine, QpError, QpInit, QpTransition, Qpn, SrqError, SrqId, SrqInit,
+    AhError, CqError, CqId, DeviceHooks, Engine, QpAttrChange, QpError, QpInit, QpTransition, Qpn, SrqAttr, SrqError,
+    SrqId, SrqInit,
 };
 use rxe_proto::wire::{Gid, Path, PortId};
 
@@ -181,6 +182,11 @@ impl DeviceHooks for Accounting<'_> {
         }
     }
 
+    fn before_modify_attributes(&mut self, _qpn: Qpn, change: &QpAttrChange) -> Result<(), QpError> {
+        let path = change.path.as_ref().map(|path| path.port);
+        [change.port, path].into_iter().flatten().try_for_each(|port| self.check_port(port))
+    }
+
     fn before_destroy_qp(&mut self, qpn: Qpn) -> Result<(), QpError> {
         self.objects.owner_of_qp(qpn).map(|_| ()).ok_or(QpError::Unknown(qpn))
     }
@@ -198,6 +204,24 @@ impl DeviceHooks for Accounting<'_> {
         let depth = init.max_wr as usize;
         self.cq.depth += depth;
         self.objects.srqs.insert(srq, Owned { service: self.service, depth, name: None });
+    }
+
+    fn before_modify_srq(&mut self, engine: &mut Engine, srq: SrqId, attr: &SrqAttr) -> Result<(), SrqError> {
+        let Some(owned) = self.objects.srqs.get(&srq) else { return Err(SrqError::Unknown) };
+        let Some(more) = attr.max_wr.and_then(|max_wr| (max_wr as usize).checked_sub(owned.depth)) else {
+            return Ok(());
+        };
+        let room = self.cq.make_room(engine, more);
+        room.map_err(|(value, limit)| SrqError::Limit { name: CQ_DEPTH, value, limit })
+    }
+
+    fn srq_modified(&mut self, srq: SrqId, attr: &SrqAttr) {
+        if let (Some(owned), Some(max_wr)) = (self.objects.srqs.get_mut(&srq), attr.max_wr) {
+            let before = std::mem::replace(&mut owned.depth, max_wr as usize);
+            self.cq.depth += owned.depth.saturating_sub(before);
+            // The queue may still hold the completions of receives that were outstanding before.
+            self.cq.retire(before.saturating_sub(owned.depth));
+        }
     }
 
     fn srq_destroyed(&mut self, srq: SrqId) {

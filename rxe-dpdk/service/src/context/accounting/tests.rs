@@ -155,6 +155,28 @@ fn errors_name_the_limit_of_the_completion_queue() {
 }
 
 #[test]
+fn a_resized_shared_receive_queue_takes_and_gives_back_room() {
+    let mut bed = TestBed::new(64);
+    let srq_attr = SrqInitAttr { max_wr: 32, ..SrqInitAttr::default() };
+    let srq = bed.on(0, |dev| {
+        let pd = dev.alloc_pd();
+        dev.create_srq(pd, srq_attr).unwrap()
+    });
+    bed.on(0, |dev| dev.modify_srq(srq, SrqAttr::size(48))).unwrap();
+    assert_eq!(bed.cq.depth, 1 + 48);
+    let too_deep = SrqError::Limit { name: "completion queue depth", value: 65, limit: 64 };
+    assert_eq!(bed.on(0, |dev| dev.modify_srq(srq, SrqAttr::size(64))), Err(too_deep));
+    bed.on(0, |dev| dev.modify_srq(srq, SrqAttr::limit(8))).unwrap();
+    bed.on(0, |dev| dev.modify_srq(srq, SrqAttr::size(8))).unwrap();
+    assert_eq!(bed.cq.depth, 1 + 48, "completions of 48 receives may still wait");
+    bed.cq.drained();
+    assert_eq!(bed.cq.depth, 1 + 8);
+    bed.on(0, |dev| dev.destroy_srq(srq)).unwrap();
+    bed.cq.drained();
+    assert_eq!(bed.cq.depth, 1);
+}
+
+#[test]
 fn refused_objects_leave_nothing_behind() {
     let mut bed = TestBed::new(64);
     let attr = bed.attr();
@@ -185,6 +207,12 @@ fn ports_that_do_not_exist_are_refused() {
         assert_eq!(open(dev, qp, 1), Err(QpError::Limit { name: "port_num", value: 1, limit: 0 }));
         let path = Path { port: PortId(1), ..Path::default() };
         assert_eq!(dev.create_ah(pd, &path), Err(AhError::UnknownPort(PortId(1))));
+        let refused = QpError::Limit { name: "port_num", value: 1, limit: 0 };
+        let port = QpAttrChange { port: Some(PortId(1)), ..QpAttrChange::default() };
+        assert_eq!(dev.modify_qp_attr(qp, &port), Err(refused));
+        let path = QpAttrChange { path: Some(path), ..QpAttrChange::default() };
+        assert_eq!(dev.modify_qp_attr(qp, &path), Err(refused));
+        assert_eq!(dev.modify_qp_with(qp, Transition::to_init_datagram(PortId(0), 0), &port), Err(refused));
     });
 }
 

@@ -1,5 +1,5 @@
 use rxe_proto::Duration;
-use rxe_proto::cm::{ConnectParams, MadPath, write_mad};
+use rxe_proto::cm::{ConnectParams, GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::{DropReason, Frame, PathMtu, PortId, Psn, classify};
 
@@ -14,7 +14,7 @@ fn req(env: &mut TestEnv, path: MadPath) -> Vec<u8> {
     env.peer.connect(env.now, params).unwrap();
     let mad = env.peer.poll_transmit().unwrap();
     let mut frame = OneFrame(Vec::new());
-    assert!(write_mad(&mut frame, &mad.path, 1, Psn::new(0), &mad.mad));
+    assert!(write_mad(&mut frame, &mad.path, GSI_UDP_SRC_PORT, Psn::new(0), &mad.mad));
     frame.0
 }
 
@@ -53,7 +53,7 @@ fn req_from(env: &mut TestEnv, host: u8, number: u32) -> Vec<u8> {
     env.peer.connect(env.now, params).unwrap();
     let mad = env.peer.poll_transmit().unwrap();
     let mut frame = OneFrame(Vec::new());
-    assert!(write_mad(&mut frame, &mad.path, 1, Psn::new(0), &mad.mad));
+    assert!(write_mad(&mut frame, &mad.path, GSI_UDP_SRC_PORT, Psn::new(0), &mad.mad));
     frame.0
 }
 

@@ -237,7 +237,7 @@ impl WorkerEnv {
         let opcode = BthOpcode { transport: Transport::Rc, op: Opcode::SendOnly };
         let fields = BthFields { opcode, dest_qp: qp.get(), psn, solicited: false, ack_req: true, pkey: DEFAULT_PKEY };
         let mut frame = vec![0; template.frame_len(opcode, 0)];
-        template.build(&mut frame, 7, fields, 0).finish();
+        template.build(&mut frame, fields, 0).finish();
         let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
         self.engine.receive(self.env.now, PortId(0), &packet);
         self.run();

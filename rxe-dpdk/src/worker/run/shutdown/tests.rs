@@ -62,7 +62,7 @@ fn reading(len: usize) -> Engine {
         pkey: DEFAULT_PKEY,
     };
     let mut frame = vec![0; template.frame_len(fields.opcode, 0)];
-    let mut packet = template.build(&mut frame, 7, fields, 0);
+    let mut packet = template.build(&mut frame, fields, 0);
     packet.reth(region.addr(), region.rkey(), len as u32);
     packet.finish();
     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };

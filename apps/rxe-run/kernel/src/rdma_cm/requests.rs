@@ -1,0 +1,165 @@
+//! Requests of peers: each becomes a new id of its listener.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use rxe_proto::cm::{ConnectRequest, SidrReply, SidrRequest};
+use rxe_proto::wire::cm::{CmTransport, PortSpace, RejReason, ServiceId, SidrStatus};
+use zerocopy::FromZeros;
+
+use super::abi::event;
+use super::channel::Event;
+use super::events::Param;
+use super::id::{Connection, Id, Link, PathRecord, Phase, State, qp_type};
+use super::ports::Listener;
+use super::{Host, RdmaCm, abi};
+
+/// Why a request does not reach the program.
+enum Refusal {
+    /// The port has no listener.
+    NoListener,
+    /// The listener is for another address or type of queue pair.
+    Mismatch,
+    /// Too many requests or events are unread. The peer tries again.
+    Busy,
+}
+
+/// A listener, and what its ids take over from it.
+struct ListenerInfo {
+    handle: u32,
+    uid: u64,
+    channel: RawFd,
+    space: PortSpace,
+}
+
+impl RdmaCm {
+    /// A peer requests a connection.
+    pub(super) fn connect_request(&mut self, host: &mut Host<'_>, request: &ConnectRequest) {
+        let qp_type = match request.transport {
+            CmTransport::Uc => qp_type::UC,
+            _ => qp_type::RC,
+        };
+        let conn = request.conn;
+        let refused = match self.listener(host, request.service_id, request.dest, qp_type) {
+            Ok(listener) => {
+                let mut id = self.requested(&listener, qp_type, request.source, request.dest);
+                id.path = Some(PathRecord {
+                    source: request.local_gid,
+                    dest: request.peer_gid,
+                    flow_label: request.flow_label,
+                    traffic_class: request.traffic_class,
+                    mtu: request.path_mtu,
+                    life_time: request.local_ack_timeout.saturating_sub(1),
+                });
+                id.link = Link::Connection(Connection {
+                    conn,
+                    phase: Phase::ReqReceived,
+                    active: false,
+                    remote_qpn: request.remote_qpn,
+                    sq_psn: request.starting_psn,
+                    // What the peer holds is what we may have outstanding, and the other way round.
+                    responder_resources: request.initiator_depth,
+                    initiator_depth: request.responder_resources,
+                    retry_count: request.retry_count,
+                    rnr_retry_count: request.rnr_retry_count,
+                    ack_timeout: request.local_ack_timeout,
+                });
+                let param = abi::ConnParam {
+                    responder_resources: request.responder_resources,
+                    initiator_depth: request.initiator_depth,
+                    flow_control: u8::from(request.flow_control),
+                    retry_count: request.retry_count,
+                    rnr_retry_count: request.rnr_retry_count,
+                    srq: u8::from(request.srq),
+                    qp_num: request.remote_qpn,
+                    ..*Param::conn(&request.private_data)
+                };
+                match self.offer(&listener, id, Param::Conn(Box::new(param))) {
+                    Some(handle) => {
+                        self.connections.insert(conn, handle);
+                        return;
+                    }
+                    None => Refusal::Busy,
+                }
+            }
+            Err(refusal) => refusal,
+        };
+        // The request was raised just now, so none of these fails.
+        let _answered = match refused {
+            Refusal::NoListener => host.cm.reject(conn, RejReason::InvalidServiceId, &[], &[]),
+            Refusal::Mismatch => host.cm.reject(conn, RejReason::ConsumerDefined, &[], &[]),
+            Refusal::Busy => host.cm.discard(conn),
+        };
+    }
+
+    /// A peer looks for a datagram queue pair.
+    pub(super) fn sidr_request(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
+        let refused = match self.listener(host, request.service_id, request.dest, qp_type::UD) {
+            Ok(listener) => {
+                let mut id = self.requested(&listener, qp_type::UD, request.source, request.dest);
+                id.link = Link::SidrReceived(Some(request.id));
+                match self.offer(&listener, id, Param::Ud(Param::ud(&request.private_data))) {
+                    Some(_) => return,
+                    None => SidrStatus::Rejected,
+                }
+            }
+            Err(Refusal::NoListener) => SidrStatus::ServiceIdNotSupported,
+            Err(Refusal::Mismatch | Refusal::Busy) => SidrStatus::Rejected,
+        };
+        // The request was raised just now, so this does not fail.
+        let _answered = host.cm.reply_sidr(host.now, request.id, SidrReply::refuse(refused));
+    }
+
+    /// The listener for a request, if it takes one more.
+    fn listener(
+        &self,
+        host: &Host<'_>,
+        service_id: ServiceId,
+        dest: (IpAddr, u16),
+        qp_type: u8,
+    ) -> Result<ListenerInfo, Refusal> {
+        let space = service_id.port_space().ok_or(Refusal::NoListener)?;
+        let handle = match self.ports.listener(&self.ids, host.local, space, dest) {
+            Listener::Found(handle) => handle,
+            Listener::OtherAddress => return Err(Refusal::Mismatch),
+            Listener::None => return Err(Refusal::NoListener),
+        };
+        let id = self.ids.get(handle).ok_or(Refusal::NoListener)?;
+        if id.qp_type != qp_type {
+            return Err(Refusal::Mismatch);
+        }
+        let room = self.channels.get(&id.channel).is_some_and(|channel| channel.len() < self.max_events);
+        if id.backlog == 0 || self.ids.is_full() || !room {
+            return Err(Refusal::Busy);
+        }
+        Ok(ListenerInfo { handle, uid: id.uid, channel: id.channel, space })
+    }
+
+    /// A new id of a listener. It has no name of the program's yet.
+    fn requested(&mut self, listener: &ListenerInfo, qp_type: u8, source: (IpAddr, u16), dest: (IpAddr, u16)) -> Id {
+        let mut id = Id::new(listener.channel, 0, listener.space, qp_type, self.random_psn());
+        (id.source, id.dest) = (Some(SocketAddr::from(dest)), Some(SocketAddr::from(source)));
+        (id.attached, id.state) = (true, State::Connected);
+        id
+    }
+
+    /// Adds an id, and queues its event for the listener. `None` when there are too many ids.
+    fn offer(&mut self, listener: &ListenerInfo, id: Id, param: Param) -> Option<u32> {
+        let handle = self.insert(id)?;
+        if let Some(id) = self.ids.get_mut(listener.handle) {
+            id.backlog = id.backlog.saturating_sub(1);
+        }
+        let response = abi::EventResp {
+            uid: listener.uid,
+            id: handle,
+            event: event::CONNECT_REQUEST,
+            param: param.to_bytes(),
+            ..abi::EventResp::new_zeroed()
+        };
+        let event = Event { id: listener.handle, multicast: None, request: Some(handle), response };
+        if let Some(channel) = self.channels.get_mut(&listener.channel) {
+            channel.push(event);
+        }
+        Some(handle)
+    }
+}

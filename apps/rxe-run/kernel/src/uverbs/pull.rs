@@ -1,0 +1,207 @@
+//! Work requests go from the programs' queues to the engine.
+
+use nix::errno::Errno;
+use rxe_proto::transport::{Engine, PostError, Qpn, RecvWr, SendWr};
+
+use super::Uverbs;
+use super::qp::Qp;
+use super::table::ContextId;
+use super::wqe::{Payload, Scratch, SendRequest, read_recv, read_send, refusal_status};
+
+/// Work requests that one doorbell, or one turn, passes to the engine: the rest follows in the next turns, so that other
+/// queue pairs are not kept waiting.
+const SENDS_PER_TURN: u32 = 256;
+
+/// How taking the work requests of a queue pair ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    /// The ring holds no more.
+    Empty,
+    /// The engine is full, or enough have been taken for now.
+    More,
+    /// The queue pair's state allows none.
+    Refused,
+}
+
+impl Uverbs {
+    /// POST_SEND: the rxe provider's doorbell. The work requests are in the ring.
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown handle, and before RTS; the work requests posted so far are dropped then.
+    #[inline]
+    pub(super) fn post_send(&mut self, engine: &mut Engine, context: ContextId, handle: u32) -> Result<(), Errno> {
+        self.qps.get(context, handle).ok_or(Errno::EINVAL)?;
+        if self.take_sends(engine, handle).1 == Outcome::Refused { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    /// Takes work requests that were left in the programs' send queues. Returns whether there were any: the engine has
+    /// something to transmit then. Call it once per turn, after completions have made room.
+    pub fn pull_sends(&mut self, engine: &mut Engine) -> bool {
+        let mut any = false;
+        // Those that stay in the list wait for the next turn.
+        for _ in 0..self.unsent.len() {
+            let Some(handle) = self.unsent.pop_front() else { break };
+            if let Some(qp) = self.qps.at_mut(handle) {
+                qp.is_unsent = false;
+                any |= self.take_sends(engine, handle).0 > 0;
+            }
+        }
+        any
+    }
+
+    /// Takes work requests of one send queue. Returns how many.
+    fn take_sends(&mut self, engine: &mut Engine, handle: u32) -> (u32, Outcome) {
+        let Uverbs { qps, ahs, scratch, unsent, sending, .. } = self;
+        let Some((owner, qp)) = qps.entry_mut(handle) else { return (0, Outcome::Empty) };
+        // What is posted from now on has a doorbell of its own.
+        let producer = qp.sends.ring.producer();
+        let (mut count, mut outcome) = (0, Outcome::Empty);
+        while qp.sends.taken != producer {
+            if count >= SENDS_PER_TURN {
+                outcome = Outcome::More;
+                break;
+            }
+            let sends = &mut qp.sends;
+            let request = read_send(&sends.ring, sends.taken, qp.qp_type, sends.max_sge, scratch, |destination| {
+                ahs.find(owner, qp.pd, destination)
+            });
+            let posted = match post(engine, qp.qpn, &request, scratch) {
+                Err(error) if is_of_request(error) => {
+                    post(engine, qp.qpn, &request.failing(refusal_status(error)), scratch)
+                }
+                posted => posted,
+            };
+            match posted {
+                Ok(()) => {
+                    sends.taken = sends.ring.after(sends.taken, 1);
+                    count += 1;
+                }
+                Err(PostError::State(_)) => {
+                    // The program is told that posting failed, so they must not be sent later.
+                    sends.taken = producer;
+                    outcome = Outcome::Refused;
+                }
+                Err(_) => {
+                    outcome = Outcome::More;
+                    break;
+                }
+            }
+        }
+        if outcome == Outcome::More && !qp.is_unsent {
+            qp.is_unsent = true;
+            unsent.push_back(handle);
+        }
+        if complete_sends(engine, qp) > 0 && !qp.is_sending {
+            qp.is_sending = true;
+            sending.push_back(handle);
+        }
+        (count, outcome)
+    }
+
+    /// Takes the receives that the program has posted for queue pair `qpn`: call it before the engine handles a packet for
+    /// it. With [`Qpn::MULTICAST`], for all queue pairs that are in a group.
+    #[inline]
+    pub fn pull_receives(&mut self, engine: &mut Engine, qpn: Qpn) {
+        if qpn == Qpn::MULTICAST {
+            return self.pull_members(engine);
+        }
+        if let Some(&handle) = self.qp_of.get(&qpn) {
+            self.pull_receives_of(engine, handle);
+        }
+    }
+
+    #[cold]
+    fn pull_members(&mut self, engine: &mut Engine) {
+        for at in 0..self.members.len() {
+            self.pull_receives_of(engine, self.members[at]);
+        }
+    }
+
+    /// Takes the receives of a queue pair, its own or those of its shared queue.
+    #[inline]
+    pub(super) fn pull_receives_of(&mut self, engine: &mut Engine, handle: u32) {
+        let Some(qp) = self.qps.at_mut(handle) else { return };
+        let Some(receives) = &mut qp.receives else {
+            if let Some(srq) = qp.srq {
+                self.pull_srq(engine, srq);
+            }
+            return;
+        };
+        let producer = receives.ring.producer();
+        while receives.taken != producer {
+            let wr_id = read_recv(&receives.ring, receives.taken, receives.max_sge, &mut self.scratch);
+            let mut posted = engine.post_recv(qp.qpn, &RecvWr { wr_id, sges: self.scratch.sges() });
+            if let Err(PostError::MessageTooLong) = posted {
+                self.scratch.make_bad(receives.max_sge);
+                posted = engine.post_recv(qp.qpn, &RecvWr { wr_id, sges: self.scratch.sges() });
+            }
+            match posted {
+                Ok(()) => receives.taken = receives.ring.after(receives.taken, 1),
+                // Full, or in RESET: later.
+                Err(_) => break,
+            }
+        }
+        receives.complete(engine.recv_queued(qp.qpn).unwrap_or(0));
+    }
+
+    /// Takes the receives of a shared queue: all, so that the engine sees when it holds fewer than its limit.
+    #[inline]
+    pub(super) fn pull_srq(&mut self, engine: &mut Engine, handle: u32) {
+        let Some(srq) = self.srqs.at_mut(handle) else { return };
+        let receives = &mut srq.receives;
+        let producer = receives.ring.producer();
+        while receives.taken != producer {
+            let wr_id = read_recv(&receives.ring, receives.taken, receives.max_sge, &mut self.scratch);
+            let mut posted = engine.post_srq_recv(srq.id, &RecvWr { wr_id, sges: self.scratch.sges() });
+            if let Err(PostError::MessageTooLong) = posted {
+                self.scratch.make_bad(receives.max_sge);
+                posted = engine.post_srq_recv(srq.id, &RecvWr { wr_id, sges: self.scratch.sges() });
+            }
+            match posted {
+                Ok(()) => receives.taken = receives.ring.after(receives.taken, 1),
+                Err(_) => break,
+            }
+        }
+        srq.complete(engine);
+    }
+
+    /// Lets the program see how many of its work requests have completed without a completion, of some queue pairs.
+    pub(super) fn complete_unsignaled(&mut self, engine: &Engine) {
+        /// Queue pairs looked at per turn.
+        const PER_TURN: usize = 16;
+        for _ in 0..self.sending.len().min(PER_TURN) {
+            let Some(handle) = self.sending.pop_front() else { break };
+            let Some(qp) = self.qps.at_mut(handle) else { continue };
+            if complete_sends(engine, qp) > 0 {
+                self.sending.push_back(handle);
+            } else {
+                qp.is_sending = false;
+            }
+        }
+    }
+}
+
+/// Posts a work request whose buffers or data are in the scratch.
+#[inline]
+fn post(engine: &mut Engine, qpn: Qpn, request: &SendRequest, scratch: &Scratch) -> Result<(), PostError> {
+    let SendRequest { wr_id, op, flags, payload } = *request;
+    let wr = |sges| SendWr { wr_id, op, sges, flags };
+    match payload {
+        Payload::None => engine.post_send(qpn, &wr(&[])),
+        Payload::Buffers => engine.post_send(qpn, &wr(scratch.sges())),
+        Payload::Inline => engine.post_send_inline(qpn, &wr(&[]), scratch.inline()),
+    }
+}
+
+/// Whether a work request was refused for what it is, not for the state of its queue.
+fn is_of_request(error: PostError) -> bool {
+    !matches!(error, PostError::QueueFull | PostError::State(_) | PostError::Unknown(_))
+}
+
+/// Lets the program see that work requests have completed. Returns how many have not.
+#[inline]
+pub(super) fn complete_sends(engine: &Engine, qp: &mut Qp) -> u32 {
+    let queued = engine.send_queued(qp.qpn).unwrap_or(0);
+    qp.sends.complete(queued);
+    queued
+}

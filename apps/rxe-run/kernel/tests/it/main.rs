@@ -1,0 +1,3 @@
+//! Integration tests of the kernel's side.
+
+mod uverbs;

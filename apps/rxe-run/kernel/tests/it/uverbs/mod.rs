@@ -1,0 +1,18 @@
+//! The verbs device, driven as libibverbs and its rxe provider drive it: commands as bytes, queues in the memfd.
+
+mod bytes;
+mod change;
+mod commands;
+mod connected;
+mod datagrams;
+mod events;
+mod faults;
+mod garbage;
+mod program;
+mod queue_pairs;
+mod queues;
+mod rings;
+mod shared_receives;
+mod windows;
+mod work;
+mod world;
