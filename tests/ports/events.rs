@@ -90,6 +90,9 @@ fn events_of_connections_addresses_faults_and_captures_are_streamed() {
         json.types(&["connected", "disconnected", "connected", "qp-error", "disconnected", "connected"]);
         ctl(&target, &format!("disconnect {}", wait_for_qp(&target)));
         connection.await_disconnect(initiator);
+        // Events of workers and those of management come from different threads: wait for those before.
+        let ended = ["connected", "disconnected", "connected", "qp-error", "disconnected", "connected", "disconnected"];
+        json.types(&ended);
         ctl(&target, "address add 10.77.0.5/24");
         ctl(&target, "address remove 10.77.0.5");
         ctl(&target, "fault add drop --opcode SEND --count 1");
