@@ -80,28 +80,7 @@ fn events_of_connections_addresses_faults_and_captures_are_streamed() {
         text.0.signal("INT").unwrap();
         assert_eq!(text.end().0, 0, "Ctrl-C is its end");
 
-        // The client's own queue pair is the cause.
-        let mut connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
-        json.types(&["connected", "disconnected", "connected"]);
-        assert_eq!(connection.refused_write(initiator, 4 << 20, b"beyond"), WcStatus::RemAccessErr);
-        connection.await_disconnect(initiator);
-        // The operator is the cause.
-        let connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
-        json.types(&["connected", "disconnected", "connected", "qp-error", "disconnected", "connected"]);
-        ctl(&target, &format!("disconnect {}", wait_for_qp(&target)));
-        connection.await_disconnect(initiator);
-        // Events of workers and those of management come from different threads: wait for those before.
-        let ended = ["connected", "disconnected", "connected", "qp-error", "disconnected", "connected", "disconnected"];
-        json.types(&ended);
-        ctl(&target, "address add 10.77.0.5/24");
-        ctl(&target, "address remove 10.77.0.5");
-        ctl(&target, "fault add drop --opcode SEND --count 1");
-        ctl(&target, "fault remove 1");
-        let file = std::env::temp_dir().join(format!("rxe-events-{}.pcapng", std::process::id()));
-        ctl(&target, &format!("capture start {}", file.display()));
-        ctl(&target, "capture stop");
-        std::fs::remove_file(&file).unwrap();
-        let events = json.types(&[
+        let all = [
             "connected",
             "disconnected",
             "connected",
@@ -115,7 +94,28 @@ fn events_of_connections_addresses_faults_and_captures_are_streamed() {
             "fault-removed",
             "capture-started",
             "capture-stopped",
-        ]);
+        ];
+        // The client's own queue pair is the cause.
+        let mut connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
+        json.types(&all[..3]);
+        assert_eq!(connection.refused_write(initiator, 4 << 20, b"beyond"), WcStatus::RemAccessErr);
+        connection.await_disconnect(initiator);
+        // The operator is the cause.
+        let connection = initiator.connect(4792, "demo", PathMtu::Mtu4096);
+        json.types(&all[..6]);
+        ctl(&target, &format!("disconnect {}", wait_for_qp(&target)));
+        connection.await_disconnect(initiator);
+        // Events of workers and those of management come from different threads: wait for those before.
+        json.types(&all[..7]);
+        ctl(&target, "address add 10.77.0.5/24");
+        ctl(&target, "address remove 10.77.0.5");
+        ctl(&target, "fault add drop --opcode SEND --count 1");
+        ctl(&target, "fault remove 1");
+        let file = std::env::temp_dir().join(format!("rxe-events-{}.pcapng", std::process::id()));
+        ctl(&target, &format!("capture start {}", file.display()));
+        ctl(&target, "capture stop");
+        std::fs::remove_file(&file).unwrap();
+        let events = json.types(&all);
         assert_eq!((&events[3]["cause"], &events[3]["lqpn"]), (&"remote_key".into(), &events[2]["lqpn"]));
         assert_eq!(events[4]["reason"], "its queue pair is in error (remote_key)");
         assert_eq!(events[6]["reason"], "we disconnected");

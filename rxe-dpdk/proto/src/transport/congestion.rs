@@ -8,7 +8,7 @@
 use crate::time::{Duration, Instant};
 use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Psn, TxQueue};
 
-use super::context::Context;
+use super::context::{Context, begin_packet};
 use super::link::Link;
 
 /// Congestion state of a queue pair.
@@ -65,7 +65,7 @@ impl Congestion {
             ack_req: false,
             pkey: DEFAULT_PKEY,
         };
-        let mut packet = cx.emitter.begin(tx, &link.template, fields, 0)?;
+        let mut packet = begin_packet(tx, &cx.stats, &link.template, fields, 0)?;
         packet.congestion(false, true);
         packet.finish();
         self.due = false;

@@ -37,7 +37,6 @@ pub(super) struct Context {
     pub(super) scheduler: TxScheduler,
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
-    pub(super) emitter: Emitter,
     /// Time of the call in progress: one turn of the caller's loop has one time.
     pub(super) now: Instant,
     /// Times of operations on queue pairs that nobody has [assigned](super::Engine::set_latencies).
@@ -112,56 +111,43 @@ impl Context {
     }
 }
 
-/// Writes frame headers and counts sent packets.
-#[derive(Debug)]
-pub(super) struct Emitter {
-    stats: Arc<TransportStats>,
+/// Reserves room in `tx`, counts the frame and writes everything up to the BTH; `None` when there is no room. A packet
+/// that was begun must be finished: `tx` sends it in any case.
+#[inline(always)]
+pub(super) fn begin_packet<'t>(
+    tx: &'t mut impl TxQueue,
+    stats: &TransportStats,
+    template: &HeaderTemplate,
+    fields: BthFields,
+    payload_len: usize,
+) -> Option<PacketBuilder<'t>> {
+    let len = template.frame_len(fields.opcode, payload_len);
+    let (frame, sealed_later) = tx.push_unsealed(template.port(), len, template.seal())?;
+    count_frame(stats, len);
+    Some(template.build(frame, fields, payload_len).sealed_later(sealed_later))
 }
 
-impl Emitter {
-    pub(super) fn new(stats: Arc<TransportStats>) -> Emitter {
-        Emitter { stats }
-    }
+/// Writes an acknowledge packet; false when there is no room.
+#[inline(always)]
+pub(super) fn write_acknowledge(
+    tx: &mut impl TxQueue,
+    stats: &TransportStats,
+    acks: &AckTemplate,
+    psn: Psn,
+    syndrome: Syndrome,
+    msn: u32,
+) -> bool {
+    // Its ICRC is not read back from the frame.
+    let Some(frame) = tx.push(acks.port(), acks.frame_len()) else { return false };
+    count_frame(stats, acks.frame_len());
+    acks.write(frame, psn, syndrome, msn);
+    true
+}
 
-    /// Reserves room in `tx` and writes everything up to the BTH; `None` when there is no room. A packet that was begun
-    /// must be finished: `tx` sends it in any case.
-    #[inline(always)]
-    pub(super) fn begin<'t>(
-        &mut self,
-        tx: &'t mut impl TxQueue,
-        template: &HeaderTemplate,
-        fields: BthFields,
-        payload_len: usize,
-    ) -> Option<PacketBuilder<'t>> {
-        let len = template.frame_len(fields.opcode, payload_len);
-        let (frame, sealed_later) = tx.push_unsealed(template.port(), len, template.seal())?;
-        self.count(len);
-        Some(template.build(frame, fields, payload_len).sealed_later(sealed_later))
-    }
-
-    /// Writes an acknowledge packet; false when there is no room.
-    #[inline(always)]
-    pub(super) fn acknowledge(
-        &mut self,
-        tx: &mut impl TxQueue,
-        acks: &AckTemplate,
-        psn: Psn,
-        syndrome: Syndrome,
-        msn: u32,
-    ) -> bool {
-        // Its ICRC is not read back from the frame.
-        let Some(frame) = tx.push(acks.port(), acks.frame_len()) else { return false };
-        self.count(acks.frame_len());
-        acks.write(frame, psn, syndrome, msn);
-        true
-    }
-
-    /// Counts a frame of `len` bytes.
-    #[inline(always)]
-    fn count(&self, len: usize) {
-        self.stats.sent_pkts.inc();
-        self.stats.sent_bytes.add(len as u64);
-    }
+#[inline(always)]
+fn count_frame(stats: &TransportStats, len: usize) {
+    stats.sent_pkts.inc();
+    stats.sent_bytes.add(len as u64);
 }
 
 /// Why a queue pair stopped transmitting.

@@ -5,8 +5,8 @@ use crate::wire::{
     PathMtu, PortId, Psn, RocePacket, Transport, TxQueue,
 };
 
-use super::context::Emitter;
-use super::{QpType, Qpn};
+use super::context::begin_packet;
+use super::{QpType, Qpn, TransportStats};
 
 /// The peer and the path to it: known from RTR on.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Link {
     pub(super) fn begin<'t>(
         &self,
         tx: &'t mut impl TxQueue,
-        emitter: &mut Emitter,
+        stats: &TransportStats,
         op: Opcode,
         psn: Psn,
         flags: Flags,
@@ -78,7 +78,7 @@ impl Link {
             ack_req: flags.ack_req,
             pkey: DEFAULT_PKEY,
         };
-        emitter.begin(tx, &self.template, fields, payload_len)
+        begin_packet(tx, stats, &self.template, fields, payload_len)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::time::Instant;
 use crate::wire::{DropCounters, TxQueue};
 
 use super::ah::AhTable;
-use super::context::{Context, Emitter, TxOutcome};
+use super::context::{Context, TxOutcome};
 use super::cq::CqTable;
 use super::multicast::MulticastTable;
 use super::srq::SrqTable;
@@ -77,7 +77,6 @@ impl Engine {
                 events: VecDeque::new(),
                 error_packets: VecDeque::new(),
                 scheduler: TxScheduler::default(),
-                emitter: Emitter::new(Arc::clone(&stats)),
                 now: Instant::ZERO,
                 latencies: Arc::default(),
                 bursts: 0,

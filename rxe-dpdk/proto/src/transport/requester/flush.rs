@@ -26,7 +26,7 @@ impl Requester {
         let op = if matches!(wqe.op, SendOp::Flush { .. }) { Opcode::Flush } else { Opcode::AtomicWrite };
         let flags = Flags { solicited: false, ack_req: true };
         let len = wqe.length as usize;
-        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, self.cursor.psn(), flags, len) else {
+        let Some(mut packet) = link.begin(tx, &cx.stats, op, self.cursor.psn(), flags, len) else {
             return Sent::Backpressure;
         };
         match wqe.op {

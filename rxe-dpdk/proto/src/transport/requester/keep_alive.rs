@@ -86,7 +86,7 @@ impl Requester {
         let psn = self.una.prev().psn();
         // compliance.md [RC-REQ-KEEP-ALIVE]: With keep-alive enabled, a silent peer gets a SEND without bytes at the
         // PSN before the first unused one, which it acknowledges as a duplicate.
-        let Some(packet) = link.begin(tx, &mut cx.emitter, Opcode::SendOnly, psn, flags, 0) else { return false };
+        let Some(packet) = link.begin(tx, &cx.stats, Opcode::SendOnly, psn, flags, 0) else { return false };
         packet.finish();
         cx.stats.keep_alive_probes.inc();
         if let Some(watched) = &mut self.keep_alive {

@@ -132,7 +132,7 @@ impl Requester {
         // compliance.md [RC-REQ-PACKETS]: Messages are segmented at the path MTU.
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
-        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
+        let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, flags, len as usize) else {
             return Sent::Backpressure;
         };
         match wqe.op {
@@ -186,7 +186,7 @@ impl Requester {
             _ => Opcode::ReadRequest,
         };
         let flags = Flags { solicited: false, ack_req: true };
-        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, self.cursor.psn(), flags, 0) else {
+        let Some(mut packet) = link.begin(tx, &cx.stats, op, self.cursor.psn(), flags, 0) else {
             return Sent::Backpressure;
         };
         match wqe.op {

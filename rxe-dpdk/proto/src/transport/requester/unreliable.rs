@@ -1,7 +1,7 @@
 //! Writes packets of the unreliable services: a message completes when its last packet is written.
 
 use crate::transport::common::{Common, Failure};
-use crate::transport::context::{Context, TxOutcome};
+use crate::transport::context::{Context, TxOutcome, begin_packet};
 use crate::transport::link::{Flags, Link};
 use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus};
@@ -77,7 +77,7 @@ impl Requester {
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: false };
         let op = opcode(wqe.op, first, last);
         let psn = self.cursor.psn();
-        let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
+        let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, flags, len as usize) else {
             return Sent::Backpressure;
         };
         if let SendOp::Write { remote, .. } = wqe.op
@@ -114,7 +114,7 @@ impl Requester {
             ack_req: false,
             pkey: DEFAULT_PKEY,
         };
-        let Some(mut packet) = cx.emitter.begin(tx, template, fields, wqe.length as usize) else {
+        let Some(mut packet) = begin_packet(tx, &cx.stats, template, fields, wqe.length as usize) else {
             return Sent::Backpressure;
         };
         // compliance.md [UD-REQ-QKEY]: A Q_Key with the highest bit set means the sending queue pair's own.

@@ -3,7 +3,7 @@
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
 use crate::transport::common::Common;
-use crate::transport::context::{Context, TxOutcome};
+use crate::transport::context::{Context, TxOutcome, write_acknowledge};
 use crate::transport::link::{Flags, Link};
 use crate::wire::{NakCode, Opcode, Syndrome, TxQueue};
 
@@ -105,7 +105,7 @@ impl Responder {
         let done = match resource.kind {
             Kind::Atomic { original, .. } => {
                 let op = Opcode::AtomicAcknowledge;
-                let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
+                let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, Flags::default(), 0) else {
                     return Response::Backpressure;
                 };
                 packet.aeth(syndrome, resource.msn).atomic_ack(original);
@@ -114,7 +114,7 @@ impl Responder {
             }
             Kind::Flush | Kind::AtomicWrite => {
                 let op = Opcode::ReadResponseOnly;
-                let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, Flags::default(), 0) else {
+                let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, Flags::default(), 0) else {
                     return Response::Backpressure;
                 };
                 packet.aeth(syndrome, resource.msn);
@@ -146,7 +146,7 @@ impl Responder {
                     },
                 };
                 let flags = Flags::default();
-                let Some(mut packet) = link.begin(tx, &mut cx.emitter, op, psn, flags, len as usize) else {
+                let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, flags, len as usize) else {
                     return Response::Backpressure;
                 };
                 // compliance.md [RC-RSP-READ-AETH]: FIRST, LAST and ONLY of a READ response carry an AETH, MIDDLE does
@@ -185,7 +185,7 @@ impl Responder {
 fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
     let syndrome = responder.credits(common, cx);
     let (executed, msn) = responder.executed;
-    let written = cx.emitter.acknowledge(tx, &link.acks, executed.psn(), syndrome, msn);
+    let written = write_acknowledge(tx, &cx.stats, &link.acks, executed.psn(), syndrome, msn);
     if written {
         cx.stats.acks_sent.inc();
     }
@@ -194,7 +194,7 @@ fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Con
 
 /// Writes a NAK; false when there is no room.
 fn write_nak(nak: Nak, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
-    let Some(mut packet) = link.begin(tx, &mut cx.emitter, Opcode::Acknowledge, nak.psn, Flags::default(), 0) else {
+    let Some(mut packet) = link.begin(tx, &cx.stats, Opcode::Acknowledge, nak.psn, Flags::default(), 0) else {
         return false;
     };
     packet.aeth(nak.syndrome, nak.msn);
