@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh Debian 12 machine with a Rust toolchain, as root:
-#   make demo      see it work: a target, a Linux guest with the kernel's soft-RoCE, RDMA pings, a shared memory region
+#   make demo      see it work: a target on a veth pair, and RDMA programs of Debian without a kernel module as its clients
 #   make test      all tests
 # Both put the machine back as it was, apart from the Debian packages that they installed.
 
@@ -14,11 +14,11 @@ TEST_PACKAGES = qemu-system-x86 busybox-static python3 python3-prometheus-client
 # Memory in hugepages, in MiB, that the tests and the demonstration want free.
 HUGE_MIB = 1024
 
-.PHONY: help setup unsetup packages build deb test nightly soak bench docs demo clean
+.PHONY: help setup unsetup packages build deb test nightly soak bench docs demo demo-kernel clean
 
 help:
 	@sed -n '/^# Two/,/^$$/s/^# \{0,1\}//p' Makefile
-	@echo "Also: make setup, unsetup, build, deb, nightly, soak, bench, docs, clean."
+	@echo "Also: make demo-kernel, setup, unsetup, build, deb, nightly, soak, bench, docs, clean."
 
 # Debian packages that are missing, and hugepages. `make unsetup` gives the hugepages back.
 setup: packages
@@ -70,6 +70,10 @@ docs:
 
 demo:
 	@tests/run demo
+
+# The same with a Linux guest, whose kernel's soft-RoCE is the client.
+demo-kernel:
+	@tests/run demo-kernel
 
 clean:
 	$(CARGO) clean

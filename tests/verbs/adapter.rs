@@ -1,10 +1,12 @@
 //! The device as libibverbs' tools show it.
 
+use rxe_testkit::pcapng;
 use rxe_testkit::process::run;
 
 use crate::Check;
 use crate::case::Case;
-use crate::pair::LIMIT;
+use crate::client_output::Wants;
+use crate::pair::{LIMIT, Pair};
 use crate::place::{Place, expect_code, prints};
 
 /// All cases.
@@ -13,6 +15,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("device/ibv_devices lists it", listed),
         prints("device/its name can be chosen", "--device rxe_b ibv_devices", 0, &["    rxe_b           \t"]),
         Case::new("device/ibv_devinfo -v shows port and addresses", shown),
+        Case::new("device/--capture records all packets", captured),
         Case::new("device/two processes without an address have different ones", automatic),
     ]
 }
@@ -36,6 +39,22 @@ fn shown(place: &Place) -> Check {
     match texts.iter().find(|text| !done.stdout.contains(**text)) {
         Some(missing) => Err(format!("no {missing:?}: {}", done.stdout)),
         None => Ok(()),
+    }
+}
+
+fn captured(place: &Place) -> Check {
+    let file = place.work().join("client.pcapng");
+    let program = "ibv_rc_pingpong -g 1 -p PORT -n 10";
+    let client = format!("--capture {} {program} SERVER", file.display());
+    Pair::new(program, client, Wants::Messages { size: 4096, count: 10 }).run(place)?;
+    let capture = pcapng::read(&file);
+    let sent = capture.packets.iter().filter(|packet| packet.sent).count();
+    let all = capture.packets.len();
+    // Each of the ten messages has one packet each way at least, and the statistics are written at the end of the program.
+    if sent >= 10 && all - sent >= 10 && capture.counted == Some((all as u64, 0)) {
+        Ok(())
+    } else {
+        Err(format!("{sent} packets sent of {all}, counted {:?}", capture.counted))
     }
 }
 

@@ -1,6 +1,9 @@
 //! Settings of a port.
 
 use std::net::IpAddr;
+use std::os::fd::{OwnedFd, RawFd};
+
+use rustix::io::fcntl_dupfd_cloexec;
 
 /// Settings of a [`UdpPort`](crate::UdpPort). All but the address have defaults: [`UdpConfig::new`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +24,9 @@ pub struct UdpConfig {
     pub receive_buffer: usize,
     /// Size of the transmit buffer in bytes, as for `SO_SNDBUF`, with the limit `net.core.wmem_max`.
     pub send_buffer: usize,
+    /// The lowest number that a descriptor of the port may have, if one from there is free: for a library in a program that
+    /// uses low numbers without asking whether they are free, as shells do.
+    pub lowest_descriptor: RawFd,
 }
 
 impl UdpConfig {
@@ -32,6 +38,12 @@ impl UdpConfig {
             offload: true,
             receive_buffer: 8 << 20,
             send_buffer: 2 << 20,
+            lowest_descriptor: 0,
         }
     }
+}
+
+/// Gives a new descriptor a number from `lowest` on, if one is free.
+pub(crate) fn moved(fd: OwnedFd, lowest: RawFd) -> OwnedFd {
+    if lowest == 0 { fd } else { fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd) }
 }

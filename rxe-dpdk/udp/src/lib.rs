@@ -90,5 +90,5 @@ pub use local::{Interface, Route, route_to};
 pub use port::{Routes, UdpPort, UdpReceiver};
 pub use rx::{MAX_GROUPS, RxBurst};
 pub use stats::UdpStats;
-pub use tx::UdpTx;
+pub use tx::{Tap, UdpTx};
 pub use wake::Waker;

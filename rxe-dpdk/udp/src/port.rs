@@ -64,7 +64,7 @@ impl UdpPort {
     pub fn open(config: UdpConfig) -> Result<UdpPort, OpenError> {
         let interface = Interface::of(config.address)?;
         let Opened { socket, merges, segments } = socket::open(&config, &interface)?;
-        let waker = Waker::new().map_err(|source| OpenError::System {
+        let waker = Waker::new(config.lowest_descriptor).map_err(|source| OpenError::System {
             action: "create an event descriptor",
             address: config.address,
             source,

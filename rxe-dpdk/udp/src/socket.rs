@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use rxe_proto::wire::ROCE_UDP_PORT;
 
-use crate::config::UdpConfig;
+use crate::config::{UdpConfig, moved};
 use crate::error::OpenError;
 use crate::local::{Interface, ipv4_membership, socket_address};
 use crate::options::{
@@ -38,6 +38,7 @@ pub(crate) fn open(config: &UdpConfig, interface: &Interface) -> Result<Opened, 
                 _ => OpenError::System { action: "bind a UDP socket", address, source },
             }
         })?;
+    let socket = UdpSocket::from(moved(socket.into(), config.lowest_descriptor));
     let system = |action| move |source: io::Error| OpenError::System { action, address, source };
     socket.set_nonblocking(true).map_err(system("make the socket non-blocking"))?;
     for_transmission(&socket, config, interface).map_err(system("set up the socket to send"))?;
@@ -52,7 +53,8 @@ pub(crate) fn open(config: &UdpConfig, interface: &Interface) -> Result<Opened, 
 pub(crate) fn open_group(group: IpAddr, config: &UdpConfig, interface: &Interface) -> io::Result<UdpSocket> {
     let family = if group.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = UdpSocket::from(socket(family, SockType::Datagram, flags, SockProtocol::Udp)?);
+    let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp)?;
+    let socket = UdpSocket::from(moved(socket, config.lowest_descriptor));
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     let address: SocketAddr = socket_address(group, ROCE_UDP_PORT, interface.index);
     bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;

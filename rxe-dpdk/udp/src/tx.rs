@@ -51,8 +51,13 @@ pub struct UdpTx {
     /// The kernel has refused frames since the last `flush`: no further attempt before the next one.
     stalled: bool,
     plan: Plan,
+    /// Sees every frame that is offered to the kernel, with its ICRC.
+    tap: Option<Tap>,
     stats: Arc<UdpStats>,
 }
+
+/// Sees frames.
+pub type Tap = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A frame in the arena.
 #[derive(Clone, Copy)]
@@ -89,6 +94,7 @@ impl UdpTx {
             sealed: 0,
             stalled: false,
             plan: Plan::new(),
+            tap: None,
             stats,
         }
     }
@@ -97,6 +103,11 @@ impl UdpTx {
     #[inline]
     pub fn waiting(&self) -> usize {
         self.staged.len()
+    }
+
+    /// Shows every frame that is offered to the kernel to `tap` from now on; `None` to no one.
+    pub fn set_tap(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
     }
 
     /// Sends everything staged. Returns how many frames the kernel did not accept, which stay staged.
@@ -116,6 +127,9 @@ impl UdpTx {
         for staged in &mut self.staged[self.sealed..] {
             if let Some(seal) = staged.seal.take() {
                 seal.apply(&mut self.arena[staged.range()]);
+            }
+            if let Some(tap) = &mut self.tap {
+                tap(&self.arena[staged.range()]);
             }
         }
         self.sealed = self.staged.len();

@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{read, write};
 use rxe_sync::WakeFlag;
 
+use crate::config::moved;
 use crate::rx::MAX_GROUPS;
 
 /// Wakes the thread that waits on a port, from any thread.
@@ -22,12 +24,13 @@ pub struct Waker(Arc<Wakeup>);
 
 struct Wakeup {
     flag: WakeFlag,
-    event: EventFd,
+    event: OwnedFd,
 }
 
 impl Waker {
-    pub(crate) fn new() -> io::Result<Waker> {
-        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+    pub(crate) fn new(lowest_descriptor: RawFd) -> io::Result<Waker> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let event = moved(event, lowest_descriptor);
         Ok(Waker(Arc::new(Wakeup { flag: WakeFlag::default(), event })))
     }
 
@@ -36,7 +39,7 @@ impl Waker {
     pub fn wake(&self) {
         if self.0.flag.raise() {
             // It can fail only when the counter is about to overflow, and then the event is pending.
-            let _ = self.0.event.write(1);
+            let _ = write(&self.0.event, &1_u64.to_ne_bytes());
         }
     }
 }
@@ -79,7 +82,7 @@ pub(crate) fn wait<'a>(
     }
     if descriptors[0].any().unwrap_or(true) {
         // The event first: a thread that raises the flag after this sets the event again.
-        let _ = waker.0.event.read();
+        let _ = read(&waker.0.event, &mut [0_u8; 8]);
         waker.0.flag.lower();
     }
     Ok(())

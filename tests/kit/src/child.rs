@@ -6,6 +6,7 @@ use std::env;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Set in the child to the name of the test that it runs.
 const INSIDE: &str = "RXE_TEST_CHILD";
@@ -45,6 +46,25 @@ pub fn this_test(wrapper: Option<[&str; 2]>) -> Command {
 pub fn ip(args: &str) {
     let output = Command::new("ip").args(args.split_whitespace()).output().expect("ip starts");
     assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Waits until sockets can be bound to all IPv6 addresses of this namespace. The kernel makes an address usable some time after
+/// it was added, also one without duplicate address detection.
+pub fn wait_for_addresses() {
+    let begin = Instant::now();
+    let tentative = || {
+        let output = Command::new("ip").args(["-6", "addr", "show", "tentative"]).output().expect("ip starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    loop {
+        let addresses = tentative();
+        if addresses.is_empty() {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "still tentative: {addresses}");
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn is_root() -> bool {

@@ -144,15 +144,29 @@ impl Descriptors {
     }
 }
 
-/// Moves a descriptor that the program does not know of to a high number. A program may replace low numbers without asking
-/// whether they are in use, as shells do with `exec 3<file`.
+/// The lowest number for descriptors that the program does not know of. A program may replace low numbers without asking whether
+/// they are in use, as shells do with `exec 3<file`.
 #[must_use]
-pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+pub fn lowest_private() -> RawFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     // The kernel's table of descriptors grows with the highest number.
-    let least = (limit / 2).min(1000) as RawFd;
+    (limit / 2).min(1000) as RawFd
+}
+
+/// Moves a descriptor to the numbers from [`lowest_private`] on.
+#[must_use]
+pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     // Where no higher number is free, a low one has to do.
-    fcntl_dupfd_cloexec(&fd, least).unwrap_or(fd)
+    fcntl_dupfd_cloexec(&fd, lowest_private()).unwrap_or(fd)
+}
+
+/// A duplicate of a descriptor that the program does not know of.
+///
+/// # Errors
+/// `EMFILE`: there are no more descriptors.
+pub fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let high = fcntl_dupfd_cloexec(fd, lowest_private());
+    high.or_else(|_| fcntl_dupfd_cloexec(fd, 0)).map_err(|error| Errno::from_raw(error.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //!
 //! libibverbs, its rxe provider and librdmacm talk to the kernel by three things: files in sysfs, `write` to
 //! `/dev/infiniband/uverbs0` and `/dev/infiniband/rdma_cm`, and queues that both sides map. This crate answers all three on
-//! top of rxe-proto's engine. A preload library passes it the calls of the program.
+//! top of rxe-proto's engine and a UDP port. A preload library passes it the calls of the program.
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`adapter`] | the adapter of a process: engine, connection manager, UDP port, and the thread that drives them |
 //! | [`uverbs`] | the verbs device: contexts, objects, the queues of the rxe provider, completion and asynchronous events |
 //! | [`rdma_cm`] | the connection manager's device: ids, event channels, commands |
 //! | [`local`] | the address of the adapter and the interface below it |
@@ -20,6 +21,7 @@
 //! The commands and their structures are those of `/usr/include/rdma/ib_user_verbs.h`, `rdma_user_rxe.h` and
 //! `rdma_user_cm.h`.
 
+pub mod adapter;
 pub mod address;
 pub mod backend;
 pub mod descriptors;

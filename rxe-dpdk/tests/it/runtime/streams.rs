@@ -13,7 +13,7 @@ use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
 use rxe_dpdk::service::{Context, Listen, Service, ServiceFactory, StreamId};
 use rxe_dpdk::worker::IdlePolicy;
 
-use rxe_testkit::child::{self, ip};
+use rxe_testkit::child::{self, ip, wait_for_addresses};
 
 const ECHO: u16 = 7;
 const CLOSES: u16 = 9;
@@ -65,6 +65,7 @@ fn inside() {
     ip("link set k0 gso_max_segs 1 up");
     ip("addr add 10.78.0.2/24 dev k0");
     ip("addr add fd78::2/64 dev k0 nodad");
+    wait_for_addresses();
     let args = "--no-huge -m 256 --no-pci --no-telemetry --no-shconf -l 0 --vdev=net_af_packet0,iface=t0";
     let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
     let addresses = ["10.78.0.1/24", "fd78::1/64"].map(|address| address.parse().unwrap()).into();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use rxe_proto::verbs::{Grh, QueuePair, RecvWr, Ud, UdAttr, WorkRequest};
 use rxe_proto::wire::{Path, PathMtu, PortId, Psn};
-use rxe_testkit::child::{in_namespace, ip};
+use rxe_testkit::child::{in_namespace, ip, wait_for_addresses};
 use rxe_udp::{MAX_GROUPS, UdpConfig, UdpPort};
 
 use crate::support::{End, add_interface, frame, open, path, receive, send, turn_until};
@@ -65,6 +65,7 @@ fn members_on_an_interface_get_datagrams_to_their_group() {
             let nodad = if address.contains(':') { "nodad" } else { "" };
             ip(&format!("addr add {address} dev eth7 {nodad}"));
         }
+        wait_for_addresses();
         check_group(["10.0.0.7", "10.0.0.8"], "239.1.2.3");
         check_group(["fd00::7", "fd00::8"], "ff1e::1:2:3");
         check_group(["fd00::7", "fd00::8"], "ff12::7");

@@ -2,7 +2,7 @@
 
 use rxe_proto::verbs::{Rc, WorkRequest};
 use rxe_proto::wire::{Path, PathMtu};
-use rxe_testkit::child::{in_namespace, ip};
+use rxe_testkit::child::{in_namespace, ip, wait_for_addresses};
 use rxe_udp::{UdpConfig, UdpPort};
 
 use crate::support::{End, add_interface, completion, connect, count, frame, path, pattern, receive, send};
@@ -16,6 +16,7 @@ fn ends_at_loopback_addresses_exchange_packets() {
     in_namespace(|| {
         ip("link set lo up");
         ip("addr add fd00::2/128 dev lo");
+        wait_for_addresses();
         let mut ends = ["::1", "fd00::2"].map(|address| End::new(open(address), 1 << 20));
         assert_eq!(ends[0].port.path_mtu(), PathMtu::Mtu4096);
         let [qp, _] = connect::<Rc>(&mut ends);
@@ -43,6 +44,7 @@ fn ends_at_addresses_of_a_link_exchange_packets() {
         for address in ["fe80::7", "fe80::8"] {
             ip(&format!("addr add {address}/64 dev eth7 nodad"));
         }
+        wait_for_addresses();
         let (mut a, mut b) = (open("fe80::7"), open("fe80::8"));
         let sent = frame(&path(a.address(), b.address()), 1, b"of the link");
         send(&mut a, [&sent]);

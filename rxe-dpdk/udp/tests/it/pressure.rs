@@ -1,6 +1,6 @@
 //! A kernel that accepts no more.
 
-use rxe_testkit::child::{in_namespace, ip};
+use rxe_testkit::child::{in_namespace, ip, wait_for_addresses};
 use rxe_udp::{UdpConfig, UdpPort};
 
 use crate::support::{add_interface, count, frame, path, stage};
@@ -41,6 +41,7 @@ fn packets_longer_than_the_path_are_dropped_and_counted() {
         for (address, peer) in [("10.0.0.7", "10.0.0.9"), ("fd00::7", "fd00::9")] {
             let prefix = if address.contains(':') { "64 nodad" } else { "24" };
             ip(&format!("addr add {address}/{prefix} dev eth7"));
+            wait_for_addresses();
             let mut port = UdpPort::open(UdpConfig::new(address.parse().unwrap())).unwrap();
             let path = path(port.address(), peer.parse().unwrap());
             assert!(stage(&mut port, &frame(&path, 1, &[0; 2048])) && stage(&mut port, &frame(&path, 2, &[0; 1024])));

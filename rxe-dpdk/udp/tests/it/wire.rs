@@ -10,7 +10,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use nix::unistd::{Pid, gettid};
 use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, RemoteAddr, RtrAttr, RtsAttr, WorkRequest};
 use rxe_proto::wire::{Frame, Path, PathMtu, classify};
-use rxe_testkit::child::{in_namespace, ip};
+use rxe_testkit::child::{in_namespace, ip, wait_for_addresses};
 use rxe_udp::{UdpConfig, UdpPort};
 
 use crate::support::{End, PATIENCE, add_interface, count, frame, path, pattern, send};
@@ -29,6 +29,7 @@ fn a_packet_on_the_wire_is_the_staged_one() {
             ip(&format!("addr add {address} dev eth7"));
             ip(&format!("neigh add {peer} lladdr 02:00:00:00:00:09 dev eth7"));
         }
+        wait_for_addresses();
         let sniffer =
             socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll).unwrap();
         let next_packet = || {

@@ -1,7 +1,6 @@
 //! Local addresses: BIND and LISTEN.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::wire::cm::PortSpace;
@@ -14,23 +13,23 @@ const MAX_BACKLOG: u32 = 1024;
 
 impl RdmaCm {
     /// BIND_IP.
-    pub(super) fn bind_ip(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::BindIp) -> Result<(), Errno> {
-        self.bind_sockaddr(host, fd, command.id, &command.addr)
+    pub(super) fn bind_ip(&mut self, host: &mut Host<'_>, file: u32, command: &abi::BindIp) -> Result<(), Errno> {
+        self.bind_sockaddr(host, file, command.id, &command.addr)
     }
 
     /// BIND.
-    pub(super) fn bind(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::Bind) -> Result<(), Errno> {
+    pub(super) fn bind(&mut self, host: &mut Host<'_>, file: u32, command: &abi::Bind) -> Result<(), Errno> {
         if command.reserved != 0 || command.addr_size == 0 || command.addr_size != address::size(&command.addr) {
             return Err(Errno::EINVAL);
         }
-        self.bind_sockaddr(host, fd, command.id, &command.addr)
+        self.bind_sockaddr(host, file, command.id, &command.addr)
     }
 
-    fn bind_sockaddr(&mut self, host: &mut Host<'_>, fd: RawFd, handle: u32, sockaddr: &[u8]) -> Result<(), Errno> {
+    fn bind_sockaddr(&mut self, host: &mut Host<'_>, file: u32, handle: u32, sockaddr: &[u8]) -> Result<(), Errno> {
         if address::size(sockaddr) == 0 {
             return Err(Errno::EINVAL);
         }
-        self.id(fd, handle)?;
+        self.id(file, handle)?;
         // librdmacm tries a native InfiniBand address once, and then uses IP addresses.
         let source = address::read(sockaddr).ok_or(Errno::EAFNOSUPPORT)?;
         self.bind_id(host, handle, source, address::wildcard(source))
@@ -83,17 +82,17 @@ impl RdmaCm {
     }
 
     /// LISTEN.
-    pub(super) fn listen(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::Listen) -> Result<(), Errno> {
+    pub(super) fn listen(&mut self, host: &mut Host<'_>, file: u32, command: &abi::Listen) -> Result<(), Errno> {
         let handle = command.id;
-        if self.id(fd, handle)?.state != State::Bound {
+        if self.id(file, handle)?.state != State::Bound {
             let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             self.bind_id(host, handle, any, any)?;
         }
-        if self.id(fd, handle)?.reuse_address {
+        if self.id(file, handle)?.reuse_address {
             // A listener does not share its address.
             self.ports.check(&self.ids, host.local, handle, false)?;
         }
-        let id = self.id_mut(fd, handle)?;
+        let id = self.id_mut(file, handle)?;
         id.reuse_address = false;
         id.backlog = if (1..=MAX_BACKLOG).contains(&command.backlog) { command.backlog } else { MAX_BACKLOG };
         id.state = State::Listening;

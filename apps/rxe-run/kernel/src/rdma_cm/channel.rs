@@ -1,17 +1,17 @@
 //! Event channels: what the program gets from opening the device.
 //!
 //! The program's descriptor is one end of a pair of connected sockets, so that `poll`, `epoll` and `O_NONBLOCK` are the
-//! kernel's. There is one byte in the socket while events are queued. A thread of the program that has to wait for an event reads
-//! that byte without our lock, and comes back with it: see [`Wait`].
+//! kernel's. There is one byte in the socket while events are queued. A thread of the program that has to wait for an event
+//! reads that byte, and comes back with it.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 
 use super::abi::EventResp;
+use crate::descriptors::{duplicate, out_of_the_way};
 
 /// An event that the program has not read yet.
 #[derive(Clone)]
@@ -26,17 +26,12 @@ pub struct Event {
     pub response: EventResp,
 }
 
-/// Both ends of a channel. A waiting thread shares them: it must not wake up because the channel is closed, nor read from a file
-/// that gets the same descriptor.
-#[derive(Debug)]
-pub struct Sockets {
-    program: OwnedFd,
-    kernel: OwnedFd,
-}
-
 /// An event channel.
 pub struct Channel {
-    sockets: Arc<Sockets>,
+    ours: OwnedFd,
+    /// The program's end, for taking back a byte that it has not read. A duplicate, as the program may close its descriptor
+    /// and use the number again.
+    theirs: OwnedFd,
     events: VecDeque<Event>,
     /// The byte is in the socket, or a thread has read it and not come back yet.
     signalled: bool,
@@ -45,30 +40,14 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A new channel.
+    /// A new channel, and the program's end of it: close-on-exec and blocking.
     ///
     /// # Errors
-    /// What `socketpair` fails with.
-    pub fn open() -> Result<Channel, Errno> {
-        let (program, kernel) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        let sockets = Arc::new(Sockets { program, kernel });
-        Ok(Channel { sockets, events: VecDeque::new(), signalled: false, ids: BTreeSet::new() })
-    }
-
-    /// The program's descriptor.
-    pub fn descriptor(&self) -> RawFd {
-        self.sockets.program.as_raw_fd()
-    }
-
-    /// Both ends.
-    #[cfg(test)]
-    pub fn sockets(&self) -> &Arc<Sockets> {
-        &self.sockets
-    }
-
-    /// The descriptors, to be closed.
-    pub fn close(self) -> Closed {
-        Closed { _sockets: self.sockets }
+    /// The process has no descriptor left.
+    pub fn open() -> Result<(Channel, OwnedFd), Errno> {
+        let (ours, program) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        let (ours, theirs) = (out_of_the_way(ours), duplicate(&program)?);
+        Ok((Channel { ours, theirs, events: VecDeque::new(), signalled: false, ids: BTreeSet::new() }, program))
     }
 
     /// Number of queued events.
@@ -105,82 +84,24 @@ impl Channel {
         taken
     }
 
-    /// Prepares a thread for waiting until an event is queued.
-    pub fn wait(&self) -> Wait {
-        Wait(Arc::clone(&self.sockets))
-    }
-
-    /// Whether a thread waits for this channel, and not for one that had the same descriptor before.
-    pub fn is_of(&self, wait: &Wait) -> bool {
-        Arc::ptr_eq(&self.sockets, &wait.0)
-    }
-
-    /// A thread has read the byte. The caller dequeues an event or calls [`signal`](Self::signal), if there is one.
-    pub fn returned(&mut self) {
+    /// A thread has read the byte: another one is written when there is an event.
+    pub fn byte_read(&mut self) {
         self.signalled = false;
+        self.signal();
     }
 
     /// Puts the byte into the socket, or takes it out.
-    pub fn signal(&mut self) {
+    fn signal(&mut self) {
         if self.events.is_empty() != self.signalled {
             return;
         }
         if self.signalled {
             // A thread may have read it; then it comes back with the byte and finds no event.
-            let taken = recv(self.descriptor(), &mut [0], MsgFlags::MSG_DONTWAIT);
+            let taken = recv(self.theirs.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
             self.signalled = taken != Ok(1);
         } else {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            self.signalled = send(self.sockets.kernel.as_raw_fd(), &[0], flags) == Ok(1);
+            self.signalled = send(self.ours.as_raw_fd(), &[0], flags) == Ok(1);
         }
-    }
-}
-
-/// The program's descriptor.
-impl AsFd for Sockets {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.program.as_fd()
-    }
-}
-
-/// A channel that was closed. Its descriptors are closed when this is dropped, which need not happen under the lock of
-/// [`RdmaCm`](super::RdmaCm), or with the last thread that waits for it.
-#[derive(Debug)]
-pub struct Closed {
-    _sockets: Arc<Sockets>,
-}
-
-/// A thread of the program has to wait for an event.
-///
-/// Release the lock of [`RdmaCm`](super::RdmaCm), call [`wait`](Self::wait), take the lock and call
-/// [`RdmaCm::resume`](super::RdmaCm::resume). Several threads may wait for one channel; one event wakes one of them. When the
-/// channel is closed meanwhile, its threads wait for ever, as they do in a kernel.
-#[derive(Debug)]
-pub struct Wait(Arc<Sockets>);
-
-impl Wait {
-    /// Blocks until an event may be there.
-    ///
-    /// # Errors
-    /// The error of the program's `write`: `EAGAIN` when the program has made the descriptor non-blocking, `EINTR` when a signal
-    /// was caught.
-    pub fn wait(&self) -> Result<(), Errno> {
-        match nix::unistd::read(&*self.0, &mut [0])? {
-            // Only if the program has shut down the socket, which it does not know to be one.
-            0 => Err(Errno::EIO),
-            _ => Ok(()),
-        }
-    }
-
-    /// The program's descriptor.
-    pub(super) fn descriptor(&self) -> RawFd {
-        self.0.program.as_raw_fd()
-    }
-}
-
-/// A caller that waits by its own means reads one byte from it.
-impl AsFd for Wait {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

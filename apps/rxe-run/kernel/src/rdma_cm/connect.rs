@@ -1,6 +1,5 @@
 //! Connections and datagram services: CONNECT, ACCEPT, REJECT, DISCONNECT and NOTIFY.
 
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::cm::{AcceptParams, CmError, ConnectParams, MadPath, ResolveParams, SidrReply, ack_timeout};
@@ -26,7 +25,7 @@ impl RdmaCm {
     pub(super) fn connect(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::Connect,
         len: u16,
     ) -> Result<(), Errno> {
@@ -36,7 +35,7 @@ impl RdmaCm {
             return Err(Errno::EINVAL);
         }
         let handle = command.id;
-        let id = self.attached(fd, handle)?;
+        let id = self.attached(file, handle)?;
         if id.state != State::RouteResolved {
             return Err(Errno::EINVAL);
         }
@@ -96,13 +95,13 @@ impl RdmaCm {
     pub(super) fn accept(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::Accept,
         len: u16,
     ) -> Result<(), Errno> {
         check_len(len, std::mem::offset_of!(abi::Accept, ece))?;
         let param = (command.conn_param.valid != 0).then_some(&command.conn_param);
-        let id = self.attached(fd, command.id)?;
+        let id = self.attached(file, command.id)?;
         if id.state != State::Connected {
             return Err(Errno::EINVAL);
         }
@@ -126,13 +125,13 @@ impl RdmaCm {
     }
 
     /// REJECT.
-    pub(super) fn reject(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::Reject) -> Result<(), Errno> {
+    pub(super) fn reject(&mut self, host: &mut Host<'_>, file: u32, command: &abi::Reject) -> Result<(), Errno> {
         let reason = match RejReason::from_code(u16::from(command.reason)) {
             RejReason::Unknown(0) => RejReason::ConsumerDefined,
             reason @ (RejReason::ConsumerDefined | RejReason::VendorOptionNotSupported) => reason,
             _ => return Err(Errno::EINVAL),
         };
-        self.attached(fd, command.id)?;
+        self.attached(file, command.id)?;
         let private_data = &command.private_data[..usize::from(command.private_data_len)];
         self.refuse(host, command.id, reason, private_data)
     }
@@ -171,10 +170,10 @@ impl RdmaCm {
     pub(super) fn disconnect(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::Disconnect,
     ) -> Result<(), Errno> {
-        let id = self.attached(fd, command.id)?;
+        let id = self.attached(file, command.id)?;
         match &id.link {
             Link::None => Err(Errno::EINVAL),
             Link::Connection(connection) => {
@@ -190,8 +189,8 @@ impl RdmaCm {
     }
 
     /// NOTIFY: the program has seen an asynchronous event of the queue pair.
-    pub(super) fn notify(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::Notify) -> Result<(), Errno> {
-        let id = self.attached(fd, command.id)?;
+    pub(super) fn notify(&mut self, host: &mut Host<'_>, file: u32, command: &abi::Notify) -> Result<(), Errno> {
+        let id = self.attached(file, command.id)?;
         let connection = id.connection().ok_or(Errno::EINVAL)?;
         match (command.event, connection.phase) {
             (async_event::COMM_EST, Phase::RepSent) => host.cm.established(connection.conn).map_err(errno),

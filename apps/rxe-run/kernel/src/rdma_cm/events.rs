@@ -1,6 +1,5 @@
 //! Events of the connection manager become events of ids.
 
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::cm::{
@@ -88,8 +87,8 @@ impl RdmaCm {
     }
 
     /// Refuses commands that queue an event when the program reads none.
-    pub(super) fn check_events(&self, fd: RawFd) -> Result<(), Errno> {
-        match self.channels.get(&fd) {
+    pub(super) fn check_events(&self, file: u32) -> Result<(), Errno> {
+        match self.channels.get(&file) {
             Some(channel) if channel.len() < self.max_events => Ok(()),
             _ => Err(Errno::ENOMEM),
         }

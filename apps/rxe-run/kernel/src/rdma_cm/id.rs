@@ -1,7 +1,6 @@
 //! An id, rdma_cm's name for a connection, a listener or a datagram service, and its states.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
 use rxe_proto::cm::{ConnId, SidrId};
 use rxe_proto::wire::cm::PortSpace;
@@ -100,8 +99,8 @@ pub enum Link {
 /// An id.
 #[derive(Debug)]
 pub struct Id {
-    /// The descriptor of its channel.
-    pub channel: RawFd,
+    /// Its channel.
+    pub channel: u32,
     /// The program's name for it, in its events. 0 until the program has accepted: such an id has no events.
     pub uid: u64,
     /// Events that the program has read.
@@ -137,7 +136,7 @@ pub struct Id {
 
 impl Id {
     /// An id as the program creates it.
-    pub fn new(channel: RawFd, uid: u64, space: PortSpace, qp_type: u8, psn: Psn) -> Id {
+    pub fn new(channel: u32, uid: u64, space: PortSpace, qp_type: u8, psn: Psn) -> Id {
         Id {
             channel,
             uid,

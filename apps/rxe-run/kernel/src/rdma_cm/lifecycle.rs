@@ -1,7 +1,6 @@
 //! Channels and ids from their creation to their end.
 
-use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use rxe_proto::cm::SidrReply;
@@ -9,46 +8,48 @@ use rxe_proto::wire::cm::{PortSpace, RejReason, SidrStatus};
 
 use super::channel::Channel;
 use super::id::{Id, Link, Phase, port_space, qp_type};
-use super::{Closed, Host, RdmaCm, abi, check_room, respond};
+use super::{Host, RdmaCm, abi, check_room, respond};
 
 impl RdmaCm {
-    /// Opens the device: the program's descriptor of a new event channel. It is close-on-exec and blocks.
+    /// Opens the device. Returns the handle of the new event channel, and the program's descriptor of it, which is close-on-exec
+    /// and blocks.
     ///
     /// # Errors
     /// The process has no descriptor left.
-    pub fn open(&mut self) -> io::Result<RawFd> {
-        let channel = Channel::open()?;
-        let fd = channel.descriptor();
-        self.channels.insert(fd, channel);
-        Ok(fd)
+    pub fn open(&mut self) -> Result<(u32, OwnedFd), Errno> {
+        let (channel, program) = Channel::open()?;
+        let file = self.opened;
+        self.opened = self.opened.wrapping_add(1);
+        self.channels.insert(file, channel);
+        Ok((file, program))
     }
 
-    /// Closes a descriptor that the program is about to close: destroys the ids of the channel. The descriptor itself is closed when
-    /// the result is dropped. `None` when it is not of this device.
-    pub fn close(&mut self, host: &mut Host<'_>, fd: RawFd) -> Option<Closed> {
-        self.destroy_all(host, fd);
-        self.channels.remove(&fd).map(Channel::close)
+    /// The program has closed a channel, and no thread waits for its events: destroys its ids. Does nothing for a channel that is
+    /// not open.
+    pub fn close(&mut self, host: &mut Host<'_>, file: u32) {
+        self.destroy_all(host, file);
+        self.channels.remove(&file);
     }
 
     /// Ends everything, because the program exits: a disconnect or reject is enqueued for each connection, leaving each multicast
     /// group is an [`Action`](super::Action). The owner sends these without waiting for answers.
     pub fn shutdown(&mut self, host: &mut Host<'_>) {
-        let channels: Vec<RawFd> = self.channels.keys().copied().collect();
-        for fd in channels {
-            self.destroy_all(host, fd);
+        let channels: Vec<u32> = self.channels.keys().copied().collect();
+        for file in channels {
+            self.destroy_all(host, file);
         }
     }
 
     /// Destroys the ids of a channel.
-    fn destroy_all(&mut self, host: &mut Host<'_>, fd: RawFd) {
-        let ids = self.channels.get(&fd).map(|channel| channel.ids.clone()).unwrap_or_default();
+    fn destroy_all(&mut self, host: &mut Host<'_>, file: u32) {
+        let ids = self.channels.get(&file).map(|channel| channel.ids.clone()).unwrap_or_default();
         for handle in ids {
             self.destroy(host, handle);
         }
     }
 
     /// CREATE_ID.
-    pub(super) fn create_id(&mut self, fd: RawFd, command: &abi::CreateId, room: usize) -> Result<(), Errno> {
+    pub(super) fn create_id(&mut self, file: u32, command: &abi::CreateId, room: usize) -> Result<(), Errno> {
         check_room(room, size_of::<abi::CreateIdResp>())?;
         let space = port_space(command.ps).ok_or(Errno::EINVAL)?;
         let qp_type = match space {
@@ -57,7 +58,7 @@ impl RdmaCm {
             PortSpace::Ib => command.qp_type,
         };
         let psn = self.random_psn();
-        let handle = self.insert(Id::new(fd, command.uid, space, qp_type, psn)).ok_or(Errno::ENOMEM)?;
+        let handle = self.insert(Id::new(file, command.uid, space, qp_type, psn)).ok_or(Errno::ENOMEM)?;
         respond(command.response, &abi::CreateIdResp { id: handle }, room).inspect_err(|_| {
             self.remove(handle);
         })
@@ -67,41 +68,45 @@ impl RdmaCm {
     pub(super) fn destroy_id(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::DestroyId,
         room: usize,
     ) -> Result<(), Errno> {
         check_room(room, size_of::<abi::DestroyIdResp>())?;
-        self.id(fd, command.id)?;
+        self.id(file, command.id)?;
         let events_reported = self.destroy(host, command.id);
         respond(command.response, &abi::DestroyIdResp { events_reported }, room)
     }
 
-    /// MIGRATE_ID: moves an id and its events to the channel `fd`.
-    pub(super) fn migrate_id(&mut self, fd: RawFd, command: &abi::MigrateId, room: usize) -> Result<(), Errno> {
-        let from = RawFd::try_from(command.fd).map_err(|_| Errno::ENOENT)?;
+    /// MIGRATE_ID: moves an id and its events to the channel `file`.
+    pub(super) fn migrate_id(
+        &mut self,
+        host: &Host<'_>,
+        file: u32,
+        command: &abi::MigrateId,
+        room: usize,
+    ) -> Result<(), Errno> {
+        let fd = RawFd::try_from(command.fd).map_err(|_| Errno::ENOENT)?;
         // A descriptor that is open, but not of this device, is EINVAL in a kernel. Here both are the same.
-        if !self.channels.contains_key(&from) {
-            return Err(Errno::EINVAL);
-        }
+        let from = (host.file_at)(fd).filter(|from| self.channels.contains_key(from)).ok_or(Errno::EINVAL)?;
         let handle = command.id;
         let events_reported = self.id(from, handle)?.events_reported;
         let events = match self.channels.get_mut(&from) {
-            Some(channel) if from != fd => channel.extract(|event| event.id == handle),
+            Some(channel) if from != file => channel.extract(|event| event.id == handle),
             _ => Vec::new(),
         };
         // The program reads of requested connections on the new channel, so they move too.
         for moving in events.iter().filter_map(|event| event.request).chain([handle]) {
             if let Some(id) = self.ids.get_mut(moving)
-                && let Some(channel) = self.channels.get_mut(&std::mem::replace(&mut id.channel, fd))
+                && let Some(channel) = self.channels.get_mut(&std::mem::replace(&mut id.channel, file))
             {
                 channel.ids.remove(&moving);
             }
-            if let Some(channel) = self.channels.get_mut(&fd) {
+            if let Some(channel) = self.channels.get_mut(&file) {
                 channel.ids.insert(moving);
             }
         }
-        if let Some(channel) = self.channels.get_mut(&fd) {
+        if let Some(channel) = self.channels.get_mut(&file) {
             events.into_iter().for_each(|event| channel.push(event));
         }
         respond(command.response, &abi::MigrateResp { events_reported }, room)

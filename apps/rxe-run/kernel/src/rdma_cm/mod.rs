@@ -3,7 +3,7 @@
 //! [`RdmaCm`] is Linux's ucma and cma for one adapter, on top of the connection manager of rxe-proto. It has no thread, clock,
 //! socket or lock of its own: its owner passes all in with [`Host`], and
 //!
-//! * gives the program a descriptor for each [`open`](RdmaCm::open) of the device, and passes what the program writes to it to
+//! * gives the program the descriptor that [`open`](RdmaCm::open) returns, and passes what the program writes to it to
 //!   [`command`](RdmaCm::command);
 //! * passes every event of the connection manager to [`handle`](RdmaCm::handle), and queue pairs with a first packet to
 //!   [`established`](RdmaCm::established);
@@ -53,8 +53,7 @@ use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-pub use channel::{Closed, Wait};
-
+use crate::backend::Answer;
 use crate::local::Local;
 use crate::user;
 use abi::cmd;
@@ -79,6 +78,8 @@ pub struct Host<'a> {
     pub local: &'a Local,
     /// How peers are reached.
     pub routes: &'a dyn Routes,
+    /// The channel of a descriptor of the program.
+    pub file_at: &'a dyn Fn(RawFd) -> Option<u32>,
     /// The time.
     pub now: Instant,
 }
@@ -103,21 +104,6 @@ pub enum Action {
     JoinGroup(IpAddr),
     /// Leave it.
     LeaveGroup(IpAddr),
-}
-
-/// Why a command has no result.
-#[derive(Debug)]
-pub enum Outcome {
-    /// It fails with this error.
-    Failed(Errno),
-    /// There is no event yet.
-    Wait(Wait),
-}
-
-impl From<Errno> for Outcome {
-    fn from(errno: Errno) -> Outcome {
-        Outcome::Failed(errno)
-    }
 }
 
 /// Settings of a connection manager that [`RdmaCm`] uses: as patient with programs as Linux is.
@@ -145,7 +131,10 @@ pub fn cm_config(node_guid: u64, seed: [u8; 32]) -> CmConfig {
 
 /// The device of the connection manager. See the [module](self) for how to drive it.
 pub struct RdmaCm {
-    channels: BTreeMap<RawFd, Channel>,
+    /// By handle.
+    channels: BTreeMap<u32, Channel>,
+    /// Channels opened so far.
+    opened: u32,
     ids: Table<Id>,
     memberships: Table<Membership>,
     /// Memberships of each group that the adapter has joined.
@@ -171,6 +160,7 @@ impl RdmaCm {
     pub fn new(seed: [u8; 32]) -> RdmaCm {
         RdmaCm {
             channels: BTreeMap::new(),
+            opened: 0,
             ids: Table::new(MAX_IDS),
             memberships: Table::new(MAX_MEMBERSHIPS),
             groups: BTreeMap::new(),
@@ -185,72 +175,52 @@ impl RdmaCm {
         }
     }
 
-    /// Whether `fd` is a descriptor of this device.
+    /// Whether `file` is an open channel.
     #[must_use]
-    pub fn owns(&self, fd: RawFd) -> bool {
-        self.channels.contains_key(&fd)
+    pub fn is_open(&self, file: u32) -> bool {
+        self.channels.contains_key(&file)
     }
 
-    /// Executes a command that the program writes to its descriptor `fd`. The result is that of `write`.
+    /// Executes a command that the program writes to a channel. [`Answer::ReadByte`] when it reads an event and there is none:
+    /// the command is to be passed again with `byte_read` when a byte of the channel was read.
     ///
     /// # Errors
-    /// [`Outcome::Failed`] with the error of `write`, or [`Outcome::Wait`] when the program reads an event and there is none:
-    /// see [`Wait`].
-    pub fn command(&mut self, host: &mut Host<'_>, fd: RawFd, buf: &[u8]) -> Result<usize, Outcome> {
-        if !self.channels.contains_key(&fd) {
-            return Err(Errno::EBADF.into());
+    /// Those of `write`; `EBADF` when `file` is not open.
+    pub fn command(&mut self, host: &mut Host<'_>, file: u32, buf: &[u8], byte_read: bool) -> Result<Answer, Errno> {
+        let channel = self.channels.get_mut(&file).ok_or(Errno::EBADF)?;
+        if byte_read {
+            channel.byte_read();
         }
         let (header, input) = parse(buf)?;
         let room = usize::from(header.out);
         match header.cmd {
-            cmd::CREATE_ID => self.create_id(fd, &input.read(), room)?,
-            cmd::DESTROY_ID => self.destroy_id(host, fd, &input.read(), room)?,
-            cmd::BIND_IP => self.bind_ip(host, fd, &input.read())?,
-            cmd::RESOLVE_IP => self.resolve_ip(host, fd, &input.read())?,
-            cmd::RESOLVE_ROUTE => self.resolve_route(host, fd, &input.read())?,
-            cmd::QUERY_ROUTE => self.query_route(host, fd, &input.read(), room)?,
-            cmd::CONNECT => self.connect(host, fd, &input.read(), header.r#in)?,
-            cmd::LISTEN => self.listen(host, fd, &input.read())?,
-            cmd::ACCEPT => self.accept(host, fd, &input.read(), header.r#in)?,
-            cmd::REJECT => self.reject(host, fd, &input.read())?,
-            cmd::DISCONNECT => self.disconnect(host, fd, &input.read())?,
-            cmd::INIT_QP_ATTR => self.init_qp_attr(host, fd, &input.read(), room)?,
-            cmd::GET_EVENT => self.get_event(fd, &input.read(), room)?,
+            cmd::CREATE_ID => self.create_id(file, &input.read(), room)?,
+            cmd::DESTROY_ID => self.destroy_id(host, file, &input.read(), room)?,
+            cmd::BIND_IP => self.bind_ip(host, file, &input.read())?,
+            cmd::RESOLVE_IP => self.resolve_ip(host, file, &input.read())?,
+            cmd::RESOLVE_ROUTE => self.resolve_route(host, file, &input.read())?,
+            cmd::QUERY_ROUTE => self.query_route(host, file, &input.read(), room)?,
+            cmd::CONNECT => self.connect(host, file, &input.read(), header.r#in)?,
+            cmd::LISTEN => self.listen(host, file, &input.read())?,
+            cmd::ACCEPT => self.accept(host, file, &input.read(), header.r#in)?,
+            cmd::REJECT => self.reject(host, file, &input.read())?,
+            cmd::DISCONNECT => self.disconnect(host, file, &input.read())?,
+            cmd::INIT_QP_ATTR => self.init_qp_attr(host, file, &input.read(), room)?,
+            cmd::GET_EVENT => return self.get_event(file, &input.read(), room),
             // GET_OPTION, which Linux does not have.
-            cmd::GET_OPTION => return Err(Errno::ENOSYS.into()),
-            cmd::SET_OPTION => self.set_option(host, fd, &input.read())?,
-            cmd::NOTIFY => self.notify(host, fd, &input.read())?,
-            cmd::JOIN_IP_MCAST => self.join_ip_multicast(host, fd, &input.read(), room)?,
-            cmd::LEAVE_MCAST => self.leave_multicast(fd, &input.read(), room)?,
-            cmd::MIGRATE_ID => self.migrate_id(fd, &input.read(), room)?,
-            cmd::QUERY => self.query(host, fd, &input.read(), room)?,
-            cmd::BIND => self.bind(host, fd, &input.read())?,
-            cmd::RESOLVE_ADDR => self.resolve_addr(host, fd, &input.read())?,
-            cmd::JOIN_MCAST => self.join_multicast(host, fd, &input.read(), room)?,
-            _ => return Err(Errno::EINVAL.into()),
+            cmd::GET_OPTION => return Err(Errno::ENOSYS),
+            cmd::SET_OPTION => self.set_option(host, file, &input.read())?,
+            cmd::NOTIFY => self.notify(host, file, &input.read())?,
+            cmd::JOIN_IP_MCAST => self.join_ip_multicast(host, file, &input.read(), room)?,
+            cmd::LEAVE_MCAST => self.leave_multicast(file, &input.read(), room)?,
+            cmd::MIGRATE_ID => self.migrate_id(host, file, &input.read(), room)?,
+            cmd::QUERY => self.query(host, file, &input.read(), room)?,
+            cmd::BIND => self.bind(host, file, &input.read())?,
+            cmd::RESOLVE_ADDR => self.resolve_addr(host, file, &input.read())?,
+            cmd::JOIN_MCAST => self.join_multicast(host, file, &input.read(), room)?,
+            _ => return Err(Errno::EINVAL),
         }
-        Ok(buf.len())
-    }
-
-    /// Continues a command that had to wait for an event, after [`Wait::wait`] or a read of one byte has succeeded.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
-    pub fn resume(&mut self, wait: Wait, buf: &[u8]) -> Result<usize, Outcome> {
-        let fd = wait.descriptor();
-        let Some(channel) = self.channels.get_mut(&fd).filter(|channel| channel.is_of(&wait)) else {
-            return Err(Outcome::Wait(wait));
-        };
-        channel.returned();
-        if channel.len() == 0 {
-            return Err(Outcome::Wait(wait));
-        }
-        let (header, input) = parse(buf)?;
-        let result = self.get_event(fd, &input.read(), usize::from(header.out));
-        if let Some(channel) = self.channels.get_mut(&fd) {
-            channel.signal();
-        }
-        result.map(|()| buf.len())
+        Ok(Answer::Done)
     }
 
     /// The deadline for the next call of [`handle_timeout`](Self::handle_timeout).
@@ -275,16 +245,16 @@ impl RdmaCm {
     }
 
     /// GET_EVENT.
-    fn get_event(&mut self, fd: RawFd, command: &abi::GetEvent, room: usize) -> Result<(), Outcome> {
+    fn get_event(&mut self, file: u32, command: &abi::GetEvent, room: usize) -> Result<Answer, Errno> {
         // Older programs do not have the last two fields.
         check_room(room, std::mem::offset_of!(abi::EventResp, reserved))?;
-        let channel = self.channels.get_mut(&fd).ok_or(Errno::EBADF)?;
-        let Some(event) = channel.front() else { return Err(Outcome::Wait(channel.wait())) };
+        let channel = self.channels.get_mut(&file).ok_or(Errno::EBADF)?;
+        let Some(event) = channel.front() else { return Ok(Answer::ReadByte) };
         respond(command.response, &event.response, room)?;
         if let Some(event) = channel.pop() {
             self.reported(&event);
         }
-        Ok(())
+        Ok(Answer::Done)
     }
 
     /// Counts an event that the program has read.
@@ -300,21 +270,21 @@ impl RdmaCm {
         }
     }
 
-    /// The id that a command on channel `fd` names.
-    fn id(&self, fd: RawFd, handle: u32) -> Result<&Id, Errno> {
+    /// The id that a command on channel `file` names.
+    fn id(&self, file: u32, handle: u32) -> Result<&Id, Errno> {
         let id = self.ids.get(handle).ok_or(Errno::ENOENT)?;
-        if id.channel == fd { Ok(id) } else { Err(Errno::EINVAL) }
+        if id.channel == file { Ok(id) } else { Err(Errno::EINVAL) }
     }
 
-    /// The id that a command on channel `fd` names.
-    fn id_mut(&mut self, fd: RawFd, handle: u32) -> Result<&mut Id, Errno> {
+    /// The id that a command on channel `file` names.
+    fn id_mut(&mut self, file: u32, handle: u32) -> Result<&mut Id, Errno> {
         let id = self.ids.get_mut(handle).ok_or(Errno::ENOENT)?;
-        if id.channel == fd { Ok(id) } else { Err(Errno::EINVAL) }
+        if id.channel == file { Ok(id) } else { Err(Errno::EINVAL) }
     }
 
     /// [`id_mut`](Self::id_mut), for commands that need the adapter.
-    fn attached(&mut self, fd: RawFd, handle: u32) -> Result<&mut Id, Errno> {
-        let id = self.id_mut(fd, handle)?;
+    fn attached(&mut self, file: u32, handle: u32) -> Result<&mut Id, Errno> {
+        let id = self.id_mut(file, handle)?;
         if id.attached { Ok(id) } else { Err(Errno::EINVAL) }
     }
 

@@ -1,7 +1,6 @@
 //! Multicast groups: JOIN_MCAST and LEAVE_MCAST.
 
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::transport::Qpn;
@@ -37,7 +36,7 @@ impl RdmaCm {
     pub(super) fn join_ip_multicast(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::JoinIpMcast,
         room: usize,
     ) -> Result<(), Errno> {
@@ -54,14 +53,14 @@ impl RdmaCm {
             join_flags: join_flag::FULL_MEMBER,
             addr,
         };
-        self.join_multicast(host, fd, &join, room)
+        self.join_multicast(host, file, &join, room)
     }
 
     /// JOIN_MCAST.
     pub(super) fn join_multicast(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::JoinMcast,
         room: usize,
     ) -> Result<(), Errno> {
@@ -74,7 +73,7 @@ impl RdmaCm {
             join_flag::SEND_ONLY => true,
             _ => return Err(Errno::EINVAL),
         };
-        let id = self.attached(fd, command.id)?;
+        let id = self.attached(file, command.id)?;
         if !matches!(id.state, State::Bound | State::AddressResolved) || !id.is_datagram() {
             return Err(Errno::EINVAL);
         }
@@ -85,7 +84,7 @@ impl RdmaCm {
         if group.is_ipv4() != host.local.address.is_ipv4() {
             return Err(Errno::EAFNOSUPPORT);
         }
-        self.check_events(fd)?;
+        self.check_events(file)?;
         let membership = Membership { id: command.id, group, send_only, events_reported: 0 };
         let handle = self.memberships.insert(membership).ok_or(Errno::ENOMEM)?;
         if let Err(errno) = respond(command.response, &abi::CreateIdResp { id: handle }, room) {
@@ -99,7 +98,7 @@ impl RdmaCm {
                 self.actions.push_back(Action::JoinGroup(group));
             }
         }
-        let id = self.id_mut(fd, command.id)?;
+        let id = self.id_mut(file, command.id)?;
         id.multicasts.push(handle);
         if id.qkey == 0 {
             id.qkey = RDMA_UDP_QKEY;
@@ -127,7 +126,7 @@ impl RdmaCm {
         };
         // As with other events, none for an id that the program has not accepted.
         if id.uid != 0
-            && let Some(channel) = self.channels.get_mut(&fd)
+            && let Some(channel) = self.channels.get_mut(&file)
         {
             channel.push(Event { id: command.id, multicast: Some(handle), request: None, response });
         }
@@ -135,14 +134,14 @@ impl RdmaCm {
     }
 
     /// LEAVE_MCAST.
-    pub(super) fn leave_multicast(&mut self, fd: RawFd, command: &abi::DestroyId, room: usize) -> Result<(), Errno> {
+    pub(super) fn leave_multicast(&mut self, file: u32, command: &abi::DestroyId, room: usize) -> Result<(), Errno> {
         check_room(room, size_of::<abi::DestroyIdResp>())?;
         let handle = command.id;
         let membership = self.memberships.get(handle).ok_or(Errno::ENOENT)?;
         let (owner, events_reported) = (membership.id, membership.events_reported);
-        self.id_mut(fd, owner)?.multicasts.retain(|&multicast| multicast != handle);
+        self.id_mut(file, owner)?.multicasts.retain(|&multicast| multicast != handle);
         self.leave(handle);
-        if let Some(channel) = self.channels.get_mut(&fd) {
+        if let Some(channel) = self.channels.get_mut(&file) {
             channel.extract(|event| event.multicast == Some(handle));
         }
         respond(command.response, &abi::DestroyIdResp { events_reported }, room)

@@ -1,6 +1,5 @@
 //! SET_OPTION.
 
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::wire::PathMtu;
@@ -34,30 +33,30 @@ mod ib_option {
 
 impl RdmaCm {
     /// SET_OPTION.
-    pub(super) fn set_option(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::SetOption) -> Result<(), Errno> {
+    pub(super) fn set_option(&mut self, host: &mut Host<'_>, file: u32, command: &abi::SetOption) -> Result<(), Errno> {
         if command.optlen > MAX_OPTION_LEN {
             return Err(Errno::EINVAL);
         }
-        self.id(fd, command.id)?;
+        self.id(file, command.id)?;
         let mut value = vec![0; command.optlen as usize];
         user::read(command.optval, &mut value)?;
         match (command.level, command.optname) {
-            (level::ID, name) => set_id_option(self.id_mut(fd, command.id)?, name, &value),
-            (level::IB, ib_option::PATH) => self.set_path(host, fd, command.id, &value),
+            (level::ID, name) => set_id_option(self.id_mut(file, command.id)?, name, &value),
+            (level::IB, ib_option::PATH) => self.set_path(host, file, command.id, &value),
             _ => Err(Errno::ENOSYS),
         }
     }
 
     /// Sets the path that a program has found by itself, instead of RESOLVE_ROUTE.
-    fn set_path(&mut self, host: &Host<'_>, fd: RawFd, handle: u32, value: &[u8]) -> Result<(), Errno> {
+    fn set_path(&mut self, host: &Host<'_>, file: u32, handle: u32, value: &[u8]) -> Result<(), Errno> {
         let (paths, rest) = value.as_chunks::<{ size_of::<abi::PathRecData>() }>();
         if !rest.is_empty() {
             return Err(Errno::EINVAL);
         }
         let mut paths = paths.iter().filter_map(|bytes| abi::PathRecData::read_from_bytes(bytes).ok());
         let record = paths.find(|path| path.flags == PATH_FLAGS).ok_or(Errno::EINVAL)?.path_rec;
-        self.check_events(fd)?;
-        let id = self.attached(fd, handle)?;
+        self.check_events(file)?;
+        let id = self.attached(file, handle)?;
         if id.state != State::AddressResolved {
             return Err(Errno::EINVAL);
         }

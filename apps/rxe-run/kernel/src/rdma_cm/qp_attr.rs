@@ -1,6 +1,5 @@
 //! INIT_QP_ATTR: what the program has to set its queue pair to.
 
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
@@ -51,7 +50,7 @@ impl RdmaCm {
     pub(super) fn init_qp_attr(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::InitQpAttr,
         room: usize,
     ) -> Result<(), Errno> {
@@ -59,7 +58,7 @@ impl RdmaCm {
         if command.qp_state > qp_state::ERR {
             return Err(Errno::EINVAL);
         }
-        let id = self.attached(fd, command.id)?;
+        let id = self.attached(file, command.id)?;
         let mut attr = abi::QpAttr { qp_state: command.qp_state, ..abi::QpAttr::new_zeroed() };
         match &id.link {
             Link::Connection(connection) if !id.is_datagram() => connected(host.local, id, connection, &mut attr)?,

@@ -1,7 +1,6 @@
 //! Queries about an id: QUERY_ROUTE and QUERY.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::wire::DEFAULT_PKEY;
@@ -26,12 +25,12 @@ impl RdmaCm {
     pub(super) fn query_route(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::Query,
         room: usize,
     ) -> Result<(), Errno> {
         check_room(room, std::mem::offset_of!(abi::QueryRouteResp, ibdev_index))?;
-        let id = self.id(fd, command.id)?;
+        let id = self.id(file, command.id)?;
         let mut response = abi::QueryRouteResp::new_zeroed();
         response.src_addr = address::write(id.source);
         response.dst_addr = address::write(id.dest);
@@ -58,11 +57,11 @@ impl RdmaCm {
     pub(super) fn query(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::Query,
         room: usize,
     ) -> Result<(), Errno> {
-        let id = self.id(fd, command.id)?;
+        let id = self.id(file, command.id)?;
         match command.option {
             0 => {
                 check_room(room, std::mem::offset_of!(abi::QueryAddrResp, ibdev_index))?;

@@ -1,7 +1,6 @@
 //! Requests of peers: each becomes a new id of its listener.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
 
 use rxe_proto::cm::{ConnectRequest, SidrReply, SidrRequest};
 use rxe_proto::wire::cm::{CmTransport, PortSpace, RejReason, ServiceId, SidrStatus};
@@ -28,7 +27,7 @@ enum Refusal {
 struct ListenerInfo {
     handle: u32,
     uid: u64,
-    channel: RawFd,
+    channel: u32,
     space: PortSpace,
 }
 

@@ -1,7 +1,6 @@
 //! The way to a peer: RESOLVE_ADDR and RESOLVE_ROUTE.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::wire::cm::PortSpace;
@@ -17,19 +16,19 @@ const PACKET_LIFE_TIME: u8 = 18;
 
 impl RdmaCm {
     /// RESOLVE_IP.
-    pub(super) fn resolve_ip(&mut self, host: &mut Host<'_>, fd: RawFd, command: &abi::ResolveIp) -> Result<(), Errno> {
+    pub(super) fn resolve_ip(&mut self, host: &mut Host<'_>, file: u32, command: &abi::ResolveIp) -> Result<(), Errno> {
         let has_source = address::family(&command.src_addr) != 0;
         if (has_source && address::size(&command.src_addr) == 0) || address::size(&command.dst_addr) == 0 {
             return Err(Errno::EINVAL);
         }
-        self.resolve_sockaddr(host, fd, command.id, &command.src_addr, &command.dst_addr)
+        self.resolve_sockaddr(host, file, command.id, &command.src_addr, &command.dst_addr)
     }
 
     /// RESOLVE_ADDR.
     pub(super) fn resolve_addr(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::ResolveAddr,
     ) -> Result<(), Errno> {
         let (source_size, dest_size) = (address::size(&command.src_addr), address::size(&command.dst_addr));
@@ -40,24 +39,24 @@ impl RdmaCm {
         {
             return Err(Errno::EINVAL);
         }
-        self.resolve_sockaddr(host, fd, command.id, &command.src_addr, &command.dst_addr)
+        self.resolve_sockaddr(host, file, command.id, &command.src_addr, &command.dst_addr)
     }
 
     fn resolve_sockaddr(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         handle: u32,
         source: &[u8],
         dest: &[u8],
     ) -> Result<(), Errno> {
-        let id = self.id(fd, handle)?;
+        let id = self.id(file, handle)?;
         let bound = id.state == State::Bound;
-        self.check_events(fd)?;
+        self.check_events(file)?;
         let dest = address::read(dest).ok_or(Errno::EAFNOSUPPORT)?;
         if bound {
             // Its address stays.
-            self.id_mut(fd, handle)?.dest = Some(dest);
+            self.id_mut(file, handle)?.dest = Some(dest);
         } else {
             let source = match address::family(source) {
                 0 => address::wildcard(dest),
@@ -65,7 +64,7 @@ impl RdmaCm {
             };
             self.bind_id(host, handle, source, dest)?;
         }
-        let id = self.id_mut(fd, handle)?;
+        let id = self.id_mut(file, handle)?;
         if id.source.is_none_or(|source| source.is_ipv4() != dest.is_ipv4()) {
             return Err(Errno::EINVAL);
         }
@@ -80,12 +79,12 @@ impl RdmaCm {
     pub(super) fn resolve_route(
         &mut self,
         host: &mut Host<'_>,
-        fd: RawFd,
+        file: u32,
         command: &abi::ResolveRoute,
     ) -> Result<(), Errno> {
-        self.attached(fd, command.id)?;
-        self.check_events(fd)?;
-        let id = self.id_mut(fd, command.id)?;
+        self.attached(file, command.id)?;
+        self.check_events(file)?;
+        let id = self.id_mut(file, command.id)?;
         if command.timeout_ms == 0 || id.state != State::AddressResolved {
             return Err(Errno::EINVAL);
         }

@@ -13,6 +13,8 @@ use nix::sys::socket::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::descriptors::{duplicate, out_of_the_way};
+
 /// Most events that wait in one channel for the socket to take them. A program that reads none cannot use up memory.
 const MAX_WAITING: usize = 1 << 16;
 
@@ -36,8 +38,7 @@ impl<E: FromBytes + IntoBytes + Immutable> Channel<E> {
     /// `EMFILE` and the like when there are no more descriptors.
     pub(super) fn new() -> Result<(Channel<E>, OwnedFd), Errno> {
         let (ours, program) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        let theirs =
-            program.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?;
+        let (ours, theirs) = (out_of_the_way(ours), duplicate(&program)?);
         // The kernel chooses a name.
         bind(program.as_raw_fd(), &UnixAddr::new_unnamed())?;
         let name = getsockname(program.as_raw_fd())?;

@@ -1,7 +1,6 @@
 //! Commands: which there are, and what executes them.
 
 use std::mem::offset_of;
-use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 use rxe_proto::Instant;
@@ -26,27 +25,33 @@ pub(super) struct Command<'a> {
 type Method = fn(&mut Uverbs, &mut Command<'_>) -> Result<(), Errno>;
 
 impl Uverbs {
-    /// Executes one `write` to the device: `buf` is what the program writes to `fd`. Returns its length.
+    /// Executes one `write` to the device: `buf` is what the program writes to a context.
     ///
     /// # Errors
-    /// What `write` fails with, as from the kernel's device. `EBADF` when `fd` is no open context.
-    pub fn command(&mut self, engine: &mut Engine, now: Instant, fd: RawFd, buf: &[u8]) -> Result<usize, Errno> {
-        let context = self.context_at(fd).ok_or(Errno::EBADF)?.id;
+    /// What `write` fails with, as from the kernel's device. `EBADF` when `handle` is no open context.
+    pub fn command(&mut self, engine: &mut Engine, now: Instant, handle: u32, buf: &[u8]) -> Result<(), Errno> {
+        let context = ContextId(handle);
+        if !self.is_open(handle) {
+            return Err(Errno::EBADF);
+        }
         let header = Header::parse(buf)?;
         if header.command == command::POST_SEND && !header.extended {
             let (request, _) =
                 abi::PostSend::read_from_prefix(buf.get(size_of::<abi::CommandHeader>()..).unwrap_or(&[]))
                     .map_err(|_| Errno::ENOSPC)?;
-            self.post_send(engine, context, request.qp_handle)?;
-            return Ok(buf.len());
+            return self.post_send(engine, context, request.qp_handle);
         }
         let (shape, method) = if header.extended { extended(header.command) } else { legacy(header.command) }?;
         let call = Call::parse(header, buf, shape)?;
         if !self.is_initialized(context) && header.command != command::GET_CONTEXT {
             return Err(Errno::EINVAL);
         }
-        method(self, &mut Command { context, engine, now, call })?;
-        Ok(buf.len())
+        method(self, &mut Command { context, engine, now, call })
+    }
+
+    /// Whether a command does nothing but post work requests.
+    pub fn is_doorbell(buf: &[u8]) -> bool {
+        buf.first_chunk().is_some_and(|&number| u32::from_ne_bytes(number) == command::POST_SEND)
     }
 }
 

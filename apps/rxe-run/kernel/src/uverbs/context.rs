@@ -1,8 +1,7 @@
 //! Contexts: one for each time that the device is open.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use rxe_proto::Instant;
@@ -19,80 +18,76 @@ use super::table::ContextId;
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) id: ContextId,
-    /// The program's descriptor.
-    fd: RawFd,
     pub(super) memory: QueueMemory,
     /// Set by GET_CONTEXT, with which a program begins.
     initialized: bool,
     /// Asynchronous events, until the program closes their descriptor.
     pub(super) events: Option<AsyncChannel>,
-    /// Completion channels by a number that is not used again.
-    pub(super) channels: BTreeMap<u32, CompChannel>,
-    channels_created: u32,
+    /// Completion channels by handle.
+    pub(super) channels: BTreeMap<u32, Channel<CompEventDesc>>,
 }
 
 /// What the program reads asynchronous events from.
 #[derive(Debug)]
 pub(super) struct AsyncChannel {
-    fd: RawFd,
+    handle: u32,
     pub(super) channel: Channel<AsyncEventDesc>,
 }
 
-/// What the program reads completion events from.
-#[derive(Debug)]
-pub(super) struct CompChannel {
-    fd: RawFd,
-    pub(super) channel: Channel<CompEventDesc>,
-}
-
 impl Context {
-    /// The completion channel whose descriptor is `fd` now.
+    /// The completion channel that the program has open as `fd`.
     pub(super) fn channel_at(&self, fd: RawFd) -> Option<u32> {
-        let (number, channel) = self.channels.iter().find(|(_, channel)| channel.fd == fd)?;
-        channel.channel.is_open_as(fd).then_some(*number)
+        self.channels.iter().find(|(_, channel)| channel.is_open_as(fd)).map(|(handle, _)| *handle)
     }
 }
 
 impl Uverbs {
-    /// Opens the device: the program gets the returned descriptor, into which it maps its queues.
+    /// Opens the device. Returns the handle of the context, and the program's descriptor, which it maps its queues from.
     ///
     /// # Errors
     /// Those of memfd_create.
-    pub fn open(&mut self, engine: &mut Engine, now: Instant) -> io::Result<OwnedFd> {
+    pub fn open(&mut self) -> Result<(u32, OwnedFd), Errno> {
         let (memory, program) = QueueMemory::new()?;
-        // A descriptor of this number that was closed without `close`.
-        self.close(engine, now, program.as_raw_fd());
         let id = ContextId(self.opened);
         self.opened = self.opened.wrapping_add(1);
-        self.contexts.push(Context {
-            id,
-            fd: program.as_raw_fd(),
-            memory,
-            initialized: false,
-            events: None,
-            channels: BTreeMap::new(),
-            channels_created: 0,
-        });
-        Ok(program)
+        self.contexts.push(Context { id, memory, initialized: false, events: None, channels: BTreeMap::new() });
+        Ok((id.0, program))
     }
 
-    /// Whether `fd` is an open context.
-    pub fn owns(&self, fd: RawFd) -> bool {
-        self.context_at(fd).is_some()
+    /// Whether `handle` is an open context.
+    pub fn is_open(&self, handle: u32) -> bool {
+        self.contexts.iter().any(|context| context.id.0 == handle)
     }
 
-    /// The program closes descriptor `fd`: call it before the descriptor is closed, for any descriptor. All objects of a
-    /// context are destroyed; an event channel gets no more events; anything else is none of the device's.
-    pub fn close(&mut self, engine: &mut Engine, now: Instant, fd: RawFd) {
-        if let Some(at) = self.contexts.iter().position(|context| context.fd == fd) {
+    /// The program has closed a context: all objects of it are destroyed. Does nothing for a context that is not open.
+    pub fn close(&mut self, engine: &mut Engine, now: Instant, handle: u32) {
+        if let Some(at) = self.contexts.iter().position(|context| context.id.0 == handle) {
             let id = self.contexts[at].id;
             self.destroy_all(engine, now, id);
             self.contexts.remove(at);
         }
+    }
+
+    /// The event channel that the last command has made: its handle, and the descriptor, which the program knows and owns from
+    /// now on.
+    pub fn take_new_channel(&mut self) -> Option<(u32, OwnedFd)> {
+        self.new_channel.take()
+    }
+
+    /// The program has closed an event channel, which gets no more events.
+    pub fn close_channel(&mut self, handle: u32) {
         for context in &mut self.contexts {
-            context.events.take_if(|events| events.fd == fd);
-            context.channels.retain(|_, channel| channel.fd != fd);
+            context.events.take_if(|events| events.handle == handle);
+            context.channels.remove(&handle);
         }
+    }
+
+    /// The handle of an event channel whose descriptor the program gets.
+    fn name_channel(&mut self, program: OwnedFd) -> u32 {
+        let handle = self.channels_opened;
+        self.channels_opened = self.channels_opened.wrapping_add(1);
+        self.new_channel = Some((handle, program));
+        handle
     }
 
     /// Destroys the objects of a context, users before what they use.
@@ -125,12 +120,8 @@ impl Uverbs {
     pub fn blocked_channels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.contexts.iter().flat_map(|context| {
             let events = context.events.iter().filter_map(|events| events.channel.blocked());
-            events.chain(context.channels.values().filter_map(|channel| channel.channel.blocked()))
+            events.chain(context.channels.values().filter_map(Channel::blocked))
         })
-    }
-
-    pub(super) fn context_at(&self, fd: RawFd) -> Option<&Context> {
-        self.contexts.iter().find(|context| context.fd == fd)
     }
 
     pub(super) fn context_mut(&mut self, id: ContextId) -> Option<&mut Context> {
@@ -148,13 +139,14 @@ impl Uverbs {
             return Err(Errno::ENOMEM);
         }
         let num_comp_vectors = self.vectors;
-        let context = self.context_mut(command.context).ok_or(Errno::EBADF)?;
-        if context.initialized {
+        if self.is_initialized(command.context) {
             return Err(Errno::EINVAL);
         }
         let (channel, program) = Channel::new()?;
         command.call.respond(&GetContextResp { async_fd: program.as_raw_fd() as u32, num_comp_vectors })?;
-        context.events = Some(AsyncChannel { fd: program.into_raw_fd(), channel });
+        let handle = self.name_channel(program);
+        let context = self.context_mut(command.context).ok_or(Errno::EBADF)?;
+        context.events = Some(AsyncChannel { handle, channel });
         context.initialized = true;
         Ok(())
     }
@@ -162,14 +154,11 @@ impl Uverbs {
     /// CREATE_COMP_CHANNEL
     pub(super) fn create_comp_channel(&mut self, command: &mut Command<'_>) -> Result<(), Errno> {
         command.call.request::<CreateCompChannel>()?;
-        let context = self.context_mut(command.context).ok_or(Errno::EBADF)?;
         let (channel, program) = Channel::new()?;
         command.call.respond(&CreateCompChannelResp { fd: program.as_raw_fd() as u32 })?;
-        let fd = program.into_raw_fd();
-        // A channel whose descriptor of this number was closed without `close`.
-        context.channels.retain(|_, channel| channel.fd != fd);
-        context.channels.insert(context.channels_created, CompChannel { fd, channel });
-        context.channels_created = context.channels_created.wrapping_add(1);
+        let handle = self.name_channel(program);
+        let context = self.context_mut(command.context).ok_or(Errno::EBADF)?;
+        context.channels.insert(handle, channel);
         Ok(())
     }
 }

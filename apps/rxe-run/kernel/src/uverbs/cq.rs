@@ -189,7 +189,7 @@ impl Uverbs {
             DestroyCqResp { comp_events_reported: cq.comp_events, async_events_reported: cq.async_events };
         if let Some(context) = self.context_mut(command.context) {
             if let Some(channel) = channel.and_then(|channel| context.channels.get_mut(&channel)) {
-                let unread = channel.channel.take_back(|event| event.cq_handle == user_handle);
+                let unread = channel.take_back(|event| event.cq_handle == user_handle);
                 response.comp_events_reported = response.comp_events_reported.saturating_sub(unread);
             }
             let unread = context.take_back(user_handle, |kind| kind == event::CQ_ERR);
@@ -217,7 +217,7 @@ impl Uverbs {
         let Some(number) = cq.channel else { return };
         let context = self.contexts.iter_mut().find(|context| context.id == owner);
         if let Some(channel) = context.and_then(|context| context.channels.get_mut(&number))
-            && channel.channel.push(CompEventDesc { cq_handle: cq.user_handle })
+            && channel.push(CompEventDesc { cq_handle: cq.user_handle })
         {
             cq.comp_events = cq.comp_events.wrapping_add(1);
         }

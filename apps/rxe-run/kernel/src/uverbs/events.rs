@@ -37,7 +37,7 @@ impl Context {
             events.channel.flush();
         }
         for channel in self.channels.values_mut() {
-            channel.channel.flush();
+            channel.flush();
         }
     }
 }

@@ -40,6 +40,7 @@ mod wqe;
 
 use std::collections::VecDeque;
 use std::num::NonZero;
+use std::os::fd::OwnedFd;
 use std::thread::available_parallelism;
 
 use rustc_hash::FxHashMap;
@@ -74,6 +75,10 @@ pub struct Uverbs {
     contexts: Vec<Context>,
     /// Contexts opened so far.
     opened: u32,
+    /// Event channels opened so far.
+    channels_opened: u32,
+    /// The event channel that the last command has made, until the caller takes it.
+    new_channel: Option<(u32, OwnedFd)>,
     pds: Table<Pd>,
     mrs: Table<Mr>,
     mws: Table<Mw>,
@@ -113,6 +118,8 @@ impl Uverbs {
             port_is_up: true,
             contexts: Vec::new(),
             opened: 0,
+            channels_opened: 0,
+            new_channel: None,
             pds: Table::new(limits.pds),
             mrs: Table::new(limits.mrs),
             mws: Table::new(limits.mws),

@@ -22,6 +22,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::abi::{MmapInfo, QueueBuf};
+use crate::descriptors::duplicate;
 
 /// Every queue begins at a multiple of this, which is one of the page size of any machine.
 const ALIGN: u64 = 1 << 16;
@@ -43,8 +44,7 @@ impl QueueMemory {
         let fd = memfd_create("uverbs0", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         // A program that cuts the file short would make this side's accesses fault.
         fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL))?;
-        let ours = fd.try_clone().map_err(|error| error.raw_os_error().map_or(Errno::EMFILE, Errno::from_raw))?;
-        Ok((QueueMemory { fd: ours, next: 0 }, fd))
+        Ok((QueueMemory { fd: duplicate(&fd)?, next: 0 }, fd))
     }
 
     /// Makes a queue for at least `entries` entries of at least `entry_len` bytes.

@@ -10,46 +10,46 @@ const ACCESS: u32 = 1 << 3;
 #[test]
 fn rping_client_and_server_connect_and_disconnect() {
     let mut net = Net::pair();
-    let (listen_fd, listener) = net.listening(ps::TCP, PORT);
-    let (fd, id) = net.routed(ps::TCP, PORT);
+    let (listen_file, listener) = net.listening(ps::TCP, PORT);
+    let (file, id) = net.routed(ps::TCP, PORT);
 
     // The client creates its queue pair before it connects.
     let client = net.client();
-    let init = client.qp_attr(fd, id, qps::INIT).unwrap();
+    let init = client.qp_attr(file, id, qps::INIT).unwrap();
     assert_eq!((init.qp_attr_mask, init.port_num, init.qp_access_flags), (1 | 1 << 3 | 1 << 4 | 1 << 5, 1, 0));
-    client.connect(fd, id, conn_param(0x11, b"hello")).unwrap();
-    assert!(client.event(fd).is_none());
+    client.connect(file, id, conn_param(0x11, b"hello")).unwrap();
+    assert!(client.event(file).is_none());
 
     net.run();
     let server = net.server();
-    let request = server.expect(listen_fd, event::CONNECT_REQUEST);
+    let request = server.expect(listen_file, event::CONNECT_REQUEST);
     assert_eq!((request.uid, request.status), (0x5E, 0));
     let param = conn_of(&request);
     assert_eq!((param.qp_num, param.private_data_len, &param.private_data[..6]), (0x11, 56, &b"hello\0"[..]));
     assert_eq!((param.responder_resources, param.initiator_depth, param.retry_count), (1, 1, 7));
     let child = request.id;
     assert_ne!(child, listener);
-    let route = server.query_route(listen_fd, child).unwrap();
+    let route = server.query_route(listen_file, child).unwrap();
     assert_eq!((route.num_paths, route.port_num), (1, 1));
     assert_eq!(route.ib_route[0].sgid, Gid::from(SERVER).0);
 
     // librdmacm takes the queue pair to RTS before it accepts.
-    let init = server.qp_attr(listen_fd, child, qps::INIT).unwrap();
+    let init = server.qp_attr(listen_file, child, qps::INIT).unwrap();
     assert_eq!((init.qp_attr_mask & ACCESS, init.qp_access_flags), (ACCESS, 0b1110));
-    let server_rtr = server.qp_attr(listen_fd, child, qps::RTR).unwrap();
-    let server_rts = server.qp_attr(listen_fd, child, qps::RTS).unwrap();
-    server.accept(listen_fd, child, 0xACC, conn_param(0x22, b"welcome")).unwrap();
+    let server_rtr = server.qp_attr(listen_file, child, qps::RTR).unwrap();
+    let server_rts = server.qp_attr(listen_file, child, qps::RTS).unwrap();
+    server.accept(listen_file, child, 0xACC, conn_param(0x22, b"welcome")).unwrap();
 
     net.run();
     let client = net.client();
-    let response = client.expect(fd, event::CONNECT_RESPONSE);
+    let response = client.expect(file, event::CONNECT_RESPONSE);
     let param = conn_of(&response);
     assert_eq!((response.uid, param.qp_num, param.private_data_len), (0xC1, 0x22, 196));
     assert_eq!(&param.private_data[..8], b"welcome\0");
-    client.qp_attr(fd, id, qps::INIT).unwrap();
-    let client_rtr = client.qp_attr(fd, id, qps::RTR).unwrap();
-    let client_rts = client.qp_attr(fd, id, qps::RTS).unwrap();
-    client.confirm(fd, id).unwrap();
+    client.qp_attr(file, id, qps::INIT).unwrap();
+    let client_rtr = client.qp_attr(file, id, qps::RTR).unwrap();
+    let client_rts = client.qp_attr(file, id, qps::RTS).unwrap();
+    client.confirm(file, id).unwrap();
 
     // Each end expects what the other one sends.
     assert_eq!((server_rtr.dest_qp_num, client_rtr.dest_qp_num), (0x11, 0x22));
@@ -61,19 +61,19 @@ fn rping_client_and_server_connect_and_disconnect() {
     assert_eq!(client_rtr.ah_attr.grh.flow_label, server_rtr.ah_attr.grh.flow_label);
 
     net.run();
-    let established = net.server().expect(listen_fd, event::ESTABLISHED);
+    let established = net.server().expect(listen_file, event::ESTABLISHED);
     assert_eq!((established.uid, established.id), (0xACC, child));
-    assert!(net.client().event(fd).is_none(), "librdmacm itself reports this to the program");
+    assert!(net.client().event(file).is_none(), "librdmacm itself reports this to the program");
 
-    net.client().disconnect(fd, id).unwrap();
+    net.client().disconnect(file, id).unwrap();
     net.run();
-    assert_eq!(net.client().expect(fd, event::DISCONNECTED).status, 0);
-    assert_eq!(net.server().expect(listen_fd, event::DISCONNECTED).status, 0);
-    net.server().disconnect(listen_fd, child).unwrap();
+    assert_eq!(net.client().expect(file, event::DISCONNECTED).status, 0);
+    assert_eq!(net.server().expect(listen_file, event::DISCONNECTED).status, 0);
+    net.server().disconnect(listen_file, child).unwrap();
 
-    assert_eq!(net.client().destroy(fd, id), Ok(4));
-    assert_eq!(net.server().destroy(listen_fd, child), Ok(2));
-    assert_eq!(net.server().destroy(listen_fd, listener), Ok(1));
+    assert_eq!(net.client().destroy(file, id), Ok(4));
+    assert_eq!(net.server().destroy(listen_file, child), Ok(2));
+    assert_eq!(net.server().destroy(listen_file, listener), Ok(1));
     net.run();
-    assert!(net.client().event(fd).is_none() && net.server().event(listen_fd).is_none());
+    assert!(net.client().event(file).is_none() && net.server().event(listen_file).is_none());
 }

@@ -8,29 +8,30 @@ use rand_core::{Rng, SeedableRng};
 use rxe_proto::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::support::{CLIENT, Net, Node, SERVER, command_bytes, conn_param, failed, ps};
+use super::support::{CLIENT, Net, Node, SERVER, command_bytes, conn_param, ps};
 use crate::rdma_cm::abi::{self, cmd};
 use crate::rdma_cm::id::{Link, Phase, State};
-use crate::rdma_cm::{Outcome, address};
+use crate::rdma_cm::address;
+use crate::backend::Answer;
 
 #[test]
 fn malformed_headers_are_refused() {
     let mut node = Node::new(SERVER);
-    let fd = node.open();
-    let write = |node: &mut Node, bytes: &[u8]| failed(node.write(fd, bytes)).unwrap_err();
+    let file = node.open();
+    let write = |node: &mut Node, bytes: &[u8]| node.write(file, bytes).unwrap_err();
     assert_eq!(write(&mut node, &[]), Errno::EINVAL);
     assert_eq!(write(&mut node, &[0; 7]), Errno::EINVAL);
     assert_eq!(write(&mut node, &[23, 0, 0, 0, 0, 0, 0, 0]), Errno::EINVAL);
     assert_eq!(write(&mut node, &[0xFF; 8]), Errno::EINVAL);
     assert_eq!(write(&mut node, &[7, 0, 0, 0, 1, 0, 0, 0]), Errno::EINVAL, "shorter than it says");
-    assert_eq!(failed(node.write(fd + 1000, &[0; 8])).unwrap_err(), Errno::EBADF);
+    assert_eq!(node.write(file + 1000, &[0; 8]).unwrap_err(), Errno::EBADF);
 }
 
 #[test]
 fn commands_for_foreign_ids_are_refused() {
     let mut node = Node::new(SERVER);
-    let (fd, other) = (node.open(), node.open());
-    let id = node.create(fd, 1, ps::TCP);
+    let (file, other) = (node.open(), node.open());
+    let id = node.create(file, 1, ps::TCP);
     for (id, errno) in [(id, Errno::EINVAL), (77, Errno::ENOENT)] {
         assert_eq!(node.bind(other, id, (SERVER, 0)), Err(errno));
         assert_eq!(node.listen(other, id, 1), Err(errno));
@@ -45,71 +46,71 @@ fn commands_for_foreign_ids_are_refused() {
         assert_eq!(node.destroy(other, id), Err(errno));
         assert_eq!(node.tell(other, cmd::NOTIFY, &abi::Notify { id, event: 4 }), Err(errno));
     }
-    assert_eq!(node.destroy(fd, id), Ok(0));
+    assert_eq!(node.destroy(file, id), Ok(0));
 }
 
 #[test]
 fn commands_in_a_wrong_state_are_refused() {
     let mut node = Node::new(SERVER);
-    let fd = node.open();
-    assert_eq!(node.create_typed(fd, 1, 0x1234, 0), Err(Errno::EINVAL), "no such port space");
-    let id = node.create(fd, 1, ps::TCP);
-    assert_eq!(node.qp_attr(fd, id, 1).err(), Some(Errno::EINVAL), "no adapter");
-    assert_eq!(node.disconnect(fd, id), Err(Errno::EINVAL));
-    node.bind(fd, id, (SERVER, 0)).unwrap();
-    assert_eq!(node.qp_attr(fd, id, 7).err(), Some(Errno::EINVAL), "no such state");
-    assert_eq!(node.disconnect(fd, id), Err(Errno::EINVAL), "no connection");
-    assert_eq!(node.reject(fd, id, b""), Err(Errno::EINVAL));
-    assert_eq!(node.accept(fd, id, 1, conn_param(1, b"")), Err(Errno::EINVAL));
-    assert_eq!(node.tell(fd, cmd::NOTIFY, &abi::Notify { id, event: 4 }), Err(Errno::EINVAL));
+    let file = node.open();
+    assert_eq!(node.create_typed(file, 1, 0x1234, 0), Err(Errno::EINVAL), "no such port space");
+    let id = node.create(file, 1, ps::TCP);
+    assert_eq!(node.qp_attr(file, id, 1).err(), Some(Errno::EINVAL), "no adapter");
+    assert_eq!(node.disconnect(file, id), Err(Errno::EINVAL));
+    node.bind(file, id, (SERVER, 0)).unwrap();
+    assert_eq!(node.qp_attr(file, id, 7).err(), Some(Errno::EINVAL), "no such state");
+    assert_eq!(node.disconnect(file, id), Err(Errno::EINVAL), "no connection");
+    assert_eq!(node.reject(file, id, b""), Err(Errno::EINVAL));
+    assert_eq!(node.accept(file, id, 1, conn_param(1, b"")), Err(Errno::EINVAL));
+    assert_eq!(node.tell(file, cmd::NOTIFY, &abi::Notify { id, event: 4 }), Err(Errno::EINVAL));
     let reason = abi::Reject { id, reason: 8, ..abi::Reject::new_zeroed() };
-    assert_eq!(node.tell(fd, cmd::REJECT, &reason), Err(Errno::EINVAL));
+    assert_eq!(node.tell(file, cmd::REJECT, &reason), Err(Errno::EINVAL));
     // Shorter than the first version of the ABI.
     let short = [0_u8; 279];
-    assert_eq!(node.tell(fd, cmd::CONNECT, &short), Err(Errno::EINVAL));
-    assert_eq!(node.tell(fd, cmd::ACCEPT, &short), Err(Errno::EINVAL));
+    assert_eq!(node.tell(file, cmd::CONNECT, &short), Err(Errno::EINVAL));
+    assert_eq!(node.tell(file, cmd::ACCEPT, &short), Err(Errno::EINVAL));
 }
 
 #[test]
 fn programs_without_the_newest_fields_are_served() {
     let mut net = Net::pair();
-    let (listen_fd, _) = net.listening(ps::TCP, 7471);
-    let (fd, id) = net.routed(ps::TCP, 7471);
+    let (listen_file, _) = net.listening(ps::TCP, 7471);
+    let (file, id) = net.routed(ps::TCP, 7471);
     // CONNECT without its ECE.
     let command = abi::Connect { conn_param: conn_param(1, b""), id, ..abi::Connect::new_zeroed() };
     let command: [u8; 280] = *command.as_bytes().first_chunk().unwrap();
-    net.client().tell(fd, cmd::CONNECT, &command).unwrap();
+    net.client().tell(file, cmd::CONNECT, &command).unwrap();
     net.run();
     // GET_EVENT without reserved and ECE, QUERY_ROUTE without the index of the device.
     let server = net.server();
-    let event: [u8; 324] = server.ask(listen_fd, cmd::GET_EVENT, |response| abi::GetEvent { response }).unwrap();
+    let event: [u8; 324] = server.ask(listen_file, cmd::GET_EVENT, |response| abi::GetEvent { response }).unwrap();
     let child = u32::from_ne_bytes(*event[8..].first_chunk().unwrap());
     let query = |response| abi::Query { response, id: child, option: 0 };
-    let route: [u8; 200] = server.ask(listen_fd, cmd::QUERY_ROUTE, query).unwrap();
+    let route: [u8; 200] = server.ask(listen_file, cmd::QUERY_ROUTE, query).unwrap();
     assert_eq!(route[192..197], [1, 0, 0, 0, 1]);
-    let short: Result<[u8; 199], _> = server.ask(listen_fd, cmd::QUERY_ROUTE, query);
+    let short: Result<[u8; 199], _> = server.ask(listen_file, cmd::QUERY_ROUTE, query);
     assert_eq!(short.err(), Some(Errno::ENOSPC));
 }
 
 #[test]
 fn unwritable_responses_leave_nothing_behind() {
     let mut node = Node::new(SERVER);
-    let fd = node.open();
+    let file = node.open();
     let create = abi::CreateId { uid: 1, response: 8, ps: ps::TCP, qp_type: 0, reserved: [0; 5] };
     let create = command_bytes(cmd::CREATE_ID, &create, 4);
-    assert_eq!(failed(node.write(fd, &create)), Err(Errno::EFAULT));
+    assert_eq!(node.write(file, &create), Err(Errno::EFAULT));
     assert_eq!(node.device.ids.len(), 0);
-    let id = node.create(fd, 1, ps::UDP);
-    node.bind(fd, id, (SERVER, 0)).unwrap();
+    let id = node.create(file, 1, ps::UDP);
+    node.bind(file, id, (SERVER, 0)).unwrap();
     let addr = address::write(Some(([239, 1, 2, 3], 0).into()));
     let join = command_bytes(cmd::JOIN_IP_MCAST, &abi::JoinIpMcast { response: 8, uid: 1, addr, id }, 4);
-    assert_eq!(failed(node.write(fd, &join)), Err(Errno::EFAULT));
+    assert_eq!(node.write(file, &join), Err(Errno::EFAULT));
     assert_eq!((node.device.memberships.len(), node.actions()), (0, vec![]));
     let no_room = command_bytes(cmd::DESTROY_ID, &abi::DestroyId { response: 8, id, reserved: 0 }, 3);
-    assert_eq!(failed(node.write(fd, &no_room)), Err(Errno::ENOSPC));
+    assert_eq!(node.write(file, &no_room), Err(Errno::ENOSPC));
     // As in a kernel, the id is destroyed all the same.
     let destroy = command_bytes(cmd::DESTROY_ID, &abi::DestroyId { response: 8, id, reserved: 0 }, 4);
-    assert_eq!(failed(node.write(fd, &destroy)), Err(Errno::EFAULT));
+    assert_eq!(node.write(file, &destroy), Err(Errno::EFAULT));
     assert_eq!(node.device.ids.len(), 0);
 }
 
@@ -117,7 +118,7 @@ fn unwritable_responses_leave_nothing_behind() {
 struct Chaos {
     net: Net,
     rng: ChaCha12Rng,
-    fds: [Vec<i32>; 2],
+    files: [Vec<u32>; 2],
     /// Where responses may go.
     response: Box<[u8; 1024]>,
 }
@@ -169,8 +170,8 @@ impl Chaos {
         let (size, conn_param) = (self.pick(&[16, 16, 28, 0]), self.conn_param());
         let room = self.pick(&[0, 4, 1024, 1024, 1024, 1024]);
         let (ps, qp_type) = (self.pick(&[ps::TCP, ps::UDP, ps::IB, ps::IPOIB, 7]), self.pick(&[2, 3, 4, 9]));
-        let (fd, from) = (self.fds[node].clone(), self.fds[node].clone());
-        let (fd, from) = (self.pick(&fd), self.pick(&from));
+        let (file, from) = (self.files[node].clone(), self.files[node].clone());
+        let (file, from) = (self.pick(&file), self.pick(&from));
         let (optval, optlen) = (self.to(), self.pick(&[0, 1, 4, 72, 432, u32::MAX]));
         let (level, small) = (self.below(3), self.below(8));
         let bytes = match number {
@@ -211,7 +212,7 @@ impl Chaos {
             }
             cmd::NOTIFY => command_bytes(number, &abi::Notify { id, event: small }, room),
             cmd::JOIN_IP_MCAST => command_bytes(number, &abi::JoinIpMcast { response, uid, addr: addr6, id }, room),
-            cmd::MIGRATE_ID => command_bytes(number, &abi::MigrateId { response, id, fd: from as u32 }, room),
+            cmd::MIGRATE_ID => command_bytes(number, &abi::MigrateId { response, id, fd: from }, room),
             cmd::BIND => command_bytes(number, &abi::Bind { id, addr_size: size, reserved: 0, addr }, room),
             cmd::RESOLVE_ADDR => {
                 let command = abi::ResolveAddr {
@@ -235,10 +236,10 @@ impl Chaos {
             0 => self.below(bytes.len() as u32 + 1) as usize,
             _ => bytes.len(),
         };
-        match self.net.nodes[node].write(fd, &bytes[..len]) {
-            Ok(written) => assert_eq!(written, len),
-            Err(Outcome::Failed(errno)) => assert_ne!(errno, Errno::EBADF),
-            Err(Outcome::Wait(_)) => assert_eq!(number, cmd::GET_EVENT),
+        match self.net.nodes[node].write(file, &bytes[..len]) {
+            Ok(Answer::Done) => {}
+            Ok(Answer::ReadByte) => assert_eq!(number, cmd::GET_EVENT),
+            Err(errno) => assert_ne!(errno, Errno::EBADF),
         }
     }
 
@@ -252,22 +253,22 @@ impl Chaos {
         let (listens, data) = (self.below(2) == 0, self.below(40) as usize);
         let node = &mut self.net.nodes[node];
         let found = node.device.ids.get(id).unwrap();
-        let (fd, state) = (found.channel, found.state);
+        let (file, state) = (found.channel, found.state);
         let phase = found.connection().map(|connection| connection.phase);
         let datagram = matches!(found.link, Link::SidrReceived(Some(_)));
         let (own, param) = (node.local.address, conn_param(id, &[7; 40][..data]));
         // They fail when other commands have come before.
         let _result = match (state, phase) {
-            (State::Idle, _) if listens => node.bind(fd, id, SocketAddr::new(own, 7471)),
-            (State::Bound, _) if listens => node.listen(fd, id, 8),
-            (State::Idle | State::Bound, _) => node.resolve(fd, id, (dest, 7471)),
-            (State::AddressResolved, _) => node.resolve_route(fd, id),
-            (State::RouteResolved, _) => node.connect(fd, id, param),
-            (_, Some(Phase::ReqReceived)) => node.accept(fd, id, 9, param),
-            (_, Some(Phase::RepReceived)) => node.confirm(fd, id),
-            (_, Some(Phase::Established)) if listens => node.disconnect(fd, id),
-            _ if datagram => node.accept(fd, id, 9, param),
-            (_, Some(Phase::Ended)) => node.destroy(fd, id).map(drop),
+            (State::Idle, _) if listens => node.bind(file, id, SocketAddr::new(own, 7471)),
+            (State::Bound, _) if listens => node.listen(file, id, 8),
+            (State::Idle | State::Bound, _) => node.resolve(file, id, (dest, 7471)),
+            (State::AddressResolved, _) => node.resolve_route(file, id),
+            (State::RouteResolved, _) => node.connect(file, id, param),
+            (_, Some(Phase::ReqReceived)) => node.accept(file, id, 9, param),
+            (_, Some(Phase::RepReceived)) => node.confirm(file, id),
+            (_, Some(Phase::Established)) if listens => node.disconnect(file, id),
+            _ if datagram => node.accept(file, id, 9, param),
+            (_, Some(Phase::Ended)) => node.destroy(file, id).map(drop),
             _ => Ok(()),
         };
     }
@@ -276,9 +277,9 @@ impl Chaos {
     fn check(&self) {
         for node in &self.net.nodes {
             let device = &node.device;
-            for (&fd, channel) in &device.channels {
-                assert_eq!(node.is_readable(fd), channel.len() > 0);
-                assert!(channel.ids.iter().all(|&id| device.ids.get(id).unwrap().channel == fd));
+            for (&file, channel) in &device.channels {
+                assert_eq!(node.is_readable(file), channel.len() > 0);
+                assert!(channel.ids.iter().all(|&id| device.ids.get(id).unwrap().channel == file));
             }
             let listed: usize = device.channels.values().map(|channel| channel.ids.len()).sum();
             assert_eq!(listed, device.ids.len());
@@ -297,12 +298,12 @@ fn random_commands_of_two_programs_never_panic_and_leave_nothing() {
         let mut chaos = Chaos {
             net: Net::pair(),
             rng: ChaCha12Rng::from_seed([seed; 32]),
-            fds: [Vec::new(), Vec::new()],
+            files: [Vec::new(), Vec::new()],
             response: Box::new([0; 1024]),
         };
         chaos.net.loss = 10;
         for node in 0..2 {
-            chaos.fds[node] = (0..3).map(|_| chaos.net.nodes[node].open()).collect();
+            chaos.files[node] = (0..3).map(|_| chaos.net.nodes[node].open()).collect();
         }
         for _ in 0..5_000 {
             let node = chaos.below(2) as usize;
@@ -320,18 +321,18 @@ fn random_commands_of_two_programs_never_panic_and_leave_nothing() {
                     chaos.net.nodes[node].with(|device, host| device.established(host, qpn));
                 }
                 110 => {
-                    let fds = chaos.fds[node].clone();
-                    let which = chaos.below(fds.len() as u32) as usize;
-                    assert!(chaos.net.nodes[node].close(fds[which]).is_some());
-                    chaos.fds[node][which] = chaos.net.nodes[node].open();
+                    let files = chaos.files[node].clone();
+                    let which = chaos.below(files.len() as u32) as usize;
+                    chaos.net.nodes[node].close(files[which]);
+                    chaos.files[node][which] = chaos.net.nodes[node].open();
                 }
                 _ => {}
             }
             chaos.check();
         }
         for node in 0..2 {
-            for fd in chaos.fds[node].clone() {
-                chaos.net.nodes[node].close(fd).unwrap();
+            for file in chaos.files[node].clone() {
+                chaos.net.nodes[node].close(file);
             }
         }
         let stats = chaos.net.nodes[0].cm.stats();

@@ -60,20 +60,20 @@ fn a_recorded_rping_client_is_served() {
         let recorded = recorded(name);
         let ((request, req), (_, rep)) = (req_of(&recorded), rep_of(&recorded));
         let mut server = Node::new(request.path.local.ip());
-        let fd = server.open();
-        let listener = server.create(fd, 1, ps::TCP);
-        server.bind(fd, listener, SocketAddr::new(request.path.local.ip(), 7174)).unwrap();
-        server.listen(fd, listener, 3).unwrap();
+        let file = server.open();
+        let listener = server.create(file, 1, ps::TCP);
+        server.bind(file, listener, SocketAddr::new(request.path.local.ip(), 7174)).unwrap();
+        server.listen(file, listener, 3).unwrap();
 
         server.receive(request, &request.message);
-        let event = server.expect(fd, event::CONNECT_REQUEST);
+        let event = server.expect(file, event::CONNECT_REQUEST);
         let param = conn_of(&event);
         assert_eq!((param.qp_num, param.responder_resources, param.initiator_depth), (req.local_qpn, 1, 1));
-        let rtr = server.qp_attr(fd, event.id, qps::RTR).unwrap();
-        let rts = server.qp_attr(fd, event.id, qps::RTS).unwrap();
+        let rtr = server.qp_attr(file, event.id, qps::RTR).unwrap();
+        let rts = server.qp_attr(file, event.id, qps::RTS).unwrap();
         assert_eq!((rtr.dest_qp_num, rtr.path_mtu), (req.local_qpn, u32::from(req.path_mtu)));
         assert_eq!((rts.sq_psn, rts.timeout), (req.starting_psn.get(), req.primary.ack_timeout));
-        server.accept(fd, event.id, 2, conn_param(rep.local_qpn, b"")).unwrap();
+        server.accept(file, event.id, 2, conn_param(rep.local_qpn, b"")).unwrap();
         let CmMessage::Rep(ours) = server.sent() else { panic!("no REP") };
         let expected = Rep {
             local_comm_id: ours.local_comm_id,
@@ -88,18 +88,18 @@ fn a_recorded_rping_client_is_served() {
                 CmMessage::Rtu(mut rtu) => {
                     rtu.remote_comm_id = ours.local_comm_id;
                     server.receive(r, &CmMessage::Rtu(rtu));
-                    server.expect(fd, event::ESTABLISHED);
+                    server.expect(file, event::ESTABLISHED);
                 }
                 CmMessage::Dreq(mut dreq) if dreq.local_comm_id == req.local_comm_id => {
                     dreq.remote_comm_id = ours.local_comm_id;
                     server.receive(r, &CmMessage::Dreq(dreq));
-                    server.expect(fd, event::DISCONNECTED);
+                    server.expect(file, event::DISCONNECTED);
                     assert!(matches!(server.sent(), CmMessage::Drep(_)));
                 }
                 _ => {}
             }
         }
-        assert_eq!((server.destroy(fd, event.id), server.destroy(fd, listener)), (Ok(2), Ok(1)), "{name}");
+        assert_eq!((server.destroy(file, event.id), server.destroy(file, listener)), (Ok(2), Ok(1)), "{name}");
     }
 }
 
@@ -112,13 +112,13 @@ fn a_recorded_rping_server_gets_the_req_of_a_kernel() {
     let port = addressing.source().unwrap().1;
     let mut node = Node::new(client);
     node.local.path_mtu = PathMtu::from_code(req.path_mtu).unwrap();
-    let fd = node.open();
-    let id = node.create(fd, 1, ps::TCP);
-    node.resolve_from(fd, id, Some(SocketAddr::new(client, port)), SocketAddr::new(server, 7174)).unwrap();
-    node.expect(fd, event::ADDR_RESOLVED);
-    node.resolve_route(fd, id).unwrap();
-    node.expect(fd, event::ROUTE_RESOLVED);
-    node.connect(fd, id, conn_param(req.local_qpn, b"")).unwrap();
+    let file = node.open();
+    let id = node.create(file, 1, ps::TCP);
+    node.resolve_from(file, id, Some(SocketAddr::new(client, port)), SocketAddr::new(server, 7174)).unwrap();
+    node.expect(file, event::ADDR_RESOLVED);
+    node.resolve_route(file, id).unwrap();
+    node.expect(file, event::ROUTE_RESOLVED);
+    node.connect(file, id, conn_param(req.local_qpn, b"")).unwrap();
     let CmMessage::Req(ours) = node.sent() else { panic!("no REQ") };
     let expected = Req {
         local_comm_id: ours.local_comm_id,
@@ -130,12 +130,12 @@ fn a_recorded_rping_server_gets_the_req_of_a_kernel() {
 
     let answer = Rep { remote_comm_id: ours.local_comm_id, ..rep.clone() };
     node.receive(reply, &CmMessage::Rep(answer));
-    let param = conn_of(&node.expect(fd, event::CONNECT_RESPONSE));
+    let param = conn_of(&node.expect(file, event::CONNECT_RESPONSE));
     assert_eq!((param.qp_num, param.responder_resources, param.initiator_depth), (rep.local_qpn, 1, 1));
-    let (rtr, rts) = (node.qp_attr(fd, id, qps::RTR).unwrap(), node.qp_attr(fd, id, qps::RTS).unwrap());
+    let (rtr, rts) = (node.qp_attr(file, id, qps::RTR).unwrap(), node.qp_attr(file, id, qps::RTS).unwrap());
     assert_eq!((rtr.rq_psn, rts.sq_psn), (ours.starting_psn.get(), rep.starting_psn.get()));
     assert_eq!((rtr.dest_qp_num, rts.timeout, rts.max_rd_atomic), (rep.local_qpn, 19, 1));
-    node.confirm(fd, id).unwrap();
+    node.confirm(file, id).unwrap();
     assert!(matches!(node.sent(), CmMessage::Rtu(rtu) if rtu.remote_comm_id == rep.local_comm_id));
 }
 
@@ -148,30 +148,30 @@ fn a_recorded_udaddy_is_served_and_resolved() {
     let (server_ip, client_ip): (IpAddr, IpAddr) = (request.path.local.ip(), request.path.peer.ip());
 
     let mut server = Node::new(server_ip);
-    let fd = server.open();
-    let listener = server.create(fd, 1, ps::UDP);
-    server.bind(fd, listener, SocketAddr::new(server_ip, 7174)).unwrap();
-    server.listen(fd, listener, 3).unwrap();
+    let file = server.open();
+    let listener = server.create(file, 1, ps::UDP);
+    server.bind(file, listener, SocketAddr::new(server_ip, 7174)).unwrap();
+    server.listen(file, listener, 3).unwrap();
     server.receive(request, &request.message);
-    let event = server.expect(fd, event::CONNECT_REQUEST);
+    let event = server.expect(file, event::CONNECT_REQUEST);
     assert_eq!(ud_of(&event).private_data[..180], req.ulp_data());
-    server.accept(fd, event.id, 2, conn_param(rep.qpn, b"")).unwrap();
+    server.accept(file, event.id, 2, conn_param(rep.qpn, b"")).unwrap();
     let CmMessage::SidrRep(ours) = server.sent() else { panic!("no SIDR_REP") };
     assert_eq!(ours, SidrRep { private_data: ours.private_data, ..rep.clone() });
 
     let mut client = Node::new(client_ip);
-    let fd = client.open();
-    let id = client.create(fd, 1, ps::UDP);
+    let file = client.open();
+    let id = client.create(file, 1, ps::UDP);
     let source = SocketAddr::new(client_ip, req.ip_addressing().source().unwrap().1);
-    client.resolve_from(fd, id, Some(source), SocketAddr::new(server_ip, 7174)).unwrap();
-    client.expect(fd, event::ADDR_RESOLVED);
-    client.resolve_route(fd, id).unwrap();
-    client.expect(fd, event::ROUTE_RESOLVED);
-    client.connect(fd, id, conn_param(0x11, &req.ulp_data()[..])).unwrap();
+    client.resolve_from(file, id, Some(source), SocketAddr::new(server_ip, 7174)).unwrap();
+    client.expect(file, event::ADDR_RESOLVED);
+    client.resolve_route(file, id).unwrap();
+    client.expect(file, event::ROUTE_RESOLVED);
+    client.connect(file, id, conn_param(0x11, &req.ulp_data()[..])).unwrap();
     let CmMessage::SidrReq(ours) = client.sent() else { panic!("no SIDR_REQ") };
     assert_eq!(ours, SidrReq { request_id: ours.request_id, ..req.clone() });
     client.receive(reply, &CmMessage::SidrRep(SidrRep { request_id: ours.request_id, ..rep.clone() }));
-    let param = ud_of(&client.expect(fd, event::ESTABLISHED));
+    let param = ud_of(&client.expect(file, event::ESTABLISHED));
     assert_eq!((param.qp_num, param.qkey), (rep.qpn, 0x0123_4567));
 }
 
@@ -182,16 +182,16 @@ fn a_peer_with_another_qkey_is_an_address_error() {
     let recorded = recorded("cm-udaddy.pcap");
     let reply = recorded.iter().find(|r| matches!(r.message, CmMessage::SidrRep(_))).unwrap();
     let CmMessage::SidrRep(rep) = &reply.message else { panic!() };
-    let fd = client.open();
-    let id = client.create(fd, 1, ps::UDP);
-    client.resolve(fd, id, SocketAddr::new(reply.path.peer.ip(), 7174)).unwrap();
-    client.expect(fd, event::ADDR_RESOLVED);
-    client.resolve_route(fd, id).unwrap();
-    client.expect(fd, event::ROUTE_RESOLVED);
-    client.qp_attr(fd, id, qps::INIT).unwrap();
+    let file = client.open();
+    let id = client.create(file, 1, ps::UDP);
+    client.resolve(file, id, SocketAddr::new(reply.path.peer.ip(), 7174)).unwrap();
+    client.expect(file, event::ADDR_RESOLVED);
+    client.resolve_route(file, id).unwrap();
+    client.expect(file, event::ROUTE_RESOLVED);
+    client.qp_attr(file, id, qps::INIT).unwrap();
     let param = abi::ConnParam { valid: 1, ..abi::ConnParam::new_zeroed() };
-    client.connect(fd, id, param).unwrap();
+    client.connect(file, id, param).unwrap();
     let CmMessage::SidrReq(ours) = client.sent() else { panic!("no SIDR_REQ") };
     client.receive(reply, &CmMessage::SidrRep(SidrRep { request_id: ours.request_id, qkey: 1, ..rep.clone() }));
-    assert_eq!(client.expect(fd, event::ADDR_ERROR).status, -22);
+    assert_eq!(client.expect(file, event::ADDR_ERROR).status, -22);
 }

@@ -1,8 +1,8 @@
 //! Programs as librdmacm is one, on adapters that exchange MADs in memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,9 +14,10 @@ use rxe_proto::wire::{Gid, PathMtu};
 use rxe_proto::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
+use crate::backend::Answer;
 use crate::local::Local;
 use crate::rdma_cm::abi::{self, cmd};
-use crate::rdma_cm::{Action, Closed, Host, Outcome, RdmaCm, address, cm_config};
+use crate::rdma_cm::{Action, Host, RdmaCm, address, cm_config};
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
@@ -44,6 +45,8 @@ pub struct Node {
     pub now: Instant,
     /// Addresses that have no route.
     pub unreachable: Vec<IpAddr>,
+    /// The program's descriptors of its channels. In commands a channel's handle stands for its descriptor.
+    pub descriptors: BTreeMap<u32, OwnedFd>,
 }
 
 /// The adapter that has `address`.
@@ -69,6 +72,7 @@ impl Node {
             local,
             now: Instant::from_nanos(1_000_000_000),
             unreachable: Vec::new(),
+            descriptors: BTreeMap::new(),
         }
     }
 
@@ -77,171 +81,181 @@ impl Node {
         let own = self.local.address;
         let unreachable = &self.unreachable;
         let routes = |dest: IpAddr| (!unreachable.contains(&dest)).then_some(own);
-        let mut host = Host { cm: &mut self.cm, local: &self.local, routes: &routes, now: self.now };
+        let file_at = |fd| u32::try_from(fd).ok();
+        let mut host =
+            Host { cm: &mut self.cm, local: &self.local, routes: &routes, file_at: &file_at, now: self.now };
         call(&mut self.device, &mut host)
     }
 
-    pub fn open(&mut self) -> RawFd {
-        self.device.open().unwrap()
+    pub fn open(&mut self) -> u32 {
+        let (file, descriptor) = self.device.open().unwrap();
+        self.descriptors.insert(file, descriptor);
+        file
     }
 
-    pub fn close(&mut self, fd: RawFd) -> Option<Closed> {
-        self.with(|device, host| device.close(host, fd))
+    pub fn close(&mut self, file: u32) {
+        assert!(self.descriptors.remove(&file).is_some() && self.device.is_open(file));
+        self.with(|device, host| device.close(host, file));
+        assert!(!self.device.is_open(file));
     }
 
     /// Writes to the device.
-    pub fn write(&mut self, fd: RawFd, bytes: &[u8]) -> Result<usize, Outcome> {
-        self.with(|device, host| device.command(host, fd, bytes))
+    pub fn write(&mut self, file: u32, bytes: &[u8]) -> Result<Answer, Errno> {
+        self.with(|device, host| device.command(host, file, bytes, false))
+    }
+
+    /// Writes to the device again, after a byte was read.
+    pub fn write_again(&mut self, file: u32, bytes: &[u8]) -> Result<Answer, Errno> {
+        self.with(|device, host| device.command(host, file, bytes, true))
     }
 
     /// A command without a response.
-    pub fn tell<T: IntoBytes + Immutable>(&mut self, fd: RawFd, number: u32, command: &T) -> Result<(), Errno> {
+    pub fn tell<T: IntoBytes + Immutable>(&mut self, file: u32, number: u32, command: &T) -> Result<(), Errno> {
         let buf = command_bytes(number, command, 0);
-        failed(self.write(fd, &buf)).map(|len| assert_eq!(len, buf.len()))
+        self.write(file, &buf).map(|answer| assert_eq!(answer, Answer::Done))
     }
 
     /// A command with a response, whose address is passed to `command`.
     pub fn ask<T: IntoBytes + Immutable, R: FromBytes + IntoBytes>(
         &mut self,
-        fd: RawFd,
+        file: u32,
         number: u32,
         command: impl FnOnce(u64) -> T,
     ) -> Result<R, Errno> {
         let mut response = Box::new(R::new_zeroed());
         let to = response.as_mut_bytes().as_mut_ptr() as u64;
         let buf = command_bytes(number, &command(to), size_of::<R>());
-        failed(self.write(fd, &buf)).map(|len| assert_eq!(len, buf.len()))?;
+        self.write(file, &buf).map(|answer| assert_eq!(answer, Answer::Done))?;
         std::hint::black_box(&mut response);
         Ok(*response)
     }
 
-    pub fn create(&mut self, fd: RawFd, uid: u64, ps: u16) -> u32 {
-        self.create_typed(fd, uid, ps, 0).unwrap()
+    pub fn create(&mut self, file: u32, uid: u64, ps: u16) -> u32 {
+        self.create_typed(file, uid, ps, 0).unwrap()
     }
 
-    pub fn create_typed(&mut self, fd: RawFd, uid: u64, ps: u16, qp_type: u8) -> Result<u32, Errno> {
+    pub fn create_typed(&mut self, file: u32, uid: u64, ps: u16, qp_type: u8) -> Result<u32, Errno> {
         let command = |response| abi::CreateId { uid, response, ps, qp_type, reserved: [0; 5] };
-        self.ask(fd, cmd::CREATE_ID, command).map(|response: abi::CreateIdResp| response.id)
+        self.ask(file, cmd::CREATE_ID, command).map(|response: abi::CreateIdResp| response.id)
     }
 
     /// Returns the number of events that were reported.
-    pub fn destroy(&mut self, fd: RawFd, id: u32) -> Result<u32, Errno> {
+    pub fn destroy(&mut self, file: u32, id: u32) -> Result<u32, Errno> {
         let command = |response| abi::DestroyId { response, id, reserved: 0 };
-        self.ask(fd, cmd::DESTROY_ID, command).map(|response: abi::DestroyIdResp| response.events_reported)
+        self.ask(file, cmd::DESTROY_ID, command).map(|response: abi::DestroyIdResp| response.events_reported)
     }
 
-    pub fn bind(&mut self, fd: RawFd, id: u32, to: impl Into<SocketAddr>) -> Result<(), Errno> {
-        self.tell(fd, cmd::BIND_IP, &abi::BindIp { response: 0, addr: address::write(Some(to.into())), id })
+    pub fn bind(&mut self, file: u32, id: u32, to: impl Into<SocketAddr>) -> Result<(), Errno> {
+        self.tell(file, cmd::BIND_IP, &abi::BindIp { response: 0, addr: address::write(Some(to.into())), id })
     }
 
-    pub fn listen(&mut self, fd: RawFd, id: u32, backlog: u32) -> Result<(), Errno> {
-        self.tell(fd, cmd::LISTEN, &abi::Listen { id, backlog })
+    pub fn listen(&mut self, file: u32, id: u32, backlog: u32) -> Result<(), Errno> {
+        self.tell(file, cmd::LISTEN, &abi::Listen { id, backlog })
     }
 
-    pub fn resolve(&mut self, fd: RawFd, id: u32, dest: impl Into<SocketAddr>) -> Result<(), Errno> {
-        self.resolve_from(fd, id, None, dest)
+    pub fn resolve(&mut self, file: u32, id: u32, dest: impl Into<SocketAddr>) -> Result<(), Errno> {
+        self.resolve_from(file, id, None, dest)
     }
 
     pub fn resolve_from(
         &mut self,
-        fd: RawFd,
+        file: u32,
         id: u32,
         source: Option<SocketAddr>,
         dest: impl Into<SocketAddr>,
     ) -> Result<(), Errno> {
         let (src_addr, dst_addr) = (address::write(source), address::write(Some(dest.into())));
-        self.tell(fd, cmd::RESOLVE_IP, &abi::ResolveIp { src_addr, dst_addr, id, timeout_ms: 2000 })
+        self.tell(file, cmd::RESOLVE_IP, &abi::ResolveIp { src_addr, dst_addr, id, timeout_ms: 2000 })
     }
 
-    pub fn resolve_route(&mut self, fd: RawFd, id: u32) -> Result<(), Errno> {
-        self.tell(fd, cmd::RESOLVE_ROUTE, &abi::ResolveRoute { id, timeout_ms: 2000 })
+    pub fn resolve_route(&mut self, file: u32, id: u32) -> Result<(), Errno> {
+        self.tell(file, cmd::RESOLVE_ROUTE, &abi::ResolveRoute { id, timeout_ms: 2000 })
     }
 
-    pub fn query_route(&mut self, fd: RawFd, id: u32) -> Result<abi::QueryRouteResp, Errno> {
-        self.ask(fd, cmd::QUERY_ROUTE, |response| abi::Query { response, id, option: 0 })
+    pub fn query_route(&mut self, file: u32, id: u32) -> Result<abi::QueryRouteResp, Errno> {
+        self.ask(file, cmd::QUERY_ROUTE, |response| abi::Query { response, id, option: 0 })
     }
 
-    pub fn qp_attr(&mut self, fd: RawFd, id: u32, qp_state: u32) -> Result<abi::QpAttr, Errno> {
-        self.ask(fd, cmd::INIT_QP_ATTR, |response| abi::InitQpAttr { response, id, qp_state })
+    pub fn qp_attr(&mut self, file: u32, id: u32, qp_state: u32) -> Result<abi::QpAttr, Errno> {
+        self.ask(file, cmd::INIT_QP_ATTR, |response| abi::InitQpAttr { response, id, qp_state })
     }
 
-    pub fn connect(&mut self, fd: RawFd, id: u32, conn_param: abi::ConnParam) -> Result<(), Errno> {
-        self.tell(fd, cmd::CONNECT, &abi::Connect { conn_param, id, reserved: 0, ece: NO_ECE })
+    pub fn connect(&mut self, file: u32, id: u32, conn_param: abi::ConnParam) -> Result<(), Errno> {
+        self.tell(file, cmd::CONNECT, &abi::Connect { conn_param, id, reserved: 0, ece: NO_ECE })
     }
 
-    pub fn accept(&mut self, fd: RawFd, id: u32, uid: u64, conn_param: abi::ConnParam) -> Result<(), Errno> {
-        self.tell(fd, cmd::ACCEPT, &abi::Accept { uid, conn_param, id, reserved: 0, ece: NO_ECE })
+    pub fn accept(&mut self, file: u32, id: u32, uid: u64, conn_param: abi::ConnParam) -> Result<(), Errno> {
+        self.tell(file, cmd::ACCEPT, &abi::Accept { uid, conn_param, id, reserved: 0, ece: NO_ECE })
     }
 
     /// What librdmacm does with a connect response.
-    pub fn confirm(&mut self, fd: RawFd, id: u32) -> Result<(), Errno> {
-        self.accept(fd, id, 0, abi::ConnParam::new_zeroed())
+    pub fn confirm(&mut self, file: u32, id: u32) -> Result<(), Errno> {
+        self.accept(file, id, 0, abi::ConnParam::new_zeroed())
     }
 
-    pub fn reject(&mut self, fd: RawFd, id: u32, data: &[u8]) -> Result<(), Errno> {
+    pub fn reject(&mut self, file: u32, id: u32, data: &[u8]) -> Result<(), Errno> {
         let mut command = abi::Reject { id, private_data_len: data.len() as u8, ..abi::Reject::new_zeroed() };
         command.private_data[..data.len()].copy_from_slice(data);
-        self.tell(fd, cmd::REJECT, &command)
+        self.tell(file, cmd::REJECT, &command)
     }
 
-    pub fn disconnect(&mut self, fd: RawFd, id: u32) -> Result<(), Errno> {
-        self.tell(fd, cmd::DISCONNECT, &abi::Disconnect { id })
+    pub fn disconnect(&mut self, file: u32, id: u32) -> Result<(), Errno> {
+        self.tell(file, cmd::DISCONNECT, &abi::Disconnect { id })
     }
 
-    pub fn set_option(&mut self, fd: RawFd, id: u32, level: u32, optname: u32, value: &[u8]) -> Result<(), Errno> {
+    pub fn set_option(&mut self, file: u32, id: u32, level: u32, optname: u32, value: &[u8]) -> Result<(), Errno> {
         let (optval, optlen) = (value.as_ptr() as u64, value.len() as u32);
-        self.tell(fd, cmd::SET_OPTION, &abi::SetOption { optval, id, level, optname, optlen })
+        self.tell(file, cmd::SET_OPTION, &abi::SetOption { optval, id, level, optname, optlen })
     }
 
-    pub fn migrate(&mut self, to: RawFd, from: RawFd, id: u32) -> Result<u32, Errno> {
-        let command = |response| abi::MigrateId { response, id, fd: from as u32 };
+    pub fn migrate(&mut self, to: u32, from: u32, id: u32) -> Result<u32, Errno> {
+        let command = |response| abi::MigrateId { response, id, fd: from };
         self.ask(to, cmd::MIGRATE_ID, command).map(|response: abi::MigrateResp| response.events_reported)
     }
 
-    pub fn join(&mut self, fd: RawFd, id: u32, uid: u64, group: Ipv4Addr) -> Result<u32, Errno> {
+    pub fn join(&mut self, file: u32, id: u32, uid: u64, group: Ipv4Addr) -> Result<u32, Errno> {
         let addr = address::write(Some(SocketAddr::from((group, 0))));
         let command = |response| abi::JoinIpMcast { response, uid, addr, id };
-        self.ask(fd, cmd::JOIN_IP_MCAST, command).map(|response: abi::CreateIdResp| response.id)
+        self.ask(file, cmd::JOIN_IP_MCAST, command).map(|response: abi::CreateIdResp| response.id)
     }
 
-    pub fn leave(&mut self, fd: RawFd, membership: u32) -> Result<u32, Errno> {
+    pub fn leave(&mut self, file: u32, membership: u32) -> Result<u32, Errno> {
         let command = |response| abi::DestroyId { response, id: membership, reserved: 0 };
-        self.ask(fd, cmd::LEAVE_MCAST, command).map(|response: abi::DestroyIdResp| response.events_reported)
+        self.ask(file, cmd::LEAVE_MCAST, command).map(|response: abi::DestroyIdResp| response.events_reported)
     }
 
     /// The next event; `None` when a program would wait. A descriptor is readable if and only if there is an event.
-    pub fn event(&mut self, fd: RawFd) -> Option<abi::EventResp> {
-        let readable = self.is_readable(fd);
+    pub fn event(&mut self, file: u32) -> Option<abi::EventResp> {
+        let readable = self.is_readable(file);
         let mut response = Box::new(abi::EventResp::new_zeroed());
         let to = response.as_mut_bytes().as_mut_ptr() as u64;
         let buf = command_bytes(cmd::GET_EVENT, &abi::GetEvent { response: to }, size_of::<abi::EventResp>());
-        let result = self.write(fd, &buf);
+        let result = self.write(file, &buf);
         std::hint::black_box(&mut response);
         match result {
-            Ok(len) => {
-                assert_eq!((len, readable), (buf.len(), true));
+            Ok(Answer::Done) => {
+                assert!(readable);
                 Some(*response)
             }
-            Err(Outcome::Wait(_)) => {
+            Ok(Answer::ReadByte) => {
                 assert!(!readable);
                 None
             }
-            Err(Outcome::Failed(errno)) => panic!("{errno}"),
+            Err(errno) => panic!("{errno}"),
         }
     }
 
     /// The next event, which must be this one.
     #[track_caller]
-    pub fn expect(&mut self, fd: RawFd, event: u32) -> abi::EventResp {
-        let found = self.event(fd).expect("an event");
+    pub fn expect(&mut self, file: u32, event: u32) -> abi::EventResp {
+        let found = self.event(file).expect("an event");
         assert_eq!(found.event, event, "status {}", found.status);
         found
     }
 
     /// Whether `poll` finds the descriptor readable.
-    pub fn is_readable(&self, fd: RawFd) -> bool {
-        let sockets = self.device.channels[&fd].sockets();
-        let mut fds = [PollFd::new(sockets.as_fd(), PollFlags::POLLIN)];
+    pub fn is_readable(&self, file: u32) -> bool {
+        let mut fds = [PollFd::new(self.descriptors[&file].as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
     }
 
@@ -279,15 +293,6 @@ pub fn conn_param(qp_num: u32, data: &[u8]) -> abi::ConnParam {
 pub fn command_bytes<T: IntoBytes + Immutable>(cmd: u32, command: &T, room: usize) -> Vec<u8> {
     let header = abi::CmdHdr { cmd, r#in: size_of::<T>() as u16, out: room as u16 };
     [header.as_bytes(), command.as_bytes()].concat()
-}
-
-/// The result of a command that does not wait.
-#[track_caller]
-pub fn failed(result: Result<usize, Outcome>) -> Result<usize, Errno> {
-    result.map_err(|outcome| match outcome {
-        Outcome::Failed(errno) => errno,
-        Outcome::Wait(_) => panic!("it waits"),
-    })
 }
 
 /// The parameters of an event of a connection.
@@ -389,10 +394,10 @@ impl Net {
 
     /// Lets time pass until a node has an event.
     #[track_caller]
-    pub fn wait(&mut self, node: usize, fd: RawFd) -> abi::EventResp {
+    pub fn wait(&mut self, node: usize, file: u32) -> abi::EventResp {
         loop {
             self.run();
-            if let Some(event) = self.nodes[node].event(fd) {
+            if let Some(event) = self.nodes[node].event(file) {
                 return event;
             }
             assert!(self.step(), "no event, and none will come");
@@ -401,55 +406,55 @@ impl Net {
 
     /// [`wait`](Self::wait) for an event that must be this one.
     #[track_caller]
-    pub fn wait_for(&mut self, node: usize, fd: RawFd, event: u32) -> abi::EventResp {
-        let found = self.wait(node, fd);
+    pub fn wait_for(&mut self, node: usize, file: u32, event: u32) -> abi::EventResp {
+        let found = self.wait(node, file);
         assert_eq!(found.event, event, "status {}", found.status);
         found
     }
 
     /// A listener of the server on a port.
-    pub fn listening(&mut self, ps: u16, port: u16) -> (RawFd, u32) {
+    pub fn listening(&mut self, ps: u16, port: u16) -> (u32, u32) {
         let server = self.server();
-        let fd = server.open();
-        let id = server.create(fd, 0x5E, ps);
-        server.bind(fd, id, (SERVER, port)).unwrap();
-        server.listen(fd, id, 0).unwrap();
-        (fd, id)
+        let file = server.open();
+        let id = server.create(file, 0x5E, ps);
+        server.bind(file, id, (SERVER, port)).unwrap();
+        server.listen(file, id, 0).unwrap();
+        (file, id)
     }
 
     /// An id of the client with a route to a port of the server.
-    pub fn routed(&mut self, ps: u16, port: u16) -> (RawFd, u32) {
+    pub fn routed(&mut self, ps: u16, port: u16) -> (u32, u32) {
         let client = self.client();
-        let fd = client.open();
-        let id = client.create(fd, 0xC1, ps);
-        client.resolve(fd, id, (SERVER, port)).unwrap();
-        client.expect(fd, abi::event::ADDR_RESOLVED);
-        client.resolve_route(fd, id).unwrap();
-        client.expect(fd, abi::event::ROUTE_RESOLVED);
-        (fd, id)
+        let file = client.open();
+        let id = client.create(file, 0xC1, ps);
+        client.resolve(file, id, (SERVER, port)).unwrap();
+        client.expect(file, abi::event::ADDR_RESOLVED);
+        client.resolve_route(file, id).unwrap();
+        client.expect(file, abi::event::ROUTE_RESOLVED);
+        (file, id)
     }
 }
 
 /// The ids of a connection, each with its channel.
 pub struct Connected {
-    pub client: (RawFd, u32),
-    pub server: (RawFd, u32),
+    pub client: (u32, u32),
+    pub server: (u32, u32),
 }
 
 impl Net {
     /// A connection, all of whose events were read.
     pub fn connected(&mut self, ps: u16, port: u16) -> Connected {
-        let (listen_fd, _) = self.listening(ps, port);
-        let (fd, id) = self.routed(ps, port);
-        self.client().connect(fd, id, conn_param(0x11, b"")).unwrap();
+        let (listen_file, _) = self.listening(ps, port);
+        let (file, id) = self.routed(ps, port);
+        self.client().connect(file, id, conn_param(0x11, b"")).unwrap();
         self.run();
-        let child = self.server().expect(listen_fd, abi::event::CONNECT_REQUEST).id;
-        self.server().accept(listen_fd, child, 0xACC, conn_param(0x22, b"")).unwrap();
+        let child = self.server().expect(listen_file, abi::event::CONNECT_REQUEST).id;
+        self.server().accept(listen_file, child, 0xACC, conn_param(0x22, b"")).unwrap();
         self.run();
-        self.client().expect(fd, abi::event::CONNECT_RESPONSE);
-        self.client().confirm(fd, id).unwrap();
+        self.client().expect(file, abi::event::CONNECT_RESPONSE);
+        self.client().confirm(file, id).unwrap();
         self.run();
-        self.server().expect(listen_fd, abi::event::ESTABLISHED);
-        Connected { client: (fd, id), server: (listen_fd, child) }
+        self.server().expect(listen_file, abi::event::ESTABLISHED);
+        Connected { client: (file, id), server: (listen_file, child) }
     }
 }

@@ -57,11 +57,11 @@ fn a_context_begins_with_get_context() {
     program.call(side, cmd::GET_CONTEXT, Bytes::new(), 8).unwrap();
     assert_eq!(program.call(side, cmd::GET_CONTEXT, Bytes::new(), 8), Err(Errno::EINVAL));
     assert_eq!(side.write(9999, &[0; 8]), Err(Errno::EBADF));
-    let fd = program.fd();
-    assert!(side.uverbs.owns(fd));
-    side.uverbs.close(&mut side.engine, side.now, fd);
-    assert!(!side.uverbs.owns(fd));
-    assert_eq!(side.write(fd, &[0; 8]), Err(Errno::EBADF));
+    let context = program.context;
+    assert!(side.uverbs.is_open(context));
+    side.uverbs.close(&mut side.engine, side.now, context);
+    assert!(!side.uverbs.is_open(context));
+    assert_eq!(side.write(context, &[0; 8]), Err(Errno::EBADF));
 }
 
 #[test]
@@ -69,22 +69,22 @@ fn lengths_are_checked_as_the_kernel_does() {
     let mut world = World::new();
     let side = &mut world.sides[0];
     let program = Program::open(side);
-    let fd = program.fd();
+    let context = program.context;
     let mut response = vec![0; 4];
     let good = legacy(cmd::ALLOC_PD, Some(&mut response), &Bytes::new());
-    assert_eq!(side.write(fd, &good), Ok(16));
+    assert_eq!(side.write(context, &good), Ok(()));
     for len in 0..16 {
-        assert_eq!(side.write(fd, &good[..len]), Err(Errno::EINVAL), "{len}");
+        assert_eq!(side.write(context, &good[..len]), Err(Errno::EINVAL), "{len}");
     }
     let short = Bytes::new().u32(cmd::ALLOC_PD).u16(2).u16(1).0;
-    assert_eq!(side.write(fd, &short), Err(Errno::ENOSPC), "no address of the response");
+    assert_eq!(side.write(context, &short), Err(Errno::ENOSPC), "no address of the response");
     let mut no_room = good.clone();
     no_room[6] = 0;
-    assert_eq!(side.write(fd, &no_room), Err(Errno::ENOSPC));
+    assert_eq!(side.write(context, &no_room), Err(Errno::ENOSPC));
     // What follows the known part of a structure must be zero.
     let longer = |byte| legacy(cmd::DEALLOC_PD, None, &Bytes::new().u32(77).u8(byte).pad(8));
-    assert_eq!(side.write(fd, &longer(0)), Err(Errno::ENOENT));
-    assert_eq!(side.write(fd, &longer(1)), Err(Errno::EOPNOTSUPP));
+    assert_eq!(side.write(context, &longer(0)), Err(Errno::ENOENT));
+    assert_eq!(side.write(context, &longer(1)), Err(Errno::EOPNOTSUPP));
 
     let mut response = vec![0; 304];
     let good = extended(cmd::QUERY_DEVICE, &mut response, 0, &Bytes::new().u64(0));
@@ -93,15 +93,15 @@ fn lengths_are_checked_as_the_kernel_does() {
         command[at] = byte;
         command
     };
-    assert_eq!(side.write(fd, &good), Ok(32));
-    assert_eq!(side.write(fd, &good[..24]), Err(Errno::EINVAL));
-    assert_eq!(side.write(fd, &changed(4, 2)), Err(Errno::EINVAL), "in_words");
-    assert_eq!(side.write(fd, &changed(6, 22)), Err(Errno::ENOSPC), "out_words");
-    assert_eq!(side.write(fd, &changed(20, 1)), Err(Errno::EINVAL), "reserved");
-    assert_eq!(side.write(fd, &changed(24, 1)), Err(Errno::EINVAL), "comp_mask");
+    assert_eq!(side.write(context, &good), Ok(()));
+    assert_eq!(side.write(context, &good[..24]), Err(Errno::EINVAL));
+    assert_eq!(side.write(context, &changed(4, 2)), Err(Errno::EINVAL), "in_words");
+    assert_eq!(side.write(context, &changed(6, 22)), Err(Errno::ENOSPC), "out_words");
+    assert_eq!(side.write(context, &changed(20, 1)), Err(Errno::EINVAL), "reserved");
+    assert_eq!(side.write(context, &changed(24, 1)), Err(Errno::EINVAL), "comp_mask");
     let mut no_address = good.clone();
     no_address[8..16].fill(0);
-    assert_eq!(side.write(fd, &no_address), Err(Errno::EINVAL));
+    assert_eq!(side.write(context, &no_address), Err(Errno::EINVAL));
 }
 
 #[test]

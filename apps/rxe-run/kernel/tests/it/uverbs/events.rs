@@ -14,7 +14,7 @@ use super::world::World;
 fn with_channel(world: &mut World) -> ([End; 2], i32) {
     let [first, second] = connected(world, RC);
     let side = &mut world.sides[0];
-    let channel = first.program.create_channel(side);
+    let channel = first.program.create_channel(side).fd;
     let cq = first.program.create_cq(side, 64, channel, 0xC4).unwrap();
     let qp = first.program.create_qp(side, &QpInit::new(RC, first.pd, cq.handle), 0x91).unwrap();
     first.program.to_init(side, &qp, RC);
@@ -121,18 +121,17 @@ fn a_channel_is_one_of_its_context() {
     let side = &mut world.sides[0];
     let (one, two) = (Program::open(side), Program::open(side));
     let channel = one.create_channel(side);
-    assert_eq!(two.create_cq(side, 1, channel, 1).err(), Some(Errno::EBADF));
-    for fd in [0, one.fd(), one.async_fd, 9999] {
+    assert_eq!(two.create_cq(side, 1, channel.fd, 1).err(), Some(Errno::EBADF));
+    for fd in [0, one.fd(), one.events.fd, 9999] {
         assert_eq!(one.create_cq(side, 1, fd, 1).err(), Some(Errno::EBADF), "{fd}");
     }
-    let cq = one.create_cq(side, 1, channel, 1).unwrap();
+    let cq = one.create_cq(side, 1, channel.fd, 1).unwrap();
     one.destroy_cq(side, &cq).unwrap();
     // Closed, and its number used by something else.
-    side.uverbs.close(&mut side.engine, side.now, channel);
-    nix::unistd::close(channel).unwrap();
-    assert_eq!(one.create_cq(side, 1, channel, 1).err(), Some(Errno::EBADF));
+    channel.close(side);
+    assert_eq!(one.create_cq(side, 1, channel.fd, 1).err(), Some(Errno::EBADF));
     let again = one.create_channel(side);
-    assert!(one.create_cq(side, 1, again, 1).is_ok());
+    assert!(one.create_cq(side, 1, again.fd, 1).is_ok());
 }
 
 #[test]
@@ -218,7 +217,7 @@ fn every_context_hears_of_the_port() {
             assert_eq!(port[26], state);
         }
     }
-    assert_eq!(silent.async_fd, -1);
+    assert_eq!(silent.events.fd, -1);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn commands_of_random_bytes_do_no_harm() {
             let header = Bytes::new().u32(number).u16(len / 4).u16(rng.below(256) as u16);
             header.u64(at).bytes(&body.0)
         };
-        let result = world.sides[0].write(program.fd(), &command.0);
+        let result = world.sides[0].write(program.context, &command.0);
         accepted += usize::from(result.is_ok());
         if rng.below(100) == 0 {
             world.turn();
@@ -74,7 +74,7 @@ fn commands_of_random_bytes_do_no_harm() {
     for _ in 0..20_000 {
         let len = rng.below(200) as usize;
         let bytes = rng.bytes(len);
-        let _ = world.sides[0].write(program.fd(), &bytes);
+        let _ = world.sides[0].write(program.context, &bytes);
     }
     world.settle();
     still_works(&mut world, &good);

@@ -1,6 +1,6 @@
 //! A program: the part of libibverbs and the rxe provider that talks to the device.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
@@ -15,7 +15,34 @@ use super::world::Side;
 /// The device opened once.
 pub struct Program {
     fd: OwnedFd,
-    pub async_fd: i32,
+    /// The handle of the context.
+    pub context: u32,
+    /// The channel of asynchronous events.
+    pub events: EventChannel,
+}
+
+/// An event channel. Without GET_CONTEXT its descriptor is -1.
+#[derive(Clone, Copy)]
+pub struct EventChannel {
+    pub handle: u32,
+    pub fd: RawFd,
+}
+
+impl EventChannel {
+    const NONE: EventChannel = EventChannel { handle: u32::MAX, fd: -1 };
+
+    /// The channel whose descriptor a command has returned.
+    fn made(side: &mut Side, fd: u32) -> EventChannel {
+        let (handle, made) = side.uverbs.take_new_channel().expect("a channel was made");
+        assert_eq!(made.as_raw_fd(), fd as RawFd);
+        EventChannel { handle, fd: made.into_raw_fd() }
+    }
+
+    /// The program closes it.
+    pub fn close(self, side: &mut Side) {
+        nix::unistd::close(self.fd).unwrap();
+        side.uverbs.close_channel(self.handle);
+    }
 }
 
 /// Memory of a program, and its region.
@@ -137,19 +164,19 @@ impl QpInit {
 
 impl Program {
     pub fn open(side: &mut Side) -> Program {
-        let fd = side.uverbs.open(&mut side.engine, side.now).unwrap();
-        let mut program = Program { fd, async_fd: -1 };
+        let mut program = Program::open_only(side);
         let mut response = vec![0; 8];
         let command = legacy(cmd::GET_CONTEXT, Some(&mut response), &Bytes::new());
         program.write(side, &command).unwrap();
         assert!(u32_at(&response, 4) >= 1, "completion vectors");
-        program.async_fd = u32_at(&response, 0) as i32;
+        program.events = EventChannel::made(side, u32_at(&response, 0));
         program
     }
 
     /// The device opened, without GET_CONTEXT.
     pub fn open_only(side: &mut Side) -> Program {
-        Program { fd: side.uverbs.open(&mut side.engine, side.now).unwrap(), async_fd: -1 }
+        let (context, fd) = side.uverbs.open().unwrap();
+        Program { fd, context, events: EventChannel::NONE }
     }
 
     pub fn fd(&self) -> i32 {
@@ -158,13 +185,12 @@ impl Program {
 
     /// As libibverbs closes it.
     pub fn close(self, side: &mut Side) {
-        side.uverbs.close(&mut side.engine, side.now, self.async_fd);
-        nix::unistd::close(self.async_fd).unwrap();
-        side.uverbs.close(&mut side.engine, side.now, self.fd());
+        self.events.close(side);
+        side.uverbs.close(&mut side.engine, side.now, self.context);
     }
 
     pub fn write(&self, side: &mut Side, command: &[u8]) -> Result<(), Errno> {
-        side.write(self.fd(), command).map(|written| assert_eq!(written, command.len()))
+        side.write(self.context, command)
     }
 
     /// A command with a response of `out` bytes.
@@ -198,8 +224,9 @@ impl Program {
         Buffer { bytes, handle, key }
     }
 
-    pub fn create_channel(&self, side: &mut Side) -> i32 {
-        u32_at(&self.call(side, cmd::CREATE_COMP_CHANNEL, Bytes::new(), 4).unwrap(), 0) as i32
+    pub fn create_channel(&self, side: &mut Side) -> EventChannel {
+        let response = self.call(side, cmd::CREATE_COMP_CHANNEL, Bytes::new(), 4).unwrap();
+        EventChannel::made(side, u32_at(&response, 0))
     }
 
     pub fn create_cq(&self, side: &mut Side, cqe: u32, channel: i32, user_handle: u64) -> Result<Cq, Errno> {
@@ -302,7 +329,7 @@ impl Program {
 
     /// User handle, or port, and type of the next asynchronous event.
     pub fn async_event(&self) -> Option<(u64, u32)> {
-        Program::next_event::<16>(self.async_fd).map(|event| (u64_at(&event, 0), u32_at(&event, 8)))
+        Program::next_event::<16>(self.events.fd).map(|event| (u64_at(&event, 0), u32_at(&event, 8)))
     }
 
     pub fn read_u32(&self, at: u64) -> u32 {

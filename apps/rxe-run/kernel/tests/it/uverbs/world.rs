@@ -41,8 +41,8 @@ impl Side {
     }
 
     /// One `write` to the device.
-    pub fn write(&mut self, fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
-        self.uverbs.command(&mut self.engine, self.now, fd, bytes)
+    pub fn write(&mut self, context: u32, bytes: &[u8]) -> Result<(), Errno> {
+        self.uverbs.command(&mut self.engine, self.now, context, bytes)
     }
 
     /// What the owner of the engine does after each turn.

@@ -1,0 +1,280 @@
+//! The adapter of one process: engine, connection manager and UDP port, and the thread that drives them.
+//!
+//! ```text
+//!   threads of the program                            the adapter's thread
+//!   ──────────────────────                            ────────────────────
+//!   write(uverbs0), write(rdma_cm)                    wait: packets, timers, a wake-up
+//!          │                                                │
+//!          └──> lock ──> State: command, turn <── lock <── burst
+//! ```
+//!
+//! A command is executed by the thread of the program that writes it, and so is the transmission that it causes: a doorbell costs
+//! no switch to another thread. The adapter's thread receives packets and handles timers; it sleeps while there is neither. Both
+//! hold the lock of the state while they work on it, and never while they wait.
+
+mod capture;
+mod groups;
+mod state;
+mod thread;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use nix::errno::Errno;
+use rxe_proto::Instant;
+use rxe_udp::{OpenError, UdpConfig, UdpPort, UdpReceiver, Waker};
+
+use crate::address::{self, AddressError};
+use crate::backend::{Answer, Backend, Device, Opened};
+use crate::descriptors::{Descriptors, File, Kind, lowest_private};
+use crate::local::Local;
+use crate::settings::Settings;
+use capture::{Capture, CaptureError};
+use state::State;
+
+/// The adapter of this process. See the [module](self).
+pub struct Adapter {
+    local: Local,
+    shared: Arc<Shared>,
+    /// Where the program's descriptors are entered.
+    descriptors: &'static Descriptors,
+    /// Descriptors that a forked child closes.
+    private: Vec<RawFd>,
+    /// Until the first device is opened; then threads have it.
+    idle: Mutex<Option<Idle>>,
+    threads: Mutex<Threads>,
+}
+
+/// What threads own while the adapter runs.
+struct Idle {
+    receiver: UdpReceiver,
+    capture: Option<Capture>,
+}
+
+/// The adapter's threads.
+#[derive(Default)]
+struct Threads {
+    packets: Option<JoinHandle<()>>,
+    capture: Option<JoinHandle<()>>,
+}
+
+/// What the threads share.
+struct Shared {
+    state: Mutex<State>,
+    waker: Waker,
+    /// The thread has joined and left groups.
+    groups_changed: Condvar,
+    clock: Clock,
+}
+
+impl Shared {
+    /// The state.
+    ///
+    /// # Errors
+    /// `EIO`: a thread has panicked with it.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        self.state.lock().map_err(|_| Errno::EIO)
+    }
+
+    /// Runs `work` on the state, and everything that it has made due. The thread is woken for what only it can do.
+    fn run<T>(&self, work: impl FnOnce(&mut State, Instant) -> T) -> Result<T, Errno> {
+        let mut state = self.lock()?;
+        let now = self.clock.now();
+        let result = work(&mut state, now);
+        state.turn(now);
+        let wake = state.wants_thread();
+        drop(state);
+        if wake {
+            self.waker.wake();
+        }
+        Ok(result)
+    }
+
+    /// Waits until the port is a member of the groups that the program wants: what a peer sends from then on is received.
+    fn wait_for_groups(&self) -> Result<(), Errno> {
+        let mut state = self.lock()?;
+        while !state.groups().are_joined() && !state.has_ended() {
+            self.waker.wake();
+            state = self.groups_changed.wait(state).map_err(|_| Errno::EIO)?;
+        }
+        Ok(())
+    }
+
+    /// Joins and leaves groups, as the program wants.
+    fn change_groups(&self, receiver: &mut UdpReceiver) -> Result<(), Errno> {
+        let wanted: BTreeSet<IpAddr> = self.lock()?.groups().wanted().clone();
+        let members: BTreeSet<IpAddr> = receiver.groups().collect();
+        for &group in members.difference(&wanted) {
+            receiver.leave(group);
+        }
+        for &group in wanted.difference(&members) {
+            if let Err(error) = receiver.join(group) {
+                tracing::warn!("{error}");
+            }
+        }
+        self.lock()?.groups_mut().set_joined(wanted);
+        self.groups_changed.notify_all();
+        Ok(())
+    }
+}
+
+/// Time since the adapter was made.
+#[derive(Clone, Copy, Debug)]
+struct Clock(std::time::Instant);
+
+impl Clock {
+    fn now(self) -> Instant {
+        Instant::from_nanos(self.0.elapsed().as_nanos() as u64)
+    }
+}
+
+/// Why there is no adapter.
+#[derive(Debug, thiserror::Error)]
+pub enum AdapterError {
+    /// It has no address.
+    #[error(transparent)]
+    Address(#[from] AddressError<OpenError>),
+    /// The operating system gives no random bytes.
+    #[error("the operating system gives no random bytes: {0}")]
+    NoRandomness(#[from] getrandom::Error),
+    /// There is no capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+}
+
+impl Adapter {
+    /// Takes an address, and makes an adapter without objects. What it gives to the program is entered in `descriptors`.
+    ///
+    /// # Errors
+    /// The address cannot be taken.
+    pub fn new(settings: &Settings, descriptors: &'static Descriptors) -> Result<Adapter, AdapterError> {
+        let open = |address| {
+            UdpPort::open(UdpConfig { lowest_descriptor: lowest_private(), ..UdpConfig::new(address) })
+        };
+        let in_use = |error: &OpenError| matches!(error, OpenError::InUse(_));
+        let (receiver, tx) = address::take(settings.address, open, in_use)?.into_halves();
+        let interface = receiver.interface();
+        let local = Local::new(receiver.address(), interface.name.clone(), interface.index, receiver.path_mtu());
+        let shared = Shared {
+            state: Mutex::new(State::new(local.clone(), receiver.routes(), tx, descriptors)?),
+            waker: receiver.waker(),
+            groups_changed: Condvar::new(),
+            clock: Clock(std::time::Instant::now()),
+        };
+        let mut private: Vec<RawFd> = receiver.descriptors().map(|fd| fd.as_raw_fd()).collect();
+        let mut capture = match &settings.capture {
+            Some(path) => Some(Capture::create(path, &local.interface)?),
+            None => None,
+        };
+        private.extend(capture.as_mut().map(Capture::descriptor));
+        Ok(Adapter {
+            local,
+            shared: Arc::new(shared),
+            descriptors,
+            private,
+            idle: Mutex::new(Some(Idle { receiver, capture })),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// Starts the threads, unless they were started.
+    fn start(&self) -> Result<(), Errno> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Idle { receiver, capture }) = idle.take() else { return Ok(()) };
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(capture) = capture {
+            let (recorder, thread) = capture.start().map_err(|_| Errno::EAGAIN)?;
+            self.shared.lock()?.set_recorder(Some(recorder));
+            threads.capture = Some(thread);
+        }
+        threads.packets = Some(thread::start(receiver, Arc::clone(&self.shared)).map_err(|_| Errno::EAGAIN)?);
+        Ok(())
+    }
+
+    fn uverbs(&self, handle: u32, command: &[u8]) -> Result<Answer, Errno> {
+        let (new_channel, wait) = self.shared.run(|state, now| {
+            let channel = state.uverbs_command(now, handle, command)?;
+            Ok::<_, Errno>((channel, !state.groups().are_joined()))
+        })??;
+        if let Some((handle, fd)) = new_channel {
+            self.enter_channel(handle, fd);
+        }
+        if wait {
+            self.shared.wait_for_groups()?;
+        }
+        Ok(Answer::Done)
+    }
+
+    fn rdma_cm(&self, handle: u32, command: &[u8], byte_read: bool) -> Result<Answer, Errno> {
+        let (answer, wait) = self.shared.run(|state, now| {
+            let answer = state.rdma_cm_command(now, handle, command, byte_read)?;
+            Ok::<_, Errno>((answer, !state.groups().are_joined()))
+        })??;
+        if wait {
+            self.shared.wait_for_groups()?;
+        }
+        Ok(answer)
+    }
+
+    /// Gives an event channel to the program, and notes its descriptor, to be told its end.
+    fn enter_channel(&self, handle: u32, fd: OwnedFd) {
+        match self.descriptors.insert(&fd, File { kind: Kind::Channel, handle }) {
+            Ok(Some(before)) if !before.inherited => self.close(before.file),
+            Ok(_) => {}
+            // Its end is not seen then: it takes up memory until its context is closed.
+            Err(error) => tracing::debug!("{fd:?} of an event channel is not watched: {error}"),
+        }
+        let _of_the_program = fd.into_raw_fd();
+    }
+}
+
+impl Backend for Adapter {
+    fn local(&self) -> &Local {
+        &self.local
+    }
+
+    fn open(&self, device: Device) -> Result<Opened, Errno> {
+        self.start()?;
+        let (handle, fd) = self.shared.run(|state, _| state.open(device))??;
+        Ok(Opened { fd, handle })
+    }
+
+    fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno> {
+        match file.kind {
+            Kind::Uverbs => self.uverbs(file.handle, command),
+            Kind::RdmaCm => self.rdma_cm(file.handle, command, byte_read),
+            Kind::Channel => Err(Errno::EINVAL),
+        }
+    }
+
+    fn close(&self, file: File) {
+        // An adapter that has panicked has nothing left to close.
+        let _ = self.shared.run(|state, now| state.close(now, file));
+    }
+
+    fn forked(&self) {
+        for &fd in &self.private {
+            // An error would say that the descriptor is closed.
+            let _ = nix::unistd::close(fd);
+        }
+    }
+
+    fn shutdown(&self) {
+        // An adapter that has panicked has nothing to send, and its threads may not end.
+        if self.shared.run(State::shut_down).is_err() {
+            return;
+        }
+        self.shared.waker.wake();
+        let Threads { packets, capture } =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        // The threads have caught their panics.
+        let _ = packets.map(JoinHandle::join);
+        if let Ok(mut state) = self.shared.lock() {
+            state.set_recorder(None);
+        }
+        let _ = capture.map(JoinHandle::join);
+    }
+}

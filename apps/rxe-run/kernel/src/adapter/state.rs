@@ -1,0 +1,337 @@
+//! The state that threads share: what a packet, a command or a timer changes, and what follows from it.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use rxe_proto::cm::{Cm, MadTransmit, read_mad, write_mad};
+use rxe_proto::transport::{AsyncEvent, Engine, EngineConfig, Qpn};
+use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, classify};
+use rxe_proto::{Duration, Instant};
+use rxe_udp::{Routes, Tap, UdpTx};
+
+use super::capture::Recorder;
+use super::groups::Groups;
+use crate::backend::{Answer, Device};
+use crate::descriptors::{Descriptors, File, Kind};
+use crate::local::Local;
+use crate::rdma_cm::{self, Host, RdmaCm};
+use crate::uverbs::Uverbs;
+
+/// The adapter's only port.
+const PORT: PortId = PortId(0);
+
+/// Packets that a queue pair may have outstanding. What the receiver's socket has no room for is lost, and without privileges it
+/// has room for about 50 packets of 4 KiB.
+const WINDOW: u32 = 32;
+
+/// The shortest retransmission timeout. A peer's thread may wait for a CPU that long.
+const MIN_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Turns that one call makes at most; the thread continues.
+const TURNS: usize = 64;
+
+/// How often the thread looks for room that a program makes without telling: in a full completion queue or event channel.
+const ROOM_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Everything that the lock of the adapter protects.
+pub struct State {
+    local: Local,
+    routes: Routes,
+    descriptors: &'static Descriptors,
+    engine: Engine,
+    cm: Cm,
+    tx: UdpTx,
+    uverbs: Uverbs,
+    rdma_cm: RdmaCm,
+    groups: Groups,
+    /// Records all packets, if the user wants a capture.
+    recorder: Option<Recorder>,
+    drops: DropCounters,
+    /// PSN of the next packet from queue pair 1.
+    gsi_psn: Psn,
+    /// A MAD for which there was no room.
+    pending_mad: Option<MadTransmit>,
+    /// A call has left something for the thread: its turns were used up, or the socket is full.
+    unfinished: bool,
+    /// When the thread wakes up at the latest.
+    sleeps_until: Option<Instant>,
+    ended: bool,
+}
+
+/// Random bytes of the operating system.
+fn seed() -> Result<[u8; 32], getrandom::Error> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed)?;
+    Ok(seed)
+}
+
+impl State {
+    /// An adapter without objects.
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn new(
+        local: Local,
+        routes: Routes,
+        tx: UdpTx,
+        descriptors: &'static Descriptors,
+    ) -> Result<State, getrandom::Error> {
+        let engine = Engine::new(Uverbs::engine_config(EngineConfig {
+            seed: seed()?,
+            window: WINDOW,
+            ack_every: WINDOW / 2,
+            min_timeout: MIN_TIMEOUT,
+            udp_src_port: Some(ROCE_UDP_PORT),
+            ..EngineConfig::default()
+        }));
+        let [a, b, c, ..] = seed()?;
+        Ok(State {
+            cm: Cm::new(rdma_cm::cm_config(local.node_guid, seed()?)),
+            rdma_cm: RdmaCm::new(seed()?),
+            uverbs: Uverbs::new(local.clone(), engine.config()),
+            engine,
+            tx,
+            local,
+            routes,
+            descriptors,
+            groups: Groups::default(),
+            recorder: None,
+            drops: DropCounters::default(),
+            gsi_psn: Psn::new(u32::from_le_bytes([a, b, c, 0])),
+            pending_mad: None,
+            unfinished: false,
+            sleeps_until: None,
+            ended: false,
+        })
+    }
+
+    /// Opens a device for the program. Returns the handle of the file, and its descriptor.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open(&mut self, device: Device) -> Result<(u32, OwnedFd), Errno> {
+        self.check_running()?;
+        match device {
+            Device::Uverbs => self.uverbs.open(),
+            Device::RdmaCm => self.rdma_cm.open(),
+        }
+    }
+
+    /// The program has closed a file.
+    pub fn close(&mut self, now: Instant, file: File) {
+        match file.kind {
+            Kind::Uverbs => self.uverbs.close(&mut self.engine, now, file.handle),
+            Kind::Channel => self.uverbs.close_channel(file.handle),
+            Kind::RdmaCm => self.with_host(now, |rdma_cm, host| rdma_cm.close(host, file.handle)),
+        }
+        self.update_groups();
+    }
+
+    /// Executes a command of the verbs device. Returns the event channel that it has made.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn uverbs_command(
+        &mut self,
+        now: Instant,
+        handle: u32,
+        command: &[u8],
+    ) -> Result<Option<(u32, OwnedFd)>, Errno> {
+        self.check_running()?;
+        self.uverbs.command(&mut self.engine, now, handle, command)?;
+        if !Uverbs::is_doorbell(command) {
+            self.update_groups();
+        }
+        Ok(self.uverbs.take_new_channel())
+    }
+
+    /// Executes a command of the connection manager's device.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn rdma_cm_command(
+        &mut self,
+        now: Instant,
+        handle: u32,
+        command: &[u8],
+        byte_read: bool,
+    ) -> Result<Answer, Errno> {
+        self.check_running()?;
+        let answer = self.with_host(now, |rdma_cm, host| rdma_cm.command(host, handle, command, byte_read))?;
+        self.update_groups();
+        Ok(answer)
+    }
+
+    /// Ends all connections.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.with_host(now, RdmaCm::shutdown);
+        self.ended = true;
+    }
+
+    /// Records all packets from now on, or no longer.
+    pub fn set_recorder(&mut self, recorder: Option<Recorder>) {
+        let tap = recorder.clone().map(|recorder| -> Tap { Box::new(move |frame| recorder.see(true, frame)) });
+        self.tx.set_tap(tap);
+        self.recorder = recorder;
+    }
+
+    /// Whether the adapter was shut down.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn check_running(&self) -> Result<(), Errno> {
+        if self.ended { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    fn with_host<T>(&mut self, now: Instant, call: impl FnOnce(&mut RdmaCm, &mut Host<'_>) -> T) -> T {
+        let State { cm, local, routes, descriptors, rdma_cm, .. } = self;
+        let route = |to: IpAddr| routes.route_to(to).ok().map(|route| route.source);
+        let file_at = |fd| {
+            let entry = descriptors.get(fd).filter(|entry| entry.file.kind == Kind::RdmaCm && !entry.inherited)?;
+            Some(entry.file.handle)
+        };
+        call(rdma_cm, &mut Host { cm, local, routes: &route, file_at: &file_at, now })
+    }
+
+    fn update_groups(&mut self) {
+        while let Some(action) = self.rdma_cm.poll_action() {
+            self.groups.change(action);
+        }
+        self.groups.update(self.engine.multicast_groups().map(|(_, group)| group.ip()));
+    }
+
+    /// Multicast groups.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// Multicast groups.
+    pub fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
+    }
+
+    /// Handles a received frame.
+    pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
+        if let Some(recorder) = &self.recorder {
+            recorder.see(false, frame);
+        }
+        let handled = match classify(frame) {
+            Ok(Frame::Roce(packet)) => self.handle_packet(now, &packet),
+            // The port makes UDP headers only.
+            Ok(Frame::Host) => Ok(()),
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = handled {
+            self.drops.count(reason);
+        }
+    }
+
+    fn handle_packet(&mut self, now: Instant, packet: &RocePacket<'_>) -> Result<(), DropReason> {
+        let qpn = Qpn::new(packet.dest_qp());
+        if qpn != Qpn::MULTICAST && packet.dst_gid().ip() != self.local.address {
+            return Err(DropReason::ForeignAddress);
+        }
+        if qpn == Qpn::GSI {
+            let (path, mad) = read_mad(PORT, packet)?;
+            if !packet.icrc_ok() {
+                return Err(DropReason::IcrcMismatch);
+            }
+            return self.cm.handle_mad(now, &path, mad, &self.local);
+        }
+        self.uverbs.pull_receives(&mut self.engine, qpn);
+        self.engine.receive(now, PORT, packet);
+        Ok(())
+    }
+
+    /// Does everything that is due: timers, packets to transmit, events and completions for the program.
+    pub fn turn(&mut self, now: Instant) {
+        if self.engine.next_timeout().is_some_and(|at| at <= now) {
+            self.engine.handle_timeout(now);
+        }
+        if self.cm.next_timeout().is_some_and(|at| at <= now) {
+            self.cm.handle_timeout(now);
+        }
+        if self.rdma_cm.next_timeout().is_some_and(|at| at <= now) {
+            self.rdma_cm.handle_timeout(now);
+        }
+        for _ in 0..TURNS {
+            let pulled = self.uverbs.pull_sends(&mut self.engine);
+            self.engine.transmit(now, &mut self.tx);
+            self.handle_cm_events(now);
+            // Before the completions: a program may exit when it sees its last one, and the peer needs the ACK.
+            self.unfinished = self.tx.flush() > 0 || self.pending_mad.is_some();
+            self.handle_engine_events(now);
+            self.uverbs.deliver(&mut self.engine);
+            if self.unfinished || !(pulled || self.engine.wants_transmit()) {
+                return;
+            }
+        }
+        self.unfinished = true;
+    }
+
+    fn handle_cm_events(&mut self, now: Instant) {
+        while let Some(event) = self.cm.poll_event() {
+            self.with_host(now, |rdma_cm, host| rdma_cm.handle(host, event));
+        }
+        while let Some(refused) = self.cm.poll_refusal() {
+            tracing::debug!("a connection request was rejected: {refused:?}");
+        }
+        while let Some(mad) = self.pending_mad.take().or_else(|| self.cm.poll_transmit()) {
+            if !write_mad(&mut self.tx, &mad.path, ROCE_UDP_PORT, self.gsi_psn, &mad.mad) {
+                self.pending_mad = Some(mad);
+                return;
+            }
+            self.gsi_psn = self.gsi_psn.next();
+        }
+    }
+
+    fn handle_engine_events(&mut self, now: Instant) {
+        while let Some(event) = self.engine.poll_event() {
+            if let AsyncEvent::CommunicationEstablished { qpn } = event {
+                self.with_host(now, |rdma_cm, host| rdma_cm.established(host, qpn.get()));
+            }
+            self.uverbs.async_event(&mut self.engine, event);
+        }
+    }
+}
+
+/// What the thread needs.
+impl State {
+    /// How long the thread may sleep, from `now`: `None` for ever.
+    pub fn sleep(&mut self, now: Instant) -> Option<Duration> {
+        let room = self.waits_for_room().then(|| now + ROOM_INTERVAL);
+        self.sleeps_until = if self.unfinished && !self.is_blocked() {
+            Some(now)
+        } else {
+            self.next_timeout().into_iter().chain(room).min()
+        };
+        self.sleeps_until.map(|at| at.saturating_since(now))
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let timeouts = [self.engine.next_timeout(), self.cm.next_timeout(), self.rdma_cm.next_timeout()];
+        timeouts.into_iter().flatten().min()
+    }
+
+    /// A completion queue or an event channel of the program is full.
+    fn waits_for_room(&self) -> bool {
+        self.engine.ready_cqs() > 0 || self.uverbs.blocked_channels().next().is_some()
+    }
+
+    /// Whether the thread has to be woken: for a timer that is due earlier than it wakes up, or for work that only it can do.
+    pub fn wants_thread(&self) -> bool {
+        let earlier = match (self.next_timeout(), self.sleeps_until) {
+            (Some(next), Some(until)) => next < until,
+            (next, None) => next.is_some() || self.waits_for_room(),
+            (None, Some(_)) => false,
+        };
+        earlier || self.unfinished || !self.groups.are_joined()
+    }
+
+    /// Whether frames wait for room in the socket.
+    pub fn is_blocked(&self) -> bool {
+        self.tx.waiting() > 0
+    }
+}
