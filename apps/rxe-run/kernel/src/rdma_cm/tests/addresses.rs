@@ -23,7 +23,7 @@ const FAMILY_ONLY: u32 = 2;
 const ACK_TIMEOUT: u32 = 3;
 const ON: [u8; 4] = 1_u32.to_ne_bytes();
 
-fn source_of(node: &mut Node, file: i32, id: u32) -> Option<SocketAddr> {
+fn source_of(node: &mut Node, file: u32, id: u32) -> Option<SocketAddr> {
     address::read(&node.query_route(file, id).unwrap().src_addr)
 }
 
@@ -194,11 +194,11 @@ fn a_route_that_comes_from_another_address_is_of_another_adapter() {
     let id = node.create(file, 1, ps::TCP);
     let Node { device, cm, local, now, .. } = &mut node;
     let routes = |_: IpAddr| Some(IpAddr::from([10, 0, 0, 7]));
-    let mut host = crate::rdma_cm::Host { cm, local, routes: &routes, now: *now };
+    let mut host = crate::rdma_cm::Host { cm, local, routes: &routes, file_at: &|_| None, now: *now };
     let (src_addr, dst_addr) = (address::write(None), address::write(Some((CLIENT, PORT).into())));
     let command = abi::ResolveIp { src_addr, dst_addr, id, timeout_ms: 1 };
     let buf = super::support::command_bytes(cmd::RESOLVE_IP, &command, 0);
-    device.command(&mut host, file, &buf).unwrap();
+    device.command(&mut host, file, &buf, false).unwrap();
     assert_eq!(node.expect(file, event::ADDR_ERROR).status, -(Errno::ENODEV as i32));
 }
 

@@ -116,7 +116,7 @@ fn a_datagram_service_is_found_on_a_lossy_network() {
 }
 
 /// A datagram id that knows its address, as mckey has it.
-fn group_member(node: &mut Node) -> (i32, u32) {
+fn group_member(node: &mut Node) -> (u32, u32) {
     let file = node.open();
     let id = node.create(file, 0x3C, ps::UDP);
     node.resolve(file, id, (GROUP, 0)).unwrap();

@@ -125,7 +125,7 @@ fn a_group_reaches_its_members() {
         ends[1].completions().iter().map(|completion| completion.wr_id).collect::<Vec<_>>()
     };
     ends[1].receive(1, 0, 64);
-    assert_eq!(send(&mut world), []);
+    assert!(send(&mut world).is_empty());
     mcast(&ends[1], &mut world, cmd::ATTACH_MCAST, group).unwrap();
     mcast(&ends[1], &mut world, cmd::ATTACH_MCAST, group).unwrap();
     assert_eq!(send(&mut world), [1]);
@@ -143,7 +143,7 @@ fn a_group_reaches_its_members() {
     mcast(&ends[1], &mut world, cmd::DETACH_MCAST, group).unwrap();
     assert_eq!(mcast(&ends[1], &mut world, cmd::DETACH_MCAST, group), Err(Errno::EINVAL));
     ends[1].receive(3, 0, 64);
-    assert_eq!(send(&mut world), []);
+    assert!(send(&mut world).is_empty());
     assert_eq!(ends[1].program.destroy_qp(&mut world.sides[1], &ends[1].qp), Ok(0));
 }
 
