@@ -91,7 +91,7 @@ fn taken(place: &Place) -> Check {
     let address = place.address();
     let mut holder = with_input(place.program(address, "bash -c").arg(HOLDER))?;
     holder.wait_for_line("/sys/class/infiniband/rxe0", LIMIT)?;
-    let done = run(&mut place.program(address, "ibv_devices"), LIMIT)?;
+    let done = run(&mut place.program(address, "ibv_devinfo"), LIMIT)?;
     let by = format!(
         "rxe-verbs: no RDMA device: UDP port 4791 of {address} is in use by `bash -c {HOLDER}` (process {})",
         holder.id()

@@ -5,6 +5,7 @@
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use rxe_proto::wire::ROCE_UDP_PORT;
 
@@ -31,6 +32,8 @@ pub enum AddressError<E: Error> {
         program: String,
         /// Its number.
         pid: u32,
+        /// Its folder.
+        folder: PathBuf,
     },
     /// All loopback addresses are in use.
     #[error(
@@ -69,7 +72,9 @@ pub fn take<P, E: Error>(
 /// Names the process that has the address, if it can be seen.
 fn user_of<E: Error>(address: IpAddr, error: E) -> AddressError<E> {
     match instance::running().into_iter().find(|running| running.info.address == address) {
-        Some(user) => AddressError::InUse { address, program: user.info.program, pid: user.info.pid },
+        Some(user) => {
+            AddressError::InUse { address, program: user.info.program, pid: user.info.pid, folder: user.folder }
+        }
         None => AddressError::Port(error),
     }
 }

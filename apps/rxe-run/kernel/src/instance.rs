@@ -127,6 +127,8 @@ pub struct Running {
     pub info: Info,
     /// How long it has had the adapter.
     pub uptime: Duration,
+    /// Its folder.
+    pub folder: PathBuf,
 }
 
 /// The running processes of this user, by address.
@@ -148,7 +150,7 @@ fn running_below(base: &Path) -> Vec<Running> {
             return None;
         }
         let info = Info::parse(&fs::read_to_string(path.join(INFO)).ok()?)?;
-        Some(Running { info, uptime: SystemTime::now().duration_since(since).unwrap_or_default() })
+        Some(Running { info, uptime: SystemTime::now().duration_since(since).unwrap_or_default(), folder: path })
     };
     folders(base).into_iter().filter_map(running).collect()
 }

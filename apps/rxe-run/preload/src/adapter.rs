@@ -1,6 +1,6 @@
 //! The adapter of this process.
 
-use rxe_uverbs::adapter::Adapter;
+use rxe_uverbs::adapter::{Adapter, AdapterError};
 use rxe_uverbs::backend::Backend;
 use rxe_uverbs::descriptors::Descriptors;
 use rxe_uverbs::settings::Settings;
@@ -9,9 +9,6 @@ use rxe_uverbs::settings::Settings;
 ///
 /// # Errors
 /// There is none; the error says what to do.
-pub fn new(
-    settings: &Settings,
-    descriptors: &'static Descriptors,
-) -> Result<Box<dyn Backend>, Box<dyn std::error::Error>> {
+pub fn new(settings: &Settings, descriptors: &'static Descriptors) -> Result<Box<dyn Backend>, AdapterError> {
     Ok(Box::new(Adapter::new(settings, descriptors)?))
 }

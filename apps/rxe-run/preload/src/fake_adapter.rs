@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use rxe_proto::wire::PathMtu;
+use rxe_uverbs::adapter::AdapterError;
 use rxe_uverbs::backend::{Answer, Backend, Device, Opened};
 use rxe_uverbs::descriptors::{Descriptors, File, Kind};
 use rxe_uverbs::local::Local;
@@ -41,7 +42,13 @@ pub static PRIVATE: AtomicI32 = AtomicI32::new(-1);
 
 struct Adapter(Local);
 
-pub fn new(_: &Settings, _: &'static Descriptors) -> Result<Box<dyn Backend>, Box<dyn std::error::Error>> {
+/// The error of the next adapter that is made.
+pub static ERROR: Mutex<Option<AdapterError>> = Mutex::new(None);
+
+pub fn new(_: &Settings, _: &'static Descriptors) -> Result<Box<dyn Backend>, AdapterError> {
+    if let Some(error) = ERROR.lock().unwrap().take() {
+        return Err(error);
+    }
     *SEEN.lock().unwrap() = Some(Seen::default());
     PRIVATE.store(memfd(c"private").unwrap().into_raw_fd(), Ordering::Relaxed);
     let address = IpAddr::from([127, 0, 0, 77]);

@@ -17,11 +17,12 @@ use crate::process::{DESCRIPTORS, Process};
 /// Opens a device with the flags of the program. Returns the descriptor.
 pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
     guarded(|| {
-        let process = Process::get()?;
+        let process = Process::get_own()?;
         if !process.is_this() {
             return Err(Errno::EIO);
         }
-        let opened = process.backend.open(device)?;
+        let backend = process.backend()?;
+        let opened = backend.open(device)?;
         let kind = match device {
             Device::Uverbs => Kind::Uverbs,
             Device::RdmaCm => Kind::RdmaCm,
@@ -46,7 +47,7 @@ pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
                 Ok(opened.fd.into_raw_fd())
             }
             Err(error) => {
-                process.backend.close(file);
+                backend.close(file);
                 Err(error)
             }
         }
@@ -94,7 +95,7 @@ pub fn command_again(Wait(file): Wait, command: &[u8]) -> Result<Answer, Errno> 
 }
 
 fn write(process: &Process, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno> {
-    let result = process.backend.write(file, command, byte_read);
+    let result = process.backend()?.write(file, command, byte_read);
     // Doorbells are commands of the other device.
     if file.kind == Kind::RdmaCm
         && let Some(number) = command.first_chunk().map(|number| u32::from_le_bytes(*number))
@@ -115,7 +116,7 @@ pub fn end_wait(Wait(file): Wait) {
         if let Some(process) = Process::current()
             && process.waits.end(file)
         {
-            process.backend.close(file);
+            process.backend()?.close(file);
         }
         Ok(())
     });
@@ -145,8 +146,10 @@ fn ended(fd: RawFd, entry: Entry) {
 }
 
 fn closed(process: &Process, file: File) {
-    if process.waits.close(file) {
-        process.backend.close(file);
+    if process.waits.close(file)
+        && let Ok(backend) = process.backend()
+    {
+        backend.close(file);
     }
 }
 

@@ -25,11 +25,17 @@ pub static DESCRIPTORS: Descriptors = Descriptors::new();
 pub struct Process {
     pid: Pid,
     folder: Vec<u8>,
-    instance: Instance,
-    /// The adapter.
-    pub backend: Box<dyn Backend>,
+    adapter: Access,
     /// Threads that wait for events.
     pub waits: Waits,
+}
+
+/// What this process has of the adapter.
+enum Access {
+    /// All of it.
+    Own(Box<dyn Backend>, Instance),
+    /// Its files only: another process has it, such as the parent of this one, which looks at them. The text says which.
+    Files(String),
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
@@ -78,6 +84,42 @@ impl Process {
         result
     }
 
+    /// The adapter, which is made if this process has none of its own.
+    ///
+    /// # Errors
+    /// `ENODEV`: it cannot be made; `EADDRINUSE`: another process has it.
+    pub fn get_own() -> Result<&'static Process, Errno> {
+        let mut process = Process::get()?;
+        if matches!(process.adapter, Access::Files(_)) {
+            BUSY.lock();
+            // The other process may have ended.
+            let made = match Process::current() {
+                Some(current) if matches!(current.adapter, Access::Own(..)) => Ok(current),
+                _ => guarded(Process::make),
+            };
+            BUSY.unlock();
+            process = made?;
+        }
+        match &process.adapter {
+            Access::Own(..) => Ok(process),
+            Access::Files(why) => {
+                say(format_args!("no RDMA device: {why}"));
+                Err(Errno::EADDRINUSE)
+            }
+        }
+    }
+
+    /// The adapter of this process.
+    ///
+    /// # Errors
+    /// `EIO`: it has none of its own.
+    pub fn backend(&self) -> Result<&dyn Backend, Errno> {
+        match &self.adapter {
+            Access::Own(backend, _) => Ok(&**backend),
+            Access::Files(_) => Err(Errno::EIO),
+        }
+    }
+
     fn make() -> Result<&'static Process, Errno> {
         if FAILED.load(Ordering::Relaxed) {
             return Err(Errno::ENODEV);
@@ -97,9 +139,17 @@ impl Process {
         let settings = Settings::from_env()?;
         log::start(settings.log);
         watch_forks()?;
-        let backend = adapter::new(&settings, &DESCRIPTORS)?;
-        let local = backend.local();
         let pid = getpid();
+        let backend = match adapter::new(&settings, &DESCRIPTORS) {
+            Ok(backend) => backend,
+            Err(error) => {
+                let Some(folder) = error.folder_of_owner() else { return Err(error.into()) };
+                let folder = folder.canonicalize()?.into_os_string().into_encoded_bytes();
+                let adapter = Access::Files(error.to_string());
+                return Ok(Box::leak(Box::new(Process { pid, folder, adapter, waits: Waits::default() })));
+            }
+        };
+        let local = backend.local();
         let info = Info {
             address: local.address,
             device: settings.device.clone(),
@@ -112,7 +162,8 @@ impl Process {
             .map_err(|error| format!("its files in {} cannot be written: {error}", instance.path().display()))?;
         tracing::info!("{} has address {} on {}", settings.device, local.address, local.interface);
         let folder = instance.path().canonicalize()?.into_os_string().into_encoded_bytes();
-        Ok(Box::leak(Box::new(Process { pid, folder, instance, backend, waits: Waits::default() })))
+        let adapter = Access::Own(backend, instance);
+        Ok(Box::leak(Box::new(Process { pid, folder, adapter, waits: Waits::default() })))
     }
 
     /// The folder of our files, below which they have the paths that the program uses.
@@ -158,9 +209,11 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     if let Some(parent) = Process::current() {
         CURRENT.store(ptr::null_mut(), Ordering::Relaxed);
-        parent.backend.forked();
-        // SAFETY: this descriptor is only used by `parent`, which this process forgets.
-        unsafe { libc::close(parent.instance.lock()) };
+        if let Access::Own(backend, instance) = &parent.adapter {
+            backend.forked();
+            // SAFETY: this descriptor is only used by `parent`, which this process forgets.
+            unsafe { libc::close(instance.lock()) };
+        }
     }
     DESCRIPTORS.inherit();
     FAILED.store(false, Ordering::Relaxed);
@@ -170,9 +223,10 @@ extern "C" fn in_child() {
 /// Runs at the end of the process, after the handlers that the program has registered.
 extern "C" fn at_exit() {
     let Some(process) = Process::current().filter(|process| process.is_this()) else { return };
+    let Access::Own(backend, instance) = &process.adapter else { return };
     let ended = guarded(|| {
-        process.backend.shutdown();
-        process.instance.remove().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+        backend.shutdown();
+        instance.remove().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
     });
     if let Err(error) = ended {
         tracing::debug!("the folder of this process is left to the next one: {error}");

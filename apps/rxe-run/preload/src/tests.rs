@@ -13,9 +13,11 @@ use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use rxe_testkit::child::alone;
+use rxe_uverbs::adapter::AdapterError;
+use rxe_uverbs::address::AddressError;
 use rxe_uverbs::descriptors::File;
 
-use crate::adapter::{PANIC, PRIVATE, TAKE, seen};
+use crate::adapter::{ERROR, PANIC, PRIVATE, TAKE, seen};
 use crate::process::{DESCRIPTORS, Process};
 
 const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
@@ -66,6 +68,27 @@ fn files_below_our_roots_are_read() {
         let resolved = fs::canonicalize("/sys/class/infiniband/rxe0/ports/1/../../device").unwrap();
         assert_eq!(resolved, Path::new("/sys/class/infiniband/rxe0/device"));
         assert!(!Path::new("/sys/class/infiniband/rxe0/ports/2").exists());
+    });
+}
+
+/// As `ls` sees the device of the program that has called it.
+#[test]
+fn the_files_of_an_address_that_another_process_has_are_readable_and_its_device_opens_when_it_has_ended() {
+    alone(|| {
+        let folder = std::env::temp_dir().join(format!("rxe-verbs-owner-{}", std::process::id()));
+        fs::create_dir_all(folder.join("sys/class/infiniband/rxe7")).unwrap();
+        let error = || {
+            let (address, program) = ([127, 0, 0, 77].into(), "ib_write_bw".to_owned());
+            AdapterError::Address(AddressError::InUse { address, program, pid: 7, folder: folder.clone() })
+        };
+        *ERROR.lock().unwrap() = Some(error());
+        assert!(Path::new("/sys/class/infiniband/rxe7").exists());
+        *ERROR.lock().unwrap() = Some(error());
+        assert_eq!(open(UVERBS, libc::O_RDWR), Err(Errno::EADDRINUSE));
+        assert!(Path::new("/sys/class/infiniband/rxe7").exists());
+        open(UVERBS, libc::O_RDWR).unwrap();
+        assert!(Path::new("/sys/class/infiniband/rxe0").exists());
+        fs::remove_dir_all(folder).unwrap();
     });
 }
 

@@ -20,6 +20,7 @@ mod thread;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -143,6 +144,16 @@ pub enum AdapterError {
     /// There is no capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+}
+
+impl AdapterError {
+    /// The folder of the process that has the address, if that is why and it is one of this user.
+    pub fn folder_of_owner(&self) -> Option<&Path> {
+        match self {
+            AdapterError::Address(AddressError::InUse { folder, .. }) => Some(folder),
+            _ => None,
+        }
+    }
 }
 
 impl Adapter {
