@@ -15,6 +15,7 @@ mod pair;
 mod perftest_pairs;
 mod pingpong;
 mod place;
+mod pyverbs;
 mod rdmacm;
 mod rsocket;
 mod sockets;
@@ -47,8 +48,16 @@ fn set(variable: &str) -> bool {
 }
 
 fn cases() -> Vec<Case> {
-    [command::cases(), adapter::cases(), pingpong::cases(), perftest_pairs::cases(), rdmacm::cases(), rsocket::cases()]
-        .into_iter()
+    let groups = [
+        command::cases(),
+        adapter::cases(),
+        pingpong::cases(),
+        perftest_pairs::cases(),
+        rdmacm::cases(),
+        rsocket::cases(),
+        pyverbs::cases(),
+    ];
+    groups.into_iter()
         .flatten()
         .collect()
 }
