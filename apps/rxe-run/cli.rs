@@ -14,8 +14,8 @@ const USAGE: &str = "rxe-run [OPTIONS] PROGRAM [ARGUMENTS]...\n       rxe-run --
 const AFTER_HELP: &str = "\
 An option that is not given is taken from the environment, from RXE_ADDRESS, RXE_DEVICE, RXE_LOG or RXE_CAPTURE.
 
-Every process of the program has an RDMA device of its own from its first use of one, with one address. Programs on different \
-addresses of one machine reach each other, and RoCEv2 devices of other machines at an address of an interface.
+Every process of the program has an RDMA device of its own from its first use of one. Several processes may have the same --address; \
+without it each has one of its own. Programs on one machine reach each other, and RoCEv2 devices of other machines at an address of an interface.
 
 Programs that are linked statically or run with the rights of another user (setuid) do not see the device, nor do programs that \
 call the kernel without libc, such as those of Go.

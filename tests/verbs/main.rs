@@ -18,6 +18,7 @@ mod place;
 mod pyverbs;
 mod rdmacm;
 mod rsocket;
+mod shared;
 mod sockets;
 
 #[path = "../support/client_output.rs"]
@@ -55,11 +56,10 @@ fn cases() -> Vec<Case> {
         perftest_pairs::cases(),
         rdmacm::cases(),
         rsocket::cases(),
+        shared::cases(),
         pyverbs::cases(),
     ];
-    groups.into_iter()
-        .flatten()
-        .collect()
+    groups.into_iter().flatten().collect()
 }
 
 fn trial(case: Case) -> Trial {

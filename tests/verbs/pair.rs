@@ -51,6 +51,7 @@ pub struct Pair {
     client: String,
     ready: Ready,
     end: End,
+    one_address: bool,
     server_wants: Wants,
     client_wants: Wants,
 }
@@ -59,7 +60,15 @@ impl Pair {
     /// A server that ends with its client, and is ready when it listens on TCP port PORT.
     pub fn new(server: impl Into<String>, client: impl Into<String>, client_wants: Wants) -> Pair {
         let (server, client) = (server.into(), client.into());
-        Pair { server, client, ready: Ready::Tcp, end: End::Success, server_wants: Wants::Texts(&[]), client_wants }
+        Pair {
+            server,
+            client,
+            ready: Ready::Tcp,
+            end: End::Success,
+            one_address: false,
+            server_wants: Wants::Texts(&[]),
+            client_wants,
+        }
     }
 
     /// Ready in another state.
@@ -70,6 +79,11 @@ impl Pair {
     /// A server that runs until it is killed.
     pub fn runs_for_ever(self) -> Pair {
         Pair { end: End::Never, ..self }
+    }
+
+    /// Both at one address: the client is a guest of the server.
+    pub fn at_one_address(self) -> Pair {
+        Pair { one_address: true, ..self }
     }
 
     /// The output of the server.
@@ -88,7 +102,8 @@ impl Pair {
     /// # Errors
     /// What is wrong, with the outputs of both.
     pub fn run(self, place: &Place) -> Check {
-        let addresses = [place.address(), place.address()];
+        let first = place.address();
+        let addresses = [first, if self.one_address { first } else { place.address() }];
         let port = sockets::free_port()?;
         let words = |line: &str| {
             let [server, client] = addresses.map(|address| address.to_string());

@@ -25,7 +25,7 @@ pub struct Interface {
     pub index: u32,
     /// Largest IP packet, in bytes.
     pub mtu: usize,
-    /// Whether it is the loopback interface.
+    /// Whether it is the loopback interface, and packets from the address stay on the machine or have no IPv4 identification.
     pub loopback: bool,
 }
 
@@ -51,7 +51,8 @@ impl Interface {
         };
         let name = device(entry);
         let index = if_nametoindex(name).map_err(io::Error::from).map_err(system("find the index of the interface"))?;
-        let loopback = is_loopback(entry);
+        // Packets from other IPv4 addresses of the loopback interface may leave the machine, where merged ones are numbered.
+        let loopback = is_loopback(entry) && (address.is_loopback() || address.is_ipv6());
         let mtu = if loopback { route_mtu(address, address) } else { interface_mtu(address, index) };
         let mtu = mtu.map_err(system("find the MTU of the interface"))?;
         Ok(Interface { name: name.to_owned(), index, mtu, loopback })

@@ -17,7 +17,7 @@ use crate::rx::{MAX_GROUPS, RxBurst, UdpRx};
 use crate::socket::{self, Opened};
 use crate::stats::UdpStats;
 use crate::tx::UdpTx;
-use crate::wake::{self, Waker};
+use crate::wake::Waker;
 
 /// A RoCEv2 port: UDP port 4791 of one address. It has one owner, the thread that drives the engine, or one for each of its
 /// [halves](Self::into_halves). Derefs to the receiving half.
@@ -47,6 +47,11 @@ pub struct Routes {
 }
 
 impl Routes {
+    /// Those from `address`, which `interface` has.
+    pub fn new(address: IpAddr, interface: &Interface) -> Routes {
+        Routes { address, scope: interface.index }
+    }
+
     /// The route to a destination, which may have a smaller MTU than the interface.
     ///
     /// # Errors
@@ -100,7 +105,7 @@ impl UdpPort {
     /// Those of ppoll, which are defects.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let blocked = self.tx.waiting() > 0;
-        self.receiver.wait(blocked, timeout)
+        self.receiver.wait(blocked, None, timeout)
     }
 }
 
@@ -144,7 +149,7 @@ impl UdpReceiver {
 
     /// Finds routes on any thread.
     pub fn routes(&self) -> Routes {
-        Routes { address: self.config.address, scope: self.interface.index }
+        Routes::new(self.config.address, &self.interface)
     }
 
     /// Counters, readable from any thread.
@@ -182,14 +187,19 @@ impl UdpReceiver {
         self.waker.clone()
     }
 
+    /// Lets `waker` end the waits from now on.
+    pub fn set_waker(&mut self, waker: Waker) {
+        self.waker = waker;
+    }
+
     /// Sleeps until packets have arrived, the [`Waker`] was used, or `timeout` has passed. With `blocked`, because the other half holds
-    /// frames that the kernel did not accept, also until the socket's transmit buffer has room.
+    /// frames that the kernel did not accept, also until the socket's transmit buffer has room. Also ends when `also` is readable.
     ///
     /// # Errors
     /// Those of ppoll, which are defects.
-    pub fn wait(&mut self, blocked: bool, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&mut self, blocked: bool, also: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> io::Result<()> {
         let writable = blocked.then(|| self.socket.as_fd());
-        wake::wait(self.rx.descriptors(), writable, &self.waker, timeout)
+        self.waker.wait(self.rx.descriptors().chain(also), writable, timeout)
     }
 
     /// Joins a multicast group, so that datagrams to it are received, also those of this port and of other programs of this

@@ -70,6 +70,14 @@ pub struct UdpRx {
 struct Source {
     destination: IpAddr,
     socket: Arc<UdpSocket>,
+    /// Datagrams that the kernel has dropped for want of room, as far as it has said.
+    overflowed: u32,
+}
+
+impl Source {
+    fn new(destination: IpAddr, socket: Arc<UdpSocket>) -> Source {
+        Source { destination, socket, overflowed: 0 }
+    }
 }
 
 impl UdpRx {
@@ -83,7 +91,7 @@ impl UdpRx {
         let (max_slots, payload) = if merges { (MERGED_BURST, MAX_MERGED) } else { (BURST, MAX_PAYLOAD) };
         let stride = (ROOM + payload).next_multiple_of(64);
         UdpRx {
-            own: Source { destination: address, socket },
+            own: Source::new(address, socket),
             groups: Vec::new(),
             next_group: 0,
             slots: SMALLEST_BURST,
@@ -123,7 +131,7 @@ impl UdpRx {
     }
 
     pub(crate) fn add_group(&mut self, group: IpAddr, socket: UdpSocket) {
-        self.groups.push(Source { destination: group, socket: Arc::new(socket) });
+        self.groups.push(Source::new(group, Arc::new(socket)));
     }
 
     /// Returns whether the port was a member.
@@ -141,12 +149,15 @@ impl UdpRx {
     /// Receives what the socket of a group has, or that of the port's address; returns how many datagrams.
     fn fetch(&mut self, group: Option<usize>) -> usize {
         self.received.clear();
-        let source = group.map_or(Some(&self.own), |group| self.groups.get(group));
-        let Some(Source { destination, socket }) = source else { return 0 };
+        let source = match group {
+            Some(group) => self.groups.get_mut(group),
+            None => Some(&mut self.own),
+        };
+        let Some(Source { destination, socket, overflowed }) = source else { return 0 };
         // Headers for this call only: the kernel replaces the room for control messages in them by what it has used, which nix
         // does not restore, and they could not move to another thread with the port. Few headers cost little.
         let mut headers: MultiHeaders<SockaddrStorage> =
-            MultiHeaders::preallocate(self.slots, Some(cmsg_space!(i32, i32, i32)));
+            MultiHeaders::preallocate(self.slots, Some(cmsg_space!(i32, i32, i32, u32)));
         let mut slots = self.buffer.chunks_exact_mut(self.stride);
         let mut slices: [[IoSliceMut<'_>; 1]; BURST] =
             std::array::from_fn(|_| [IoSliceMut::new(slots.next().map_or(&mut [], |slot| &mut slot[ROOM..]))]);
@@ -162,10 +173,14 @@ impl UdpRx {
         for (slot, message) in messages.enumerate() {
             count += 1;
             let len = message.bytes;
-            let Some((segment, properties)) = properties(&message, *destination) else {
+            let Some((segment, properties, dropped)) = properties(&message, *destination) else {
                 self.stats.rcvd_incomplete.inc();
                 continue;
             };
+            if let Some(total) = dropped {
+                self.stats.rcvd_overflowed.add(total.wrapping_sub(*overflowed).into());
+                *overflowed = total;
+            }
             let segment = segment.unwrap_or(len);
             if segment == 0 || segment > MAX_PAYLOAD || message.flags.contains(MsgFlags::MSG_TRUNC) {
                 self.stats.rcvd_bad_length.inc();
@@ -199,10 +214,13 @@ impl UdpRx {
     }
 }
 
-/// Reads what the kernel reports about a datagram: the length of its merged packets, if it has several, and the fields of its
-/// headers.
+/// Reads what the kernel reports about a datagram: the length of its merged packets, if it has several, the fields of its
+/// headers, and how many datagrams the socket has dropped, if any.
 #[inline]
-fn properties(message: &RecvMsg<'_, '_, SockaddrStorage>, destination: IpAddr) -> Option<(Option<usize>, Datagram)> {
+fn properties(
+    message: &RecvMsg<'_, '_, SockaddrStorage>,
+    destination: IpAddr,
+) -> Option<(Option<usize>, Datagram, Option<u32>)> {
     let from = message.address.as_ref()?;
     let (addresses, src_port) = match destination {
         IpAddr::V4(destination) => {
@@ -215,7 +233,7 @@ fn properties(message: &RecvMsg<'_, '_, SockaddrStorage>, destination: IpAddr) -
         }
     };
     let mut properties = Datagram { addresses, src_port, traffic_class: 0, hop_limit: 0 };
-    let mut segment = None;
+    let (mut segment, mut dropped) = (None, None);
     for control in message.cmsgs().ok()? {
         match control {
             ControlMessageOwned::Ipv4Tos(tos) => properties.traffic_class = tos,
@@ -223,11 +241,12 @@ fn properties(message: &RecvMsg<'_, '_, SockaddrStorage>, destination: IpAddr) -
             ControlMessageOwned::Ipv4Ttl(hops) | ControlMessageOwned::Ipv6HopLimit(hops) => {
                 properties.hop_limit = hops as u8;
             }
+            ControlMessageOwned::RxqOvfl(total) => dropped = Some(total),
             ControlMessageOwned::UdpGroSegments(len) => segment = usize::try_from(len).ok(),
             _ => {}
         }
     }
-    Some((segment, properties))
+    Some((segment, properties, dropped))
 }
 
 /// Whether a UDP payload is a packet to queue pair 1. The connection manager repeats lost messages so slowly that each of them is

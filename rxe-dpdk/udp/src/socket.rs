@@ -115,6 +115,7 @@ fn for_reception(socket: &UdpSocket, config: &UdpConfig, interface: &Interface) 
         setsockopt(socket, sockopt::Ipv6RecvHopLimit, &true)?;
         setsockopt(socket, Ipv6NoChecksumRx, &true)?;
     }
+    setsockopt(socket, sockopt::RxqOvfl, &1)?;
     if setsockopt(socket, sockopt::RcvBufForce, &config.receive_buffer).is_err() {
         setsockopt(socket, sockopt::RcvBuf, &config.receive_buffer)?;
     }

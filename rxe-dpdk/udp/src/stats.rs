@@ -17,6 +17,8 @@ counters! {
         rcvd_bad_length,
         /// Datagrams dropped because the kernel did not report their properties completely.
         rcvd_incomplete,
+        /// Datagrams that the kernel dropped because the socket's receive buffer was full. Known when a later one arrives.
+        rcvd_overflowed,
         /// Calls of recvmmsg that failed.
         receive_errors,
         /// Packets received whose IPv4 identification is not 0 and was computed from the ICRC.

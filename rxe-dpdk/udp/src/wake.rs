@@ -28,10 +28,28 @@ struct Wakeup {
 }
 
 impl Waker {
-    pub(crate) fn new(lowest_descriptor: RawFd) -> io::Result<Waker> {
+    /// A waker whose descriptor has a number from `lowest_descriptor` on, if one is free.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn new(lowest_descriptor: RawFd) -> io::Result<Waker> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let event = moved(event, lowest_descriptor);
         Ok(Waker(Arc::new(Wakeup { flag: WakeFlag::default(), event })))
+    }
+
+    /// Waits until one of `readable`, of which there are at most 34, can be read, `writable` can be written, this waker was used, or
+    /// `timeout` has passed.
+    ///
+    /// # Errors
+    /// Those of ppoll, which are defects.
+    pub fn wait<'a>(
+        &'a self,
+        readable: impl Iterator<Item = BorrowedFd<'a>>,
+        writable: Option<BorrowedFd<'a>>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        wait(readable, writable, self, timeout)
     }
 
     /// Ends the current wait of the port's thread, or else its next one, at once. Between two waits only the first call costs a
@@ -58,7 +76,7 @@ impl fmt::Debug for Waker {
 }
 
 /// Waits until one of `readable` can be read, `writable` can be written, `waker` was used, or `timeout` has passed.
-pub(crate) fn wait<'a>(
+fn wait<'a>(
     readable: impl Iterator<Item = BorrowedFd<'a>>,
     writable: Option<BorrowedFd<'a>>,
     waker: &'a Waker,
@@ -68,9 +86,9 @@ pub(crate) fn wait<'a>(
     let mut all = readable
         .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
         .chain(writable.map(|socket| PollFd::new(socket, PollFlags::POLLOUT)));
-    // The event, then the sockets: one of the address, twice, and those of the groups.
+    // The event, then the sockets: one of the address, twice, those of the groups, and one descriptor of the caller's.
     let mut count = 1;
-    let mut descriptors: [PollFd<'_>; MAX_GROUPS + 3] = std::array::from_fn(|index| {
+    let mut descriptors: [PollFd<'_>; MAX_GROUPS + 4] = std::array::from_fn(|index| {
         let next = if index == 0 { None } else { all.next() };
         count += usize::from(next.is_some());
         next.unwrap_or(PollFd::new(event, PollFlags::POLLIN))

@@ -16,6 +16,7 @@
 //! | [`backend`] | the interface of an adapter to the preload library |
 //! | [`descriptors`] | which descriptors of the process are ours |
 //! | [`settings`] | what `rxe-run` passes in the environment |
+//! | [`inside`] | whether a thread is in the library |
 //! | [`user`] | copies from and to the program's memory |
 //!
 //! The commands and their structures are those of `/usr/include/rdma/ib_user_verbs.h`, `rdma_user_rxe.h` and
@@ -26,6 +27,7 @@ pub mod address;
 pub mod backend;
 pub mod descriptors;
 mod gids;
+pub mod inside;
 pub mod instance;
 pub mod local;
 pub mod rdma_cm;

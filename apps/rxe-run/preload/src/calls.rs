@@ -7,6 +7,7 @@ use libc::{size_t, ssize_t};
 use nix::errno::Errno;
 use rxe_uverbs::backend::Answer;
 use rxe_uverbs::descriptors::{Entry, Kind};
+use rxe_uverbs::inside::is_inside;
 
 use crate::files::{self, Step, Wait};
 use crate::process::DESCRIPTORS;
@@ -23,7 +24,9 @@ unsafe extern "C-unwind" {
 pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     match DESCRIPTORS.get(fd) {
         // SAFETY: the caller's arguments.
-        Some(entry) if entry.file.kind != Kind::Channel => unsafe { write_command(fd, entry, buffer, length) },
+        Some(entry) if entry.file.kind != Kind::Channel && !is_inside() => unsafe {
+            write_command(fd, entry, buffer, length)
+        },
         // SAFETY: the caller's arguments.
         _ => unsafe { write_foreign(fd, buffer, length) },
     }
@@ -93,7 +96,11 @@ unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
 /// As of `close` of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if let Some(entry) = DESCRIPTORS.get(fd) {
+    // One of the library's own with the number of a file whose end was not seen, or of a signal handler while the library holds
+    // its locks: the entry is looked at when the number is used again.
+    if let Some(entry) = DESCRIPTORS.get(fd)
+        && !is_inside()
+    {
         files::close(fd, entry);
     }
     match real::close.get() {

@@ -45,7 +45,7 @@ struct Adapter(Local);
 /// The error of the next adapter that is made.
 pub static ERROR: Mutex<Option<AdapterError>> = Mutex::new(None);
 
-pub fn new(_: &Settings, _: &'static Descriptors) -> Result<Box<dyn Backend>, AdapterError> {
+pub fn new(_: &Settings, _: &'static Descriptors, _: bool) -> Result<Box<dyn Backend>, AdapterError> {
     if let Some(error) = ERROR.lock().unwrap().take() {
         return Err(error);
     }

@@ -71,7 +71,7 @@ pub struct Wait(File);
 /// Executes a command that the program writes to `fd`.
 pub fn command(fd: RawFd, entry: Entry, command: &[u8]) -> Result<Step, Errno> {
     guarded(|| {
-        if !is_a_command(entry, command) && !is_open(fd, entry) {
+        if (entry.inherited || !is_a_command(entry, command)) && !is_open(fd, entry) {
             ended(fd, entry);
             return Ok(Step::Foreign);
         }
@@ -79,13 +79,19 @@ pub fn command(fd: RawFd, entry: Entry, command: &[u8]) -> Result<Step, Errno> {
             Some(process) if !entry.inherited => process,
             _ => return Err(of_the_parent()),
         };
-        match write(process, entry.file, command, false)? {
-            Answer::Done => Ok(Step::Done),
-            Answer::ReadByte => {
-                process.waits.begin(entry.file);
-                Ok(Step::ReadByte(Wait(entry.file)))
-            }
+        if entry.file.kind == Kind::Uverbs {
+            return write(process, entry.file, command, false).map(|_| Step::Done);
         }
+        // Before the adapter says that there is no event: the file must not be closed in between.
+        process.waits.begin(entry.file);
+        let answer = write(process, entry.file, command, false);
+        if answer != Ok(Answer::ReadByte) {
+            end_wait(Wait(entry.file));
+        }
+        Ok(match answer? {
+            Answer::Done => Step::Done,
+            Answer::ReadByte => Step::ReadByte(Wait(entry.file)),
+        })
     })
 }
 

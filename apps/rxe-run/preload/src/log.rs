@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::panic;
+use std::sync::Mutex;
 
 use nix::errno::Errno;
 use tracing::metadata::LevelFilter;
@@ -12,6 +13,17 @@ use crate::real;
 /// Prints a line that users see without a log level.
 pub fn say(line: fmt::Arguments<'_>) {
     write_all(format!("rxe-verbs: {line}\n").as_bytes());
+}
+
+/// [`say`], unless it was the last line of this function.
+pub fn say_once(line: &str) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    // In the child of a fork the lock may be held for ever.
+    let Ok(mut last) = LAST.try_lock() else { return say(format_args!("{line}")) };
+    if *last != line {
+        line.clone_into(&mut last);
+        say(format_args!("{line}"));
+    }
 }
 
 /// Starts the log, and makes panics of this library one line. Does nothing when called again.

@@ -9,13 +9,14 @@ use nix::errno::Errno;
 use nix::unistd::{Pid, getpid};
 use rxe_uverbs::backend::Backend;
 use rxe_uverbs::descriptors::Descriptors;
+use rxe_uverbs::inside::is_inside;
 use rxe_uverbs::instance::{Info, Instance};
-use rxe_uverbs::settings::Settings;
+use rxe_uverbs::settings::{Settings, SettingsError};
 use rxe_uverbs::sysfs;
 
 use crate::adapter;
 use crate::guard::guarded;
-use crate::log::{self, say};
+use crate::log::{self, say_once};
 use crate::waits::Waits;
 
 /// The descriptors of this process that are ours.
@@ -41,7 +42,7 @@ enum Access {
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 /// Held while the adapter is made, and during a fork.
 static BUSY: Busy = Busy(AtomicBool::new(false));
-/// The adapter cannot be made. The reason was printed, and it would be the same again.
+/// The adapter cannot be made: because of a defect, or of a setting, which would be the same again.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// A lock that the child of a fork can release.
@@ -78,7 +79,8 @@ impl Process {
         BUSY.lock();
         let result = match Process::current() {
             Some(process) => Ok(process),
-            None => guarded(Process::make),
+            // Files of another process's adapter will do.
+            None => guarded(|| Process::make(false)),
         };
         BUSY.unlock();
         result
@@ -89,21 +91,22 @@ impl Process {
     /// # Errors
     /// `ENODEV`: it cannot be made; `EADDRINUSE`: another process has it.
     pub fn get_own() -> Result<&'static Process, Errno> {
-        let mut process = Process::get()?;
-        if matches!(process.adapter, Access::Files(_)) {
-            BUSY.lock();
-            // The other process may have ended.
-            let made = match Process::current() {
-                Some(current) if matches!(current.adapter, Access::Own(..)) => Ok(current),
-                _ => guarded(Process::make),
-            };
-            BUSY.unlock();
-            process = made?;
+        let own = || Process::current().filter(|process| matches!(process.adapter, Access::Own(..)));
+        if let Some(process) = own() {
+            return Ok(process);
         }
+        BUSY.lock();
+        let made = match own() {
+            Some(process) => Ok(process),
+            // If there is another process's adapter, that process may share it, or have ended.
+            None => guarded(|| Process::make(true)),
+        };
+        BUSY.unlock();
+        let process = made?;
         match &process.adapter {
             Access::Own(..) => Ok(process),
             Access::Files(why) => {
-                say(format_args!("no RDMA device: {why}"));
+                say_once(&format!("no RDMA device: {why}"));
                 Err(Errno::EADDRINUSE)
             }
         }
@@ -120,14 +123,16 @@ impl Process {
         }
     }
 
-    fn make() -> Result<&'static Process, Errno> {
+    fn make(share: bool) -> Result<&'static Process, Errno> {
         if FAILED.load(Ordering::Relaxed) {
             return Err(Errno::ENODEV);
         }
         // Also after a panic.
         FAILED.store(true, Ordering::Relaxed);
-        let process = Process::try_make().map_err(|error| {
-            say(format_args!("no RDMA device: {error}"));
+        let process = Process::try_make(share).map_err(|error| {
+            // Anything else may pass.
+            FAILED.store(error.is::<SettingsError>(), Ordering::Relaxed);
+            say_once(&format!("no RDMA device: {error}"));
             Errno::ENODEV
         })?;
         CURRENT.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
@@ -135,12 +140,11 @@ impl Process {
         Ok(process)
     }
 
-    fn try_make() -> Result<&'static Process, Box<dyn std::error::Error>> {
+    fn try_make(share: bool) -> Result<&'static Process, Box<dyn std::error::Error>> {
         let settings = Settings::from_env()?;
         log::start(settings.log);
-        watch_forks()?;
         let pid = getpid();
-        let backend = match adapter::new(&settings, &DESCRIPTORS) {
+        let backend = match adapter::new(&settings, &DESCRIPTORS, share) {
             Ok(backend) => backend,
             Err(error) => {
                 let Some(folder) = error.folder_of_owner() else { return Err(error.into()) };
@@ -185,16 +189,15 @@ fn command_line() -> String {
     words.join(" ").trim_end().to_owned()
 }
 
-/// Registers the handlers of forks, once.
-fn watch_forks() -> Result<(), Errno> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::Relaxed) {
-        return Ok(());
-    }
-    // SAFETY: the handlers are functions without arguments, and this library is never unloaded.
-    let error = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
-    if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
+/// Registers the handlers of forks. Not later, as a fork may happen while the adapter is made.
+extern "C" fn at_load() {
+    // SAFETY: the handlers are functions without arguments, and this library is never unloaded. There is memory for them at this time.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
 
 /// The child shall not get half an adapter.
 extern "C" fn before_fork() {
@@ -222,6 +225,10 @@ extern "C" fn in_child() {
 
 /// Runs at the end of the process, after the handlers that the program has registered.
 extern "C" fn at_exit() {
+    // A signal handler that ends the process has interrupted the library, whose locks are held: peers notice by their retries.
+    if is_inside() {
+        return;
+    }
     let Some(process) = Process::current().filter(|process| process.is_this()) else { return };
     let Access::Own(backend, instance) = &process.adapter else { return };
     let ended = guarded(|| {

@@ -5,6 +5,9 @@ use crate::Duration;
 /// Settings of a [`Cm`](super::Cm). Start from [`CmConfig::new`] and change what differs.
 #[derive(Clone, Debug)]
 pub struct CmConfig {
+    /// Bits 31..28 of our communication ids and SIDR request ids, for managers that share an address: messages for them are told
+    /// apart by these bits. `None`: they are random.
+    pub id_prefix: Option<u8>,
     /// Our channel adapter's GUID, as in every REP: stable over restarts, unique on the network, never 0.
     pub ca_guid: u64,
     /// Seed of communication ids and transaction ids. Fresh at every start: a peer ignores messages with ids that it
@@ -75,6 +78,7 @@ impl CmConfig {
     #[must_use]
     pub fn new(ca_guid: u64, seed: [u8; 32]) -> CmConfig {
         CmConfig {
+            id_prefix: None,
             ca_guid,
             seed,
             max_connections: 1 << 16,

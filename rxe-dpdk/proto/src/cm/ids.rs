@@ -39,6 +39,8 @@ pub struct SidrId(pub(super) u64);
 /// Generator of ids that must be unpredictable or unique.
 pub(super) struct IdSource {
     rng: ChaCha12Rng,
+    /// The upper four bits of every id, if they are given.
+    prefix: Option<u8>,
     next_serial: u32,
     next_sidr: u64,
     /// Generator of transaction ids.
@@ -46,18 +48,23 @@ pub(super) struct IdSource {
 }
 
 impl IdSource {
-    pub fn new(seed: [u8; 32]) -> IdSource {
+    pub fn new(seed: [u8; 32], prefix: Option<u8>) -> IdSource {
         let rng = ChaCha12Rng::from_seed(seed);
         let mut transactions = rng.clone();
         transactions.set_stream(1);
-        IdSource { rng, next_serial: 0, next_sidr: 0, transactions }
+        IdSource { rng, prefix, next_serial: 0, next_sidr: 0, transactions }
+    }
+
+    fn draw(&mut self) -> u32 {
+        let random = self.rng.next_u32();
+        self.prefix.map_or(random, |prefix| random >> 4 | u32::from(prefix) << 28)
     }
 
     /// A new connection handle. `taken` tells which communication ids are in use, timewait included; these are far
     /// fewer than half of all, so few draws are needed.
     pub fn connection(&mut self, taken: impl Fn(u32) -> bool) -> ConnId {
         loop {
-            let comm_id = self.rng.next_u32();
+            let comm_id = self.draw();
             if comm_id != 0 && !taken(comm_id) {
                 self.next_serial = self.next_serial.wrapping_add(1);
                 return ConnId::new(self.next_serial, comm_id);
@@ -68,7 +75,7 @@ impl IdSource {
     /// A new request id for a SIDR_REQ of ours; `taken` tells which are in use.
     pub fn sidr_request(&mut self, taken: impl Fn(u32) -> bool) -> u32 {
         loop {
-            let request_id = self.rng.next_u32();
+            let request_id = self.draw();
             if request_id != 0 && !taken(request_id) {
                 return request_id;
             }
@@ -92,16 +99,25 @@ mod tests {
 
     #[test]
     fn ids_depend_on_the_seed_and_avoid_what_is_taken() {
-        let mut ids = IdSource::new([1; 32]);
+        let mut ids = IdSource::new([1; 32], None);
         let first = ids.connection(|_| false);
-        let again = IdSource::new([1; 32]).connection(|_| false);
-        let other = IdSource::new([2; 32]).connection(|_| false);
+        let again = IdSource::new([1; 32], None).connection(|_| false);
+        let other = IdSource::new([2; 32], None).connection(|_| false);
         assert_eq!(first, again);
         assert_ne!(first.comm_id(), other.comm_id());
-        let avoiding = IdSource::new([1; 32]).connection(|id| id == first.comm_id());
+        let avoiding = IdSource::new([1; 32], None).connection(|id| id == first.comm_id());
         assert_ne!(avoiding.comm_id(), first.comm_id());
         let (a, b) = (ids.transaction(), ids.transaction());
         assert!(a != b && a >> 32 != b >> 32 && (a as u32).abs_diff(b as u32) > 1);
         assert_ne!(ids.sidr(), ids.sidr());
+    }
+
+    #[test]
+    fn ids_begin_with_the_prefix() {
+        let mut ids = IdSource::new([1; 32], Some(0xE));
+        let drawn: Vec<u32> =
+            (0..50).flat_map(|_| [ids.connection(|_| false).comm_id(), ids.sidr_request(|_| false)]).collect();
+        assert!(drawn.iter().all(|id| id >> 28 == 0xE));
+        assert!(drawn.iter().any(|id| id & 1 != drawn[0] & 1), "the others are random");
     }
 }

@@ -155,7 +155,7 @@ impl Cm {
     #[must_use]
     pub fn new(config: CmConfig) -> Cm {
         Cm {
-            ids: IdSource::new(config.seed),
+            ids: IdSource::new(config.seed, config.id_prefix),
             config,
             connections: Connections::default(),
             sidr: SidrTable::default(),

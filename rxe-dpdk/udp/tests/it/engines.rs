@@ -74,6 +74,7 @@ fn losses_in_a_small_receive_buffer_are_repaired() {
     assert!(ends[1].bytes(1 << 20) == bytes);
     let lost = counted(ends[0].port.stats(), "sent_packets") - counted(ends[1].port.stats(), "rcvd_packets");
     assert!(lost > 0, "the buffer held everything");
+    assert!(counted(ends[1].port.stats(), "rcvd_overflowed") > 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use rxe_proto::wire::{PathMtu, ROCE_UDP_PORT};
 use rxe_testkit::child::{in_namespace, ip};
 use rxe_udp::{UdpConfig, UdpPort};
 
-use crate::support::{add_interface, fresh_address, open};
+use crate::support::{add_interface, count, frame, fresh_address, open, path, receive, send};
 
 fn error(address: &str) -> String {
     UdpPort::open(UdpConfig::new(address.parse().unwrap())).unwrap_err().to_string()
@@ -80,6 +80,25 @@ fn a_port_knows_its_interface_and_its_routes() {
         let error = route("10.2.0.9").unwrap_err().to_string();
         assert_eq!(error, "10.2.0.9 cannot be reached from 10.0.0.7: Network is unreachable (os error 101)");
         assert_eq!(rxe_udp::route_to("10.1.0.9".parse().unwrap()).unwrap().source, port.address());
+    });
+}
+
+/// Routers announce such addresses, and packets from them leave by other interfaces.
+#[test]
+fn an_address_of_the_loopback_interface_that_others_reach_merges_no_packets() {
+    in_namespace(|| {
+        ip("link set lo up");
+        ip("addr add 10.9.9.9/32 dev lo");
+        let mut ends =
+            ["10.9.9.9", "127.0.0.1"].map(|address| UdpPort::open(UdpConfig::new(address.parse().unwrap())).unwrap());
+        assert_eq!(ends.each_ref().map(|port| port.interface().loopback), [false, true]);
+        for (at, sent_datagrams) in [(0, 8), (1, 1)] {
+            let path = path(ends[at].address(), ends[at].address());
+            let frames: Vec<Vec<u8>> = (0..8).map(|psn| frame(&path, psn, &[0; 1024])).collect();
+            send(&mut ends[at], &frames);
+            assert_eq!(receive(&mut ends[at], 8), frames);
+            assert_eq!(count(&ends[at], "sent_datagrams"), sent_datagrams);
+        }
     });
 }
 

@@ -5,7 +5,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,8 +57,16 @@ impl Recorder {
 
 /// A file that waits for its first frame.
 pub struct Capture {
-    writer: BlockWriter<BufWriter<File>>,
+    writer: BlockWriter<BufWriter<Arc<File>>>,
+    file: Arc<File>,
     path: PathBuf,
+}
+
+/// The descriptor of the file.
+impl AsFd for Capture {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl Capture {
@@ -81,8 +89,9 @@ impl Capture {
                 (File::create(&own).map_err(failed(&own))?, own)
             }
         };
-        let file = File::from(out_of_the_way(file.into()));
-        let mut capture = Capture { writer: BlockWriter::new(BufWriter::new(file)), path };
+        let file = Arc::new(File::from(out_of_the_way(file.into())));
+        let writer = BlockWriter::new(BufWriter::new(Arc::clone(&file)));
+        let mut capture = Capture { writer, file, path };
         capture.begin(interface).map_err(failed(&capture.path.clone()))?;
         Ok(capture)
     }
@@ -94,11 +103,6 @@ impl Capture {
         self.writer.get_mut().flush()
     }
 
-    /// The descriptor of the file.
-    pub fn descriptor(&mut self) -> RawFd {
-        self.writer.get_mut().get_ref().as_raw_fd()
-    }
-
     /// Starts the thread that writes. It ends when all recorders are dropped.
     ///
     /// # Errors
@@ -108,7 +112,7 @@ impl Capture {
         let dropped = Arc::<AtomicU64>::default();
         let counted = Arc::clone(&dropped);
         let thread = spawn_without_signals("rxe-capture", move || {
-            let Capture { writer, path } = self;
+            let Capture { writer, path, .. } = self;
             if let Err(error) = write(writer, &frames, &counted) {
                 tracing::error!("the capture {} is broken off: {error}", path.display());
             }
@@ -121,15 +125,17 @@ impl Capture {
 fn locked(path: &Path) -> io::Result<Option<File>> {
     let file = File::options().write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
+        // A pipe has no length.
+        Ok(()) if !file.metadata()?.is_file() => Ok(Some(file)),
         Ok(()) => file.set_len(0).map(|()| Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
-        // A pipe, or a file system without locks.
+        // A file system without locks.
         Err(TryLockError::Error(_)) => Ok(Some(file)),
     }
 }
 
 fn write(
-    mut writer: BlockWriter<BufWriter<File>>,
+    mut writer: BlockWriter<BufWriter<Arc<File>>>,
     frames: &Receiver<Recorded>,
     dropped: &AtomicU64,
 ) -> io::Result<()> {

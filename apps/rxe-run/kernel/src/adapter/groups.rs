@@ -9,6 +9,10 @@ use crate::rdma_cm::Action;
 #[derive(Default, Debug)]
 pub struct Groups {
     by_rdma_cm: BTreeSet<IpAddr>,
+    /// By rdma_cm and attached queue pairs.
+    own: BTreeSet<IpAddr>,
+    /// Of other processes that share the address.
+    of_guests: BTreeSet<IpAddr>,
     wanted: BTreeSet<IpAddr>,
     joined: BTreeSet<IpAddr>,
 }
@@ -24,7 +28,14 @@ impl Groups {
 
     /// Finds out what is wanted, with the groups of all attached queue pairs.
     pub fn update(&mut self, attached: impl Iterator<Item = IpAddr>) {
-        self.wanted = self.by_rdma_cm.iter().copied().chain(attached).collect();
+        self.own = self.by_rdma_cm.iter().copied().chain(attached).collect();
+        self.wanted = &self.own | &self.of_guests;
+    }
+
+    /// Other processes that share the address want these groups.
+    pub fn set_of_guests(&mut self, groups: BTreeSet<IpAddr>) {
+        self.of_guests = groups;
+        self.wanted = &self.own | &self.of_guests;
     }
 
     /// The groups that the port is to be a member of.
@@ -64,5 +75,8 @@ mod tests {
         groups.update([].into_iter());
         groups.set_joined(BTreeSet::new());
         assert!(groups.are_joined());
+        groups.set_of_guests(BTreeSet::from([b]));
+        groups.update([].into_iter());
+        assert_eq!(*groups.wanted(), BTreeSet::from([b]));
     }
 }

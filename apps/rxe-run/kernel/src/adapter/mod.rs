@@ -14,27 +14,37 @@
 
 mod capture;
 mod groups;
+mod port;
+mod private;
+mod share;
 mod state;
 mod thread;
+mod tx;
 
-use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use rxe_proto::Instant;
-use rxe_udp::{OpenError, UdpConfig, UdpPort, UdpReceiver, Waker};
+use rxe_udp::{OpenError, Waker};
 
-use crate::address::{self, AddressError};
+use crate::address::AddressError;
 use crate::backend::{Answer, Backend, Device, Opened};
 use crate::descriptors::{Descriptors, File, Kind, lowest_private};
 use crate::local::Local;
 use crate::settings::Settings;
 use capture::{Capture, CaptureError};
+use port::{Half, Opened as OpenedPort};
+use private::Private;
 use state::State;
+
+/// How long the last packets of a process have to leave.
+const LAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The adapter of this process. See the [module](self).
 pub struct Adapter {
@@ -42,8 +52,6 @@ pub struct Adapter {
     shared: Arc<Shared>,
     /// Where the program's descriptors are entered.
     descriptors: &'static Descriptors,
-    /// Descriptors that a forked child closes.
-    private: Vec<RawFd>,
     /// Until the first device is opened; then threads have it.
     idle: Mutex<Option<Idle>>,
     threads: Mutex<Threads>,
@@ -51,7 +59,7 @@ pub struct Adapter {
 
 /// What threads own while the adapter runs.
 struct Idle {
-    receiver: UdpReceiver,
+    half: Half,
     capture: Option<Capture>,
 }
 
@@ -64,7 +72,10 @@ struct Threads {
 
 /// What the threads share.
 struct Shared {
+    address: IpAddr,
     state: Mutex<State>,
+    /// Descriptors that a forked child closes.
+    private: Arc<Private>,
     waker: Waker,
     /// The thread has joined and left groups.
     groups_changed: Condvar,
@@ -86,12 +97,18 @@ impl Shared {
         let now = self.clock.now();
         let result = work(&mut state, now);
         state.turn(now);
-        let wake = state.wants_thread();
+        let wake = state.wants_thread(now);
         drop(state);
         if wake {
             self.waker.wake();
         }
         Ok(result)
+    }
+
+    /// The adapter has ended: commands fail, and nobody waits for it any more.
+    fn end(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).end();
+        self.groups_changed.notify_all();
     }
 
     /// Waits until the port is a member of the groups that the program wants: what a peer sends from then on is received.
@@ -101,23 +118,6 @@ impl Shared {
             self.waker.wake();
             state = self.groups_changed.wait(state).map_err(|_| Errno::EIO)?;
         }
-        Ok(())
-    }
-
-    /// Joins and leaves groups, as the program wants.
-    fn change_groups(&self, receiver: &mut UdpReceiver) -> Result<(), Errno> {
-        let wanted: BTreeSet<IpAddr> = self.lock()?.groups().wanted().clone();
-        let members: BTreeSet<IpAddr> = receiver.groups().collect();
-        for &group in members.difference(&wanted) {
-            receiver.leave(group);
-        }
-        for &group in wanted.difference(&members) {
-            if let Err(error) = receiver.join(group) {
-                tracing::warn!("{error}");
-            }
-        }
-        self.lock()?.groups_mut().set_joined(wanted);
-        self.groups_changed.notify_all();
         Ok(())
     }
 }
@@ -141,6 +141,9 @@ pub enum AdapterError {
     /// The operating system gives no random bytes.
     #[error("the operating system gives no random bytes: {0}")]
     NoRandomness(#[from] getrandom::Error),
+    /// There are no more descriptors.
+    #[error("no event descriptor: {0}")]
+    Descriptors(#[from] io::Error),
     /// There is no capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -157,52 +160,55 @@ impl AdapterError {
 }
 
 impl Adapter {
-    /// Takes an address, and makes an adapter without objects. What it gives to the program is entered in `descriptors`.
+    /// Takes an address, and makes an adapter without objects. What it gives to the program is entered in `descriptors`. With `share`
+    /// the address may be one of another process of this user.
     ///
     /// # Errors
     /// The address cannot be taken.
-    pub fn new(settings: &Settings, descriptors: &'static Descriptors) -> Result<Adapter, AdapterError> {
-        let open = |address| {
-            UdpPort::open(UdpConfig { lowest_descriptor: lowest_private(), ..UdpConfig::new(address) })
-        };
-        let in_use = |error: &OpenError| matches!(error, OpenError::InUse(_));
-        let (receiver, tx) = address::take(settings.address, open, in_use)?.into_halves();
-        let interface = receiver.interface();
-        let local = Local::new(receiver.address(), interface.name.clone(), interface.index, receiver.path_mtu());
-        let shared = Shared {
-            state: Mutex::new(State::new(local.clone(), receiver.routes(), tx, descriptors)?),
-            waker: receiver.waker(),
-            groups_changed: Condvar::new(),
-            clock: Clock(std::time::Instant::now()),
-        };
-        let mut private: Vec<RawFd> = receiver.descriptors().map(|fd| fd.as_raw_fd()).collect();
-        let mut capture = match &settings.capture {
+    pub fn new(settings: &Settings, descriptors: &'static Descriptors, share: bool) -> Result<Adapter, AdapterError> {
+        let private = Arc::<Private>::default();
+        let waker = Waker::new(lowest_private())?;
+        private.add(&waker);
+        let OpenedPort { half, tx, worker, local, routes } = port::open(settings.address, share, &private, &waker)?;
+        let capture = match &settings.capture {
             Some(path) => Some(Capture::create(path, &local.interface)?),
             None => None,
         };
-        private.extend(capture.as_mut().map(Capture::descriptor));
-        Ok(Adapter {
-            local,
-            shared: Arc::new(shared),
-            descriptors,
+        if let Some(capture) = &capture {
+            private.add(capture);
+        }
+        let shared = Shared {
+            address: local.address,
+            state: Mutex::new(State::new(local.clone(), routes, tx, worker, descriptors)?),
             private,
-            idle: Mutex::new(Some(Idle { receiver, capture })),
-            threads: Mutex::default(),
-        })
+            waker,
+            groups_changed: Condvar::new(),
+            clock: Clock(std::time::Instant::now()),
+        };
+        let (shared, idle) = (Arc::new(shared), Mutex::new(Some(Idle { half, capture })));
+        Ok(Adapter { local, shared, descriptors, idle, threads: Mutex::default() })
     }
 
     /// Starts the threads, unless they were started.
     fn start(&self) -> Result<(), Errno> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Idle { receiver, capture }) = idle.take() else { return Ok(()) };
+        let Some(Idle { mut half, capture }) = idle.take() else { return Ok(()) };
+        half.share(self.shared.lock()?.worker(), &self.shared.private);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(capture) = capture {
-            let (recorder, thread) = capture.start().map_err(|_| Errno::EAGAIN)?;
-            self.shared.lock()?.set_recorder(Some(recorder));
-            threads.capture = Some(thread);
-        }
-        threads.packets = Some(thread::start(receiver, Arc::clone(&self.shared)).map_err(|_| Errno::EAGAIN)?);
-        Ok(())
+        let start = || {
+            if let Some(capture) = capture {
+                let (recorder, thread) = capture.start()?;
+                self.shared.lock()?.set_recorder(Some(recorder));
+                threads.capture = Some(thread);
+            }
+            threads.packets = Some(thread::start(half, Arc::clone(&self.shared))?);
+            Ok::<_, io::Error>(())
+        };
+        start().map_err(|error| {
+            tracing::error!("no thread can be started: {error}");
+            self.shared.end();
+            Errno::EAGAIN
+        })
     }
 
     fn uverbs(&self, handle: u32, command: &[u8]) -> Result<Answer, Errno> {
@@ -228,6 +234,16 @@ impl Adapter {
             self.shared.wait_for_groups()?;
         }
         Ok(answer)
+    }
+
+    /// Sends what the socket has had no room for, if it soon has.
+    fn send_the_rest(&self) {
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < LAST_PATIENCE
+            && self.shared.run(|state, _| state.is_unfinished()).is_ok_and(|unfinished| unfinished)
+        {
+            std::thread::sleep(LAST_PATIENCE / 100);
+        }
     }
 
     /// Gives an event channel to the program, and notes its descriptor, to be told its end.
@@ -267,10 +283,7 @@ impl Backend for Adapter {
     }
 
     fn forked(&self) {
-        for &fd in &self.private {
-            // An error would say that the descriptor is closed.
-            let _ = nix::unistd::close(fd);
-        }
+        self.shared.private.close();
     }
 
     fn shutdown(&self) {
@@ -278,14 +291,13 @@ impl Backend for Adapter {
         if self.shared.run(State::shut_down).is_err() {
             return;
         }
+        self.send_the_rest();
         self.shared.waker.wake();
         let Threads { packets, capture } =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         // The threads have caught their panics.
         let _ = packets.map(JoinHandle::join);
-        if let Ok(mut state) = self.shared.lock() {
-            state.set_recorder(None);
-        }
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).set_recorder(None);
         let _ = capture.map(JoinHandle::join);
     }
 }

@@ -1,22 +1,25 @@
 //! The state that threads share: what a packet, a command or a timer changes, and what follows from it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use rxe_proto::cm::{Cm, MadTransmit, read_mad, write_mad};
+use rxe_proto::cm::{Cm, CmConfig, MadTransmit, read_mad, write_mad};
 use rxe_proto::transport::{AsyncEvent, Engine, EngineConfig, Qpn};
-use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, classify};
+use rxe_proto::wire::cm::{CmMessage, ServiceId};
+use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
-use rxe_udp::{Routes, Tap, UdpTx};
+use rxe_udp::{Routes, Tap};
 
 use super::capture::Recorder;
 use super::groups::Groups;
+use super::tx::Tx;
 use crate::backend::{Answer, Device};
 use crate::descriptors::{Descriptors, File, Kind};
 use crate::local::Local;
 use crate::rdma_cm::{self, Host, RdmaCm};
-use crate::uverbs::Uverbs;
+use crate::uverbs::{PortEvent, Uverbs};
 
 /// The adapter's only port.
 const PORT: PortId = PortId(0);
@@ -41,7 +44,9 @@ pub struct State {
     descriptors: &'static Descriptors,
     engine: Engine,
     cm: Cm,
-    tx: UdpTx,
+    tx: Tx,
+    /// Tells this process from others that share the address: the upper four bits of its numbers.
+    worker: u8,
     uverbs: Uverbs,
     rdma_cm: RdmaCm,
     groups: Groups,
@@ -59,6 +64,41 @@ pub struct State {
     ended: bool,
 }
 
+/// Which of the processes that share an address a frame to queue pair 1 is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addressee {
+    /// The one with this worker number.
+    Worker(u8),
+    /// The one that listens for the request.
+    Listener,
+}
+
+impl Addressee {
+    /// The addressee of a frame; `None` when it does not say.
+    pub fn of(frame: &[u8]) -> Option<Addressee> {
+        let id = match message(frame)? {
+            CmMessage::Req(_) | CmMessage::SidrReq(_) => return Some(Addressee::Listener),
+            CmMessage::Mra(mra) => mra.remote_comm_id,
+            CmMessage::Rej(rej) => rej.remote_comm_id,
+            CmMessage::Rep(rep) => rep.remote_comm_id,
+            CmMessage::Rtu(rtu) => rtu.remote_comm_id,
+            CmMessage::Dreq(dreq) => dreq.remote_comm_id,
+            CmMessage::Drep(drep) => drep.remote_comm_id,
+            CmMessage::SidrRep(rep) => rep.request_id,
+            CmMessage::Lap(lap) => lap.remote_comm_id,
+            CmMessage::Apr(apr) => apr.remote_comm_id,
+        };
+        Some(Addressee::Worker((id >> 28) as u8))
+    }
+}
+
+/// The message of the connection manager in a frame.
+fn message(frame: &[u8]) -> Option<CmMessage> {
+    let Ok(Frame::Roce(packet)) = classify(frame) else { return None };
+    let (_, mad) = read_mad(PORT, &packet).ok()?;
+    Some(CmMessage::parse(mad).ok()?.1)
+}
+
 /// Random bytes of the operating system.
 fn seed() -> Result<[u8; 32], getrandom::Error> {
     let mut seed = [0; 32];
@@ -74,10 +114,12 @@ impl State {
     pub fn new(
         local: Local,
         routes: Routes,
-        tx: UdpTx,
+        tx: Tx,
+        worker: u8,
         descriptors: &'static Descriptors,
     ) -> Result<State, getrandom::Error> {
         let engine = Engine::new(Uverbs::engine_config(EngineConfig {
+            worker,
             seed: seed()?,
             window: WINDOW,
             ack_every: WINDOW / 2,
@@ -87,11 +129,12 @@ impl State {
         }));
         let [a, b, c, ..] = seed()?;
         Ok(State {
-            cm: Cm::new(rdma_cm::cm_config(local.node_guid, seed()?)),
+            cm: Cm::new(CmConfig { id_prefix: Some(worker), ..rdma_cm::cm_config(local.node_guid, seed()?) }),
             rdma_cm: RdmaCm::new(seed()?),
             uverbs: Uverbs::new(local.clone(), engine.config()),
             engine,
             tx,
+            worker,
             local,
             routes,
             descriptors,
@@ -166,6 +209,13 @@ impl State {
     /// Ends all connections.
     pub fn shut_down(&mut self, now: Instant) {
         self.with_host(now, RdmaCm::shutdown);
+        self.end();
+        let dropped: Vec<(DropReason, u64)> = self.drops.iter().filter(|&(_, count)| count > 0).collect();
+        tracing::debug!("dropped packets: {dropped:?}, by the engine: {:?}", self.engine.drops());
+    }
+
+    /// Commands fail from now on.
+    pub fn end(&mut self) {
         self.ended = true;
     }
 
@@ -174,6 +224,38 @@ impl State {
         let tap = recorder.clone().map(|recorder| -> Tap { Box::new(move |frame| recorder.see(true, frame)) });
         self.tx.set_tap(tap);
         self.recorder = recorder;
+    }
+
+    /// Transmits by another port from now on: the process that had the address has ended.
+    pub fn set_tx(&mut self, tx: Tx) {
+        self.tx = tx;
+        self.set_recorder(self.recorder.clone());
+        self.groups.set_joined(BTreeSet::new());
+    }
+
+    /// Tells this process from others that share the address.
+    pub fn worker(&self) -> u8 {
+        self.worker
+    }
+
+    /// The port of the adapter is down, or up again.
+    pub fn port_event(&mut self, event: PortEvent) {
+        self.uverbs.port_event(event);
+    }
+
+    /// Sends a complete frame. False when there is no room.
+    pub fn send_frame(&mut self, frame: &[u8]) -> bool {
+        self.tx.push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
+    }
+
+    /// Whether the program listens for the request in a frame to queue pair 1.
+    pub fn listens_for(&self, frame: &[u8]) -> bool {
+        let listens = |service: ServiceId| self.rdma_cm.has_listener(service);
+        match message(frame) {
+            Some(CmMessage::Req(req)) => listens(req.service_id),
+            Some(CmMessage::SidrReq(req)) => listens(req.service_id),
+            _ => false,
+        }
     }
 
     /// Whether the adapter was shut down.
@@ -259,12 +341,14 @@ impl State {
         for _ in 0..TURNS {
             let pulled = self.uverbs.pull_sends(&mut self.engine);
             self.engine.transmit(now, &mut self.tx);
+            // They may be news for the connection manager.
+            self.handle_engine_events(now);
             self.handle_cm_events(now);
             // Before the completions: a program may exit when it sees its last one, and the peer needs the ACK.
             self.unfinished = self.tx.flush() > 0 || self.pending_mad.is_some();
-            self.handle_engine_events(now);
             self.uverbs.deliver(&mut self.engine);
-            if self.unfinished || !(pulled || self.engine.wants_transmit()) {
+            let more = self.handle_engine_events(now) || pulled || self.engine.wants_transmit();
+            if self.unfinished || !more {
                 return;
             }
         }
@@ -287,13 +371,17 @@ impl State {
         }
     }
 
-    fn handle_engine_events(&mut self, now: Instant) {
+    /// Returns whether there were any.
+    fn handle_engine_events(&mut self, now: Instant) -> bool {
+        let mut any = false;
         while let Some(event) = self.engine.poll_event() {
+            any = true;
             if let AsyncEvent::CommunicationEstablished { qpn } = event {
                 self.with_host(now, |rdma_cm, host| rdma_cm.established(host, qpn.get()));
             }
             self.uverbs.async_event(&mut self.engine, event);
         }
+        any
     }
 }
 
@@ -301,12 +389,7 @@ impl State {
 impl State {
     /// How long the thread may sleep, from `now`: `None` for ever.
     pub fn sleep(&mut self, now: Instant) -> Option<Duration> {
-        let room = self.waits_for_room().then(|| now + ROOM_INTERVAL);
-        self.sleeps_until = if self.unfinished && !self.is_blocked() {
-            Some(now)
-        } else {
-            self.next_timeout().into_iter().chain(room).min()
-        };
+        self.sleeps_until = if self.unfinished && !self.is_blocked() { Some(now) } else { self.next_due(now) };
         self.sleeps_until.map(|at| at.saturating_since(now))
     }
 
@@ -315,19 +398,25 @@ impl State {
         timeouts.into_iter().flatten().min()
     }
 
-    /// A completion queue or an event channel of the program is full.
-    fn waits_for_room(&self) -> bool {
-        self.engine.ready_cqs() > 0 || self.uverbs.blocked_channels().next().is_some()
+    /// When the thread has something to do at the latest: a timer, or a look at a full completion queue or event channel.
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        let room = self.uverbs.waits_for_room().then(|| now + ROOM_INTERVAL);
+        self.next_timeout().into_iter().chain(room).min()
     }
 
-    /// Whether the thread has to be woken: for a timer that is due earlier than it wakes up, or for work that only it can do.
-    pub fn wants_thread(&self) -> bool {
-        let earlier = match (self.next_timeout(), self.sleeps_until) {
+    /// Whether the thread has to be woken: for what is due earlier than it wakes up, or for work that only it can do.
+    pub fn wants_thread(&self, now: Instant) -> bool {
+        let earlier = match (self.next_due(now), self.sleeps_until) {
             (Some(next), Some(until)) => next < until,
-            (next, None) => next.is_some() || self.waits_for_room(),
+            (next, None) => next.is_some(),
             (None, Some(_)) => false,
         };
         earlier || self.unfinished || !self.groups.are_joined()
+    }
+
+    /// Whether something is left to send.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished
     }
 
     /// Whether frames wait for room in the socket.

@@ -1,6 +1,8 @@
 //! The adapter's thread: receives packets, handles timers.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -11,16 +13,20 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use rxe_udp::UdpReceiver;
 
 use super::Shared;
+use super::port::{Half, Opened, reopen};
+use super::share::owner::Guests;
+use crate::inside::set_inside;
+use crate::uverbs::PortEvent;
 
 /// Starts the thread. It ends when the adapter is shut down.
 ///
 /// # Errors
 /// There are no more threads.
-pub fn start(receiver: UdpReceiver, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+pub fn start(half: Half, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     spawn_without_signals("rxe-verbs", move || {
-        // A panic is a defect, which the panic hook reports, and one with the lock leaves a state that commands refuse.
-        let _ = catch_unwind(AssertUnwindSafe(|| run(receiver, &shared)));
-        shared.groups_changed.notify_all();
+        // A panic is a defect, which the panic hook reports. Commands fail then.
+        let _ = catch_unwind(AssertUnwindSafe(|| run(half, &shared)));
+        shared.end();
     })
 }
 
@@ -32,32 +38,123 @@ pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -
     // The thread inherits the mask.
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    let thread = Builder::new().name(name.to_owned()).spawn(body);
+    let thread = Builder::new().name(name.to_owned()).spawn(|| {
+        set_inside(true);
+        body();
+    });
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     thread
 }
 
-fn run(mut receiver: UdpReceiver, shared: &Shared) -> Result<(), Errno> {
+fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
     let (mut timeout, mut blocked) = (Some(Duration::ZERO), false);
     loop {
-        if let Err(error) = receiver.wait(blocked, timeout) {
+        let waited = match &mut half {
+            Half::Own(receiver, guests) => receiver.wait(blocked, guests.as_ref().map(Guests::descriptor), timeout),
+            Half::Guest(receiver) => receiver.wait(&shared.waker, blocked, timeout),
+        };
+        if let Err(error) = waited {
             tracing::error!("waiting for packets failed: {error}");
         }
-        let mut burst = receiver.receive();
-        let mut state = shared.lock()?;
-        if state.has_ended() {
+        let turned = match &mut half {
+            Half::Own(receiver, guests) => turn_of_owner(receiver, guests.as_mut(), shared)?,
+            Half::Guest(receiver) => {
+                let mut state = shared.lock()?;
+                let now = shared.clock.now();
+                if receiver.receive(&mut state, now).is_err() && !state.has_ended() {
+                    let worker = state.worker();
+                    drop(state);
+                    match reopen_port(shared, worker)? {
+                        Some(next) => half = next,
+                        None => return Ok(()),
+                    }
+                    continue;
+                }
+                state.turn(now);
+                shared.groups_changed.notify_all();
+                if !state.groups().are_joined() {
+                    receiver.ask_for_groups(state.groups().wanted());
+                }
+                Turned { ended: state.has_ended(), timeout: state.sleep(now), blocked: state.is_blocked() }
+            }
+        };
+        if turned.ended {
             return Ok(());
         }
-        let now = shared.clock.now();
-        while let Some(frame) = burst.next_frame() {
-            state.handle_frame(now, frame);
+        (timeout, blocked) = (turned.timeout, turned.blocked);
+    }
+}
+
+/// What follows from a turn.
+struct Turned {
+    ended: bool,
+    timeout: Option<Duration>,
+    blocked: bool,
+}
+
+fn turn_of_owner(
+    receiver: &mut UdpReceiver,
+    mut guests: Option<&mut Guests>,
+    shared: &Shared,
+) -> Result<Turned, Errno> {
+    let mut burst = receiver.receive();
+    let mut state = shared.lock()?;
+    let now = shared.clock.now();
+    while let Some(frame) = burst.next_frame() {
+        match &mut guests {
+            Some(guests) if !guests.is_empty() => guests.route(&mut state, now, frame),
+            _ => state.handle_frame(now, frame),
         }
-        state.turn(now);
-        let change_groups = !state.groups().are_joined();
-        (timeout, blocked) = (state.sleep(now), state.is_blocked());
-        drop(state);
-        if change_groups {
-            shared.change_groups(&mut receiver)?;
+    }
+    if let Some(guests) = &mut guests {
+        guests.serve(&mut state, now);
+        guests.flush();
+    }
+    state.turn(now);
+    let wanted = (!state.groups().are_joined()).then(|| state.groups().wanted().clone());
+    let turned = Turned { ended: state.has_ended(), timeout: state.sleep(now), blocked: state.is_blocked() };
+    drop(state);
+    if let Some(wanted) = wanted {
+        change_groups(receiver, &wanted);
+        shared.lock()?.groups_mut().set_joined(wanted);
+        shared.groups_changed.notify_all();
+    }
+    if let Some(guests) = guests {
+        guests.groups_are_joined();
+    }
+    Ok(turned)
+}
+
+/// Joins and leaves groups.
+fn change_groups(receiver: &mut UdpReceiver, wanted: &BTreeSet<IpAddr>) {
+    let members: BTreeSet<IpAddr> = receiver.groups().collect();
+    for &group in members.difference(wanted) {
+        receiver.leave(group);
+    }
+    for &group in wanted.difference(&members) {
+        if let Err(error) = receiver.join(group) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// Opens the port again after the end of its owner. `None` when it is not possible: the program is told that the port is down.
+fn reopen_port(shared: &Shared, worker: u8) -> Result<Option<Half>, Errno> {
+    let opened = reopen(shared.address, worker, &shared.private, &shared.waker);
+    let mut state = shared.lock()?;
+    match opened {
+        Ok(Opened { half, tx, .. }) => {
+            tracing::info!("the process that had {} has ended: its UDP port was opened again", shared.address);
+            state.set_tx(tx);
+            Ok(Some(half))
+        }
+        Err(error) => {
+            tracing::error!(
+                "the process that had {} has ended, and its UDP port cannot be opened: {error}",
+                shared.address
+            );
+            state.port_event(PortEvent::Error);
+            Ok(None)
         }
     }
 }

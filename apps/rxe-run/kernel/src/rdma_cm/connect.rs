@@ -1,6 +1,5 @@
 //! Connections and datagram services: CONNECT, ACCEPT, REJECT, DISCONNECT and NOTIFY.
 
-
 use nix::errno::Errno;
 use rxe_proto::cm::{AcceptParams, CmError, ConnectParams, MadPath, ResolveParams, SidrReply, ack_timeout};
 use rxe_proto::transport::Qpn;

@@ -1,6 +1,5 @@
 //! Events of the connection manager become events of ids.
 
-
 use nix::errno::Errno;
 use rxe_proto::cm::{
     CmEvent, ConnId, ConnectFailure, ConnectReply, DatagramReply, DisconnectReason, ResolveFailure, SidrId,

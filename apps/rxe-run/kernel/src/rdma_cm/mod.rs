@@ -50,6 +50,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use rxe_proto::cm::{Cm, CmConfig, ConnId, SidrId};
 use rxe_proto::wire::Psn;
+use rxe_proto::wire::cm::ServiceId;
 use rxe_proto::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -179,6 +180,12 @@ impl RdmaCm {
     #[must_use]
     pub fn is_open(&self, file: u32) -> bool {
         self.channels.contains_key(&file)
+    }
+
+    /// Whether an id listens on the port of a service, at whatever address.
+    #[must_use]
+    pub fn has_listener(&self, service: ServiceId) -> bool {
+        service.port_space().is_some_and(|space| self.ports.is_listening(&self.ids, space, service.port()))
     }
 
     /// Executes a command that the program writes to a channel. [`Answer::ReadByte`] when it reads an event and there is none:

@@ -6,6 +6,7 @@ use nix::errno::Errno;
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::Gid;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
+use rxe_udp::MAX_GROUPS;
 use zerocopy::FromZeros;
 
 use super::abi::event;
@@ -85,6 +86,9 @@ impl RdmaCm {
             return Err(Errno::EAFNOSUPPORT);
         }
         self.check_events(file)?;
+        if !send_only && !self.groups.contains_key(&group) && self.groups.len() >= MAX_GROUPS {
+            return Err(Errno::ENOMEM);
+        }
         let membership = Membership { id: command.id, group, send_only, events_reported: 0 };
         let handle = self.memberships.insert(membership).ok_or(Errno::ENOMEM)?;
         if let Err(errno) = respond(command.response, &abi::CreateIdResp { id: handle }, room) {

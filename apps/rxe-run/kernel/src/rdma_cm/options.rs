@@ -1,6 +1,5 @@
 //! SET_OPTION.
 
-
 use nix::errno::Errno;
 use rxe_proto::wire::PathMtu;
 use zerocopy::FromBytes;

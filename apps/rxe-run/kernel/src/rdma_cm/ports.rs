@@ -109,6 +109,12 @@ impl Ports {
         Ok(())
     }
 
+    /// Whether an id listens on a port.
+    pub fn is_listening(&self, ids: &Table<Id>, space: PortSpace, port: u16) -> bool {
+        let owners = self.owners.get(&(space as u16, port)).map_or(&[][..], Vec::as_slice);
+        owners.iter().any(|&owner| ids.get(owner).is_some_and(|id| id.state == State::Listening))
+    }
+
     /// The id that takes requests to an address. If there are several, the one that got the port last.
     pub fn listener(&self, ids: &Table<Id>, local: &Local, space: PortSpace, dest: (IpAddr, u16)) -> Listener {
         let (ip, port) = dest;

@@ -1,6 +1,5 @@
 //! INIT_QP_ATTR: what the program has to set its queue pair to.
 
-
 use nix::errno::Errno;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use zerocopy::FromZeros;

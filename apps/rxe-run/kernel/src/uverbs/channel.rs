@@ -5,7 +5,7 @@
 //! here until the program has read.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -72,9 +72,14 @@ impl<E: FromBytes + IntoBytes + Immutable> Channel<E> {
         }
     }
 
-    /// The end to poll for `POLLOUT` while events wait.
-    pub(super) fn blocked(&self) -> Option<BorrowedFd<'_>> {
-        (!self.waiting.is_empty()).then(|| self.ours.as_fd())
+    /// Whether events wait for room in the socket.
+    pub(super) fn is_full(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Our end of a channel that was closed.
+    pub(super) fn into_end(self) -> OwnedFd {
+        self.ours
     }
 
     /// Takes back the events that match and that the program has not read. Returns how many.
@@ -143,7 +148,7 @@ mod tests {
     fn events_that_the_socket_does_not_take_wait() {
         let (mut channel, program) = Channel::<u64>::new().unwrap();
         let mut pushed = 0;
-        while channel.blocked().is_none() {
+        while !channel.is_full() {
             assert!(channel.push(pushed));
             pushed += 1;
         }
@@ -157,7 +162,7 @@ mod tests {
             channel.flush();
         }
         assert_eq!(events, (0..pushed).collect::<Vec<_>>());
-        assert!(channel.blocked().is_none());
+        assert!(!channel.is_full());
     }
 
     #[test]

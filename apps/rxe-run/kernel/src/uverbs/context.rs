@@ -1,7 +1,7 @@
 //! Contexts: one for each time that the device is open.
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use rxe_proto::Instant;
@@ -25,7 +25,12 @@ pub(super) struct Context {
     pub(super) events: Option<AsyncChannel>,
     /// Completion channels by handle.
     pub(super) channels: BTreeMap<u32, Channel<CompEventDesc>>,
+    /// Our ends of the last channels that were closed. As with a kernel, a thread that reads from one does not see its end.
+    closed: VecDeque<OwnedFd>,
 }
+
+/// Closed channels whose ends are kept, at most.
+const MAX_CLOSED: usize = 16;
 
 /// What the program reads asynchronous events from.
 #[derive(Debug)]
@@ -35,6 +40,12 @@ pub(super) struct AsyncChannel {
 }
 
 impl Context {
+    /// Whether an event channel has events that its socket had no room for.
+    pub(super) fn has_waiting_events(&self) -> bool {
+        self.events.as_ref().is_some_and(|events| events.channel.is_full())
+            || self.channels.values().any(Channel::is_full)
+    }
+
     /// The completion channel that the program has open as `fd`.
     pub(super) fn channel_at(&self, fd: RawFd) -> Option<u32> {
         self.channels.iter().find(|(_, channel)| channel.is_open_as(fd)).map(|(handle, _)| *handle)
@@ -50,7 +61,14 @@ impl Uverbs {
         let (memory, program) = QueueMemory::new()?;
         let id = ContextId(self.opened);
         self.opened = self.opened.wrapping_add(1);
-        self.contexts.push(Context { id, memory, initialized: false, events: None, channels: BTreeMap::new() });
+        self.contexts.push(Context {
+            id,
+            memory,
+            initialized: false,
+            events: None,
+            channels: BTreeMap::new(),
+            closed: VecDeque::new(),
+        });
         Ok((id.0, program))
     }
 
@@ -77,8 +95,12 @@ impl Uverbs {
     /// The program has closed an event channel, which gets no more events.
     pub fn close_channel(&mut self, handle: u32) {
         for context in &mut self.contexts {
-            context.events.take_if(|events| events.handle == handle);
-            context.channels.remove(&handle);
+            let events = context.events.take_if(|events| events.handle == handle);
+            let events = events.map(|events| events.channel.into_end());
+            let completions = context.channels.remove(&handle).map(Channel::into_end);
+            context.closed.extend(events.into_iter().chain(completions));
+            let surplus = context.closed.len().saturating_sub(MAX_CLOSED);
+            context.closed.drain(..surplus);
         }
     }
 
@@ -113,15 +135,6 @@ impl Uverbs {
         for handle in self.pds.handles_of(id) {
             self.remove_pd(engine, handle);
         }
-    }
-
-    /// Ends of event channels that have events for the program but no room: poll them for `POLLOUT`, and call
-    /// [`deliver`](Self::deliver) when one has room. None, unless a program leaves hundreds of events unread.
-    pub fn blocked_channels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.contexts.iter().flat_map(|context| {
-            let events = context.events.iter().filter_map(|events| events.channel.blocked());
-            events.chain(context.channels.values().filter_map(Channel::blocked))
-        })
     }
 
     pub(super) fn context_mut(&mut self, id: ContextId) -> Option<&mut Context> {

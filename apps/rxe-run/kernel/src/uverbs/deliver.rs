@@ -3,6 +3,7 @@
 use rxe_proto::transport::{Engine, QpState, Qpn, WcOpcode, WcStatus, WorkCompletion};
 
 use super::abi::{Wc, wc_flag};
+use super::context::Context;
 use super::cq::Armed;
 use super::pull::complete_sends;
 use super::{PORT, Uverbs};
@@ -17,6 +18,7 @@ impl Uverbs {
     /// queue keeps its completions in the engine until there is room.
     pub fn deliver(&mut self, engine: &mut Engine) {
         self.flush_receives(engine);
+        self.cq_is_full = false;
         // Each queue once: one that is full stays ready.
         for _ in 0..engine.ready_cqs() {
             let Some(id) = engine.poll_ready() else { break };
@@ -61,6 +63,13 @@ impl Uverbs {
             }
         }
         self.completions = completions;
+        self.cq_is_full |= engine.cq_len(id).is_some_and(|left| left > 0);
+    }
+
+    /// Whether a completion queue or an event channel of a program is full: [`deliver`](Self::deliver) continues when the program has
+    /// made room, which it does not tell.
+    pub fn waits_for_room(&self) -> bool {
+        self.cq_is_full || self.contexts.iter().any(Context::has_waiting_events)
     }
 
     /// Gives the program the entries of its work queues back that these completions of one queue pair were for.

@@ -43,7 +43,8 @@ impl Limits {
             sge: config.max_sge.min(32),
             inline_data: config.max_inline_data.min(512),
             rd_atomic: config.max_rd_atomic.into(),
-            mcast_groups: config.max_mcast_grp.min(8192),
+            // The port is a member of each.
+            mcast_groups: config.max_mcast_grp.min(rxe_udp::MAX_GROUPS as u32),
             mcast_qps: config.max_mcast_qp_attach,
             atomic_write: config.atomic_write,
         }

@@ -100,6 +100,8 @@ pub struct Uverbs {
     broken: Vec<u32>,
     scratch: Scratch,
     completions: Vec<WorkCompletion>,
+    /// The last delivery has left completions in the engine.
+    cq_is_full: bool,
 }
 
 impl Uverbs {
@@ -136,6 +138,7 @@ impl Uverbs {
             broken: Vec::new(),
             scratch: Scratch::default(),
             completions: Vec::new(),
+            cq_is_full: false,
         }
     }
 }

@@ -37,6 +37,16 @@ struct ProgramMemory {
     len: usize,
 }
 
+impl ProgramMemory {
+    /// The address of `len` bytes at an offset.
+    fn address(&self, offset: usize, len: usize) -> Result<u64, Fault> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.start + offset as u64),
+            _ => Err(Fault),
+        }
+    }
+}
+
 impl ForeignMemory for ProgramMemory {
     fn addr(&self) -> usize {
         self.start as usize
@@ -47,11 +57,11 @@ impl ForeignMemory for ProgramMemory {
     }
 
     fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), Fault> {
-        user::read(self.start.wrapping_add(offset as u64), dst).map_err(|_| Fault)
+        user::read(self.address(offset, dst.len())?, dst).map_err(|_| Fault)
     }
 
     fn write(&self, offset: usize, src: &[u8]) -> Result<(), Fault> {
-        user::write(self.start.wrapping_add(offset as u64), src).map_err(|_| Fault)
+        user::write(self.address(offset, src.len())?, src).map_err(|_| Fault)
     }
 }
 

@@ -233,7 +233,8 @@ fn a_program_connects_to_its_own_adapter() {
         let server = net.server();
         server.expect(file, event::DISCONNECTED);
         server.expect(listen_file, event::DISCONNECTED);
-        let counts = [server.destroy(file, id), server.destroy(listen_file, child), server.destroy(listen_file, listener)];
+        let counts =
+            [server.destroy(file, id), server.destroy(listen_file, child), server.destroy(listen_file, listener)];
         assert_eq!(counts, [Ok(4), Ok(2), Ok(1)]);
     }
 }

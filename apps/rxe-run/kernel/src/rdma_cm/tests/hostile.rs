@@ -9,10 +9,10 @@ use rxe_proto::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::support::{CLIENT, Net, Node, SERVER, command_bytes, conn_param, ps};
-use crate::rdma_cm::abi::{self, cmd};
-use crate::rdma_cm::id::{Link, Phase, State};
-use crate::rdma_cm::address;
 use crate::backend::Answer;
+use crate::rdma_cm::abi::{self, cmd};
+use crate::rdma_cm::address;
+use crate::rdma_cm::id::{Link, Phase, State};
 
 #[test]
 fn malformed_headers_are_refused() {

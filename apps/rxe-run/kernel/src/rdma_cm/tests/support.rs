@@ -82,8 +82,7 @@ impl Node {
         let unreachable = &self.unreachable;
         let routes = |dest: IpAddr| (!unreachable.contains(&dest)).then_some(own);
         let file_at = |fd| u32::try_from(fd).ok();
-        let mut host =
-            Host { cm: &mut self.cm, local: &self.local, routes: &routes, file_at: &file_at, now: self.now };
+        let mut host = Host { cm: &mut self.cm, local: &self.local, routes: &routes, file_at: &file_at, now: self.now };
         call(&mut self.device, &mut host)
     }
 

@@ -1,0 +1,22 @@
+//! One address for several processes of a user.
+//!
+//! The process with the UDP socket of the address is its *owner*; the others are its *guests*. A guest sends and receives its
+//! frames through the owner, on a Unix socket. Each process has a worker number, which is in the upper four bits of its queue
+//! pair numbers and of the identifiers of its connections, so that the owner knows which process a packet is for. A request
+//! for a connection is offered to one process after the other until one listens for it. When the owner ends, the guests open
+//! the port again; one of them becomes the owner, and the others its guests.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`message`] | what is on the Unix socket |
+//! | [`socket`] | the Unix sockets; both ends belong to one user |
+//! | [`owner`] | the guests of an owner |
+//! | [`guest`] | the port of a guest |
+
+pub mod guest;
+mod message;
+pub mod owner;
+mod socket;
+
+/// Worker numbers are below this: those that queue pair numbers can have.
+const WORKERS: usize = 15;

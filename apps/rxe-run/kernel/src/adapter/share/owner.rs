@@ -1,0 +1,265 @@
+//! The guests of the process that has the UDP port.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rxe_proto::Instant;
+use rxe_proto::transport::Qpn;
+use rxe_proto::wire::{Frame, classify};
+
+use super::WORKERS;
+use super::message::{Batch, MAX_LEN, Message};
+use super::socket::{Received, Sent, accept, listener, receive_message, send_message};
+use crate::adapter::private::Private;
+use crate::adapter::state::{Addressee, State};
+use crate::descriptors::out_of_the_way;
+
+/// Processes that have connected and not said hello, at most.
+const NEWCOMERS: usize = 16;
+/// Messages of one guest that one turn reads, at most.
+const BURST: usize = 4;
+
+/// The guests, by their worker numbers.
+pub struct Guests {
+    /// The worker number of the owner.
+    own: u8,
+    listener: OwnedFd,
+    epoll: Epoll,
+    newcomers: Vec<OwnedFd>,
+    guests: [Option<Guest>; WORKERS],
+    buffer: Box<[u8]>,
+    private: Arc<Private>,
+    /// Frames for which a socket had no room.
+    dropped: u64,
+}
+
+struct Guest {
+    socket: OwnedFd,
+    out: Batch,
+    groups: BTreeSet<IpAddr>,
+    /// It is to be told when the port is a member of its groups.
+    waits_for_groups: bool,
+}
+
+impl Guest {
+    /// Sends the frames that were put together. Returns how many messages are lost, as there was no room for them.
+    fn flush(&mut self) -> u64 {
+        if self.out.is_empty() {
+            return 0;
+        }
+        let lost = send_message(&self.socket, self.out.bytes()) != Sent::Done;
+        self.out.clear();
+        lost.into()
+    }
+}
+
+impl Guests {
+    /// Accepts guests of the address.
+    ///
+    /// # Errors
+    /// Another process has the name of the socket, or there are no more descriptors.
+    pub fn new(address: IpAddr, own: u8, private: &Arc<Private>) -> Result<Guests, Errno> {
+        let listener = listener(address)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let epoll = Epoll(out_of_the_way(epoll.0));
+        let event = |fd: &OwnedFd| EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64);
+        epoll.add(&listener, event(&listener))?;
+        private.add(&listener);
+        private.add(&epoll.0);
+        Ok(Guests {
+            own,
+            listener,
+            epoll,
+            newcomers: Vec::new(),
+            guests: [const { None }; WORKERS],
+            buffer: vec![0; MAX_LEN].into_boxed_slice(),
+            private: Arc::clone(private),
+            dropped: 0,
+        })
+    }
+
+    /// A descriptor that is readable when there is something to [`serve`](Self::serve).
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// Whether there is no guest.
+    pub fn is_empty(&self) -> bool {
+        self.guests.iter().all(Option::is_none)
+    }
+
+    /// Handles a received frame, or passes it to its guest.
+    pub fn route(&mut self, state: &mut State, now: Instant, frame: &[u8]) {
+        let Ok(Frame::Roce(packet)) = classify(frame) else { return state.handle_frame(now, frame) };
+        match Qpn::new(packet.dest_qp()) {
+            Qpn::MULTICAST => {
+                for worker in 0..WORKERS {
+                    self.pass(worker, frame);
+                }
+                state.handle_frame(now, frame);
+            }
+            Qpn::GSI => match Addressee::of(frame) {
+                Some(Addressee::Worker(worker)) => self.pass_or_handle(worker, state, now, frame),
+                Some(Addressee::Listener) if !state.listens_for(frame) => self.offer(0, state, now, frame),
+                _ => state.handle_frame(now, frame),
+            },
+            qpn => self.pass_or_handle((qpn.get() >> 20) as u8, state, now, frame),
+        }
+    }
+
+    fn pass_or_handle(&mut self, worker: u8, state: &mut State, now: Instant, frame: &[u8]) {
+        if !self.pass(usize::from(worker), frame) {
+            state.handle_frame(now, frame);
+        }
+    }
+
+    /// Passes a frame to a guest. False when there is no such guest.
+    fn pass(&mut self, worker: usize, frame: &[u8]) -> bool {
+        let Some(Some(guest)) = self.guests.get_mut(worker) else { return false };
+        if !guest.out.push(frame) {
+            self.dropped += guest.flush();
+            guest.out.push(frame);
+        }
+        true
+    }
+
+    /// Offers a request to the guests from number `first` on; when none is left, it is ours to refuse.
+    fn offer(&mut self, first: usize, state: &mut State, now: Instant, frame: &[u8]) {
+        for guest in self.guests.iter_mut().skip(first).flatten() {
+            if send_message(&guest.socket, &Message::Request(frame).bytes()) == Sent::Done {
+                return;
+            }
+        }
+        state.handle_frame(now, frame);
+    }
+
+    /// Sends what was put together.
+    pub fn flush(&mut self) {
+        for guest in self.guests.iter_mut().flatten() {
+            self.dropped += guest.flush();
+        }
+    }
+
+    /// The groups that guests want.
+    fn groups(&self) -> BTreeSet<IpAddr> {
+        self.guests.iter().flatten().flat_map(|guest| &guest.groups).copied().collect()
+    }
+
+    /// The port is a member of all groups that are wanted.
+    pub fn groups_are_joined(&mut self) {
+        for guest in self.guests.iter_mut().flatten().filter(|guest| guest.waits_for_groups) {
+            guest.waits_for_groups = send_message(&guest.socket, &Message::Joined.bytes()) == Sent::Full;
+        }
+    }
+
+    /// Accepts guests, and does what they ask for.
+    pub fn serve(&mut self, state: &mut State, now: Instant) {
+        let mut events = [EpollEvent::empty(); 16];
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            let fd = event.data() as RawFd;
+            if fd == self.listener.as_raw_fd() {
+                self.accept();
+            } else if let Some(at) = self.newcomers.iter().position(|newcomer| newcomer.as_raw_fd() == fd) {
+                self.greet(at);
+            } else if let Some(worker) = self.worker_at(fd) {
+                self.read(worker, state, now);
+            }
+        }
+    }
+
+    fn worker_at(&self, fd: RawFd) -> Option<usize> {
+        self.guests.iter().position(|guest| guest.as_ref().is_some_and(|guest| guest.socket.as_raw_fd() == fd))
+    }
+
+    fn accept(&mut self) {
+        while let Some(newcomer) = accept(&self.listener) {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, newcomer.as_raw_fd() as u64);
+            if self.newcomers.len() < NEWCOMERS && self.epoll.add(&newcomer, event).is_ok() {
+                self.private.add(&newcomer);
+                self.newcomers.push(newcomer);
+            }
+        }
+    }
+
+    /// Makes a newcomer a guest. One that says anything but hello, or for which there is no number, is disconnected.
+    fn greet(&mut self, at: usize) {
+        let newcomer = self.newcomers.swap_remove(at);
+        let message = match receive_message(&newcomer, &mut self.buffer) {
+            Received::Message(len) => self.buffer.get(..len).and_then(Message::parse),
+            Received::Nothing => return self.newcomers.push(newcomer),
+            Received::Gone => None,
+        };
+        let free = |worker: u8| worker != self.own && self.guests.get(usize::from(worker)).is_some_and(Option::is_none);
+        let worker = match message {
+            Some(Message::Hello(Some(worker))) => Some(worker).filter(|&worker| free(worker)),
+            Some(Message::Hello(None)) => (0..WORKERS as u8).find(|&worker| free(worker)),
+            _ => None,
+        };
+        match worker {
+            Some(worker) if send_message(&newcomer, &Message::Welcome(worker).bytes()) == Sent::Done => {
+                let groups = BTreeSet::new();
+                self.guests[usize::from(worker)] =
+                    Some(Guest { socket: newcomer, out: Batch::default(), groups, waits_for_groups: false });
+            }
+            _ => self.private.remove(&newcomer),
+        }
+    }
+
+    fn read(&mut self, worker: usize, state: &mut State, now: Instant) {
+        for _ in 0..BURST {
+            let Some(Some(guest)) = self.guests.get_mut(worker) else { return };
+            let len = match receive_message(&guest.socket, &mut self.buffer) {
+                Received::Message(len) => len,
+                Received::Nothing => return,
+                Received::Gone => return self.remove(worker, state),
+            };
+            let buffer = std::mem::take(&mut self.buffer);
+            let understood = self.execute(worker, buffer.get(..len).and_then(Message::parse), state, now);
+            self.buffer = buffer;
+            if !understood {
+                return self.remove(worker, state);
+            }
+        }
+    }
+
+    /// Does what a message of a guest asks for. False when it is none of a guest's messages.
+    fn execute(&mut self, worker: usize, message: Option<Message<'_>>, state: &mut State, now: Instant) -> bool {
+        match message {
+            Some(Message::Frames(frames)) => {
+                self.dropped += frames.filter(|frame| !state.send_frame(frame)).count() as u64;
+            }
+            Some(Message::NotMine(frame)) => self.offer(worker + 1, state, now, frame),
+            Some(Message::Groups(groups)) => {
+                if let Some(guest) = &mut self.guests[worker] {
+                    guest.groups = groups.into_iter().collect();
+                    guest.waits_for_groups = true;
+                }
+                state.groups_mut().set_of_guests(self.groups());
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn remove(&mut self, worker: usize, state: &mut State) {
+        if let Some(guest) = self.guests[worker].take() {
+            self.private.remove(&guest.socket);
+            state.groups_mut().set_of_guests(self.groups());
+        }
+    }
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        self.private.remove(&self.listener);
+        self.private.remove(&self.epoll.0);
+        if self.dropped > 0 {
+            tracing::debug!("{} frames of or for guests of this address were dropped for want of room", self.dropped);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The Unix sockets between the owner of an address and its guests.
+//!
+//! Their name is that of the user and the address. It is an abstract one, so like the UDP port it belongs to the network namespace,
+//! and it is gone with the owner. As any user may take such a name, both ends check whom the other one belongs to.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, recv, send,
+    socket, sockopt,
+};
+use nix::unistd::geteuid;
+
+use crate::descriptors::out_of_the_way;
+
+/// Guests that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// What became of a message that was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    Done,
+    /// The socket has no room.
+    Full,
+    /// The other end is closed.
+    Gone,
+}
+
+/// What was received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// A message of this length.
+    Message(usize),
+    Nothing,
+    /// The other end is closed.
+    Gone,
+}
+
+fn name(address: IpAddr) -> Result<UnixAddr, Errno> {
+    UnixAddr::new_abstract(format!("rxe-run-{}-{address}", geteuid()).as_bytes())
+}
+
+fn new_socket(flags: SockFlag) -> Result<OwnedFd, Errno> {
+    let flags = flags | SockFlag::SOCK_CLOEXEC;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map(out_of_the_way)
+}
+
+/// The socket that guests connect to.
+///
+/// # Errors
+/// Those of `bind`: another process has the name.
+pub fn listener(address: IpAddr) -> Result<OwnedFd, Errno> {
+    let socket = new_socket(SockFlag::SOCK_NONBLOCK)?;
+    bind(socket.as_raw_fd(), &name(address)?)?;
+    listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(socket)
+}
+
+/// The next guest; `None` when there is none. A process of another user is no guest.
+pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    loop {
+        let accepted =
+            rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK);
+        let guest = out_of_the_way(accepted.ok()?);
+        if is_of_this_user(&guest) {
+            return Some(guest);
+        }
+    }
+}
+
+/// Connects to the owner of an address.
+///
+/// # Errors
+/// Those of `connect`; `EACCES` when it is a process of another user.
+pub fn connect_to_owner(address: IpAddr) -> Result<OwnedFd, Errno> {
+    let socket = new_socket(SockFlag::empty())?;
+    connect(socket.as_raw_fd(), &name(address)?)?;
+    if is_of_this_user(&socket) { Ok(socket) } else { Err(Errno::EACCES) }
+}
+
+fn is_of_this_user(socket: &OwnedFd) -> bool {
+    getsockopt(socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == geteuid().as_raw())
+}
+
+/// Sends a message, without waiting.
+pub fn send_message(socket: &OwnedFd, message: &[u8]) -> Sent {
+    match send(socket.as_raw_fd(), message, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+        Ok(_) => Sent::Done,
+        Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Sent::Full,
+        Err(_) => Sent::Gone,
+    }
+}
+
+/// Receives a message, without waiting.
+pub fn receive_message(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
+    match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+        Ok(0) => Received::Gone,
+        Ok(len) => Received::Message(len),
+        Err(Errno::EAGAIN | Errno::EINTR) => Received::Nothing,
+        Err(_) => Received::Gone,
+    }
+}

@@ -1,0 +1,58 @@
+//! The transmitting half of the adapter's port.
+
+use rxe_proto::wire::{PortId, Seal, TxQueue};
+use rxe_udp::{Tap, UdpTx};
+
+use super::share::guest::GuestTx;
+
+/// The queue for frames to transmit.
+pub enum Tx {
+    /// Of our own UDP port.
+    Own(Box<UdpTx>),
+    /// To the process that has the UDP port of the address.
+    Guest(GuestTx),
+}
+
+impl Tx {
+    /// Sends everything. Returns how many frames wait for room.
+    pub fn flush(&mut self) -> usize {
+        match self {
+            Tx::Own(tx) => tx.flush(),
+            Tx::Guest(tx) => tx.flush(),
+        }
+    }
+
+    /// Number of frames that wait for room.
+    pub fn waiting(&self) -> usize {
+        match self {
+            Tx::Own(tx) => tx.waiting(),
+            Tx::Guest(tx) => tx.waiting(),
+        }
+    }
+
+    /// Shows every frame that is sent to `tap` from now on; `None` to no one.
+    pub fn set_tap(&mut self, tap: Option<Tap>) {
+        match self {
+            Tx::Own(tx) => tx.set_tap(tap),
+            Tx::Guest(tx) => tx.set_tap(tap),
+        }
+    }
+}
+
+impl TxQueue for Tx {
+    #[inline]
+    fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]> {
+        match self {
+            Tx::Own(tx) => tx.push(port, len),
+            Tx::Guest(tx) => tx.push(port, len),
+        }
+    }
+
+    #[inline]
+    fn push_unsealed(&mut self, port: PortId, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
+        match self {
+            Tx::Own(tx) => tx.push_unsealed(port, len, seal),
+            Tx::Guest(tx) => tx.push_unsealed(port, len, seal),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Whether a thread is in the library, and not in the program.
+//!
+//! Calls that the library makes itself, or that a signal handler of the program makes while the library holds its locks, must not
+//! enter it again.
+
+use std::cell::Cell;
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in the library. At the end of a thread it is not known any more: no.
+#[must_use]
+pub fn is_inside() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The thread is in the library from now on, or no longer. Returns what it was before.
+pub fn set_inside(inside: bool) -> bool {
+    INSIDE.try_with(|flag| flag.replace(inside)).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own_flag() {
+        assert!(!set_inside(true) && is_inside());
+        std::thread::scope(|scope| scope.spawn(|| assert!(!is_inside())).join().unwrap());
+        assert!(set_inside(false) && !is_inside());
+    }
+}
