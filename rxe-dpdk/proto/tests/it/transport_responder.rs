@@ -46,6 +46,31 @@ fn one_ack_per_burst() {
     peer.expect(["ACK 11 msn 12"]);
 }
 
+// [RC-RSP-ACK-WHERE]
+#[test]
+fn an_ack_is_for_the_end_of_a_message_or_a_packet_that_has_asked() {
+    let mut peer = with_receives(3);
+    let mtu = vec![0xAB; peer.mtu()];
+    peer.request(SendOnly, 0, Ack, b"x");
+    peer.request(SendFirst, 1, NoAck, &mtu);
+    peer.request(SendMiddle, 2, NoAck, &mtu);
+    peer.expect(["ACK 0 msn 1"]);
+    // Repeated in mid-message: no packet of the message has asked yet.
+    peer.request(SendFirst, 1, NoAck, &mtu);
+    peer.expect(["ACK 0 msn 1"]);
+    peer.request(SendMiddle, 2, Ack, &mtu);
+    peer.expect(["ACK 2 msn 1"]);
+    peer.request(SendFirst, 1, Ack, &mtu);
+    peer.expect(["ACK 2 msn 1"]);
+    peer.request(SendMiddle, 3, NoAck, &mtu);
+    peer.expect([]);
+    peer.request(SendLast, 4, NoAck, b"end");
+    peer.request(SendOnly, 5, Ack, b"");
+    peer.expect(["ACK 5 msn 3"]);
+    peer.request(SendLast, 4, NoAck, b"end");
+    peer.expect(["ACK 5 msn 3"]);
+}
+
 // [RC-RSP-COMM-EST]
 #[test]
 fn communication_established_is_raised_once() {

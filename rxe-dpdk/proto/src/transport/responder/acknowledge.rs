@@ -36,7 +36,10 @@ impl Responder {
     ) {
         // compliance.md [RC-RSP-READ-NO-ACK]: READs and atomics are answered by their responses whatever AckReq says,
         // never by a plain ACK.
-        self.executed = (self.expected, self.msn);
+        // compliance.md [RC-RSP-ACK-WHERE]: A plain ACK is for the end of a message, or for a packet that has asked for it.
+        if ended.is_some() || packet.ack_req() {
+            self.acknowledges = (self.expected, self.msn);
+        }
         self.expected = self.expected.add(1);
         let starts = packet.info().position.is_start();
         if ended.is_none() && starts {

@@ -28,7 +28,7 @@ impl Responder {
     pub(in crate::transport) fn start(&mut self, attr: &RtrAttr) {
         self.expected = Seq::start(attr.rq_psn);
         self.msn = 0;
-        self.executed = (self.expected.prev(), 0);
+        self.acknowledges = (self.expected.prev(), 0);
         self.min_rnr_timer = attr.min_rnr_timer;
         self.max_dest_rd_atomic = attr.max_dest_rd_atomic;
         self.resources = Resources::new(depth_of(attr.max_dest_rd_atomic));

@@ -48,9 +48,9 @@ pub(super) struct Responder {
     expected: Seq,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// PSN of the newest SEND or WRITE packet executed, and the MSN then: the content of a plain ACK. Never the PSN of
-    /// a READ or atomic, because rxe completes those on a plain ACK, without data.
-    executed: (Seq, u32),
+    /// PSN of the newest SEND or WRITE packet that has ended its message or asked for an ACK, and the MSN then: the content of a
+    /// plain ACK. Never the PSN of a READ or atomic, because rxe completes those on a plain ACK, without data.
+    acknowledges: (Seq, u32),
     /// A plain ACK is pending.
     ack_due: bool,
     unanswered: Unanswered,
@@ -181,7 +181,7 @@ impl Responder {
         Responder {
             expected: start,
             msn: 0,
-            executed: (start.prev(), 0),
+            acknowledges: (start.prev(), 0),
             ack_due: false,
             unanswered: Unanswered::NONE,
             nak: None,
@@ -346,6 +346,11 @@ impl Responder {
         let answered = match packet.opcode() {
             SendFirst | SendMiddle | SendLast | SendLastImm | SendLastInvalidate | SendOnly | SendOnlyImm
             | SendOnlyInvalidate | WriteFirst | WriteMiddle | WriteLast | WriteLastImm | WriteOnly | WriteOnlyImm => {
+                // The first copy of a packet may not have asked for an ACK. No message has ended since the last one that is
+                // acknowledged.
+                if packet.ack_req() && psn > self.acknowledges.0 {
+                    self.acknowledges = (psn, self.msn);
+                }
                 self.owe_ack(cx, cx.now);
                 true
             }

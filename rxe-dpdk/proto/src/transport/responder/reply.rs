@@ -44,7 +44,7 @@ impl Responder {
             let due = self.resources.oldest_due_psn();
             // A NAK acknowledges as well; until it is written, the ACK stays pending.
             let nak_instead = due.is_none() && self.nak.is_some();
-            if self.ack_due && !nak_instead && due.is_none_or(|first| self.executed.0 < first) {
+            if self.ack_due && !nak_instead && due.is_none_or(|first| self.acknowledges.0 < first) {
                 if !acknowledge(self, common, link, cx, tx) {
                     return (written, TxOutcome::Backpressure, None);
                 }
@@ -184,8 +184,8 @@ impl Responder {
 #[inline(always)]
 fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
     let syndrome = responder.credits(common, cx);
-    let (executed, msn) = responder.executed;
-    let written = write_acknowledge(tx, &cx.stats, &link.acks, executed.psn(), syndrome, msn);
+    let (psn, msn) = responder.acknowledges;
+    let written = write_acknowledge(tx, &cx.stats, &link.acks, psn.psn(), syndrome, msn);
     if written {
         cx.stats.acks_sent.inc();
     }
