@@ -43,7 +43,6 @@ pub fn cases() -> Vec<Case> {
     for (command, rows) in [
         ("ib_send_lat -n 100 -e", Rows::One(2, 100)),
         ("ib_send_bw -n 100 -e", Rows::One(65536, 100)),
-        ("ib_write_bw -n 100 -e", Rows::One(65536, 100)),
         ("ib_write_bw -n 5 -a", Rows::All(8 << 20, 5)),
         ("ib_read_bw -n 5 -a", Rows::All(8 << 20, 5)),
         ("ib_send_bw -n 5 -a", Rows::All(8 << 20, 5)),

@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
         "-S 1000001 -C 2 -I 2 -T v",
         "-S 5000 -C 50 -I 2 -T v -B 8192",
         "-S 512 -C 2 -I 10 -T b -T v",
-        "-S 30000 -C 10 -I 2 -T a -T v",
+        "-S 30000 -C 10 -I 2 -T n -T v",
     ] {
         for program in ["rstream", "riostream"] {
             let client = format!("{program} -s SERVER {flags}");

@@ -7,6 +7,7 @@ use crate::case::Case;
 use crate::client_output::{UCMATOSE, UDADDY, Wants};
 use crate::pair::{Command, LIMIT, Pair, Ready, until, until_ready};
 use crate::place::{Place, expect_code, with_input};
+use crate::rdmacm::rping;
 use crate::sockets;
 
 /// All cases.
@@ -15,7 +16,7 @@ pub fn cases() -> Vec<Case> {
     let pingpong = "ibv_rc_pingpong -g 1 -p PORT -n 500";
     let pairs = [
         Pair::new(pingpong, format!("{pingpong} SERVER"), Wants::Messages { size: 4096, count: 500 }),
-        Pair::new("rping -s -a SERVER -C 50 -v -V", "rping -c -a SERVER -C 50 -v -V", Wants::Pings(50)).ready(listens),
+        rping("rping -s -a SERVER -C 50 -v -V", "rping -c -a SERVER -C 50 -v -V", 50).ready(listens),
         Pair::new("ucmatose -b SERVER -c 5", "ucmatose -s SERVER -c 5", UCMATOSE).ready(listens),
         Pair::new("udaddy -b SERVER", "udaddy -s SERVER", UDADDY).ready(listens),
     ];
@@ -31,7 +32,7 @@ const HOLDER: &str =
 /// A server and a client are guests of a third process, which is killed while they work.
 fn outlives(place: &Place) -> Check {
     let (address, port) = (place.address(), sockets::free_port()?);
-    let mut owner = with_input(place.program(address, "/usr/bin/python3 -c").arg(HOLDER))?;
+    let owner = with_input(place.program(address, "/usr/bin/python3 -c").arg(HOLDER))?;
     owner.wait_for_line("open", LIMIT)?;
     let command = format!("ib_send_bw -F -p {port} -s 4096 -n 5000");
     let mut server = Program::start(&mut place.program(address, &command))?;

@@ -231,13 +231,11 @@ extern "C" fn at_exit() {
     }
     let Some(process) = Process::current().filter(|process| process.is_this()) else { return };
     let Access::Own(backend, instance) = &process.adapter else { return };
-    let ended = guarded(|| {
+    // What is left of the folder is removed by the next process.
+    let _ = guarded(|| {
         backend.shutdown();
         instance.remove().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
     });
-    if let Err(error) = ended {
-        tracing::debug!("the folder of this process is left to the next one: {error}");
-    }
 }
 
 #[used]

@@ -27,7 +27,6 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use rxe_proto::Instant;
@@ -42,9 +41,6 @@ use capture::{Capture, CaptureError};
 use port::{Half, Opened as OpenedPort};
 use private::Private;
 use state::State;
-
-/// How long the last packets of a process have to leave.
-const LAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The adapter of this process. See the [module](self).
 pub struct Adapter {
@@ -114,7 +110,7 @@ impl Shared {
     /// Waits until the port is a member of the groups that the program wants: what a peer sends from then on is received.
     fn wait_for_groups(&self) -> Result<(), Errno> {
         let mut state = self.lock()?;
-        while !state.groups().are_joined() && !state.has_ended() {
+        while !state.groups().are_joined() && !state.has_ended() && !state.is_ending() {
             self.waker.wake();
             state = self.groups_changed.wait(state).map_err(|_| Errno::EIO)?;
         }
@@ -236,16 +232,6 @@ impl Adapter {
         Ok(answer)
     }
 
-    /// Sends what the socket has had no room for, if it soon has.
-    fn send_the_rest(&self) {
-        let begin = std::time::Instant::now();
-        while begin.elapsed() < LAST_PATIENCE
-            && self.shared.run(|state, _| state.is_unfinished()).is_ok_and(|unfinished| unfinished)
-        {
-            std::thread::sleep(LAST_PATIENCE / 100);
-        }
-    }
-
     /// Gives an event channel to the program, and notes its descriptor, to be told its end.
     fn enter_channel(&self, handle: u32, fd: OwnedFd) {
         match self.descriptors.insert(&fd, File { kind: Kind::Channel, handle }) {
@@ -287,11 +273,11 @@ impl Backend for Adapter {
     }
 
     fn shutdown(&self) {
-        // An adapter that has panicked has nothing to send, and its threads may not end.
-        if self.shared.run(State::shut_down).is_err() {
+        // An adapter that has panicked has nothing to send, and its threads may not end. The thread does the rest: in the one that
+        // exits, variables of threads, which the log has some of, are gone by now.
+        if self.shared.lock().map(|mut state| state.begin_end()).is_err() {
             return;
         }
-        self.send_the_rest();
         self.shared.waker.wake();
         let Threads { packets, capture } =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

@@ -61,6 +61,7 @@ pub struct State {
     unfinished: bool,
     /// When the thread wakes up at the latest.
     sleeps_until: Option<Instant>,
+    ending: bool,
     ended: bool,
 }
 
@@ -145,6 +146,7 @@ impl State {
             pending_mad: None,
             unfinished: false,
             sleeps_until: None,
+            ending: false,
             ended: false,
         })
     }
@@ -206,12 +208,30 @@ impl State {
         Ok(answer)
     }
 
+    /// The program exits: commands fail from now on, and the thread ends all connections.
+    pub fn begin_end(&mut self) {
+        self.ending = true;
+    }
+
+    /// Whether the program exits.
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
+
     /// Ends all connections.
     pub fn shut_down(&mut self, now: Instant) {
         self.with_host(now, RdmaCm::shutdown);
-        self.end();
-        let dropped: Vec<(DropReason, u64)> = self.drops.iter().filter(|&(_, count)| count > 0).collect();
-        tracing::debug!("dropped packets: {dropped:?}, by the engine: {:?}", self.engine.drops());
+        self.ended = true;
+    }
+
+    /// Writes what was dropped to the log.
+    pub fn log_drops(&self) {
+        let dropped = |drops: &DropCounters| drops.iter().filter(|&(_, count)| count > 0).collect::<Vec<_>>();
+        tracing::debug!(
+            "dropped packets: {:?}, by the engine: {:?}",
+            dropped(&self.drops),
+            dropped(self.engine.drops())
+        );
     }
 
     /// Commands fail from now on.
@@ -264,7 +284,7 @@ impl State {
     }
 
     fn check_running(&self) -> Result<(), Errno> {
-        if self.ended { Err(Errno::EIO) } else { Ok(()) }
+        if self.ending || self.ended { Err(Errno::EIO) } else { Ok(()) }
     }
 
     fn with_host<T>(&mut self, now: Instant, call: impl FnOnce(&mut RdmaCm, &mut Host<'_>) -> T) -> T {
@@ -336,7 +356,7 @@ impl State {
             self.cm.handle_timeout(now);
         }
         if self.rdma_cm.next_timeout().is_some_and(|at| at <= now) {
-            self.rdma_cm.handle_timeout(now);
+            self.with_host(now, RdmaCm::handle_timeout);
         }
         for _ in 0..TURNS {
             let pulled = self.uverbs.pull_sends(&mut self.engine);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -17,6 +17,12 @@ use super::port::{Half, Opened, reopen};
 use super::share::owner::Guests;
 use crate::inside::set_inside;
 use crate::uverbs::PortEvent;
+
+/// How long the last packets of a process have to leave.
+const LAST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Bursts that an owner passes to its guests at its end, at most.
+const LAST_BURSTS: usize = 64;
 
 /// Starts the thread. It ends when the adapter is shut down.
 ///
@@ -61,7 +67,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
             Half::Guest(receiver) => {
                 let mut state = shared.lock()?;
                 let now = shared.clock.now();
-                if receiver.receive(&mut state, now).is_err() && !state.has_ended() {
+                if receiver.receive(&mut state, now).is_err() && !state.is_ending() {
                     let worker = state.worker();
                     drop(state);
                     match reopen_port(shared, worker)? {
@@ -75,14 +81,57 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
                 if !state.groups().are_joined() {
                     receiver.ask_for_groups(state.groups().wanted());
                 }
-                Turned { ended: state.has_ended(), timeout: state.sleep(now), blocked: state.is_blocked() }
+                Turned { ended: state.is_ending(), timeout: state.sleep(now), blocked: state.is_blocked() }
             }
         };
         if turned.ended {
+            finish(shared)?;
+            if let Half::Own(receiver, Some(guests)) = &mut half {
+                pass_the_rest(receiver, guests, shared)?;
+            }
             return Ok(());
         }
         (timeout, blocked) = (turned.timeout, turned.blocked);
     }
+}
+
+/// Ends all connections, and sends what is left.
+fn finish(shared: &Shared) -> Result<(), Errno> {
+    let begin = Instant::now();
+    let mut state = shared.lock()?;
+    state.shut_down(shared.clock.now());
+    loop {
+        state.turn(shared.clock.now());
+        if !state.is_unfinished() || begin.elapsed() > LAST_PATIENCE {
+            break;
+        }
+        drop(state);
+        std::thread::sleep(LAST_PATIENCE / 100);
+        state = shared.lock()?;
+    }
+    state.log_drops();
+    Ok(())
+}
+
+/// Passes to guests what the socket still has for them, as what we have sent to the own address.
+fn pass_the_rest(receiver: &mut UdpReceiver, guests: &mut Guests, shared: &Shared) -> Result<(), Errno> {
+    if guests.is_empty() {
+        return Ok(());
+    }
+    for _ in 0..LAST_BURSTS {
+        let mut burst = receiver.receive();
+        let mut state = shared.lock()?;
+        let now = shared.clock.now();
+        while let Some(frame) = burst.next_frame() {
+            guests.route(&mut state, now, frame);
+        }
+        guests.flush();
+        drop(state);
+        if receiver.is_drained() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// What follows from a turn.
@@ -112,7 +161,7 @@ fn turn_of_owner(
     }
     state.turn(now);
     let wanted = (!state.groups().are_joined()).then(|| state.groups().wanted().clone());
-    let turned = Turned { ended: state.has_ended(), timeout: state.sleep(now), blocked: state.is_blocked() };
+    let turned = Turned { ended: state.is_ending(), timeout: state.sleep(now), blocked: state.is_blocked() };
     drop(state);
     if let Some(wanted) = wanted {
         change_groups(receiver, &wanted);

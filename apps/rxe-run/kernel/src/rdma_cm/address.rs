@@ -116,6 +116,15 @@ pub fn is_any(local: &Local, ip: IpAddr) -> bool {
     ip.is_unspecified() || (ip.is_loopback() && !local.address.is_loopback())
 }
 
+/// The address that a program binds to. Any loopback address is that of an adapter that has one: libraries take the kernel's choice,
+/// 127.0.0.1, for their source.
+pub fn bound(local: &Local, mut source: SocketAddr) -> SocketAddr {
+    if source.ip().is_loopback() && local.address.is_loopback() && source.is_ipv4() == local.address.is_ipv4() {
+        source.set_ip(local.address);
+    }
+    source
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,6 +43,7 @@ impl RdmaCm {
         source: SocketAddr,
         dest: SocketAddr,
     ) -> Result<(), Errno> {
+        let source = address::bound(host.local, source);
         let any = address::is_any(host.local, source.ip());
         let id = self.ids.get_mut(handle).ok_or(Errno::ENOENT)?;
         if id.state != State::Idle {
@@ -96,6 +97,7 @@ impl RdmaCm {
         id.reuse_address = false;
         id.backlog = if (1..=MAX_BACKLOG).contains(&command.backlog) { command.backlog } else { MAX_BACKLOG };
         id.state = State::Listening;
+        self.answer_early(host);
         Ok(())
     }
 }

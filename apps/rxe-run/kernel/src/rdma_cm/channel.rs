@@ -1,17 +1,19 @@
 //! Event channels: what the program gets from opening the device.
 //!
-//! The program's descriptor is one end of a pair of connected sockets, so that `poll`, `epoll` and `O_NONBLOCK` are the
-//! kernel's. There is one byte in the socket while events are queued. A thread of the program that has to wait for an event
-//! reads that byte, and comes back with it.
+//! The program's descriptor is the reading end of a pipe, so that `poll`, `epoll` and `O_NONBLOCK` are the kernel's; as with the
+//! device, it is never ready for writing. There is one byte in the pipe while events are queued. A thread of the program that has to
+//! wait for an event reads that byte, and comes back with it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::sys::stat::Mode;
+use nix::unistd::{pipe2, read, write};
 
 use super::abi::EventResp;
-use crate::descriptors::{duplicate, out_of_the_way};
+use crate::descriptors::out_of_the_way;
 
 /// An event that the program has not read yet.
 #[derive(Clone)]
@@ -29,11 +31,11 @@ pub struct Event {
 /// An event channel.
 pub struct Channel {
     ours: OwnedFd,
-    /// The program's end, for taking back a byte that it has not read. A duplicate, as the program may close its descriptor
-    /// and use the number again.
+    /// The reading end, opened once more, for taking back a byte that the program has not read. It does not block, whatever the
+    /// program's descriptor does, and with it the pipe has a reader when the program has closed its own.
     theirs: OwnedFd,
     events: VecDeque<Event>,
-    /// The byte is in the socket, or a thread has read it and not come back yet.
+    /// The byte is in the pipe, or a thread has read it and not come back yet.
     signalled: bool,
     /// The ids whose events come here.
     pub ids: BTreeSet<u32>,
@@ -45,8 +47,12 @@ impl Channel {
     /// # Errors
     /// The process has no descriptor left.
     pub fn open() -> Result<(Channel, OwnedFd), Errno> {
-        let (ours, program) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        let (ours, theirs) = (out_of_the_way(ours), duplicate(&program)?);
+        let (program, ours) = pipe2(OFlag::O_CLOEXEC)?;
+        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let theirs = out_of_the_way(open(path.as_str(), flags, Mode::empty())?);
+        let ours = out_of_the_way(ours);
         Ok((Channel { ours, theirs, events: VecDeque::new(), signalled: false, ids: BTreeSet::new() }, program))
     }
 
@@ -90,18 +96,16 @@ impl Channel {
         self.signal();
     }
 
-    /// Puts the byte into the socket, or takes it out.
+    /// Puts the byte into the pipe, or takes it out.
     fn signal(&mut self) {
         if self.events.is_empty() != self.signalled {
             return;
         }
         if self.signalled {
             // A thread may have read it; then it comes back with the byte and finds no event.
-            let taken = recv(self.theirs.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
-            self.signalled = taken != Ok(1);
+            self.signalled = read(&self.theirs, &mut [0]) != Ok(1);
         } else {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            self.signalled = send(self.ours.as_raw_fd(), &[0], flags) == Ok(1);
+            self.signalled = write(&self.ours, &[0]) == Ok(1);
         }
     }
 }

@@ -65,7 +65,7 @@ impl RdmaCm {
     pub fn handle(&mut self, host: &mut Host<'_>, event: CmEvent) {
         match event {
             CmEvent::ConnectRequest(request) => self.connect_request(host, &request),
-            CmEvent::SidrRequest(request) => self.sidr_request(host, &request),
+            CmEvent::SidrRequest(request) => self.sidr_request(host, *request),
             CmEvent::ConnectReply(reply) => self.connect_reply(&reply),
             CmEvent::Established { conn } => self.connection_established(conn),
             CmEvent::Disconnected { conn, reason } => self.disconnected(host, conn, reason),

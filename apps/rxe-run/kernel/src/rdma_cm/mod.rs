@@ -13,7 +13,7 @@
 //! Each command is in the file of its subject, and its errors are those of Linux 6.1. Where a command does nothing that takes time
 //! (a route is looked up at once), its event is queued before it returns.
 //!
-//! What differs from Linux: there is one adapter with one address; loopback addresses are ordinary ones if the adapter has one;
+//! What differs from Linux: there is one adapter with one address; loopback addresses are destinations like others if the adapter has one;
 //! ports below 1024 need no privilege; native InfiniBand addresses are refused, after which librdmacm uses IP
 //! addresses only; enhanced connection establishment is not negotiated, as the rxe provider has none; a DREQ is answered at once, not
 //! when the program reacts to it.
@@ -48,7 +48,7 @@ use std::os::fd::RawFd;
 use nix::errno::Errno;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
-use rxe_proto::cm::{Cm, CmConfig, ConnId, SidrId};
+use rxe_proto::cm::{Cm, CmConfig, ConnId, SidrId, SidrRequest};
 use rxe_proto::wire::Psn;
 use rxe_proto::wire::cm::ServiceId;
 use rxe_proto::{Duration, Instant};
@@ -149,6 +149,8 @@ pub struct RdmaCm {
     unconfirmed: BTreeMap<u32, ConnId>,
     /// Ids whose disconnected connection is remembered until then.
     timewaits: BTreeSet<(Instant, ConnId, u32)>,
+    /// Requests of peers that wait for a listener, the oldest first, and until when.
+    early: VecDeque<(Instant, SidrRequest)>,
     actions: VecDeque<Action>,
     /// Unread events of a channel beyond which commands that queue one are refused, and requests of peers dropped.
     max_events: usize,
@@ -170,6 +172,7 @@ impl RdmaCm {
             sidr_requests: BTreeMap::new(),
             unconfirmed: BTreeMap::new(),
             timewaits: BTreeSet::new(),
+            early: VecDeque::new(),
             actions: VecDeque::new(),
             max_events: MAX_EVENTS,
             rng: ChaCha12Rng::from_seed(seed),
@@ -233,13 +236,20 @@ impl RdmaCm {
     /// The deadline for the next call of [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timewaits.first().map(|&(at, ..)| at)
+        let early = self.early.front().map(|&(until, _)| until);
+        self.timewaits.first().map(|&(at, ..)| at).into_iter().chain(early).min()
     }
 
-    /// Handles every deadline up to `now`. The connection manager's own deadlines are not among them.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    /// Handles every deadline that has come. The connection manager's own deadlines are not among them.
+    pub fn handle_timeout(&mut self, host: &mut Host<'_>) {
+        while let Some((until, _)) = self.early.front()
+            && *until <= host.now
+            && let Some((_, request)) = self.early.pop_front()
+        {
+            self.answer_sidr(host, &request);
+        }
         while let Some(&(at, conn, handle)) = self.timewaits.first()
-            && at <= now
+            && at <= host.now
         {
             self.timewaits.pop_first();
             self.timewait_exit(conn, handle);

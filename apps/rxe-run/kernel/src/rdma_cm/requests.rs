@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use rxe_proto::Duration;
 use rxe_proto::cm::{ConnectRequest, SidrReply, SidrRequest};
 use rxe_proto::wire::cm::{CmTransport, PortSpace, RejReason, ServiceId, SidrStatus};
 use zerocopy::FromZeros;
@@ -12,6 +13,11 @@ use super::events::Param;
 use super::id::{Connection, Id, Link, PathRecord, Phase, State, qp_type};
 use super::ports::Listener;
 use super::{Host, RdmaCm, abi};
+
+/// How long a request for a datagram queue pair waits for a listener.
+const EARLY: Duration = Duration::from_millis(300);
+/// Requests that wait, at most. More are refused at once.
+const MAX_EARLY: usize = 64;
 
 /// Why a request does not reach the program.
 enum Refusal {
@@ -91,8 +97,28 @@ impl RdmaCm {
         };
     }
 
-    /// A peer looks for a datagram queue pair.
-    pub(super) fn sidr_request(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
+    /// A peer looks for a datagram queue pair. When nobody listens, the request waits for a while: servers such as perftest's tell
+    /// their clients to come shortly before they listen, and a kernel's clients are slower.
+    pub(super) fn sidr_request(&mut self, host: &mut Host<'_>, request: SidrRequest) {
+        if self.early.len() < MAX_EARLY && !self.has_listener(request.service_id) {
+            self.early.push_back((host.now + EARLY, request));
+        } else {
+            self.answer_sidr(host, &request);
+        }
+    }
+
+    /// A program listens: requests that have waited for that are answered.
+    pub(super) fn answer_early(&mut self, host: &mut Host<'_>) {
+        for (until, request) in std::mem::take(&mut self.early) {
+            if self.has_listener(request.service_id) {
+                self.answer_sidr(host, &request);
+            } else {
+                self.early.push_back((until, request));
+            }
+        }
+    }
+
+    pub(super) fn answer_sidr(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
         let refused = match self.listener(host, request.service_id, request.dest, qp_type::UD) {
             Ok(listener) => {
                 let mut id = self.requested(&listener, qp_type::UD, request.source, request.dest);
@@ -105,7 +131,7 @@ impl RdmaCm {
             Err(Refusal::NoListener) => SidrStatus::ServiceIdNotSupported,
             Err(Refusal::Mismatch | Refusal::Busy) => SidrStatus::Rejected,
         };
-        // The request was raised just now, so this does not fail.
+        // Nobody else answers it, so this does not fail.
         let _answered = host.cm.reply_sidr(host.now, request.id, SidrReply::refuse(refused));
     }
 

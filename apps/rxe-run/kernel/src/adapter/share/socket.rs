@@ -95,10 +95,48 @@ pub fn send_message(socket: &OwnedFd, message: &[u8]) -> Sent {
 
 /// Receives a message, without waiting.
 pub fn receive_message(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
-    match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
-        Ok(0) => Received::Gone,
-        Ok(len) => Received::Message(len),
-        Err(Errno::EAGAIN | Errno::EINTR) => Received::Nothing,
-        Err(_) => Received::Gone,
+    loop {
+        return match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => Received::Gone,
+            Ok(len) => Received::Message(len),
+            Err(Errno::EAGAIN) => Received::Nothing,
+            // Once, when the other end was closed with messages unread. What it has sent is still to be received.
+            Err(Errno::ECONNRESET | Errno::EINTR) => continue,
+            Err(_) => Received::Gone,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::socketpair;
+
+    use super::*;
+
+    #[test]
+    fn what_was_sent_before_the_end_is_received() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        assert_eq!(send_message(&ours, b"unread"), Sent::Done);
+        assert_eq!(send_message(&theirs, b"last"), Sent::Done);
+        drop(theirs);
+        let mut buffer = [0; 8];
+        assert_eq!(receive_message(&ours, &mut buffer), Received::Message(4));
+        assert_eq!(receive_message(&ours, &mut buffer), Received::Gone);
+        assert_eq!(send_message(&ours, b"more"), Sent::Gone);
+    }
+
+    #[test]
+    fn guests_are_processes_of_this_user() {
+        let address = IpAddr::from([127, 77, 0, (std::process::id() % 250) as u8]);
+        assert_eq!(connect_to_owner(address).err(), Some(Errno::ECONNREFUSED));
+        let listener = listener(address).unwrap();
+        assert!(accept(&listener).is_none());
+        let guest = connect_to_owner(address).unwrap();
+        let ours = accept(&listener).unwrap();
+        assert_eq!(send_message(&guest, b"hello"), Sent::Done);
+        assert_eq!(receive_message(&ours, &mut [0; 8]), Received::Message(5));
+        assert_eq!(receive_message(&ours, &mut [0; 8]), Received::Nothing);
+        assert_eq!(super::listener(address).err(), Some(Errno::EADDRINUSE));
     }
 }

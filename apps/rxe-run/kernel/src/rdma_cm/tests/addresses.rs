@@ -53,18 +53,20 @@ fn only_the_adapters_address_can_be_bound() {
 }
 
 #[test]
-fn a_loopback_address_of_the_adapter_is_an_address_like_others() {
+fn an_adapter_at_a_loopback_address_reaches_others_also_from_a_source_that_stands_for_its_own() {
     let own = Ipv4Addr::new(127, 0, 0, 2);
     let mut node = Node::new(own);
     let file = node.open();
     let id = node.create(file, 1, ps::TCP);
-    assert_eq!(node.bind(file, id, (Ipv4Addr::LOCALHOST, PORT)), Err(Errno::EADDRNOTAVAIL));
     node.bind(file, id, (own, PORT)).unwrap();
-    let client = node.create(file, 1, ps::TCP);
-    node.resolve(file, client, (Ipv4Addr::new(127, 0, 0, 3), PORT)).unwrap();
-    node.expect(file, event::ADDR_RESOLVED);
-    let route = node.query_route(file, client).unwrap();
-    assert_eq!(address::read(&route.dst_addr), Some(SocketAddr::from(([127, 0, 0, 3], PORT))));
+    for source in [None, Some((Ipv4Addr::LOCALHOST, 0).into())] {
+        let client = node.create(file, 1, ps::TCP);
+        node.resolve_from(file, client, source, (Ipv4Addr::new(127, 0, 0, 3), PORT)).unwrap();
+        node.expect(file, event::ADDR_RESOLVED);
+        let route = node.query_route(file, client).unwrap();
+        assert_eq!(address::read(&route.dst_addr), Some(SocketAddr::from(([127, 0, 0, 3], PORT))));
+        assert_eq!(address::read(&route.src_addr).map(|source| source.ip()), Some(own.into()));
+    }
 }
 
 #[test]

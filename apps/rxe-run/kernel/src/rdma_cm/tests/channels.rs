@@ -6,6 +6,7 @@ use std::thread;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::PollFlags;
 use nix::unistd::read;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -69,6 +70,7 @@ fn a_non_blocking_descriptor_does_not_wait() {
     let reads = AtomicUsize::new(0);
     fcntl(&node.lock().unwrap().descriptors[&file], FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
     assert_eq!(get_event(&node, file, &reads).err(), Some(Errno::EAGAIN));
+    assert!(!node.lock().unwrap().is_ready(file, PollFlags::POLLOUT), "the device is never ready for writing");
     make_event(&mut node.lock().unwrap(), file);
     assert_eq!(get_event(&node, file, &reads).unwrap().event, event::ADDR_RESOLVED);
     assert_eq!(get_event(&node, file, &reads).err(), Some(Errno::EAGAIN));

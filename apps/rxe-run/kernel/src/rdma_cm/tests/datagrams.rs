@@ -51,8 +51,22 @@ fn a_datagram_port_without_listener_is_unreachable_with_status_1() {
     let mut net = Net::pair();
     let (file, id) = net.routed(ps::UDP, PORT);
     net.client().connect(file, id, conn_param(0x11, b"")).unwrap();
+    assert_eq!(net.wait_for(1, file, event::UNREACHABLE).status, 1);
+}
+
+#[test]
+fn a_datagram_client_may_come_shortly_before_its_server_listens() {
+    let mut net = Net::pair();
+    let (file, id) = net.routed(ps::UDP, PORT);
+    net.client().connect(file, id, conn_param(0x11, b"")).unwrap();
     net.run();
-    assert_eq!(net.client().expect(file, event::UNREACHABLE).status, 1);
+    net.listening(ps::TCP, PORT);
+    let (listen_file, _) = net.listening(ps::UDP, PORT);
+    let child = net.server().expect(listen_file, event::CONNECT_REQUEST).id;
+    net.server().accept(listen_file, child, 0xACC, conn_param(0x22, b"")).unwrap();
+    net.run();
+    net.client().expect(file, event::ESTABLISHED);
+    assert_eq!(net.server().device.next_timeout(), None);
 }
 
 #[test]

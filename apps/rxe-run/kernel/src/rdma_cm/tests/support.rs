@@ -254,7 +254,12 @@ impl Node {
 
     /// Whether `poll` finds the descriptor readable.
     pub fn is_readable(&self, file: u32) -> bool {
-        let mut fds = [PollFd::new(self.descriptors[&file].as_fd(), PollFlags::POLLIN)];
+        self.is_ready(file, PollFlags::POLLIN)
+    }
+
+    /// Whether `poll` finds the descriptor ready.
+    pub fn is_ready(&self, file: u32, for_what: PollFlags) -> bool {
+        let mut fds = [PollFd::new(self.descriptors[&file].as_fd(), for_what)];
         poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
     }
 
@@ -372,7 +377,7 @@ impl Net {
         for node in &mut self.nodes {
             node.now = node.now.max(at);
             node.cm.handle_timeout(node.now);
-            node.device.handle_timeout(node.now);
+            node.with(RdmaCm::handle_timeout);
         }
         self.run();
         true
