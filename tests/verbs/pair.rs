@@ -1,6 +1,5 @@
 //! A server and its client, each with an address of its own.
 
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use rxe_testkit::process::Program;
@@ -21,8 +20,6 @@ const CHECK: Duration = Duration::from_millis(5);
 pub enum Ready {
     /// It listens on TCP port PORT.
     Tcp,
-    /// It has a UDP socket on this port of its address.
-    Udp(u16),
     /// The connection manager has done this command for it.
     Command(Command),
 }
@@ -118,7 +115,7 @@ impl Pair {
             line.replace("SERVER", &server).replace("CLIENT", &client).replace("PORT", &port.to_string())
         };
         let mut server = Program::start(&mut place.program(addresses[0], &words(&self.server)))?;
-        until_ready(&mut server, self.ready, addresses[0], port)?;
+        until_ready(&mut server, self.ready, port)?;
         let mut client = Program::start(&mut place.program(addresses[1], &words(&self.client)))?;
         let outcome = self.outcome(&mut server, &mut client);
         outcome.map_err(|why| {
@@ -148,10 +145,9 @@ fn ended(side: &str, program: &mut Program, wants: &Wants, excuse: Option<&str>)
 }
 
 /// Waits until the server is ready.
-pub fn until_ready(server: &mut Program, ready: Ready, address: Ipv4Addr, port: u16) -> Check {
+pub fn until_ready(server: &mut Program, ready: Ready, port: u16) -> Check {
     until(server, "get ready", |server| match ready {
         Ready::Tcp => sockets::listens(port),
-        Ready::Udp(port) => sockets::is_bound(address, port),
         Ready::Command(command) => {
             let done = format!("rdma_cm: command {} is done", command as u8);
             server.stderr().iter().any(|line| line.contains(&done))

@@ -6,9 +6,6 @@ use crate::case::Case;
 use crate::client_output::Wants;
 use crate::pair::{Command, Pair, Ready};
 
-/// The UDP port of udpong.
-const UDPONG: u16 = 7174;
-
 /// All pairs.
 pub fn cases() -> Vec<Case> {
     let listens = Ready::Command(Command::Listen);
@@ -27,11 +24,6 @@ pub fn cases() -> Vec<Case> {
             let pair = Pair::new(format!("{program} -b SERVER {flags}"), client, Wants::Custom);
             cases.push(pair.ready(listens).server_wants(Wants::Custom).case("rsocket"));
         }
-    }
-    for flags in ["-C 100 -S 64", "-C 100 -S 1000 -T e"] {
-        let client = format!("udpong -s SERVER {flags}");
-        let pair = Pair::new(format!("udpong -b SERVER {flags}"), client, Wants::Texts(&["custom"]));
-        cases.push(pair.ready(Ready::Udp(UDPONG)).runs_for_ever().case("rsocket"));
     }
     cases.push(Case::new("rsocket/rcopy", move |place| {
         let bytes: Vec<u8> = (0..3_000_001_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -36,7 +36,7 @@ fn outlives(place: &Place) -> Check {
     owner.wait_for_line("open", LIMIT)?;
     let command = format!("ib_send_bw -F -p {port} -s 4096 -n 5000");
     let mut server = Program::start(&mut place.program(address, &command))?;
-    until_ready(&mut server, Ready::Tcp, address, port)?;
+    until_ready(&mut server, Ready::Tcp, port)?;
     let mut client = Program::start(&mut place.program(address, &format!("{command} {address}")))?;
     // Each has a row when it has its part of the port.
     let rows = || {

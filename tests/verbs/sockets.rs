@@ -21,12 +21,6 @@ pub fn listens(port: u16) -> bool {
     rows("tcp").iter().chain(&rows("tcp6")).any(is)
 }
 
-/// Whether a UDP socket has the address and port.
-pub fn is_bound(address: Ipv4Addr, port: u16) -> bool {
-    let local = format!("{:08X}:{port:04X}", u32::from_ne_bytes(address.octets()));
-    rows("udp").iter().any(|row| row.local == local)
-}
-
 /// A socket.
 struct Row {
     local: String,

@@ -102,15 +102,13 @@ pub fn command_again(Wait(file): Wait, command: &[u8]) -> Result<Answer, Errno> 
 
 fn write(process: &Process, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno> {
     let result = process.backend()?.write(file, command, byte_read);
-    // Doorbells are commands of the other device.
-    if file.kind == Kind::RdmaCm
-        && let Some(number) = command.first_chunk().map(|number| u32::from_le_bytes(*number))
-    {
-        match result {
-            Ok(Answer::Done) => tracing::debug!("rdma_cm: command {number} is done"),
-            Ok(Answer::ReadByte) => {}
-            Err(error) => tracing::debug!("rdma_cm: command {number} has failed: {error}"),
-        }
+    let number = || command.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
+    match (file.kind, result) {
+        (Kind::RdmaCm, Ok(Answer::Done)) => tracing::debug!("rdma_cm: command {} is done", number()),
+        (Kind::RdmaCm, Err(error)) => tracing::debug!("rdma_cm: command {} has failed: {error}", number()),
+        (Kind::Uverbs, Err(error)) => tracing::debug!("uverbs: command {:#x} has failed: {error}", number()),
+        // Doorbells are among them.
+        _ => {}
     }
     result
 }
