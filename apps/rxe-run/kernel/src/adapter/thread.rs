@@ -74,6 +74,8 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
                         Some(next) => half = next,
                         None => return Ok(()),
                     }
+                    // What the owner has sent last may have made something due.
+                    (timeout, blocked) = (Some(Duration::ZERO), false);
                     continue;
                 }
                 state.turn(now);

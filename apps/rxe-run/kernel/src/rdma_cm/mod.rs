@@ -48,7 +48,7 @@ use std::os::fd::RawFd;
 use nix::errno::Errno;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
-use rxe_proto::cm::{Cm, CmConfig, ConnId, SidrId, SidrRequest};
+use rxe_proto::cm::{Cm, CmConfig, ConnId, SidrId};
 use rxe_proto::wire::Psn;
 use rxe_proto::wire::cm::ServiceId;
 use rxe_proto::{Duration, Instant};
@@ -62,6 +62,7 @@ use channel::{Channel, Event};
 use id::Id;
 use multicast::Membership;
 use ports::Ports;
+use requests::Request;
 use table::Table;
 
 /// Most ids: librdmacm has no room for more.
@@ -150,7 +151,7 @@ pub struct RdmaCm {
     /// Ids whose disconnected connection is remembered until then.
     timewaits: BTreeSet<(Instant, ConnId, u32)>,
     /// Requests of peers that wait for a listener, the oldest first, and until when.
-    early: VecDeque<(Instant, SidrRequest)>,
+    early: VecDeque<(Instant, Request)>,
     actions: VecDeque<Action>,
     /// Unread events of a channel beyond which commands that queue one are refused, and requests of peers dropped.
     max_events: usize,
@@ -246,7 +247,7 @@ impl RdmaCm {
             && *until <= host.now
             && let Some((_, request)) = self.early.pop_front()
         {
-            self.answer_sidr(host, &request);
+            self.answer(host, &request);
         }
         while let Some(&(at, conn, handle)) = self.timewaits.first()
             && at <= host.now

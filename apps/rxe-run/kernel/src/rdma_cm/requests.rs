@@ -14,7 +14,25 @@ use super::id::{Connection, Id, Link, PathRecord, Phase, State, qp_type};
 use super::ports::Listener;
 use super::{Host, RdmaCm, abi};
 
-/// How long a request for a datagram queue pair waits for a listener.
+/// A request of a peer to a listener.
+#[derive(Debug)]
+pub enum Request {
+    /// For a connection.
+    Connection(Box<ConnectRequest>),
+    /// For a datagram queue pair.
+    Datagram(Box<SidrRequest>),
+}
+
+impl Request {
+    fn service(&self) -> ServiceId {
+        match self {
+            Request::Connection(request) => request.service_id,
+            Request::Datagram(request) => request.service_id,
+        }
+    }
+}
+
+/// How long a request waits for a listener.
 const EARLY: Duration = Duration::from_millis(300);
 /// Requests that wait, at most. More are refused at once.
 const MAX_EARLY: usize = 64;
@@ -38,8 +56,37 @@ struct ListenerInfo {
 }
 
 impl RdmaCm {
+    /// A peer requests something. When nobody listens, the request waits for a while: servers such as perftest's tell their
+    /// clients to come shortly before they listen, and a kernel's clients are slower.
+    pub(super) fn request(&mut self, host: &mut Host<'_>, request: Request) {
+        if self.early.len() < MAX_EARLY && !self.has_listener(request.service()) {
+            self.early.push_back((host.now + EARLY, request));
+        } else {
+            self.answer(host, &request);
+        }
+    }
+
+    /// A program listens: requests that have waited for that are answered.
+    pub(super) fn answer_early(&mut self, host: &mut Host<'_>) {
+        for (until, request) in std::mem::take(&mut self.early) {
+            if self.has_listener(request.service()) {
+                self.answer(host, &request);
+            } else {
+                self.early.push_back((until, request));
+            }
+        }
+    }
+
+    /// Passes a request to its listener, or refuses it.
+    pub(super) fn answer(&mut self, host: &mut Host<'_>, request: &Request) {
+        match request {
+            Request::Connection(request) => self.connect_request(host, request),
+            Request::Datagram(request) => self.sidr_request(host, request),
+        }
+    }
+
     /// A peer requests a connection.
-    pub(super) fn connect_request(&mut self, host: &mut Host<'_>, request: &ConnectRequest) {
+    fn connect_request(&mut self, host: &mut Host<'_>, request: &ConnectRequest) {
         let qp_type = match request.transport {
             CmTransport::Uc => qp_type::UC,
             _ => qp_type::RC,
@@ -89,7 +136,7 @@ impl RdmaCm {
             }
             Err(refusal) => refusal,
         };
-        // The request was raised just now, so none of these fails.
+        // It fails when the peer has withdrawn the request.
         let _answered = match refused {
             Refusal::NoListener => host.cm.reject(conn, RejReason::InvalidServiceId, &[], &[]),
             Refusal::Mismatch => host.cm.reject(conn, RejReason::ConsumerDefined, &[], &[]),
@@ -97,28 +144,8 @@ impl RdmaCm {
         };
     }
 
-    /// A peer looks for a datagram queue pair. When nobody listens, the request waits for a while: servers such as perftest's tell
-    /// their clients to come shortly before they listen, and a kernel's clients are slower.
-    pub(super) fn sidr_request(&mut self, host: &mut Host<'_>, request: SidrRequest) {
-        if self.early.len() < MAX_EARLY && !self.has_listener(request.service_id) {
-            self.early.push_back((host.now + EARLY, request));
-        } else {
-            self.answer_sidr(host, &request);
-        }
-    }
-
-    /// A program listens: requests that have waited for that are answered.
-    pub(super) fn answer_early(&mut self, host: &mut Host<'_>) {
-        for (until, request) in std::mem::take(&mut self.early) {
-            if self.has_listener(request.service_id) {
-                self.answer_sidr(host, &request);
-            } else {
-                self.early.push_back((until, request));
-            }
-        }
-    }
-
-    pub(super) fn answer_sidr(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
+    /// A peer looks for a datagram queue pair.
+    fn sidr_request(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
         let refused = match self.listener(host, request.service_id, request.dest, qp_type::UD) {
             Ok(listener) => {
                 let mut id = self.requested(&listener, qp_type::UD, request.source, request.dest);
@@ -131,7 +158,7 @@ impl RdmaCm {
             Err(Refusal::NoListener) => SidrStatus::ServiceIdNotSupported,
             Err(Refusal::Mismatch | Refusal::Busy) => SidrStatus::Rejected,
         };
-        // Nobody else answers it, so this does not fail.
+        // It fails when the request is forgotten.
         let _answered = host.cm.reply_sidr(host.now, request.id, SidrReply::refuse(refused));
     }
 

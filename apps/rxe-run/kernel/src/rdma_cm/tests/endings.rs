@@ -16,11 +16,26 @@ fn a_port_without_listener_rejects_with_reason_8() {
     let (file, id) = net.routed(ps::TCP, PORT);
     net.client().connect(file, id, conn_param(0x11, b"")).unwrap();
     net.run();
-    let rejected = net.client().expect(file, event::REJECTED);
+    assert!(net.client().event(file).is_none(), "it waits for a listener");
+    let rejected = net.wait_for(1, file, event::REJECTED);
     assert_eq!((rejected.status, conn_of(&rejected).private_data_len), (8, 148));
     assert_eq!(net.client().connect(file, id, conn_param(0x11, b"")), Err(Errno::EINVAL), "once only");
     assert_eq!(net.client().qp_attr(file, id, qps::INIT).err(), Some(Errno::EINVAL));
     assert_eq!(net.client().destroy(file, id), Ok(3));
+}
+
+#[test]
+fn a_request_that_comes_shortly_before_its_listener_is_served() {
+    for ps in [ps::TCP, ps::UDP] {
+        let mut net = Net::pair();
+        let (file, id) = net.routed(ps, PORT);
+        net.client().connect(file, id, conn_param(0x11, b"")).unwrap();
+        net.run();
+        net.advance(Duration::from_millis(200));
+        assert!(net.client().event(file).is_none(), "it waits for a listener");
+        let (listen_file, _) = net.listening(ps, PORT);
+        assert_eq!(net.server().expect(listen_file, event::CONNECT_REQUEST).status, 0);
+    }
 }
 
 #[test]
