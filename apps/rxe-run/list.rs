@@ -41,6 +41,8 @@ fn uptime(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use rxe_uverbs::instance::Info;
 
     use super::*;
@@ -50,6 +52,7 @@ mod tests {
         let running = |address: [u8; 4], pid, seconds, program: &str| Running {
             info: Info { address: address.into(), device: "rxe0".to_owned(), pid, program: program.to_owned() },
             uptime: Duration::from_secs(seconds),
+            folder: PathBuf::new(),
         };
         let two = [running([127, 0, 0, 1], 42, 7, "rping -s"), running([10, 77, 0, 100], 43_210, 125, "ib_write_bw")];
         let expected = "\

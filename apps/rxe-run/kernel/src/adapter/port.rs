@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The receiving half of the adapter's port.
 pub enum Half {
     /// Of a UDP port, and those who share it: none before a device is open, as nobody would serve them.
-    Own(Box<UdpReceiver>, Option<Guests>),
+    Own(Box<UdpReceiver>, Option<Box<Guests>>),
     /// From the process that has the UDP port.
     Guest(GuestReceiver),
 }
@@ -34,7 +34,7 @@ impl Half {
         if let Half::Own(receiver, guests) = self {
             let address = receiver.address();
             match Guests::new(address, worker, private) {
-                Ok(accepting) => *guests = Some(accepting),
+                Ok(accepting) => *guests = Some(Box::new(accepting)),
                 Err(error) => tracing::debug!("{address} cannot be shared: {error}"),
             }
         }

@@ -56,14 +56,16 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
     let (mut timeout, mut blocked) = (Some(Duration::ZERO), false);
     loop {
         let waited = match &mut half {
-            Half::Own(receiver, guests) => receiver.wait(blocked, guests.as_ref().map(Guests::descriptor), timeout),
+            Half::Own(receiver, guests) => {
+                receiver.wait(blocked, guests.as_ref().map(|guests| guests.descriptor()), timeout)
+            }
             Half::Guest(receiver) => receiver.wait(&shared.waker, blocked, timeout),
         };
         if let Err(error) = waited {
             tracing::error!("waiting for packets failed: {error}");
         }
         let turned = match &mut half {
-            Half::Own(receiver, guests) => turn_of_owner(receiver, guests.as_mut(), shared)?,
+            Half::Own(receiver, guests) => turn_of_owner(receiver, guests.as_deref_mut(), shared)?,
             Half::Guest(receiver) => {
                 let mut state = shared.lock()?;
                 let now = shared.clock.now();
