@@ -1,9 +1,13 @@
-//! Whether a thread is in the library, and not in the program.
+//! Whether a thread is in the library, and not in the program; threads that always are.
 //!
 //! Calls that the library makes itself, or that a signal handler of the program makes while the library holds its locks, must not
 //! enter it again.
 
 use std::cell::Cell;
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -18,6 +22,22 @@ pub fn is_inside() -> bool {
 /// The thread is in the library from now on, or no longer. Returns what it was before.
 pub fn set_inside(inside: bool) -> bool {
     INSIDE.try_with(|flag| flag.replace(inside)).unwrap_or(false)
+}
+
+/// Starts a thread that gets no signal: the program's are for its own threads.
+///
+/// # Errors
+/// There are no more threads.
+pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // The thread inherits the mask.
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    let thread = Builder::new().name(name.to_owned()).spawn(|| {
+        set_inside(true);
+        body();
+    });
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    thread
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`paths`] | which paths are ours, and where their files are |
-//! | [`open`], [`status`], [`calls`] | the functions that programs call instead of libc's |
-//! | [`real`] | the functions of the next library |
-//! | [`process`] | the adapter of this process, from its first use to the end or a fork |
-//! | [`files`], [`waits`] | open devices: commands, waits for events, ends |
-//! | [`guard`] | no panic and no cancellation passes through Rust code |
-//! | [`log`] | lines on standard error |
+//! | `paths` | which paths are ours, and where their files are |
+//! | `open`, `status`, `calls` | the functions that programs call instead of libc's |
+//! | `real` | the functions of the next library |
+//! | `process` | the adapter of this process, from its first use to the end or a fork |
+//! | `files`, `waits` | open devices: commands, waits for events, ends |
+//! | `guard` | no panic and no cancellation passes through Rust code |
+//! | `log` | lines on standard error |
 //!
 //! Static programs, programs that call the kernel without libc, such as those of Go, and programs that run with the rights
 //! of another user do not load it.

@@ -15,8 +15,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rxe_inspect::pcapng::{BlockWriter, Interface, Packet, Statistics};
 
-use super::thread::spawn_without_signals;
 use crate::descriptors::out_of_the_way;
+use crate::inside::spawn_without_signals;
 
 /// Frames that wait for the disk, at most.
 const QUEUE: usize = 8192;

@@ -12,6 +12,7 @@
 //! no switch to another thread. The adapter's thread receives packets and handles timers; it sleeps while there is neither. Both
 //! hold the lock of the state while they work on it, and never while they wait.
 
+mod addressee;
 mod capture;
 mod groups;
 mod port;

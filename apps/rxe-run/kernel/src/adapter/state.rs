@@ -12,8 +12,10 @@ use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_POR
 use rxe_proto::{Duration, Instant};
 use rxe_udp::{Routes, Tap};
 
+use super::addressee::message;
 use super::capture::Recorder;
 use super::groups::Groups;
+use super::share::Node;
 use super::tx::Tx;
 use crate::backend::{Answer, Device};
 use crate::descriptors::{Descriptors, File, Kind};
@@ -63,41 +65,6 @@ pub struct State {
     sleeps_until: Option<Instant>,
     ending: bool,
     ended: bool,
-}
-
-/// Which of the processes that share an address a frame to queue pair 1 is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Addressee {
-    /// The one with this worker number.
-    Worker(u8),
-    /// The one that listens for the request.
-    Listener,
-}
-
-impl Addressee {
-    /// The addressee of a frame; `None` when it does not say.
-    pub fn of(frame: &[u8]) -> Option<Addressee> {
-        let id = match message(frame)? {
-            CmMessage::Req(_) | CmMessage::SidrReq(_) => return Some(Addressee::Listener),
-            CmMessage::Mra(mra) => mra.remote_comm_id,
-            CmMessage::Rej(rej) => rej.remote_comm_id,
-            CmMessage::Rep(rep) => rep.remote_comm_id,
-            CmMessage::Rtu(rtu) => rtu.remote_comm_id,
-            CmMessage::Dreq(dreq) => dreq.remote_comm_id,
-            CmMessage::Drep(drep) => drep.remote_comm_id,
-            CmMessage::SidrRep(rep) => rep.request_id,
-            CmMessage::Lap(lap) => lap.remote_comm_id,
-            CmMessage::Apr(apr) => apr.remote_comm_id,
-        };
-        Some(Addressee::Worker((id >> 28) as u8))
-    }
-}
-
-/// The message of the connection manager in a frame.
-fn message(frame: &[u8]) -> Option<CmMessage> {
-    let Ok(Frame::Roce(packet)) = classify(frame) else { return None };
-    let (_, mad) = read_mad(PORT, &packet).ok()?;
-    Some(CmMessage::parse(mad).ok()?.1)
 }
 
 /// Random bytes of the operating system.
@@ -263,21 +230,6 @@ impl State {
         self.uverbs.port_event(event);
     }
 
-    /// Sends a complete frame. False when there is no room.
-    pub fn send_frame(&mut self, frame: &[u8]) -> bool {
-        self.tx.push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
-    }
-
-    /// Whether the program listens for the request in a frame to queue pair 1.
-    pub fn listens_for(&self, frame: &[u8]) -> bool {
-        let listens = |service: ServiceId| self.rdma_cm.has_listener(service);
-        match message(frame) {
-            Some(CmMessage::Req(req)) => listens(req.service_id),
-            Some(CmMessage::SidrReq(req)) => listens(req.service_id),
-            _ => false,
-        }
-    }
-
     /// Whether the adapter was shut down.
     pub fn has_ended(&self) -> bool {
         self.ended
@@ -307,27 +259,6 @@ impl State {
     /// Multicast groups.
     pub fn groups(&self) -> &Groups {
         &self.groups
-    }
-
-    /// Multicast groups.
-    pub fn groups_mut(&mut self) -> &mut Groups {
-        &mut self.groups
-    }
-
-    /// Handles a received frame.
-    pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
-        if let Some(recorder) = &self.recorder {
-            recorder.see(false, frame);
-        }
-        let handled = match classify(frame) {
-            Ok(Frame::Roce(packet)) => self.handle_packet(now, &packet),
-            // The port makes UDP headers only.
-            Ok(Frame::Host) => Ok(()),
-            Err(reason) => Err(reason),
-        };
-        if let Err(reason) = handled {
-            self.drops.count(reason);
-        }
     }
 
     fn handle_packet(&mut self, now: Instant, packet: &RocePacket<'_>) -> Result<(), DropReason> {
@@ -442,5 +373,39 @@ impl State {
     /// Whether frames wait for room in the socket.
     pub fn is_blocked(&self) -> bool {
         self.tx.waiting() > 0
+    }
+}
+
+impl Node for State {
+    fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
+        if let Some(recorder) = &self.recorder {
+            recorder.see(false, frame);
+        }
+        let handled = match classify(frame) {
+            Ok(Frame::Roce(packet)) => self.handle_packet(now, &packet),
+            // The port makes UDP headers only.
+            Ok(Frame::Host) => Ok(()),
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = handled {
+            self.drops.count(reason);
+        }
+    }
+
+    fn listens_for(&self, frame: &[u8]) -> bool {
+        let listens = |service: ServiceId| self.rdma_cm.has_listener(service);
+        match message(frame) {
+            Some(CmMessage::Req(req)) => listens(req.service_id),
+            Some(CmMessage::SidrReq(req)) => listens(req.service_id),
+            _ => false,
+        }
+    }
+
+    fn send_frame(&mut self, frame: &[u8]) -> bool {
+        self.tx.push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
+    }
+
+    fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
     }
 }

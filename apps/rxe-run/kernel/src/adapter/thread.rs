@@ -5,17 +5,17 @@ use std::io;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use rxe_udp::UdpReceiver;
 
 use super::Shared;
 use super::port::{Half, Opened, reopen};
+use super::share::Node;
 use super::share::owner::Guests;
-use crate::inside::set_inside;
+use crate::inside::spawn_without_signals;
 use crate::uverbs::PortEvent;
 
 /// How long the last packets of a process have to leave.
@@ -36,22 +36,6 @@ pub fn start(half: Half, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Starts a thread that gets no signal: the program's are for its own threads.
-///
-/// # Errors
-/// There are no more threads.
-pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // The thread inherits the mask.
-    let mut before = SigSet::empty();
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    let thread = Builder::new().name(name.to_owned()).spawn(|| {
-        set_inside(true);
-        body();
-    });
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-    thread
-}
-
 fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
     let (mut timeout, mut blocked) = (Some(Duration::ZERO), false);
     loop {
@@ -69,7 +53,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
             Half::Guest(receiver) => {
                 let mut state = shared.lock()?;
                 let now = shared.clock.now();
-                if receiver.receive(&mut state, now).is_err() && !state.is_ending() {
+                if receiver.receive(&mut *state, now).is_err() && !state.is_ending() {
                     let worker = state.worker();
                     drop(state);
                     match reopen_port(shared, worker)? {
@@ -127,7 +111,7 @@ fn pass_the_rest(receiver: &mut UdpReceiver, guests: &mut Guests, shared: &Share
         let mut state = shared.lock()?;
         let now = shared.clock.now();
         while let Some(frame) = burst.next_frame() {
-            guests.route(&mut state, now, frame);
+            guests.route(&mut *state, now, frame);
         }
         guests.flush();
         drop(state);
@@ -155,12 +139,12 @@ fn turn_of_owner(
     let now = shared.clock.now();
     while let Some(frame) = burst.next_frame() {
         match &mut guests {
-            Some(guests) if !guests.is_empty() => guests.route(&mut state, now, frame),
+            Some(guests) if !guests.is_empty() => guests.route(&mut *state, now, frame),
             _ => state.handle_frame(now, frame),
         }
     }
     if let Some(guests) = &mut guests {
-        guests.serve(&mut state, now);
+        guests.serve(&mut *state, now);
         guests.flush();
     }
     state.turn(now);

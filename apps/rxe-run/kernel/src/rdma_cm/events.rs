@@ -10,7 +10,6 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::abi::event;
 use super::channel::Event;
 use super::id::{Id, Link, Phase, State};
-use super::requests::Request;
 use super::{Host, RdmaCm, abi, qp_attr};
 
 /// The parameters of an event.
@@ -65,8 +64,8 @@ impl RdmaCm {
     /// Handles an event of the connection manager.
     pub fn handle(&mut self, host: &mut Host<'_>, event: CmEvent) {
         match event {
-            CmEvent::ConnectRequest(request) => self.request(host, Request::Connection(request)),
-            CmEvent::SidrRequest(request) => self.request(host, Request::Datagram(request)),
+            CmEvent::ConnectRequest(request) => self.connect_request(host, request),
+            CmEvent::SidrRequest(request) => self.sidr_request(host, request),
             CmEvent::ConnectReply(reply) => self.connect_reply(&reply),
             CmEvent::Established { conn } => self.connection_established(conn),
             CmEvent::Disconnected { conn, reason } => self.disconnected(host, conn, reason),

@@ -56,9 +56,19 @@ struct ListenerInfo {
 }
 
 impl RdmaCm {
-    /// A peer requests something. When nobody listens, the request waits for a while: servers such as perftest's tell their
+    /// A peer requests a connection.
+    pub(super) fn connect_request(&mut self, host: &mut Host<'_>, request: Box<ConnectRequest>) {
+        self.request(host, Request::Connection(request));
+    }
+
+    /// A peer looks for a datagram queue pair.
+    pub(super) fn sidr_request(&mut self, host: &mut Host<'_>, request: Box<SidrRequest>) {
+        self.request(host, Request::Datagram(request));
+    }
+
+    /// A request. When nobody listens, the request waits for a while: servers such as perftest's tell their
     /// clients to come shortly before they listen, and a kernel's clients are slower.
-    pub(super) fn request(&mut self, host: &mut Host<'_>, request: Request) {
+    fn request(&mut self, host: &mut Host<'_>, request: Request) {
         if self.early.len() < MAX_EARLY && !self.has_listener(request.service()) {
             self.early.push_back((host.now + EARLY, request));
         } else {
@@ -80,13 +90,13 @@ impl RdmaCm {
     /// Passes a request to its listener, or refuses it.
     pub(super) fn answer(&mut self, host: &mut Host<'_>, request: &Request) {
         match request {
-            Request::Connection(request) => self.connect_request(host, request),
-            Request::Datagram(request) => self.sidr_request(host, request),
+            Request::Connection(request) => self.answer_connection(host, request),
+            Request::Datagram(request) => self.answer_datagram(host, request),
         }
     }
 
-    /// A peer requests a connection.
-    fn connect_request(&mut self, host: &mut Host<'_>, request: &ConnectRequest) {
+    /// Passes a request for a connection to its listener, or refuses it.
+    fn answer_connection(&mut self, host: &mut Host<'_>, request: &ConnectRequest) {
         let qp_type = match request.transport {
             CmTransport::Uc => qp_type::UC,
             _ => qp_type::RC,
@@ -144,8 +154,8 @@ impl RdmaCm {
         };
     }
 
-    /// A peer looks for a datagram queue pair.
-    fn sidr_request(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
+    /// Passes a request for a datagram queue pair to its listener, or refuses it.
+    fn answer_datagram(&mut self, host: &mut Host<'_>, request: &SidrRequest) {
         let refused = match self.listener(host, request.service_id, request.dest, qp_type::UD) {
             Ok(listener) => {
                 let mut id = self.requested(&listener, qp_type::UD, request.source, request.dest);

@@ -14,10 +14,10 @@ use nix::sys::time::TimeVal;
 use rxe_proto::wire::{PortId, Seal, TxQueue};
 use rxe_udp::{Tap, Waker};
 
+use super::Node;
 use super::message::{Batch, MAX_LEN, Message};
 use super::socket::{Received, Sent, connect_to_owner, receive_message, send_message};
 use crate::adapter::private::Private;
-use crate::adapter::state::State;
 
 /// How long a process that has just taken the address may need to accept guests.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -106,7 +106,7 @@ impl GuestReceiver {
     ///
     /// # Errors
     /// [`OwnerGone`]
-    pub fn receive(&mut self, state: &mut State, now: rxe_proto::Instant) -> Result<(), OwnerGone> {
+    pub fn receive(&mut self, state: &mut impl Node, now: rxe_proto::Instant) -> Result<(), OwnerGone> {
         for _ in 0..BURST {
             let len = match receive_message(&self.socket, &mut self.buffer) {
                 Received::Message(len) => len,

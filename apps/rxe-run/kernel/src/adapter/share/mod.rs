@@ -13,6 +13,10 @@
 //! | [`owner`] | the guests of an owner |
 //! | [`guest`] | the port of a guest |
 
+use rxe_proto::Instant;
+
+use super::groups::Groups;
+
 pub mod guest;
 mod message;
 pub mod owner;
@@ -20,3 +24,18 @@ mod socket;
 
 /// Worker numbers are below this: those that queue pair numbers can have.
 const WORKERS: usize = 15;
+
+/// What the process that shares an address does with frames.
+pub trait Node {
+    /// Handles a received frame.
+    fn handle_frame(&mut self, now: Instant, frame: &[u8]);
+
+    /// Whether the program listens for the request in a frame to queue pair 1.
+    fn listens_for(&self, frame: &[u8]) -> bool;
+
+    /// Sends a complete frame. False when there is no room.
+    fn send_frame(&mut self, frame: &[u8]) -> bool;
+
+    /// Multicast groups.
+    fn groups_mut(&mut self) -> &mut Groups;
+}

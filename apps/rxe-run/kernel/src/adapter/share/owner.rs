@@ -11,11 +11,11 @@ use rxe_proto::Instant;
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::{Frame, classify};
 
-use super::WORKERS;
 use super::message::{Batch, MAX_LEN, Message};
 use super::socket::{Received, Sent, accept, listener, receive_message, send_message};
+use super::{Node, WORKERS};
+use crate::adapter::addressee::Addressee;
 use crate::adapter::private::Private;
-use crate::adapter::state::{Addressee, State};
 use crate::descriptors::out_of_the_way;
 
 /// Processes that have connected and not said hello, at most.
@@ -93,7 +93,7 @@ impl Guests {
     }
 
     /// Handles a received frame, or passes it to its guest.
-    pub fn route(&mut self, state: &mut State, now: Instant, frame: &[u8]) {
+    pub fn route(&mut self, state: &mut impl Node, now: Instant, frame: &[u8]) {
         let Ok(Frame::Roce(packet)) = classify(frame) else { return state.handle_frame(now, frame) };
         match Qpn::new(packet.dest_qp()) {
             Qpn::MULTICAST => {
@@ -111,7 +111,7 @@ impl Guests {
         }
     }
 
-    fn pass_or_handle(&mut self, worker: u8, state: &mut State, now: Instant, frame: &[u8]) {
+    fn pass_or_handle(&mut self, worker: u8, state: &mut impl Node, now: Instant, frame: &[u8]) {
         if !self.pass(usize::from(worker), frame) {
             state.handle_frame(now, frame);
         }
@@ -128,7 +128,7 @@ impl Guests {
     }
 
     /// Offers a request to the guests from number `first` on; when none is left, it is ours to refuse.
-    fn offer(&mut self, first: usize, state: &mut State, now: Instant, frame: &[u8]) {
+    fn offer(&mut self, first: usize, state: &mut impl Node, now: Instant, frame: &[u8]) {
         for guest in self.guests.iter_mut().skip(first).flatten() {
             if send_message(&guest.socket, &Message::Request(frame).bytes()) == Sent::Done {
                 return;
@@ -157,7 +157,7 @@ impl Guests {
     }
 
     /// Accepts guests, and does what they ask for.
-    pub fn serve(&mut self, state: &mut State, now: Instant) {
+    pub fn serve(&mut self, state: &mut impl Node, now: Instant) {
         let mut events = [EpollEvent::empty(); 16];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
@@ -210,7 +210,7 @@ impl Guests {
         }
     }
 
-    fn read(&mut self, worker: usize, state: &mut State, now: Instant) {
+    fn read(&mut self, worker: usize, state: &mut impl Node, now: Instant) {
         for _ in 0..BURST {
             let Some(Some(guest)) = self.guests.get_mut(worker) else { return };
             let len = match receive_message(&guest.socket, &mut self.buffer) {
@@ -228,7 +228,7 @@ impl Guests {
     }
 
     /// Does what a message of a guest asks for. False when it is none of a guest's messages.
-    fn execute(&mut self, worker: usize, message: Option<Message<'_>>, state: &mut State, now: Instant) -> bool {
+    fn execute(&mut self, worker: usize, message: Option<Message<'_>>, state: &mut impl Node, now: Instant) -> bool {
         match message {
             Some(Message::Frames(frames)) => {
                 self.dropped += frames.filter(|frame| !state.send_frame(frame)).count() as u64;
@@ -246,7 +246,7 @@ impl Guests {
         true
     }
 
-    fn remove(&mut self, worker: usize, state: &mut State) {
+    fn remove(&mut self, worker: usize, state: &mut impl Node) {
         if let Some(guest) = self.guests[worker].take() {
             self.private.remove(&guest.socket);
             state.groups_mut().set_of_guests(self.groups());
