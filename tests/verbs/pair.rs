@@ -49,7 +49,7 @@ pub struct Pair {
     ready: Ready,
     end: End,
     one_address: bool,
-    /// The client may fail with this line on standard error.
+    /// Either may fail with this line on standard error.
     excuse: Option<&'static str>,
     server_wants: Wants,
     client_wants: Wants,
@@ -86,7 +86,7 @@ impl Pair {
         Pair { one_address: true, ..self }
     }
 
-    /// The client may fail with this line on standard error, because of an error of its own; its output must be right.
+    /// Either may fail with this line on standard error, because of an error of its own; its output must be right.
     pub fn may_fail_with(self, line: &'static str) -> Pair {
         Pair { excuse: Some(line), ..self }
     }
@@ -127,7 +127,7 @@ impl Pair {
     fn outcome(&self, server: &mut Program, client: &mut Program) -> Check {
         ended("client", client, &self.client_wants, self.excuse)?;
         match self.end {
-            End::Success => ended("server", server, &self.server_wants, None),
+            End::Success => ended("server", server, &self.server_wants, self.excuse),
             End::Never if server.is_running() => self.server_wants.check(&server.stdout().join("\n")),
             End::Never => Err("the server has ended".to_owned()),
         }
