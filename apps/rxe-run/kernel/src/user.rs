@@ -1,9 +1,12 @@
 //! Copies from and to the program's memory.
 //!
 //! A program passes addresses in its commands. As in a kernel, an address that is not mapped is an error (`EFAULT`) and not a
-//! signal: `process_vm_readv` and `process_vm_writev` on the own process copy nothing beyond what is mapped.
+//! signal: `process_vm_readv` and `process_vm_writev` on the own process copy nothing beyond what is mapped. Where a filter forbids
+//! these calls, as that of Docker does, `/proc/self/mem` does the same with more calls.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
@@ -19,9 +22,11 @@ pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
     }
     let len = dst.len();
     let remote = RemoteIoVec { base: from as usize, len };
-    match process_vm_readv(Pid::this(), &mut [IoSliceMut::new(dst)], &[remote])? {
-        copied if copied == len => Ok(()),
-        _ => Err(Errno::EFAULT),
+    match process_vm_readv(Pid::this(), &mut [IoSliceMut::new(dst)], &[remote]) {
+        Ok(copied) if copied == len => Ok(()),
+        Ok(_) => Err(Errno::EFAULT),
+        Err(error) if is_forbidden(error) => read_of_file(from, dst),
+        Err(error) => Err(error),
     }
 }
 
@@ -34,10 +39,33 @@ pub fn write(to: u64, src: &[u8]) -> Result<(), Errno> {
         return Ok(());
     }
     let remote = RemoteIoVec { base: to as usize, len: src.len() };
-    match process_vm_writev(Pid::this(), &[IoSlice::new(src)], &[remote])? {
-        copied if copied == src.len() => Ok(()),
-        _ => Err(Errno::EFAULT),
+    match process_vm_writev(Pid::this(), &[IoSlice::new(src)], &[remote]) {
+        Ok(copied) if copied == src.len() => Ok(()),
+        Ok(_) => Err(Errno::EFAULT),
+        Err(error) if is_forbidden(error) => write_to_file(to, src),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether a system call may not be made, or does not exist.
+fn is_forbidden(error: Errno) -> bool {
+    matches!(error, Errno::EPERM | Errno::ENOSYS)
+}
+
+/// [`read`] by the file of the memory. It is opened each time: after a fork an open one would still be the parent's.
+fn read_of_file(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
+    let memory = File::open("/proc/self/mem").map_err(|error| errno(&error))?;
+    memory.read_exact_at(dst, from).map_err(|_| Errno::EFAULT)
+}
+
+/// [`write()`] by the file of the memory.
+fn write_to_file(to: u64, src: &[u8]) -> Result<(), Errno> {
+    let memory = File::options().write(true).open("/proc/self/mem").map_err(|error| errno(&error))?;
+    memory.write_all_at(src, to).map_err(|_| Errno::EFAULT)
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 #[cfg(test)]
@@ -46,12 +74,17 @@ mod tests {
 
     #[test]
     fn an_address_that_is_not_mapped_is_an_error() {
-        let text = *b"bytes";
-        let mut copy = [0; 5];
-        assert_eq!(read(text.as_ptr() as u64, &mut copy), Ok(()));
-        assert_eq!(copy, text);
-        assert_eq!(read(0, &mut copy), Err(Errno::EFAULT));
-        assert_eq!(write(8, &copy), Err(Errno::EFAULT));
-        assert_eq!(write(8, &[]), Ok(()));
+        for (read, write) in
+            [(read as fn(_, &mut [u8]) -> _, write as fn(_, &[u8]) -> _), (read_of_file, write_to_file)]
+        {
+            let (text, mut copy, mut target) = (*b"bytes", [0; 5], [0; 5]);
+            assert_eq!(read(text.as_ptr() as u64, &mut copy), Ok(()));
+            assert_eq!(copy, text);
+            assert_eq!(write(target.as_mut_ptr() as u64, &copy), Ok(()));
+            assert_eq!(std::hint::black_box(target), text);
+            assert_eq!(read(0, &mut copy), Err(Errno::EFAULT));
+            assert_eq!(write(8, &copy), Err(Errno::EFAULT));
+            assert_eq!(write(8, &[]), Ok(()));
+        }
     }
 }
