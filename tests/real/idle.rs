@@ -330,7 +330,8 @@ fn short_of_memory() -> AnyGroup {
         let mut working = Vec::new();
         while refused() == 0 {
             if working.len() == 6 {
-                return Err("six clients have got their memory".to_owned());
+                let said: Vec<String> = working.iter().map(Job::so_far).collect();
+                return Err(format!("six clients have got their memory: {said:#?}"));
             }
             working.push(client()?);
             std::thread::sleep(Duration::from_secs(6));
