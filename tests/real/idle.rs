@@ -319,7 +319,8 @@ fn short_of_memory() -> AnyGroup {
     group.case("pingpong: where all are busy the next is refused, which is logged, and they go on", |bed| {
         let gid = bed.gid4()?;
         let client = || {
-            let command = format!("exec ibv_srq_pingpong -g {gid} -q 250 -r 300 -n 100000000 {TARGET_V4}");
+            // A message is one packet, so that those of all clients fit into the interface's queue: who loses packets is idle.
+            let command = format!("exec ibv_srq_pingpong -g {gid} -s 64 -q 250 -r 300 -n 100000000 {TARGET_V4}");
             bed.guest().start(&command, 2 * LIMIT)
         };
         let refused = || {
