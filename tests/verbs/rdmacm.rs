@@ -48,7 +48,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// A pair of rping. At its end one thread of it may wait for an event of the channel that another one has just closed.
+/// A pair of rping. At its end one thread of it may begin to wait for an event of the channel that another one has just closed.
 pub fn rping(server: impl Into<String>, client: impl Into<String>, pings: usize) -> Pair {
     Pair::new(server, client, Wants::Pings(pings)).may_fail_with("rdma_get_cm_event: Bad file descriptor")
 }

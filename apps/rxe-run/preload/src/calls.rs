@@ -1,7 +1,8 @@
 //! `write`, `close` and `socket`.
 
 use std::ffi::{c_int, c_void};
-use std::slice;
+use std::time::{Duration, Instant};
+use std::{ptr, slice};
 
 use libc::{size_t, ssize_t};
 use nix::errno::Errno;
@@ -10,13 +11,17 @@ use rxe_uverbs::descriptors::{Entry, Kind};
 use rxe_uverbs::inside::is_inside;
 
 use crate::files::{self, Step, Wait};
-use crate::process::DESCRIPTORS;
+use crate::process::{DESCRIPTORS, exits_in_another_thread};
 use crate::real;
 
 unsafe extern "C-unwind" {
     /// See `read_byte.c`.
     fn rxe_verbs_read_byte(fd: c_int, wait: u64) -> ssize_t;
+    fn poll(descriptors: *mut libc::pollfd, count: libc::nfds_t, milliseconds: c_int) -> c_int;
 }
+
+/// How long a thread stays in a call at the end of its process, at most: another library may wait for it.
+const STAY: Duration = Duration::from_secs(10);
 
 /// # Safety
 /// As of `write` of libc.
@@ -59,11 +64,20 @@ unsafe fn write_command(fd: c_int, entry: Entry, buffer: *const c_void, length: 
         Ok(Step::Foreign) => unsafe { write_foreign(fd, buffer, length) },
         // SAFETY: a wait has begun.
         Ok(Step::ReadByte(wait)) => unsafe { wait_and_write(fd, wait, command) },
-        Err(error) => {
-            error.set();
-            -1
-        }
+        Err(error) => fails(error),
     }
+}
+
+/// The result of a call that fails. A kernel ends the threads that are in a call together with the process, so they do not see the
+/// end of a device: a thread stays here while another one ends the process.
+fn fails(error: Errno) -> ssize_t {
+    let begin = Instant::now();
+    while exits_in_another_thread() && begin.elapsed() < STAY {
+        // SAFETY: there are no descriptors. The thread may be cancelled here.
+        unsafe { poll(ptr::null_mut(), 0, 10) };
+    }
+    error.set();
+    -1
 }
 
 /// # Safety
@@ -85,8 +99,7 @@ unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
             }
             Err(error) => {
                 files::end_wait(wait);
-                error.set();
-                return -1;
+                return fails(error);
             }
         }
     }

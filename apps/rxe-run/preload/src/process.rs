@@ -2,11 +2,11 @@
 //! the child of a fork.
 
 use std::hint;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::{ptr, thread};
 
 use nix::errno::Errno;
-use nix::unistd::{Pid, getpid};
+use nix::unistd::{Pid, getpid, gettid};
 use rxe_uverbs::backend::Backend;
 use rxe_uverbs::descriptors::Descriptors;
 use rxe_uverbs::inside::is_inside;
@@ -223,6 +223,20 @@ extern "C" fn in_child() {
     BUSY.unlock();
 }
 
+/// The thread that ends the process; 0 while there is none.
+static EXITING: AtomicI32 = AtomicI32::new(0);
+
+/// Notes whether this thread is about to end the process.
+pub fn set_exiting(exiting: bool) {
+    EXITING.store(if exiting { gettid().as_raw() } else { 0 }, Ordering::Release);
+}
+
+/// Whether another thread is about to end the process, so that this one shall not see the end of the adapter.
+pub fn exits_in_another_thread() -> bool {
+    let exiting = EXITING.load(Ordering::Acquire);
+    exiting != 0 && exiting != gettid().as_raw()
+}
+
 /// Runs at the end of the process, after the handlers that the program has registered.
 extern "C" fn at_exit() {
     // A signal handler that ends the process has interrupted the library, whose locks are held: peers notice by their retries.
@@ -231,6 +245,7 @@ extern "C" fn at_exit() {
     }
     let Some(process) = Process::current().filter(|process| process.is_this()) else { return };
     let Access::Own(backend, instance) = &process.adapter else { return };
+    set_exiting(true);
     // What is left of the folder is removed by the next process.
     let _ = guarded(|| {
         backend.shutdown();

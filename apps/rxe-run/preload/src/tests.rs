@@ -18,7 +18,7 @@ use rxe_uverbs::address::AddressError;
 use rxe_uverbs::descriptors::File;
 
 use crate::adapter::{ERROR, PANIC, PRIVATE, TAKE, seen};
-use crate::process::{DESCRIPTORS, Process};
+use crate::process::{DESCRIPTORS, Process, set_exiting};
 
 const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
 const RDMA_CM: &CStr = c"/dev/infiniband/rdma_cm";
@@ -217,6 +217,23 @@ fn a_channel_that_is_closed_during_a_wait_stays_open_for_the_wait() {
         seen(|seen| seen.event(file.handle));
         assert_eq!(waits.join().unwrap(), Ok(TAKE.len() as isize));
         assert_eq!(closed(), [file]);
+    });
+}
+
+#[test]
+fn a_call_that_fails_at_the_end_of_the_process_does_not_return() {
+    alone(|| {
+        let fd = open(RDMA_CM, libc::O_RDWR).unwrap();
+        set_exiting(true);
+        assert_eq!(write(fd, b"refused"), Err(Errno::EXDEV), "in the thread that ends it");
+        let other = std::thread::spawn(move || write(fd, b"refused"));
+        while !seen(|seen| seen.commands.len() == 2) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!other.is_finished());
+        set_exiting(false);
+        assert_eq!(other.join().unwrap(), Err(Errno::EXDEV));
     });
 }
 
