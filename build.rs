@@ -14,7 +14,7 @@ fn main() {
         // Clearer than the errors of the linker.
         Err(_) => println!(
             "cargo::error=libdpdk was not found by pkg-config; install it (on Debian 12 or 13: apt install libdpdk-dev dpdk \
-             libclang-dev clang pkg-config), or build rxe-ctl alone with --no-default-features"
+             libclang-dev clang pkg-config), or build without DPDK ports: -p rxe --no-default-features"
         ),
     }
 }

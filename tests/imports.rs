@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate and program.
-const ROOTS: [&str; 13] = [
+const ROOTS: [&str; 14] = [
     "apps/common",
     "apps/rxe-bench",
     "apps/rxe-ctl",
     "apps/rxe-run/kernel/src",
     "apps/rxe-run/preload/src",
     "apps/rxe-target",
+    "rxe-dpdk/adapter/src",
     "rxe-dpdk/inspect/src",
     "rxe-dpdk/proto/src",
     "rxe-dpdk/service/src",

@@ -1,7 +1,9 @@
-//! Code that the programs in `apps/` share: command lines, their errors, signals, manual pages, digests and the choice of an lcore.
+//! Code that the programs in `apps/` share: the adapter, command lines, their errors, signals, manual pages, digests and the
+//! choice of an lcore.
 //!
-//! Without the feature `dpdk`, for which no libdpdk is needed, only `lcores` is missing.
+//! Without the feature `dpdk`, for which no libdpdk is needed, adapters have UDP sockets only.
 
+pub mod adapter;
 mod cli_error;
 pub mod command_line;
 pub mod digest;

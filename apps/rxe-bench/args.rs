@@ -1,5 +1,6 @@
 //! The options of the bench, as clap reads them.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -8,14 +9,16 @@ use crate::perftest_options::PerftestOptions;
 use crate::plan::{Protocol, Test};
 use crate::values::{Mtu, OwnAddress, Peer, Router, Seconds, Size};
 
-const USAGE: &str = "rxe-bench [EAL OPTIONS] -- TEST --address IP/PREFIX --peer IP[:PORT] [OPTIONS]";
+const USAGE: &str = "rxe-bench [EAL OPTIONS] -- TEST --address IP/PREFIX --peer IP[:PORT] [OPTIONS]
+       rxe-bench TEST --udp ADDRESS --peer IP[:PORT] [OPTIONS]";
 
 const AFTER_HELP: &str = "\
 The arguments before the first `--` are those of DPDK's EAL. Without `-l` or another option that chooses lcores, the bench \
-uses one: the first CPU that the process may run on.
+uses one: the first CPU that the process may run on. With --udp there is no DPDK, and there are no arguments for EAL.
 
   rxe-bench -l 1 --vdev=net_virtio_user0,path=/tmp/vhost.sock,queue_size=1024 -- \\
       write-bw --address 10.0.0.2/24 --peer 10.0.0.1 -s 64 -q 8
+  rxe-bench write-bw --udp 127.0.0.3 --peer 127.0.0.2
 
 Ctrl-C, a target that goes away and other failures also print what was measured until then.
 
@@ -33,6 +36,11 @@ pub struct Args {
     /// Address of the bench with its on-link prefix; required for all tests but `reflect`
     #[arg(long, value_name = "IP/PREFIX", help_heading = "Ends")]
     pub address: Option<OwnAddress>,
+
+    /// Address of this machine from which to test, on an ordinary UDP socket instead of a DPDK port: without EAL's arguments,
+    /// hugepages or root
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["address", "gateway"], help_heading = "Ends")]
+    pub udp: Option<IpAddr>,
 
     /// Address of the target; required for all tests but `reflect` [default port: 4792, perftest: 18515]
     #[arg(long, value_name = "IP[:PORT]", help_heading = "Ends")]

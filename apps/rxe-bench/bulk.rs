@@ -1,7 +1,7 @@
 //! Additional load on queue pairs of its own, to measure its effect on the test.
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, WorkCompletion};
+use rxe_service::Context;
 
 use crate::load::{self, Load, RemoteMemory};
 use crate::plan::Plan;

@@ -33,9 +33,10 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliErr
         return Ok(Command::Generate(folder.into()));
     }
     let is_help = |arg: &String| matches!(arg.as_str(), "--help" | "-h" | "--version" | "-V");
+    let is_udp = |arg: &String| arg == "--udp" || arg.starts_with("--udp=");
     let (eal_args, ours) = match behind {
         Some(ours) => (before, ours),
-        None if before.iter().any(is_help) => (Vec::new(), before),
+        None if before.iter().any(is_help) || before.iter().any(is_udp) => (Vec::new(), before),
         None => {
             return cli_error!(
                 "there is no `--` on the command line: put it between EAL's arguments and the options of the bench (see rxe-bench \
@@ -69,6 +70,7 @@ const WARM_UP: Duration = Duration::from_millis(250);
 impl Args {
     fn into_plan(self, eal_args: Vec<String>) -> Result<Plan, CliError> {
         self.perftest.check()?;
+        self.check_udp(&eal_args)?;
         let (address, peer) = self.ends()?;
         let gateway = self.gateway(address, &peer)?;
         let protocol = self.protocol()?;
@@ -95,6 +97,7 @@ impl Args {
         let port = if perftest { perftest::PORT } else { REGION_PORT };
         Ok(Plan {
             eal_args,
+            udp: self.udp.is_some(),
             test: self.test,
             protocol,
             address,
@@ -118,17 +121,34 @@ impl Args {
         })
     }
 
+    /// A UDP socket has nothing of DPDK.
+    fn check_udp(&self, eal_args: &[String]) -> Result<(), CliError> {
+        match self.udp {
+            Some(_) if !eal_args.is_empty() => {
+                cli_error!("--udp needs no DPDK: leave EAL's arguments out ({})", eal_args.join(" "))
+            }
+            Some(_) if matches!(self.test, Test::Reflect | Test::Echo) => {
+                cli_error!("{} sends frames of its own, which a UDP socket cannot: leave --udp out", self.test.name())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The addresses of both ends.
     fn ends(&self) -> Result<(Cidr, Peer), CliError> {
-        let (address, peer) = match (self.address, self.peer) {
-            (Some(OwnAddress(address)), Some(peer)) => (address, peer),
+        let own = self.udp.map(|ip| Cidr::new(ip, if ip.is_ipv4() { 32 } else { 128 }));
+        let own = own.or(self.address.map(|OwnAddress(address)| address));
+        let (address, peer) = match (own, self.peer) {
+            (Some(address), Some(peer)) => (address, peer),
             // It answers every sender.
             _ if self.test == Test::Reflect => {
                 let none = Ipv4Addr::UNSPECIFIED.into();
                 return Ok((Cidr::new(none, 0), Peer { ip: none, port: None }));
             }
             (None, _) => {
-                return cli_error!("--address is missing: give the address of the bench as --address IP/PREFIX");
+                return cli_error!(
+                    "--address is missing: give the address of the bench as --address IP/PREFIX, or --udp ADDRESS"
+                );
             }
             (_, None) => return cli_error!("--peer is missing: give the address of the target as --peer IP"),
         };
@@ -154,9 +174,11 @@ impl Args {
             }
             return Ok(Some(router));
         }
-        // Frames for a reflector are addressed by what it answers.
-        let routed =
-            matches!(self.test, Test::Reflect | Test::Echo) || is_link_local(peer.ip) || address.contains(peer.ip);
+        // The kernel knows the routes of a UDP socket; frames for a reflector are addressed by what it answers.
+        let routed = self.udp.is_some()
+            || matches!(self.test, Test::Reflect | Test::Echo)
+            || is_link_local(peer.ip)
+            || address.contains(peer.ip);
         if routed {
             return Ok(None);
         }

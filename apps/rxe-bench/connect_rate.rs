@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, DisconnectReason};
 use rxe_proto::verbs::{Access, ProtectionDomain, QpCaps, Qpn};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
+use rxe_service::{Context, EndReason, Listen, Service, ServiceFactory};
 
 use crate::measurement::{Mark, Measurement, latencies};
 use crate::outcome::{End, Outcome};

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use rxe::CliError;
-use rxe_dpdk::service::{Context, QpMap};
 use rxe_proto::cm::{ConnId, ConnectReply};
 use rxe_proto::verbs::{Access, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant};
+use rxe_service::{Context, QpMap};
 
 use crate::load::RemoteMemory;
 use crate::plan::Protocol;

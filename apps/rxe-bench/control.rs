@@ -1,11 +1,11 @@
 //! The control connection of perftest's parameter exchange: each message has one answer.
 
-use rxe_dpdk::service::Context;
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{
     Access, MemoryRegion, Payload, ProtectionDomain, QpCaps, QueuePair, Rc, RecvWr, Sge, WcOpcode, WorkCompletion,
     WorkRequest,
 };
+use rxe_service::Context;
 
 use crate::perftest::LONGEST_MESSAGE;
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use rxe::{CliError, cli_error};
+use rxe::{CliError, cli_error, lcores};
 use rxe_dpdk::eal::{Clock, Eal, Port, PortConfig, PortQueues, RxBurst, RxQueue, TxStage};
 use rxe_proto::Instant;
 use rxe_proto::wire::{MacAddr, PathMtu};
@@ -42,20 +42,21 @@ struct Link {
 }
 
 impl Link {
-    fn open(eal: &Eal, stop: &Arc<AtomicBool>) -> Result<(Port, Link), CliError> {
+    fn open(eal_args: &[String], stop: &Arc<AtomicBool>) -> Result<(Port, Link), CliError> {
         let cannot = |error: rxe_dpdk::eal::EalError| CliError::new(error.to_string());
+        let eal = Eal::init(&lcores::or_one(eal_args)).map_err(cannot)?;
         let Some(info) = eal.ports().into_iter().next() else {
             return cli_error!(
                 "DPDK found no port: add one before `--`, for example --vdev=net_vhost0,iface=/tmp/sock"
             );
         };
         let config = PortConfig { promiscuous: true, ..PortConfig::default() };
-        let mut port = Port::configure(eal, info.id, &config).map_err(cannot)?;
+        let mut port = Port::configure(&eal, info.id, &config).map_err(cannot)?;
         let PortQueues { rx, tx } = port.start().map_err(cannot)?;
         let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
             return cli_error!("port {} has no queues", info.name);
         };
-        let (clock, stop) = (Clock::new(eal), Arc::clone(stop));
+        let (clock, stop) = (Clock::new(&eal), Arc::clone(stop));
         let link = Link { clock, mac: port.mac(), mtu: port.mtu(), rx, tx, burst: RxBurst::new(), stop };
         Ok((port, link))
     }
@@ -67,11 +68,11 @@ impl Link {
 
 /// Reflects received frames until stopped.
 pub fn reflect(
-    eal: &Eal,
+    eal_args: &[String],
     stop: &Arc<AtomicBool>,
     ready: impl FnOnce(&str) -> Result<(), CliError>,
 ) -> Result<String, CliError> {
-    let (_port, mut link) = Link::open(eal, stop)?;
+    let (_port, mut link) = Link::open(eal_args, stop)?;
     ready(&format!("ready mac={} mtu={}\n", link.mac, link.mtu))?;
     let (mut reflected, mut refused) = (0u64, 0u64);
     while !link.stopped() {
@@ -101,8 +102,8 @@ pub fn reflect(
 }
 
 /// Sends frames to a reflector and receives them back.
-pub fn echo(eal: &Eal, plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Ended, CliError> {
-    let (_port, mut link) = Link::open(eal, stop)?;
+pub fn echo(plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Ended, CliError> {
+    let (_port, mut link) = Link::open(&plan.eal_args, stop)?;
     let carried = PathMtu::at_most(usize::from(link.mtu).saturating_sub(OVERHEAD)).unwrap_or(PathMtu::Mtu256);
     let path_mtu = path_mtu(plan, carried)?.bytes();
     let mut outcomes = Vec::new();

@@ -1,11 +1,11 @@
 //! The load: a constant number of outstanding messages on each queue pair.
 
 use hdrhistogram::Histogram;
-use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
 use rxe_proto::verbs::{
     MemoryRegion, PostError, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WorkCompletion, WorkRequest,
 };
+use rxe_service::Context;
 
 use crate::plan::{Plan, Verb};
 use crate::session::succeeded;

@@ -12,7 +12,12 @@ mod cli;
 mod connect_rate;
 mod connections;
 mod control;
+#[cfg(feature = "dpdk")]
 mod echo;
+#[cfg(not(feature = "dpdk"))]
+#[path = "no_echo.rs"]
+mod echo;
+#[cfg(feature = "dpdk")]
 mod frames;
 mod initiator;
 mod load;
@@ -36,7 +41,7 @@ mod work;
 use std::process::ExitCode;
 
 use rxe::{CliError, manual_pages};
-use rxe_dpdk::output;
+use rxe_adapter::output;
 
 use cli::Command;
 

@@ -120,6 +120,8 @@ pub enum Json {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub eal_args: Vec<String>,
+    /// On a UDP socket at `address`, without DPDK.
+    pub udp: bool,
     pub test: Test,
     pub protocol: Protocol,
     /// Address of the bench.
@@ -227,6 +229,7 @@ pub mod tests {
     pub fn plan() -> Plan {
         Plan {
             eal_args: Vec::new(),
+            udp: false,
             test: Test::WriteBw,
             protocol: Protocol::Region,
             address: "10.0.0.2/24".parse().expect("an address"),

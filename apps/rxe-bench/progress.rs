@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rxe_dpdk::output;
+use rxe_adapter::output;
 
 use crate::outcome::Outcome;
 use crate::plan::{Json, Length, Plan};

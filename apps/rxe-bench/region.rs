@@ -1,7 +1,7 @@
 //! The protocol of the `region` service: docs/region-protocol.md.
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, RemoteAddr, WorkRequest};
+use rxe_service::Context;
 
 use crate::load::RemoteMemory;
 

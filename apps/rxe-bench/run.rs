@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rxe::CliError;
-use rxe::lcores;
+use rxe::adapter::{Adapter, Carrier};
 use rxe::signals::Signals;
-use rxe_dpdk::eal::Eal;
-use rxe_dpdk::output;
-use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
-use rxe_dpdk::service::ServiceFactory;
-use rxe_dpdk::worker::IdlePolicy;
+use rxe_adapter::output;
+use rxe_adapter::settings::{PortSettings, RuntimeConfig};
+use rxe_adapter::worker::IdlePolicy;
 use rxe_proto::transport::EngineConfig;
+use rxe_service::ServiceFactory;
 use tracing::level_filters::LevelFilter;
 
 use crate::connect_rate::ConnectRateFactory;
@@ -47,30 +46,24 @@ pub fn run(plan: &Plan) -> Result<(), CliError> {
     failure.map_or(printed, Err)
 }
 
-fn start_eal(plan: &Plan) -> Result<Eal, CliError> {
-    Eal::init(&lcores::or_one(&plan.eal_args)).map_err(|error| CliError::new(error.to_string()))
-}
-
 /// `reflect` prints its own lines.
 fn reflect(plan: &Plan, signals: &Signals) -> Result<(), CliError> {
-    let eal = start_eal(plan)?;
-    let text = echo::reflect(&eal, &flag(signals), print)?;
+    let text = echo::reflect(&plan.eal_args, &flag(signals), print)?;
     print(&text)
 }
 
 fn measure(plan: &Plan, signals: &Signals) -> Result<Ended, CliError> {
     let progress = Progress::start(plan);
-    let eal = start_eal(plan)?;
     let interrupted = flag(signals);
     if plan.test == Test::Echo {
-        return echo::echo(&eal, plan, &interrupted, &progress);
+        return echo::echo(plan, &interrupted, &progress);
     }
     let session = Session::new(plan, progress, interrupted);
     let factory: Box<dyn ServiceFactory> = match plan.test.verb() {
         Some(verb) => Box::new(InitiatorFactory { session: Arc::clone(&session), verb }),
         None => Box::new(ConnectRateFactory(Arc::clone(&session))),
     };
-    serve(eal, plan, &session, factory)?;
+    serve(plan, &session, factory)?;
     Ok(session.take())
 }
 
@@ -142,7 +135,7 @@ fn interrupted(plan: &Plan, outcomes: &[Outcome]) -> Option<CliError> {
 }
 
 /// Runs an adapter with one service until the service stops it.
-fn serve(eal: Eal, plan: &Plan, session: &Session, factory: Box<dyn ServiceFactory>) -> Result<(), CliError> {
+fn serve(plan: &Plan, session: &Session, factory: Box<dyn ServiceFactory>) -> Result<(), CliError> {
     // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
     // retransmission timeouts, so these are raised.
     let round = rxe_proto::Duration::from_micros(u64::from(plan.qps) * u64::from(plan.depth()));
@@ -155,7 +148,8 @@ fn serve(eal: Eal, plan: &Plan, session: &Session, factory: Box<dyn ServiceFacto
             gateways: plan.gateway.into_iter().collect(),
             ..PortSettings::default()
         }],
-        idle: IdlePolicy::Spin,
+        // The target on a UDP socket runs on this machine as well, most likely.
+        idle: if plan.udp { IdlePolicy::Pause } else { IdlePolicy::Spin },
         engine: EngineConfig {
             max_qp: timeouts.max_qp.max(connections),
             max_cqe: MAX_CQE,
@@ -167,9 +161,10 @@ fn serve(eal: Eal, plan: &Plan, session: &Session, factory: Box<dyn ServiceFacto
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
     };
-    let runtime = Runtime::new(eal, config, vec![factory]).map_err(|error| CliError::new(error.to_string()))?;
-    session.set_adapter(&runtime);
-    let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
+    let carrier = if plan.udp { Carrier::Udp } else { Carrier::Dpdk(&plan.eal_args) };
+    let adapter = Adapter::new(carrier, config, vec![factory])?;
+    session.set_adapter(&adapter);
+    let summary = adapter.run()?;
     tracing::debug!("counters:\n{summary}");
     Ok(())
 }

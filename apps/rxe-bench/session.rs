@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use rxe::adapter::Adapter;
 use rxe::{CliError, cli_error};
-use rxe_dpdk::runtime::{Runtime, StopHandle};
-use rxe_dpdk::service::{Connect, EndReason};
+use rxe_adapter::build::StopHandle;
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnectFailure;
 use rxe_proto::transport::TransportStats;
 use rxe_proto::verbs::{QueuePair, Rc, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::{Rej, RejReason};
+use rxe_service::{Connect, EndReason};
 
 use crate::measurement::Mark;
 use crate::outcome::Outcome;
@@ -47,10 +48,10 @@ impl Session {
     }
 
     /// Sets the adapter, before it runs.
-    pub fn set_adapter(&self, runtime: &Runtime) {
-        let transport = runtime.telemetry().workers.into_iter().map(|worker| worker.transport).collect();
+    pub fn set_adapter(&self, adapter: &Adapter) {
+        let transport = adapter.telemetry().workers.into_iter().map(|worker| worker.transport).collect();
         // It is set once.
-        let _ = self.adapter.set((runtime.stop_handle(), transport));
+        let _ = self.adapter.set((adapter.stop_handle(), transport));
     }
 
     /// Whether a signal has asked for the end of the run.

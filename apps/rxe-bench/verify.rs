@@ -13,12 +13,12 @@
 //! so that every region is used.
 
 use hdrhistogram::Histogram;
-use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
 use rxe_proto::verbs::{
     Access, MemoryRegion, ProtectionDomain, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WcOpcode, WorkCompletion,
     WorkRequest,
 };
+use rxe_service::Context;
 
 use crate::load::RemoteMemory;
 use crate::payload::{Message, Payload};

@@ -1,8 +1,8 @@
 //! Messages of the initiator: for measuring, or with verification.
 
 use hdrhistogram::Histogram;
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{MemoryRegion, QueuePair, Rc, WorkCompletion};
+use rxe_service::Context;
 
 use crate::load::{Load, RemoteMemory};
 use crate::measurement::latencies;

@@ -9,8 +9,9 @@ use rxe::manual_pages::Sections;
 use rxe::{CliError, Suggested, cli_error};
 
 use crate::config::{
-    CaptureFile, FaultSpec, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort, Origin, Pcp,
-    PeerNetwork, RegionSpec, RouteSpec, ServicePort, Settings, Source, Sourced, TrafficClass, Vlan,
+    CaptureFile, FaultSpec, FilePrefix, Gateway, HostAddress, Idle, LogFormat, LogLevel, MetricsAddress, Mtu, OnPort,
+    Origin, Pcp, PeerNetwork, RegionSpec, RouteSpec, ServicePort, Settings, Source, Sourced, TrafficClass, UdpAddress,
+    Vlan,
 };
 
 /// The definition of the command line, for manual pages and completions.
@@ -30,6 +31,7 @@ pub enum Command {
 }
 
 const USAGE: &str = "rxe-target [EAL OPTIONS] -- --address IP/PREFIX [OPTIONS]
+       rxe-target --udp ADDRESS [OPTIONS]
        rxe-target --config FILE [OPTIONS]
        rxe-target --check-config FILE";
 
@@ -37,9 +39,10 @@ const AFTER_HELP: &str = "\
 The arguments before the first `--` are those of DPDK's EAL. They may also be in `[eal] args` of the configuration file; \
 then the `--` is not needed. Without `-l` the target uses one CPU; `-l 0-3` gives it four. With several ports, put `portN:` \
 in front of the value of a port's option (port1:10.0.0.1/24); without it the option is for port 0. An option replaces the \
-setting of the configuration file.
+setting of the configuration file. With --udp there is no DPDK, and there are no arguments for EAL.
 
   rxe-target -l 0 --vdev=net_af_packet0,iface=veth1 -- --address 10.0.0.1/24 --service rping
+  rxe-target --udp 127.0.0.2
 
 Standard output gets a line that starts with `ready ` once clients can connect, the text of watched regions, and counters \
 at the end; everything else goes to standard error. With --config, SIGHUP applies the file as it is now, as `rxe-ctl reload` \
@@ -57,6 +60,7 @@ pub const SECTIONS: Sections = Sections {
             "The same without hugepages:",
             "rxe-target -l 0 --no-huge --no-shconf -m 512 --no-pci --vdev=net_af_packet0,iface=veth1 -- --address 10.77.0.1/24",
         ),
+        ("On an ordinary UDP socket, without DPDK, hugepages or root:", "rxe-target --udp 127.0.0.2"),
         (
             "Check a configuration, then use it:",
             "rxe-target --check-config target.toml\nrxe-target --config target.toml",
@@ -64,7 +68,10 @@ pub const SECTIONS: Sections = Sections {
     ],
     files: &[
         ("/etc/rxe/target.toml", "The configuration of the systemd unit; every key is explained in it."),
-        ("/var/run/rxe/PREFIX/ctl.sock", "The socket of rxe-ctl; PREFIX is EAL's --file-prefix."),
+        (
+            "/var/run/rxe/PREFIX/ctl.sock",
+            "The socket of rxe-ctl; PREFIX is the --file-prefix. Without root the folder is below $XDG_RUNTIME_DIR.",
+        ),
     ],
     see_also: &[("target.toml", 5), ("rxe-ctl", 1), ("rxe-bench", 1), ("rxe-host-setup", 8)],
 };
@@ -84,6 +91,10 @@ struct Args {
     /// Write the manual page and shell completions to a folder, and exit
     #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["config", "check_config"])]
     generate: Option<PathBuf>,
+
+    /// Serve at this address of the machine, on an ordinary UDP socket: without DPDK, EAL's arguments, hugepages or root
+    #[arg(long, value_name = "ADDRESS", help_heading = "Network", conflicts_with_all = ["address", "gateway", "route", "vlan", "mtu", "pcp"])]
+    udp: Option<UdpAddress>,
 
     /// An address of the target, IPv4 or IPv6, with its on-link prefix; may repeat
     #[arg(long, value_name = "[portN:]IP/PREFIX", help_heading = "Network")]
@@ -141,6 +152,10 @@ struct Args {
     /// CM port of the region service [default: 4792]
     #[arg(long, value_name = "PORT", help_heading = "Services")]
     region_port: Option<ServicePort>,
+
+    /// Name of a target with --udp on this machine, by which rxe-ctl finds it [default: udp-ADDRESS]
+    #[arg(long, value_name = "NAME", help_heading = "Running")]
+    file_prefix: Option<FilePrefix>,
 
     /// Idle policy of the lcores: `spin` has the lowest latency, `pause` leaves more to a hyperthread sibling, `sleep` frees
     /// the CPU for MICROSECONDS (50) at a time [default: pause]
@@ -214,8 +229,17 @@ fn is_ours(arg: &str) -> bool {
 fn without_separator(argv: Vec<String>) -> Result<Vec<String>, CliError> {
     let has = |names: &[&str]| argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)));
     let foreign = argv.iter().any(|arg| arg.starts_with('-') && !is_ours(arg));
-    if has(&["--check-config", "--generate"]) || (!foreign && has(&["--config", "--help", "-h", "--version", "-V"])) {
+    if has(&["--check-config", "--generate"])
+        || (!foreign && has(&["--config", "--udp", "--help", "-h", "--version", "-V"]))
+    {
         return Ok(argv);
+    }
+    if has(&["--udp"]) {
+        let foreign: Vec<String> = argv.iter().filter(|arg| arg.starts_with('-') && !is_ours(arg)).cloned().collect();
+        return cli_error!(
+            "{} is no option of the target: --udp needs no DPDK, so leave EAL's arguments out",
+            foreign.join(" ")
+        );
     }
     if argv.is_empty() {
         return cli_error!("the command line is empty: give the target a port and an address (see rxe-target --help)");
@@ -261,8 +285,12 @@ impl Args {
             pcp: self.pcp.map(|p| sourced("--pcp", p)),
             fault: self.fault.map(|f| sourced("--fault", f)),
             capture_file: self.capture.map(|file| sourced("--capture", file)),
+            file_prefix: self.file_prefix.map(|name| sourced("--file-prefix", name)),
             ..Settings::default()
         };
+        if let Some(address) = self.udp {
+            settings.port(0).udp = Some(sourced("--udp", address));
+        }
         for OnPort { port: number, value } in self.address {
             settings.port(number).addresses.push(sourced("--address", value));
         }

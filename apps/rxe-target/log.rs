@@ -3,7 +3,7 @@
 
 use std::io::{self, IsTerminal};
 
-use rxe_dpdk::output;
+use rxe_adapter::output;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;

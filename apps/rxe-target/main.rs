@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use rxe::{CliError, manual_pages};
-use rxe_dpdk::output;
+use rxe_adapter::output;
 
 use cli::Command;
 use config::Config;

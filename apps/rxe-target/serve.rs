@@ -1,14 +1,14 @@
 //! Runs the target: start, service, end.
 
 use rxe::CliError;
+use rxe::adapter::Adapter;
 use rxe::signals::Signals;
-use rxe_dpdk::eal::{Eal, file_prefix};
-use rxe_dpdk::output;
-use rxe_dpdk::runtime::{PortSettings, Runtime, RuntimeConfig};
-use rxe_dpdk::service::TrafficClassConfig;
-use rxe_dpdk::worker::IdlePolicy;
+use rxe_adapter::output;
+use rxe_adapter::settings::{PortSettings, RuntimeConfig};
+use rxe_adapter::worker::IdlePolicy;
+use rxe_service::TrafficClassConfig;
 
-use crate::config::{Config, Idle, RegionSpec, Source, fault_text};
+use crate::config::{Config, FilePrefix, Idle, RegionSpec, Source, fault_text};
 use crate::manage::{Drain, HangUp, Managed, Management, Running, RuntimeFolder};
 use crate::{log, services};
 
@@ -24,11 +24,9 @@ pub fn serve(config: Config, source: Option<Source>) -> Result<(), CliError> {
     let (factories, registry) = services::factories(&config)?;
     let signals = Signals::install()?;
     let management = Management::prepare(config.metrics.as_ref(), hang_up)?;
-    let prefix = file_prefix(&config.eal_args);
-    let folder = RuntimeFolder::take(&config.eal_args)?;
-    let eal = Eal::init(&rxe::lcores::or_one(&config.eal_args)).map_err(|error| CliError::new(error.to_string()))?;
-    let runtime =
-        Runtime::new(eal, runtime_config(&config), factories).map_err(|error| CliError::new(error.to_string()))?;
+    let prefix = file_prefix(&config)?;
+    let folder = RuntimeFolder::take(&prefix)?;
+    let runtime = Adapter::new(config.carrier(), runtime_config(&config), factories)?;
     let stop = runtime.stop_handle();
     let drain = Drain::new(stop.clone());
     signals.stop(move || stop.stop());
@@ -46,9 +44,17 @@ pub fn serve(config: Config, source: Option<Source>) -> Result<(), CliError> {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!("systemd could not be notified that the target is ready: {error}");
     }
-    let summary = runtime.run().map_err(|error| CliError::failed(error.to_string()))?;
+    let summary = runtime.run()?;
     output::stdout().enqueue(format!("{summary}{registry}").as_bytes());
     Ok(())
+}
+
+/// The target's name on this machine.
+fn file_prefix(config: &Config) -> Result<String, CliError> {
+    match &config.file_prefix {
+        Some(FilePrefix(name)) => Ok(name.clone()),
+        None => rxe::adapter::eal_file_prefix(&config.eal_args),
+    }
 }
 
 fn runtime_config(config: &Config) -> RuntimeConfig {

@@ -69,7 +69,7 @@ fn count_all() -> Result<bool, Failure> {
     for program in &PROGRAMS {
         let callgrind = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .args(["--collect-atstart=no", "--toggle-collect=*Dispatcher::dispatch"])
+            .args(["--collect-atstart=no", "--toggle-collect=*Dispatcher*::dispatch"])
             .arg(env::current_exe()?)
             .args(["run", program.name])
             .output()

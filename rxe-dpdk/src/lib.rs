@@ -1,6 +1,7 @@
 //! A RoCEv2 adapter on DPDK ports.
 //!
-//! [`rxe_proto`], re-exported here, is the protocol and does no IO. This crate hosts it and its services on DPDK:
+//! [`rxe_proto`], re-exported here, is the protocol and does no IO; [`rxe_adapter`] is what an adapter has whatever carries
+//! its packets. This crate hosts both, and the services, on DPDK:
 //!
 //! * [`eal`]: DPDK made safe, and the only module that calls it.
 //! * [`host`]: what every IP host must answer on a port.
@@ -12,15 +13,12 @@
 //! * [`output`]: standard output and error, which no lcore may wait for.
 //! * [`prelude`]: the names that a service needs, in one `use`.
 
-pub mod counters;
 pub mod eal;
 pub mod host;
-mod latency;
-pub mod manage;
-pub mod output;
 pub mod prelude;
 pub mod runtime;
 pub mod worker;
 
+pub use rxe_adapter::{counters, manage, output};
 pub use rxe_proto;
 pub use rxe_service as service;

@@ -46,7 +46,7 @@ const LISTENERS: &str = "rxe-dpdk/src/host/igmp/listeners.rs";
 const HOST: &str = "rxe-dpdk/src/host/config.rs";
 const ENGINE: &str = "rxe-dpdk/proto/src/transport/config.rs";
 const CLIENTS: &str = "apps/rxe-target/manage/clients.rs";
-const EVENTS: &str = "rxe-dpdk/src/manage/events.rs";
+const EVENTS: &str = "rxe-dpdk/adapter/src/manage/events.rs";
 
 const ROWS: &[Row] = &[
     Row {
@@ -287,7 +287,7 @@ const ROWS: &[Row] = &[
         share: Words("none"),
         refusal: "the oldest leave early",
         counters: &["released_early"],
-        tests: &[("rxe-dpdk/src/worker/injector/tests.rs", "held_frames_are_bounded_and_keep_their_order")],
+        tests: &[("rxe-dpdk/adapter/src/worker/injector/tests.rs", "held_frames_are_bounded_and_keep_their_order")],
     },
     Row {
         table: "clients of the management socket, and of the metrics",
@@ -390,9 +390,9 @@ fn counter_exists(name: &str) -> bool {
         "rxe-dpdk/proto/src/transport/stats.rs",
         "rxe-dpdk/proto/src/wire/drop.rs",
         "rxe-dpdk/service/src/control/stats.rs",
-        "rxe-dpdk/src/host/stats.rs",
-        "rxe-dpdk/src/worker/ports.rs",
-        "rxe-dpdk/src/worker/injector/mod.rs",
+        "rxe-dpdk/adapter/src/host_stats.rs",
+        "rxe-dpdk/adapter/src/worker/stats.rs",
+        "rxe-dpdk/adapter/src/worker/injector/mod.rs",
         "apps/rxe-target/manage/clients.rs",
         "apps/rxe-target/manage/events.rs",
         "apps/rxe-target/services/metrics.rs",

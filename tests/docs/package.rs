@@ -69,8 +69,16 @@ fn users_of_the_package_are_not_told_to_run_make() {
     let for_builders = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"];
     let mut files: Vec<PathBuf> =
         shipped().into_iter().filter(|path| !for_builders.iter().any(|own| path == Path::new(own))).collect();
-    for folder in ["apps", "conf", "rxe-dpdk/src", "rxe-dpdk/service/src", "rxe-dpdk/proto/src", "rxe-dpdk/inspect/src"]
-    {
+    for folder in [
+        "apps",
+        "conf",
+        "rxe-dpdk/src",
+        "rxe-dpdk/adapter/src",
+        "rxe-dpdk/udp/src",
+        "rxe-dpdk/service/src",
+        "rxe-dpdk/proto/src",
+        "rxe-dpdk/inspect/src",
+    ] {
         files.extend(below(&root().join(folder)));
     }
     assert!(files.len() > 300, "{} files", files.len());

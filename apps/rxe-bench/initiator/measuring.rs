@@ -1,7 +1,7 @@
 //! The results of the initiator: measures, and records also what is not complete.
 
-use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
+use rxe_service::Context;
 
 use super::{Initiator, Stage};
 use crate::bulk::Bulk;

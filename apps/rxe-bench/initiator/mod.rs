@@ -12,12 +12,12 @@ mod measuring;
 use std::sync::Arc;
 
 use rxe::CliError;
-use rxe_dpdk::service::{Context, EndReason, Listen, Service, ServiceFactory};
 use rxe_proto::cm::{ConnId, ConnectFailure, ConnectReply};
 use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, Qpn, WorkCompletion};
 use rxe_proto::wire::PathMtu;
 use rxe_proto::wire::cm::Rej;
 use rxe_proto::{Duration, Instant};
+use rxe_service::{Context, EndReason, Listen, Service, ServiceFactory};
 
 use crate::bulk::Bulk;
 use crate::connections::{Connection, Connections};

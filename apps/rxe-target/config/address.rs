@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::manage::AddressError;
+use rxe_adapter::manage::AddressError;
 
 use super::peers::PeerNetwork;
 use super::settings::PortSettings;
 use super::sourced::{Origin, Sourced};
-use super::values::{Gateway, HostAddress, Mtu, OnPort, RouteSpec, Vlan};
+use super::values::{Gateway, HostAddress, Mtu, OnPort, RouteSpec, UdpAddress, Vlan};
 use super::{Port, resolve_ports};
 
 /// The settings that give `port`; an error about them names `origin`.
@@ -18,8 +18,10 @@ fn settings_of(port: &Port, origin: &Origin) -> PortSettings {
         values.map(|value| Sourced { value, origin: origin.clone() }).collect()
     }
     let one = |value: Option<u16>| value.map(|value| Sourced { value, origin: origin.clone() });
+    let udp = port.addresses.first().filter(|_| port.udp).map(|address| UdpAddress(address.ip));
     PortSettings {
-        addresses: all(origin, port.addresses.iter().copied().map(HostAddress)),
+        udp: udp.map(|value| Sourced { value, origin: origin.clone() }),
+        addresses: all(origin, port.addresses.iter().filter(|_| !port.udp).copied().map(HostAddress)),
         gateways: all(origin, port.gateways.iter().copied().map(Gateway)),
         routes: all(origin, port.routes.iter().copied().map(RouteSpec)),
         peers: port.restrictions.peers.iter().flat_map(|peers| peers.networks()).copied().map(PeerNetwork).collect(),
@@ -46,6 +48,9 @@ pub fn with_another(ports: &[Port], address: &OnPort<HostAddress>) -> Result<Vec
     }
     if let Some(owner) = owner(ports, ip) {
         return cli_error!("port{owner} has the address {ip} already");
+    }
+    if ports[usize::from(number)].udp {
+        return cli_error!("port{number} is a UDP socket, which has one address: start another target with --udp {ip}");
     }
     let origin = Origin::Flag("address add");
     let mut all = settings(ports, &origin);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rxe_dpdk::rxe_proto::transport::RequestRefusal;
-use rxe_dpdk::worker::{FaultAction, FaultRule, FaultScope, Probability, nak_name};
+use rxe_adapter::worker::{FaultAction, FaultRule, FaultScope, Probability, nak_name};
 use rxe_inspect::capture::CaptureSettings;
+use rxe_proto::transport::RequestRefusal;
 use rxe_proto::wire::PrefixList;
 use toml::{Table, Value};
 
@@ -168,9 +168,10 @@ impl Config {
 }
 
 fn port(port: &Port) -> Table {
-    let route = |route: &rxe_dpdk::host::Route| table([("to", text(route.to)), ("via", text(route.via))]);
+    let route = |route: &rxe_adapter::addressing::Route| table([("to", text(route.to)), ("via", text(route.via))]);
     table([
-        ("addresses", list(&port.addresses)),
+        ("udp", port.addresses.first().filter(|_| port.udp).and_then(|address| text(address.ip))),
+        ("addresses", list(port.addresses.get(..).filter(|_| !port.udp).unwrap_or_default())),
         ("gateways", list(&port.gateways)),
         ("routes", tables(port.routes.iter().map(route))),
         ("peers", peers(port.restrictions.peers.as_ref())),
@@ -255,8 +256,9 @@ mod tests {
     #[test]
     fn a_dump_gives_the_same_configuration() {
         is_its_own_dump(&read("[[port]]\naddresses = [\"10.0.0.1/24\"]\n"));
-        // The file that explains every key, with all of its examples in use.
-        let explained = include_str!("../../../conf/target.toml").replace("#: ", "");
+        is_its_own_dump(&read("[[port]]\nudp = \"127.0.0.2\"\npeers = [\"127.0.0.0/8\"]\n"));
+        // The file that explains every key, with all of its examples in use but the one that excludes others.
+        let explained = include_str!("../../../conf/target.toml").replace("#: udp", "# udp").replace("#: ", "");
         let all = read(&explained);
         assert!(all.capture.is_some() && all.faults.len() > 5 && all.regions.len() == 2, "{all:?}");
         is_its_own_dump(&all);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
+use rxe_adapter::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
 use serde::Deserialize;
 
 use super::fault_rule::RuleSpec;

@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::rxe_proto::transport::{Qpn, RequestRefusal};
-use rxe_dpdk::rxe_proto::wire::{OpcodeSet, Psn, rnr_timer};
-use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
+use rxe_adapter::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
+use rxe_proto::transport::{Qpn, RequestRefusal};
+use rxe_proto::wire::{OpcodeSet, Psn, rnr_timer};
 use serde::Deserialize;
 
 use super::fault_values::{Frames, Seed, Share, Span};
@@ -80,9 +80,7 @@ impl FromStr for Opcodes {
     type Err = CliError;
 
     fn from_str(text: &str) -> Result<Opcodes, CliError> {
-        text.parse()
-            .map(Opcodes)
-            .map_err(|error: rxe_dpdk::rxe_proto::wire::UnknownOpcodeName| CliError::new(error.to_string()))
+        text.parse().map(Opcodes).map_err(|error: rxe_proto::wire::UnknownOpcodeName| CliError::new(error.to_string()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::worker::{FaultScope, Probability};
+use rxe_adapter::worker::{FaultScope, Probability};
 
 /// Longest delay: with a longer one, every connection would fail.
 const MAX_DELAY: Duration = Duration::from_secs(10);

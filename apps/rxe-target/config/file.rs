@@ -23,7 +23,7 @@ use super::sourced::{Origin, Sourced};
 use super::transport::TransportSection;
 use super::values::{
     Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Network, Pcp, RouteSpec, ServicePort, Size, Text,
-    TrafficClass, Vlan,
+    TrafficClass, UdpAddress, Vlan,
 };
 
 /// Maximum size of a configuration file in bytes.
@@ -69,6 +69,7 @@ struct Metrics {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Port {
+    udp: Option<Value<UdpAddress>>,
     #[serde(default)]
     addresses: Vec<Value<HostAddress>>,
     #[serde(default)]
@@ -193,6 +194,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, CliError> {
         settings.ports.insert(
             number,
             PortSettings {
+                udp: place.value("udp", port.udp),
                 addresses: place.values("addresses", port.addresses),
                 gateways: place.values("gateways", port.gateways),
                 routes,
@@ -381,7 +383,7 @@ mod tests {
             ("idle = true\n", "t.toml, line 1, key 'idle': invalid type: boolean 'true', expected a text or a number"),
             (
                 "[[port]]\nadresses = []\n",
-                "t.toml, line 2: unknown field 'adresses', expected one of 'addresses', 'gateways', 'routes', 'peers', 'strict-pkey', 'pin-mac', 'vlan', 'mtu'",
+                "t.toml, line 2: unknown field 'adresses', expected one of 'udp', 'addresses', 'gateways', 'routes', 'peers', 'strict-pkey', 'pin-mac', 'vlan', 'mtu'",
             ),
             (
                 "[eal]\nargs = []\nlog = \"info\"\n",

@@ -26,13 +26,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 
+use rxe::adapter::Carrier;
 use rxe::{CliError, cli_error};
-use rxe_dpdk::host::Route;
-use rxe_dpdk::rxe_proto::transport::EngineConfig;
-use rxe_dpdk::service::Restrictions;
-use rxe_dpdk::worker::FaultRule;
+use rxe_adapter::addressing::Route;
+use rxe_adapter::worker::FaultRule;
 use rxe_inspect::capture::CaptureSettings;
+use rxe_proto::transport::EngineConfig;
 use rxe_proto::wire::{Cidr, PrefixList};
+use rxe_service::Restrictions;
 use tracing::level_filters::LevelFilter;
 
 pub use address::{with_another as with_another_address, without as without_address};
@@ -51,7 +52,8 @@ pub use settings::Settings;
 pub use source::Source;
 pub use sourced::{Origin, Sourced};
 pub use values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, OnPort, Pcp, RouteSpec, ServicePort, TrafficClass, Vlan,
+    FilePrefix, Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, OnPort, Pcp, RouteSpec, ServicePort,
+    TrafficClass, UdpAddress, Vlan,
 };
 
 /// Default port of the `region` service.
@@ -64,6 +66,8 @@ pub const REGION_SERVICE: &str = "region";
 /// Checked configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Port {
+    /// On a UDP socket at the only address.
+    pub udp: bool,
     /// The target's addresses with their on-link prefixes.
     pub addresses: Vec<Cidr>,
     /// Default routers, at most one per address family.
@@ -83,6 +87,8 @@ pub struct Port {
 pub struct Config {
     /// Arguments for EAL.
     pub eal_args: Vec<String>,
+    /// Name of a target on a UDP socket; DPDK's is among EAL's arguments.
+    pub file_prefix: Option<FilePrefix>,
     /// The ports, by DPDK's number.
     pub ports: Vec<Port>,
     /// The services to run.
@@ -124,6 +130,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// What carries the packets.
+    pub fn carrier(&self) -> Carrier<'_> {
+        if self.ports.iter().any(|port| port.udp) { Carrier::Udp } else { Carrier::Dpdk(&self.eal_args) }
+    }
+
     /// Checks `settings` and fills in the defaults. `known_services` are the names of all services.
     pub fn resolve(settings: Settings, known_services: &[&str]) -> Result<Config, CliError> {
         let eal_args = settings.eal_args.unwrap_or_default();
@@ -133,6 +144,8 @@ impl Config {
             );
         }
         let ports = resolve_ports(&settings.ports)?;
+        let udp = udp_address(&settings.ports);
+        let file_prefix = resolve_file_prefix(udp, settings.file_prefix, &eal_args)?;
         let pcp = match settings.pcp {
             Some(pcp) if pcp.value.0 > 0 && ports.iter().all(|port| port.vlan.is_none()) => {
                 return cli_error!(
@@ -161,6 +174,7 @@ impl Config {
         let engine = settings.transport.unwrap_or_default().engine();
         Ok(Config {
             eal_args,
+            file_prefix,
             ports,
             services,
             regions,
@@ -189,7 +203,10 @@ impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, port) in self.ports.iter().enumerate() {
             let addresses: Vec<String> = port.addresses.iter().map(|a| a.to_string()).collect();
-            write!(f, "port{number} {}, ", addresses.join(" "))?;
+            match port.addresses.first().filter(|_| port.udp) {
+                Some(address) => write!(f, "UDP {}, ", address.ip)?,
+                None => write!(f, "port{number} {}, ", addresses.join(" "))?,
+            }
         }
         write!(f, "services {}", self.services.join(" "))?;
         for region in &self.regions {
@@ -212,6 +229,9 @@ pub fn fault_text(faults: &[FaultRule]) -> Option<String> {
 }
 
 fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, CliError> {
+    if let Some(udp) = udp_address(settings) {
+        return Ok(vec![resolve_udp(settings, udp)?]);
+    }
     let Some(&last) = settings.keys().next_back() else {
         return cli_error!("the target has no address: give it one with --address IP/PREFIX, as 10.0.0.1/24");
     };
@@ -233,6 +253,61 @@ fn resolve_ports(settings: &BTreeMap<u16, PortSettings>) -> Result<Vec<Port>, Cl
         ports.push(resolve_port(number, given)?);
     }
     Ok(ports)
+}
+
+/// The address of the UDP socket, if there is one.
+fn udp_address(settings: &BTreeMap<u16, PortSettings>) -> Option<&Sourced<UdpAddress>> {
+    settings.values().find_map(|port| port.udp.as_ref())
+}
+
+/// The name of a target on a UDP socket; `None` on DPDK ports, where it is among EAL's arguments.
+fn resolve_file_prefix(
+    udp: Option<&Sourced<UdpAddress>>,
+    given: Option<Sourced<FilePrefix>>,
+    eal_args: &[String],
+) -> Result<Option<FilePrefix>, CliError> {
+    match (udp, given) {
+        (Some(Sourced { origin, .. }), _) if !eal_args.is_empty() => {
+            cli_error!("{origin}: a UDP socket needs no DPDK: leave EAL's arguments out ({})", eal_args.join(" "))
+        }
+        (Some(Sourced { value: UdpAddress(ip), .. }), given) => {
+            Ok(Some(given.map_or_else(|| FilePrefix::of(*ip), |given| given.value)))
+        }
+        (None, Some(_)) => cli_error!("--file-prefix is an option of DPDK's EAL: it belongs in front of `--`"),
+        (None, None) => Ok(None),
+    }
+}
+
+/// A port on a UDP socket: everything but the address is the kernel's.
+fn resolve_udp(settings: &BTreeMap<u16, PortSettings>, udp: &Sourced<UdpAddress>) -> Result<Port, CliError> {
+    let Sourced { value: UdpAddress(ip), origin } = udp;
+    let alone = |other: &dyn fmt::Display, what: &str| {
+        cli_error!("{origin} and {other}: a target on a UDP socket has no {what} of its own: leave one of them out")
+    };
+    for port in settings.values() {
+        let others = [
+            port.addresses.first().map(|other| (&other.origin, "addresses")),
+            port.gateways.first().map(|other| (&other.origin, "routers")),
+            port.routes.first().map(|other| (&other.origin, "routes")),
+            port.vlan.as_ref().map(|other| (&other.origin, "VLAN")),
+            port.mtu.as_ref().map(|other| (&other.origin, "MTU")),
+        ];
+        if let Some((other, what)) = others.into_iter().flatten().next() {
+            return alone(other, what);
+        }
+    }
+    let given = settings.values().next().filter(|_| settings.len() == 1);
+    let Some(given) = given else { return alone(&"another port", "second port") };
+    if given.pin_mac == Some(true) {
+        return cli_error!("{origin}: a UDP socket does not show MAC addresses: leave 'pin-mac' out");
+    }
+    let restrictions = Restrictions {
+        peers: peers::resolve(&given.peers)?,
+        full_members_only: given.strict_pkey.unwrap_or(false),
+        pin_mac: false,
+    };
+    let address = Cidr::new(*ip, if ip.is_ipv4() { 32 } else { 128 });
+    Ok(Port { udp: true, addresses: vec![address], restrictions, ..Port::default() })
 }
 
 fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, CliError> {
@@ -264,6 +339,7 @@ fn resolve_port(number: u16, given: &PortSettings) -> Result<Port, CliError> {
         routes.push(*route);
     }
     Ok(Port {
+        udp: false,
         addresses,
         gateways,
         routes,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::runtime::RegionSettings;
-use rxe_dpdk::service::RegionNames;
+use rxe_adapter::manage::RegionSettings;
 use rxe_proto::wire::PrefixList;
+use rxe_service::RegionNames;
 
 use super::sourced::{Origin, Sourced};
 use super::values::{MAX_BYTES, Size};

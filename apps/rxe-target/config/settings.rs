@@ -12,12 +12,14 @@ use super::service::ServiceSections;
 use super::sourced::Sourced;
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass, Vlan,
+    FilePrefix, Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Pcp, RouteSpec, ServicePort, TrafficClass,
+    UdpAddress, Vlan,
 };
 
 /// Settings of one port.
 #[derive(Clone, Default, Debug)]
 pub struct PortSettings {
+    pub udp: Option<Sourced<UdpAddress>>,
     pub addresses: Vec<Sourced<HostAddress>>,
     pub gateways: Vec<Sourced<Gateway>>,
     pub routes: Vec<Sourced<RouteSpec>>,
@@ -32,6 +34,7 @@ pub struct PortSettings {
 #[derive(Clone, Default, Debug)]
 pub struct Settings {
     pub eal_args: Option<Vec<String>>,
+    pub file_prefix: Option<Sourced<FilePrefix>>,
     pub ports: BTreeMap<u16, PortSettings>,
     pub services: Option<Vec<Sourced<String>>>,
     pub regions: Option<Vec<Sourced<RegionSpec>>>,
@@ -65,6 +68,7 @@ impl Settings {
         }
         Settings {
             eal_args: self.eal_args.or(below.eal_args),
+            file_prefix: self.file_prefix.or(below.file_prefix),
             ports,
             services: self.services.or(below.services),
             regions: self.regions.or(below.regions),
@@ -91,6 +95,7 @@ impl PortSettings {
             if above.is_empty() { below } else { above }
         }
         PortSettings {
+            udp: self.udp.or(below.udp),
             addresses: list(self.addresses, below.addresses),
             gateways: list(self.gateways, below.gateways),
             routes: list(self.routes, below.routes),

@@ -1,7 +1,7 @@
 use super::*;
 use std::path::Path;
 
-use rxe_dpdk::worker::{FaultRule, FaultScope};
+use rxe_adapter::worker::{FaultRule, FaultScope};
 
 const KNOWN: [&str; 12] = [
     "rping",
@@ -132,6 +132,7 @@ fn the_files_in_conf_are_valid() {
         ("vhost-user.toml", include_str!("../../../conf/examples/vhost-user.toml")),
         ("virtio-user.toml", include_str!("../../../conf/examples/virtio-user.toml")),
         ("pci.toml", include_str!("../../../conf/examples/pci.toml")),
+        ("udp.toml", include_str!("../../../conf/examples/udp.toml")),
     ] {
         if let Err(error) = resolve(text) {
             panic!("{name}: {error}");
@@ -217,7 +218,10 @@ fn every_key_is_documented() {
 
 #[test]
 fn the_documented_defaults_are_the_defaults() {
-    let documented = resolve(&all_in_use()).expect("a configuration");
+    // A port on a UDP socket has no other keys.
+    let all: String =
+        all_in_use().lines().filter(|line| !line.starts_with("udp = ")).map(|line| format!("{line}\n")).collect();
+    let documented = resolve(&all).expect("a configuration");
     let default = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
     assert_eq!(documented.services, default.services);
     assert_eq!(documented.region_port, default.region_port);
@@ -305,4 +309,38 @@ fn a_mutated_file_is_a_configuration_or_refused_in_one_sentence() {
         }
     });
     assert!(accepted.get() > 100, "only {} files were accepted", accepted.get());
+}
+
+#[test]
+fn a_port_on_a_udp_socket_has_an_address_and_a_name_and_nothing_else() {
+    const UDP: &str = "[[port]]\nudp = \"127.0.0.2\"\n";
+    let config = resolve(&format!("{UDP}peers = [\"127.0.0.0/8\"]\n")).expect("a configuration");
+    assert_eq!(config.ports[0].addresses, ["127.0.0.2/32".parse().expect("a CIDR")]);
+    assert!(config.ports[0].udp && config.ports[0].restrictions.peers.is_some());
+    assert_eq!(config.carrier(), Carrier::Udp);
+    assert_eq!(config.file_prefix, Some(FilePrefix("udp-127.0.0.2".to_owned())));
+    let six = resolve("[[port]]\nudp = \"fd00::2\"\n").expect("a configuration").file_prefix;
+    assert_eq!(six, Some(FilePrefix("udp-fd00--2".to_owned())));
+    for (more, sentence) in [
+        (
+            "addresses = [\"10.0.0.1/24\"]\n",
+            "t.toml, line 2, key 'udp' and t.toml, line 3, key 'addresses': a target on a UDP socket has no addresses of its own: \
+             leave one of them out",
+        ),
+        (
+            "mtu = 1500\n",
+            "t.toml, line 2, key 'udp' and t.toml, line 3, key 'mtu': a target on a UDP socket has no MTU of its own: leave one of \
+             them out",
+        ),
+        (
+            "pin-mac = true\n",
+            "t.toml, line 2, key 'udp': a UDP socket does not show MAC addresses: leave 'pin-mac' out",
+        ),
+        (
+            "[eal]\nargs = [\"-l\", \"0\"]\n",
+            "t.toml, line 2, key 'udp': a UDP socket needs no DPDK: leave EAL's arguments out (-l 0)",
+        ),
+    ] {
+        assert_eq!(wrong(&format!("{UDP}{more}")), sentence);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rxe_dpdk::rxe_proto::transport::{EngineConfig, KeepAlive};
+use rxe_proto::transport::{EngineConfig, KeepAlive};
 use serde::Deserialize;
 
 use super::fault_values::Span;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::host::Route;
+use rxe_adapter::addressing::Route;
 use rxe_proto::wire::Cidr;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
@@ -61,6 +61,52 @@ fn parse_cidr(text: &str) -> Result<Cidr, CliError> {
     match prefix.parse() {
         Ok(prefix) if prefix <= bits => Ok(Cidr { ip, prefix }),
         _ => cli_error!("'/{prefix}' is not a prefix length: {ip} takes /0 to /{bits}"),
+    }
+}
+
+/// An address of this machine for a UDP socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpAddress(pub IpAddr);
+
+impl FromStr for UdpAddress {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<UdpAddress, CliError> {
+        if text.contains('/') {
+            return cli_error!(
+                "'{text}' has a prefix length: leave it out, the kernel knows the network of the address"
+            );
+        }
+        Ok(UdpAddress(parse_ip(text)?))
+    }
+}
+
+/// The name of a target on this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilePrefix(pub String);
+
+impl FilePrefix {
+    /// Longest name: with it the path of a socket below `/var/run` still fits.
+    const MAX: usize = 64;
+
+    /// The name of a target at `address` that is given no other.
+    pub fn of(address: IpAddr) -> FilePrefix {
+        FilePrefix(format!("udp-{address}").replace(':', "-"))
+    }
+}
+
+impl FromStr for FilePrefix {
+    type Err = CliError;
+
+    fn from_str(text: &str) -> Result<FilePrefix, CliError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !(1..=Self::MAX).contains(&text.len()) || !text.bytes().all(plain) || matches!(text, "." | "..") {
+            return cli_error!(
+                "write 1 to {} letters, digits, dots, dashes and underscores, and not '.' or '..'",
+                Self::MAX
+            );
+        }
+        Ok(FilePrefix(text.to_owned()))
     }
 }
 

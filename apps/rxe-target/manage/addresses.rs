@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use rxe_dpdk::host::Addressing;
+use rxe_adapter::addressing::Addressing;
 use rxe_inspect::report::Address;
 use rxe_proto::wire::PortId;
 

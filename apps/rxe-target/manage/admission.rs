@@ -1,6 +1,6 @@
 //! Which services take new clients, and of which peers, as `rxe-ctl` changes it while the target runs.
 
-use rxe_dpdk::manage::{AddressError, RegionError};
+use rxe_adapter::manage::{AddressError, RegionError};
 use rxe_inspect::report::AllowedPeers;
 use rxe_proto::wire::{PortId, PrefixList};
 

@@ -1,7 +1,7 @@
 //! Digests of named regions, computed by the thread of the client that requests them.
 
 use rxe::digest::crc32c;
-use rxe_dpdk::manage::Inspector;
+use rxe_adapter::manage::Inspector;
 use rxe_inspect::report::RegionDigest;
 use rxe_proto::mem::Memory;
 

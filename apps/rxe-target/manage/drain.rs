@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rxe_dpdk::manage::Inspector;
-use rxe_dpdk::runtime::StopHandle;
+use rxe_adapter::build::StopHandle;
+use rxe_adapter::manage::Inspector;
 
 /// Interval between two looks at the number of queue pairs.
 const LOOK: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rxe_dpdk::manage::{EventStats, Events};
+use rxe_adapter::manage::{EventStats, Events};
 use rxe_inspect::protocol::Reply;
 use rxe_inspect::report::Counter;
 

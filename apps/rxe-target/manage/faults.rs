@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rxe_dpdk::worker::FaultRule;
+use rxe_adapter::worker::FaultRule;
 
 use super::Managed;
 use crate::config::fault_rule;

@@ -5,7 +5,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rxe_dpdk::counters::describe;
+use rxe_adapter::manage::Inspector;
 use rxe_inspect::latency::{Latency, OperationTimes, TurnTimes};
 use rxe_inspect::report::{Connection, CounterGroup, Device, Qp};
 use rxe_proto::transport::{QpState, QpType, Wait};
@@ -21,7 +21,7 @@ pub fn text(managed: &Managed) -> Result<String, String> {
     let device = managed.device();
     about(&mut exposition, &device);
     for group in managed.counters() {
-        counters(&mut exposition, &device, &group);
+        counters(&mut exposition, &managed.inspector, &device, &group);
     }
     latency(&mut exposition, &managed.inspector.latency());
     let services: Vec<String> = managed.inspector.services().into_iter().map(|service| service.name).collect();
@@ -62,7 +62,7 @@ fn about(exposition: &mut Exposition, device: &Device) {
     }
 }
 
-fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) {
+fn counters(exposition: &mut Exposition, inspector: &Inspector, device: &Device, group: &CounterGroup) {
     // The counters of the control side belong to the lcore that it runs on.
     let id = if group.scope == "target" { device.lcores.first().copied().unwrap_or_default() } else { group.id };
     let id = id.to_string();
@@ -70,7 +70,7 @@ fn counters(exposition: &mut Exposition, device: &Device, group: &CounterGroup) 
     for counter in &group.counters {
         let help = match &*group.group {
             MANAGEMENT => clients::describe(&counter.name).or_else(|| events::describe(&counter.name)),
-            other => describe(other, &counter.name),
+            other => inspector.describe(other, &counter.name),
         };
         let help = help.unwrap_or_default();
         let mut add = |name: String, help: &str, labels: &[(&str, &str)]| {

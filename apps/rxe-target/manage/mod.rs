@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::manage::{Capture, CaptureError, Inspector};
+use rxe_adapter::manage::{Capture, CaptureError, Inspector};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
 use tracing::level_filters::LevelFilter;

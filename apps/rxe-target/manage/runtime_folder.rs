@@ -6,7 +6,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::eal::{check_file_prefix, file_prefix};
 use rxe_inspect::socket as place;
 
 /// The folder, locked. Dropping it removes the folder if it is empty. A target takes over the folder that a killed target
@@ -25,12 +24,10 @@ enum Refused {
 }
 
 impl RuntimeFolder {
-    /// Locks the folder of the `--file-prefix` in EAL's arguments. `None` with a warning if it cannot be created: the target
+    /// Locks the folder of a `--file-prefix`, which is a plain name. `None` with a warning if it cannot be created: the target
     /// can run without it.
-    pub fn take(eal_args: &[String]) -> Result<Option<RuntimeFolder>, CliError> {
-        check_file_prefix(eal_args).map_err(|error| CliError::new(error.to_string()))?;
-        let prefix = file_prefix(eal_args);
-        match RuntimeFolder::below(&place::base(), &prefix) {
+    pub fn take(prefix: &str) -> Result<Option<RuntimeFolder>, CliError> {
+        match RuntimeFolder::below(&place::base(), prefix) {
             Ok(folder) => Ok(Some(folder)),
             Err(Refused::Taken) => cli_error!(
                 "another target with --file-prefix {prefix} is running: give this one another, as --file-prefix {prefix}2"

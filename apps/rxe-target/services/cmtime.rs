@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{Access, ProtectionDomain, QpCaps, Qpn, Rc};
 use rxe_proto::wire::cm::RejReason;
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, Service};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, Decision};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::AllocError;
 use rxe_proto::verbs::{
     Access, Memory, MemoryRegion, PostError, ProtectionDomain, QpCaps, QueuePair, Rc, RecvWr, Sge, WorkRequest,
 };
 use rxe_proto::wire::cm::RejReason;
+use rxe_service::{Context, Decision};
 
 use super::metrics::{ServiceMetrics, caller};
 

@@ -1,6 +1,6 @@
 //! The factory of most services here: it registers the metrics of each instance.
 
-use rxe_dpdk::service::{Listen, Service, ServiceFactory};
+use rxe_service::{Listen, Service, ServiceFactory};
 
 use super::metrics::{MetricsRegistry, ServiceMetrics};
 

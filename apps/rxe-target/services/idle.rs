@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{AnyQueuePair, Qpn};
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
+use rxe_service::Context;
 
 use super::metrics::ServiceMetrics;
 

@@ -9,8 +9,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use rxe_dpdk::host::multicast_mac;
-use rxe_dpdk::service::{Context, GroupListener, Listen, Service};
+use rxe_adapter::multicast::multicast_mac;
 use rxe_proto::Duration;
 use rxe_proto::verbs::{
     Access, AddressHandle, Grh, MemoryRegion, PostError, ProtectionDomain, QpCaps, Qpn, QueuePair, RecvWr, Sge, Ud,
@@ -18,6 +17,7 @@ use rxe_proto::verbs::{
 };
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
+use rxe_service::{Context, GroupListener, Listen, Service};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rxe_dpdk::service::{Decision, EndReason, EventLog};
 use rxe_proto::cm::ConnectRequest;
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant, counters};
+use rxe_service::{Decision, EndReason, EventLog};
 
 counters! {
     /// Counters of one service on one worker.

@@ -3,7 +3,7 @@
 //! Where several services listen on one port, the first in the order of the list below that recognizes a request accepts
 //! it. `pingpong` and `perftest` share their port, and one [service](port18515) tells their clients apart. Every service is one
 //! file or folder: a state machine that needs no DPDK and is tested alone, and a thin
-//! [`Service`](rxe_dpdk::service::Service) around it.
+//! [`Service`](rxe_service::Service) around it.
 
 mod cmtime;
 mod endpoint;
@@ -29,8 +29,8 @@ mod usage;
 mod watch;
 
 use rxe::{CliError, cli_error};
-use rxe_dpdk::service::{Listen, ServiceFactory};
 use rxe_proto::wire::cm::PortSpace;
+use rxe_service::{Listen, ServiceFactory};
 
 use crate::config::Config;
 

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use rxe_dpdk::service::{Context, PeerPath};
 use rxe_proto::Duration;
 use rxe_proto::verbs::{
     AddressHandle, AhError, AnyQueuePair, AnyWorkRequest, Connected, Device, Payload, ProtectionDomain, QpCaps,
@@ -10,6 +9,7 @@ use rxe_proto::verbs::{
 };
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{PathMtu, PortId, Psn, udp_source_port, udp_source_port_ud};
+use rxe_service::{Context, PeerPath};
 
 /// The Q_Key of perftest's and the pingpongs' datagrams.
 pub const QKEY: u32 = 0x1111_1111;

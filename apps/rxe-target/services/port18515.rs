@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rxe_dpdk::service::{
-    Context, DatagramDecision, Decision, EndReason, Listen, PeerPath, Service, ServiceFactory, StreamId,
-};
 use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
 use rxe_proto::verbs::{AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::cm::{PortSpace, SidrStatus};
 use rxe_proto::{Duration, Instant};
+use rxe_service::{
+    Context, DatagramDecision, Decision, EndReason, Listen, PeerPath, Service, ServiceFactory, StreamId,
+};
 
 use super::idle::SWEEP;
 use super::metrics::{MetricsRegistry, ServiceMetrics};

@@ -16,13 +16,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, Listen, PeerPath, QpMap, Service, StreamId};
 use rxe_proto::Duration;
 use rxe_proto::verbs::{
     Access, AsyncEvent, Memory, MemoryRegion, Payload, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RemoteAddr,
     WcStatus, WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::{Gid, PathMtu, Psn};
+use rxe_service::{Context, Listen, PeerPath, QpMap, Service, StreamId};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};

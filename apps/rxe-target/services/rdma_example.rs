@@ -3,10 +3,10 @@
 //! The client SENDs the attributes of its own buffer, of which only the length matters. We answer with those of a fresh
 //! buffer of that length, which the client then WRITEs to and READs from as it likes.
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{Access, Memory, MemoryRegion, Qpn, WcOpcode, WcStatus, WorkCompletion};
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 
 use super::endpoint::{Endpoint, MESSAGE, Pool, ResourcePool};
 use super::factory::Factory;

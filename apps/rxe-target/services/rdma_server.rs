@@ -3,10 +3,10 @@
 //! The two cannot be told apart. `rdma_xclient` posts no receive for the answer: it stays undelivered until the client
 //! disconnects, which does no harm.
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{Access, Qpn, WcOpcode, WcStatus, WorkCompletion};
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 
 use super::endpoint::{Endpoint, ResourcePool};
 use super::factory::Factory;

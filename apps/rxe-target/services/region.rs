@@ -7,15 +7,15 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::output;
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
-use rxe_dpdk::service::{RegionNames, Which};
+use rxe_adapter::output;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{
     Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, WcStatus, WorkCompletion,
 };
 use rxe_proto::wire::Gid;
 use rxe_proto::wire::cm::RejReason;
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
+use rxe_service::{RegionNames, Which};
 
 use super::factory::Factory;
 use super::metrics::{MetricsRegistry, ServiceMetrics, caller};

@@ -4,11 +4,11 @@
 //! of its sink buffer; we WRITE back what we READ and SEND another go-ahead. Adverts and go-aheads are 16 bytes; what a
 //! go-ahead contains does not matter.
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{Access, MemoryRegion, Qpn, RemoteAddr, Sge, WcOpcode, WcStatus, WorkCompletion, WorkRequest};
 use rxe_proto::wire::cm::RejReason;
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 
 use super::endpoint::{Endpoint, MESSAGE, Pool, ResourcePool, WR_RDMA};
 use super::factory::Factory;

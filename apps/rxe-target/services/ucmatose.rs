@@ -7,7 +7,6 @@
 
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{
@@ -15,6 +14,7 @@ use rxe_proto::verbs::{
     WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::cm::RejReason;
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 
 use super::factory::Factory;
 use super::idle::Idle;

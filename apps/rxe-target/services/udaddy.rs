@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, DatagramDecision, Listen, QpMap, Service};
 use rxe_proto::Duration;
 use rxe_proto::cm::{MadPath, SidrRequest};
 use rxe_proto::verbs::{
@@ -16,6 +15,7 @@ use rxe_proto::verbs::{
 use rxe_proto::wire::cm::SidrStatus;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
+use rxe_service::{Context, DatagramDecision, Listen, QpMap, Service};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};

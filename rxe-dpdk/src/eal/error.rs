@@ -2,8 +2,6 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
 
 use rxe_proto::wire::PortId;
 
@@ -109,16 +107,6 @@ pub enum EalError {
         what: String,
         /// Why not.
         errno: Errno,
-    },
-    /// A file of shared memory.
-    #[error("{path}: cannot {action}: {source}", path = .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The step that failed.
-        action: &'static str,
-        /// Why not.
-        source: io::Error,
     },
 }
 

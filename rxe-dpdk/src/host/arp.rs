@@ -7,10 +7,10 @@ use rxe_proto::Instant;
 use rxe_proto::wire::net::ethertype;
 use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
 
+use super::HostStats;
 use super::interface::Interface;
 use super::interface::link::EthFrame;
 use super::interface::neighbour::{Evidence, Update};
-use super::stats::HostStats;
 
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 const LEN: usize = 28;

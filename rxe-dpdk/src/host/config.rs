@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use rxe_adapter::addressing::Route;
 use rxe_proto::wire::{Cidr, MacAddr, PortId, PrefixList};
 
 /// Maximum number of addresses, including the link-local one: all of them fit one multicast listener report.
@@ -9,26 +10,6 @@ pub const MAX_ADDRESSES: usize = 32;
 
 /// Smallest IP MTU of a port: the minimum that IPv6 requires.
 pub const MIN_MTU: u16 = 1280;
-
-/// A network that is reached through a router.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// The network.
-    pub to: Cidr,
-    /// The router's address, itself on a network of ours.
-    pub via: IpAddr,
-}
-
-/// The addresses and routes of a [`Host`](super::Host), which may change while it runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Addressing {
-    /// Our addresses with their on-link prefixes, preferred ones first. `fe80::EUI-64` is added.
-    pub addresses: Vec<Cidr>,
-    /// Default routers: the first IPv4 and the first IPv6 one are used.
-    pub gateways: Vec<IpAddr>,
-    /// Routes, applied by longest prefix and before the default routers.
-    pub routes: Vec<Route>,
-}
 
 /// Configuration of a [`Host`](super::Host).
 #[derive(Clone, Debug)]

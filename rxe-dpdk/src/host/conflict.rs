@@ -9,48 +9,11 @@ use std::sync::Arc;
 
 use rxe_proto::wire::MacAddr;
 use rxe_proto::{Duration, Instant};
-use rxe_sync::Latest;
 
-use super::stats::HostStats;
+use super::{AddressConflicts, ConflictReports, HostStats};
 
 /// Minimum interval between two defences of an address, and between two warnings about it (RFC 5227 section 1.1).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The conflicts of one address, for other threads.
-#[derive(Debug)]
-pub struct AddressConflicts {
-    ip: IpAddr,
-    /// The MAC address of the last station, in the low 48 bits, by the number of frames.
-    last: Latest,
-}
-
-impl AddressConflicts {
-    /// Our address.
-    pub fn ip(&self) -> IpAddr {
-        self.ip
-    }
-
-    /// Number of frames in which other stations claimed the address.
-    pub fn frames(&self) -> u64 {
-        self.last.count()
-    }
-
-    /// The station that claimed it last; `None` before the first conflict.
-    pub fn station(&self) -> Option<MacAddr> {
-        let [_, _, mac @ ..] = self.last.get()?.1.to_be_bytes();
-        Some(MacAddr(mac))
-    }
-
-    /// Called by one thread only. Returns the number of frames.
-    fn count(&self, mac: MacAddr) -> u64 {
-        let [a, b, c, d, e, f] = mac.0;
-        self.last.set(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
-    }
-}
-
-/// The conflicts of all addresses of a port. A change of the addresses replaces the list, and keeps the entries of those that
-/// stay.
-pub type ConflictReports = Arc<[Arc<AddressConflicts>]>;
 
 /// The state of one address.
 #[derive(Default)]
@@ -87,10 +50,10 @@ impl Conflicts {
     pub(super) fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         let known = std::mem::take(&mut self.addresses).into_iter().zip(self.reports.iter().cloned());
         let mut known: Vec<(Address, Arc<AddressConflicts>)> = known.collect();
-        let entry = |ip| match known.iter().position(|(_, report)| report.ip == ip) {
+        let entry = |ip| match known.iter().position(|(_, report)| report.ip() == ip) {
             Some(at) => known.swap_remove(at),
             None => {
-                let report = AddressConflicts { ip, last: Latest::default() };
+                let report = AddressConflicts::new(ip);
                 (Address { probing: true, ..Address::default() }, Arc::new(report))
             }
         };
@@ -103,7 +66,7 @@ impl Conflicts {
     }
 
     fn find(&mut self, ip: IpAddr) -> Option<(&mut Address, &AddressConflicts)> {
-        let index = self.reports.iter().position(|report| report.ip == ip)?;
+        let index = self.reports.iter().position(|report| report.ip() == ip)?;
         Some((self.addresses.get_mut(index)?, &self.reports[index]))
     }
 

@@ -7,12 +7,12 @@ use rxe_proto::Instant;
 use rxe_proto::wire::net::{IPV4_LEN, IPV6_LEN};
 use rxe_proto::wire::{Checksum, DropReason, TxQueue};
 
+use super::HostStats;
 use super::config::MIN_MTU;
 use super::interface::Interface;
 use super::interface::link::EthFrame;
 use super::ip::{AddrPair, ICMP, ICMPV6, IpHeader, IpPacket};
 use super::rate_limit::RateLimit;
-use super::stats::HostStats;
 
 /// Bytes of an echo or "unreachable" message in front of the data.
 const HEADER: usize = 8;

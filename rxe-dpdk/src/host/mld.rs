@@ -9,12 +9,13 @@ use rxe_proto::wire::net::IPV6_LEN;
 use rxe_proto::wire::{DropReason, TxQueue};
 use rxe_proto::{Duration, Instant};
 
+use super::HostStats;
 use super::groups::{Groups, answer_at};
 use super::icmp;
 use super::interface::Interface;
 use super::ip::{AddrPair, HOP_BY_HOP, ICMPV6, IpHeader, IpPacket};
-use super::multicast::{ALL_NODES, multicast_mac_v6, solicited_node};
-use super::stats::HostStats;
+use super::multicast::{ALL_NODES, solicited_node};
+use rxe_adapter::multicast::multicast_mac_v6;
 
 /// ICMPv6 type of a query.
 pub(super) const QUERY: u8 = 130;

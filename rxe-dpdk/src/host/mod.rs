@@ -38,7 +38,6 @@ mod multicast;
 mod nd;
 mod no_route;
 mod rate_limit;
-mod stats;
 mod tcp;
 
 use std::net::{IpAddr, SocketAddr};
@@ -48,13 +47,12 @@ use rxe_proto::Instant;
 use rxe_proto::wire::net::{Header, UDP_LEN, UdpHeader, ethertype};
 use rxe_proto::wire::{DropReason, MacAddr, PortId, PrefixList, TxQueue};
 
-pub use config::{Addressing, HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU, Route};
-pub use conflict::{AddressConflicts, ConflictReports};
+pub use config::{HostConfig, HostConfigError, MAX_ADDRESSES, MIN_MTU};
 pub use event::{HostEvent, StreamEvent, TcpStreamId};
 pub use interface::Resolution;
-pub(crate) use multicast::group_macs;
-pub use multicast::multicast_mac;
-pub use stats::HostStats;
+pub use rxe_adapter::addressing::{AddressConflicts, Addressing, ConflictReports, Route};
+pub use rxe_adapter::host_stats::HostStats;
+pub use rxe_adapter::multicast::multicast_mac;
 pub use tcp::ConnectError;
 
 use announce::{Announcer, Step};

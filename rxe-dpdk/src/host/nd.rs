@@ -7,13 +7,14 @@ use std::sync::Arc;
 use rxe_proto::Instant;
 use rxe_proto::wire::{DropReason, MacAddr, TxQueue};
 
+use super::HostStats;
 use super::icmp;
 use super::interface::Interface;
 use super::interface::link::EthFrame;
 use super::interface::neighbour::Evidence;
 use super::ip::{AddrPair, ICMPV6, IpHeader, IpPacket};
-use super::multicast::{ALL_NODES, multicast_mac_v6, solicited_node};
-use super::stats::HostStats;
+use super::multicast::{ALL_NODES, solicited_node};
+use rxe_adapter::multicast::multicast_mac_v6;
 
 /// ICMPv6 type of a neighbour solicitation.
 pub(super) const SOLICITATION: u8 = 135;

@@ -3,39 +3,38 @@
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
+use rxe_adapter::build::{self, WorkerParts, WorkerSource};
+use rxe_adapter::counters::Telemetry;
+use rxe_adapter::manage::capture::{self, Interface};
+use rxe_adapter::manage::{Capture, Events, FaultList, Inspector, Parts, PortEntry, PortList, RegionList};
+use rxe_adapter::regions::{self, OwnedRegions};
+use rxe_adapter::settings::{PortSettings, RuntimeConfig};
+use rxe_adapter::worker::Idler;
+use rxe_adapter::worker::clock::SharedClock;
+use rxe_adapter::worker::dispatch::Dispatcher;
+use rxe_adapter::worker::identity::PortIdentity;
+use rxe_adapter::worker::lost_regions::LostRegions;
+use rxe_adapter::worker::orders::{OrderSender, Orders, order_channel};
+use rxe_adapter::worker::watchdog::{Watchdog, WatchedWorker};
 use rxe_proto::Instant;
-use rxe_proto::cm::{Cm, CmConfig};
-use rxe_proto::transport::{Engine, EngineConfig};
-use rxe_proto::wire::PrefixList;
+use rxe_proto::mem::{Allocator, Memory};
+use rxe_service::control::Control;
 use rxe_service::control::ip_host::IpHost;
-use rxe_service::control::{Control, ControlParts};
-use rxe_service::events::{EventSender, Listening, event_ring};
-use rxe_service::mailbox::{ControlMailbox, WorkerInspector, WorkerMailbox, mailboxes};
+use rxe_service::events::EventSender;
+use rxe_service::mailbox::{WorkerInspector, WorkerMailbox, mailboxes};
 use rxe_service::seeds::Seeds;
-use rxe_service::service_host::{ServiceHost, ServiceHostParts};
 use rxe_service::{LocalPort, ServiceFactory};
 
 use super::error::RuntimeError;
 use super::link_watch::{LinkWatch, WatchedPort};
 use super::port_reports::{self, Monitors};
 use super::ports::{self, Queues, injector_room};
-use super::regions::{self, OwnedRegions};
-use super::settings::{PortSettings, RuntimeConfig};
-use super::watchdog::{Watchdog, WatchedWorker};
 use super::{MAX_WORKERS, Runtime, hosts, kernel_addresses, telemetry};
-use crate::counters::{Telemetry, WorkerCounters};
-use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst};
-use crate::manage::capture::{self, Interface};
-use crate::manage::{Capture, EventParts, Events, FaultList, Inspector, Parts, PortEntry, PortList, RegionList};
-use crate::worker::MAX_FAULTS;
-use crate::worker::capture::Recorded;
-use crate::worker::dispatch::Dispatcher;
+use crate::eal::{Clock, Eal, HugeAllocator, Port, RxBurst, leave_lcore};
 use crate::worker::faults::FaultPlaces;
-use crate::worker::idle::Idler;
-use crate::worker::lost_regions::LostRegions;
-use crate::worker::orders::{Order, Orders};
 use crate::worker::port_host::PortHost;
-use crate::worker::ports::{PortIdentity, PortsTx};
+use crate::worker::port_orders::{PortOrder, PortOrders};
+use crate::worker::ports::PortsTx;
 use crate::worker::run::{StopFlags, Worker};
 
 impl Runtime {
@@ -50,24 +49,33 @@ impl Runtime {
         factories: Vec<Box<dyn ServiceFactory>>,
     ) -> Result<Runtime, RuntimeError> {
         let lcores = eal.lcores();
-        check_limits(lcores.len(), &config)?;
+        if lcores.len() > MAX_WORKERS {
+            return Err(RuntimeError::TooManyWorkers(lcores.len()));
+        }
+        build::check_limits(&config)?;
         let mut seeds = Seeds::new(config.seed);
 
         let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
         kernel_addresses::check(&ports, &config.ports)?;
         let hosts = hosts::make(&ports, &config, &mut seeds)?;
-        let ready = hosts::ready_line(&hosts, lcores.len(), &factories);
-        let regions = Arc::new(regions::make(&eal, &config.regions, seeds.next_seed())?);
         let local: Arc<[LocalPort]> = hosts.iter().map(PortHost::local_port).collect();
+        let ready = build::ready_line(&local, lcores.len(), &factories);
+        let regions = Arc::new(make_regions(&eal, &config, seeds.next_seed())?);
         let port_list = Arc::new(PortList::new(port_entries(&ports, &config, &hosts)));
 
         let (control_mailbox, worker_mailboxes) = mailboxes(lcores.len());
         let inspectors = control_mailbox.inspectors();
-        let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
-        let (control, telemetry) = make_control(hosts, &config, &factories, control_mailbox, &mut seeds)?;
+        let (order_senders, orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| order_channel(None)).unzip();
+        let (port_order_senders, port_orders): (Vec<_>, Vec<_>) = lcores.iter().map(|_| mpsc::channel()).unzip();
+        let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
+        let (control, telemetry) =
+            build::control(hosts, host_stats, guid(&local), &config, &factories, control_mailbox, &mut seeds)?;
         let faults = Arc::new(FaultList::new(&config.faults));
-        let (event_senders, events) = make_events(&eal, lcores.len(), &port_list);
+        let clock = Clock::new(&eal);
+        let clock = SharedClock::new(move || clock.now());
+        let (event_senders, events) = build::events(lcores.len(), clock.clone(), &port_list);
         let mut build = Build {
+            allocator: Arc::new(HugeAllocator::new(&eal)),
             eal,
             config,
             factories,
@@ -77,8 +85,10 @@ impl Runtime {
             port_list,
             inspectors,
             orders: order_senders,
+            port_orders: port_order_senders,
             faults,
             events,
+            clock,
             telemetry,
             seeds,
             flags: Arc::default(),
@@ -86,9 +96,9 @@ impl Runtime {
         };
         let mut control = Some(control);
         let mut workers = Vec::new();
-        let orders = orders.into_iter().map(Orders::new);
-        let ends = worker_mailboxes.into_iter().zip(event_senders).zip(orders);
-        let ends = ends.map(|((mailbox, events), orders)| Ends { mailbox, events, orders });
+        let port_orders = port_orders.into_iter().map(PortOrders::new);
+        let ends = worker_mailboxes.into_iter().zip(event_senders).zip(orders).zip(port_orders);
+        let ends = ends.map(|(((mailbox, events), orders), port_orders)| Ends { mailbox, events, orders, port_orders });
         for ((index, &lcore), (ends, queues)) in lcores.iter().enumerate().zip(ends.zip(queues)) {
             // The control side is on worker 0.
             let worker = build.make_worker(index, queues, ends, control.take())?;
@@ -125,55 +135,19 @@ impl Runtime {
     }
 }
 
-fn check_limits(lcores: usize, config: &RuntimeConfig) -> Result<(), RuntimeError> {
-    if lcores > MAX_WORKERS {
-        return Err(RuntimeError::TooManyWorkers(lcores));
-    }
-    if config.faults.len() > MAX_FAULTS {
-        return Err(RuntimeError::TooManyFaults(config.faults.len()));
-    }
-    Ok(())
+/// Identifies the adapter: an EUI-64 of the first port's MAC address.
+fn guid(ports: &[LocalPort]) -> u64 {
+    ports.first().map_or(0, |port| u64::from_be_bytes(port.mac.eui64(true)))
 }
 
-/// The control side, and telemetry with its counters only.
-fn make_control(
-    hosts: Vec<PortHost>,
-    config: &RuntimeConfig,
-    factories: &[Box<dyn ServiceFactory>],
-    mailbox: ControlMailbox,
-    seeds: &mut Seeds,
-) -> Result<(Control<PortHost>, Telemetry), RuntimeError> {
-    let guid = u64::from_be_bytes(hosts[0].local_port().mac.eui64(true));
-    let host_stats = hosts.iter().map(|port| port.host.stats().clone()).collect();
-    let cm = Cm::new(CmConfig {
-        max_connections: config.max_connections,
-        max_connections_per_peer: config.max_connections_per_peer,
-        max_pending: config.max_pending,
-        max_pending_per_peer: config.max_pending_per_peer,
-        ..CmConfig::new(guid, seeds.next_seed())
-    });
-    let listens = factories
-        .iter()
-        .enumerate()
-        .flat_map(|(service, factory)| factory.listen().into_iter().map(move |listen| (service, listen)))
-        .collect();
-    let parts = ControlParts {
-        cm,
-        listens,
-        allowed: factories.iter().map(|factory| allowed_peers(config, factory.name())).collect(),
-        requests_per_second: config.requests_per_second,
-        mailbox,
-        traffic_class: config.traffic_class,
+/// The named regions, on hugepages or in files.
+fn make_regions(eal: &Eal, config: &RuntimeConfig, seed: [u8; 32]) -> Result<RegionList, RuntimeError> {
+    let allocator = HugeAllocator::new(eal);
+    let allocate = move |bytes| match allocator.memory(bytes) {
+        Ok(huge) => Ok(Memory::new(Arc::new(huge))),
+        Err(error) => Err(error.to_string()),
     };
-    let control = Control::new(hosts, parts)?;
-    let telemetry = Telemetry {
-        workers: Vec::new(),
-        control: Arc::clone(control.stats()),
-        cm: Arc::clone(control.cm_stats()),
-        hosts: host_stats,
-        control_drops: Arc::clone(control.drops()),
-    };
-    Ok((control, telemetry))
+    Ok(regions::make(Box::new(allocate), &config.regions, seed)?)
 }
 
 /// The ports as management knows them.
@@ -187,25 +161,12 @@ fn port_entries(ports: &[Port], config: &RuntimeConfig, hosts: &[PortHost]) -> V
     ports.iter().zip(&config.ports).zip(hosts).map(entry).collect()
 }
 
-/// The allowed peers of an instance, which may be several services that share a port.
-fn allowed_peers(config: &RuntimeConfig, names: &str) -> Option<PrefixList> {
-    names.split(',').find_map(|name| config.service_peers.get(name).cloned())
-}
-
-/// The workers' ends of the rings for events, and the adapter's events.
-fn make_events(eal: &Eal, workers: usize, ports: &Arc<PortList>) -> (Vec<EventSender>, Events) {
-    let listening = Listening::default();
-    let (senders, receivers) = (0..workers).map(|_| event_ring(&listening)).unzip();
-    let clock = Clock::new(eal);
-    let clock = Box::new(move || clock.now());
-    (senders, Events::new(EventParts { listening, workers: receivers, clock, ports: Arc::clone(ports) }))
-}
-
 /// One worker's ends of its channels.
 struct Ends {
     mailbox: WorkerMailbox,
     events: EventSender,
     orders: Orders,
+    port_orders: PortOrders,
 }
 
 /// The parts that are ready before the workers are.
@@ -213,6 +174,7 @@ struct Build {
     eal: Eal,
     config: RuntimeConfig,
     factories: Vec<Box<dyn ServiceFactory>>,
+    allocator: Arc<dyn Allocator>,
     ports: Vec<Port>,
     regions: Arc<RegionList>,
     /// As at the start.
@@ -220,9 +182,11 @@ struct Build {
     port_list: Arc<PortList>,
     /// By worker number.
     inspectors: Vec<WorkerInspector>,
-    orders: Vec<Sender<Order>>,
+    orders: Vec<OrderSender>,
+    port_orders: Vec<Sender<PortOrder>>,
     faults: Arc<FaultList>,
     events: Events,
+    clock: SharedClock,
     telemetry: Telemetry,
     seeds: Seeds,
     flags: Arc<StopFlags>,
@@ -237,32 +201,15 @@ impl Build {
         ends: Ends,
         control: Option<Control<PortHost>>,
     ) -> Result<Worker, RuntimeError> {
-        let config = EngineConfig { worker: index as u8, seed: self.seeds.next_seed(), ..self.config.engine.clone() };
-        let mut engine = Engine::new(config);
-        let regions = regions::adopt(&mut engine, self.regions.lock().list())?;
-        let parts = ServiceHostParts {
-            worker: index,
-            services: self.factories.iter().map(|factory| (factory.name(), factory.create(index))).collect(),
-            allocator: Arc::new(HugeAllocator::new(&self.eal)),
-            regions,
-            ports: Arc::clone(&self.local),
-            mailbox: ends.mailbox,
-            events: ends.events,
-            seed: self.seeds.next_seed(),
+        let source = WorkerSource {
+            config: &self.config,
+            factories: &self.factories,
+            regions: &self.regions,
+            ports: &self.local,
+            allocator: &self.allocator,
         };
-        let services = ServiceHost::new(parts, &mut engine)?;
-        let counters = WorkerCounters {
-            worker: Arc::default(),
-            rx_faults: Arc::default(),
-            tx_faults: Arc::default(),
-            transport: engine.stats().clone(),
-            services: Arc::clone(services.stats()),
-            turn_times: Arc::default(),
-            latencies: services.latencies().to_vec(),
-            other_latencies: Arc::clone(engine.latencies()),
-            capture: Arc::default(),
-            drops: [Arc::default(), engine.drops().clone()],
-        };
+        let WorkerParts { engine, services, counters } =
+            source.make(index, ends.mailbox, ends.events, &mut self.seeds)?;
         let rules = self.faults.lock().rules().clone();
         let pools = self.ports.iter().map(|port| port.pool().clone()).collect();
         let (rx_faults, tx_faults) = (counters.rx_faults.clone(), counters.tx_faults.clone());
@@ -290,6 +237,7 @@ impl Build {
                 stats: counters.worker.clone(),
             },
             orders: ends.orders,
+            port_orders: ends.port_orders,
             lost_regions: (index == 0).then(LostRegions::default),
             faults,
             clock: Clock::new(&self.eal),
@@ -310,18 +258,20 @@ impl Build {
             reattach: port.reattach(),
             mtu: port.mtu(),
         });
-        LinkWatch::start(watched.collect(), Arc::clone(&self.port_list), self.orders.clone(), self.events.clone())
+        let (ports, workers) = (Arc::clone(&self.port_list), self.port_orders.clone());
+        LinkWatch::start(watched.collect(), ports, workers, self.events.clone())
     }
 
     fn start_watchdog(&mut self) -> Watchdog {
         let services = self.factories.iter().map(|factory| factory.name()).collect();
-        Watchdog::start(std::mem::take(&mut self.watched), services)
+        Watchdog::start(std::mem::take(&mut self.watched), services, leave_lcore)
     }
 
     fn make_inspector(&self, lcores: Vec<u32>, monitors: &Monitors, links: &LinkWatch) -> Inspector {
         let (list, monitors, links) = (Arc::clone(&self.port_list), Arc::clone(monitors), links.states());
         let monitors_of_check = Arc::clone(&monitors);
         Inspector::new(Parts {
+            guid: guid(&self.local),
             telemetry: self.telemetry.clone(),
             lcores,
             workers: self.inspectors.clone(),
@@ -341,17 +291,6 @@ impl Build {
     }
 
     fn make_capture(&self, inspector: &Inspector) -> Capture {
-        let clock = Clock::new(&self.eal);
-        let recorded = self.telemetry.workers.iter().enumerate().map(|(index, worker)| {
-            // The control side is on worker 0.
-            let control = (index == 0).then_some(&self.telemetry.control_drops);
-            Recorded {
-                drops: worker.drops.iter().chain(control).cloned().collect(),
-                transport: Arc::clone(&worker.transport),
-                stats: Arc::clone(&worker.capture),
-                clock,
-            }
-        });
         let interfaces = self.ports.iter().map(Port::info).zip(&*self.local).map(|(info, local)| Interface {
             name: info.name.clone(),
             description: format!("port {}", local.id.0),
@@ -360,9 +299,9 @@ impl Build {
         Capture::new(capture::Parts {
             inspector: inspector.clone(),
             workers: self.orders.clone(),
-            recorded: recorded.collect(),
+            recorded: build::recorded(&self.telemetry, &self.clock),
             interfaces: interfaces.collect(),
-            clock: Arc::new(move || clock.now()),
+            clock: self.clock.clone(),
         })
     }
 }

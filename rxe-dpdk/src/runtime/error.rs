@@ -1,12 +1,11 @@
 //! Why an adapter cannot be built.
 
-use rxe_proto::transport::CqError;
+use rxe_adapter::BuildError;
 use rxe_proto::wire::Cidr;
 
 use super::MAX_WORKERS;
 use crate::eal::EalError;
 use crate::host::HostConfigError;
-use crate::worker::MAX_FAULTS;
 
 /// Why an adapter cannot be built. Each message is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -60,20 +59,9 @@ pub enum RuntimeError {
     /// More lcores than queue pair numbers can address.
     #[error("{0} lcores are too many: choose at most {MAX_WORKERS} with EAL's -l, as -l 0-{last}", last = MAX_WORKERS - 1)]
     TooManyWorkers(usize),
-    /// More fault rules than an injector supports.
-    #[error("{0} fault rules are too many: at most {MAX_FAULTS} can be in force")]
-    TooManyFaults(usize),
-    /// More services than an engine has completion queues.
-    #[error("too many services: {0}")]
-    TooManyServices(#[from] CqError),
-    /// A region cannot be created.
-    #[error("region {name}: {problem}")]
-    Region {
-        /// Its name.
-        name: String,
-        /// The problem.
-        problem: String,
-    },
+    /// What does not depend on the ports is wrong.
+    #[error(transparent)]
+    Build(#[from] BuildError),
 }
 
 /// What to do, too, about a PCI device that DPDK has found without being told to.

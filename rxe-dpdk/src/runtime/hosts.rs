@@ -1,15 +1,13 @@
 //! The IP hosts of the ports.
 
 use rxe_proto::wire::{MacAddr, PathMtu};
-use rxe_service::ServiceFactory;
-use rxe_service::control::ip_host::IpHost;
 use rxe_service::seeds::Seeds;
 
 use super::error::RuntimeError;
-use super::settings::RuntimeConfig;
 use crate::eal::Port;
 use crate::host::{Host, HostConfig};
 use crate::worker::port_host::PortHost;
+use rxe_adapter::settings::RuntimeConfig;
 
 /// Drivers of ports whose peer may be the kernel of this machine or of its guest. Such a kernel leaves the checksums of
 /// TCP segments to a device that does not exist here.
@@ -56,23 +54,4 @@ fn station_address(own: MacAddr, seeds: &mut Seeds) -> MacAddr {
 /// The largest path MTU whose every packet fits an IP MTU.
 fn path_mtu(ip_mtu: u16) -> PathMtu {
     PathMtu::at_most(usize::from(ip_mtu.saturating_sub(PACKET_OVERHEAD))).unwrap_or(PathMtu::Mtu256)
-}
-
-/// The line that says that the adapter can serve: `ready`, then `key=value` pairs.
-pub(super) fn ready_line(hosts: &[PortHost], workers: usize, factories: &[Box<dyn ServiceFactory>]) -> String {
-    let mut line = String::from("ready");
-    for (number, port) in hosts.iter().enumerate() {
-        let port = port.local_port();
-        let addresses: Vec<String> = port.addresses.iter().map(|ip| ip.to_string()).collect();
-        let prefix = if hosts.len() == 1 { String::new() } else { format!("port{number}.") };
-        line += &format!(
-            " {prefix}mac={} {prefix}addresses={} {prefix}mtu={} {prefix}path_mtu={}",
-            port.mac,
-            addresses.join(","),
-            port.mtu,
-            port.path_mtu.bytes(),
-        );
-    }
-    let services: Vec<&str> = factories.iter().map(|factory| factory.name()).collect();
-    line + &format!(" lcores={workers} services={}", services.join(","))
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::error::RuntimeError;
 use super::rtnetlink::{self, Address, DATAGRAM, Message};
-use super::settings::PortSettings;
 use crate::eal::{LinkEvents, Port, Woken, interface_name, wait_for_links};
+use rxe_adapter::settings::PortSettings;
 
 /// Drivers of ports whose frames the kernel sees as well.
 const DRIVERS: [&str; 4] = ["net_af_packet", "net_af_xdp", "net_pcap", "net_tap"];

@@ -9,44 +9,30 @@ mod kernel_addresses;
 mod link_watch;
 mod port_reports;
 mod ports;
-mod regions;
 mod rtnetlink;
-mod settings;
 mod telemetry;
-mod watchdog;
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+pub use rxe_adapter::build::StopHandle;
+use rxe_adapter::counters::{Snapshot, Telemetry};
+pub use rxe_adapter::manage::RegionSettings;
+use rxe_adapter::manage::{Capture, Inspector};
+use rxe_adapter::regions::OwnedRegions;
+pub use rxe_adapter::settings::{PortSettings, RuntimeConfig};
+use rxe_adapter::worker::watchdog::Watchdog;
 use rxe_proto::wire::PortId;
 
-use crate::counters::{Snapshot, Telemetry};
 use crate::eal::{Eal, EalError, Job, Mempool, Port};
-pub use crate::manage::RegionSettings;
-use crate::manage::{Capture, Inspector};
 use crate::worker::run::{StopFlags, Worker};
 pub use error::RuntimeError;
 use link_watch::LinkWatch;
 use port_reports::Monitors;
-use regions::OwnedRegions;
-pub use settings::{PortSettings, RuntimeConfig};
-use watchdog::Watchdog;
 
 /// Most workers: the worker's number is in the top four bits of a queue pair number, and 15 would collide with the
 /// multicast QPN.
 pub const MAX_WORKERS: usize = 15;
-
-/// Stops a running adapter from another thread.
-#[derive(Clone, Debug)]
-pub struct StopHandle(Arc<StopFlags>);
-
-impl StopHandle {
-    /// Disconnects the peers and ends [`Runtime::run`].
-    pub fn stop(&self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-    }
-}
 
 /// A RoCEv2 adapter, ready to run on all DPDK ports but those that the program has configured for itself (which must
 /// then be the last ones).
@@ -84,7 +70,7 @@ impl Runtime {
 
     /// A handle that stops [`Runtime::run`].
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(Arc::clone(&self.flags))
+        StopHandle::new(Arc::clone(&self.flags.stop), None)
     }
 
     /// The counters, readable from any thread while the adapter runs.

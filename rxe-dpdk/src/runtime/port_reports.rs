@@ -7,10 +7,10 @@ use rxe_proto::wire::PortId;
 use rxe_service::LocalPort;
 
 use super::link_watch::LinkStates;
-use crate::counters;
 use crate::eal::PortMonitor;
 use crate::host::AddressConflicts;
-use crate::manage::{PortEntry, PortList};
+use rxe_adapter::counters;
+use rxe_adapter::manage::{PortEntry, PortList};
 
 /// Monitors of the open ports. The runtime clears the list before it closes them.
 pub(super) type Monitors = Arc<Mutex<Vec<PortMonitor>>>;

@@ -1,12 +1,12 @@
 //! Starts the ports and distributes their queues, and the rings between workers.
 
 use super::error::RuntimeError;
-use super::settings::RuntimeConfig;
 use crate::eal::{Eal, EalError, MbufReceiver, MbufRing, MbufSender, Port, PortConfig, TxStage};
 use crate::worker::handoff::{HandOff, TxRing, TxRingEnd};
-use crate::worker::injector::Room;
 use crate::worker::ports::RxPort;
 use crate::worker::tx_path::TxPath;
+use rxe_adapter::settings::RuntimeConfig;
+use rxe_adapter::worker::injector::Room;
 
 /// The IP MTU asked of a port without a setting: what path MTU 4096 needs.
 const DEFAULT_MTU: u16 = 4200;

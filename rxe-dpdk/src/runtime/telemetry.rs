@@ -3,7 +3,7 @@
 use rxe_inspect::report::{Counter, Port, Qp, Resources, sum};
 
 use crate::eal::{Eal, Reading, Readings};
-use crate::manage::Inspector;
+use rxe_adapter::manage::Inspector;
 
 use Reading::{Number, Object, Text};
 

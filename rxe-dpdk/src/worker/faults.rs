@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use rxe_adapter::worker::capture::TxRecorder;
+use rxe_adapter::worker::injector::{ActiveFault, Direction, FaultStats, Injector, Refusals, Room};
 use rxe_proto::Instant;
 use rxe_proto::wire::PortId;
 
-use super::capture::TxRecorder;
-use super::injector::{ActiveFault, Direction, FaultStats, Injector, Refusals, Room};
 use super::ports::{PortsTx, RxPort};
 use super::tx_path::TxPath;
 use crate::eal::{Mbuf, Mempool};

@@ -2,17 +2,18 @@
 
 use std::net::IpAddr;
 
+use rxe_adapter::worker::host::WorkerHost;
+use rxe_adapter::worker::orders::{AddressingChanged, AddressingRefused};
 use rxe_proto::Instant;
 use rxe_proto::cm::{GSI_UDP_SRC_PORT, MadPath, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
-use rxe_proto::wire::{MacAddr, PathMtu, Psn};
+use rxe_proto::wire::{DropReason, MacAddr, PathMtu, PrefixList, Psn};
 use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution, StreamEvent};
 use rxe_service::{LocalPort, Restrictions};
 
-use super::orders::{AddressingChanged, AddressingRefused};
 use super::ports::PortsTx;
 use crate::eal::{EalError, MulticastFilter};
-use crate::host::{self, Addressing, Host, TcpStreamId};
+use crate::host::{self, Addressing, Host, HostConfigError, TcpStreamId};
 
 /// One port's IP stack, and the filter in front of it.
 pub(crate) struct PortHost {
@@ -38,11 +39,23 @@ impl PortHost {
         Ok(host)
     }
 
-    /// Replaces addresses and routes. Without `force` addresses with open streams stay.
-    ///
-    /// # Errors
-    /// [`AddressingRefused`]; nothing has changed then.
-    pub(crate) fn set_addressing(
+    /// Makes the port pass the groups that the host listens to.
+    fn set_filter(&self) -> Result<(), EalError> {
+        self.filter.set(self.host.multicast_macs())
+    }
+}
+
+impl WorkerHost for PortHost {
+    #[inline]
+    fn handle_frame(&mut self, now: Instant, frame: &[u8], output: &mut PortsTx) -> Result<(), DropReason> {
+        self.host.handle_frame(now, frame, output)
+    }
+
+    fn set_peers(&mut self, peers: Option<PrefixList>) {
+        self.host.set_peers(peers);
+    }
+
+    fn set_addressing(
         &mut self,
         now: Instant,
         addressing: Addressing,
@@ -53,18 +66,19 @@ impl PortHost {
             return Err(AddressingRefused::InUse { streams });
         }
         let before = self.host.addressing();
-        self.host.set_addressing(now, addressing)?;
+        self.host.set_addressing(now, addressing).map_err(refused)?;
         if let Err(error) = self.set_filter() {
-            self.host.set_addressing(now, before)?;
-            return Err(AddressingRefused::Filter(error.to_string()));
+            self.host.set_addressing(now, before).map_err(refused)?;
+            let problem = format!("the port does not pass the multicast groups of the address: {error}");
+            return Err(AddressingRefused::Refused(problem));
         }
         Ok(AddressingChanged { local: self.local_port(), conflicts: self.host.conflicts().clone() })
     }
+}
 
-    /// Makes the port pass the groups that the host listens to.
-    fn set_filter(&self) -> Result<(), EalError> {
-        self.filter.set(self.host.multicast_macs())
-    }
+/// The addresses and routes contradict each other, or there is no such port.
+fn refused(error: HostConfigError) -> AddressingRefused {
+    AddressingRefused::Refused(error.to_string())
 }
 
 impl IpHost for PortHost {

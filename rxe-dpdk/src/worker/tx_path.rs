@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use rxe_adapter::worker::capture::{TxRecorder, TxRecorders};
+use rxe_adapter::worker::injector::{ActiveFault, FOREVER, Injector};
 use rxe_proto::Instant;
 use rxe_proto::wire::{DropReason, Seal};
 
-use super::capture::{TxRecorder, TxRecorders};
 use super::handoff::TxRing;
-use super::injector::{ActiveFault, FOREVER, Injector};
 use crate::eal::{MIN_FRAME, Mbuf, Mempool, TxStage, TxTap};
 
 /// The path of a worker's frames to a port: a transmit queue of its own, or a ring to the worker that has one; with a
@@ -112,7 +112,7 @@ impl TxPath {
         match self {
             TxPath::Faulty(mut path) if path.injector.is_off() => {
                 path.flush(now);
-                if path.released.is_some() || path.injector.len() > 0 {
+                if path.released.is_some() || path.injector.held() > 0 {
                     return TxPath::Faulty(path);
                 }
                 *recorder = path.recorder.take();
@@ -152,7 +152,7 @@ impl FaultyPath {
         if self.staged.len() == self.injector.room().batch {
             self.flush(self.now);
         }
-        if self.injector.len() > self.injector.room().capacity {
+        if self.injector.held() > self.injector.room().capacity {
             self.injector.stats().stalled.inc();
             return None;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::pair::{Link, Pair};
 use crate::harness::{ALL_ACCESS, Agreed, Node};
-use rxe_dpdk::eal::FileMemory;
+use rxe_adapter::memory::FileMemory;
 use rxe_proto::mem::{Access, Memory, MemoryRegion};
 use rxe_proto::transport::{QpState, RemoteAddr, SendOp, WcStatus};
 

@@ -74,6 +74,7 @@
 mod config;
 mod error;
 mod frame;
+pub mod host;
 mod identification;
 mod local;
 mod options;

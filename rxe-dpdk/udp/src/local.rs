@@ -23,6 +23,8 @@ pub struct Interface {
     pub name: String,
     /// Its index.
     pub index: u32,
+    /// Length of the prefix that the address has there.
+    pub prefix: u8,
     /// Largest IP packet, in bytes.
     pub mtu: usize,
     /// Whether it is the loopback interface, and packets from the address stay on the machine or have no IPv4 identification.
@@ -55,7 +57,7 @@ impl Interface {
         let loopback = is_loopback(entry) && (address.is_loopback() || address.is_ipv6());
         let mtu = if loopback { route_mtu(address, address) } else { interface_mtu(address, index) };
         let mtu = mtu.map_err(system("find the MTU of the interface"))?;
-        Ok(Interface { name: name.to_owned(), index, mtu, loopback })
+        Ok(Interface { name: name.to_owned(), index, prefix: prefix(entry), mtu, loopback })
     }
 
     /// The largest path MTU whose every packet between addresses like `address` fits the MTU of the interface; the smallest
@@ -193,6 +195,17 @@ fn is_loopback(entry: &InterfaceAddress) -> bool {
     entry.flags.contains(InterfaceFlags::IFF_LOOPBACK)
 }
 
+/// Length of the prefix of an interface's address.
+fn prefix(entry: &InterfaceAddress) -> u8 {
+    let bits = match ip(entry.netmask) {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None => 0,
+    };
+    // At most 128.
+    bits as u8
+}
+
 /// Whether an IPv4 address is in the prefix of an interface's address.
 fn covers(entry: &InterfaceAddress, address: IpAddr) -> bool {
     match (address, ip(entry.address), ip(entry.netmask)) {
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn every_address_of_the_loopback_prefix_is_an_address_of_lo() {
         let lo = Interface::of("127.200.3.4".parse().unwrap()).unwrap();
-        assert_eq!((lo.name.as_str(), lo.loopback), ("lo", true));
+        assert_eq!((lo.name.as_str(), lo.loopback, lo.prefix), ("lo", true, 8));
         assert_eq!(lo.path_mtu(Ipv4Addr::LOCALHOST.into()), PathMtu::Mtu4096);
     }
 

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::{Context, PeerPath, StreamId};
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{AnyQueuePair, Payload, Qpn, Rc, WorkRequest};
 use rxe_proto::wire::{Gid, PathMtu, Psn};
+use rxe_service::{Context, PeerPath, StreamId};
 
 use super::first_writer::FirstWriter;
 use super::record::Record;

@@ -6,7 +6,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use rxe_dpdk::service::{Accept, Context, DatagramDecision, Decision, EndReason, PeerPath};
 use rxe_proto::cm::{ConnId, ConnectRequest, SidrRequest};
 use rxe_proto::verbs::{
     Access, AnyQueuePair, MemoryRegion, Qpn, QueuePair, Rc, RemoteAddr, Sge, Ud, WcOpcode, WorkCompletion,
@@ -15,6 +14,7 @@ use rxe_proto::wire::cm::{CmTransport, RejReason, SidrStatus};
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{PathMtu, Psn};
 use rxe_proto::{Duration, Instant};
+use rxe_service::{Accept, Context, DatagramDecision, Decision, EndReason, PeerPath};
 
 use super::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
 use super::first_writer::FirstWriter;

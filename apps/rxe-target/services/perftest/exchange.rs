@@ -1,8 +1,8 @@
 //! The parameter exchange with a client, on its stream or its control connection: answers versions, path MTUs, records and
 //! reports, and creates a queue pair for each one that a record names.
 
-use rxe_dpdk::service::{Context, PeerPath};
 use rxe_proto::verbs::{Qpn, RemoteAddr};
+use rxe_service::{Context, PeerPath};
 
 use super::Perftest;
 use super::client::{Channel, Client};

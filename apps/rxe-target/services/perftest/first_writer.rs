@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{
     Access, AnyQueuePair, Device, MemoryRegion, QpError, QpErrorCause, Rc, RemoteAddr, Sge, Transition, Uc, WcOpcode,
     WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
+use rxe_service::Context;
 
 use super::refusals::{not_write_lat, unknown_write_lat_size};
 use super::sinks::Sinks;

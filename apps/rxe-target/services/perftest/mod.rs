@@ -24,10 +24,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rxe_dpdk::service::{Context, QpMap, StreamId};
 use rxe_proto::Duration;
 use rxe_proto::verbs::{AsyncEvent, ProtectionDomain, QpErrorCause, Qpn, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::PathMtu;
+use rxe_service::{Context, QpMap, StreamId};
 
 use self::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
 use self::connections::{CONNECTION, Connection, Datagrams, Role, Shared};

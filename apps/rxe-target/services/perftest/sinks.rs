@@ -5,8 +5,8 @@
 
 use std::net::IpAddr;
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::Memory;
+use rxe_service::Context;
 
 use crate::services::usage::Usage;
 

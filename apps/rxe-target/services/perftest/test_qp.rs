@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use rxe_dpdk::service::Context;
 use rxe_proto::Instant;
 use rxe_proto::verbs::{
     Access, AnyQueuePair, AnyWorkRequest, Device, Grh, MemoryRegion, PostError, ProtectionDomain, QpCaps, QpType, Rc,
     RecvWr, Sge, WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::Psn;
+use rxe_service::Context;
 
 use super::NAME;
 use super::echo::{Echo, WINDOW};

@@ -1,12 +1,12 @@
 //! Queue pairs that were created together for one client, and the memory of their messages.
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{
     AnyQueuePair, AnyWorkRequest, Device, MemoryRegion, PostError, Qpn, Rc, RecvWr, Sge, SharedReceiveQueue,
     WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
+use rxe_service::Context;
 
 use crate::services::idle::SWEEP;
 use crate::services::out_of_band::{DatagramTo, Peer, QKEY, RETRIED};

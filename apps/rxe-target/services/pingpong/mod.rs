@@ -14,13 +14,13 @@ mod talk;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use rxe_dpdk::service::{Context, PeerPath, QpMap, StreamId};
 use rxe_proto::verbs::{
     Access, AnyQueuePair, AsyncEvent, Device, Memory, ProtectionDomain, QpCaps, QpErrorCause, Qpn, Rc, RecvWr,
     RemoteAddr, SrqInitAttr, WcOpcode, WcStatus, WorkCompletion,
 };
 use rxe_proto::wire::{Gid, PathMtu};
 use rxe_proto::{Duration, Instant};
+use rxe_service::{Context, PeerPath, QpMap, StreamId};
 
 use self::batch::{Batch, EchoQp, SLOTS};
 use self::budget::{Budget, slot_of, slots_in};

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use rxe_dpdk::service::Context;
 use rxe_proto::Duration;
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{Payload, PostError, QpCaps, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WorkRequest};
 use rxe_proto::wire::Psn;
+use rxe_service::Context;
 
 use super::super::endpoint::Pool;
 use super::super::metrics::ServiceMetrics;

@@ -11,11 +11,11 @@ mod mapped;
 mod resources;
 mod stream;
 
-use rxe_dpdk::service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, RecvWr, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant};
+use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
 
 use super::factory::Factory;
 use super::idle::SWEEP;

@@ -1,7 +1,7 @@
 //! The memory of a client: a region that it may write, one that only we touch, and the buffer that it has mapped.
 
-use rxe_dpdk::service::Context;
 use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddr};
+use rxe_service::Context;
 
 use super::super::endpoint::Pool;
 use super::data::{BUFFER, Buffer, ConnData, ENTRIES};

@@ -27,6 +27,11 @@ impl ServiceTimers {
         self.0.len()
     }
 
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.0.peek().map(|Reverse((when, ..))| *when)
+    }
+
     /// The next one that is due at `now`: its service and token.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(usize, u64)> {
         let Reverse((when, service, token)) = *self.0.peek()?;

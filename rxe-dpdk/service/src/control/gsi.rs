@@ -67,6 +67,11 @@ impl GsiQueue {
         Ok(())
     }
 
+    /// Whether MADs wait for the next turn.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     fn dequeue(&mut self) -> Option<Waiting> {
         if self.budget == 0 {
             return None;
@@ -180,14 +185,14 @@ mod tests {
         for peer in 0..BUDGET + 5 {
             queue.enqueue(path(peer), &mad(attribute::REQ)).unwrap();
         }
-        assert!(queue.dequeue().is_none());
+        assert!(queue.dequeue().is_none() && queue.is_waiting(), "so that a host does not sleep");
         queue.budget = BUDGET;
         assert!(!queue.admits(), "waiting MADs come first");
         let first: Vec<Gid> = std::iter::from_fn(|| queue.dequeue()).map(|waiting| waiting.path.peer).collect();
         assert_eq!(first, (0..BUDGET).map(|peer| path(peer).peer).collect::<Vec<_>>());
         queue.budget = BUDGET;
         while queue.dequeue().is_some() {}
-        assert!(queue.per_peer.is_empty() && queue.waiting.is_empty());
+        assert!(queue.per_peer.is_empty() && !queue.is_waiting());
     }
 
     #[test]

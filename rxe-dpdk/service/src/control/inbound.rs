@@ -64,7 +64,7 @@ struct Check {
 #[derive(Default)]
 pub(super) struct Inbound {
     waiting: VecDeque<Arrival>,
-    next_retry: Option<Instant>,
+    pub(super) next_retry: Option<Instant>,
     checks: HashMap<ConnId, Check>,
 }
 

@@ -228,9 +228,12 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Does what is due: messages of workers, the connection manager's events and timers, the hosts' timers and streams.
-    pub fn poll(&mut self, now: Instant, output: &mut H::Output) {
+    /// Does what is due: messages of workers, the connection manager's events and timers, the hosts' timers and streams. Returns
+    /// whether there was an event or a message, which others may have to follow up.
+    pub fn poll(&mut self, now: Instant, output: &mut H::Output) -> bool {
+        let mut busy = false;
         while let Ok(message) = self.mailbox.inbox.try_recv() {
+            busy = true;
             self.handle_message(now, message);
         }
         self.poll_gsi(now);
@@ -240,15 +243,26 @@ impl<H: IpHost> Control<H> {
             self.cm.handle_timeout(now);
         }
         while let Some(event) = self.cm.poll_event() {
+            busy = true;
             self.handle_cm_event(now, event);
         }
         for index in 0..self.ports.len() {
             self.ports[index].host.poll(now, output);
-            self.poll_host_events(now, index);
+            busy |= self.poll_host_events(now, index);
         }
         self.update_moved_peers(now);
         self.push_streams(now);
         self.send_mads(output);
+        busy
+    }
+
+    /// When the next call of [`poll`](Self::poll) is due, unless a message, a packet or an event of a host arrives before. Limits
+    /// without a timer of their own, such as that of an unread stream, are checked in each call: a host that sleeps calls it a few
+    /// times per second at least.
+    pub fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let gsi = self.gsi.is_waiting().then_some(now);
+        let retries = [self.inbound.next_retry, self.outbound.next_retry];
+        retries.into_iter().chain([gsi, self.cm.next_timeout()]).flatten().min()
     }
 
     /// Disconnects every peer and leaves every group. Later calls change nothing.
@@ -356,8 +370,11 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    fn poll_host_events(&mut self, now: Instant, index: usize) {
+    /// Returns whether there were any.
+    fn poll_host_events(&mut self, now: Instant, index: usize) -> bool {
+        let mut any = false;
         while let Some(event) = self.ports[index].host.poll_event() {
+            any = true;
             match event {
                 HostEvent::NeighbourChanged { ip, mac } => self.neighbour_changed(now, index, ip, mac),
                 HostEvent::GroupListener { group, host, joined } => {
@@ -367,6 +384,7 @@ impl<H: IpHost> Control<H> {
                 HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
         }
+        any
     }
 
     fn reject(&mut self, conn: ConnId, reason: RejReason, private_data: &[u8]) {

@@ -61,7 +61,7 @@ struct PendingSidr {
 #[derive(Default)]
 pub(super) struct Outbound {
     waiting: VecDeque<Waiting>,
-    next_retry: Option<Instant>,
+    pub(super) next_retry: Option<Instant>,
     sidr: HashMap<SidrId, PendingSidr>,
     /// Source ports used so far.
     source_ports_used: u16,

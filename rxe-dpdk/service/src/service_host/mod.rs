@@ -203,6 +203,12 @@ impl ServiceHost {
         busy
     }
 
+    /// When the next timer of a service expires: the worker may sleep until then, unless its engine has something to do or
+    /// mail arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
     /// A port's addresses were changed: it is `port` from now on. Calls the services.
     #[cold]
     pub fn port_changed(&mut self, now: Instant, engine: &mut Engine, port: &LocalPort) {

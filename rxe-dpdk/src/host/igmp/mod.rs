@@ -11,14 +11,15 @@ use rxe_proto::wire::net::{IPV4_LEN, ethertype};
 use rxe_proto::wire::{Checksum, DropReason, TxQueue};
 use rxe_proto::{Duration, Instant};
 
+use super::HostStats;
 use super::event::HostEvent;
 use super::groups::{Groups, MAX_DELAY, Record, answer_at};
 use super::icmp;
 use super::interface::Interface;
 use super::ip::{AddrPair, IGMP, IpHeader, IpPacket, ROUTER_ALERT};
-use super::multicast::{ALL_HOSTS, multicast_mac_v4};
-use super::stats::HostStats;
+use super::multicast::ALL_HOSTS;
 use listeners::{Change, Listeners};
+use rxe_adapter::multicast::multicast_mac_v4;
 
 /// All routers: the destination of version 2 leave messages.
 const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);

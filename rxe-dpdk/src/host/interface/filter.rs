@@ -7,7 +7,8 @@ use rxe_proto::wire::MacAddr;
 use rxe_proto::wire::net::ethertype;
 
 use super::link::EthFrame;
-use crate::host::multicast::{ALL_HOSTS, IPV4_GROUP_OUI, group_macs, multicast_mac_v4};
+use crate::host::multicast::ALL_HOSTS;
+use rxe_adapter::multicast::{IPV4_GROUP_OUI, group_macs, multicast_mac_v4};
 
 /// The groups that services joined, and the MAC addresses that follow from them.
 pub(in crate::host) struct GroupFilter {

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use rxe_proto::Instant;
 use rxe_proto::wire::{DropReason, MacAddr, PrefixList, TxQueue};
 
+use super::HostStats;
 use super::config::HostConfig;
 use super::conflict::Conflicts;
 use super::event::{EventQueue, HostEvent};
 use super::ip::{AddrPair, IpHeader, IpPacket};
-use super::multicast::multicast_mac;
 use super::no_route::NoRoute;
-use super::stats::HostStats;
 use filter::GroupFilter;
 use link::{EthFrame, Link};
 use neighbour::{Evidence, Lookup, Neighbours, Update};
 use route::Routing;
+use rxe_adapter::multicast::multicast_mac;
 
 /// Next hop of packets to an address; see [`Host::resolve`](super::Host::resolve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use rxe_proto::wire::MacAddr;
 
 use rxe_proto::wire::{Cidr, common_prefix};
 
-use crate::host::config::{HostConfig, Route};
-use crate::host::multicast::{ALL_NODES, multicast_mac_v6, solicited_node};
+use crate::host::multicast::{ALL_NODES, solicited_node};
+use crate::host::{HostConfig, Route};
+use rxe_adapter::multicast::multicast_mac_v6;
 
 /// Addresses and routes.
 pub(in crate::host) struct Routing {

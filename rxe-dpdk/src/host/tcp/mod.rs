@@ -20,12 +20,12 @@ use rxe_proto::{Duration, Instant};
 use smoltcp::iface::{Config, Interface as SmoltcpInterface, SocketSet};
 use smoltcp::wire::HardwareAddress;
 
+use super::HostStats;
 use super::config::HostConfig;
 use super::event::{StreamEvent, TcpStreamId};
 use super::interface::link::EthFrame;
 use super::interface::{Interface, Resolution};
 use super::ip::{self, IpPacket};
-use super::stats::HostStats;
 use device::{Outlet, PacketDevice, from_smoltcp, to_smoltcp};
 use segment::Segment;
 use stream::{Progress, Stream};

@@ -2,8 +2,8 @@
 
 use rxe_proto::wire::DropReason;
 
+use crate::host::HostStats;
 use crate::host::ip::{self, IpPacket};
-use crate::host::stats::HostStats;
 
 /// The fields of a segment's header that the host reads itself; smoltcp reads the rest.
 pub(super) struct Segment {

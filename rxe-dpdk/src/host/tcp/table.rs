@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rxe_proto::Instant;
 
 use super::stream::Stream;
+use crate::host::HostStats;
 use crate::host::event::{StreamEvent, TcpStreamId};
-use crate::host::stats::HostStats;
 
 /// A slot for a stream. The generation counts the streams that were in it.
 #[derive(Default)]

@@ -22,8 +22,8 @@ use rxe_proto::wire::PortId;
 use super::kernel_addresses;
 use super::rtnetlink::{self, Address, DATAGRAM, Interface, Message};
 use crate::eal::{LinkEvents, PortMonitor, Reattach, Woken, leave_lcore, wait_for_links};
-use crate::manage::{Events, PortEntry, PortList};
-use crate::worker::orders::Order;
+use crate::worker::port_orders::PortOrder;
+use rxe_adapter::manage::{Events, PortEntry, PortList};
 
 /// Interval between polls of drivers, and between retries.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ impl LinkWatch {
     pub(crate) fn start(
         ports: Vec<WatchedPort>,
         list: Arc<PortList>,
-        workers: Vec<Sender<Order>>,
+        workers: Vec<Sender<PortOrder>>,
         events: Events,
     ) -> LinkWatch {
         let states = LinkStates::default();
@@ -165,7 +165,7 @@ impl Watched {
 struct Watcher {
     ports: Vec<Watched>,
     list: Arc<PortList>,
-    workers: Vec<Sender<Order>>,
+    workers: Vec<Sender<PortOrder>>,
     states: LinkStates,
     events: Events,
     /// All interfaces of the network namespace, by index.
@@ -266,7 +266,7 @@ impl Watched {
     fn check(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
-        workers: &[Sender<Order>],
+        workers: &[Sender<PortOrder>],
         states: &LinkStates,
         stopped: &PipeReader,
     ) -> Option<Result<(), String>> {
@@ -285,7 +285,7 @@ impl Watched {
             (Ok(()), Some(_)) => {
                 tracing::info!("port {} ({device}) is ACTIVE", id.0);
                 // The control side is on worker 0. Without it, the target is stopping.
-                let _ = workers[0].send(Order::LinkUp(id));
+                let _ = workers[0].send(PortOrder::LinkUp(id));
             }
             // Most likely no peer is connected yet.
             (Err(why), None) => tracing::info!("port {} ({device}) is DOWN: {why}", id.0),
@@ -308,7 +308,7 @@ impl Watched {
     fn interface_state(
         &mut self,
         interfaces: &HashMap<u32, Interface>,
-        workers: &[Sender<Order>],
+        workers: &[Sender<PortOrder>],
         stopped: &PipeReader,
     ) -> Result<(), String> {
         let Some((index, name)) = &mut self.interface else { return Ok(()) };

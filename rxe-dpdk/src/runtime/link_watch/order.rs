@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rxe_proto::wire::PortId;
 
 use crate::eal::{Woken, wait_for_links};
-use crate::worker::orders::{Order, PortOrder};
+use crate::worker::port_orders::{ParkOrder, PortOrder};
 
 /// How long a worker may take; a running worker reads its orders every few microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -15,10 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(20);
 
 /// Orders every worker to park or resume its queues of `port`. Returns false if one refused or did not answer in time.
-pub(super) fn send(workers: &[Sender<Order>], port: PortId, park: bool, stopped: &PipeReader) -> bool {
+pub(super) fn send(workers: &[Sender<PortOrder>], port: PortId, park: bool, stopped: &PipeReader) -> bool {
     let (reply, answers) = sync_channel(workers.len());
     for worker in workers {
-        if worker.send(Order::Port(PortOrder { port, park, reply: reply.clone() })).is_err() {
+        if worker.send(PortOrder::Park(ParkOrder { port, park, reply: reply.clone() })).is_err() {
             return false;
         }
     }

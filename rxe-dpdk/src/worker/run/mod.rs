@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_utils::CachePadded;
+use rxe_adapter::worker::dispatch::Dispatcher;
+use rxe_adapter::worker::lost_regions::LostRegions;
+use rxe_adapter::worker::orders::Orders;
+use rxe_adapter::worker::progress::{Progress, Step};
+use rxe_adapter::worker::{Idler, TurnTimes, WorkerStats};
 use rxe_proto::{Duration, Instant};
 use rxe_sync::Arrivals;
 
-use super::dispatch::{Dispatcher, FromPort, FromWorkers};
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
-use super::idle::Idler;
-use super::lost_regions::LostRegions;
-use super::orders::Orders;
-use super::ports::{RxPort, TurnTimes, WorkerStats};
-use super::progress::{Progress, Step};
+use super::origin::{FromPort, FromWorkers, PortDispatcher, dispatch_due, flush_rings, take_all};
+use super::port_orders::PortOrders;
+use super::ports::RxPort;
 use super::tx_path::TxPath;
 use crate::eal::{Clock, MbufReceiver, RxBurst};
 
@@ -35,7 +37,7 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_micros(2);
 #[derive(Debug, Default)]
 pub(crate) struct StopFlags {
     /// A stop was requested: control disconnects the peers, then sets `halt`.
-    pub(crate) stop: AtomicBool,
+    pub(crate) stop: Arc<AtomicBool>,
     /// Leave the loop.
     pub(crate) halt: AtomicBool,
     /// Number of workers that have left the loop and flushed the rings towards the others.
@@ -54,8 +56,9 @@ pub(crate) struct Worker {
     pub(crate) inbound: Option<MbufReceiver>,
     /// Frames of workers without a transmit queue, for the queue of this one.
     pub(crate) tx_rings: Vec<TxRingEnd>,
-    pub(crate) dispatcher: Dispatcher,
+    pub(crate) dispatcher: PortDispatcher,
     pub(crate) orders: Orders,
+    pub(crate) port_orders: PortOrders,
     /// `Some` on worker 0, which logs for all.
     pub(crate) lost_regions: Option<LostRegions>,
     pub(crate) faults: FaultPlaces,
@@ -168,24 +171,13 @@ impl Worker {
             self.stats.tx_stalls.inc();
         }
         self.progress.enter(Step::Orders);
-        if !self.orders.ports.is_empty() {
+        if !self.port_orders.parks.is_empty() {
             self.apply_port_orders();
         }
         if self.orders.faults.is_some() {
             self.apply_fault_change(now);
         }
-        if !self.orders.peers.is_empty() {
-            self.apply_peers_orders();
-        }
-        if !self.orders.addressing.is_empty() {
-            self.apply_addressing_orders(now);
-        }
-        if !self.orders.ports_changed.is_empty() {
-            self.apply_port_changes(now);
-        }
-        if self.orders.drain.is_some() {
-            self.apply_drain_order();
-        }
+        self.dispatcher.apply(now, &mut self.orders);
         busy
     }
 
@@ -194,10 +186,11 @@ impl Worker {
         let Dispatcher { engine, services, .. } = &mut self.dispatcher;
         let mut busy = services.read_mail(now, engine);
         busy |= self.orders.read();
+        busy |= self.port_orders.read();
         if let Some(lost) = &mut self.lost_regions {
             services.stats().regions_lost.add(lost.check(services.regions()));
         }
-        if !self.orders.links_up.is_empty() {
+        if !self.port_orders.links_up.is_empty() {
             self.announce_links(now);
         }
         busy
@@ -218,13 +211,14 @@ impl Worker {
             }
             let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
             if let Some(injector) = faults {
-                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, burst));
-                busy |= dispatcher.dispatch_due(now, now, &mut origin, injector, burst);
+                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, take_all(burst)));
+                burst.clear();
+                busy |= dispatch_due(dispatcher, now, now, &mut origin, injector, burst);
             } else if count > 0 {
                 stats.rx_bytes.add(dispatcher.dispatch(now, &mut origin, burst));
             }
         }
-        dispatcher.flush_rings(now, outbound);
+        flush_rings(dispatcher, now, outbound);
         busy
     }
 

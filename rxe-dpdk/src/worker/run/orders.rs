@@ -1,14 +1,15 @@
-//! Changes that other threads order from a worker, applied between two turns: recorders of a capture, fault rules, allowed
-//! peers, addresses, queues of a port whose device is gone, links that came up.
+//! Changes that other threads order from a worker and that concern its queues, applied between two turns: recorders of a
+//! capture, fault rules, queues of a port whose device is gone, links that came up.
 
 use std::sync::Arc;
 
+use rxe_adapter::worker::injector::FOREVER;
+use rxe_adapter::worker::orders::FaultChange;
 use rxe_proto::Instant;
 
 use super::Worker;
-use crate::worker::dispatch::{Dispatcher, FromPort};
-use crate::worker::injector::FOREVER;
-use crate::worker::orders::{AddressingOrder, FaultChange, PeersOrder, PortChangedOrder, PortOrder};
+use crate::worker::origin::{FromPort, dispatch_due, flush_rings};
+use crate::worker::port_orders::ParkOrder;
 use crate::worker::ports::RxPort;
 use crate::worker::tx_path::TxPath;
 
@@ -37,11 +38,11 @@ impl Worker {
         for RxPort { port, queue, faults } in rx.iter_mut() {
             if let Some(injector) = faults.as_mut().filter(|injector| injector.is_off()) {
                 let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
-                dispatcher.dispatch_due(now, FOREVER, &mut origin, injector, burst);
+                dispatch_due(dispatcher, now, FOREVER, &mut origin, injector, burst);
                 *faults = None;
             }
         }
-        dispatcher.flush_rings(now, outbound);
+        flush_rings(dispatcher, now, outbound);
         let settled = faults.place_tx(now, &rules, &mut dispatcher.tx);
         if let Some(reply) = reply {
             // The sender of the order may have timed out.
@@ -52,68 +53,11 @@ impl Worker {
         }
     }
 
-    /// Changes the allowed peers of ports.
-    #[cold]
-    pub(super) fn apply_peers_orders(&mut self) {
-        let Worker { orders, dispatcher, .. } = self;
-        for PeersOrder { port, peers, reply } in orders.peers.drain(..) {
-            if let Some(host) = dispatcher.control.as_mut().and_then(|control| control.host_mut(port)) {
-                host.host.set_peers(peers.clone());
-            }
-            if let Some(identity) = dispatcher.identities.get_mut(usize::from(port.0)) {
-                identity.set_peers(peers);
-            }
-            // The sender of the order may have timed out.
-            let _ = reply.try_send(());
-        }
-    }
-
-    /// Changes the addresses and routes of ports, on the worker with the control side.
-    #[cold]
-    pub(super) fn apply_addressing_orders(&mut self, now: Instant) {
-        let Worker { orders, dispatcher, .. } = self;
-        let Some(control) = &mut dispatcher.control else { return };
-        for AddressingOrder { port, addressing, force, reply } in orders.addressing.drain(..) {
-            let Some(host) = control.host_mut(port) else { continue };
-            let changed = host.set_addressing(now, addressing, force);
-            if changed.is_ok() {
-                control.port_changed(port);
-            }
-            // The sender of the order may have timed out.
-            let _ = reply.try_send(changed);
-        }
-    }
-
-    /// Dispatches frames to the new addresses of ports, and no longer to the old ones.
-    #[cold]
-    pub(super) fn apply_port_changes(&mut self, now: Instant) {
-        let Dispatcher { identities, services, engine, .. } = &mut self.dispatcher;
-        for PortChangedOrder { local, reply } in self.orders.ports_changed.drain(..) {
-            if let Some(identity) = identities.get_mut(usize::from(local.id.0)) {
-                identity.gids = local.gids().collect();
-            }
-            services.port_changed(now, engine, &local);
-            // The sender of the order may have timed out.
-            let _ = reply.try_send(());
-        }
-    }
-
-    /// Refuses new clients, if that was ordered.
-    #[cold]
-    pub(super) fn apply_drain_order(&mut self) {
-        let Some(reply) = self.orders.drain.take() else { return };
-        if let Some(control) = &mut self.dispatcher.control {
-            control.begin_drain();
-        }
-        // The sender of the order may have timed out.
-        let _ = reply.try_send(());
-    }
-
     /// Announces the addresses and groups of ports whose links came up.
     #[cold]
     pub(super) fn announce_links(&mut self, now: Instant) {
-        let Worker { orders, dispatcher, .. } = self;
-        for port in orders.links_up.drain(..) {
+        let Worker { port_orders, dispatcher, .. } = self;
+        for port in port_orders.links_up.drain(..) {
             if let Some(port) = dispatcher.control.as_mut().and_then(|control| control.host_mut(port)) {
                 port.host.announce(now);
             }
@@ -123,8 +67,8 @@ impl Worker {
     /// Parks or resumes queues of ports.
     #[cold]
     pub(super) fn apply_port_orders(&mut self) {
-        let Worker { rx, dispatcher, stats, orders, .. } = self;
-        for PortOrder { port, park, reply } in std::mem::take(&mut orders.ports) {
+        let Worker { rx, dispatcher, stats, port_orders, .. } = self;
+        for ParkOrder { port, park, reply } in std::mem::take(&mut port_orders.parks) {
             let mut done = true;
             for queue in rx.iter_mut().filter(|rx| rx.port == port).map(|rx| &mut rx.queue) {
                 if park {

@@ -108,11 +108,11 @@ fn a_stalled_worker_is_named_with_its_step_and_counted() {
         let took = waiting.join().unwrap();
         assert!(took.is_some() && lines.len() == 2, "{lines:?}");
         recovered(&WORKER_STALLED, took.unwrap());
-        let stall = "WARN rxe_dpdk::runtime::watchdog: the worker on lcore 1 stalls: its loop has not turned for 2.";
+        let stall = "WARN rxe_adapter::worker::watchdog: the worker on lcore 1 stalls: its loop has not turned for 2.";
         let step = "the last step that it entered is `services`, a call of the service holding";
         let thread = "; its thread has run for 0.";
         assert!(lines[0].contains(stall) && lines[0].contains(&format!("{step}{thread}")), "{lines:?}");
-        let end = "INFO rxe_dpdk::runtime::watchdog: the worker on lcore 1 goes on after 2.";
+        let end = "INFO rxe_adapter::worker::watchdog: the worker on lcore 1 goes on after 2.";
         assert!(lines[1].contains(end), "{lines:?}");
         assert_eq!(summary.counters.get("worker", "stalls"), Some(1));
         let stalled = summary.counters.get("worker", "stalled_ms").unwrap();

@@ -2,14 +2,15 @@
 
 use std::thread;
 
+use rxe_adapter::worker::dispatch::Dispatcher;
+use rxe_adapter::worker::injector::FOREVER;
 use rxe_proto::transport::Engine;
 use rxe_proto::wire::TxQueue;
 use rxe_proto::{Duration, Instant};
 use rxe_sync::Arrivals;
 
 use super::{StopFlags, Worker};
-use crate::worker::dispatch::{Dispatcher, FromPort};
-use crate::worker::injector::FOREVER;
+use crate::worker::origin::{FromPort, dispatch_due, flush_rings};
 use crate::worker::ports::RxPort;
 
 /// How long a worker waits for the other workers, and for a port to take its last frames, each.
@@ -25,10 +26,10 @@ impl Worker {
         for RxPort { port, queue, faults } in rx {
             if let Some(injector) = faults {
                 let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
-                dispatcher.dispatch_due(now, FOREVER, &mut origin, injector, burst);
+                dispatch_due(dispatcher, now, FOREVER, &mut origin, injector, burst);
             }
         }
-        dispatcher.flush_rings(now, outbound);
+        flush_rings(dispatcher, now, outbound);
         self.await_all(|flags| &flags.received_all, |_| {});
 
         let until = now + LAST_PATIENCE;
