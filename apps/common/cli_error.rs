@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use rxe_adapter::texts::Invalid;
 use rxe_inspect::client::AskError;
 
 /// Why a program ends, and with which exit code.
@@ -18,6 +19,12 @@ pub enum CliError {
     /// The program started and then failed. Exit code 1.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<Invalid> for CliError {
+    fn from(Invalid(sentence): Invalid) -> CliError {
+        CliError::new(sentence)
+    }
 }
 
 impl CliError {

@@ -34,6 +34,7 @@ pub const SECTIONS: Sections = Sections {
             "The packets of one client, for Wireshark:",
             "rxe-ctl capture start /tmp/rxe.pcapng --peer 10.77.0.2\nrxe-ctl capture stop",
         ),
+        ("The counters of a program under rxe-run:", "rxe-run --list\nrxe-ctl --pid 4242 stat"),
         ("Answer the next three requests with an RNR NAK:", "rxe-ctl fault add rnr --count 3"),
     ],
     files: &[(
@@ -50,6 +51,11 @@ pub struct Cli {
     /// Use the target with this --file-prefix [default: RXE_FILE_PREFIX in the environment, or the only target that is running]
     #[arg(long, global = true, value_name = "PREFIX")]
     pub file_prefix: Option<String>,
+
+    /// Use the adapter of this process, a program that rxe-run has started; rxe-run --list shows them. It has no services, named regions,
+    /// configuration and events
+    #[arg(long, global = true, value_name = "PID", conflicts_with = "file_prefix")]
+    pub pid: Option<u32>,
 
     /// Print JSON
     #[arg(long, global = true)]

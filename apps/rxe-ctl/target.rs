@@ -1,4 +1,4 @@
-//! Finding the target.
+//! Finding the target, or the program under rxe-run.
 
 use std::env;
 use std::io::ErrorKind;
@@ -6,17 +6,67 @@ use std::io::ErrorKind;
 use rxe::CliError;
 use rxe_inspect::client::Client;
 use rxe_inspect::socket::{self, OtherUser};
+use rxe_uverbs::instance::{self, Running, socket_in};
 
 /// The environment's `--file-prefix`.
 const PREFIX: &str = "RXE_FILE_PREFIX";
 
-/// Connects to the target with this `--file-prefix`, or that of the environment, or the only one that is running.
-pub fn find(prefix: Option<String>) -> Result<Client, CliError> {
+/// Connects to the target with this `--file-prefix`, or that of the environment, or to the program with this process number, or
+/// the only target that is running, or the only program.
+pub fn find(prefix: Option<String>, pid: Option<u32>) -> Result<Client, CliError> {
+    if let Some(pid) = pid {
+        return program(&instance::running(), pid);
+    }
     let given = prefix.or_else(|| env::var(PREFIX).ok().filter(|prefix| !prefix.is_empty()));
-    let prefix = match given {
-        Some(prefix) => prefix,
-        None => only_one(socket::running(), &socket::of_other_users()).map_err(CliError::new)?,
+    match given {
+        Some(prefix) => target(prefix),
+        None => {
+            let targets = socket::running();
+            if targets.is_empty()
+                && let Some(pid) = only_program(&instance::running()).map_err(CliError::new)?
+            {
+                return program(&instance::running(), pid);
+            }
+            target(only_one(targets, &socket::of_other_users()).map_err(CliError::new)?)
+        }
+    }
+}
+
+/// The process number of the only program under rxe-run; `None` without any.
+fn only_program(running: &[Running]) -> Result<Option<u32>, String> {
+    match running {
+        [] => Ok(None),
+        [one] => Ok(Some(one.info.pid)),
+        several => {
+            let all: Vec<String> = several.iter().map(|running| running.info.pid.to_string()).collect();
+            let all = all.join(", ");
+            Err(format!("several programs run under rxe-run ({all}): choose one with --pid; rxe-run --list shows them"))
+        }
+    }
+}
+
+/// Connects to a program.
+fn program(running: &[Running], pid: u32) -> Result<Client, CliError> {
+    let Some(found) = running.iter().find(|running| running.info.pid == pid) else {
+        return Err(CliError::new(format!(
+            "no program of this user with process number {pid} runs under rxe-run: rxe-run --list shows those there are"
+        )));
     };
+    let path = socket_in(&found.folder);
+    Client::connect(&path).map_err(|error| {
+        CliError::new(match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                format!(
+                    "process {pid} has not opened its RDMA device yet, or has ended: try again when it communicates"
+                )
+            }
+            _ => format!("process {pid} cannot be reached on {} ({error})", path.display()),
+        })
+    })
+}
+
+/// Connects to the target with this `--file-prefix`.
+fn target(prefix: String) -> Result<Client, CliError> {
     let path = socket::path(&prefix);
     if prefix.contains('/') || matches!(prefix.as_str(), "" | "." | "..") {
         return Err(CliError::new(format!(
@@ -77,7 +127,37 @@ fn only_one(mut running: Vec<String>, others: &[OtherUser]) -> Result<String, St
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use rxe_uverbs::instance::Info;
+
     use super::*;
+
+    #[test]
+    fn only_a_single_program_is_chosen() {
+        let running = |pid| Running {
+            info: Info { address: [127, 0, 0, 1].into(), device: "rxe0".to_owned(), pid, program: "rping".to_owned() },
+            uptime: Duration::ZERO,
+            folder: PathBuf::from("/nowhere"),
+        };
+        assert_eq!(only_program(&[]), Ok(None));
+        assert_eq!(only_program(&[running(7)]), Ok(Some(7)));
+        assert_eq!(
+            only_program(&[running(7), running(8)]),
+            Err("several programs run under rxe-run (7, 8): choose one with --pid; rxe-run --list shows them"
+                .to_owned())
+        );
+        let said = |pid| program(&[running(7)], pid).err().unwrap().to_string();
+        assert_eq!(
+            said(8),
+            "no program of this user with process number 8 runs under rxe-run: rxe-run --list shows those there are"
+        );
+        assert_eq!(
+            said(7),
+            "process 7 has not opened its RDMA device yet, or has ended: try again when it communicates"
+        );
+    }
 
     #[test]
     fn only_a_single_running_target_is_chosen() {

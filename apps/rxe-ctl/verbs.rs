@@ -16,7 +16,7 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
     if let Verb::Generate { folder } = &cli.verb {
         return manual_pages::generate(Cli::command(), &SECTIONS, folder).map(|()| String::new());
     }
-    let mut target = target::find(cli.file_prefix)?;
+    let mut target = target::find(cli.file_prefix, cli.pid)?;
     let json = cli.json;
     if let Verb::Events { count } = cli.verb {
         return events::run(target, json, count).map(|()| String::new());

@@ -45,7 +45,7 @@ const RATE: &str = "rxe-dpdk/service/src/control/rate.rs";
 const LISTENERS: &str = "rxe-dpdk/src/host/igmp/listeners.rs";
 const HOST: &str = "rxe-dpdk/src/host/config.rs";
 const ENGINE: &str = "rxe-dpdk/proto/src/transport/config.rs";
-const CLIENTS: &str = "apps/rxe-target/manage/clients.rs";
+const CLIENTS: &str = "rxe-dpdk/inspect/src/server/clients.rs";
 const EVENTS: &str = "rxe-dpdk/adapter/src/manage/events.rs";
 
 const ROWS: &[Row] = &[
@@ -393,7 +393,7 @@ fn counter_exists(name: &str) -> bool {
         "rxe-dpdk/adapter/src/host_stats.rs",
         "rxe-dpdk/adapter/src/worker/stats.rs",
         "rxe-dpdk/adapter/src/worker/injector/mod.rs",
-        "apps/rxe-target/manage/clients.rs",
+        "rxe-dpdk/inspect/src/server/clients.rs",
         "apps/rxe-target/manage/events.rs",
         "apps/rxe-target/services/metrics.rs",
     ];

@@ -77,6 +77,17 @@ fn settings(arguments: &[String]) -> Result<String, String> {
     Ok(if words.is_empty() { "none".to_owned() } else { words.join(" ") })
 }
 
+/// The index of the guest's GID that is `address`: it differs from boot to boot.
+pub fn gid_index(guest: &Guest, address: &str) -> Result<String, String> {
+    let gid = match address.parse().map_err(|e| format!("{address}: {e}"))? {
+        std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        std::net::IpAddr::V6(ip) => ip,
+    };
+    let words: Vec<String> = gid.segments().iter().map(|word| format!("{word:04x}")).collect();
+    let script = format!("cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l {} *", words.join(":"));
+    Ok(guest.expect(&script, LIMIT, &[])?.text.trim().to_owned())
+}
+
 impl TestBed {
     /// Starts a target, and takes the guest that its port is connected to.
     pub fn start(env: &Arc<TestEnv>, config: BedConfig) -> Result<TestBed, String> {
@@ -156,21 +167,10 @@ impl TestBed {
         &self.region_file
     }
 
-    /// The index of the guest's GID that is `address`: it differs from boot to boot.
-    fn gid_index(&self, address: &str) -> Result<String, String> {
-        let gid = match address.parse().map_err(|e| format!("{address}: {e}"))? {
-            std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            std::net::IpAddr::V6(ip) => ip,
-        };
-        let words: Vec<String> = gid.segments().iter().map(|word| format!("{word:04x}")).collect();
-        let script = format!("cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l {} *", words.join(":"));
-        Ok(self.guest().expect(&script, LIMIT, &[])?.text.trim().to_owned())
-    }
-
     /// The indices of the guest's GIDs: IPv4, IPv6.
     fn gids(&self) -> Result<&[String; 2], String> {
         if self.gids.get().is_none() {
-            let found = [self.gid_index(GUEST_V4)?, self.gid_index(GUEST_V6)?];
+            let found = [gid_index(self.guest(), GUEST_V4)?, gid_index(self.guest(), GUEST_V6)?];
             let _ = self.gids.set(found);
         }
         self.gids.get().ok_or_else(|| "no GIDs".to_owned())

@@ -10,6 +10,7 @@
 //! variable CI set that is a failure. RXE_REAL_PCAP=FOLDER writes captures of the guests on tap interfaces and on wires to
 //! each other. RXE_WRITE_DOCS=1 writes docs/clients.md and the outputs in docs/tutorial.md.
 
+mod anywhere;
 mod bed;
 mod bench;
 mod capture;
@@ -73,6 +74,7 @@ fn groups() -> Vec<AnyGroup> {
     groups.push(capture::group());
     groups.push(symptoms::group());
     groups.extend(outbound::groups());
+    groups.push(anywhere::group());
     groups.push(bench::group());
     groups.extend(verbs::groups(Kernel::Stable));
     groups.extend(loss::groups());

@@ -11,6 +11,7 @@
 mod adapter;
 mod case;
 mod command;
+mod manage;
 mod pair;
 mod perftest_pairs;
 mod pingpong;
@@ -20,6 +21,7 @@ mod rdmacm;
 mod rsocket;
 mod shared;
 mod sockets;
+mod target;
 
 #[path = "../support/client_output.rs"]
 #[allow(dead_code, reason = "each of several tests uses its part")]
@@ -52,11 +54,13 @@ fn cases() -> Vec<Case> {
     let groups = [
         command::cases(),
         adapter::cases(),
+        manage::cases(),
         pingpong::cases(),
         perftest_pairs::cases(),
         rdmacm::cases(),
         rsocket::cases(),
         shared::cases(),
+        target::cases(),
         pyverbs::cases(),
     ];
     groups.into_iter().flatten().collect()

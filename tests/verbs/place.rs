@@ -58,6 +58,8 @@ impl Place {
         // Cargo builds the library as a dependency of this test.
         let library = std::env::current_exe()?.with_file_name("librxe_verbs.so");
         fs::copy(env!("CARGO_BIN_EXE_rxe-run"), bin.join("rxe-run"))?;
+        fs::copy(env!("CARGO_BIN_EXE_rxe-ctl"), bin.join("rxe-ctl"))?;
+        fs::copy(env!("CARGO_BIN_EXE_rxe-target"), bin.join("rxe-target"))?;
         fs::copy(library, lib.join("librxe_verbs.so"))?;
         Ok(())
     }
@@ -109,6 +111,18 @@ impl Place {
         command
     }
 
+    /// `rxe-ctl WORDS`.
+    pub fn rxe_ctl(&self, words: &str) -> Command {
+        self.installed("rxe-ctl", words)
+    }
+
+    /// Another of our programs.
+    pub fn installed(&self, program: &str, words: &str) -> Command {
+        let mut command = self.command(&self.folder.join("bin").join(program));
+        command.args(words.split_whitespace());
+        command
+    }
+
     /// `rxe-run --address ADDRESS WORDS`, with log lines about the commands of the connection manager.
     pub fn program(&self, address: Ipv4Addr, words: &str) -> Command {
         self.rxe_run(&format!("--address {address} --log debug {words}"))
@@ -153,8 +167,19 @@ pub fn expect_code(done: &Finished, code: i32) -> Check {
 
 /// A case that runs `rxe-run WORDS` and compares what it prints and its exit code.
 pub fn prints(name: &str, words: &'static str, code: i32, texts: &'static [&'static str]) -> Case {
+    prints_at(name, Place::rxe_run, words, code, texts)
+}
+
+/// A case that runs a program with these words and compares what it prints and its exit code.
+pub fn prints_at(
+    name: &str,
+    program: fn(&Place, &str) -> Command,
+    words: &'static str,
+    code: i32,
+    texts: &'static [&'static str],
+) -> Case {
     Case::new(name, move |place| {
-        let done = run(&mut place.rxe_run(words), LIMIT)?;
+        let done = run(&mut program(place, words), LIMIT)?;
         expect_code(&done, code)?;
         let all = format!("{}{}", done.stdout, done.stderr);
         match texts.iter().find(|text| !all.contains(**text)) {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
+use rxe_adapter::texts::Text;
 use rxe_inspect::capture::{CaptureSettings, DEFAULT_SNAPLEN};
 use serde::Deserialize;
 
 use super::sourced::Sourced;
-use super::values::Text;
 
 /// File of `--capture`, as an absolute path.
 #[derive(Clone, PartialEq, Eq, Debug)]

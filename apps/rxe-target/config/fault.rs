@@ -1,16 +1,13 @@
 //! Fault injection: section `[fault]` of the configuration file and the option `--fault`, two spellings of the same rules.
-//! [`fault_rule`](super::fault_rule) has the general form of a rule.
+//! [`RuleSpec`] has the general form of a rule.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use rxe::{CliError, cli_error};
+use rxe_adapter::texts::{Frames, RuleSpec, Seed, Share, Span, Text};
 use rxe_adapter::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, MAX_FAULTS, Probability};
 use serde::Deserialize;
-
-use super::fault_rule::RuleSpec;
-use super::fault_values::{Frames, Seed, Share, Span};
-use super::values::Text;
 
 /// Probabilities and delays of one direction.
 #[derive(Clone, Default, Debug, Deserialize)]
@@ -91,11 +88,10 @@ impl FaultSpec {
 
     /// Sets one `KEY=VALUE` of the option.
     fn set(&mut self, key: &str, value: &str) -> Result<(), CliError> {
-        fn once<T: FromStr<Err = CliError>>(
-            slot: &mut Option<Text<T>>,
-            key: &str,
-            value: &str,
-        ) -> Result<(), CliError> {
+        fn once<T: FromStr>(slot: &mut Option<Text<T>>, key: &str, value: &str) -> Result<(), CliError>
+        where
+            CliError: From<T::Err>,
+        {
             if slot.replace(Text(value.parse()?)).is_some() {
                 return cli_error!("'{key}' is given twice: keep one of them");
             }

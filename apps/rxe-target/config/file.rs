@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rxe::{CliError, cli_error};
+use rxe_adapter::texts::Text;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -22,8 +23,8 @@ use super::settings::{PortSettings, Settings};
 use super::sourced::{Origin, Sourced};
 use super::transport::TransportSection;
 use super::values::{
-    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Network, Pcp, RouteSpec, ServicePort, Size, Text,
-    TrafficClass, UdpAddress, Vlan,
+    Gateway, HostAddress, Idle, LogFormat, LogLevel, Mtu, Network, Pcp, RouteSpec, ServicePort, Size, TrafficClass,
+    UdpAddress, Vlan,
 };
 
 /// Maximum size of a configuration file in bytes.

@@ -3,9 +3,8 @@
 use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
+use rxe_adapter::texts::Text;
 use serde::Deserialize;
-
-use super::values::Text;
 
 /// A count from 1 to `MOST`.
 #[derive(Clone, Copy, Debug)]

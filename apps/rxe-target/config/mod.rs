@@ -7,8 +7,6 @@ mod address;
 mod capture;
 mod dump;
 mod fault;
-mod fault_rule;
-mod fault_values;
 mod file;
 mod limits;
 mod metrics_address;
@@ -39,7 +37,6 @@ use tracing::level_filters::LevelFilter;
 pub use address::{with_another as with_another_address, without as without_address};
 pub use capture::CaptureFile;
 pub use fault::FaultSpec;
-pub use fault_rule::fault_rule;
 #[cfg(test)]
 pub use file::parse;
 pub use limits::Limits;

@@ -4,10 +4,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use rxe::{CliError, cli_error};
+use rxe_adapter::texts::Text;
 use rxe_proto::wire::{Cidr, PrefixList};
 use serde::de::{Deserialize, Deserializer, Error};
-
-use super::values::Text;
 
 /// Maximum number of networks in one list: each packet may be compared with all of them.
 const MAX_NETWORKS: usize = 64;

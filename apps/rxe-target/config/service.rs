@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rxe::{CliError, cli_error};
+use rxe_adapter::texts::Text;
 use rxe_proto::wire::PrefixList;
 use serde::Deserialize;
 
@@ -10,7 +11,6 @@ use super::peers::{self, Peers};
 use super::service_values::{
     Budget, ClientMemory, DatagramCount, DatagramLength, MessageLength, Patience, Pause, QueuePairs,
 };
-use super::values::Text;
 
 /// Idle times of the services that have no other setting.
 #[derive(Clone, PartialEq, Eq, Debug)]

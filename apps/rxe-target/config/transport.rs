@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use rxe_adapter::texts::{Span, Text};
 use rxe_proto::transport::{EngineConfig, KeepAlive};
 use serde::Deserialize;
-
-use super::fault_values::Span;
-use super::values::Text;
 
 /// The section as the file has it.
 #[derive(Clone, Default, Debug, Deserialize)]

@@ -2,7 +2,6 @@
 //!
 //! Each type parses itself, so both sources accept the same texts and report the same errors.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use std::time::Duration;
 use rxe::{CliError, cli_error};
 use rxe_adapter::addressing::Route;
 use rxe_proto::wire::Cidr;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use tracing::level_filters::LevelFilter;
 
 /// Maximum number of ports of DPDK (RTE_MAX_ETHPORTS), as Debian builds it.
@@ -358,40 +356,10 @@ impl FromStr for Size {
     }
 }
 
-/// A value of the configuration file that is parsed from text, or from a plain number.
-#[derive(Clone, Debug)]
-pub struct Text<T>(pub T);
-
-impl<'de, T: FromStr<Err = CliError>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<T>, D::Error> {
-        struct TextVisitor<T>(std::marker::PhantomData<T>);
-
-        impl<T: FromStr<Err = CliError>> Visitor<'_> for TextVisitor<T> {
-            type Value = Text<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a number")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
-                text.parse().map(Text).map_err(E::custom)
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Text<T>, E> {
-                self.visit_str(&number.to_string())
-            }
-
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Text<T>, E> {
-                self.visit_str(&number.to_string())
-            }
-        }
-
-        deserializer.deserialize_any(TextVisitor(std::marker::PhantomData))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use super::*;
 
     fn wrong<T: FromStr<Err = CliError> + fmt::Debug>(text: &str) -> String {

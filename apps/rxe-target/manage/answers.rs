@@ -1,49 +1,15 @@
 //! Answers to `rxe-ctl`'s requests.
 
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rxe_inspect::protocol::{Reply, Request, RequestReader};
+use rxe_inspect::protocol::{Reply, Request};
 use rxe_inspect::report::{Counter, Service};
 
-use super::clients::Client;
-use super::{Managed, addresses, admission, digest, dump, events, faults, regions, reload};
+use super::{Managed, addresses, admission, digest, dump, faults, regions, reload};
 use crate::config::LogLevel;
 
-/// Serves one client until it disconnects or misses a deadline.
-pub fn converse(mut client: Client<UnixStream>, managed: &Managed) {
-    let mut requests = RequestReader::default();
-    let mut part = [0; 2048];
-    loop {
-        let (reply, more) = match requests.next_request() {
-            Ok(Some(request)) => {
-                client.answering();
-                if request == Ok(Request::Events) {
-                    return events::send_all(client, managed.inspector.events());
-                }
-                (request.map_or_else(Reply::Error, |request| answer(managed, request)), true)
-            }
-            Ok(None) => match client.read(&mut part) {
-                Ok(0) | Err(_) => return,
-                Ok(n) => {
-                    requests.push(&part[..n]);
-                    continue;
-                }
-            },
-            Err(too_long) => {
-                client.answering();
-                (Reply::Error(too_long.to_string()), false)
-            }
-        };
-        let Ok(mut text) = serde_json::to_string(&reply) else { return };
-        text.push('\n');
-        if client.answer(text.as_bytes()).is_err() || !more {
-            return;
-        }
-    }
-}
-
-fn answer(managed: &Managed, request: Request) -> Reply {
+/// The reply to a request. Events are sent by [`events::send_all`](super::events::send_all).
+pub fn answer(managed: &Managed, request: Request) -> Reply {
     let inspector = &managed.inspector;
     match request {
         Request::Device => Reply::of(Ok(managed.device())),

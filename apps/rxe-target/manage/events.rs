@@ -6,8 +6,7 @@ use std::time::Duration;
 use rxe_adapter::manage::{EventStats, Events};
 use rxe_inspect::protocol::Reply;
 use rxe_inspect::report::Counter;
-
-use super::clients::Client;
+use rxe_inspect::server::Client;
 
 /// Interval between two looks for events.
 const INTERVAL: Duration = Duration::from_millis(20);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rxe_adapter::texts::fault_rule;
 use rxe_adapter::worker::FaultRule;
 
 use super::Managed;
-use crate::config::fault_rule;
 
 /// Adds a fault; returns its number.
 pub fn add(managed: &Managed, keys: &BTreeMap<String, String>) -> Result<u32, String> {

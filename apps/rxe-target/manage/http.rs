@@ -1,6 +1,6 @@
 //! The part of HTTP that a scrape needs: one request and one answer per connection.
 
-use super::clients::{Client, Stream};
+use rxe_inspect::server::{Client, Stream};
 
 /// Maximum length of a request head in bytes.
 const MAX_HEAD: usize = 8 << 10;
@@ -79,8 +79,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::clients::{Clients, Deadlines};
     use super::*;
+    use rxe_inspect::server::{Clients, Deadlines};
 
     fn exchange(requests: &[&[u8]], metrics: Result<&str, &str>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

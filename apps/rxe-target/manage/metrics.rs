@@ -10,7 +10,7 @@ use rxe_inspect::latency::{Latency, OperationTimes, TurnTimes};
 use rxe_inspect::report::{Connection, CounterGroup, Device, Qp};
 use rxe_proto::transport::{QpState, QpType, Wait};
 
-use super::clients::{self, MANAGEMENT};
+use super::client_stats::{self, MANAGEMENT};
 use super::exposition::{Exposition, Kind};
 use super::{Managed, events};
 use crate::services::{MetricsRegistry, describe_counter, service_counter_names};
@@ -69,7 +69,7 @@ fn counters(exposition: &mut Exposition, inspector: &Inspector, device: &Device,
     let of = if group.scope == "port" { ("port", &*id) } else { ("lcore", &*id) };
     for counter in &group.counters {
         let help = match &*group.group {
-            MANAGEMENT => clients::describe(&counter.name).or_else(|| events::describe(&counter.name)),
+            MANAGEMENT => client_stats::describe(&counter.name).or_else(|| events::describe(&counter.name)),
             other => inspector.describe(other, &counter.name),
         };
         let help = help.unwrap_or_default();

@@ -6,7 +6,7 @@
 mod addresses;
 mod admission;
 mod answers;
-mod clients;
+mod client_stats;
 mod digest;
 mod drain;
 mod dump;
@@ -33,16 +33,16 @@ use rxe::{CliError, cli_error};
 use rxe_adapter::manage::{Capture, CaptureError, Inspector};
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::report::{CounterGroup, Device};
+use rxe_inspect::server::{Clients, Deadlines, Stream, converse};
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Config, MetricsAddress};
 use crate::log::LogControl;
 use crate::services::MetricsRegistry;
-use clients::{Clients, Deadlines, Stream};
 pub use runtime_folder::RuntimeFolder;
 use socket::Socket;
 
-pub use clients::ManagementStats;
+pub use client_stats::ManagementStats;
 pub use drain::Drain;
 pub use hang_up::HangUp;
 pub use running::Running;
@@ -133,7 +133,11 @@ impl Management {
                 "rxe-ctl",
                 || listener.accept().map(|(stream, _)| stream),
                 move |client| {
-                    answers::converse(client, &managed);
+                    converse(
+                        client,
+                        |request| answers::answer(&managed, request),
+                        |client| events::send_all(client, managed.inspector.events()),
+                    );
                 },
             );
         })?;

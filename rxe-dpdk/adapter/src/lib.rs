@@ -6,7 +6,7 @@
 //! * [`worker`]: dispatch of received frames, fault injectors, recorders, orders between two turns, the watchdog.
 //! * [`manage`]: inspection, captures, fault rules, named regions, addresses and events of a running adapter.
 //! * [`counters`]: sums what all layers count.
-//! * [`settings`]: the configuration of an adapter; [`build`]: the parts that are made from it.
+//! * [`settings`]: the configuration of an adapter; [`texts`]: values as users write them; [`build`]: the parts that are made from it.
 //! * [`regions`]: the memory of named regions, and their keys in each worker.
 //! * [`memory`]: memory in files that other processes may truncate.
 //! * [`addressing`], [`multicast`], [`host_stats`]: what IP hosts have in common.
@@ -24,6 +24,7 @@ pub mod multicast;
 pub mod output;
 pub mod regions;
 pub mod settings;
+pub mod texts;
 pub mod worker;
 
 pub use error::BuildError;

@@ -2,8 +2,8 @@
 //!
 //! The target fills in [`report`]s, which `rxe-ctl` prints; [`capture`] has the settings of a capture, [`pcapng`] the blocks of
 //! its file, [`fault`] the fault rules, [`event`] the events, and [`reload`] what a reload did. The [`protocol`] is one line of
-//! JSON per request and one per answer, on a Unix socket whose [path](socket) derives from the target's `--file-prefix`. Nothing
-//! here needs DPDK.
+//! JSON per request and one per answer, on a Unix socket whose [path](socket) derives from the target's `--file-prefix`; [`client`]
+//! and [`server`] are its two ends. Nothing here needs DPDK.
 
 pub mod capture;
 pub mod client;
@@ -14,4 +14,5 @@ pub mod pcapng;
 pub mod protocol;
 pub mod reload;
 pub mod report;
+pub mod server;
 pub mod socket;

@@ -6,10 +6,10 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
 
-use rxe_proto::Duration;
 use rxe_proto::cm::ConnId;
 use rxe_proto::mem::KeyInfo;
-use rxe_proto::transport::{QpInfo, Qpn};
+use rxe_proto::transport::{Engine, QpInfo, Qpn};
+use rxe_proto::{Duration, Instant};
 
 /// Slots of a table per answer.
 pub const PART: usize = 64;
@@ -125,4 +125,72 @@ pub struct ControlCounts {
     pub streams: usize,
     /// Neighbours in any state.
     pub neighbours: usize,
+}
+
+/// What owns an engine, and knows what its queue pairs are for.
+pub trait EngineOwner {
+    /// The name of what created a queue pair.
+    fn service_of(&self, qpn: Qpn) -> Option<&'static str>;
+
+    /// The connection of a queue pair.
+    fn connection_of(&self, now: Instant, qpn: Qpn) -> Option<ConnectionEntry>;
+
+    /// Number of connections.
+    fn connection_count(&self) -> usize;
+
+    /// Number of services.
+    fn service_count(&self) -> usize;
+
+    /// Answers [`Question::ControlCounts`].
+    fn count_control(&mut self, reply: SyncSender<ControlCounts>);
+
+    /// Ends the connection of a queue pair. Returns false if it has none.
+    fn disconnect(&mut self, now: Instant, qpn: Qpn) -> bool;
+}
+
+impl Question {
+    /// Answers. Whoever asked may have given up, which is no loss.
+    #[cold]
+    pub fn answer(self, now: Instant, engine: &mut Engine, owner: &mut impl EngineOwner) {
+        match self {
+            Question::Qps { from, reply } => {
+                let items = engine.qps_in(from..from.saturating_add(PART));
+                let items = items.map(|info| QpEntry::new(now, info, owner)).collect();
+                let _ = reply.try_send(Part { items, more: from.saturating_add(PART) < engine.qp_slots() });
+            }
+            Question::Qp { qpn, reply } => {
+                let _ = reply.try_send(engine.query_qp(qpn).map(|info| Box::new(QpEntry::new(now, info, owner))));
+            }
+            Question::Keys { from, reply } => {
+                let keys = engine.keys();
+                let items = keys.list(from..from.saturating_add(PART)).collect();
+                let _ = reply.try_send(Part { items, more: from.saturating_add(PART) < keys.slots() });
+            }
+            Question::Counts { reply } => {
+                let _ = reply.try_send(Counts {
+                    pd: engine.keys().pd_count(),
+                    cq: engine.cq_count(),
+                    qp: engine.qp_count(),
+                    connections: owner.connection_count(),
+                    keys: engine.keys().len(),
+                    services: owner.service_count(),
+                    srq: engine.srq_count(),
+                    ah: engine.ah_count(),
+                    timers: engine.timer_count(),
+                });
+            }
+            Question::ControlCounts { reply } => owner.count_control(reply),
+            Question::Disconnect { qpn, reply } => {
+                // The owner hears of an abort as of any error.
+                let known = owner.disconnect(now, qpn) || engine.abort_qp(qpn).is_ok();
+                let _ = reply.try_send(known);
+            }
+        }
+    }
+}
+
+impl QpEntry {
+    fn new(now: Instant, info: QpInfo, owner: &impl EngineOwner) -> QpEntry {
+        QpEntry { service: owner.service_of(info.qpn), connection: owner.connection_of(now, info.qpn), info }
+    }
 }

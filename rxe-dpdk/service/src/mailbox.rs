@@ -61,3 +61,25 @@ pub fn mailboxes(workers: usize) -> (ControlMailbox, Vec<WorkerMailbox>) {
     let mailboxes = inboxes.into_iter().map(|inbox| WorkerMailbox { inbox, outbox: outbox.clone() });
     (ControlMailbox { workers: senders, inbox: control }, mailboxes.collect())
 }
+
+/// Questions to an adapter without services, which has no other mail.
+#[derive(Debug)]
+pub struct Questions(Receiver<ToWorker>);
+
+impl Questions {
+    /// The next question that has arrived.
+    pub fn take(&mut self) -> Option<Question> {
+        loop {
+            // Whoever sent other mail gets no reply. It is about services and named regions, of which there are none.
+            if let ToWorker::Inspect(question) = self.0.try_recv().ok()? {
+                return Some(question);
+            }
+        }
+    }
+}
+
+/// Connects an adapter without services with those who ask.
+pub fn questions() -> (WorkerInspector, Questions) {
+    let (asker, inbox) = mpsc::channel();
+    (WorkerInspector(asker), Questions(inbox))
+}

@@ -105,9 +105,9 @@ impl UdpTx {
         self.staged.len()
     }
 
-    /// Shows every frame that is offered to the kernel to `tap` from now on; `None` to no one.
-    pub fn set_tap(&mut self, tap: Option<Tap>) {
-        self.tap = tap;
+    /// Shows every frame that is offered to the kernel to `tap` from now on; `None` to no one. Returns what saw them before.
+    pub fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {
+        std::mem::replace(&mut self.tap, tap)
     }
 
     /// Sends everything staged. Returns how many frames the kernel did not accept, which stay staged.

@@ -1,10 +1,12 @@
 //! What the preload library needs of an adapter.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use nix::errno::Errno;
 
 use crate::descriptors::File;
+use crate::instance::Info;
 use crate::local::Local;
 
 /// A device that a program opens.
@@ -42,6 +44,9 @@ pub enum Answer {
 pub trait Backend: Send + Sync {
     /// The address of the adapter, which is in the files of sysfs.
     fn local(&self) -> &Local;
+
+    /// The process is known to others by `info`, and has this folder, in which it may be managed.
+    fn set_folder(&self, folder: &Path, info: Info);
 
     /// Opens a device.
     ///

@@ -164,9 +164,9 @@ pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
 ///
 /// # Errors
 /// `EMFILE`: there are no more descriptors.
-pub fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let high = fcntl_dupfd_cloexec(fd, lowest_private());
-    high.or_else(|_| fcntl_dupfd_cloexec(fd, 0)).map_err(|error| Errno::from_raw(error.raw_os_error()))
+pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    let high = fcntl_dupfd_cloexec(&fd, lowest_private());
+    high.or_else(|_| fcntl_dupfd_cloexec(&fd, 0)).map_err(|error| Errno::from_raw(error.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -29,15 +29,24 @@ pub fn set_inside(inside: bool) -> bool {
 /// # Errors
 /// There are no more threads.
 pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // The thread inherits the mask.
+    without_signals(|| {
+        Builder::new().name(name.to_owned()).spawn(|| {
+            set_inside(true);
+            body();
+        })
+    })?
+}
+
+/// Calls `start`. Threads that it starts get no signal, as they inherit the mask.
+///
+/// # Errors
+/// Those of pthread_sigmask, which are defects.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    let thread = Builder::new().name(name.to_owned()).spawn(|| {
-        set_inside(true);
-        body();
-    });
+    let result = start();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-    thread
+    Ok(result)
 }
 
 #[cfg(test)]

@@ -25,6 +25,12 @@ const INFO: &str = "info";
 /// Folders of one process number, at most: more than containers that share `/tmp`.
 const NAMES: usize = 1000;
 
+/// The socket of management of the process with this folder.
+#[must_use]
+pub fn socket_in(folder: &Path) -> PathBuf {
+    folder.join("ctl.sock")
+}
+
 /// What others may know of the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Info {

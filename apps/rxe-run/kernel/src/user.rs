@@ -7,10 +7,14 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
+
+/// A filter forbids the calls. Filters are never taken back.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Copies `dst.len()` bytes at address `from` of the program.
 ///
@@ -19,6 +23,9 @@ use nix::unistd::Pid;
 pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
     if dst.is_empty() {
         return Ok(());
+    }
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return read_of_file(from, dst);
     }
     let len = dst.len();
     let remote = RemoteIoVec { base: from as usize, len };
@@ -38,6 +45,9 @@ pub fn write(to: u64, src: &[u8]) -> Result<(), Errno> {
     if src.is_empty() {
         return Ok(());
     }
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return write_to_file(to, src);
+    }
     let remote = RemoteIoVec { base: to as usize, len: src.len() };
     match process_vm_writev(Pid::this(), &[IoSlice::new(src)], &[remote]) {
         Ok(copied) if copied == src.len() => Ok(()),
@@ -47,9 +57,13 @@ pub fn write(to: u64, src: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether a system call may not be made, or does not exist.
+/// Whether a system call may not be made, or does not exist; it is not tried again then.
 fn is_forbidden(error: Errno) -> bool {
-    matches!(error, Errno::EPERM | Errno::ENOSYS)
+    let forbidden = matches!(error, Errno::EPERM | Errno::ENOSYS);
+    if forbidden {
+        FORBIDDEN.store(true, Ordering::Relaxed);
+    }
+    forbidden
 }
 
 /// [`read`] by the file of the memory. It is opened each time: after a fork an open one would still be the parent's.

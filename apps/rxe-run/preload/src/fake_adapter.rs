@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,6 +15,7 @@ use rxe_proto::wire::PathMtu;
 use rxe_uverbs::adapter::AdapterError;
 use rxe_uverbs::backend::{Answer, Backend, Device, Opened};
 use rxe_uverbs::descriptors::{Descriptors, File, Kind};
+use rxe_uverbs::instance::Info;
 use rxe_uverbs::local::Local;
 use rxe_uverbs::settings::Settings;
 
@@ -79,6 +81,9 @@ fn memfd(name: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 impl Backend for Adapter {
+    /// Nothing is managed here.
+    fn set_folder(&self, _: &Path, _: Info) {}
+
     fn local(&self) -> &Local {
         &self.0
     }

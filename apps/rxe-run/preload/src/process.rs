@@ -164,6 +164,7 @@ impl Process {
             .map_err(|error| format!("its folder in $XDG_RUNTIME_DIR or /tmp cannot be made: {error}"))?;
         sysfs::write_tree(instance.path(), &settings.device, local)
             .map_err(|error| format!("its files in {} cannot be written: {error}", instance.path().display()))?;
+        backend.set_folder(instance.path(), info);
         tracing::info!("{} has address {} on {}", settings.device, local.address, local.interface);
         let folder = instance.path().canonicalize()?.into_os_string().into_encoded_bytes();
         let adapter = Access::Own(backend, instance);

@@ -89,6 +89,13 @@ impl SharedRegions {
 /// The list of regions, for several threads.
 pub struct RegionList(Mutex<Regions>);
 
+/// A list without regions, to which none can be added.
+impl Default for RegionList {
+    fn default() -> RegionList {
+        RegionList(Mutex::new(Regions { list: Vec::new(), names: KeyNames::default(), maker: None }))
+    }
+}
+
 impl RegionList {
     /// An empty list. Keys derive from `seed`.
     pub fn new(source: Box<dyn RegionSource>, seed: [u8; 32]) -> RegionList {

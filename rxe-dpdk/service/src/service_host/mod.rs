@@ -361,7 +361,7 @@ impl ServiceHost {
                 self.call(now, engine, service, |s, cx| s.group_listener(cx, &listener));
             }
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
-            ToWorker::Inspect(question) => self.inspect(now, engine, question),
+            ToWorker::Inspect(question) => question.answer(now, engine, self),
             ToWorker::Change(change) => self.change(now, engine, *change),
         }
     }
@@ -411,14 +411,6 @@ impl ServiceHost {
     /// The name of `service` for one of its queue pairs.
     fn name_of(&self, service: usize, qpn: Qpn) -> &'static str {
         self.objects.name_of(qpn).unwrap_or(self.names[service])
-    }
-
-    fn connection_count(&self) -> usize {
-        self.connections.len()
-    }
-
-    fn service_count(&self) -> usize {
-        self.services.len()
     }
 
     fn send(&self, message: ToControl) {

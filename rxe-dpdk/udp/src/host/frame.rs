@@ -13,16 +13,16 @@ impl Frames for RxBurst<'_> {
 }
 
 /// A frame in memory of its own: the buffers of a port are used again with the next burst.
-pub(super) struct HeldFrame(Vec<u8>);
+pub struct HeldFrame(Vec<u8>);
 
 impl HeldFrame {
     /// A copy of `frame`.
-    pub(super) fn copy_of(frame: &[u8]) -> HeldFrame {
+    pub fn copy_of(frame: &[u8]) -> HeldFrame {
         HeldFrame(frame.to_vec())
     }
 
     /// A frame of `len` zeros, to be written.
-    pub(super) fn zeroed(len: usize) -> HeldFrame {
+    pub fn zeroed(len: usize) -> HeldFrame {
         HeldFrame(vec![0; len])
     }
 }

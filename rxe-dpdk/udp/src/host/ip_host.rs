@@ -21,6 +21,7 @@ use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution};
 use super::output::Output;
 use super::tcp::{Tcp, TcpStreamId};
 use crate::local::route_between;
+use crate::tx::UdpTx;
 
 /// The addresses and routes of a port are those of its socket.
 pub(super) const FIXED_ADDRESS: &str =
@@ -123,7 +124,7 @@ impl fmt::Debug for UdpHost {
 
 impl WorkerHost for UdpHost {
     /// The socket receives nothing but UDP.
-    fn handle_frame(&mut self, _: Instant, _: &[u8], _: &mut Output) -> Result<(), DropReason> {
+    fn handle_frame(&mut self, _: Instant, _: &[u8], _: &mut Output<UdpTx>) -> Result<(), DropReason> {
         Ok(())
     }
 
@@ -147,7 +148,7 @@ impl WorkerHost for UdpHost {
 }
 
 impl IpHost for UdpHost {
-    type Output = Output;
+    type Output = Output<UdpTx>;
     type Stream = TcpStreamId;
     type Error = ListenError;
 
@@ -241,7 +242,7 @@ impl IpHost for UdpHost {
         0
     }
 
-    fn poll(&mut self, now: Instant, _: &mut Output) {
+    fn poll(&mut self, now: Instant, _: &mut Output<UdpTx>) {
         self.now = now;
         self.tcp.poll(now);
     }
@@ -250,7 +251,7 @@ impl IpHost for UdpHost {
         self.tcp.poll_event().map(HostEvent::Stream)
     }
 
-    fn send_mad(&mut self, output: &mut Output, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool {
+    fn send_mad(&mut self, output: &mut Output<UdpTx>, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool {
         let sent = write_mad(output, path, ROCE_UDP_PORT, self.gsi_psn, mad);
         if sent {
             self.gsi_psn = self.gsi_psn.next();

@@ -23,6 +23,9 @@ mod tcp;
 mod worker;
 
 pub use error::{RunError, RuntimeError};
+pub use frame::HeldFrame;
 pub use ip_host::ListenError;
+pub use output::{Output, PortTx};
+pub use report::port;
 pub use runtime::Runtime;
 pub use summary::Summary;

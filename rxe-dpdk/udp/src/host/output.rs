@@ -1,5 +1,6 @@
 //! The transmit side of the worker: the port's queue, behind a fault injector while a rule needs one.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rxe_adapter::worker::capture::{TxRecorder, TxRecorders};
@@ -8,11 +9,39 @@ use rxe_proto::Instant;
 use rxe_proto::wire::{DropReason, PortId, Seal, TxQueue};
 
 use super::frame::HeldFrame;
+use crate::frame::headers_len;
 use crate::tx::{Tap, UdpTx};
 
+/// The transmit queue of a port that shows what it sends.
+pub trait PortTx: TxQueue {
+    /// Number of frames that wait for room.
+    fn waiting(&self) -> usize;
+
+    /// Sends everything. Returns how many frames wait for room.
+    fn flush(&mut self) -> usize;
+
+    /// Shows every frame that is sent to `tap` from now on; `None` to no one. Returns what saw them before.
+    fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap>;
+}
+
+impl PortTx for UdpTx {
+    #[inline]
+    fn waiting(&self) -> usize {
+        UdpTx::waiting(self)
+    }
+
+    fn flush(&mut self) -> usize {
+        UdpTx::flush(self)
+    }
+
+    fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {
+        UdpTx::set_tap(self, tap)
+    }
+}
+
 /// Where the engine, the connection manager and the fault injector put frames.
-pub struct Output {
-    tx: UdpTx,
+pub struct Output<T> {
+    tx: T,
     faulty: Option<Box<Faulty>>,
     /// While a capture runs without an injector: the recorder of one that is placed later.
     spare_recorder: Option<TxRecorder>,
@@ -34,44 +63,57 @@ struct Faulty {
     now: Instant,
 }
 
-impl Output {
-    pub(super) fn new(tx: UdpTx, headers: usize, stats: Arc<FaultStats>) -> Output {
+impl<T: PortTx> Output<T> {
+    /// The queue `tx` of a port at `address`.
+    pub fn new(tx: T, address: IpAddr, stats: Arc<FaultStats>) -> Output<T> {
+        let headers = headers_len(address);
         Output { tx, faulty: None, spare_recorder: None, headers, stats, frames: 0 }
     }
 
+    /// Uses the queue `tx` from now on. What the old one has not sent is lost.
+    pub fn set_port(&mut self, tx: T) {
+        let mut old = std::mem::replace(&mut self.tx, tx);
+        self.tx.set_tap(old.set_tap(None));
+    }
+
+    /// The queue itself, past the injector.
+    pub fn port_mut(&mut self) -> &mut T {
+        &mut self.tx
+    }
+
     /// Number of frames that the kernel has not accepted.
-    pub(super) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.tx.waiting()
     }
 
     /// Number of frames staged since the last call.
-    pub(super) fn take_frames(&mut self) -> u64 {
+    pub fn take_frames(&mut self) -> u64 {
         std::mem::take(&mut self.frames)
     }
 
     /// Whether frames were staged since the last call of [`take_frames`](Self::take_frames).
-    pub(super) fn has_frames(&self) -> bool {
+    pub fn has_frames(&self) -> bool {
         self.frames > 0
     }
 
     /// Sends everything staged. Returns whether the kernel has refused frames, which stay staged.
-    pub(super) fn flush(&mut self, now: Instant) -> bool {
+    pub fn flush(&mut self, now: Instant) -> bool {
         let refused = self.faulty.as_mut().is_some_and(|faulty| faulty.flush(now, &mut self.tx));
         self.tx.flush() > 0 || refused
     }
 
     /// As [`flush`](Self::flush), and releases frames that the injector delays.
-    pub(super) fn finish(&mut self) -> bool {
+    pub fn finish(&mut self) -> bool {
         self.flush(FOREVER)
     }
 
     /// Whether an injector holds frames, which a flush releases when they are due.
-    pub(super) fn holds_frames(&self) -> bool {
+    pub fn holds_frames(&self) -> bool {
         self.faulty.as_ref().is_some_and(|faulty| faulty.injector.held() > 0 || faulty.released.is_some())
     }
 
     /// Sets the recorders; `None` ends the recording.
-    pub(super) fn set_recorders(&mut self, recorders: Option<TxRecorders>) {
+    pub fn set_recorders(&mut self, recorders: Option<TxRecorders>) {
         let (sent, injected) = recorders.map(|TxRecorders { sent, injected }| (sent, injected)).unzip();
         self.tx.set_tap(sent.map(|mut recorder| -> Tap { Box::new(move |frame| recorder.see(frame)) }));
         match &mut self.faulty {
@@ -82,7 +124,7 @@ impl Output {
 
     /// Places or removes the injector, as the rules need it. Returns false if it could not be removed yet, because the port has
     /// not taken all that it held.
-    pub(super) fn set_faults(&mut self, now: Instant, rules: &[Arc<ActiveFault>]) -> bool {
+    pub fn set_faults(&mut self, now: Instant, rules: &[Arc<ActiveFault>]) -> bool {
         let (direction, room) = (Direction::Tx, Room::WIDE);
         let wanted = Injector::<HeldFrame>::is_wanted(direction, rules);
         if wanted && self.faulty.is_none() {
@@ -90,7 +132,8 @@ impl Output {
                 staged: Vec::with_capacity(room.batch),
                 released: None,
                 // The kernel reads the headers of a frame, and sends its own.
-                injector: Injector::new(direction, 0, PortId(0), room, Arc::clone(&self.stats)).with_headers(self.headers),
+                injector: Injector::new(direction, 0, PortId(0), room, Arc::clone(&self.stats))
+                    .with_headers(self.headers),
                 recorder: self.spare_recorder.take(),
                 now,
             }));
@@ -110,7 +153,7 @@ impl Output {
 }
 
 impl Faulty {
-    fn push(&mut self, len: usize, tx: &mut UdpTx) -> Option<&mut [u8]> {
+    fn push(&mut self, len: usize, tx: &mut impl PortTx) -> Option<&mut [u8]> {
         if self.staged.len() == self.injector.room().batch {
             self.flush(self.now, tx);
         }
@@ -123,7 +166,7 @@ impl Faulty {
     }
 
     /// Moves staged frames into the injector, and those that are due into the queue. Returns whether the queue is full.
-    fn flush(&mut self, now: Instant, tx: &mut UdpTx) -> bool {
+    fn flush(&mut self, now: Instant, tx: &mut impl PortTx) -> bool {
         self.now = now;
         for frame in self.staged.drain(..) {
             if let Some(recorder) = &mut self.recorder {
@@ -148,7 +191,7 @@ impl Faulty {
     }
 }
 
-impl TxQueue for Output {
+impl<T: PortTx> TxQueue for Output<T> {
     #[inline]
     fn push(&mut self, port: PortId, len: usize) -> Option<&mut [u8]> {
         let room = match &mut self.faulty {

@@ -5,6 +5,7 @@ use nix::net::if_::InterfaceFlags;
 use rxe_adapter::counters;
 use rxe_adapter::manage::PortList;
 use rxe_inspect::report::Port;
+use rxe_service::LocalPort;
 
 use crate::stats::UdpStats;
 
@@ -25,8 +26,13 @@ const DRIVER: &str = "udp";
 
 /// The reports of the only port.
 pub(super) fn ports(list: &PortList, interface: &str, stats: &UdpStats) -> Vec<Port> {
+    list.all().iter().map(|entry| port(&entry.local, interface, stats)).collect()
+}
+
+/// The report of a port on `interface`.
+pub fn port(local: &LocalPort, interface: &str, stats: &UdpStats) -> Port {
     let link = link(interface);
-    let report = |local: &rxe_service::LocalPort| Port {
+    Port {
         port: u32::from(local.id.0),
         netdev: interface.to_owned(),
         driver: DRIVER.to_owned(),
@@ -42,8 +48,7 @@ pub(super) fn ports(list: &PortList, interface: &str, stats: &UdpStats) -> Vec<P
         mbufs_in_use: 0,
         mbufs: 0,
         counters: counters::report(counts(stats).into_iter()),
-    };
-    list.all().iter().map(|entry| report(&entry.local)).collect()
+    }
 }
 
 /// The counters under the names that ports of all kinds have.

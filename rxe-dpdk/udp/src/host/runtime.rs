@@ -33,7 +33,6 @@ use super::output::Output;
 use super::report;
 use super::summary::Summary;
 use super::worker::Worker;
-use crate::frame::headers_len;
 use crate::stats::UdpStats;
 use crate::{UdpConfig, UdpPort};
 
@@ -120,7 +119,7 @@ impl Runtime {
                 refusals: None,
                 services,
                 control: Some(control),
-                tx: Output::new(tx, headers_len(address), Arc::clone(&counters.tx_faults)),
+                tx: Output::new(tx, address, Arc::clone(&counters.tx_faults)),
                 recorder: None,
                 drops: Arc::clone(&counters.drops[0]),
                 stats: Arc::clone(&counters.worker),
@@ -165,11 +164,7 @@ impl Runtime {
             inspector: inspector.clone(),
             workers: vec![order_sender],
             recorded: build::recorded(&telemetry, &shared_clock),
-            interfaces: vec![Interface {
-                name: interface,
-                description: format!("port {}", PORT.0),
-                mac: [0; 6],
-            }],
+            interfaces: vec![Interface { name: interface, description: format!("port {}", PORT.0), mac: [0; 6] }],
             clock: shared_clock,
         });
         let services = factories.iter().map(|factory| factory.name()).collect();

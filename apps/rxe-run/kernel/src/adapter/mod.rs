@@ -13,8 +13,9 @@
 //! hold the lock of the state while they work on it, and never while they wait.
 
 mod addressee;
-mod capture;
+mod capture_file;
 mod groups;
+mod manage;
 mod port;
 mod private;
 mod share;
@@ -25,20 +26,25 @@ mod tx;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use nix::errno::Errno;
+use rxe_adapter::manage::CaptureError;
+use rxe_adapter::worker::clock::SharedClock;
 use rxe_proto::Instant;
 use rxe_udp::{OpenError, Waker};
 
 use crate::address::AddressError;
 use crate::backend::{Answer, Backend, Device, Opened};
 use crate::descriptors::{Descriptors, File, Kind, lowest_private};
+use crate::inside::without_signals;
+use crate::instance::Info;
 use crate::local::Local;
 use crate::settings::Settings;
-use capture::{Capture, CaptureError};
+use capture_file::CaptureFile;
+use manage::{Management, PortStats, ways};
 use port::{Half, Opened as OpenedPort};
 use private::Private;
 use state::State;
@@ -51,20 +57,17 @@ pub struct Adapter {
     descriptors: &'static Descriptors,
     /// Until the first device is opened; then threads have it.
     idle: Mutex<Option<Idle>>,
-    threads: Mutex<Threads>,
+    /// The thread that drives the adapter, once it is started.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    management: Management,
+    _capture_file: Option<CaptureFile>,
 }
 
 /// What threads own while the adapter runs.
 struct Idle {
     half: Half,
-    capture: Option<Capture>,
-}
-
-/// The adapter's threads.
-#[derive(Default)]
-struct Threads {
-    packets: Option<JoinHandle<()>>,
-    capture: Option<JoinHandle<()>>,
+    /// The folder of the process.
+    folder: Option<(PathBuf, Info)>,
 }
 
 /// What the threads share.
@@ -77,6 +80,8 @@ struct Shared {
     /// The thread has joined and left groups.
     groups_changed: Condvar,
     clock: Clock,
+    /// The counters of the UDP port.
+    port_stats: PortStats,
 }
 
 impl Shared {
@@ -127,6 +132,10 @@ impl Clock {
     fn now(self) -> Instant {
         Instant::from_nanos(self.0.elapsed().as_nanos() as u64)
     }
+
+    fn shared(self) -> SharedClock {
+        SharedClock::new(move || self.now())
+    }
 }
 
 /// Why there is no adapter.
@@ -166,46 +175,53 @@ impl Adapter {
         let private = Arc::<Private>::default();
         let waker = Waker::new(lowest_private())?;
         private.add(&waker);
-        let OpenedPort { half, tx, worker, local, routes } = port::open(settings.address, share, &private, &waker)?;
-        let capture = match &settings.capture {
-            Some(path) => Some(Capture::create(path, &local.interface)?),
+        let OpenedPort { half, tx, worker, local, routes, stats } =
+            port::open(settings.address, share, &private, &waker)?;
+        let (ways, mail) = ways(&waker);
+        let mut state = State::new(local.clone(), routes, tx, worker, descriptors, mail)?;
+        let (clock, port_stats) = (Clock(std::time::Instant::now()), PortStats::new(Mutex::new(stats)));
+        let management = Management::new(ways, &state, &local, clock.shared(), &port_stats);
+        let capture_file = match &settings.capture {
+            Some(path) => Some(CaptureFile::new(path)?),
             None => None,
         };
-        if let Some(capture) = &capture {
-            private.add(capture);
+        if let Some(file) = &capture_file {
+            private.add(file);
+            without_signals(|| management.capture(file.path().to_owned()))??;
+            // From the first packet on.
+            state.serve_management(clock.now());
         }
         let shared = Shared {
             address: local.address,
-            state: Mutex::new(State::new(local.clone(), routes, tx, worker, descriptors)?),
+            state: Mutex::new(state),
             private,
             waker,
             groups_changed: Condvar::new(),
-            clock: Clock(std::time::Instant::now()),
+            clock,
+            port_stats,
         };
-        let (shared, idle) = (Arc::new(shared), Mutex::new(Some(Idle { half, capture })));
-        Ok(Adapter { local, shared, descriptors, idle, threads: Mutex::default() })
+        let (shared, idle) = (Arc::new(shared), Mutex::new(Some(Idle { half, folder: None })));
+        let thread = Mutex::default();
+        Ok(Adapter { local, shared, descriptors, idle, thread, management, _capture_file: capture_file })
     }
 
     /// Starts the threads, unless they were started.
     fn start(&self) -> Result<(), Errno> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Idle { mut half, capture }) = idle.take() else { return Ok(()) };
+        let Some(Idle { mut half, folder }) = idle.take() else { return Ok(()) };
         half.share(self.shared.lock()?.worker(), &self.shared.private);
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = || {
-            if let Some(capture) = capture {
-                let (recorder, thread) = capture.start()?;
-                self.shared.lock()?.set_recorder(Some(recorder));
-                threads.capture = Some(thread);
-            }
-            threads.packets = Some(thread::start(half, Arc::clone(&self.shared))?);
-            Ok::<_, io::Error>(())
-        };
-        start().map_err(|error| {
+        let thread = thread::start(half, Arc::clone(&self.shared)).map_err(|error| {
             tracing::error!("no thread can be started: {error}");
             self.shared.end();
             Errno::EAGAIN
-        })
+        })?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        if let Some((folder, info)) = folder
+            && let Err(error) = self.management.serve(&folder, info, &self.shared.private)
+        {
+            tracing::warn!("rxe-ctl cannot reach this program: {error}");
+        }
+        Ok(())
     }
 
     fn uverbs(&self, handle: u32, command: &[u8]) -> Result<Answer, Errno> {
@@ -250,6 +266,12 @@ impl Backend for Adapter {
         &self.local
     }
 
+    fn set_folder(&self, folder: &Path, info: Info) {
+        if let Some(idle) = &mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner) {
+            idle.folder = Some((folder.to_owned(), info));
+        }
+    }
+
     fn open(&self, device: Device) -> Result<Opened, Errno> {
         self.start()?;
         let (handle, fd) = self.shared.run(|state, _| state.open(device))??;
@@ -280,11 +302,10 @@ impl Backend for Adapter {
             return;
         }
         self.shared.waker.wake();
-        let Threads { packets, capture } =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // The threads have caught their panics.
-        let _ = packets.map(JoinHandle::join);
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).set_recorder(None);
-        let _ = capture.map(JoinHandle::join);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The thread has caught its panics.
+        let _ = thread.map(JoinHandle::join);
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).end_capture();
+        self.management.finish_capture();
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use rxe_proto::wire::PathMtu;
-use rxe_udp::{Interface, OpenError, Routes, UdpConfig, UdpPort, UdpReceiver, Waker};
+use rxe_udp::{Interface, OpenError, Routes, UdpConfig, UdpPort, UdpReceiver, UdpStats, Waker};
 
 use super::private::Private;
 use super::share::guest::{GuestReceiver, Joined, join};
@@ -53,6 +53,8 @@ pub struct Opened {
     pub local: Local,
     /// Routes from the address.
     pub routes: Routes,
+    /// What a UDP port of our own counts.
+    pub stats: Arc<UdpStats>,
 }
 
 /// Opens the port at `wanted`, or at the first free loopback address. With `share`, a port of another process of this user
@@ -110,13 +112,14 @@ fn is_in_use(error: &OpenError) -> bool {
 }
 
 fn owned(port: UdpPort, worker: u8, private: &Arc<Private>, waker: &Waker) -> Opened {
+    let stats = Arc::clone(port.stats());
     let (mut receiver, tx) = port.into_halves();
     receiver.set_waker(waker.clone());
     receiver.descriptors().for_each(|fd| private.add(fd));
     let interface = receiver.interface();
     let local = Local::new(receiver.address(), interface.name.clone(), interface.index, receiver.path_mtu());
     let routes = receiver.routes();
-    Opened { half: Half::Own(Box::new(receiver), None), tx: Tx::Own(Box::new(tx)), worker, local, routes }
+    Opened { half: Half::Own(Box::new(receiver), None), tx: Tx::Own(Box::new(tx)), worker, local, routes, stats }
 }
 
 fn as_guest(address: IpAddr, worker: Option<u8>, private: &Arc<Private>) -> Result<Opened, Errno> {
@@ -125,5 +128,5 @@ fn as_guest(address: IpAddr, worker: Option<u8>, private: &Arc<Private>) -> Resu
     let Joined { receiver, tx, worker } = join(address, worker, private)?;
     let routes = Routes::new(address, &interface);
     let local = Local::new(address, interface.name, interface.index, path_mtu);
-    Ok(Opened { half: Half::Guest(receiver), tx: Tx::Guest(tx), worker, local, routes })
+    Ok(Opened { half: Half::Guest(receiver), tx: Tx::Guest(tx), worker, local, routes, stats: Arc::default() })
 }

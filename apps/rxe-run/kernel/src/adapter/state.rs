@@ -1,19 +1,23 @@
 //! The state that threads share: what a packet, a command or a timer changes, and what follows from it.
 
+mod managed;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use rxe_proto::cm::{Cm, CmConfig, MadTransmit, read_mad, write_mad};
+use rxe_adapter::counters::WorkerCounters;
+use rxe_proto::cm::{Cm, CmConfig, CmStats, MadTransmit, read_mad, write_mad};
 use rxe_proto::transport::{AsyncEvent, Engine, EngineConfig, Qpn};
 use rxe_proto::wire::cm::{CmMessage, ServiceId};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
-use rxe_udp::{Routes, Tap};
+use rxe_udp::Routes;
+use rxe_udp::host::Output;
 
 use super::addressee::message;
-use super::capture::Recorder;
 use super::groups::Groups;
 use super::share::Node;
 use super::tx::Tx;
@@ -22,9 +26,11 @@ use crate::descriptors::{Descriptors, File, Kind};
 use crate::local::Local;
 use crate::rdma_cm::{self, Host, RdmaCm};
 use crate::uverbs::{PortEvent, Uverbs};
+pub use managed::Mail;
+use managed::Managed;
 
 /// The adapter's only port.
-const PORT: PortId = PortId(0);
+pub const PORT: PortId = PortId(0);
 
 /// Packets that a queue pair may have outstanding. What the receiver's socket has no room for is lost, and without privileges it
 /// has room for about 50 packets of 4 KiB.
@@ -36,7 +42,8 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(20);
 /// Turns that one call makes at most; the thread continues.
 const TURNS: usize = 64;
 
-/// How often the thread looks for room that a program makes without telling: in a full completion queue or event channel.
+/// How often the thread looks for room that a program makes without telling, in a full completion queue or event channel, and for
+/// frames that a fault injector holds.
 const ROOM_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Everything that the lock of the adapter protects.
@@ -46,15 +53,14 @@ pub struct State {
     descriptors: &'static Descriptors,
     engine: Engine,
     cm: Cm,
-    tx: Tx,
+    tx: Output<Tx>,
     /// Tells this process from others that share the address: the upper four bits of its numbers.
     worker: u8,
     uverbs: Uverbs,
     rdma_cm: RdmaCm,
     groups: Groups,
-    /// Records all packets, if the user wants a capture.
-    recorder: Option<Recorder>,
-    drops: DropCounters,
+    managed: Managed,
+    drops: Arc<DropCounters>,
     /// PSN of the next packet from queue pair 1.
     gsi_psn: Psn,
     /// A MAD for which there was no room.
@@ -65,6 +71,19 @@ pub struct State {
     sleeps_until: Option<Instant>,
     ending: bool,
     ended: bool,
+}
+
+/// The sources of packets, as the connection manager looks them up.
+fn route_by(routes: &Routes) -> impl Fn(IpAddr) -> Option<IpAddr> + '_ {
+    |to| routes.route_to(to).ok().map(|route| route.source)
+}
+
+/// The channels of the connection manager, by the program's descriptors.
+fn file_in(descriptors: &Descriptors) -> impl Fn(RawFd) -> Option<u32> + '_ {
+    |fd| {
+        let entry = descriptors.get(fd).filter(|entry| entry.file.kind == Kind::RdmaCm && !entry.inherited)?;
+        Some(entry.file.handle)
+    }
 }
 
 /// Random bytes of the operating system.
@@ -85,6 +104,7 @@ impl State {
         tx: Tx,
         worker: u8,
         descriptors: &'static Descriptors,
+        mail: Mail,
     ) -> Result<State, getrandom::Error> {
         let engine = Engine::new(Uverbs::engine_config(EngineConfig {
             worker,
@@ -96,19 +116,25 @@ impl State {
             ..EngineConfig::default()
         }));
         let [a, b, c, ..] = seed()?;
+        let counters = WorkerCounters {
+            transport: Arc::clone(engine.stats()),
+            other_latencies: Arc::clone(engine.latencies()),
+            drops: [Arc::default(), Arc::clone(engine.drops())],
+            ..WorkerCounters::default()
+        };
         Ok(State {
             cm: Cm::new(CmConfig { id_prefix: Some(worker), ..rdma_cm::cm_config(local.node_guid, seed()?) }),
             rdma_cm: RdmaCm::new(seed()?),
             uverbs: Uverbs::new(local.clone(), engine.config()),
             engine,
-            tx,
+            tx: Output::new(tx, local.address, Arc::clone(&counters.tx_faults)),
             worker,
             local,
             routes,
             descriptors,
             groups: Groups::default(),
-            recorder: None,
-            drops: DropCounters::default(),
+            drops: Arc::clone(&counters.drops[0]),
+            managed: Managed::new(mail, counters),
             gsi_psn: Psn::new(u32::from_le_bytes([a, b, c, 0])),
             pending_mad: None,
             unfinished: false,
@@ -206,18 +232,26 @@ impl State {
         self.ended = true;
     }
 
-    /// Records all packets from now on, or no longer.
-    pub fn set_recorder(&mut self, recorder: Option<Recorder>) {
-        let tap = recorder.clone().map(|recorder| -> Tap { Box::new(move |frame| recorder.see(true, frame)) });
-        self.tx.set_tap(tap);
-        self.recorder = recorder;
+    /// Transmits by another port from now on: the process that had the address has ended. What waited for the old one is lost, as
+    /// on a network.
+    pub fn set_tx(&mut self, tx: Tx) {
+        self.tx.set_port(tx);
+        self.groups.set_joined(BTreeSet::new());
     }
 
-    /// Transmits by another port from now on: the process that had the address has ended.
-    pub fn set_tx(&mut self, tx: Tx) {
-        self.tx = tx;
-        self.set_recorder(self.recorder.clone());
-        self.groups.set_joined(BTreeSet::new());
+    /// The counters of the packets.
+    pub fn counters(&self) -> &WorkerCounters {
+        self.managed.counters()
+    }
+
+    /// The counters of the connection manager.
+    pub fn cm_stats(&self) -> &Arc<CmStats> {
+        self.cm.stats()
+    }
+
+    /// The limits of the engine.
+    pub fn engine_config(&self) -> &EngineConfig {
+        self.engine.config()
     }
 
     /// Tells this process from others that share the address.
@@ -241,11 +275,7 @@ impl State {
 
     fn with_host<T>(&mut self, now: Instant, call: impl FnOnce(&mut RdmaCm, &mut Host<'_>) -> T) -> T {
         let State { cm, local, routes, descriptors, rdma_cm, .. } = self;
-        let route = |to: IpAddr| routes.route_to(to).ok().map(|route| route.source);
-        let file_at = |fd| {
-            let entry = descriptors.get(fd).filter(|entry| entry.file.kind == Kind::RdmaCm && !entry.inherited)?;
-            Some(entry.file.handle)
-        };
+        let (route, file_at) = (route_by(routes), file_in(descriptors));
         call(rdma_cm, &mut Host { cm, local, routes: &route, file_at: &file_at, now })
     }
 
@@ -273,13 +303,32 @@ impl State {
             }
             return self.cm.handle_mad(now, &path, mad, &self.local);
         }
+        if self.refuse(now, packet) {
+            return Ok(());
+        }
         self.uverbs.pull_receives(&mut self.engine, qpn);
         self.engine.receive(now, PORT, packet);
         Ok(())
     }
 
+    /// Handles a frame that the fault injector, if there is one, has passed.
+    fn deliver(&mut self, now: Instant, frame: &[u8]) {
+        self.begin_record();
+        let handled = match classify(frame) {
+            Ok(Frame::Roce(packet)) => self.handle_packet(now, &packet),
+            // The port makes UDP headers only.
+            Ok(Frame::Host) => Ok(()),
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = handled {
+            self.drops.count(reason);
+        }
+        self.record(now, frame);
+    }
+
     /// Does everything that is due: timers, packets to transmit, events and completions for the program.
     pub fn turn(&mut self, now: Instant) {
+        self.release_frames(now);
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
         }
@@ -296,7 +345,7 @@ impl State {
             self.handle_engine_events(now);
             self.handle_cm_events(now);
             // Before the completions: a program may exit when it sees its last one, and the peer needs the ACK.
-            self.unfinished = self.tx.flush() > 0 || self.pending_mad.is_some();
+            self.unfinished = self.tx.flush(now) || self.pending_mad.is_some();
             self.uverbs.deliver(&mut self.engine);
             let more = self.handle_engine_events(now) || pulled || self.engine.wants_transmit();
             if self.unfinished || !more {
@@ -349,9 +398,11 @@ impl State {
         timeouts.into_iter().flatten().min()
     }
 
-    /// When the thread has something to do at the latest: a timer, or a look at a full completion queue or event channel.
+    /// When the thread has something to do at the latest: a timer, or a look at a full completion queue or event channel, or at
+    /// frames that a fault injector holds.
     fn next_due(&self, now: Instant) -> Option<Instant> {
-        let room = self.uverbs.waits_for_room().then(|| now + ROOM_INTERVAL);
+        let looks = self.uverbs.waits_for_room() || self.holds_frames();
+        let room = looks.then(|| now + ROOM_INTERVAL);
         self.next_timeout().into_iter().chain(room).min()
     }
 
@@ -378,17 +429,10 @@ impl State {
 
 impl Node for State {
     fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
-        if let Some(recorder) = &self.recorder {
-            recorder.see(false, frame);
-        }
-        let handled = match classify(frame) {
-            Ok(Frame::Roce(packet)) => self.handle_packet(now, &packet),
-            // The port makes UDP headers only.
-            Ok(Frame::Host) => Ok(()),
-            Err(reason) => Err(reason),
-        };
-        if let Err(reason) = handled {
-            self.drops.count(reason);
+        if self.inject(now, frame) {
+            self.release_frames(now);
+        } else {
+            self.deliver(now, frame);
         }
     }
 
@@ -402,7 +446,8 @@ impl Node for State {
     }
 
     fn send_frame(&mut self, frame: &[u8]) -> bool {
-        self.tx.push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
+        // A guest's: our fault rules are for our own packets.
+        self.tx.port_mut().push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
     }
 
     fn groups_mut(&mut self) -> &mut Groups {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
                     (timeout, blocked) = (Some(Duration::ZERO), false);
                     continue;
                 }
+                state.serve_management(now);
                 state.turn(now);
                 shared.groups_changed.notify_all();
                 if !state.groups().are_joined() {
@@ -147,6 +148,7 @@ fn turn_of_owner(
         guests.serve(&mut *state, now);
         guests.flush();
     }
+    state.serve_management(now);
     state.turn(now);
     let wanted = (!state.groups().are_joined()).then(|| state.groups().wanted().clone());
     let turned = Turned { ended: state.is_ending(), timeout: state.sleep(now), blocked: state.is_blocked() };
@@ -180,9 +182,10 @@ fn reopen_port(shared: &Shared, worker: u8) -> Result<Option<Half>, Errno> {
     let opened = reopen(shared.address, worker, &shared.private, &shared.waker);
     let mut state = shared.lock()?;
     match opened {
-        Ok(Opened { half, tx, .. }) => {
+        Ok(Opened { half, tx, stats, .. }) => {
             tracing::info!("the process that had {} has ended: its UDP port was opened again", shared.address);
             state.set_tx(tx);
+            *shared.port_stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
             Ok(Some(half))
         }
         Err(error) => {

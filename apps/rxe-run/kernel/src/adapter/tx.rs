@@ -1,6 +1,7 @@
 //! The transmitting half of the adapter's port.
 
 use rxe_proto::wire::{PortId, Seal, TxQueue};
+use rxe_udp::host::PortTx;
 use rxe_udp::{Tap, UdpTx};
 
 use super::share::guest::GuestTx;
@@ -13,25 +14,22 @@ pub enum Tx {
     Guest(GuestTx),
 }
 
-impl Tx {
-    /// Sends everything. Returns how many frames wait for room.
-    pub fn flush(&mut self) -> usize {
+impl PortTx for Tx {
+    fn flush(&mut self) -> usize {
         match self {
             Tx::Own(tx) => tx.flush(),
             Tx::Guest(tx) => tx.flush(),
         }
     }
 
-    /// Number of frames that wait for room.
-    pub fn waiting(&self) -> usize {
+    fn waiting(&self) -> usize {
         match self {
             Tx::Own(tx) => tx.waiting(),
             Tx::Guest(tx) => tx.waiting(),
         }
     }
 
-    /// Shows every frame that is sent to `tap` from now on; `None` to no one.
-    pub fn set_tap(&mut self, tap: Option<Tap>) {
+    fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {
         match self {
             Tx::Own(tx) => tx.set_tap(tap),
             Tx::Guest(tx) => tx.set_tap(tap),

@@ -76,6 +76,7 @@ impl RdmaCm {
         (id.qpn, id.state) = (qpn.get(), State::Connected);
         id.link = Link::Connection(Connection {
             conn,
+            since: host.now,
             phase: Phase::ReqSent,
             active: true,
             remote_qpn: 0,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use rxe_proto::Instant;
 use rxe_proto::cm::{ConnId, SidrId};
 use rxe_proto::wire::cm::PortSpace;
 use rxe_proto::wire::{Gid, PathMtu, Psn};
@@ -72,6 +73,8 @@ pub enum Phase {
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub conn: ConnId,
+    /// When it was requested.
+    pub since: Instant,
     pub phase: Phase,
     pub active: bool,
     /// The peer's queue pair.

@@ -115,6 +115,7 @@ impl RdmaCm {
                 });
                 id.link = Link::Connection(Connection {
                     conn,
+                    since: host.now,
                     phase: Phase::ReqReceived,
                     active: false,
                     remote_qpn: request.remote_qpn,

@@ -153,9 +153,9 @@ pub struct GuestTx {
 }
 
 impl GuestTx {
-    /// Shows every frame that is sent to `tap`.
-    pub fn set_tap(&mut self, tap: Option<Tap>) {
-        self.tap = tap;
+    /// Shows every frame that is sent to `tap`. Returns what saw them before.
+    pub fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {
+        std::mem::replace(&mut self.tap, tap)
     }
 
     /// Number of frames that the socket had no room for.

@@ -13,8 +13,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rxe_inspect::report::{Counter, CounterGroup};
-
 /// Maximum number of clients of each listening socket.
 const MAX_CLIENTS: usize = 32;
 /// Maximum number of threads: the thread of a replaced client takes a moment to end.
@@ -72,39 +70,6 @@ impl ClientStats {
     fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// The counters of both listening sockets.
-#[derive(Clone, Debug, Default)]
-pub struct ManagementStats {
-    /// Clients of the metrics.
-    pub metrics: Arc<ClientStats>,
-    /// Clients of the socket of `rxe-ctl`.
-    pub socket: Arc<ClientStats>,
-}
-
-/// The group of these counters.
-pub const MANAGEMENT: &str = "management";
-/// Prefixes of the counters of each socket.
-const METRICS: &str = "metrics_";
-const SOCKET: &str = "socket_";
-
-impl ManagementStats {
-    /// As a group of `rxe-ctl stat`.
-    pub fn group(&self) -> CounterGroup {
-        let both = [(METRICS, &self.metrics), (SOCKET, &self.socket)];
-        let counters = both.into_iter().flat_map(|(socket, stats)| {
-            let named = DESCRIPTIONS.into_iter().zip(stats.values());
-            named.map(move |((name, _), value)| Counter { name: format!("{socket}{name}"), value })
-        });
-        CounterGroup { group: MANAGEMENT.to_owned(), scope: "target".to_owned(), id: 0, counters: counters.collect() }
-    }
-}
-
-/// Description of the counter `name` of the group.
-pub fn describe(name: &str) -> Option<&'static str> {
-    let name = name.strip_prefix(METRICS).or_else(|| name.strip_prefix(SOCKET))?;
-    DESCRIPTIONS.iter().find(|(counter, _)| *counter == name).map(|(_, text)| *text)
 }
 
 /// A connected socket.
@@ -207,8 +172,8 @@ impl<S: Stream> Clients<S> {
         }
     }
 
-    /// Adds a client to the table, in place of another if it is full.
-    pub(super) fn admit(self: &Arc<Clients<S>>, stream: S) -> Option<Client<S>> {
+    /// Adds a client to the table, in place of another if it is full. `None` if none may be replaced.
+    pub fn admit(self: &Arc<Clients<S>>, stream: S) -> Option<Client<S>> {
         let handle = stream.try_clone().ok()?;
         let mut table = self.lock();
         while table.seats.len() >= MAX_THREADS {
@@ -369,18 +334,6 @@ mod tests {
     }
 
     #[test]
-    fn every_counter_is_listed_and_described() {
-        let stats = ManagementStats::default();
-        ClientStats::add(&stats.socket.timeouts);
-        let group = stats.group();
-        assert_eq!((group.get("socket_timeouts"), group.get("metrics_timeouts")), (Some(1), Some(0)));
-        for counter in group.counters {
-            assert!(describe(&counter.name).is_some_and(|text| text.ends_with('.')), "{}", counter.name);
-        }
-        assert_eq!(describe("timeouts"), None);
-    }
-
-    #[test]
     fn the_deadline_is_for_the_whole_request() {
         let clients = clients(Deadlines { request: SHORT, ..PATIENT });
         let (mut theirs, client) = connect(&clients);
@@ -465,6 +418,7 @@ mod tests {
         drop(seated.remove(1));
         assert!(connect(&clients).1.is_some());
     }
+
     #[test]
     fn a_stream_is_neither_replaced_nor_ended_by_a_deadline() {
         let clients = clients(Deadlines { answer: SHORT, ..PATIENT });

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use rxe::{CliError, cli_error};
-use rxe_adapter::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
 use rxe_proto::transport::{Qpn, RequestRefusal};
 use rxe_proto::wire::{OpcodeSet, Psn, rnr_timer};
 use serde::Deserialize;
 
 use super::fault_values::{Frames, Seed, Share, Span};
-use super::values::Text;
+use super::{Invalid, Text, invalid};
+use crate::worker::{Direction, FaultAction, FaultMatch, FaultRule, FaultScope, Probability, PsnRange};
 
 /// Default RNR timer: 0.64 ms.
 const DEFAULT_TIMER: u8 = 12;
@@ -32,9 +31,9 @@ enum Action {
 }
 
 impl FromStr for Action {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Action, CliError> {
+    fn from_str(text: &str) -> Result<Action, Invalid> {
         Ok(match text {
             "drop" => Action::Drop,
             "duplicate" => Action::Duplicate,
@@ -47,7 +46,7 @@ impl FromStr for Action {
             "nak" => Action::Nak,
             "rnr" => Action::Rnr,
             _ => {
-                return cli_error!(
+                return invalid!(
                     "'{text}' is not a fault: they are drop, duplicate, reorder, delay, corrupt, corrupt-payload, \
                      corrupt-icrc, ecn, nak and rnr"
                 );
@@ -61,13 +60,13 @@ impl FromStr for Action {
 struct DirectionKey(Direction);
 
 impl FromStr for DirectionKey {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<DirectionKey, CliError> {
+    fn from_str(text: &str) -> Result<DirectionKey, Invalid> {
         match text {
             "rx" => Ok(DirectionKey(Direction::Rx)),
             "tx" => Ok(DirectionKey(Direction::Tx)),
-            _ => cli_error!("'{text}' is not a direction: it is 'rx' (from the wire) or 'tx' (to the wire)"),
+            _ => invalid!("'{text}' is not a direction: it is 'rx' (from the wire) or 'tx' (to the wire)"),
         }
     }
 }
@@ -77,10 +76,10 @@ impl FromStr for DirectionKey {
 struct Opcodes(OpcodeSet);
 
 impl FromStr for Opcodes {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Opcodes, CliError> {
-        text.parse().map(Opcodes).map_err(|error: rxe_proto::wire::UnknownOpcodeName| CliError::new(error.to_string()))
+    fn from_str(text: &str) -> Result<Opcodes, Invalid> {
+        text.parse().map(Opcodes).map_err(|error: rxe_proto::wire::UnknownOpcodeName| Invalid(error.to_string()))
     }
 }
 
@@ -98,12 +97,12 @@ fn number_of_24_bits(text: &str) -> Option<u32> {
 struct QpNumber(Qpn);
 
 impl FromStr for QpNumber {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<QpNumber, CliError> {
+    fn from_str(text: &str) -> Result<QpNumber, Invalid> {
         match number_of_24_bits(text) {
             Some(number) => Ok(QpNumber(Qpn::new(number))),
-            None => cli_error!("'{text}' is not a queue pair number: it goes from 0 to 0xffffff"),
+            None => invalid!("'{text}' is not a queue pair number: it goes from 0 to 0xffffff"),
         }
     }
 }
@@ -113,13 +112,13 @@ impl FromStr for QpNumber {
 struct Psns(PsnRange);
 
 impl FromStr for Psns {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Psns, CliError> {
+    fn from_str(text: &str) -> Result<Psns, Invalid> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (number_of_24_bits(first), number_of_24_bits(last)) {
             (Some(first), Some(last)) => Ok(Psns(PsnRange { first: Psn::new(first), last: Psn::new(last) })),
-            _ => cli_error!("'{text}' is not a range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
+            _ => invalid!("'{text}' is not a range of PSNs: write it as FIRST-LAST, each from 0 to 0xffffff"),
         }
     }
 }
@@ -129,12 +128,12 @@ impl FromStr for Psns {
 struct Count(u64);
 
 impl FromStr for Count {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<Count, CliError> {
+    fn from_str(text: &str) -> Result<Count, Invalid> {
         match text.parse() {
             Ok(count) if count > 0 => Ok(Count(count)),
-            _ => cli_error!("'{text}' is not a count: it is a whole number from 1"),
+            _ => invalid!("'{text}' is not a count: it is a whole number from 1"),
         }
     }
 }
@@ -144,16 +143,16 @@ impl FromStr for Count {
 struct NakText(RequestRefusal);
 
 impl FromStr for NakText {
-    type Err = CliError;
+    type Err = Invalid;
 
-    fn from_str(text: &str) -> Result<NakText, CliError> {
+    fn from_str(text: &str) -> Result<NakText, Invalid> {
         Ok(NakText(match text {
             "psn-sequence" => RequestRefusal::PsnSequence,
             "invalid-request" => RequestRefusal::InvalidRequest,
             "remote-access" => RequestRefusal::RemoteAccess,
             "remote-operational" => RequestRefusal::RemoteOperational,
             _ => {
-                return cli_error!(
+                return invalid!(
                     "'{text}' is no NAK: it is psn-sequence, invalid-request, remote-access or remote-operational"
                 );
             }
@@ -166,10 +165,10 @@ impl FromStr for NakText {
 struct Timer(u8);
 
 impl FromStr for Timer {
-    type Err = CliError;
+    type Err = Invalid;
 
     /// A code, or a time, which is rounded up to the next timer.
-    fn from_str(text: &str) -> Result<Timer, CliError> {
+    fn from_str(text: &str) -> Result<Timer, Invalid> {
         let code = match (text.parse(), text.parse::<Span>()) {
             (Ok(code), _) => Some(code).filter(|code| *code < 32),
             (_, Ok(Span(time))) => (0..32).filter(|code| rnr_timer(*code) >= time).min_by_key(|code| rnr_timer(*code)),
@@ -178,9 +177,7 @@ impl FromStr for Timer {
         match code {
             Some(code) => Ok(Timer(code)),
             None => {
-                cli_error!(
-                    "'{text}' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms"
-                )
+                invalid!("'{text}' is not an RNR timer: it is a code from 0 to 31, or a time of at most 655 ms, as 1ms")
             }
         }
     }
@@ -207,7 +204,11 @@ pub struct RuleSpec {
 
 impl RuleSpec {
     /// The rule with the defaults filled in; `seed` is the default seed.
-    pub fn resolve(&self, seed: u64) -> Result<FaultRule, CliError> {
+    /// The rule; `seed` is used where it has none of its own.
+    ///
+    /// # Errors
+    /// Keys that do not fit each other.
+    pub fn resolve(&self, seed: u64) -> Result<FaultRule, Invalid> {
         let action = self.action()?;
         let scope = self.frames.as_ref().map_or(FaultScope::Roce, |text| text.0.0);
         let roce_only = [
@@ -217,15 +218,15 @@ impl RuleSpec {
             (action.name(), action.needs_roce()),
         ];
         if let (FaultScope::All, Some((what, _))) = (scope, roce_only.iter().find(|(_, given)| *given)) {
-            return cli_error!("'{what}' is for RoCE frames only: leave frames = \"all\" out");
+            return invalid!("'{what}' is for RoCE frames only: leave frames = \"all\" out");
         }
         let direction = self.direction.as_ref().map_or(Direction::Rx, |text| text.0.0);
         if matches!(action, FaultAction::Refuse(_)) && direction == Direction::Tx {
-            return cli_error!("'{}' answers requests from the wire: leave direction = \"tx\" out", action.name());
+            return invalid!("'{}' answers requests from the wire: leave direction = \"tx\" out", action.name());
         }
         let probability = self.probability.as_ref().map_or(Probability::ALWAYS, |text| text.0.0);
         if probability == Probability::NEVER {
-            return cli_error!("a fault with the probability 0 never happens: leave it out");
+            return invalid!("a fault with the probability 0 never happens: leave it out");
         }
         Ok(FaultRule {
             action,
@@ -242,7 +243,7 @@ impl RuleSpec {
         })
     }
 
-    fn action(&self) -> Result<FaultAction, CliError> {
+    fn action(&self) -> Result<FaultAction, Invalid> {
         let action = self.action.0;
         for (key, given, owner, name) in [
             ("delay", self.delay.is_some(), Action::Delay, "delay"),
@@ -251,7 +252,7 @@ impl RuleSpec {
             ("timer", self.timer.is_some(), Action::Rnr, "rnr"),
         ] {
             if given && action != owner {
-                return cli_error!("'{key}' belongs to the action '{name}': leave it out");
+                return invalid!("'{key}' belongs to the action '{name}': leave it out");
             }
         }
         let span = |given: &Option<Text<Span>>| given.as_ref().map_or(Duration::ZERO, |text| text.0.0);
@@ -266,14 +267,14 @@ impl RuleSpec {
             Action::Delay => {
                 let (delay, jitter) = (span(&self.delay), span(&self.jitter));
                 if delay + jitter == Duration::ZERO {
-                    return cli_error!("the action 'delay' needs a time: add 'delay' or 'jitter', as 2ms");
+                    return invalid!("the action 'delay' needs a time: add 'delay' or 'jitter', as 2ms");
                 }
                 FaultAction::Delay { delay, jitter }
             }
             Action::Nak => match &self.code {
                 Some(text) => FaultAction::Refuse(text.0.0),
                 None => {
-                    return cli_error!(
+                    return invalid!(
                         "the action 'nak' needs a code: it is psn-sequence, invalid-request, remote-access or \
                          remote-operational"
                     );
@@ -287,12 +288,15 @@ impl RuleSpec {
     }
 }
 
-/// The rule of a request to the running target, by the same keys.
-pub fn fault_rule(keys: &BTreeMap<String, String>) -> Result<FaultRule, CliError> {
+/// The rule of a request to a running adapter, by the same keys.
+///
+/// # Errors
+/// What is wrong with the keys, in a sentence.
+pub fn fault_rule(keys: &BTreeMap<String, String>) -> Result<FaultRule, Invalid> {
     let text = keys.iter().map(|(key, value)| (key.clone(), serde_json::Value::from(value.as_str()))).collect();
     match serde_json::from_value::<RuleSpec>(serde_json::Value::Object(text)) {
         Ok(spec) => spec.resolve(0),
-        Err(error) => cli_error!("{}", error.to_string().replace('`', "'")),
+        Err(error) => invalid!("{}", error.to_string().replace('`', "'")),
     }
 }
 
