@@ -49,7 +49,7 @@ fn only_program(running: &[Running]) -> Result<Option<u32>, String> {
 fn program(running: &[Running], pid: u32) -> Result<Client, CliError> {
     let Some(found) = running.iter().find(|running| running.info.pid == pid) else {
         return Err(CliError::new(format!(
-            "no program of this user with process number {pid} runs under rxe-run: rxe-run --list shows those there are"
+            "no program of this user with process number {pid} runs under rxe-run: rxe-run --list shows them"
         )));
     };
     let path = socket_in(&found.folder);
@@ -151,7 +151,7 @@ mod tests {
         let said = |pid| program(&[running(7)], pid).err().unwrap().to_string();
         assert_eq!(
             said(8),
-            "no program of this user with process number 8 runs under rxe-run: rxe-run --list shows those there are"
+            "no program of this user with process number 8 runs under rxe-run: rxe-run --list shows them"
         );
         assert_eq!(
             said(7),

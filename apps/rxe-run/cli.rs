@@ -82,7 +82,7 @@ struct Args {
     program: Vec<OsString>,
 }
 
-/// What to do.
+/// The chosen action.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Action {
     /// Run a program.

@@ -1,4 +1,4 @@
-//! What the head of an ELF file tells about how it is started.
+//! The head of an ELF file: how the kernel starts it.
 
 use std::fs::File;
 use std::io;

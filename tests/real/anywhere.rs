@@ -83,7 +83,7 @@ struct Pair {
     server: &'static str,
     client: &'static str,
     ready: Ready,
-    /// What the client prints.
+    /// Texts in the client's output.
     texts: &'static [&'static str],
     ipv6: bool,
 }

@@ -374,10 +374,10 @@ fn between_kernels() -> AnyGroup {
     });
     group.nightly(true);
     for (seed, impairment) in (1..).zip(&IMPAIRMENTS).filter(|(_, impairment)| impairment.for_kernels) {
-        let transfers = impairment.transfers(seed, impairment.bytes.1);
-        for (index, transfer) in transfers.into_iter().enumerate() {
-            group.case(transfer.name, move |kernels: &mut Kernels| {
-                let transfers = impairment.transfers(seed, impairment.bytes.1);
+        let transfers: Arc<[Transfer]> = impairment.transfers(seed, impairment.bytes.1).into();
+        for (index, transfer) in transfers.iter().enumerate() {
+            let transfers = Arc::clone(&transfers);
+            group.case(transfer.name.clone(), move |kernels: &mut Kernels| {
                 kernels.run(impairment, &transfers[..=index])
             });
         }

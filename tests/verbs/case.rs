@@ -9,7 +9,7 @@ pub struct Case {
     pub name: String,
     /// Whether only the nightly run has it.
     pub nightly: bool,
-    /// What it does.
+    /// Its body.
     pub body: Box<dyn FnOnce(&Place) -> Check + Send>,
 }
 

@@ -21,7 +21,7 @@ pub fn cases() -> Vec<Case> {
             "--pid 4194304 qp",
             2,
             &[
-                "no program of this user with process number 4194304 runs under rxe-run: rxe-run --list shows those there are",
+                "no program of this user with process number 4194304 runs under rxe-run: rxe-run --list shows them",
             ],
         ),
         Case::new("rxe-ctl/shows device, port, queue pairs, memory and counters of a program", shown),
@@ -59,7 +59,7 @@ impl Both {
         Ok(both)
     }
 
-    /// What `rxe-ctl --pid SERVER WORDS` prints.
+    /// The output of `rxe-ctl --pid SERVER WORDS`.
     fn ask(&self, place: &Place, words: &str) -> Result<String, String> {
         let done = run(&mut place.rxe_ctl(&format!("--pid {} {words}", self.server.id())), LIMIT)?;
         expect_code(&done, 0).map_err(|why| format!("rxe-ctl {words}: {why}"))?;

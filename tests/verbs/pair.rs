@@ -105,7 +105,7 @@ impl Pair {
     /// Runs both to their ends.
     ///
     /// # Errors
-    /// What is wrong, with the outputs of both.
+    /// The difference, with the outputs of both.
     pub fn run(self, place: &Place) -> Check {
         let first = place.address();
         let addresses = [first, if self.one_address { first } else { place.address() }];

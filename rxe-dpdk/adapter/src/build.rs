@@ -104,7 +104,7 @@ pub struct WorkerParts {
     pub counters: WorkerCounters,
 }
 
-/// What the workers of an adapter have in common.
+/// Settings that all workers of an adapter share.
 pub struct WorkerSource<'a> {
     /// The configuration.
     pub config: &'a RuntimeConfig,
@@ -160,7 +160,7 @@ impl WorkerSource<'_> {
     }
 }
 
-/// What the recorders of captures read, by worker number.
+/// Counters that the recorders of captures read, by worker number.
 pub fn recorded(telemetry: &Telemetry, clock: &SharedClock) -> Vec<Recorded> {
     let recorded = telemetry.workers.iter().enumerate().map(|(index, worker)| {
         // The control side is on worker 0.

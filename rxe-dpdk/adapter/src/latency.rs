@@ -13,7 +13,7 @@ const EXPONENTS: std::ops::RangeInclusive<u32> = 8..=32;
 /// The service of queue pairs that belong to none.
 const NO_SERVICE: &str = "none";
 
-/// What the workers, which run on these lcores, have counted. Every lcore and every service with all operations is in it, counted or not.
+/// Latencies counted by the workers on these lcores. Every lcore and every service with all operations is in it, counted or not.
 pub fn report(workers: &[WorkerCounters], lcores: &[u32]) -> Latency {
     let turns = workers.iter().zip(lcores);
     let turns = turns.map(|(worker, &lcore)| TurnTimes { lcore, times: histogram(&worker.turn_times) }).collect();

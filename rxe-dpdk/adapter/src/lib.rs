@@ -1,4 +1,4 @@
-//! What a RoCEv2 adapter has whatever carries its packets.
+//! The parts of a RoCEv2 adapter that do not depend on what carries its packets.
 //!
 //! A host of the adapter (rxe-dpdk on DPDK ports, rxe-udp on UDP sockets) owns the ports and the loop of each worker. This
 //! crate has the rest between [`rxe_service`] and such a host:

@@ -127,7 +127,7 @@ pub struct ControlCounts {
     pub neighbours: usize,
 }
 
-/// What owns an engine, and knows what its queue pairs are for.
+/// The owner of an engine, with the purpose of each queue pair.
 pub trait EngineOwner {
     /// The name of what created a queue pair.
     fn service_of(&self, qpn: Qpn) -> Option<&'static str>;
@@ -149,7 +149,7 @@ pub trait EngineOwner {
 }
 
 impl Question {
-    /// Answers. Whoever asked may have given up, which is no loss.
+    /// Answers. The sender may have timed out, which is no loss.
     #[cold]
     pub fn answer(self, now: Instant, engine: &mut Engine, owner: &mut impl EngineOwner) {
         match self {

@@ -70,7 +70,7 @@ impl Questions {
     /// The next question that has arrived.
     pub fn take(&mut self) -> Option<Question> {
         loop {
-            // Whoever sent other mail gets no reply. It is about services and named regions, of which there are none.
+            // Other mail gets no reply. It is about services and named regions, of which there are none.
             if let ToWorker::Inspect(question) = self.0.try_recv().ok()? {
                 return Some(question);
             }

@@ -33,7 +33,7 @@ const ROUND: Duration = Duration::from_millis(100);
 /// WRITEs that are outstanding at a time.
 const DEPTH: u32 = 128;
 
-/// What was measured.
+/// Results.
 struct Measured {
     /// Operations per second, of each round.
     rates: Vec<f64>,

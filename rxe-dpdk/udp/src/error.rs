@@ -29,7 +29,7 @@ pub enum OpenError {
     /// Another error of the operating system.
     #[error("cannot {action} for {address}: {source}")]
     System {
-        /// What failed.
+        /// The step that failed.
         action: &'static str,
         /// The address of the port.
         address: IpAddr,

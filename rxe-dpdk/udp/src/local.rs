@@ -67,7 +67,7 @@ impl Interface {
     }
 }
 
-/// What the kernel knows about the path to a destination.
+/// The kernel's path to a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Address that packets to the destination come from.

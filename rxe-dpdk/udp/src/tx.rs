@@ -15,7 +15,7 @@ use crate::socket::AppliedOptions;
 use crate::stats::UdpStats;
 use plan::Plan;
 
-/// Frames that one call of sendmmsg sends. The stage sends by itself when so many are staged.
+/// Frames that one call of sendmmsg sends. A full stage is sent at once.
 const BURST: usize = 64;
 
 /// Frames that a stage holds before `push` refuses: what the kernel has not accepted yet.

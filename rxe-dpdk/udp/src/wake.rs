@@ -18,7 +18,7 @@ use crate::rx::MAX_GROUPS;
 
 /// Wakes the thread that waits on a port, from any thread.
 ///
-/// What a thread did before [`wake`](Self::wake) is visible to the thread of the port when its wait has returned.
+/// A thread's writes before [`wake`](Self::wake) are visible to the thread of the port when its wait has returned.
 #[derive(Clone)]
 pub struct Waker(Arc<Wakeup>);
 

@@ -1,4 +1,4 @@
-//! What the preload library needs of an adapter.
+//! The adapter as the preload library uses it.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub struct Opened {
     pub handle: u32,
 }
 
-/// What became of a command.
+/// Outcome of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// It is done: the `write` returns the number of its bytes.

@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit};
 /// Descriptors from this number on are never ours: the usual value of `fs.nr_open`.
 pub const LIMIT: usize = 1 << 20;
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -32,7 +32,7 @@ pub enum Kind {
 /// A file of the backend. Its handle is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct File {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The number that the backend gave it.
     pub handle: u32,
@@ -105,7 +105,7 @@ impl Descriptors {
         self.entries.get(usize::try_from(fd).ok()?)
     }
 
-    /// What `fd` is, if it is ours.
+    /// The file behind `fd`, if it is ours.
     #[must_use]
     pub fn get(&self, fd: RawFd) -> Option<Entry> {
         Entry::unpacked(self.slot(fd)?.load(Ordering::Acquire))

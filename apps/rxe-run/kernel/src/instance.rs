@@ -31,7 +31,7 @@ pub fn socket_in(folder: &Path) -> PathBuf {
     folder.join("ctl.sock")
 }
 
-/// What others may know of the process.
+/// Public description of the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Info {
     /// The address of its adapter.
@@ -129,7 +129,7 @@ impl Instance {
 /// A running process with an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Running {
-    /// What it says of itself.
+    /// Its description.
     pub info: Info,
     /// How long it has had the adapter.
     pub uptime: Duration,

@@ -75,7 +75,7 @@ fn parsed<T>(
     }
 }
 
-/// What [`is_device_name`] accepts, as the end of a sentence.
+/// The names that [`is_device_name`] accepts, as the end of a sentence.
 pub const DEVICE_NAMES: &str = "a name that begins with rxe, of at most 63 letters, digits, `_`, `-` and `.`";
 
 /// Whether libibverbs finds a device of this name: its rxe provider takes devices whose names begin with `rxe`.

@@ -71,10 +71,12 @@ unsafe fn write_command(fd: c_int, entry: Entry, buffer: *const c_void, length: 
 /// The result of a call that fails. A kernel ends the threads that are in a call together with the process, so they do not see the
 /// end of a device: a thread stays here while another one ends the process.
 fn fails(error: Errno) -> ssize_t {
-    let begin = Instant::now();
-    while exits_in_another_thread() && begin.elapsed() < STAY {
-        // SAFETY: there are no descriptors. The thread may be cancelled here.
-        unsafe { poll(ptr::null_mut(), 0, 10) };
+    if exits_in_another_thread() {
+        let begin = Instant::now();
+        while begin.elapsed() < STAY && exits_in_another_thread() {
+            // SAFETY: there are no descriptors. The thread may be cancelled here.
+            unsafe { poll(ptr::null_mut(), 0, 10) };
+        }
     }
     error.set();
     -1

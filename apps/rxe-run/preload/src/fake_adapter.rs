@@ -24,7 +24,7 @@ pub const TAKE: &[u8] = b"take an event";
 /// A command at which the adapter panics.
 pub const PANIC: &[u8] = b"panic";
 
-/// What the adapter has seen.
+/// Calls that the adapter has received.
 #[derive(Default)]
 pub struct Seen {
     /// Commands in their order.
@@ -57,7 +57,7 @@ pub fn new(_: &Settings, _: &'static Descriptors, _: bool) -> Result<Box<dyn Bac
     Ok(Box::new(Adapter(Local::new(address, "lo".to_owned(), 1, PathMtu::Mtu4096))))
 }
 
-/// What the adapter has seen so far.
+/// Calls that the adapter has received so far.
 pub fn seen<T>(look: impl FnOnce(&mut Seen) -> T) -> T {
     let mut seen: MutexGuard<'_, Option<Seen>> = SEEN.lock().unwrap();
     look(seen.as_mut().expect("an adapter was made"))

@@ -54,7 +54,7 @@ pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
     })
 }
 
-/// What `write` has to do.
+/// The action of a `write`.
 pub enum Step {
     /// Return the number of bytes.
     Done,

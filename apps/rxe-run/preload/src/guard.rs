@@ -1,4 +1,4 @@
-//! What may not pass through Rust code on its way: a panic, and the cancellation of the thread.
+//! Guards of the C boundary: neither a panic nor the cancellation of a thread may unwind through it.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // SAFETY: the pointer is to a local variable. The state is always valid, so the call cannot fail.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancellation) };
     let was_inside = set_inside(true);
-    // What a panic leaves half done belongs to the adapter, whose locks are poisoned then.
+    // A panic can only leave the adapter half changed, and its locks are poisoned then.
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::EIO));
     set_inside(was_inside);
     // SAFETY: as above; the state is the one from before.

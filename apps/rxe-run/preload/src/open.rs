@@ -32,7 +32,7 @@ impl<T> Failure for *mut T {
     const FAILURE: *mut T = ptr::null_mut();
 }
 
-/// What `path` means, if it is ours.
+/// The file that `path` names, if it is ours.
 ///
 /// # Safety
 /// `path` is null or a C string.

@@ -13,7 +13,7 @@ pub struct OwnPath {
     pub device: Option<Device>,
 }
 
-/// What `path` means, if it is ours.
+/// The node that `path` names, if it is ours.
 ///
 /// Links are not followed, and a path through `..` is ours as long as it stays below its root.
 pub fn own(path: &CStr) -> Option<OwnPath> {

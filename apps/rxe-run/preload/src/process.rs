@@ -31,7 +31,7 @@ pub struct Process {
     pub waits: Waits,
 }
 
-/// What this process has of the adapter.
+/// This process' adapter, and its state.
 enum Access {
     /// All of it.
     Own(Box<dyn Backend>, Instance),
@@ -247,7 +247,7 @@ extern "C" fn at_exit() {
     let Some(process) = Process::current().filter(|process| process.is_this()) else { return };
     let Access::Own(backend, instance) = &process.adapter else { return };
     set_exiting(true);
-    // What is left of the folder is removed by the next process.
+    // The next process removes a folder that is left.
     let _ = guarded(|| {
         backend.shutdown();
         instance.remove().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))

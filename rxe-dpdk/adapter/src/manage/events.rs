@@ -1,6 +1,6 @@
 //! Events of a running adapter, for subscribers on management's threads.
 //!
-//! Workers have a ring each, which whoever takes or publishes events empties first, so events keep their order. Conflicts of
+//! Each worker has a ring, which is emptied before events are taken or published, so events keep their order. Conflicts of
 //! addresses are found by looking at their counters then. While there is no subscriber, nothing is sent or kept.
 
 use std::collections::{HashMap, VecDeque};

@@ -291,7 +291,7 @@ impl RuleSpec {
 /// The rule of a request to a running adapter, by the same keys.
 ///
 /// # Errors
-/// What is wrong with the keys, in a sentence.
+/// The error in the keys, as a sentence.
 pub fn fault_rule(keys: &BTreeMap<String, String>) -> Result<FaultRule, Invalid> {
     let text = keys.iter().map(|(key, value)| (key.clone(), serde_json::Value::from(value.as_str()))).collect();
     match serde_json::from_value::<RuleSpec>(serde_json::Value::Object(text)) {

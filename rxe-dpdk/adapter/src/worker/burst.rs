@@ -35,7 +35,7 @@ pub struct Due<'a, P> {
 }
 
 impl<'a, P: Packet> Due<'a, P> {
-    /// What `injector` releases by `due`.
+    /// The frames that `injector` releases by `due`.
     pub fn new(injector: &'a mut Injector<P>, due: Instant) -> Due<'a, P> {
         Due { injector, due, current: None }
     }

@@ -1,4 +1,4 @@
-//! What a worker needs of the IP host of a port, besides what control needs.
+//! A port's IP host as a worker uses it; `rxe_service::control::ip_host` has the part that control uses.
 
 use rxe_proto::Instant;
 use rxe_proto::wire::{DropReason, PrefixList, TxQueue};

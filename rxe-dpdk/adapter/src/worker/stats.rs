@@ -1,4 +1,4 @@
-//! What the loop of a worker counts.
+//! Counters of a worker's loop.
 
 use crossbeam_utils::CachePadded;
 use rxe_proto::counters;

@@ -113,7 +113,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the system's scheduler counts for a thread.
+/// The scheduler's counters of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct CpuTime {
     ran: Duration,
@@ -192,7 +192,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What looks report that find these numbers of turns, each after this time.
+    /// Reports of checks that find these numbers of turns, each after this time.
     fn looks(script: &[(Duration, u64)]) -> Vec<Beat> {
         let mut heartbeat = Heartbeat::default();
         let beats = script.iter().map(|&(passed, turns)| heartbeat.look(passed, turns, true));

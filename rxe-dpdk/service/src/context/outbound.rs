@@ -38,7 +38,8 @@ impl Context<'_> {
     }
 
     /// As [`resolve_path`](Context::resolve_path), for a client that has connected from `client` and names `remote` as its
-    /// own address: there is no path unless both are the same, or neighbours of ours with one MAC. So a client cannot
+    /// own address: there is no path unless both are the same, or known as addresses of one machine (neighbours of ours with
+    /// one MAC; on a UDP socket, this machine). So a client cannot
     /// direct packets to another host.
     pub fn resolve_path_of(&mut self, client: IpAddr, remote: IpAddr, token: u64) {
         self.tell(ToControl::ResolvePath { reply_to: self.reply_to(token), remote, client: Some(client) });

@@ -44,7 +44,7 @@ pub trait IpHost {
     /// Finds the MAC and source address for packets to `dst`, and starts the search where they are not known.
     fn resolve(&mut self, now: Instant, dst: IpAddr) -> Resolution;
 
-    /// Whether two addresses belong to one station: they are equal, or both are neighbours with one MAC.
+    /// Whether two addresses belong to one station: they are equal, or both are known as addresses of one machine.
     fn same_station(&mut self, now: Instant, a: IpAddr, b: IpAddr) -> bool;
 
     /// A peer requests a connection: where packets to it have no route, the host says so to its operator.

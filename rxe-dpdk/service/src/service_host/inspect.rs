@@ -1,4 +1,4 @@
-//! What a service host tells of its engine's queue pairs.
+//! Queue pairs of a service host, for management.
 
 use std::sync::mpsc::SyncSender;
 

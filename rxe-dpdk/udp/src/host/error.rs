@@ -27,7 +27,7 @@ pub enum RuntimeError {
     /// The port of a service cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// What does not depend on the port is wrong.
+    /// An error that does not depend on the port.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The system has no descriptors left.

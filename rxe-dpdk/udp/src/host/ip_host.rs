@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -182,7 +182,7 @@ impl IpHost for UdpHost {
     }
 
     fn same_station(&mut self, _: Instant, a: IpAddr, b: IpAddr) -> bool {
-        a == b
+        a == b || (is_ours(a) && is_ours(b))
     }
 
     fn note_peer(&mut self, _: Instant, peer: IpAddr) {
@@ -258,6 +258,11 @@ impl IpHost for UdpHost {
         }
         sent
     }
+}
+
+/// Whether an address is this machine's: the kernel lets sockets have it.
+fn is_ours(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// The number of the only port.

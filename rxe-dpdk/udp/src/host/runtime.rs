@@ -253,7 +253,7 @@ fn local_port(udp: &UdpPort, settings: &PortSettings) -> LocalPort {
     }
 }
 
-/// What the port counts, for all listings of counters.
+/// Counters of the port, for all listings.
 fn port_counters(stats: &Arc<UdpStats>) -> PortCounters {
     let stats = Arc::clone(stats);
     PortCounters { group: "udp", descriptions: UdpStats::DESCRIPTIONS, read: Arc::new(move || stats.iter().collect()) }

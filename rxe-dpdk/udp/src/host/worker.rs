@@ -98,7 +98,7 @@ impl Worker {
             if idle_turns >= IDLE_TURNS && !self.spins {
                 self.progress.enter(Step::Idle);
                 self.sleep();
-                // What ended the sleep may take several turns.
+                // The event that ended the sleep may take several turns.
                 idle_turns = 0;
                 // So that the sleep counts for no turn.
                 now = self.clock.now();

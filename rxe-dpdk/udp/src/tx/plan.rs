@@ -1,4 +1,4 @@
-//! What one call of sendmmsg sends: consecutive frames for which the socket has the same options.
+//! The batch of one sendmmsg: consecutive frames that need the same socket options.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, UdpSocket};

@@ -85,7 +85,7 @@ fn a_port_receives_the_datagrams_of_its_own_groups_only() {
         send(&mut sender, &frames);
         assert_eq!(receive(&mut one, 1), frames[..1]);
         assert_eq!(receive(&mut two, 1), frames[1..]);
-        // Packets to the ports themselves come last: nothing else has arrived before.
+        // Packets to the ports' own addresses are last: nothing else has arrived before.
         for port in [&mut one, &mut two] {
             let last = frame(&path(sender.address(), port.address()), 2, b"unicast");
             send(&mut sender, [&last]);

@@ -1,4 +1,4 @@
-//! What can go wrong when a port is opened.
+//! Errors when a port is opened.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! What is on the wire between two hosts: two ends of an Ethernet link (veth).
+//! Packets between two hosts: two ends of an Ethernet link (veth).
 
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
@@ -62,7 +62,7 @@ fn a_packet_on_the_wire_is_the_staged_one() {
     });
 }
 
-/// What the two threads below tell each other.
+/// Messages between the two threads below.
 enum News {
     /// The thread has a network namespace of its own.
     Namespace(Pid),

@@ -44,7 +44,7 @@ use crate::instance::Info;
 use crate::local::Local;
 use crate::settings::Settings;
 use capture_file::CaptureFile;
-use manage::{Management, PortStats, ways};
+use manage::{Management, PortStats, senders};
 use port::{Half, Opened as OpenedPort};
 use private::Private;
 use state::State;
@@ -63,14 +63,14 @@ pub struct Adapter {
     _capture_file: Option<CaptureFile>,
 }
 
-/// What threads own while the adapter runs.
+/// Parts that the threads own while the adapter runs.
 struct Idle {
     half: Half,
     /// The folder of the process.
     folder: Option<(PathBuf, Info)>,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared {
     address: IpAddr,
     state: Mutex<State>,
@@ -177,10 +177,10 @@ impl Adapter {
         private.add(&waker);
         let OpenedPort { half, tx, worker, local, routes, stats } =
             port::open(settings.address, share, &private, &waker)?;
-        let (ways, mail) = ways(&waker);
+        let (senders, mail) = senders(&waker);
         let mut state = State::new(local.clone(), routes, tx, worker, descriptors, mail)?;
         let (clock, port_stats) = (Clock(std::time::Instant::now()), PortStats::new(Mutex::new(stats)));
-        let management = Management::new(ways, &state, &local, clock.shared(), &port_stats);
+        let management = Management::new(senders, &state, &local, clock.shared(), &port_stats);
         let capture_file = match &settings.capture {
             Some(path) => Some(CaptureFile::new(path)?),
             None => None,

@@ -53,7 +53,7 @@ pub struct Opened {
     pub local: Local,
     /// Routes from the address.
     pub routes: Routes,
-    /// What a UDP port of our own counts.
+    /// Counters of an own UDP port.
     pub stats: Arc<UdpStats>,
 }
 

@@ -385,7 +385,7 @@ impl State {
     }
 }
 
-/// What the thread needs.
+/// The parts of the state that the thread uses.
 impl State {
     /// How long the thread may sleep, from `now`: `None` for ever.
     pub fn sleep(&mut self, now: Instant) -> Option<Duration> {

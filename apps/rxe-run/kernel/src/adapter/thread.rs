@@ -60,7 +60,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
                         Some(next) => half = next,
                         None => return Ok(()),
                     }
-                    // What the owner has sent last may have made something due.
+                    // The owner's last messages may have made something due.
                     (timeout, blocked) = (Some(Duration::ZERO), false);
                     continue;
                 }
@@ -123,7 +123,7 @@ fn pass_the_rest(receiver: &mut UdpReceiver, guests: &mut Guests, shared: &Share
     Ok(())
 }
 
-/// What follows from a turn.
+/// Next step after a turn.
 struct Turned {
     ended: bool,
     timeout: Option<Duration>,
@@ -177,7 +177,7 @@ fn change_groups(receiver: &mut UdpReceiver, wanted: &BTreeSet<IpAddr>) {
     }
 }
 
-/// Opens the port again after the end of its owner. `None` when it is not possible: the program is told that the port is down.
+/// Opens the port again after the end of its owner. `None` when it is not possible: the program gets an event that the port is down.
 fn reopen_port(shared: &Shared, worker: u8) -> Result<Option<Half>, Errno> {
     let opened = reopen(shared.address, worker, &shared.private, &shared.waker);
     let mut state = shared.lock()?;

@@ -127,7 +127,7 @@ impl RdmaCm {
         connection.phase = Phase::RepReceived;
         connection.remote_qpn = reply.remote_qpn;
         connection.sq_psn = reply.starting_psn;
-        // What the peer holds is what we may have outstanding, and the other way round.
+        // The peer's responder resources are our initiator depth, and vice versa.
         connection.initiator_depth = reply.responder_resources;
         connection.responder_resources = reply.initiator_depth;
         connection.rnr_retry_count = reply.rnr_retry_count;

@@ -88,7 +88,7 @@ pub struct Connection {
     pub ack_timeout: u8,
 }
 
-/// What an id has to do with the connection manager.
+/// An id's object in the connection manager.
 #[derive(Clone, Debug)]
 pub enum Link {
     None,

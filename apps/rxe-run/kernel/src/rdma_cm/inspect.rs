@@ -1,4 +1,4 @@
-//! What the connection manager tells of queue pairs.
+//! Connections of queue pairs, for management.
 
 use std::sync::mpsc::SyncSender;
 
@@ -13,7 +13,7 @@ use super::{Host, RdmaCm};
 pub struct Owner<'a, 'b> {
     /// The device of the connection manager.
     pub rdma_cm: &'a mut RdmaCm,
-    /// What it needs of the adapter.
+    /// The parts of the adapter that it uses.
     pub host: Host<'b>,
 }
 
@@ -53,7 +53,7 @@ impl EngineOwner for Owner<'_, '_> {
         let cm = &self.host.cm;
         let counts =
             ControlCounts { connections: cm.len(), sidr: cm.sidr_len() + cm.resolving(), streams: 0, neighbours: 0 };
-        // Whoever asked may have given up.
+        // The sender of the question may have timed out.
         let _ = reply.try_send(counts);
     }
 

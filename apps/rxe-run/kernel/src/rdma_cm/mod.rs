@@ -13,7 +13,7 @@
 //! Each command is in the file of its subject, and its errors are those of Linux 6.1. Where a command does nothing that takes time
 //! (a route is looked up at once), its event is queued before it returns.
 //!
-//! What differs from Linux: there is one adapter with one address; loopback addresses are destinations like others if the adapter has one;
+//! Differences from Linux: there is one adapter with one address; loopback addresses are destinations like others if the adapter has one;
 //! ports below 1024 need no privilege; native InfiniBand addresses are refused, after which librdmacm uses IP
 //! addresses only; enhanced connection establishment is not negotiated, as the rxe provider has none; a DREQ is answered at once, not
 //! when the program reacts to it.
@@ -74,7 +74,7 @@ const MAX_MEMBERSHIPS: u32 = 1 << 16;
 /// The usual limit of unread events in a channel.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// What commands and events need of the adapter.
+/// The parts of the adapter that commands and events use.
 pub struct Host<'a> {
     /// The connection manager.
     pub cm: &'a mut Cm,
@@ -101,7 +101,7 @@ impl<F: Fn(IpAddr) -> Option<IpAddr>> Routes for F {
     }
 }
 
-/// What the adapter has to do for the program.
+/// Work that a command leaves to the adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Join an IP multicast group.
@@ -324,7 +324,7 @@ impl fmt::Debug for RdmaCm {
     }
 }
 
-/// What follows the header of a command.
+/// The bytes after the header of a command.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {

@@ -46,7 +46,7 @@ impl RdmaCm {
         }
     }
 
-    /// Sets the path that a program has found by itself, instead of RESOLVE_ROUTE.
+    /// Sets a path that the program supplies, instead of RESOLVE_ROUTE.
     fn set_path(&mut self, host: &Host<'_>, file: u32, handle: u32, value: &[u8]) -> Result<(), Errno> {
         let (paths, rest) = value.as_chunks::<{ size_of::<abi::PathRecData>() }>();
         if !rest.is_empty() {

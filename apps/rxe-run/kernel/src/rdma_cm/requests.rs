@@ -120,7 +120,7 @@ impl RdmaCm {
                     active: false,
                     remote_qpn: request.remote_qpn,
                     sq_psn: request.starting_psn,
-                    // What the peer holds is what we may have outstanding, and the other way round.
+                    // The peer's responder resources are our initiator depth, and vice versa.
                     responder_resources: request.initiator_depth,
                     initiator_depth: request.responder_resources,
                     retry_count: request.retry_count,

@@ -21,14 +21,14 @@ pub(super) struct Command<'a> {
     pub(super) call: Call<'a>,
 }
 
-/// What executes a command.
+/// Executes commands.
 type Method = fn(&mut Uverbs, &mut Command<'_>) -> Result<(), Errno>;
 
 impl Uverbs {
     /// Executes one `write` to the device: `buf` is what the program writes to a context.
     ///
     /// # Errors
-    /// What `write` fails with, as from the kernel's device. `EBADF` when `handle` is no open context.
+    /// The error of `write`, as from the kernel's device. `EBADF` when `handle` is no open context.
     pub fn command(&mut self, engine: &mut Engine, now: Instant, handle: u32, buf: &[u8]) -> Result<(), Errno> {
         let context = ContextId(handle);
         if !self.is_open(handle) {

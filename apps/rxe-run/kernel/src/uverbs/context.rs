@@ -32,7 +32,7 @@ pub(super) struct Context {
 /// Closed channels whose ends are kept, at most.
 const MAX_CLOSED: usize = 16;
 
-/// What the program reads asynchronous events from.
+/// The descriptor for asynchronous events.
 #[derive(Debug)]
 pub(super) struct AsyncChannel {
     handle: u32,

@@ -10,7 +10,7 @@ use super::abi::{
 use super::command::Command;
 use super::{PORT, Uverbs};
 
-/// What Linux' rxe reports: it has none.
+/// Linux rxe has none and reports this.
 const VENDOR_ID: u32 = 0xFF_FFFF;
 /// `IB_ATOMIC_HCA`: atomics are atomic among those of this device.
 const ATOMIC_HCA: u32 = 1;

@@ -1,4 +1,4 @@
-//! What of the program's memory is mapped.
+//! Which ranges of the program's memory are mapped.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ pub(super) fn check(start: u64, end: u64, writable: bool) -> Result<(), Errno> {
     match fs::read_to_string("/proc/self/maps") {
         Ok(maps) if covers(&maps, start, end, writable) => Ok(()),
         Ok(_) => Err(Errno::EFAULT),
-        // Without procfs: both ends are readable at least. A later access to what is not mapped fails by itself.
+        // Without procfs: both ends are readable at least. A later access to an unmapped page fails anyway.
         Err(_) => user::read(start, &mut [0]).and_then(|()| user::read(end - 1, &mut [0])),
     }
 }

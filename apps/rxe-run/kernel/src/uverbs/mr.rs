@@ -23,7 +23,7 @@ pub(super) struct Mr {
     on_demand: bool,
 }
 
-/// What a registration asks for.
+/// Parameters of a registration.
 #[derive(Debug, Clone, Copy)]
 struct Rights {
     access: Access,
@@ -67,7 +67,7 @@ impl ForeignMemory for ProgramMemory {
 
 /// The bytes of a range of the program.
 ///
-/// Every access looks the memory up anew, so a region that is paged on demand differs only in that it need not be mapped yet.
+/// Every access looks the memory up again, so a region that is paged on demand differs only in that it need not be mapped yet.
 ///
 /// # Errors
 /// `EINVAL` for an empty range or one beyond the address space, `EFAULT` when it is not all mapped, or not writable though
@@ -83,7 +83,7 @@ fn program_memory(start: u64, len: u64, rights: Rights) -> Result<Memory, Errno>
     Ok(Memory::foreign(Arc::new(ProgramMemory { start, len: len as usize })))
 }
 
-/// What the flags of a registration ask for.
+/// Access rights of a registration's flags.
 ///
 /// # Errors
 /// `EINVAL` for rights that do not go together or do not exist.

@@ -74,7 +74,7 @@ impl WorkRing {
     }
 }
 
-/// What `ibv_query_qp` shows for a state of the engine.
+/// The state that `ibv_query_qp` shows for a state of the engine.
 pub(super) fn state_number(state: QpState) -> u8 {
     match state {
         QpState::Reset => qp_state::RESET,

@@ -110,7 +110,7 @@ pub(super) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// What the program needs to map it.
+    /// Offset and length for the program's mmap.
     pub(super) fn info(&self) -> MmapInfo {
         MmapInfo { offset: self.offset, size: self.size as u32, pad: 0 }
     }
@@ -171,7 +171,7 @@ impl Ring {
         // SAFETY: `entry` proved that the bytes lie inside the mapping, which lives as long as `self`; `dst` is a unique
         // reference, so they do not overlap. The program may write them meanwhile: the copy is some mixture then.
         unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(dst.as_mut_ptr(), dst.len()) };
-        // What was read is checked and used afterwards; it must not be read again.
+        // The copy is checked and used; a second read could differ from the first.
         compiler_fence(Ordering::SeqCst);
         true
     }

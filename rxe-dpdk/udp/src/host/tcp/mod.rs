@@ -201,6 +201,9 @@ impl Tcp {
         }
         if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
         {
+            if flags.contains(EpollFlags::EPOLLRDHUP) {
+                stream.note_end();
+            }
             match stream.note_input() {
                 Progress::Goes => self.events.push_back(StreamEvent::Readable { stream: id }),
                 Progress::Ended { reset } => self.end(id, reset),

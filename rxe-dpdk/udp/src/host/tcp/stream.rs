@@ -39,6 +39,8 @@ pub(super) struct Stream {
     peer: SocketAddr,
     /// The kernel has refused bytes since it last reported room.
     full: bool,
+    /// The peer has closed its side. Its bytes and its end may have been one event, after which no other follows.
+    ending: bool,
     /// We have closed our side; the peer has until then.
     closing: Option<Instant>,
 }
@@ -53,7 +55,7 @@ impl Stream {
         setsockopt(&socket, sockopt::TcpKeepIdle, &KEEP_ALIVE)?;
         setsockopt(&socket, sockopt::TcpKeepInterval, &KEEP_ALIVE)?;
         setsockopt(&socket, sockopt::TcpUserTimeout, &SILENCE)?;
-        Ok(Stream { socket, peer, full: false, closing: None })
+        Ok(Stream { socket, peer, full: false, ending: false, closing: None })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -74,18 +76,24 @@ impl Stream {
         self.full = false;
     }
 
+    /// The peer has closed its side; bytes may be left.
+    pub(super) fn note_end(&mut self) {
+        self.ending = true;
+    }
+
     /// Bytes, the peer's end of the stream or an error have arrived.
     pub(super) fn note_input(&mut self) -> Progress {
         if self.closing.is_some() { self.discard() } else { Progress::Goes }
     }
 
-    /// Reads bytes. The second value says that the stream is over, and whether by a reset.
+    /// Reads bytes. The second value says that no more will come, and whether because of a reset.
     pub(super) fn recv(&mut self, buffer: &mut [u8]) -> (usize, Option<bool>) {
         if self.closing.is_some() {
             return (0, None);
         }
         match read(&self.socket, buffer) {
             Ok(0) => (0, Some(false)),
+            Ok(len) if self.ending && matches!(self.socket.peek(&mut [0]), Ok(0)) => (len, Some(false)),
             Ok(len) => (len, None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (0, None),
             Err(_) => (0, Some(true)),

@@ -11,7 +11,7 @@ use rxe_inspect::server::Client;
 use super::connection::Connection;
 use crate::instance::Info;
 
-/// What requests are about.
+/// The managed adapter, as the requests see it.
 pub struct Managed {
     /// The adapter.
     pub inspector: Inspector,

@@ -40,19 +40,19 @@ const LCORE: u32 = 0;
 /// The counters of the UDP port, which may become another one.
 pub type PortStats = Arc<Mutex<Arc<UdpStats>>>;
 
-/// The ways to the thread of the adapter.
-pub struct Ways {
+/// Senders of messages to the thread of the adapter.
+pub struct Senders {
     orders: OrderSender,
     questions: WorkerInspector,
 }
 
-/// The ways to the thread that `waker` wakes, and the other end.
-pub fn ways(waker: &Waker) -> (Ways, Mail) {
+/// Senders to the thread that `waker` wakes, and the receiving end.
+pub fn senders(waker: &Waker) -> (Senders, Mail) {
     let waker = waker.clone();
     let wake: Wake = Arc::new(move || waker.wake());
     let (orders, inbox) = order_channel(Some(wake));
     let (asker, questions) = questions();
-    (Ways { orders, questions: asker }, Mail { orders: inbox, questions })
+    (Senders { orders, questions: asker }, Mail { orders: inbox, questions })
 }
 
 /// The management of one adapter.
@@ -63,7 +63,7 @@ pub struct Management {
 
 impl Management {
     /// For the adapter whose state this is.
-    pub fn new(ways: Ways, state: &State, local: &Local, clock: SharedClock, stats: &PortStats) -> Management {
+    pub fn new(senders: Senders, state: &State, local: &Local, clock: SharedClock, stats: &PortStats) -> Management {
         let port = local_port(local);
         let bits = if local.address.is_ipv4() { 32 } else { 128 };
         let addressing = Addressing { addresses: vec![Cidr::new(local.address, bits)], ..Addressing::default() };
@@ -83,8 +83,8 @@ impl Management {
             guid: local.node_guid,
             telemetry: telemetry.clone(),
             lcores: vec![LCORE],
-            workers: vec![ways.questions],
-            orders: vec![ways.orders.clone()],
+            workers: vec![senders.questions],
+            orders: vec![senders.orders.clone()],
             local: ports,
             check_address: Box::new(|_, _| Err("the address of a program stays as it is".to_owned())),
             ports: Box::new(move || vec![rxe_udp::host::port(&port, &interface, &current(&read))]),
@@ -96,7 +96,7 @@ impl Management {
         });
         let capture = Capture::new(capture::Parts {
             inspector: inspector.clone(),
-            workers: vec![ways.orders],
+            workers: vec![senders.orders],
             recorded: build::recorded(&telemetry, &clock),
             interfaces: vec![Interface {
                 name: local.interface.clone(),

@@ -25,7 +25,7 @@ mod socket;
 /// Worker numbers are below this: those that queue pair numbers can have.
 const WORKERS: usize = 15;
 
-/// What the process that shares an address does with frames.
+/// Role of a process that shares an address, with respect to frames.
 pub trait Node {
     /// Handles a received frame.
     fn handle_frame(&mut self, now: Instant, frame: &[u8]);

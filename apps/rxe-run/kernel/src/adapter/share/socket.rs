@@ -18,7 +18,7 @@ use crate::descriptors::out_of_the_way;
 /// Guests that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// What became of a message that was sent.
+/// Outcome of sending a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     Done,
@@ -28,7 +28,7 @@ pub enum Sent {
     Gone,
 }
 
-/// What was received.
+/// A received message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
     /// A message of this length.

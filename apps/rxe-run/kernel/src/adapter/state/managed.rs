@@ -1,4 +1,4 @@
-//! What management asks and changes: questions, fault rules, recorders.
+//! Management of the adapter's state: questions, fault rules, recorders.
 
 use rxe_adapter::counters::WorkerCounters;
 use rxe_adapter::worker::capture::{Recorders, RxRecorder};
@@ -15,7 +15,7 @@ use crate::rdma_cm::{Host, Owner};
 /// The number of the only engine, for rules that choose random frames.
 const WORKER: usize = 0;
 
-/// What management sends.
+/// Messages from management.
 pub struct Mail {
     /// About captures and fault rules.
     pub orders: Orders,
@@ -23,7 +23,7 @@ pub struct Mail {
     pub questions: Questions,
 }
 
-/// What management has changed.
+/// The parts that management changes.
 pub struct Managed {
     mail: Mail,
     counters: WorkerCounters,
@@ -47,7 +47,7 @@ impl Managed {
     }
 }
 
-/// What the thread of the adapter does for management.
+/// Management on the adapter's thread.
 impl State {
     /// Answers questions, and applies orders.
     pub fn serve_management(&mut self, now: Instant) {

@@ -1,4 +1,4 @@
-//! What the rxe provider adds: queues in mapped memory, and their entries.
+//! Additions of the rxe provider: queues in mapped memory, and their entries.
 
 use std::mem::offset_of;
 

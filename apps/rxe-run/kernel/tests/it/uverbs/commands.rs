@@ -81,7 +81,7 @@ fn lengths_are_checked_as_the_kernel_does() {
     let mut no_room = good.clone();
     no_room[6] = 0;
     assert_eq!(side.write(context, &no_room), Err(Errno::ENOSPC));
-    // What follows the known part of a structure must be zero.
+    // Bytes after the known part of a structure must be zero.
     let longer = |byte| legacy(cmd::DEALLOC_PD, None, &Bytes::new().u32(77).u8(byte).pad(8));
     assert_eq!(side.write(context, &longer(0)), Err(Errno::ENOENT));
     assert_eq!(side.write(context, &longer(1)), Err(Errno::EOPNOTSUPP));

@@ -11,7 +11,7 @@ const SUCCESS: u32 = 0;
 const OPCODE_RECV: u32 = 128;
 const OPCODE_RECV_RDMA_WITH_IMM: u32 = 129;
 
-/// What ibv_{rc,uc,ud}_pingpong do: each message is answered by one, receives are posted again as they complete.
+/// The traffic of ibv_{rc,uc,ud}_pingpong: each message is answered by one, receives are posted again as they complete.
 fn pingpong(qp_type: u8, lose_every: u64, len: u32, iterations: usize) {
     let mut world = World::new();
     let mut ends = connected(&mut world, qp_type);
@@ -229,7 +229,7 @@ fn several_contexts_share_the_adapter() {
         assert_eq!(ends[1].success(&mut world).wr_id, number as u64);
         assert_eq!(ends[1].buffer.bytes[0], number as u8);
     }
-    // Each is closed by itself, with everything in it.
+    // Each is closed separately, with everything in it.
     for ends in pairs {
         for (number, end) in ends.into_iter().enumerate() {
             end.program.close(&mut world.sides[number]);

@@ -110,7 +110,7 @@ pub const RC: u8 = 2;
 pub const UC: u8 = 3;
 pub const UD: u8 = 4;
 
-/// What a queue pair is created with.
+/// Creation parameters of a queue pair.
 #[derive(Clone, Copy)]
 pub struct QpInit {
     pub qp_type: u8,

@@ -19,7 +19,7 @@ pub struct End {
 /// Bytes of each end's buffer.
 pub const BUFFER: usize = 1 << 16;
 
-/// Two ends in RTS; for UD each in RTS by itself.
+/// Two ends in RTS; for UD each without a peer.
 pub fn connected(world: &mut World, qp_type: u8) -> [End; 2] {
     connected_as(world, qp_type, |init| init)
 }
@@ -84,7 +84,7 @@ impl End {
         completion
     }
 
-    /// Whatever completions there are.
+    /// All completions that are ready.
     pub fn completions(&self) -> Vec<Completion> {
         std::iter::from_fn(|| self.program.poll(&self.cq)).collect()
     }

@@ -45,7 +45,7 @@ impl Side {
         self.uverbs.command(&mut self.engine, self.now, context, bytes)
     }
 
-    /// What the owner of the engine does after each turn.
+    /// The work of the engine's owner after each turn.
     pub fn finish_turn(&mut self) {
         while let Some(event) = self.engine.poll_event() {
             self.uverbs.async_event(&mut self.engine, event);
