@@ -3,10 +3,9 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::harness::pair::{Link, Pair};
-use crate::harness::{ALL_ACCESS, Agreed, Node};
+use crate::harness::{ALL_ACCESS, Agreed};
 use rxe_adapter::memory::FileMemory;
 use rxe_proto::mem::{Access, Memory, MemoryRegion};
 use rxe_proto::transport::{QpState, RemoteAddr, SendOp, WcStatus};
@@ -42,14 +41,6 @@ impl TestEnv {
     fn at(&self, offset: usize) -> RemoteAddr {
         RemoteAddr { addr: offset as u64, rkey: self.region.rkey() }
     }
-
-    /// The status of the one work request that `post` makes at an end, and of the first one at the other end.
-    fn status(&mut self, end: usize, post: impl FnOnce(&mut Node)) -> (WcStatus, Option<WcStatus>) {
-        post(&mut self.pair.nodes[end]);
-        self.pair.drive(Duration::from_secs(1), |pair| !pair.nodes[end].completions.is_empty());
-        let [wc] = self.pair.nodes[end].take_completions()[..] else { panic!("one completion") };
-        (wc.status, self.pair.nodes[1 - end].take_completions().first().map(|wc| wc.status))
-    }
 }
 
 #[test]
@@ -65,7 +56,7 @@ fn peers_request_to_a_truncated_region_gets_a_remote_access_nak() {
         let mut env = TestEnv::new(name);
         let remote = env.at(GONE);
         let attempt = |env: &mut TestEnv, remote| {
-            env.status(0, |node| {
+            env.pair.status_of(0, |node| {
                 let sge = node.sge(0, len);
                 node.write(0, &vec![9; len]);
                 node.post_send(1, op(remote), &[sge]);
@@ -89,7 +80,7 @@ fn every_request_to_a_lost_region_is_refused() {
         assert!(env.region.memory().read(GONE, &mut [0]).is_err());
         let remote = env.at(0);
         let op = if op { SendOp::Write { remote, imm: None } } else { SendOp::Read { remote } };
-        let (status, _) = env.status(0, |node| {
+        let (status, _) = env.pair.status_of(0, |node| {
             let sge = node.sge(0, 8);
             node.post_send(1, op, &[sge]);
         });
@@ -108,7 +99,7 @@ fn own_work_request_on_a_truncated_region_is_a_local_protection_error() {
     let remote = RemoteAddr { addr: remote, rkey: env.pair.nodes[0].region.rkey() };
     env.pair.nodes[0].write(0, &[5; 3000]);
     env.cut();
-    let (status, _) = env.status(1, |node| node.post_send(1, SendOp::Write { remote, imm: None }, &[own]));
+    let (status, _) = env.pair.status_of(1, |node| node.post_send(1, SendOp::Write { remote, imm: None }, &[own]));
     assert_eq!(status, WcStatus::LocProtErr);
     assert_eq!(env.pair.nodes[0].read(0, 3000), [5; 3000], "the peer's memory is unchanged");
 
@@ -117,7 +108,7 @@ fn own_work_request_on_a_truncated_region_is_a_local_protection_error() {
     let own = sge(&env);
     let remote = RemoteAddr { addr: remote.addr, rkey: env.pair.nodes[0].region.rkey() };
     env.cut();
-    let (status, _) = env.status(1, |node| node.post_send(1, SendOp::Read { remote }, &[own]));
+    let (status, _) = env.pair.status_of(1, |node| node.post_send(1, SendOp::Read { remote }, &[own]));
     assert_eq!(status, WcStatus::LocProtErr);
 
     // Scatter of a received SEND.
@@ -125,7 +116,7 @@ fn own_work_request_on_a_truncated_region_is_a_local_protection_error() {
     let own = sge(&env);
     env.pair.nodes[1].post_recv(4, &[own]);
     env.cut();
-    let (status, received) = env.status(0, |node| {
+    let (status, received) = env.pair.status_of(0, |node| {
         let sge = node.sge(0, 100);
         node.post_send(1, SendOp::Send { imm: None }, &[sge]);
     });

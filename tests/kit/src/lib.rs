@@ -6,6 +6,7 @@
 //! * [`child`] runs a test in a process of its own, and in a network namespace of its own,
 //! * [`readme`] finds the commands that README.md shows,
 //! * [`process`] starts the programs under test, and has their output,
+//! * [`rng`] has random numbers from a seed,
 //! * [`recovery`] is the table of faults and of the time that the recovery from them takes.
 //!
 //! Helpers panic instead of returning errors, as a test can do nothing about them; `process` and `readme` return them for
@@ -18,3 +19,4 @@ pub mod pcapng;
 pub mod process;
 pub mod readme;
 pub mod recovery;
+pub mod rng;

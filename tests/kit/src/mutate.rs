@@ -5,6 +5,8 @@
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::rng::Rng;
+
 /// Longest mutated input.
 const LONGEST: usize = 16_384;
 
@@ -43,22 +45,9 @@ fn seed() -> u64 {
     }
 }
 
-/// splitmix64: small, seeded, and the same on every machine.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// A number below `n`; 0 if there is none.
-    fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { (self.next() % n as u64) as usize }
-    }
+/// A number below `n`; 0 if there is none.
+fn below(rng: &mut Rng, n: usize) -> usize {
+    if n == 0 { 0 } else { rng.below(n as u64) as usize }
 }
 
 /// Values at the edges of fields.
@@ -67,11 +56,11 @@ const EDGES: [u64; 12] = [0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x7FFF_FFFF, 0x8000_0000
 /// One of `inputs`, changed in up to eight places, with at most `longest` bytes; or random bytes, which targets that read
 /// programs understand.
 fn mutate(rng: &mut Rng, inputs: &[&[u8]], longest: usize) -> Vec<u8> {
-    if rng.below(4) == 0 {
-        return (0..rng.below(longest.min(512))).map(|_| rng.next() as u8).collect();
+    if below(rng, 4) == 0 {
+        return (0..below(rng, longest.min(512))).map(|_| rng.next() as u8).collect();
     }
-    let mut out = inputs[rng.below(inputs.len())].to_vec();
-    for _ in 0..1 << rng.below(4) {
+    let mut out = inputs[below(rng, inputs.len())].to_vec();
+    for _ in 0..1 << below(rng, 4) {
         change(rng, inputs, &mut out);
         out.truncate(longest);
     }
@@ -79,18 +68,18 @@ fn mutate(rng: &mut Rng, inputs: &[&[u8]], longest: usize) -> Vec<u8> {
 }
 
 fn change(rng: &mut Rng, inputs: &[&[u8]], out: &mut Vec<u8>) {
-    let at = rng.below(out.len());
-    match rng.below(9) {
-        0 if !out.is_empty() => out[at] ^= 1 << rng.below(8),
+    let at = below(rng, out.len());
+    match below(rng, 9) {
+        0 if !out.is_empty() => out[at] ^= 1 << below(rng, 8),
         1 if !out.is_empty() => out[at] = rng.next() as u8,
         2 => overwrite(rng, out, at),
-        3 if !out.is_empty() => out[at] = out[at].wrapping_add(rng.below(9) as u8).wrapping_sub(4),
+        3 if !out.is_empty() => out[at] = out[at].wrapping_add(below(rng, 9) as u8).wrapping_sub(4),
         4 => {
-            let len = rng.below(out.len() - at + 1).min(1 << rng.below(9));
+            let len = below(rng, out.len() - at + 1).min(1 << below(rng, 9));
             out.drain(at..at + len);
         }
         5 => {
-            let (len, byte) = (1 << rng.below(9), rng.next() as u8);
+            let (len, byte) = (1 << below(rng, 9), rng.next() as u8);
             out.splice(at..at, std::iter::repeat_n(byte, len));
         }
         6 => {
@@ -99,12 +88,12 @@ fn change(rng: &mut Rng, inputs: &[&[u8]], out: &mut Vec<u8>) {
         }
         7 => {
             // The rest comes from another input.
-            let other = inputs[rng.below(inputs.len())];
+            let other = inputs[below(rng, inputs.len())];
             out.truncate(at);
-            out.extend_from_slice(&other[rng.below(other.len())..]);
+            out.extend_from_slice(&other[below(rng, other.len())..]);
         }
         8 => {
-            let other = inputs[rng.below(inputs.len())];
+            let other = inputs[below(rng, inputs.len())];
             let other = piece(rng, other).to_vec();
             out.splice(at..at, other);
         }
@@ -114,10 +103,10 @@ fn change(rng: &mut Rng, inputs: &[&[u8]], out: &mut Vec<u8>) {
 
 /// A value of one, two, four or eight bytes, in either byte order.
 fn overwrite(rng: &mut Rng, out: &mut [u8], at: usize) {
-    let width = 1 << rng.below(4);
-    let value = EDGES[rng.below(EDGES.len())];
+    let width = 1 << below(rng, 4);
+    let value = EDGES[below(rng, EDGES.len())];
     let mut bytes = value.to_le_bytes();
-    if rng.below(2) == 0 {
+    if below(rng, 2) == 0 {
         bytes[..width].reverse();
     }
     for (to, from) in out.iter_mut().skip(at).zip(&bytes[..width]) {
@@ -127,8 +116,8 @@ fn overwrite(rng: &mut Rng, out: &mut [u8], at: usize) {
 
 /// Some bytes of `from`.
 fn piece<'a>(rng: &mut Rng, from: &'a [u8]) -> &'a [u8] {
-    let start = rng.below(from.len());
-    let len = rng.below(from.len() - start + 1).min(1 << rng.below(10));
+    let start = below(rng, from.len());
+    let len = below(rng, from.len() - start + 1).min(1 << below(rng, 10));
     &from[start..start + len]
 }
 

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-/// SplitMix64.
+use rxe_testkit::rng::Rng as SplitMix64;
+
+/// Random numbers, and the state of the generator.
 pub struct Rng(Cell<u64>);
 
 impl Rng {
@@ -16,11 +18,10 @@ impl Rng {
     }
 
     pub fn next(&self) -> u64 {
-        self.0.set(self.0.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
-        let mut z = self.0.get();
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
+        let mut rng = SplitMix64(self.0.get());
+        let number = rng.next();
+        self.0.set(rng.0);
+        number
     }
 
     /// A number below `end`.

@@ -37,6 +37,7 @@ mod transport_credits;
 mod transport_depth;
 mod transport_destroyed;
 mod transport_detect;
+mod transport_duplicates;
 mod transport_events;
 mod transport_flush_requester;
 mod transport_flush_responder;

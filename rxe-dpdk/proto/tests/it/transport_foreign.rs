@@ -51,14 +51,6 @@ impl TestEnv {
     fn sge(&self, offset: usize, length: u32) -> Sge {
         Sge { addr: (ADDR + offset) as u64, length, lkey: self.region.lkey() }
     }
-
-    /// The status of the one work request that `post` makes at an end, and of the first one at the other end.
-    fn status(&mut self, end: usize, post: impl FnOnce(&mut Node)) -> (WcStatus, Option<WcStatus>) {
-        post(&mut self.pair.nodes[end]);
-        self.pair.drive(Duration::from_secs(1), |pair| !pair.nodes[end].completions.is_empty());
-        let [wc] = self.pair.nodes[end].take_completions()[..] else { panic!("one completion") };
-        (wc.status, self.pair.nodes[1 - end].take_completions().first().map(|wc| wc.status))
-    }
 }
 
 // [MEM-FAULT]
@@ -76,7 +68,7 @@ fn peers_request_to_a_page_that_is_gone_gets_a_remote_access_nak() {
         let mut env = TestEnv::with_config(EngineConfig { atomic_write: true, ..EngineConfig::default() });
         let remote = env.at(GONE);
         let attempt = |env: &mut TestEnv, remote| {
-            env.status(0, |node| {
+            env.pair.status_of(0, |node| {
                 let sge = node.sge(0, len);
                 node.write(0, &vec![9; len]);
                 node.post_send(1, op(remote), &[sge]);
@@ -98,7 +90,7 @@ fn a_read_that_runs_into_a_missing_page_ends_there() {
     env.program.poke(0, &[7; LEN]);
     env.unmap();
     let remote = env.at(GONE - 2048);
-    let (status, _) = env.status(0, |node| {
+    let (status, _) = env.pair.status_of(0, |node| {
         let sge = node.sge(0, 4096);
         node.post_send(1, SendOp::Read { remote }, &[sge]);
     });
@@ -111,7 +103,7 @@ fn a_write_that_runs_into_a_missing_page_has_written_what_came_before_it() {
     let mut env = TestEnv::new();
     env.unmap();
     let remote = env.at(GONE - 1500);
-    let (status, _) = env.status(0, |node| {
+    let (status, _) = env.pair.status_of(0, |node| {
         let sge = node.sge(0, 4096);
         node.write(0, &[7; 4096]);
         node.post_send(1, SendOp::Write { remote, imm: None }, &[sge]);
@@ -127,7 +119,7 @@ fn peers_request_to_other_pages_is_served() {
     env.unmap();
     for round in 0..3 {
         let remote = env.at(round * PAGE);
-        let (status, _) = env.status(0, |node| {
+        let (status, _) = env.pair.status_of(0, |node| {
             let sge = node.sge(0, PAGE);
             node.write(0, &[7; PAGE]);
             node.post_send(1, SendOp::Write { remote, imm: None }, &[sge]);
@@ -146,7 +138,7 @@ fn own_work_request_on_a_page_that_is_gone_is_a_local_protection_error() {
     let remote = RemoteAddr { addr: env.pair.nodes[0].region.addr(), rkey: env.pair.nodes[0].region.rkey() };
     env.pair.nodes[0].write(0, &[5; 3000]);
     env.unmap();
-    let (status, _) = env.status(1, |node| node.post_send(1, SendOp::Write { remote, imm: None }, &[own]));
+    let (status, _) = env.pair.status_of(1, |node| node.post_send(1, SendOp::Write { remote, imm: None }, &[own]));
     assert_eq!(status, WcStatus::LocProtErr);
     assert_eq!(env.pair.nodes[0].read(0, 3000), [5; 3000], "the peer's memory is unchanged");
 
@@ -167,7 +159,7 @@ fn own_work_request_on_a_page_that_is_gone_is_a_local_protection_error() {
         let mut env = TestEnv::new();
         let own = env.sge(GONE, 8);
         env.unmap();
-        let (status, _) = env.status(1, |node| node.post_send(1, op, &[own]));
+        let (status, _) = env.pair.status_of(1, |node| node.post_send(1, op, &[own]));
         assert_eq!(status, WcStatus::LocProtErr, "{op:?}");
     }
 }
@@ -179,7 +171,7 @@ fn a_receive_into_a_page_that_is_gone_is_a_remote_operational_error() {
     let own = env.sge(GONE, 3000);
     env.pair.nodes[1].post_recv(4, &[own]);
     env.unmap();
-    let (status, received) = env.status(0, |node| {
+    let (status, received) = env.pair.status_of(0, |node| {
         let sge = node.sge(0, 100);
         node.post_send(1, SendOp::Send { imm: None }, &[sge]);
     });
@@ -195,7 +187,7 @@ fn read_only_memory_serves_readers_and_senders() {
     let keys = env.pair.nodes[1].engine.keys_mut();
     env.region = keys.register(pd, env.program.memory(), ADDR as u64, Access::REMOTE_READ).unwrap();
     let remote = env.at(PAGE);
-    let (status, _) = env.status(0, |node| {
+    let (status, _) = env.pair.status_of(0, |node| {
         let sge = node.sge(0, 3000);
         node.post_send(1, SendOp::Read { remote }, &[sge]);
     });
@@ -203,10 +195,10 @@ fn read_only_memory_serves_readers_and_senders() {
     let own = env.sge(0, 3000);
     let receive = env.pair.nodes[0].sge(0x4000, 4096);
     env.pair.nodes[0].post_recv(1, &[receive]);
-    let (status, _) = env.status(1, |node| node.post_send(2, SendOp::Send { imm: None }, &[own]));
+    let (status, _) = env.pair.status_of(1, |node| node.post_send(2, SendOp::Send { imm: None }, &[own]));
     assert_eq!((status, env.pair.nodes[0].read(0x4000, 3000)), (WcStatus::Success, vec![6; 3000]));
     // Its key does not open it for writing, so no write is attempted.
-    let (status, _) = env.status(0, |node| {
+    let (status, _) = env.pair.status_of(0, |node| {
         let sge = node.sge(0, 8);
         node.post_send(3, SendOp::Write { remote, imm: None }, &[sge]);
     });

@@ -22,36 +22,7 @@ use rxe_proto::transport::{
 };
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
-/// splitmix64: small, seeded, good enough for tests.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    /// True in `ppm` of a million cases.
-    pub fn chance(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.below(1_000_000) < u64::from(ppm)
-    }
-
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let word = self.next().to_ne_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-    }
-}
+pub use rxe_testkit::rng::Rng;
 
 /// Attributes that the two ends of a connection agree on.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use rxe_proto::transport::{EngineConfig, RequestRefusal};
+use rxe_proto::transport::{EngineConfig, RequestRefusal, WcStatus};
 use rxe_proto::wire::{Frame, PortId, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 
@@ -374,6 +374,14 @@ impl Pair {
                 self.nodes[0].engine.stats()
             );
         }
+    }
+
+    /// The status of the one work request that `post` makes at an end, and of the first one at the other end.
+    pub fn status_of(&mut self, end: usize, post: impl FnOnce(&mut Node)) -> (WcStatus, Option<WcStatus>) {
+        post(&mut self.nodes[end]);
+        self.drive(Duration::from_secs(1), |pair| !pair.nodes[end].completions.is_empty());
+        let [wc] = self.nodes[end].take_completions()[..] else { panic!("one completion") };
+        (wc.status, self.nodes[1 - end].take_completions().first().map(|wc| wc.status))
     }
 
     /// Steps until nothing is left to happen.

@@ -1,31 +1,12 @@
 //! Programs that write nonsense: the adapter and other programs are not touched.
 
+use rxe_testkit::rng::Rng;
+
 use super::bytes::Bytes;
 use super::program::{Program, QpInit, Queue, RC, UC, UD};
 use super::rings::{End, connected};
 use super::work::{Wr, wr};
 use super::world::World;
-
-/// splitmix64
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// Two programs that still exchange messages.
 fn still_works(world: &mut World, ends: &[End; 2]) {
