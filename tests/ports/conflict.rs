@@ -87,14 +87,17 @@ fn a_station_that_probes_our_addresses_learns_that_they_are_in_use() {
         target.prints("ready ");
         // After our own probes: probes of others are conflicts before.
         eventually("announcements", || target.counter("host", "announcements_sent") >= 3);
+        // A probe can be lost.
+        std::fs::write("/proc/sys/net/ipv6/conf/rxb/dad_transmits", "5").unwrap();
         ip(&format!("addr add {V6}/64 dev rxb"));
         eventually("the kernel gives the address up", || ip_says("-6 addr show dev rxb dadfailed").contains(V6));
-        assert_eq!(target.counter("host", "address_probes_answered"), 1);
+        let answered = target.counter("host", "address_probes_answered");
+        assert!(answered >= 1);
         let mut probe = Command::new("busybox");
         probe.args(["arping", "-D", "-c", "2", "-w", "10", "-I", "rxb", "10.77.0.1"]);
         let done = process::run(&mut probe, PATIENCE).unwrap();
         assert_eq!(done.code, 1, "an answer: {}{}", done.stdout, done.stderr);
-        assert!(target.counter("host", "address_probes_answered") >= 2);
+        assert!(target.counter("host", "address_probes_answered") > answered);
         assert_eq!(target.counter("host", "address_conflicts"), 0);
         assert_eq!(warnings(&target, ""), [""; 0], "the other stations leave the addresses");
         assert_eq!(target.terminate().code(), Some(0));

@@ -85,7 +85,16 @@ struct Pair {
     ready: Ready,
     /// Texts in the client's output.
     texts: &'static [&'static str],
+    /// Whether the GIDs, and the connection manager's addresses, are IPv6.
     ipv6: bool,
+}
+
+impl Pair {
+    /// Whether the client is given the IPv6 address. The servers of ping-pong and perftest listen for side channels over IPv4
+    /// alone; their queue pairs use the GIDs.
+    fn peer_is_ipv6(&self) -> bool {
+        self.ipv6 && matches!(self.ready, Ready::Manager)
+    }
 }
 
 impl Ends {
@@ -94,20 +103,28 @@ impl Ends {
         let tap = lease.tap().ok_or("the guest has no tap")?.name.clone();
         let gids = [gid_index(lease.guest(), GUEST_V4)?, gid_index(lease.guest(), GUEST_V6)?];
         let rxe_run = install(&env.path("rxe-run")).map_err(|error| format!("rxe-run cannot be installed: {error}"))?;
-        Ok(Ends { _addresses: OnTap::new(&tap)?, lease, rxe_run, gids })
+        let ends = Ends { _addresses: OnTap::new(&tap)?, lease, rxe_run, gids };
+        // The interface has just got IPv6; until its addresses are ready, the guest's kernel cannot resolve them.
+        let reachable = format!(
+            "for i in $(seq 30); do ping -c 1 -W 1 {OWN_V4} && ping -c 1 -W 1 {OWN_V6} && exit 0; done; exit 1"
+        );
+        ends.guest().expect(&reachable, LIMIT, &[])?;
+        Ok(ends)
     }
 
     fn guest(&self) -> &Guest {
         self.lease.guest()
     }
 
-    fn in_guest(&self, line: &str, ipv6: bool) -> String {
-        let (own, peer) = if ipv6 { (GUEST_V6, OWN_V6) } else { (GUEST_V4, OWN_V4) };
-        line.replace("OWN", own).replace("PEER", peer).replace("GID", &self.gids[usize::from(ipv6)])
+    fn in_guest(&self, line: &str, pair: Pair) -> String {
+        let own = if pair.ipv6 { GUEST_V6 } else { GUEST_V4 };
+        let peer = if pair.peer_is_ipv6() { OWN_V6 } else { OWN_V4 };
+        line.replace("OWN", own).replace("PEER", peer).replace("GID", &self.gids[usize::from(pair.ipv6)])
     }
 
-    fn own(&self, line: &str, ipv6: bool) -> Command {
-        let (own, peer) = if ipv6 { (OWN_V6, GUEST_V6) } else { (OWN_V4, GUEST_V4) };
+    fn own(&self, line: &str, pair: Pair) -> Command {
+        let own = if pair.ipv6 { OWN_V6 } else { OWN_V4 };
+        let peer = if pair.peer_is_ipv6() { GUEST_V6 } else { GUEST_V4 };
         let line = line.replace("OWN", own).replace("PEER", peer).replace("GID", "1");
         let mut command = Command::new(&self.rxe_run);
         // With log lines about the commands of the connection manager.
@@ -124,14 +141,14 @@ impl Ends {
     }
 
     fn guest_serves(&self, pair: Pair) -> Check {
-        let server = self.guest().start(&format!("exec {}", self.in_guest(pair.server, pair.ipv6)), LIMIT)?;
+        let server = self.guest().start(&format!("exec {}", self.in_guest(pair.server, pair)), LIMIT)?;
         let listens = match pair.ready {
             Ready::Tcp(port) => format!("grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6"),
             Ready::Manager => "rdma resource show cm_id | grep -q LISTEN".to_owned(),
         };
         let wait = format!("until {listens}; do sleep 0.05; done");
         self.guest().expect(&wait, LIMIT, &[]).map_err(|why| format!("{why}\nserver: {}", server.so_far()))?;
-        let done = run(&mut self.own(pair.client, pair.ipv6), LIMIT)?;
+        let done = run(&mut self.own(pair.client, pair), LIMIT)?;
         let said = format!("{}\n{}\nserver: {}", done.stdout, done.stderr, server.so_far());
         server.kill(15)?;
         server.wait()?;
@@ -145,7 +162,7 @@ impl Ends {
     }
 
     fn guest_asks(&self, pair: Pair) -> Check {
-        let mut server = Program::start(&mut self.own(pair.server, pair.ipv6))?;
+        let mut server = Program::start(&mut self.own(pair.server, pair))?;
         let deadline = Instant::now() + LIMIT;
         while !is_ready(&server, pair.ready) {
             if !server.is_running() || Instant::now() > deadline {
@@ -153,7 +170,7 @@ impl Ends {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let client = self.in_guest(pair.client, pair.ipv6);
+        let client = self.in_guest(pair.client, pair);
         let asked = self.guest().expect(&client, LIMIT, pair.texts);
         asked.map(drop).map_err(|why| format!("{why}\nserver: {}", server.tail()))
     }

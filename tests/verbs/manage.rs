@@ -20,9 +20,7 @@ pub fn cases() -> Vec<Case> {
             Place::rxe_ctl,
             "--pid 4194304 qp",
             2,
-            &[
-                "no program of this user with process number 4194304 runs under rxe-run: rxe-run --list shows them",
-            ],
+            &["no program of this user with process number 4194304 runs under rxe-run: rxe-run --list shows them"],
         ),
         Case::new("rxe-ctl/shows device, port, queue pairs, memory and counters of a program", shown),
         Case::new("rxe-ctl/says what a program does not have", refused),
