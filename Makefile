@@ -11,6 +11,8 @@ BUILD_PACKAGES = libdpdk-dev dpdk clang libclang-dev pkg-config gcc libc6-dev ma
 TEST_PACKAGES = qemu-system-x86 busybox-static python3 python3-prometheus-client python3-venv iproute2 kmod cpio zstd \
 	lintian dpdk-dev util-linux procps tmux systemd valgrind tcpdump tshark \
 	perftest rdmacm-utils ibverbs-utils ibverbs-providers rdma-core libibverbs-dev librdmacm-dev python3-pyverbs
+# What the nightly run and the benchmarks need besides.
+NIGHTLY_PACKAGES = libfabric-bin ucx-utils
 # Memory in hugepages, in MiB, that the tests and the demonstration want free.
 HUGE_MIB = 1024
 
@@ -28,7 +30,7 @@ unsetup:
 	@conf/host-setup undo
 
 packages:
-	@missing=; for p in $(BUILD_PACKAGES) $(TEST_PACKAGES); do \
+	@missing=; for p in $(BUILD_PACKAGES) $(TEST_PACKAGES) $(if $(RXE_NIGHTLY),$(NIGHTLY_PACKAGES)); do \
 		dpkg-query -W -f='$${db:Status-Abbrev}' $$p 2>/dev/null | grep -q '^ii' || missing="$$missing $$p"; \
 	done; \
 	if [ -n "$$missing" ]; then \

@@ -108,7 +108,14 @@ impl Ends {
         let reachable = format!(
             "for i in $(seq 30); do ping -c 1 -W 1 {OWN_V4} && ping -c 1 -W 1 {OWN_V6} && exit 0; done; exit 1"
         );
-        ends.guest().expect(&reachable, LIMIT, &[])?;
+        ends.guest().expect(&reachable, LIMIT, &[]).map_err(|why| {
+            let state =
+                |words: &str| run(Command::new("ip").args(words.split(' ')), LIMIT).map_or_else(|e| e, |d| d.stdout);
+            let ours = ["address", "route", "neigh", "-6 route", "rule"].map(state).join("\n");
+            let guests =
+                ends.guest().expect("ip address; ip route; ip neigh", LIMIT, &[]).map_or_else(|e| e, |done| done.text);
+            format!("{why}\nhere: {ours}\nguest: {guests}")
+        })?;
         Ok(ends)
     }
 

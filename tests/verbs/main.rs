@@ -11,6 +11,7 @@
 mod adapter;
 mod case;
 mod command;
+mod libraries;
 mod manage;
 mod pair;
 mod perftest_pairs;
@@ -60,6 +61,7 @@ fn cases() -> Vec<Case> {
         rdmacm::cases(),
         rsocket::cases(),
         shared::cases(),
+        libraries::cases(),
         target::cases(),
         pyverbs::cases(),
     ];

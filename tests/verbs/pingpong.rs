@@ -32,7 +32,10 @@ static PAIRS: [(&str, &str, u64, u64); 21] = [
 /// Runs of each program in a row in the nightly run.
 const RUNS: u32 = 50;
 
-/// All pairs, and those without flags many times in a row.
+/// Invalid reads and writes, and branches on values that were not set, fail the program.
+const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --error-exitcode=99 --leak-check=no";
+
+/// All pairs, those without flags many times in a row, and under valgrind.
 pub fn cases() -> Vec<Case> {
     let once = PAIRS.iter().map(|(kind, flags, size, count)| pair(kind, flags, *size, *count).case("pingpong"));
     let often = PAIRS.iter().filter(|(_, flags, ..)| flags.is_empty()).map(|(kind, flags, size, count)| {
@@ -43,7 +46,16 @@ pub fn cases() -> Vec<Case> {
             Ok(())
         })
     });
-    once.chain(often).collect()
+    let checked = PAIRS.iter().filter(|(_, flags, ..)| flags.is_empty()).map(|(kind, _, size, _)| {
+        // Far fewer, as it is slow.
+        let (size, count) = (*size, 50);
+        Case::nightly(format!("pingpong/ibv_{kind}_pingpong under valgrind"), move |place| {
+            let wants = || Wants::Messages { size, count };
+            let program = format!("{VALGRIND} ibv_{kind}_pingpong -g 1 -p PORT -n {count}");
+            Pair::new(&program, format!("{program} SERVER"), wants()).server_wants(wants()).run(place)
+        })
+    });
+    once.chain(often).chain(checked).collect()
 }
 
 /// A server and client that exchange IPv4 GIDs.

@@ -35,7 +35,8 @@ impl Limits {
             mws: keys.min(1 << 18),
             ahs: config.max_ah.min(1 << 15),
             cqs: config.max_cq.min(1 << 14),
-            cqe: queue_limit(0x7FFF, config.max_cqe),
+            // More than Linux' rxe has, 0x7FFF: libfabric's rxm creates queues for 256 peers.
+            cqe: queue_limit(0xF_FFFF, config.max_cqe),
             srqs: config.max_srq.min(1 << 12),
             srq_wr: queue_limit(1 << 14, config.max_srq_wr),
             qps: config.max_qp.min(1 << 16),

@@ -17,13 +17,13 @@ fn sizes_are_rounded_up_and_limited() {
     let mut world = World::new();
     let side = &mut world.sides[0];
     let program = Program::open(side);
-    for (cqe, rounded) in [(1, 1), (2, 3), (100, 127), (32767, 32767)] {
+    for (cqe, rounded) in [(1, 1), (2, 3), (100, 127), (1_048_575, 1_048_575)] {
         let cq = program.create_cq(side, cqe, -1, 1).unwrap();
         assert_eq!((cq.cqe, program.mask(cq.queue)), (rounded, rounded));
         assert!(cq.queue.size >= 384 + 64 * (rounded + 1));
         assert_eq!(program.destroy_cq(side, &cq), Ok((0, 0)));
     }
-    for cqe in [0, 32768, u32::MAX] {
+    for cqe in [0, 1_048_576, u32::MAX] {
         assert_eq!(program.create_cq(side, cqe, -1, 1).err(), Some(Errno::EINVAL), "{cqe}");
     }
 }
@@ -78,7 +78,7 @@ fn a_resize_that_fails_changes_nothing() {
     world.settle();
     let End { program, cq, .. } = &mut ends[0];
     let before = (cq.cqe, cq.queue.offset);
-    for size in [0, 1, 5, 32768] {
+    for size in [0, 1, 5, 1_048_576] {
         assert_eq!(program.resize_cq(&mut world.sides[0], cq, size), Err(Errno::EINVAL), "{size}");
     }
     assert_eq!((cq.cqe, cq.queue.offset), before);
