@@ -69,6 +69,14 @@ impl Fixture for Operated {
     }
 }
 
+impl Drop for Operated {
+    fn drop(&mut self) {
+        self.target = None;
+        // The kernel's address is that of the guests, whose packets it would take for its own.
+        let _ = must("ip", &["link", "delete", ENDS[0]]);
+    }
+}
+
 impl Operated {
     fn prepare(env: &Arc<TestEnv>) -> Result<Operated, String> {
         let unit = Unit::read()?;
