@@ -35,7 +35,7 @@ static PAIRS: [(&str, &str, &[&str]); 6] = [
     ),
 ];
 const FINAL: &[&str] = &["Final: "];
-/// The device; and, as on Linux's rxe, no check of addresses in the GRH: UCX before 1.18 takes the kind of GRH from the service level
+/// The device; and, as on Linux's rxe, no check of addresses in the GRH: UCX 1.13 takes the kind of GRH from the service level
 /// of the completion.
 const UCX: &str = "env UCX_NET_DEVICES=rxe0:1 UCX_UD_ETH_DGID_CHECK=n UCX_WARN_UNUSED_ENV_VARS=n";
 
