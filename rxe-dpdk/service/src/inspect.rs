@@ -112,6 +112,8 @@ pub struct Counts {
     pub ah: usize,
     /// Queue pairs with an armed timer.
     pub timers: usize,
+    /// Operations that services had outstanding when they were last polled.
+    pub operations: usize,
 }
 
 /// Number of entries in the tables of the control side, by kind.
@@ -140,6 +142,11 @@ pub trait EngineOwner {
 
     /// Number of services.
     fn service_count(&self) -> usize;
+
+    /// Operations that services had outstanding when they were last polled.
+    fn operation_count(&self) -> usize {
+        0
+    }
 
     /// Answers [`Question::ControlCounts`].
     fn count_control(&mut self, reply: SyncSender<ControlCounts>);
@@ -177,6 +184,7 @@ impl Question {
                     srq: engine.srq_count(),
                     ah: engine.ah_count(),
                     timers: engine.timer_count(),
+                    operations: owner.operation_count(),
                 });
             }
             Question::ControlCounts { reply } => owner.count_control(reply),

@@ -10,6 +10,29 @@
 //! Every call gets a [`Context`]. Its [`device`](Context::device) has the verbs; its other methods are for connections,
 //! memory, timers and TCP streams. [`prelude`] has what the author of a service imports.
 //!
+//! # The order of the calls
+//!
+//! [`Service::start`] is the first call, on the worker's thread, before the first packet. Then the worker turns its loop. In each
+//! turn it receives and executes packets, and calls its services in this order:
+//!
+//! ```text
+//! messages    of the control side and of management: requests of peers, ends of connections, streams, manage
+//! events      async_event, connected (by the first packet)
+//! completions completions
+//! timers      timer
+//! poll        of the services that want it: Service::wants_poll
+//! ```
+//!
+//! Then it transmits, so that work requests that are posted in any of these calls leave in the same turn.
+//!
+//! A worker without work waits before its next turn, as it was configured: it spins or sleeps. A service whose operations
+//! complete without a packet (I/O on a disk) is polled in each turn; while it reports [`Outstanding`] operations, its worker does
+//! not sleep.
+//!
+//! When the adapter stops, new clients are refused and the connections of all peers are ended. Then the workers turn until no
+//! service reports outstanding operations. Both together take 1.5 s at most; what is outstanding then is counted
+//! (`operations_left`), and the services are dropped.
+//!
 //! # The life of a connection
 //!
 //! A peer requests a connection:
@@ -60,6 +83,7 @@ mod local_port;
 pub mod mailbox;
 mod messages;
 pub mod multicast;
+mod outstanding;
 pub mod prelude;
 mod qp_map;
 mod regions;
@@ -76,6 +100,7 @@ pub use control::{ControlStats, TrafficClassConfig};
 pub use event_log::EventLog;
 pub use local_port::{LocalPort, Restrictions};
 pub use messages::{Connect, DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
+pub use outstanding::Outstanding;
 pub use qp_map::QpMap;
 pub use regions::{NamedRegion, RegionNames, Which};
 pub use rxe_proto::transport::QpCaps;

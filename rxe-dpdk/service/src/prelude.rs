@@ -13,6 +13,6 @@ pub use rxe_proto::wire::PortId;
 pub use rxe_proto::{Duration, Instant};
 
 pub use crate::{
-    Accept, Connect, Context, DatagramDecision, DatagramPeer, Decision, EndReason, Listen, PeerPath, QpMap,
-    ResolveError, Service, ServiceFactory, StreamId, service_factory,
+    Accept, Connect, Context, DatagramDecision, DatagramPeer, Decision, EndReason, Listen, Outstanding, PeerPath,
+    QpMap, ResolveError, Service, ServiceFactory, StreamId, service_factory,
 };

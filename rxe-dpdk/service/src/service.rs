@@ -10,6 +10,7 @@ use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
 
 use crate::context::Context;
 use crate::messages::{DatagramPeer, EndReason, GroupListener, PeerPath, ResolveError, StreamId};
+use crate::outstanding::Outstanding;
 
 /// A listener of a service.
 #[derive(Clone)]
@@ -259,4 +260,22 @@ pub trait Service: Send {
 
     /// A timer set through [`Context::set_timer`] fired.
     fn timer(&mut self, _cx: &mut Context<'_>, _token: u64) {}
+
+    /// Whether [`poll`](Self::poll) is called. Read once, after [`start`](Self::start).
+    fn wants_poll(&self) -> bool {
+        false
+    }
+
+    /// Called at the end of each turn of the worker's loop, after all other calls of the turn, if
+    /// [`wants_poll`](Self::wants_poll) was true. A service submits here what it has collected in the turn, and reaps what has
+    /// completed. Work requests that it posts leave in the same turn.
+    ///
+    /// Returns the operations that are outstanding after the call. While there are any, the worker does not sleep, and the end
+    /// of the adapter waits for them, for a limited time. What the service has begun in another call counts from the next poll on,
+    /// before which the worker does not sleep. Without outstanding operations the worker may sleep between two calls.
+    ///
+    /// An instance that is dropped with operations outstanding must keep their memory valid until they have completed.
+    fn poll(&mut self, _cx: &mut Context<'_>) -> Outstanding {
+        Outstanding::NONE
+    }
 }

@@ -35,6 +35,7 @@ use crate::worker::faults::FaultPlaces;
 use crate::worker::port_host::PortHost;
 use crate::worker::port_orders::{PortOrder, PortOrders};
 use crate::worker::ports::PortsTx;
+use crate::worker::run::stop::Finish;
 use crate::worker::run::{StopFlags, Worker};
 
 impl Runtime {
@@ -244,6 +245,7 @@ impl Build {
             idler: Idler::new(self.config.idle),
             housekeeping_at: Instant::ZERO,
             flags: Arc::clone(&self.flags),
+            finish: Finish::default(),
             stats: counters.worker.clone(),
             turn_times: counters.turn_times.clone(),
             progress: Arc::default(),

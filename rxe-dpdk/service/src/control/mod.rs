@@ -281,11 +281,14 @@ impl<H: IpHost> Control<H> {
 
     /// Whether all peers have answered since [`begin_stop`](Self::begin_stop), or `patience` has passed.
     pub fn is_stopped(&self, now: Instant, patience: Duration) -> bool {
-        self.stopping.is_some_and(|since| {
-            // One more turn in any case, in which the hosts announce the groups that they leave.
-            let idle = now > since && self.connections.is_empty() && self.pending_mad.is_none();
-            idle || now.saturating_since(since) >= patience
-        })
+        // One more turn in any case, in which the hosts announce the groups that they leave.
+        let is_idle = |since| now > since && self.connections.is_empty() && self.pending_mad.is_none();
+        self.stopping.is_some_and(is_idle) || self.is_stop_overdue(now, patience)
+    }
+
+    /// Whether `patience` has passed since [`begin_stop`](Self::begin_stop).
+    pub fn is_stop_overdue(&self, now: Instant, patience: Duration) -> bool {
+        self.stopping.is_some_and(|since| now.saturating_since(since) >= patience)
     }
 
     fn handle_message(&mut self, now: Instant, message: ToControl) {

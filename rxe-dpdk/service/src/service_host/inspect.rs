@@ -31,6 +31,10 @@ impl EngineOwner for ServiceHost {
         self.services.len()
     }
 
+    fn operation_count(&self) -> usize {
+        self.outstanding.0
+    }
+
     fn count_control(&mut self, reply: SyncSender<ControlCounts>) {
         self.send(ToControl::Counts { reply });
     }

@@ -15,6 +15,7 @@
 //! | `in_use` | whether a peer still uses a connection that a new request would replace |
 //! | `inspect` | answers to management |
 //! | `log` | log lines about connections and queue pairs |
+//! | `poll` | services that are polled in each turn |
 
 mod change;
 mod connections;
@@ -25,6 +26,7 @@ mod inbound;
 mod inspect;
 mod log;
 mod outbound;
+mod poll;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -46,6 +48,7 @@ use crate::local_port::LocalPort;
 use crate::mailbox::WorkerMailbox;
 use crate::messages::{EndReason, StreamId, ToControl, ToWorker};
 use crate::multicast::{GroupMembers, WorkerSet};
+use crate::outstanding::Outstanding;
 use crate::qp_map::QpMap;
 use crate::regions::NamedRegion;
 use crate::seeds::Seeds;
@@ -70,6 +73,10 @@ pub struct ServiceHost {
     services: Vec<Box<dyn Service>>,
     /// The names of their factories.
     names: Vec<&'static str>,
+    /// The numbers of those that are polled.
+    polled: Vec<usize>,
+    /// What these reported in the last turn, together.
+    outstanding: Outstanding,
     /// The completion queue of each service.
     cqs: Vec<ServiceCq>,
     objects: Objects,
@@ -135,6 +142,8 @@ impl ServiceHost {
             worker: parts.worker,
             services,
             names,
+            polled: Vec::new(),
+            outstanding: Outstanding::NONE,
             cqs,
             objects: Objects::default(),
             latencies,
@@ -166,12 +175,14 @@ impl ServiceHost {
             self.call(now, engine, service, |s, cx| s.start(cx));
         }
         self.first_keys = engine.keys().len();
+        self.polled = (0..self.services.len()).filter(|&service| self.services[service].wants_poll()).collect();
     }
 
-    /// Counts what services have not destroyed, when the adapter stops.
+    /// Counts what services have not destroyed or finished, when the adapter stops.
     pub fn count_left(&self, engine: &Engine) {
         self.stats.queue_pairs_left.add(engine.qp_count() as u64);
         self.stats.regions_left.add(engine.keys().len().saturating_sub(self.first_keys) as u64);
+        self.stats.operations_left.add(self.outstanding.0 as u64);
     }
 
     /// Handles messages of the control side and of management. Returns whether there were any.
@@ -185,7 +196,8 @@ impl ServiceHost {
         busy
     }
 
-    /// Delivers events of queue pairs, completions and expired timers. Returns whether there were any.
+    /// Delivers events of queue pairs, completions and expired timers, and polls the services that want it. Returns whether
+    /// there was anything to do; operations that are still [outstanding](Self::outstanding) are not.
     pub fn poll(&mut self, now: Instant, engine: &mut Engine) -> bool {
         let mut busy = false;
         // Events first: a service learns that a connection is established before it sees the first message on it.
@@ -200,11 +212,22 @@ impl ServiceHost {
             busy = true;
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
         }
+        // After everything else, so that a service submits at once what it has collected in this turn.
+        if !self.polled.is_empty() {
+            busy |= self.poll_services(now, engine);
+        }
         busy
     }
 
-    /// When the next timer of a service expires: the worker may sleep until then, unless its engine has something to do or
-    /// mail arrives.
+    /// Operations of services that were outstanding at the end of the last [`poll`](Self::poll): while there are any, the worker
+    /// must not sleep.
+    #[inline]
+    pub fn outstanding(&self) -> Outstanding {
+        self.outstanding
+    }
+
+    /// When the next timer of a service expires: the worker may sleep until then, unless its engine has something to do, mail
+    /// arrives, or operations are [outstanding](Self::outstanding).
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }

@@ -33,6 +33,8 @@ counters! {
         queue_pairs_left,
         /// Regions and windows that services still had when the adapter stopped, those kept for later peers included.
         regions_left,
+        /// Operations that services had outstanding when the adapter stopped.
+        operations_left,
         /// Named regions whose file was cut short by another process.
         regions_lost,
     }

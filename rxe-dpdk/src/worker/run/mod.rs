@@ -1,10 +1,12 @@
 //! The run-to-completion loop of one lcore.
 //!
 //! [`Worker::turn`] is one pass: receive, dispatch, transmit, services, control. [`orders`] applies what other threads
-//! order between two turns; [`shutdown`] is the end of the loop.
+//! order between two turns; [`stop`] is what a worker does in addition once the adapter is to stop, [`shutdown`] the end of the
+//! loop.
 
 mod orders;
 mod shutdown;
+pub(crate) mod stop;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,21 +27,23 @@ use super::port_orders::PortOrders;
 use super::ports::RxPort;
 use super::tx_path::TxPath;
 use crate::eal::{Clock, MbufReceiver, RxBurst};
-
-/// How long peers have to answer DREQs when the adapter stops.
-const STOP_PATIENCE: Duration = Duration::from_millis(1500);
+use stop::Finish;
 
 /// Minimum interval between mailbox and control polls. A message exchange between a worker and control takes up to two of
 /// them; in return an idle worker polls its port sooner.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_micros(2);
 
-/// Flags that all workers read once per turn. The two counters, which the workers write, have cache lines of their own.
+/// Flags that all workers read once per turn. The counters, which the workers write, have cache lines of their own.
 #[derive(Debug, Default)]
 pub(crate) struct StopFlags {
-    /// A stop was requested: control disconnects the peers, then sets `halt`.
+    /// A stop was requested: control disconnects the peers, then sets `finish`.
     pub(crate) stop: Arc<AtomicBool>,
+    /// The peers are gone: the workers finish the operations of their services, then worker 0 sets `halt`.
+    pub(crate) finish: AtomicBool,
     /// Leave the loop.
     pub(crate) halt: AtomicBool,
+    /// Number of workers that have finished their operations since `finish`.
+    pub(crate) finished: CachePadded<Arrivals>,
     /// Number of workers that have left the loop and flushed the rings towards the others.
     pub(crate) received_all: CachePadded<Arrivals>,
     /// Number of those that have also passed their last frames to the ports, or to the worker with the transmit queue.
@@ -67,6 +71,7 @@ pub(crate) struct Worker {
     /// When the mailbox and the control side are polled next.
     pub(crate) housekeeping_at: Instant,
     pub(crate) flags: Arc<StopFlags>,
+    pub(crate) finish: Finish,
     pub(crate) stats: Arc<WorkerStats>,
     pub(crate) turn_times: Arc<TurnTimes>,
     pub(crate) progress: Arc<Progress>,
@@ -108,17 +113,12 @@ impl Worker {
             if !busy {
                 self.stats.idle_turns.inc();
             }
-            if let Some(control) = &mut self.dispatcher.control
-                && self.flags.stop.load(Ordering::Relaxed)
-            {
-                control.begin_stop(now);
-                if control.is_stopped(now, STOP_PATIENCE) {
-                    self.flags.halt.store(true, Ordering::Relaxed);
-                }
+            if self.flags.stop.load(Ordering::Relaxed) {
+                self.follow_stop(now);
             }
             self.apply_capture_order();
             self.progress.enter(Step::Idle);
-            self.idler.turn(busy);
+            self.idler.turn(busy, self.dispatcher.services.outstanding());
         }
         self.progress.enter(Step::Shutdown);
         self.shut_down();

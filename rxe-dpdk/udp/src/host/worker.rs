@@ -19,7 +19,7 @@ use super::frame::HeldFrame;
 use super::ip_host::{PORT, UdpHost};
 use crate::port::UdpReceiver;
 
-/// How long peers have to answer DREQs when the adapter stops.
+/// How long peers have to answer DREQs, and operations of services to complete, when the adapter stops: together.
 const STOP_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// How long the last frames have to leave when the adapter stops.
@@ -73,7 +73,7 @@ impl Worker {
         // A capture ordered before the start records from the first frame on.
         self.read_mail(now);
         self.apply_capture_order();
-        let (mut busy, mut idle_turns) = (false, 0);
+        let (mut busy, mut idle_turns, mut finishing) = (false, 0, false);
         loop {
             let begun = now;
             now = self.clock.now();
@@ -89,12 +89,16 @@ impl Worker {
                 && let Some(control) = &mut self.dispatcher.control
             {
                 control.begin_stop(now);
-                if control.is_stopped(now, STOP_PATIENCE) {
+                let is_finished = finishing && self.dispatcher.services.outstanding().is_none();
+                if is_finished || control.is_stop_overdue(now, STOP_PATIENCE) {
                     break;
                 }
+                // The next turn reads what control has sent to the services.
+                finishing = control.is_stopped(now, STOP_PATIENCE);
             }
             self.apply_capture_order();
-            idle_turns = if busy { 0 } else { idle_turns + 1 };
+            let stays_awake = busy || finishing || !self.dispatcher.services.outstanding().is_none();
+            idle_turns = if stays_awake { 0 } else { idle_turns + 1 };
             if idle_turns >= IDLE_TURNS && !self.spins {
                 self.progress.enter(Step::Idle);
                 self.sleep();

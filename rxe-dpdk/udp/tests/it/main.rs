@@ -8,6 +8,7 @@ mod groups;
 mod identification;
 mod ipv6;
 mod opening;
+mod operations;
 mod pressure;
 mod waiting;
 mod wire;

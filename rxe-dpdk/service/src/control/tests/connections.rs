@@ -429,9 +429,9 @@ fn stopping_does_not_wait_forever_for_a_silent_peer() {
     env.host().mad_room = 0;
     let patience = Duration::from_secs(1);
     env.advance(patience / 2);
-    assert!(!env.control.is_stopped(env.now, patience));
+    assert!(!env.control.is_stopped(env.now, patience) && !env.control.is_stop_overdue(env.now, patience));
     env.advance(patience / 2);
-    assert!(env.control.is_stopped(env.now, patience));
+    assert!(env.control.is_stopped(env.now, patience) && env.control.is_stop_overdue(env.now, patience));
 }
 
 #[test]

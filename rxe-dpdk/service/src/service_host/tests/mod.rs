@@ -1,6 +1,7 @@
 mod change;
 mod connections;
 mod env;
+mod poll;
 mod streams;
 
 use std::sync::mpsc::{self, Receiver};
@@ -10,7 +11,8 @@ use rxe_proto::verbs::{Access, AnyQueuePair, EngineConfig, QpCaps, QpInit, QpTra
 
 use super::*;
 use crate::events::{Listening, event_ring};
-use crate::mailbox::mailboxes;
+use crate::mailbox::{WorkerMailbox, mailboxes};
+use crate::test_env::{OUR_IP, OUR_MAC, ScriptedHost};
 
 const CAPS: QpCaps = QpCaps { max_send_wr: 1, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
@@ -45,21 +47,24 @@ impl Service for Restless {
 
 fn host(engine: &mut Engine) -> (ServiceHost, Receiver<u64>) {
     let (calls, called) = mpsc::channel();
-    let services: Vec<Box<dyn Service>> = vec![Box::new(Restless { calls, qp: None })];
-    let (allocator, regions, ports) = (Arc::new(HeapAllocator), Vec::new(), Arc::from(Vec::new()));
-    let mailbox = mailboxes(1).1.remove(0);
+    let host = host_of(engine, vec![Box::new(Restless { calls, qp: None })], mailboxes(1).1.remove(0));
+    (host, called)
+}
+
+/// Worker 0 with these services.
+fn host_of(engine: &mut Engine, services: Vec<Box<dyn Service>>, mailbox: WorkerMailbox) -> ServiceHost {
+    let port = ScriptedHost::new(0, OUR_IP, OUR_MAC).local;
     let parts = ServiceHostParts {
         worker: 0,
-        services: services.into_iter().map(|service| ("restless", service)).collect(),
-        allocator,
-        regions,
-        ports,
+        services: services.into_iter().map(|service| ("test", service)).collect(),
+        allocator: Arc::new(HeapAllocator),
+        regions: Vec::new(),
+        ports: Arc::from([port]),
         mailbox,
         events: event_ring(&Listening::default()).0,
         seed: [1; 32],
     };
-    let host = ServiceHost::new(parts, engine).unwrap();
-    (host, called)
+    ServiceHost::new(parts, engine).unwrap()
 }
 
 #[test]
