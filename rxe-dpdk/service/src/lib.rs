@@ -16,7 +16,8 @@
 //! turn it receives and executes packets, and calls its services in this order:
 //!
 //! ```text
-//! messages    of the control side and of management: requests of peers, ends of connections, streams, manage
+//! messages    of the control side and of management: requests of peers, ends of connections, streams, manage;
+//!             of the instances of the service: instance_message
 //! events      async_event, connected (by the first packet)
 //! completions completions
 //! timers      timer
@@ -31,7 +32,14 @@
 //!
 //! When the adapter stops, new clients are refused and the connections of all peers are ended. Then the workers turn until no
 //! service reports outstanding operations. Both together take 1.5 s at most; what is outstanding then is counted
-//! (`operations_left`), and the services are dropped.
+//! (`operations_left`), and the services are dropped. A message to an instance is delivered as long as that instance's worker turns,
+//! and dropped otherwise. An operation that another worker's instance executes counts as outstanding on the worker that waits for
+//! the answer; then it is waited for.
+//!
+//! # Instances
+//!
+//! A service has one instance per worker, and no instance is called by another worker. What instances have to tell each other, they
+//! send by [`Context::send_to_instance`]. The other instance gets it by [`Service::instance_message`], in order.
 //!
 //! # The life of a connection
 //!

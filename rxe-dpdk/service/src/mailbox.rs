@@ -1,6 +1,10 @@
-//! Channels between the control side and the workers' service hosts. With one worker both ends are on one thread and still
-//! use them, so that there is one way only.
+//! Channels between the control side and the workers' service hosts, and from one service host to another. With one worker both
+//! ends of control's channels are on one thread and still use them, so that there is one way only.
+//!
+//! They are unbounded, so that no lcore blocks; docs/architecture.md ("Bounds") says what limits the number of unread messages. A
+//! worker that ends drops its unread messages.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use crate::change::Change;
@@ -19,6 +23,8 @@ pub struct ControlMailbox {
 pub struct WorkerMailbox {
     pub(crate) inbox: Receiver<ToWorker>,
     pub(crate) outbox: Sender<ToControl>,
+    /// The way to each worker's inbox, this one included.
+    pub(crate) workers: Arc<[Sender<ToWorker>]>,
 }
 
 /// Asks a worker questions, and changes it, from any thread.
@@ -58,7 +64,9 @@ impl ControlMailbox {
 pub fn mailboxes(workers: usize) -> (ControlMailbox, Vec<WorkerMailbox>) {
     let (outbox, control) = mpsc::channel();
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel()).unzip();
-    let mailboxes = inboxes.into_iter().map(|inbox| WorkerMailbox { inbox, outbox: outbox.clone() });
+    let all: Arc<[Sender<ToWorker>]> = senders.clone().into();
+    let mailbox = |inbox| WorkerMailbox { inbox, outbox: outbox.clone(), workers: Arc::clone(&all) };
+    let mailboxes = inboxes.into_iter().map(mailbox);
     (ControlMailbox { workers: senders, inbox: control }, mailboxes.collect())
 }
 

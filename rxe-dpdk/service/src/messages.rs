@@ -7,6 +7,7 @@
 //! active:  ToControl::Connect -> ToWorker::ReqSent -> ToWorker::RepReceived -> ToControl::SendRtu -> ToWorker::Connected ...
 //! ```
 
+use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
@@ -230,7 +231,16 @@ pub(crate) struct RtsParams {
     pub(crate) rnr_retry: u8,
 }
 
-/// From the control side, or from management, to the service host of a worker.
+/// A message of a service's instance to the instance of the same service on another worker, or to itself.
+#[derive(Debug)]
+pub(crate) struct InstanceMessage {
+    pub(crate) service: usize,
+    /// The worker of the sender.
+    pub(crate) from: usize,
+    pub(crate) message: Box<dyn Any + Send>,
+}
+
+/// From the control side, from management, or from another worker, to the service host of a worker.
 #[derive(Debug)]
 pub(crate) enum ToWorker {
     /// A peer requests a connection. The answer is [`ToControl::SendRep`] or [`ToControl::SendRej`].
@@ -268,6 +278,8 @@ pub(crate) enum ToWorker {
     GroupListener { service: usize, listener: GroupListener },
     /// The workers that have members of a multicast group.
     GroupMembers { port: PortId, group: Gid, workers: WorkerSet },
+    /// From the instance of a service on another worker.
+    InstanceMessage(InstanceMessage),
     /// Management asks.
     Inspect(Question),
     /// Management changes something.

@@ -1,6 +1,7 @@
 //! The traits that an embedder implements: [`ServiceFactory`] and [`Service`]. The [crate documentation](crate) shows when each method is
 //! called.
 
+use std::any::Any;
 use std::net::SocketAddr;
 
 use rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
@@ -260,6 +261,10 @@ pub trait Service: Send {
 
     /// A timer set through [`Context::set_timer`] fired.
     fn timer(&mut self, _cx: &mut Context<'_>, _token: u64) {}
+
+    /// A message that this service's instance on worker number `from`, or this instance itself, has sent by
+    /// [`Context::send_to_instance`].
+    fn instance_message(&mut self, _cx: &mut Context<'_>, _from: usize, _message: Box<dyn Any + Send>) {}
 
     /// Whether [`poll`](Self::poll) is called. Read once, after [`start`](Self::start).
     fn wants_poll(&self) -> bool {

@@ -1,6 +1,7 @@
 //! A service's interface to its worker: its device, and what is no verb: memory, connections, timers, TCP streams.
 
 pub(crate) mod accounting;
+mod instances;
 mod outbound;
 
 use rxe_proto::cm::ConnId;
@@ -9,10 +10,11 @@ use rxe_proto::verbs::{AnyQueuePair, CompletionQueue, Device, Engine, QpInitAttr
 use rxe_proto::wire::{PortId, Psn};
 use rxe_proto::{Duration, Instant};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::mpsc::Sender;
 
 use crate::local_port::LocalPort;
-use crate::messages::{StreamId, ToControl};
+use crate::messages::{InstanceMessage, StreamId, ToControl, ToWorker};
 use crate::regions::NamedRegion;
 use crate::seeds::Seeds;
 use accounting::Accounting;
@@ -56,6 +58,10 @@ pub struct Context<'a> {
     pub(crate) allocator: &'a dyn Allocator,
     pub(crate) regions: &'a [NamedRegion],
     pub(crate) timers: &'a mut ServiceTimers,
+    /// The mailboxes of all workers.
+    pub(crate) workers: &'a [Sender<ToWorker>],
+    /// Messages of this worker's instances to themselves.
+    pub(crate) own_messages: &'a mut VecDeque<InstanceMessage>,
 }
 
 impl Context<'_> {

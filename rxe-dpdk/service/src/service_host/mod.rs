@@ -14,6 +14,7 @@
 //! | `events` | events about connections and queue pairs, for management |
 //! | `in_use` | whether a peer still uses a connection that a new request would replace |
 //! | `inspect` | answers to management |
+//! | `instances` | messages between the instances of a service |
 //! | `log` | log lines about connections and queue pairs |
 //! | `poll` | services that are polled in each turn |
 
@@ -24,6 +25,7 @@ mod events;
 mod in_use;
 mod inbound;
 mod inspect;
+mod instances;
 mod log;
 mod outbound;
 mod poll;
@@ -31,7 +33,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use rxe_proto::Instant;
@@ -46,7 +48,7 @@ use crate::event_log::EventLog;
 use crate::events::EventSender;
 use crate::local_port::LocalPort;
 use crate::mailbox::WorkerMailbox;
-use crate::messages::{EndReason, StreamId, ToControl, ToWorker};
+use crate::messages::{EndReason, InstanceMessage, StreamId, ToControl, ToWorker};
 use crate::multicast::{GroupMembers, WorkerSet};
 use crate::outstanding::Outstanding;
 use crate::qp_map::QpMap;
@@ -56,6 +58,7 @@ use crate::service::Service;
 use crate::service_latencies::ServiceLatencies;
 use connections::Connection;
 pub use current::CurrentService;
+use instances::INSTANCE_MESSAGES_PER_TURN;
 pub use stats::ServiceStats;
 
 /// Most completions polled from a queue at once.
@@ -75,7 +78,7 @@ pub struct ServiceHost {
     names: Vec<&'static str>,
     /// The numbers of those that are polled.
     polled: Vec<usize>,
-    /// What these reported in the last turn, together.
+    /// Sum of the operations that they reported in the last turn.
     outstanding: Outstanding,
     /// The completion queue of each service.
     cqs: Vec<ServiceCq>,
@@ -96,6 +99,10 @@ pub struct ServiceHost {
     retired_pds: Vec<PdId>,
     ports: Arc<[LocalPort]>,
     mailbox: WorkerMailbox,
+    /// Messages of instances to themselves.
+    own_messages: VecDeque<InstanceMessage>,
+    /// Whether the last read of the mailbox ended at the limit, so that messages may be left.
+    has_more_mail: bool,
     stats: Arc<ServiceStats>,
     current: Arc<CurrentService>,
     events: EventLog,
@@ -158,6 +165,8 @@ impl ServiceHost {
             retired_pds: Vec::new(),
             ports: parts.ports,
             mailbox: parts.mailbox,
+            own_messages: VecDeque::new(),
+            has_more_mail: false,
             stats: Arc::default(),
             current: Arc::default(),
             events: EventLog::new("events of connections"),
@@ -185,13 +194,21 @@ impl ServiceHost {
         self.stats.operations_left.add(self.outstanding.0 as u64);
     }
 
-    /// Handles messages of the control side and of management. Returns whether there were any.
+    /// Handles messages of the control side, of management and of instances on other workers. Returns whether there were any.
     pub fn read_mail(&mut self, now: Instant, engine: &mut Engine) -> bool {
-        let mut busy = false;
-        while let Ok(message) = self.mailbox.inbox.try_recv() {
+        let mut busy = !self.own_messages.is_empty();
+        if busy {
+            self.deliver_own_messages(now, engine);
+        }
+        let mut of_instances = 0;
+        while of_instances < INSTANCE_MESSAGES_PER_TURN
+            && let Ok(message) = self.mailbox.inbox.try_recv()
+        {
             busy = true;
+            of_instances += usize::from(matches!(message, ToWorker::InstanceMessage(_)));
             self.handle_message(now, engine, message);
         }
+        self.has_more_mail = of_instances == INSTANCE_MESSAGES_PER_TURN;
         self.poll_in_use_checks(now, engine);
         busy
     }
@@ -212,11 +229,12 @@ impl ServiceHost {
             busy = true;
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
         }
-        // After everything else, so that a service submits at once what it has collected in this turn.
+        // After everything else, so that a service submits the operations of this turn at once.
         if !self.polled.is_empty() {
             busy |= self.poll_services(now, engine);
         }
-        busy
+        // The next turn delivers these.
+        busy | !self.own_messages.is_empty()
     }
 
     /// Operations of services that were outstanding at the end of the last [`poll`](Self::poll): while there are any, the worker
@@ -224,6 +242,11 @@ impl ServiceHost {
     #[inline]
     pub fn outstanding(&self) -> Outstanding {
         self.outstanding
+    }
+
+    /// Whether no operation is outstanding, and every message that was in the mailbox when it was last read is handled.
+    pub fn is_finished(&self) -> bool {
+        self.outstanding.is_none() && self.own_messages.is_empty() && !self.has_more_mail
     }
 
     /// When the next timer of a service expires: the worker may sleep until then, unless its engine has something to do, mail
@@ -291,6 +314,8 @@ impl ServiceHost {
             allocator: &*self.allocator,
             regions: &self.regions,
             timers: &mut self.timers,
+            workers: &self.mailbox.workers,
+            own_messages: &mut self.own_messages,
         };
         self.current.enter(service);
         let result = f(&mut *self.services[service], &mut context);
@@ -384,6 +409,7 @@ impl ServiceHost {
                 self.call(now, engine, service, |s, cx| s.group_listener(cx, &listener));
             }
             ToWorker::GroupMembers { port, group, workers } => self.groups.set(port, group, workers),
+            ToWorker::InstanceMessage(message) => self.deliver_instance_message(now, engine, message),
             ToWorker::Inspect(question) => question.answer(now, engine, self),
             ToWorker::Change(change) => self.change(now, engine, *change),
         }

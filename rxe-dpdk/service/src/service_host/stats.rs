@@ -29,6 +29,8 @@ counters! {
         completions,
         /// Work completions discarded because their completion queue belongs to no service.
         completions_unclaimed,
+        /// Messages of services' instances to other instances and to themselves, delivered.
+        instance_messages,
         /// Queue pairs that services had not destroyed when the adapter stopped.
         queue_pairs_left,
         /// Regions and windows that services still had when the adapter stopped, those kept for later peers included.

@@ -28,14 +28,14 @@ pub(crate) enum Finish {
 }
 
 impl Worker {
-    /// Called after each turn once the adapter is to stop. In such a turn the mailbox was read.
+    /// Called after each turn once the adapter is to stop. All of these turns but the first have read the mailbox.
     #[cold]
     pub(super) fn follow_stop(&mut self, now: Instant) {
         let flags = &self.flags;
         match self.finish {
             // The store is after the last message of control.
             Finish::NotBegun if flags.finish.load(Ordering::Acquire) => self.finish = Finish::Begun,
-            Finish::Begun if self.dispatcher.services.outstanding().is_none() => {
+            Finish::Begun if self.dispatcher.services.is_finished() => {
                 flags.finished.arrive();
                 self.finish = Finish::Done;
             }

@@ -3,6 +3,7 @@
 mod capture;
 mod faults;
 mod fuzz;
+mod instances;
 mod operations;
 mod outbound;
 mod pcap_port;

@@ -89,7 +89,7 @@ impl Worker {
                 && let Some(control) = &mut self.dispatcher.control
             {
                 control.begin_stop(now);
-                let is_finished = finishing && self.dispatcher.services.outstanding().is_none();
+                let is_finished = finishing && self.dispatcher.services.is_finished();
                 if is_finished || control.is_stop_overdue(now, STOP_PATIENCE) {
                     break;
                 }

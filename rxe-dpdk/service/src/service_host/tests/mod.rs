@@ -1,6 +1,7 @@
 mod change;
 mod connections;
 mod env;
+mod instances;
 mod poll;
 mod streams;
 
@@ -53,9 +54,18 @@ fn host(engine: &mut Engine) -> (ServiceHost, Receiver<u64>) {
 
 /// Worker 0 with these services.
 fn host_of(engine: &mut Engine, services: Vec<Box<dyn Service>>, mailbox: WorkerMailbox) -> ServiceHost {
+    worker_of(0, engine, services, mailbox)
+}
+
+fn worker_of(
+    worker: usize,
+    engine: &mut Engine,
+    services: Vec<Box<dyn Service>>,
+    mailbox: WorkerMailbox,
+) -> ServiceHost {
     let port = ScriptedHost::new(0, OUR_IP, OUR_MAC).local;
     let parts = ServiceHostParts {
-        worker: 0,
+        worker,
         services: services.into_iter().map(|service| ("test", service)).collect(),
         allocator: Arc::new(HeapAllocator),
         regions: Vec::new(),
