@@ -46,7 +46,7 @@ pub fn control<H: IpHost>(
     host_stats: Vec<Arc<HostStats>>,
     guid: u64,
     config: &RuntimeConfig,
-    factories: &[Box<dyn ServiceFactory>],
+    factories: &Arc<[Box<dyn ServiceFactory>]>,
     mailbox: ControlMailbox,
     seeds: &mut Seeds,
 ) -> Result<(Control<H>, Telemetry), H::Error> {
@@ -65,6 +65,7 @@ pub fn control<H: IpHost>(
     let parts = ControlParts {
         cm,
         listens,
+        factories: Arc::clone(factories),
         allowed: factories.iter().map(|factory| allowed_peers(config, factory.name())).collect(),
         requests_per_second: config.requests_per_second,
         mailbox,

@@ -8,38 +8,40 @@
 //!   worker's own thread, so that it needs no locks. A call must not block and should be short: packets wait meanwhile.
 //!
 //! Every call gets a [`Context`]. Its [`device`](Context::device) has the verbs; its other methods are for connections,
-//! memory, timers and TCP streams. [`prelude`] has what the author of a service imports.
+//! memory, timers, TCP streams and messages to other instances. [`prelude`] has what the author of a service imports.
 //!
 //! # The order of the calls
 //!
-//! [`Service::start`] is the first call, on the worker's thread, before the first packet. Then the worker turns its loop. In each
-//! turn it receives and executes packets, and calls its services in this order:
+//! [`Service::start`] is the first call, on the worker's thread, before the first packet. Then the worker turns its loop. A turn
+//! receives and executes packets, then calls the services in this order:
 //!
 //! ```text
-//! messages    of the control side and of management: requests of peers, ends of connections, streams, manage;
-//!             of the instances of the service: instance_message
-//! events      async_event, connected (by the first packet)
-//! completions completions
-//! timers      timer
-//! poll        of the services that want it: Service::wants_poll
+//! messages     of control and management: connect_request, connect_reply, disconnected, stream_data, manage, ...
+//!              of other instances: instance_message
+//! events       async_event; connected, if the first packet has replaced the RTU
+//! completions  completions, completion
+//! timers       timer
+//! poll         of the services that want it
 //! ```
 //!
-//! Then it transmits, so that work requests that are posted in any of these calls leave in the same turn.
+//! Then it transmits, so that work requests that are posted in any of these calls leave in the same turn. Messages are read once
+//! in a few microseconds, so not in every turn.
 //!
-//! A worker without work waits before its next turn, as it was configured: it spins or sleeps. A service whose operations
-//! complete without a packet (I/O on a disk) is polled in each turn; while it reports [`Outstanding`] operations, its worker does
-//! not sleep.
-//!
-//! When the adapter stops, new clients are refused and the connections of all peers are ended. Then the workers turn until no
-//! service reports outstanding operations. Both together take 1.5 s at most; what is outstanding then is counted
-//! (`operations_left`), and the services are dropped. A message to an instance is delivered as long as that instance's worker turns,
-//! and dropped otherwise. An operation that another worker's instance executes counts as outstanding on the worker that waits for
-//! the answer; then it is waited for.
+//! A worker without work pauses or sleeps before its next turn, as it was configured. A service whose operations complete without
+//! a packet (I/O on a disk) returns true from [`Service::wants_poll`] and is polled in each turn; while it reports [`Outstanding`]
+//! operations, its worker does not sleep.
 //!
 //! # Instances
 //!
-//! A service has one instance per worker, and no instance is called by another worker. What instances have to tell each other, they
-//! send by [`Context::send_to_instance`]. The other instance gets it by [`Service::instance_message`], in order.
+//! A service has one instance per worker, which only this worker calls. The factory may choose the worker of a connection
+//! ([`ServiceFactory::worker_for`]). Instances of one service send each other messages by [`Context::send_to_instance`].
+//!
+//! # The end of an adapter
+//!
+//! New clients are refused, and the connections of all peers are ended. Then the workers go on to turn until no service reports
+//! outstanding operations. Both together take 1.5 s at most. Operations that are still outstanding are counted
+//! (`operations_left`), and the instances are dropped with the messages that they have not received. An instance that waits for an answer of another instance
+//! reports an outstanding operation, so that the answer is waited for.
 //!
 //! # The life of a connection
 //!

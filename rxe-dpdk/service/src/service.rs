@@ -136,6 +136,16 @@ pub trait ServiceFactory: Send + Sync {
 
     /// The instance of worker number `worker`; called once per worker before the first packet.
     fn create(&self, worker: usize) -> Box<dyn Service>;
+
+    /// The worker, of `workers`, whose instance gets this connection request and keeps the connection; `None` for the next one
+    /// in turn. For services whose connections belong together.
+    ///
+    /// Called on the thread of worker 0, once for each request that this service claims, after its source was resolved. It must
+    /// not block. A number that no worker has is counted (`worker_choice_invalid`), and the next worker in turn gets the request;
+    /// an instance that must not have it refuses it.
+    fn worker_for(&self, _request: &ConnectRequest, _workers: usize) -> Option<usize> {
+        None
+    }
 }
 
 /// A factory from its parts: the service `name`, which listens to `listens` and whose instance of a worker is made by
@@ -272,12 +282,12 @@ pub trait Service: Send {
     }
 
     /// Called at the end of each turn of the worker's loop, after all other calls of the turn, if
-    /// [`wants_poll`](Self::wants_poll) was true. A service submits here what it has collected in the turn, and reaps what has
+    /// [`wants_poll`](Self::wants_poll) was true. A service submits the operations of the turn here, and handles those that have
     /// completed. Work requests that it posts leave in the same turn.
     ///
-    /// Returns the operations that are outstanding after the call. While there are any, the worker does not sleep, and the end
-    /// of the adapter waits for them, for a limited time. What the service has begun in another call counts from the next poll on,
-    /// before which the worker does not sleep. Without outstanding operations the worker may sleep between two calls.
+    /// Returns the number of operations that are outstanding after the call. While there are any, the worker does not sleep, and
+    /// the end of the adapter waits for them, for a limited time. A worker does not sleep between another call of a service and the
+    /// next poll. Without outstanding operations it may sleep between two polls.
     ///
     /// An instance that is dropped with operations outstanding must keep their memory valid until they have completed.
     fn poll(&mut self, _cx: &mut Context<'_>) -> Outstanding {

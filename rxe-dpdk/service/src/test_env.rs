@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use rxe_proto::cm::{Cm, CmConfig, CmEvent, GSI_UDP_SRC_PORT, LocalAddresses, MadPath, MadTransmit, write_mad};
 use rxe_proto::wire::mad::MAD_LEN;
@@ -252,7 +253,8 @@ impl TestEnv {
         let inspectors = mailbox.inspectors();
         let cm = Cm::new(CmConfig::new(1, [1; 32]));
         let traffic_class = TrafficClassConfig::default();
-        let parts = ControlParts { cm, listens, allowed: Vec::new(), requests_per_second: 0, mailbox, traffic_class };
+        let (factories, allowed) = (Arc::from(Vec::new()), Vec::new());
+        let parts = ControlParts { cm, listens, factories, allowed, requests_per_second: 0, mailbox, traffic_class };
         let control = Control::new(hosts, parts).unwrap();
         let peer = Cm::new(CmConfig::new(2, [2; 32]));
         TestEnv { now: Instant::from_nanos(1_000_000_000), control, workers, inspectors, peer }

@@ -54,6 +54,7 @@ impl Runtime {
             return Err(RuntimeError::TooManyWorkers(lcores.len()));
         }
         build::check_limits(&config)?;
+        let factories: Arc<[Box<dyn ServiceFactory>]> = factories.into();
         let mut seeds = Seeds::new(config.seed);
 
         let (ports, queues) = ports::start(&eal, &config, lcores.len())?;
@@ -174,7 +175,7 @@ struct Ends {
 struct Build {
     eal: Eal,
     config: RuntimeConfig,
-    factories: Vec<Box<dyn ServiceFactory>>,
+    factories: Arc<[Box<dyn ServiceFactory>]>,
     allocator: Arc<dyn Allocator>,
     ports: Vec<Port>,
     regions: Arc<RegionList>,

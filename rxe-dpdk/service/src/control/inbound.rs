@@ -215,7 +215,7 @@ impl<H: IpHost> Control<H> {
         }
         let Some(Check { arrival, path, .. }) = self.inbound.checks.remove(&request) else { return };
         if !in_use {
-            self.offer_to_service(arrival, path);
+            self.offer_to_service(now, arrival, path);
             return;
         }
         self.stats.connect_stale_refused.inc();
@@ -238,7 +238,7 @@ impl<H: IpHost> Control<H> {
         let replaced: Vec<_> =
             replaced.into_iter().filter_map(|old| Some((old, self.connections.get(&old)?.worker))).collect();
         if replaced.is_empty() {
-            self.offer_to_service(arrival, path);
+            self.offer_to_service(now, arrival, path);
             return;
         }
         if !self.inbound.may_be_checked(arrival.request.peer_gid) {
@@ -253,18 +253,35 @@ impl<H: IpHost> Control<H> {
     }
 
     /// Hands a request to its service, on the worker where the connection will live.
-    fn offer_to_service(&mut self, Arrival { service, request }: Arrival, path: Path) {
+    fn offer_to_service(&mut self, now: Instant, Arrival { service, request }: Arrival, path: Path) {
         let conn = request.conn;
         if self.cm.connection(conn).is_none() {
             return;
         }
-        let worker = self.next_worker();
+        let worker = self.worker_for(now, service, &request);
         self.stats.connect_offered.inc();
         let port = usize::from(path.port.0);
         let next_hop = self.next_hop(&path);
         let placement = Placement { worker, port, peer: request.peer_gid, next_hop, mac: path.dst_mac, rts: None };
         self.place(conn, placement);
         self.send(worker, ToWorker::ConnectRequest { service, request, path });
+    }
+
+    /// The worker that the service's factory chooses, or else the next one in turn.
+    fn worker_for(&mut self, now: Instant, service: usize, request: &ConnectRequest) -> usize {
+        let workers = self.mailbox.workers.len();
+        match self.factories.get(service).and_then(|factory| factory.worker_for(request, workers)) {
+            Some(worker) if worker < workers => return worker,
+            Some(worker) => {
+                self.stats.worker_choice_invalid.inc();
+                if self.events.admits(now) {
+                    let peer = request.source.0;
+                    tracing::warn!(%peer, worker, workers, "a service chose a worker that does not exist for a connection");
+                }
+            }
+            None => {}
+        }
+        self.next_worker()
     }
 
     fn discard(&mut self, now: Instant, arrival: &Arrival, why: &str) {

@@ -45,7 +45,7 @@ use crate::local_port::LocalPort;
 use crate::mailbox::ControlMailbox;
 use crate::messages::{EndReason, GroupListener, RtsParams, ToControl, ToWorker};
 use crate::multicast::GroupMembers;
-use crate::service::Listen;
+use crate::service::{Listen, ServiceFactory};
 use admission::Admission;
 use gsi::GsiQueue;
 use inbound::Inbound;
@@ -84,6 +84,8 @@ pub struct ControlParts {
     pub cm: Cm,
     /// Listeners with the number of their service; where two match, the first one is used.
     pub listens: Vec<(usize, Listen)>,
+    /// By service number: the factories, which choose the workers of connections. A service without one takes all in turn.
+    pub factories: Arc<[Box<dyn ServiceFactory>]>,
     /// By service number: the allowed peers, `None` for everyone.
     pub allowed: Vec<Option<PrefixList>>,
     /// Most connection and SIDR requests per second of one address; 0 is no limit.
@@ -100,6 +102,7 @@ pub struct Control<H: IpHost> {
     cm: Cm,
     cm_stats: Arc<CmStats>,
     listens: Vec<(usize, Listen)>,
+    factories: Arc<[Box<dyn ServiceFactory>]>,
     admission: Admission,
     connections: HashMap<ConnId, Placement>,
     peers: Peers,
@@ -160,7 +163,7 @@ impl<H: IpHost> Control<H> {
     /// # Errors
     /// A host cannot listen as a service wants.
     pub fn new(hosts: Vec<H>, parts: ControlParts) -> Result<Control<H>, H::Error> {
-        let ControlParts { cm, listens, allowed, requests_per_second, mailbox, traffic_class } = parts;
+        let ControlParts { cm, listens, factories, allowed, requests_per_second, mailbox, traffic_class } = parts;
         let mut ports = Vec::with_capacity(hosts.len());
         for mut host in hosts {
             for (_, listen) in &listens {
@@ -178,6 +181,7 @@ impl<H: IpHost> Control<H> {
             cm,
             cm_stats,
             listens,
+            factories,
             admission: Admission::new(allowed),
             connections: HashMap::new(),
             peers: Peers::default(),
@@ -402,7 +406,7 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// The worker for the next connection or stream: round robin.
+    /// The worker for the next connection or stream whose service has no choice of its own: round robin.
     fn next_worker(&mut self) -> usize {
         let worker = self.next_worker % self.mailbox.workers.len();
         self.next_worker = worker + 1;

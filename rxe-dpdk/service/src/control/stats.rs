@@ -15,6 +15,8 @@ counters! {
         drain_refused,
         /// Connection requests handed to a service.
         connect_offered,
+        /// Connection requests for which their service chose a worker that does not exist; the next one in turn got them.
+        worker_choice_invalid,
         /// Connection requests dropped because the peer's MAC could not be found.
         connect_unresolved,
         /// Connection requests dropped because too many others wait for a MAC or for the check of an older connection.

@@ -87,6 +87,11 @@ impl ServiceFactory for Both {
         let (log, stop) = (self.log.clone(), Arc::clone(&self.stop));
         Box::new(Instance { log, stop, memory: None, step: 0, client: None, conn: None })
     }
+
+    /// The client is on the first worker; in turn it would be the first one's part to refuse.
+    fn worker_for(&self, request: &ConnectRequest, workers: usize) -> Option<usize> {
+        (request.dest.1 == REFUSES || request.private_data.starts_with(b"stay!")).then_some(workers - 1)
+    }
 }
 
 struct Instance {
@@ -164,7 +169,7 @@ impl Service for Instance {
     fn connect_request(&mut self, cx: &mut Context<'_>, request: &ConnectRequest) -> Decision {
         let said = text(&request.private_data);
         if request.dest.1 == REFUSES {
-            self.log.server(format!("refuses {said}"));
+            self.log.server(format!("refuses {said} on worker {}", cx.worker()));
             return Decision::refuse("go away");
         }
         self.log.server(format!("asked by {}: {said}, {}", request.source.0, request.path_mtu.bytes()));
@@ -328,7 +333,7 @@ fn inside() {
     assert_eq!(count("asked by 10.77.0.1: stay!, 1024"), 1);
     assert_eq!((count("connected"), count("got 8 bytes")), (3, 3));
     assert!((2..=3).contains(&count("over")));
-    assert_eq!((count("refuses knock"), count("datagrams: service?")), (1, 2));
+    assert_eq!((count("refuses knock on worker 1"), count("datagrams: service?")), (1, 2));
 
     let get = |group: &str, name: &str| summary.counters.get(group, name);
     assert_eq!(get("control", "connect_asked"), Some(5));

@@ -60,6 +60,7 @@ impl Runtime {
     /// [`RuntimeError`], naming what is missing or wrong.
     pub fn new(config: RuntimeConfig, factories: Vec<Box<dyn ServiceFactory>>) -> Result<Runtime, RuntimeError> {
         build::check_limits(&config)?;
+        let factories: Arc<[Box<dyn ServiceFactory>]> = factories.into();
         let (settings, address) = only_address(&config)?;
         let udp = UdpPort::open(UdpConfig::new(address))?;
         let network = Cidr::new(address, udp.interface().prefix);

@@ -2,6 +2,7 @@ mod connections;
 mod groups;
 mod gsi;
 mod peers;
+mod placement;
 mod streams;
 
 use crate::test_env::TestEnv;
