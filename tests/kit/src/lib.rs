@@ -7,6 +7,7 @@
 //! * [`readme`] finds the commands that README.md shows,
 //! * [`process`] starts the programs under test, and has their output,
 //! * [`rng`] has random numbers from a seed,
+//! * [`temp`] creates folders that are removed after the test,
 //! * [`recovery`] is the table of faults and of the time that the recovery from them takes.
 //!
 //! Helpers panic instead of returning errors, as a test can do nothing about them; `process` and `readme` return them for
@@ -20,3 +21,4 @@ pub mod process;
 pub mod readme;
 pub mod recovery;
 pub mod rng;
+pub mod temp;

@@ -1,0 +1,8 @@
+//! Namespaces through the interface that a worker uses.
+
+mod block;
+mod checksums;
+mod disk;
+mod model;
+mod support;
+mod workers;
