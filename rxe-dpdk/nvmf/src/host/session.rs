@@ -25,6 +25,8 @@ const COMMAND_TAG: u16 = 1;
 const MAX_POLLS: u32 = 1000;
 /// Most records of a discovery log that are read.
 const MAX_RECORDS: u64 = 4096;
+/// Most reads of a discovery log that changes meanwhile.
+const MAX_LOG_READS: u32 = 16;
 
 /// The host, and what it wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,6 +134,9 @@ pub enum SessionError {
     /// The controller's status did not change in time.
     #[error("the controller did not become {0}")]
     Timeout(&'static str),
+    /// The discovery log changed during each of many reads.
+    #[error("the discovery log keeps changing")]
+    UnstableLog,
 }
 
 /// A host's connection to one subsystem, without IO.
@@ -151,7 +156,10 @@ pub struct Session {
     /// Whether an event request is outstanding.
     event_request: bool,
     /// Records of the discovery log that are still to be read.
-    pub(super) records_left: u64,
+    records_left: u64,
+    /// Generation of the discovery log that is being read.
+    log_generation: Option<u64>,
+    log_reads: u32,
     pub(super) info: ControllerInfo,
 }
 
@@ -168,6 +176,8 @@ impl Session {
             polls: 0,
             event_request: false,
             records_left: 0,
+            log_generation: None,
+            log_reads: 0,
             info: ControllerInfo::default(),
         }
     }
@@ -347,8 +357,7 @@ impl Session {
             }
             Step::DiscoveryHeader => {
                 let header = DiscoveryHeader::ref_from_prefix(data).map_err(|_| SessionError::ShortData(command))?.0;
-                self.records_left = header.records().min(MAX_RECORDS);
-                self.record_step()
+                self.log_step(header)?
             }
             Step::DiscoveryRecord(_) => {
                 let entry =
@@ -376,8 +385,27 @@ impl Session {
         if index < self.info.namespaces.len() { Step::Descriptors(index) } else { Step::Ready }
     }
 
+    /// Reads the records, or ends when the log is the one whose records were read.
+    fn log_step(&mut self, header: &DiscoveryHeader) -> Result<Step, SessionError> {
+        if self.log_generation == Some(header.generation()) {
+            return Ok(Step::Ready);
+        }
+        self.log_reads += 1;
+        if self.log_reads > MAX_LOG_READS {
+            return Err(SessionError::UnstableLog);
+        }
+        self.log_generation = Some(header.generation());
+        self.info.records.clear();
+        self.records_left = header.records().min(MAX_RECORDS);
+        Ok(self.record_step())
+    }
+
+    /// The next record, or the header again: the log may have changed.
     fn record_step(&self) -> Step {
-        if self.records_left == 0 { Step::Ready } else { Step::DiscoveryRecord(self.info.records.len()) }
+        match self.records_left {
+            0 => Step::DiscoveryHeader,
+            _ => Step::DiscoveryRecord(self.info.records.len()),
+        }
     }
 
     /// Checks and keeps what Identify Controller says.

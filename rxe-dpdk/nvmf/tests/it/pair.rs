@@ -196,6 +196,29 @@ fn a_session_reads_the_discovery_log() {
 }
 
 #[test]
+fn a_discovery_log_that_changes_is_read_again() {
+    // The log of the first header differs from that of the second one; or all differ.
+    for (changed, expected) in [(1, Ok(())), (usize::MAX, Err(SessionError::UnstableLog))] {
+        let mut pair = Pair::new(Rig::new(), DISCOVERY_NQN, OTHER_HOST, 0);
+        let mut headers = 0;
+        pair.corrupt = Some(Box::new(move |_, data| {
+            // A header has no subsystem name, and the number of records in bytes 8 to 15.
+            if data[8] == 2 && data[9..1024].iter().all(|&byte| byte == 0) {
+                headers += 1;
+                if headers <= changed {
+                    data[1] = headers as u8;
+                }
+            }
+        }));
+        assert_eq!(pair.run(), expected);
+        if expected.is_ok() {
+            assert!(pair.session.is_ready());
+            assert_eq!(pair.session.info().records.len(), 2);
+        }
+    }
+}
+
+#[test]
 fn unexpected_completions_end_a_session() {
     let mut pair = Pair::new(Rig::new(), OPEN, HOST, 1);
     pair.run().expect("connected");
