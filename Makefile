@@ -10,7 +10,7 @@ export CARGO
 BUILD_PACKAGES = libdpdk-dev dpdk clang libclang-dev pkg-config gcc libc6-dev make binutils dpkg-dev xz-utils
 TEST_PACKAGES = qemu-system-x86 busybox-static python3 python3-prometheus-client python3-venv iproute2 kmod cpio zstd \
 	lintian dpdk-dev util-linux procps tmux systemd valgrind tcpdump tshark \
-	perftest rdmacm-utils ibverbs-utils ibverbs-providers rdma-core libibverbs-dev librdmacm-dev python3-pyverbs
+	perftest rdmacm-utils ibverbs-utils ibverbs-providers rdma-core libibverbs-dev librdmacm-dev python3-pyverbs nvme-cli e2fsprogs fio
 # What the nightly run and the benchmarks need besides.
 NIGHTLY_PACKAGES = libfabric-bin ucx-utils
 # Memory in hugepages, in MiB, that the tests and the demonstration want free.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate and program.
-const ROOTS: [&str; 14] = [
+const ROOTS: [&str; 16] = [
     "apps/common",
     "apps/rxe-bench",
     "apps/rxe-ctl",
@@ -17,9 +17,11 @@ const ROOTS: [&str; 14] = [
     "apps/rxe-target",
     "rxe-dpdk/adapter/src",
     "rxe-dpdk/inspect/src",
+    "rxe-dpdk/nvmf/src",
     "rxe-dpdk/proto/src",
     "rxe-dpdk/service/src",
     "rxe-dpdk/src",
+    "rxe-dpdk/storage/src",
     "rxe-dpdk/udp/src",
     "tests/fuzz/src",
     "tests/kit/src",

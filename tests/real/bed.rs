@@ -195,6 +195,11 @@ impl TestBed {
         Ok(command.split(' ').map(word).collect::<Vec<_>>().join(" "))
     }
 
+    /// Kills the target.
+    pub fn kill_target(&mut self) -> Check {
+        self.target.take().map(drop).ok_or_else(|| "the target does not run".to_owned())
+    }
+
     /// Starts the target again after it has ended.
     pub fn restart_target(&mut self) -> Check {
         self.target = Some(Target::start_in(&self.env, self.lcores, &self.huge, &self.vdev, &self.arguments)?);

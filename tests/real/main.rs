@@ -27,6 +27,7 @@ mod loss;
 mod matrix;
 mod mckey;
 mod net;
+mod nvmf;
 mod operate;
 mod outbound;
 mod pci;
@@ -75,6 +76,7 @@ fn groups() -> Vec<AnyGroup> {
     groups.push(symptoms::group());
     groups.extend(outbound::groups());
     groups.push(anywhere::group());
+    groups.push(nvmf::group());
     groups.push(bench::group());
     groups.extend(verbs::groups(Kernel::Stable));
     groups.extend(loss::groups());

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use rxe_adapter::worker::{FaultAction, FaultRule, FaultScope, Probability, nak_name};
 use rxe_inspect::capture::CaptureSettings;
+use rxe_nvmf::subsystem::AllowedHosts;
+use rxe_nvmf::wire::Nqn;
 use rxe_proto::transport::RequestRefusal;
 use rxe_proto::wire::PrefixList;
 use toml::{Table, Value};
 
+use super::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
 use super::{Config, Idle, LogFormat, Port, RegionSpec};
 
 /// A table of the keys that have a value.
@@ -156,6 +159,7 @@ impl Config {
                     ("budget", number(pingpong.budget)),
                 ]),
             ),
+            ("nvmf", nvmf(&self.nvmf)),
         ];
         for (name, section) in &mut all {
             if let Some(peers) = peers(self.service_peers.get(name)) {
@@ -179,6 +183,48 @@ fn port(port: &Port) -> Table {
         ("pin-mac", flag(port.restrictions.pin_mac)),
         ("vlan", port.vlan.and_then(number)),
         ("mtu", port.mtu.and_then(number)),
+    ])
+}
+
+fn nvmf(config: &NvmfConfig) -> Table {
+    if config.subsystems.is_empty() {
+        return Table::new();
+    }
+    table([
+        ("port", number(config.port)),
+        ("staging", number(config.staging)),
+        ("subsystem", tables(config.subsystems.iter().map(subsystem))),
+    ])
+}
+
+fn subsystem(subsystem: &SubsystemConfig) -> Table {
+    let hosts: Vec<&Nqn> = match &subsystem.hosts {
+        AllowedHosts::Any => Vec::new(),
+        AllowedHosts::Only(hosts) => hosts.iter().collect(),
+    };
+    table([
+        ("nqn", text(&subsystem.nqn)),
+        ("serial", text(&subsystem.serial)),
+        ("model", text(&subsystem.model)),
+        ("hosts", list(&hosts)),
+        ("namespace", tables(subsystem.namespaces.iter().map(namespace))),
+    ])
+}
+
+fn namespace(namespace: &NamespaceConfig) -> Table {
+    let (ram, file, direct) = match &namespace.backing {
+        Backing::Ram { size } => (number(*size), None, None),
+        Backing::File { path, direct } => (None, text(path.display()), Some(Value::Boolean(*direct))),
+    };
+    table([
+        ("nsid", number(namespace.nsid)),
+        ("ram", ram),
+        ("file", file),
+        ("direct", direct),
+        ("block-size", number(namespace.block_size.bytes())),
+        ("read-only", flag(namespace.read_only)),
+        ("checksums", flag(namespace.checksums)),
+        ("uuid", namespace.uuid.and_then(text)),
     ])
 }
 
@@ -257,8 +303,12 @@ mod tests {
     fn a_dump_gives_the_same_configuration() {
         is_its_own_dump(&read("[[port]]\naddresses = [\"10.0.0.1/24\"]\n"));
         is_its_own_dump(&read("[[port]]\nudp = \"127.0.0.2\"\npeers = [\"127.0.0.0/8\"]\n"));
-        // The file that explains every key, with all of its examples in use but the one that excludes others.
-        let explained = include_str!("../../../conf/target.toml").replace("#: udp", "# udp").replace("#: ", "");
+        // The file that explains every key, with all of its examples in use but those that exclude others.
+        let mut explained = include_str!("../../../conf/target.toml").to_owned();
+        for excluded in ["udp = ", "ram = ", "block = "] {
+            explained = explained.replace(&format!("#: {excluded}"), &format!("# {excluded}"));
+        }
+        let explained = explained.replace("#: ", "");
         let all = read(&explained);
         assert!(all.capture.is_some() && all.faults.len() > 5 && all.regions.len() == 2, "{all:?}");
         is_its_own_dump(&all);

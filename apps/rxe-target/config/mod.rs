@@ -10,6 +10,7 @@ mod fault;
 mod file;
 mod limits;
 mod metrics_address;
+pub mod nvmf;
 mod peers;
 mod region;
 mod service;
@@ -41,6 +42,7 @@ pub use fault::FaultSpec;
 pub use file::parse;
 pub use limits::Limits;
 pub use metrics_address::MetricsAddress;
+use nvmf::NvmfConfig;
 pub use peers::{PeerNetwork, resolve as allowed_peers};
 pub use region::{MAX_REGION_NAME, RegionSpec, with_another as with_another_region};
 pub use service::{IdleTimeouts, MckeyConfig, PerftestConfig, PingpongConfig};
@@ -57,6 +59,8 @@ pub use values::{
 const DEFAULT_REGION_PORT: u16 = 4792;
 /// The region that the `region` service exports by default.
 const DEFAULT_REGION: (&str, usize) = ("default", 1 << 20);
+/// The service that needs a subsystem to run.
+const NVMF_SERVICE: &str = "nvmf";
 /// The service that exports regions.
 pub const REGION_SERVICE: &str = "region";
 
@@ -104,6 +108,8 @@ pub struct Config {
     pub perftest: PerftestConfig,
     /// Settings of the service `pingpong`.
     pub pingpong: PingpongConfig,
+    /// Settings of the service `nvmf`.
+    pub nvmf: NvmfConfig,
     /// Idle policy of the workers.
     pub idle: Idle,
     /// Minimum severity of the log.
@@ -154,7 +160,12 @@ impl Config {
             None => 0,
         };
         let service = settings.service.unwrap_or_default();
-        let services = resolve_services(settings.services, known_services)?;
+        let nvmf = service.nvmf()?;
+        let all = settings.services.is_none();
+        let mut services = resolve_services(settings.services, known_services)?;
+        if all && nvmf.subsystems.is_empty() {
+            services.retain(|name| name != NVMF_SERVICE);
+        }
         let mut regions = region::resolve(settings.regions.unwrap_or_default())?;
         if regions.is_empty() && services.iter().any(|s| s == REGION_SERVICE) {
             let (name, size) = DEFAULT_REGION;
@@ -181,6 +192,7 @@ impl Config {
             mckey: service.mckey(),
             perftest: service.perftest()?,
             pingpong: service.pingpong(),
+            nvmf,
             idle: settings.idle.map_or(Idle::Pause, |i| i.value),
             log: settings.log.map_or(LevelFilter::INFO, |l| l.value.0),
             log_format: settings.log_format.map(|f| f.value).unwrap_or_default(),

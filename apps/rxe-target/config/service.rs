@@ -7,6 +7,7 @@ use rxe_adapter::texts::Text;
 use rxe_proto::wire::PrefixList;
 use serde::Deserialize;
 
+use super::nvmf::{NvmfConfig, NvmfSection};
 use super::peers::{self, Peers};
 use super::service_values::{
     Budget, ClientMemory, DatagramCount, DatagramLength, MessageLength, Patience, Pause, QueuePairs,
@@ -181,6 +182,7 @@ pub struct ServiceSections {
     mckey: MckeySection,
     pingpong: PingpongSection,
     perftest: PerftestSection,
+    nvmf: NvmfSection,
 }
 
 fn patience(given: Option<&Text<Patience>>, default: rxe_proto::Duration) -> rxe_proto::Duration {
@@ -203,6 +205,7 @@ impl ServiceSections {
             ("mckey", &self.mckey.peers),
             ("pingpong", &self.pingpong.peers),
             ("perftest", &self.perftest.peers),
+            ("nvmf", &self.nvmf.peers),
         ];
         let mut lists = BTreeMap::new();
         for (name, given) in all {
@@ -266,6 +269,11 @@ impl ServiceSections {
             );
         }
         Ok(config)
+    }
+
+    /// Settings of `nvmf`.
+    pub fn nvmf(&self) -> Result<NvmfConfig, CliError> {
+        self.nvmf.resolve()
     }
 
     /// Settings of `pingpong`.

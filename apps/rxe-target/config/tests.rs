@@ -3,7 +3,7 @@ use std::path::Path;
 
 use rxe_adapter::worker::{FaultRule, FaultScope};
 
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     "rping",
     "rdma-server",
     "ucmatose",
@@ -16,6 +16,7 @@ const KNOWN: [&str; 12] = [
     "mckey",
     "pingpong",
     "perftest",
+    "nvmf",
 ];
 
 fn resolve(text: &str) -> Result<Config, String> {
@@ -28,9 +29,9 @@ fn wrong(text: &str) -> String {
 }
 
 #[test]
-fn by_default_all_services_run() {
+fn by_default_all_services_run_that_need_no_setting() {
     let config = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
-    assert_eq!(config.services, KNOWN);
+    assert_eq!(config.services, KNOWN[..KNOWN.len() - 1]);
     assert_eq!(config.regions, [RegionSpec::plain("default", 1 << 20)]);
     assert_eq!((config.region_port, config.idle, config.log), (4792, Idle::Pause, LevelFilter::INFO));
     assert_eq!((config.traffic_class, config.pcp), (None, 0));
@@ -77,11 +78,11 @@ fn invalid_settings_are_refused_with_their_place() {
         ),
         (
             &format!("services = [\"rpinf\"]\n{PORT}"),
-            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, rc-example, mckey, pingpong, perftest",
+            "t.toml, line 1, key 'services': there is no service 'rpinf': the services are rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, rc-example, mckey, pingpong, perftest, nvmf",
         ),
         (
             &format!("services = []\n{PORT}"),
-            "the list of services is empty: leave 'services' out for all of rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, rc-example, mckey, pingpong, perftest",
+            "the list of services is empty: leave 'services' out for all of rping, rdma-server, ucmatose, cmtime, udaddy, rdma-example, region, rsocket, rc-example, mckey, pingpong, perftest, nvmf",
         ),
         (
             &format!("{PORT}[[region]]\nname = \"a\"\nsize = 1\n[[region]]\nname = \"a\"\nsize = 2\n"),
@@ -133,6 +134,7 @@ fn the_files_in_conf_are_valid() {
         ("virtio-user.toml", include_str!("../../../conf/examples/virtio-user.toml")),
         ("pci.toml", include_str!("../../../conf/examples/pci.toml")),
         ("udp.toml", include_str!("../../../conf/examples/udp.toml")),
+        ("nvmf.toml", include_str!("../../../conf/examples/nvmf.toml")),
     ] {
         if let Err(error) = resolve(text) {
             panic!("{name}: {error}");
@@ -194,7 +196,12 @@ fn every_key_is_documented() {
     let headers: Vec<&str> = parts.iter().map(|(header, _)| header.trim_matches(['[', ']'])).collect();
     let mut seen = 0;
     for (header, part) in &parts {
-        for key in keys(&format!("{header}\nno-such-key = 1\n")) {
+        // A table of a list in a list needs the outer one.
+        let outer = parts.iter().find(|(outer, _)| {
+            outer.starts_with("[[") && header.starts_with(&format!("{}.", outer.trim_end_matches(']')))
+        });
+        let outer = outer.map_or("", |(outer, _)| outer);
+        for key in keys(&format!("{outer}\n{header}\nno-such-key = 1\n")) {
             let path = format!("{}.{key}", header.trim_matches(['[', ']']));
             let path = path.trim_start_matches('.');
             let section = headers.iter().any(|h| *h == path || h.starts_with(&format!("{path}.")));
@@ -218,16 +225,24 @@ fn every_key_is_documented() {
 
 #[test]
 fn the_documented_defaults_are_the_defaults() {
-    // A port on a UDP socket has no other keys.
-    let all: String =
-        all_in_use().lines().filter(|line| !line.starts_with("udp = ")).map(|line| format!("{line}\n")).collect();
+    // Keys that exclude others: a port on a UDP socket has no other ones, and a namespace has one kind of storage.
+    let excluded = |line: &&str| ["udp = ", "ram = ", "block = "].iter().any(|key| line.starts_with(key));
+    let all: String = all_in_use().lines().filter(|line| !excluded(line)).map(|line| format!("{line}\n")).collect();
     let documented = resolve(&all).expect("a configuration");
     let default = resolve("[[port]]\naddresses = [\"10.0.0.1/24\"]\n").expect("a configuration");
-    assert_eq!(documented.services, default.services);
+    assert_eq!(documented.services, KNOWN);
+    // nvmf has no disk.
+    assert_eq!(default.services, KNOWN[..KNOWN.len() - 1]);
     assert_eq!(documented.region_port, default.region_port);
     assert_eq!((documented.log, documented.idle), (default.log, default.idle));
     assert_eq!((documented.traffic_class, documented.pcp), (default.traffic_class, default.pcp));
     assert_eq!((documented.perftest, documented.pingpong), (default.perftest, default.pingpong));
+    let nvmf = |config: &NvmfConfig| (config.port, config.staging);
+    assert_eq!(nvmf(&documented.nvmf), nvmf(&default.nvmf));
+    let [disk] = &documented.nvmf.subsystems[..] else { panic!("one subsystem") };
+    let [namespace] = &disk.namespaces[..] else { panic!("one namespace") };
+    assert_eq!((disk.model.as_str(), namespace.nsid, namespace.block_size.bytes()), ("rxe-target", 1, 4096));
+    assert_eq!((namespace.read_only, namespace.checksums), (false, false));
     // No limit is the default.
     let limits = Limits { requests_per_second: None, ..documented.limits };
     assert_eq!((documented.engine, limits), (default.engine, default.limits));

@@ -11,6 +11,7 @@ mod factory;
 mod idle;
 mod mckey;
 mod metrics;
+mod nvmf;
 mod out_of_band;
 mod perftest;
 mod pingpong;
@@ -41,7 +42,7 @@ pub use region_request::{RegionOptions, RegionRequest};
 type Make = fn(&Config, &MetricsRegistry) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
-const ALL: [(&str, Make); 12] = [
+const ALL: [(&str, Make); 13] = [
     (rping::NAME, |config, registry| Some(Box::new(rping::factory(config.idle_timeouts.rping, registry)))),
     (rdma_server::NAME, |config, registry| {
         Some(Box::new(rdma_server::factory(config.idle_timeouts.rdma_server, registry)))
@@ -63,6 +64,7 @@ const ALL: [(&str, Make); 12] = [
     (perftest::NAME, |config, registry| {
         port18515::factory(config, registry).filter(|one| one.name() == perftest::NAME)
     }),
+    (nvmf::NAME, |config, registry| nvmf::factory(&config.nvmf, registry)),
 ];
 
 /// The names of all services.
@@ -84,6 +86,11 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Metri
         .filter(|(name, _)| config.services.iter().any(|n| n == name))
         .filter_map(|(_, make)| make(config, &registry))
         .collect();
+    if chosen.is_empty() && config.services.iter().any(|name| name == nvmf::NAME) {
+        return cli_error!(
+            "the service nvmf has no disk: add [[service.nvmf.subsystem]] to the configuration, see docs/nvmf.md"
+        );
+    }
     for factory in &chosen {
         let mut names = factory.name().split(',');
         let lists = names.clone().map(|name| config.service_peers.get(name));
@@ -120,7 +127,8 @@ mod tests {
     use crate::config;
 
     fn config(region_port: u16, services: &[&str]) -> Config {
-        let text = "[[port]]\naddresses = [\"10.0.0.1/24\"]\n";
+        let text =
+            "[[port]]\naddresses = [\"10.0.0.1/24\"]\n[[service.nvmf.subsystem]]\nnqn = \"nqn.2026-01.test:disk\"\n";
         let settings = config::parse(Path::new("t.toml"), text).unwrap_or_else(|error| panic!("{error}"));
         let mut config = Config::resolve(settings, &names()).unwrap_or_else(|error| panic!("{error}"));
         config.region_port = region_port;
@@ -139,6 +147,17 @@ mod tests {
             assert_eq!(one.iter().map(|factory| factory.name()).collect::<Vec<_>>(), [name]);
         }
         assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
+    }
+
+    #[test]
+    fn nvmf_alone_needs_a_subsystem() {
+        let mut config = config(4792, &[nvmf::NAME]);
+        assert!(factories(&config).is_ok());
+        config.nvmf.subsystems.clear();
+        assert_eq!(
+            factories(&config).map(|_| ()).expect_err("nothing to serve").to_string(),
+            "the service nvmf has no disk: add [[service.nvmf.subsystem]] to the configuration, see docs/nvmf.md"
+        );
     }
 
     #[test]

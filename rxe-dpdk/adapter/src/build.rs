@@ -120,6 +120,18 @@ pub struct WorkerSource<'a> {
 }
 
 impl WorkerSource<'_> {
+    /// Lets the services prepare what their instances share; before the first worker is made.
+    ///
+    /// # Errors
+    /// [`BuildError::Service`].
+    pub fn prepare(&self) -> Result<(), BuildError> {
+        for factory in self.factories {
+            let prepared = factory.prepare(&**self.allocator);
+            prepared.map_err(|problem| BuildError::Service { name: factory.name(), problem })?;
+        }
+        Ok(())
+    }
+
     /// The parts of worker number `index`.
     ///
     /// # Errors

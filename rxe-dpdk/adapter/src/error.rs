@@ -13,6 +13,14 @@ pub enum BuildError {
     /// More services than an engine has completion queues.
     #[error("too many services: {0}")]
     TooManyServices(#[from] CqError),
+    /// A service cannot be prepared.
+    #[error("service {name}: {problem}")]
+    Service {
+        /// Its name.
+        name: &'static str,
+        /// The problem.
+        problem: String,
+    },
     /// A region cannot be created.
     #[error("region {name}: {problem}")]
     Region {

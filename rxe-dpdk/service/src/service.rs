@@ -5,6 +5,7 @@ use std::any::Any;
 use std::net::SocketAddr;
 
 use rxe_proto::cm::{ConnId, ConnectReply, ConnectRequest, SidrRequest};
+use rxe_proto::mem::Allocator;
 use rxe_proto::verbs::{AnyQueuePair, AsyncEvent, Qpn, WorkCompletion};
 use rxe_proto::wire::PortId;
 use rxe_proto::wire::cm::{PortSpace, Rej, RejReason, SidrStatus};
@@ -133,6 +134,14 @@ pub trait ServiceFactory: Send + Sync {
 
     /// The listeners of the instances.
     fn listen(&self) -> Vec<Listen>;
+
+    /// Prepares what the instances share: memory, files. Called once, before the first instance is made.
+    ///
+    /// # Errors
+    /// Why the service cannot run, in one sentence that says what to do. The adapter is not built then.
+    fn prepare(&self, _allocator: &dyn Allocator) -> Result<(), String> {
+        Ok(())
+    }
 
     /// The instance of worker number `worker`; called once per worker before the first packet.
     fn create(&self, worker: usize) -> Box<dyn Service>;

@@ -210,6 +210,9 @@ impl Build {
             ports: &self.local,
             allocator: &self.allocator,
         };
+        if index == 0 {
+            source.prepare()?;
+        }
         let WorkerParts { engine, services, counters } =
             source.make(index, ends.mailbox, ends.events, &mut self.seeds)?;
         let rules = self.faults.lock().rules().clone();

@@ -2,7 +2,7 @@
 
 use super::event::{Event, TeardownReason};
 use super::state::{Controller, SubsystemState};
-use super::{ControllerId, QueueKey, Target};
+use super::{ControllerId, Portal, QueueKey, Target};
 use crate::subsystem::{AllowedHosts, ConfigError, Namespace, NamespaceView, Subsystem};
 use crate::wire::{AsyncEvent, Nqn, Status};
 
@@ -17,6 +17,14 @@ impl Target {
     #[must_use]
     pub fn namespace_views(&self, subsystem: &Nqn) -> Vec<NamespaceView> {
         self.subsystems.get(subsystem).map(|state| state.config.views()).unwrap_or_default()
+    }
+
+    /// Replaces the addresses in the discovery log.
+    pub fn set_portals(&mut self, portals: Vec<Portal>) {
+        if self.config.portals != portals {
+            self.config.portals = portals;
+            self.discovery_changed();
+        }
     }
 
     /// Adds a subsystem.

@@ -134,6 +134,11 @@ impl Context<'_> {
         self.allocator.allocate(len)
     }
 
+    /// The source of [`alloc_memory`](Context::alloc_memory).
+    pub fn allocator(&self) -> &dyn Allocator {
+        self.allocator
+    }
+
     /// The named regions, in the order of the configuration.
     pub fn regions(&self) -> &[NamedRegion] {
         self.regions

@@ -106,6 +106,7 @@ impl Runtime {
             ports: &local_ports,
             allocator: &allocator,
         };
+        source.prepare()?;
         let mut ends = worker_mailboxes.into_iter().zip(event_senders);
         let Some((mailbox, event_sender)) = ends.next() else { return Err(RuntimeError::OneAddress) };
         let WorkerParts { engine, services, counters } = source.make(0, mailbox, event_sender, &mut seeds)?;

@@ -1,0 +1,144 @@
+//! Commands of queues without Connect and of admin queues.
+
+use rxe_nvmf::controller::{AdminData, AdminReply, ControllerId, FirstCommand, QueueKey, first_command};
+use rxe_nvmf::io::IoQueue;
+use rxe_nvmf::wire::{CONNECT_DATA_LEN, ConnectData, Response, Sqe};
+use rxe_proto::verbs::Qpn;
+use rxe_service::Context;
+use rxe_storage::Piece;
+use zerocopy::FromBytes;
+
+use super::command::remote;
+use super::queue::{Outgoing, Role};
+use super::service::{Nvmf, key_of};
+
+/// A Connect whose data are being fetched.
+pub struct PendingConnect {
+    /// The receive of the command.
+    slot: u16,
+    sqe: Sqe,
+    /// Where the data arrive.
+    pub piece: Piece,
+}
+
+/// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.
+pub const CONNECT: usize = 1 << 40;
+
+impl Nvmf {
+    /// A command on a queue without Connect. `capsule` is the entry and the data behind it.
+    pub(super) fn first(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, capsule: &[u8]) {
+        let Some((sqe, data)) = Sqe::split(capsule) else {
+            return self.fault(cx, qpn, format_args!("command capsule of {} bytes", capsule.len()));
+        };
+        match first_command(sqe, data) {
+            FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data),
+            FirstCommand::Refuse(response) => self.respond(cx, qpn, slot, response, None),
+            FirstCommand::Fetch(buffer) => {
+                let Some(piece) = self.staging.allocate(CONNECT_DATA_LEN) else {
+                    // The host tries again.
+                    return self.fault(cx, qpn, format_args!("no staging for the data of a Connect"));
+                };
+                let to = self.staging.sge(&piece, CONNECT_DATA_LEN as u32);
+                let pending = PendingConnect { slot, sqe: *sqe, piece };
+                if let Some(old) = self.connects.insert(qpn, pending) {
+                    // A second one before the first is answered.
+                    self.staging.free(old.piece);
+                }
+                let command = CONNECT | qpn.get() as usize;
+                self.push(cx, qpn, Outgoing::Fetch { command, to, from: remote(buffer) });
+            }
+        }
+    }
+
+    /// The data of a Connect have arrived.
+    pub(super) fn connect_fetched(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
+        let Some(PendingConnect { slot, sqe, piece, .. }) = self.connects.remove(&qpn) else { return };
+        let mut bytes = [0; CONNECT_DATA_LEN];
+        let read = piece.memory().read(0, &mut bytes);
+        self.staging.free(piece);
+        match ConnectData::ref_from_bytes(&bytes) {
+            Ok(data) if read.is_ok() => self.connect(cx, qpn, slot, &sqe, data),
+            _ => self.fault(cx, qpn, format_args!("the data of a Connect cannot be read")),
+        }
+    }
+
+    fn connect(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, sqe: &Sqe, data: &ConnectData) {
+        let key = key_of(cx.worker(), qpn);
+        let connected = self.shared.target().connect(cx.now(), key, sqe, data);
+        let Some(client) = self.queues.get(&qpn).map(|queue| queue.client) else { return };
+        let granted = match connected {
+            Ok(granted) => granted,
+            Err(error) => {
+                self.metrics.refuse(cx.now(), client, "Connect", &error.refusal);
+                return self.respond(cx, qpn, slot, error.response, None);
+            }
+        };
+        let controller = granted.controller;
+        let role = match granted.io_queue {
+            None => {
+                tracing::info!(%client, "nvmf: host {} uses {} as controller {controller}", granted.host, granted.subsystem);
+                Role::Admin { controller, held: Vec::new() }
+            }
+            Some(config) => {
+                let view = self.view(cx, &granted.subsystem);
+                let queue = IoQueue::new(config);
+                Role::Io { controller, queue, view, counts: Default::default() }
+            }
+        };
+        if let Some(queue) = self.queues.get_mut(&qpn) {
+            queue.role = role;
+        }
+        self.respond(cx, qpn, slot, granted.response, None);
+    }
+
+    /// A command on an admin queue.
+    pub(super) fn admin(
+        &mut self,
+        cx: &mut Context<'_>,
+        qpn: Qpn,
+        slot: u16,
+        controller: ControllerId,
+        capsule: &[u8],
+    ) {
+        let Some((sqe, _)) = Sqe::split(capsule) else {
+            return self.fault(cx, qpn, format_args!("command capsule of {} bytes", capsule.len()));
+        };
+        let reply = self.shared.target().admin(cx.now(), controller, sqe);
+        match reply {
+            AdminReply::Complete { data, response } => self.respond(cx, qpn, slot, response, data),
+            AdminReply::Held => {
+                if let Some(queue) = self.queues.get_mut(&qpn)
+                    && let Role::Admin { held, .. } = &mut queue.role
+                {
+                    held.push((sqe.command_id(), slot));
+                }
+            }
+            AdminReply::Gone => {}
+        }
+        self.take_events(cx);
+    }
+
+    /// Answers a held Asynchronous Event Request.
+    pub(super) fn respond_held(&mut self, cx: &mut Context<'_>, key: QueueKey, response: Response) {
+        let qpn = super::service::qpn_of(key);
+        let Some(queue) = self.queues.get_mut(&qpn) else { return };
+        let Role::Admin { held, .. } = &mut queue.role else { return };
+        let Some(at) = held.iter().position(|(command, _)| *command == response.cqe.command_id()) else { return };
+        let (_, slot) = held.swap_remove(at);
+        self.respond(cx, qpn, slot, response, None);
+    }
+
+    /// Sends a response, with data before it.
+    fn respond(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, response: Response, data: Option<AdminData>) {
+        let Some(AdminData { bytes, to }) = data else {
+            return self.push(cx, qpn, Outgoing::Respond { slot, data: None, response, piece: None });
+        };
+        let Some(piece) = self.staging.allocate(bytes.len()) else {
+            return self.fault(cx, qpn, format_args!("no staging for the data of an admin command"));
+        };
+        // The piece was made for these bytes.
+        let _ = piece.memory().write(0, &bytes);
+        let from = self.staging.sge(&piece, bytes.len() as u32);
+        self.push(cx, qpn, Outgoing::Respond { slot, data: Some((from, remote(to))), response, piece: Some(piece) });
+    }
+}

@@ -1,0 +1,230 @@
+//! A queue pair of a host: receives, responses, and the order in which they go out.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rxe_nvmf::controller::{ControllerId, IoCounts};
+use rxe_nvmf::io::IoQueue;
+use rxe_nvmf::wire::Response;
+use rxe_proto::cm::ConnId;
+use rxe_proto::verbs::{Payload, PostError, QpCaps, QueuePair, Rc, RemoteAddr, Sge, WorkRequest};
+use rxe_service::Context;
+use rxe_storage::Piece;
+use zerocopy::IntoBytes;
+
+use super::namespaces::SubsystemView;
+use super::receives::Receives;
+
+/// Number of the work requests that send a response.
+const WR_RESPONSE: u64 = u64::MAX;
+/// Length of a response.
+const RESPONSE_LEN: u32 = rxe_nvmf::wire::CQE_LEN as u32;
+
+/// What a queue is for.
+pub enum Role {
+    /// Nothing yet: its first command is a Connect.
+    New,
+    /// The admin queue of a controller.
+    Admin {
+        /// The controller.
+        controller: ControllerId,
+        /// Asynchronous Event Requests: command id and receive.
+        held: Vec<(u16, u16)>,
+    },
+    /// An I/O queue.
+    Io {
+        /// The controller.
+        controller: ControllerId,
+        /// Checks commands and counts entries.
+        queue: IoQueue,
+        /// The namespaces.
+        view: Arc<SubsystemView>,
+        /// Since the last report.
+        counts: IoCounts,
+    },
+}
+
+/// A work request, or two, for the send queue.
+pub enum Outgoing {
+    /// RDMA READ of a command's data.
+    Fetch {
+        /// The command.
+        command: usize,
+        /// Staging.
+        to: Sge,
+        /// The host's memory.
+        from: RemoteAddr,
+    },
+    /// The end of a command: data, if it has some, and the response.
+    Respond {
+        /// The command's receive, which is posted again before.
+        slot: u16,
+        /// RDMA WRITE of the data.
+        data: Option<(Sge, RemoteAddr)>,
+        /// The response.
+        response: Response,
+        /// Staging that is free when the response is acknowledged.
+        piece: Option<Piece>,
+    },
+}
+
+/// A response that is not acknowledged.
+struct Sent {
+    work_requests: u32,
+    piece: Option<Piece>,
+}
+
+/// A queue of a host.
+pub struct Queue {
+    /// Its connection.
+    pub conn: ConnId,
+    /// The host.
+    pub client: SocketAddr,
+    /// What it is for.
+    pub role: Role,
+    /// It is being disconnected: what still completes is ignored.
+    pub ending: bool,
+    qp: QueuePair<Rc>,
+    receives: Receives,
+    /// The commands in progress, by receive.
+    commands: Vec<Option<usize>>,
+    sent: VecDeque<Sent>,
+    /// What waits for room in the send queue, in order.
+    backlog: VecDeque<Outgoing>,
+    used: u32,
+}
+
+/// Work requests of the send queue, for so many receives: READ, WRITE and response of each command, and as many responses that
+/// are not acknowledged although the host has reused the entries.
+const fn send_queue(receives: u16) -> u32 {
+    4 * receives as u32
+}
+
+impl Queue {
+    /// The sizes of the queue pair.
+    pub const fn caps(receives: u16) -> QpCaps {
+        QpCaps {
+            max_send_wr: send_queue(receives),
+            max_recv_wr: receives as u32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: RESPONSE_LEN,
+        }
+    }
+
+    /// A queue whose receives are to be posted.
+    pub fn new(conn: ConnId, client: SocketAddr, qp: QueuePair<Rc>, receives: Receives) -> Queue {
+        let commands = vec![None; usize::from(receives.count())];
+        Queue {
+            conn,
+            client,
+            role: Role::New,
+            ending: false,
+            qp,
+            receives,
+            commands,
+            sent: VecDeque::new(),
+            backlog: VecDeque::new(),
+            used: 0,
+        }
+    }
+
+    /// Posts all receives.
+    pub fn post_receives(&self, cx: &mut Context<'_>) -> Result<(), PostError> {
+        (0..self.receives.count()).try_for_each(|slot| self.receives.post(cx, self.qp, slot))
+    }
+
+    /// The receives.
+    pub fn receives(&self) -> &Receives {
+        &self.receives
+    }
+
+    /// The command in progress of a receive.
+    pub fn command_mut(&mut self, slot: u16) -> Option<&mut Option<usize>> {
+        self.commands.get_mut(usize::from(slot))
+    }
+
+    /// All commands in progress.
+    pub fn commands(&self) -> impl Iterator<Item = usize> {
+        self.commands.iter().copied().flatten()
+    }
+
+    /// Sends, or keeps what must wait for room.
+    pub fn push(&mut self, cx: &mut Context<'_>, outgoing: Outgoing) -> Result<(), PostError> {
+        if self.backlog.is_empty() && self.has_room(&outgoing) {
+            return self.post(cx, outgoing);
+        }
+        self.backlog.push_back(outgoing);
+        Ok(())
+    }
+
+    /// Sends what has room.
+    fn drain(&mut self, cx: &mut Context<'_>) -> Result<(), PostError> {
+        while self.backlog.front().is_some_and(|outgoing| self.has_room(outgoing)) {
+            if let Some(outgoing) = self.backlog.pop_front() {
+                self.post(cx, outgoing)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, outgoing: &Outgoing) -> bool {
+        self.used + work_requests(outgoing) <= send_queue(self.receives.count())
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>, outgoing: Outgoing) -> Result<(), PostError> {
+        let needed = work_requests(&outgoing);
+        match outgoing {
+            Outgoing::Fetch { command, to, from } => {
+                cx.device().post_send(self.qp, WorkRequest::read(&[to], from).wr_id(command as u64).signaled())?;
+            }
+            Outgoing::Respond { slot, data, response, piece } => {
+                self.sent.push_back(Sent { work_requests: needed, piece });
+                // A host that has the response may use the entry at once.
+                self.receives.post(cx, self.qp, slot)?;
+                if let Some((from, to)) = data {
+                    cx.device().post_send(self.qp, WorkRequest::write(&[from], to))?;
+                }
+                let bytes = response.cqe.as_bytes();
+                let send = match response.invalidate {
+                    Some(rkey) => WorkRequest::send_with_inv(Payload::Inline(bytes), rkey),
+                    None => WorkRequest::send(Payload::Inline(bytes)),
+                };
+                cx.device().post_send(self.qp, send.wr_id(WR_RESPONSE).signaled())?;
+            }
+        }
+        self.used += needed;
+        Ok(())
+    }
+
+    /// A work request of the send queue has completed. Returns the command whose data were fetched, and staging that is free.
+    pub fn sent(&mut self, cx: &mut Context<'_>, wr_id: u64) -> Result<(Option<usize>, Option<Piece>), PostError> {
+        let completed = if wr_id == WR_RESPONSE {
+            let Sent { work_requests, piece } = self.sent.pop_front().unwrap_or(Sent { work_requests: 0, piece: None });
+            self.used -= work_requests;
+            (None, piece)
+        } else {
+            self.used -= 1;
+            (Some(wr_id as usize), None)
+        };
+        self.drain(cx)?;
+        Ok(completed)
+    }
+
+    /// Gives back everything: receives and staging.
+    pub fn close(self) -> (Receives, impl Iterator<Item = Piece>) {
+        let waiting = self.backlog.into_iter().filter_map(|outgoing| match outgoing {
+            Outgoing::Respond { piece, .. } => piece,
+            Outgoing::Fetch { .. } => None,
+        });
+        (self.receives, self.sent.into_iter().filter_map(|sent| sent.piece).chain(waiting))
+    }
+}
+
+fn work_requests(outgoing: &Outgoing) -> u32 {
+    match outgoing {
+        Outgoing::Fetch { .. } | Outgoing::Respond { data: None, .. } => 1,
+        Outgoing::Respond { data: Some(_), .. } => 2,
+    }
+}
