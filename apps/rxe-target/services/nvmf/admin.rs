@@ -5,24 +5,11 @@ use rxe_nvmf::io::IoQueue;
 use rxe_nvmf::wire::{CONNECT_DATA_LEN, ConnectData, Response, Sqe};
 use rxe_proto::verbs::Qpn;
 use rxe_service::Context;
-use rxe_storage::Piece;
 use zerocopy::FromBytes;
 
-use super::command::remote;
+use super::command::{CONNECT, PendingConnect, remote};
+use super::instance::{Nvmf, key_of, qpn_of};
 use super::queue::{Outgoing, Role};
-use super::service::{Nvmf, key_of};
-
-/// A Connect whose data are being fetched.
-pub struct PendingConnect {
-    /// The receive of the command.
-    slot: u16,
-    sqe: Sqe,
-    /// Where the data arrive.
-    pub piece: Piece,
-}
-
-/// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.
-pub const CONNECT: usize = 1 << 40;
 
 impl Nvmf {
     /// A command on a queue without Connect. `capsule` is the entry and the data behind it.
@@ -120,7 +107,7 @@ impl Nvmf {
 
     /// Answers a held Asynchronous Event Request.
     pub(super) fn respond_held(&mut self, cx: &mut Context<'_>, key: QueueKey, response: Response) {
-        let qpn = super::service::qpn_of(key);
+        let qpn = qpn_of(key);
         let Some(queue) = self.queues.get_mut(&qpn) else { return };
         let Role::Admin { held, .. } = &mut queue.role else { return };
         let Some(at) = held.iter().position(|(command, _)| *command == response.cqe.command_id()) else { return };

@@ -1,19 +1,13 @@
-//! An I/O command in progress: staging, fetch, storage, response.
+//! What the service remembers of commands in progress: I/O commands, and Connects.
 
-use rxe_nvmf::io::{CommandTag, IoRequest, dsm_ranges};
+use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
-use rxe_nvmf::wire::{DataLocation, HostBuffer, NSID_ALL, Response, Status, StatusCode};
-use rxe_proto::verbs::{Memory, Qpn, RemoteAddr, Sge};
-use rxe_service::Context;
-use rxe_storage::{Full, Piece, StorageError, Submitted};
+use rxe_nvmf::wire::{DataLocation, HostBuffer, Sqe};
+use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
+use rxe_storage::Piece;
 
-use super::namespaces::{Namespace, SubsystemView};
-use super::queue::{Outgoing, Role};
-use super::service::Nvmf;
+use super::namespaces::Namespace;
 use super::work::Work;
-
-/// Bytes that are compared at once.
-const COMPARE: usize = 4096;
 
 /// What a command waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,288 +25,41 @@ pub enum Stage {
 /// A command in progress.
 pub struct Command {
     /// Its queue, while that is connected.
-    queue: Option<Qpn>,
-    slot: u16,
-    tag: CommandTag,
-    namespace: Namespace,
-    view: NamespaceView,
-    work: Work,
+    pub queue: Option<Qpn>,
+    /// The receive of the command.
+    pub slot: u16,
+    /// What its response needs.
+    pub tag: CommandTag,
+    /// Its namespace in the storage of the worker.
+    pub namespace: Namespace,
+    /// Its namespace as hosts see it.
+    pub view: NamespaceView,
+    /// Its storage operations.
+    pub work: Work,
     /// Where its data are, until they are fetched.
-    from: DataLocation,
+    pub from: DataLocation,
     /// Data that stay in the capsule.
-    in_place: Option<Memory>,
-    piece: Option<Piece>,
-    stage: Stage,
+    pub in_place: Option<Memory>,
+    /// Staging for its data.
+    pub piece: Option<Piece>,
+    /// What it waits for.
+    pub stage: Stage,
 }
 
-impl Nvmf {
-    /// Executes a checked command of an I/O queue.
-    pub(super) fn begin(
-        &mut self,
-        cx: &mut Context<'_>,
-        qpn: Qpn,
-        slot: u16,
-        view: &SubsystemView,
-        request: IoRequest,
-    ) {
-        let IoRequest { tag, nsid, block_shift, operation } = request;
-        let (mut work, from) = Work::new(operation, block_shift);
-        let found = if nsid == NSID_ALL { view.all().first().copied() } else { view.find(nsid) };
-        let checked = view.views.iter().find(|view| view.nsid == nsid || nsid == NSID_ALL).copied();
-        let (Some(namespace), Some(checked)) = (found, checked) else {
-            return self.complete(cx, qpn, slot, tag, Status::permanent(StatusCode::InvalidNamespace), None, None);
-        };
-        if let Work::Flush { namespaces } = &mut work {
-            match nsid {
-                NSID_ALL => namespaces.extend(view.all().iter().map(|namespace| namespace.storage)),
-                _ => namespaces.push(namespace.storage),
-            }
-        }
-        if let Work::Read { offset, len, to, .. } = work
-            && let Some(blocks) = namespace.direct(offset, len)
-        {
-            self.count_read(qpn, len);
-            return self.complete(cx, qpn, slot, tag, Status::SUCCESS, Some((blocks, remote(to))), None);
-        }
-        let in_place = match (&work, from) {
-            (Work::Write { .. }, DataLocation::Capsule { offset, len }) if namespace.in_memory => {
-                self.capsule(qpn, slot, offset, len)
-            }
-            _ => None,
-        };
-        let command = Command {
-            queue: Some(qpn),
-            slot,
-            tag,
-            namespace,
-            view: checked,
-            work,
-            from,
-            in_place,
-            piece: None,
-            stage: Stage::Room,
-        };
-        let index = self.commands.insert(command);
-        if let Some(place) = self.queues.get_mut(&qpn).and_then(|queue| queue.command_mut(slot)) {
-            *place = Some(index);
-        }
-        self.stage_data(cx, index);
-    }
-
-    fn capsule(&self, qpn: Qpn, slot: u16, offset: u32, len: u32) -> Option<Memory> {
-        let queue = self.queues.get(&qpn)?;
-        queue.receives().piece(slot, rxe_nvmf::wire::SQE_LEN + offset as usize, len as usize)
-    }
-
-    /// Takes staging, and brings the data of the command there.
-    pub(super) fn stage_data(&mut self, cx: &mut Context<'_>, index: usize) {
-        let Some(command) = self.commands.get_mut(index) else { return };
-        let Some(qpn) = command.queue else { return self.forget(index) };
-        let room = command.work.room(command.in_place.is_some());
-        if room > 0 && command.piece.is_none() {
-            command.piece = self.staging.allocate(room as usize);
-            if command.piece.is_none() {
-                command.stage = Stage::Room;
-                self.waiting_for_room.push_back(index);
-                return;
-            }
-        }
-        let (from, slot) = (command.from, command.slot);
-        command.from = DataLocation::None;
-        match (from, &command.piece) {
-            (DataLocation::Host(buffer), Some(piece)) => {
-                command.stage = Stage::Fetch;
-                let to = self.staging.sge(piece, buffer.len.min(room));
-                let fetch = Outgoing::Fetch { command: index, to, from: remote(buffer) };
-                self.push(cx, qpn, fetch);
-            }
-            (DataLocation::Capsule { offset, len }, Some(piece)) => {
-                let to = piece.memory().clone();
-                let copied = self.capsule(qpn, slot, offset, len.min(room)).is_some_and(|from| self.copy(&from, &to));
-                if copied { self.execute(cx, index) } else { self.finish(cx, index, Err(StorageError::Memory)) }
-            }
-            _ => self.execute(cx, index),
-        }
-    }
-
-    /// Copies the data of a capsule to staging.
-    fn copy(&mut self, from: &Memory, to: &Memory) -> bool {
-        let Some(bytes) = self.scratch.get_mut(..from.len()) else { return false };
-        from.read(0, bytes).is_ok() && to.write(0, bytes).is_ok()
-    }
-
-    /// The data of a command have arrived.
-    pub(super) fn fetched(&mut self, cx: &mut Context<'_>, index: usize) {
-        if self.commands.get(index).is_some_and(|command| command.stage == Stage::Fetch) {
-            self.execute(cx, index);
-        }
-    }
-
-    /// Submits operations to the storage until one is not complete at once.
-    pub(super) fn execute(&mut self, cx: &mut Context<'_>, index: usize) {
-        loop {
-            let Some(command) = self.commands.get_mut(index) else { return };
-            if command.queue.is_none() {
-                return self.forget(index);
-            }
-            let data = command.in_place.as_ref().or(command.piece.as_ref().map(Piece::memory));
-            if let Work::Ranges { count, deallocate } = command.work {
-                match ranges(data, count, command.view, &mut self.scratch) {
-                    Ok(ranges) if deallocate => command.work = Work::Deallocate { ranges },
-                    // A hint.
-                    Ok(_) => command.work = Work::Deallocate { ranges: Vec::new() },
-                    Err(code) => return self.finish_with(cx, index, Status::permanent(code)),
-                }
-                continue;
-            }
-            let storage = &mut self.storage;
-            let submitted = command.work.submit(command.namespace.storage, data, |namespace, operation| {
-                storage.submit(namespace, index as u64, operation)
-            });
-            match submitted {
-                None => return self.finish(cx, index, Ok(())),
-                Some(Ok(Ok(Submitted::Done(Ok(()))))) => command.work.advance(),
-                Some(Ok(Ok(Submitted::Done(Err(error))))) | Some(Err(error)) => {
-                    return self.finish(cx, index, Err(error));
-                }
-                Some(Ok(Ok(Submitted::Pending))) => {
-                    command.stage = Stage::Storage;
-                    return;
-                }
-                Some(Ok(Err(Full))) => {
-                    command.stage = Stage::Submit;
-                    self.waiting_for_storage.push_back(index);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The storage has completed an operation of a command.
-    pub(super) fn stored(&mut self, cx: &mut Context<'_>, index: usize, result: Result<(), StorageError>) {
-        let Some(command) = self.commands.get_mut(index) else { return };
-        match result {
-            Ok(()) => {
-                command.work.advance();
-                self.execute(cx, index);
-            }
-            Err(error) => self.finish(cx, index, Err(error)),
-        }
-    }
-
-    fn finish(&mut self, cx: &mut Context<'_>, index: usize, result: Result<(), StorageError>) {
-        let Some(command) = self.commands.get(index) else { return };
-        let status = match (result, &command.work, &command.piece) {
-            (Ok(()), Work::Compare { len, .. }, Some(piece)) if !self.is_equal(piece.memory(), *len as usize) => {
-                Status::permanent(StatusCode::CompareFailure)
-            }
-            (Ok(()), ..) => Status::SUCCESS,
-            (Err(error), work, _) => {
-                self.note_storage_error(cx, command.view.nsid, error);
-                match work.code_of(error) {
-                    (code, true) => Status::retryable(code),
-                    (code, false) => Status::permanent(code),
-                }
-            }
-        };
-        self.finish_with(cx, index, status);
-    }
-
-    fn finish_with(&mut self, cx: &mut Context<'_>, index: usize, status: Status) {
-        let Some(command) = self.commands.try_remove(index) else { return };
-        let Command { queue, slot, tag, work, piece, .. } = command;
-        let Some(qpn) = queue else {
-            if let Some(piece) = piece {
-                self.staging.free(piece);
-            }
-            return;
-        };
-        if let Some(place) = self.queues.get_mut(&qpn).and_then(|queue| queue.command_mut(slot)) {
-            *place = None;
-        }
-        match (work, piece) {
-            (Work::Read { len, to, .. }, Some(piece)) if status == Status::SUCCESS => {
-                self.count_read(qpn, len);
-                let data = (self.staging.sge(&piece, len), remote(to));
-                self.complete(cx, qpn, slot, tag, status, Some(data), Some(piece));
-            }
-            (work, piece) => {
-                if let (Work::Write { len, .. }, true) = (&work, status == Status::SUCCESS) {
-                    self.count_write(qpn, *len);
-                }
-                if let Some(piece) = piece {
-                    self.staging.free(piece);
-                }
-                self.complete(cx, qpn, slot, tag, status, None, None);
-            }
-        }
-    }
-
-    /// Sends the response of a command.
-    #[allow(clippy::too_many_arguments, reason = "the parts of a response")]
-    fn complete(
-        &mut self,
-        cx: &mut Context<'_>,
-        qpn: Qpn,
-        slot: u16,
-        tag: CommandTag,
-        status: Status,
-        data: Option<(Sge, RemoteAddr)>,
-        piece: Option<Piece>,
-    ) {
-        if let Some(queue) = self.queues.get_mut(&qpn)
-            && let Role::Io { queue: entries, .. } = &mut queue.role
-        {
-            let response: Response = entries.complete(tag, status);
-            self.push(cx, qpn, Outgoing::Respond { slot, data, response, piece });
-        } else if let Some(piece) = piece {
-            self.staging.free(piece);
-        }
-    }
-
-    /// Drops a command whose queue is gone.
-    fn forget(&mut self, index: usize) {
-        if let Some(piece) = self.commands.try_remove(index).and_then(|command| command.piece) {
-            self.staging.free(piece);
-        }
-    }
-
-    /// The queue of a command is gone. A command in the storage ends when the storage has completed it, and one that waits when
-    /// there is room.
-    pub(super) fn abandon(&mut self, index: usize) {
-        let Some(command) = self.commands.get_mut(index) else { return };
-        command.queue = None;
-        if command.stage == Stage::Fetch {
-            self.forget(index);
-        }
-    }
-
-    /// Compares the two halves of a piece.
-    fn is_equal(&self, memory: &Memory, len: usize) -> bool {
-        let (mut ours, mut theirs) = ([0; COMPARE], [0; COMPARE]);
-        (0..len).step_by(COMPARE).all(|at| {
-            let part = (len - at).min(COMPARE);
-            let (ours, theirs) = (&mut ours[..part], &mut theirs[..part]);
-            memory.read(at, theirs).is_ok() && memory.read(len + at, ours).is_ok() && ours == theirs
-        })
-    }
+/// A Connect whose data are being fetched.
+pub struct PendingConnect {
+    /// The receive of the command.
+    pub slot: u16,
+    /// The command.
+    pub sqe: Sqe,
+    /// Where the data arrive.
+    pub piece: Piece,
 }
 
-/// The ranges of Dataset Management in bytes.
-fn ranges(
-    data: Option<&Memory>,
-    count: u32,
-    view: NamespaceView,
-    scratch: &mut [u8],
-) -> Result<Vec<(u64, u64)>, StatusCode> {
-    let memory = data.ok_or(StatusCode::Internal)?;
-    let bytes = scratch.get_mut(..memory.len()).ok_or(StatusCode::Internal)?;
-    memory.read(0, bytes).map_err(|_| StatusCode::Internal)?;
-    let ranges = dsm_ranges(bytes, count, view)?;
-    Ok(ranges.map(|range| (range.byte_offset(view.block_shift), range.byte_len(view.block_shift))).collect())
-}
+/// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.
+pub const CONNECT: usize = 1 << 40;
 
 /// The host's memory of a descriptor.
-pub(super) fn remote(HostBuffer { addr, rkey, .. }: HostBuffer) -> RemoteAddr {
+pub fn remote(HostBuffer { addr, rkey, .. }: HostBuffer) -> RemoteAddr {
     RemoteAddr { addr, rkey }
 }

@@ -6,7 +6,7 @@ use rxe_nvmf::controller::TargetConfig;
 use rxe_proto::mem::Allocator;
 use rxe_service::{Listen, Service, ServiceFactory};
 
-use super::service::Nvmf;
+use super::instance::Nvmf;
 use super::shared::Shared;
 use crate::config::nvmf::NvmfConfig;
 use crate::services::metrics::MetricsRegistry;

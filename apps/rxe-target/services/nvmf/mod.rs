@@ -4,15 +4,19 @@
 //! A host has an admin queue and several I/O queues per controller, each a queue pair on any worker.
 //!
 //! * [`shared`] is common to the workers: the controllers behind a lock, which Connect and admin commands take, and the disks.
-//! * [`service`] is an instance: connections, completions, messages from other instances.
+//! * [`instance`] is the state of a worker, and what the other modules do with it; [`service`] the events of that worker:
+//!   connections, completions, messages from other instances.
 //! * [`queue`] is a queue pair: receives, responses, and the order in which they go out.
 //! * [`admin`] executes what arrives on a queue without Connect and on admin queues.
-//! * [`command`] is an I/O command in progress: staging, fetch, storage, response. [`work`] is its sequence of operations.
+//! * [`execute`] executes I/O commands: staging, fetch, storage, response. [`command`] is a command in progress, [`work`] its
+//!   sequence of operations.
 //! * [`namespaces`] is a worker's view of the disks.
 
 mod admin;
 mod command;
+mod execute;
 mod factory;
+mod instance;
 mod namespaces;
 mod queue;
 mod receives;

@@ -1,243 +1,37 @@
 //! The service on one worker: connections, completions, messages from the other instances.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rxe_nvmf::controller::{Event, IoCounts, Portal, QueueKey};
+use rxe_nvmf::controller::{Event, IoCounts, Portal};
 use rxe_nvmf::io::Submission;
-use rxe_nvmf::wire::Nqn;
 use rxe_nvmf::wire::private_data::{QueueRequest, RejectStatus};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::verbs::{Access, ProtectionDomain, Qpn, QueuePair, Rc, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::PortId;
 use rxe_proto::wire::cm::RejReason;
-use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, QpMap, Service};
-use rxe_storage::{Completion, Ring, RingConfig, Storage, StorageError};
-use slab::Slab;
+use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, Service};
+use rxe_storage::Completion;
 
-use super::admin::{CONNECT, PendingConnect};
-use super::command::Command;
-use super::namespaces::{Namespaces, SubsystemView};
+use super::command::CONNECT;
+use super::instance::{Nvmf, key_of};
 use super::queue::{Outgoing, Queue, Role};
 use super::receives::Receives;
-use super::shared::Shared;
 use super::staging::StagingPool;
-use crate::config::nvmf::NvmfConfig;
-use crate::services::endpoint::Pool;
-use crate::services::metrics::{ServiceMetrics, caller};
+use crate::services::metrics::caller;
 
 /// Interval of reports to the controllers, and of the checks of their timeouts.
 const TICK: Duration = Duration::from_millis(250);
 /// READs that we have outstanding on a queue pair, at most.
 const READS: u8 = 16;
-/// Unused memory for receives that is kept for the next queues, in bytes.
-const POOLED: usize = 16 << 20;
-
-/// The service on one worker.
-pub struct Nvmf {
-    pub(super) shared: Arc<Shared>,
-    pub(super) metrics: ServiceMetrics,
-    pub(super) queues: QpMap<Queue>,
-    pub(super) commands: Slab<Command>,
-    /// Connects whose data are being fetched.
-    pub(super) connects: HashMap<Qpn, PendingConnect>,
-    pub(super) staging: StagingPool,
-    pub(super) storage: Storage,
-    pub(super) waiting_for_room: VecDeque<usize>,
-    pub(super) waiting_for_storage: VecDeque<usize>,
-    /// Room for a capsule, for copies of small data.
-    pub(super) scratch: Box<[u8]>,
-    namespaces: Namespaces,
-    staging_bytes: usize,
-    port: u16,
-    completed: Vec<Completion>,
-    receives: Pool,
-    pd: Option<ProtectionDomain>,
-}
-
-/// The key of a queue: its worker and its queue pair.
-pub(super) fn key_of(worker: usize, qpn: Qpn) -> QueueKey {
-    QueueKey((worker as u64) << 32 | u64::from(qpn.get()))
-}
-
-/// The queue pair of a queue.
-pub(super) fn qpn_of(key: QueueKey) -> Qpn {
-    Qpn::new(key.0 as u32)
-}
 
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-fn worker_of(key: QueueKey) -> usize {
-    (key.0 >> 32) as usize
-}
-
 impl Nvmf {
-    /// An instance without connections.
-    pub fn new(shared: Arc<Shared>, config: &NvmfConfig, metrics: ServiceMetrics) -> Nvmf {
-        let scratch = shared.limits().capsule_len(1).max(8192);
-        Nvmf {
-            shared,
-            metrics,
-            queues: QpMap::default(),
-            commands: Slab::new(),
-            connects: HashMap::new(),
-            staging: StagingPool::default(),
-            storage: Storage::new(None),
-            waiting_for_room: VecDeque::new(),
-            waiting_for_storage: VecDeque::new(),
-            scratch: vec![0; scratch].into(),
-            namespaces: Namespaces::default(),
-            staging_bytes: config.staging,
-            port: config.port,
-            completed: Vec::new(),
-            receives: Pool::new(POOLED),
-            pd: None,
-        }
-    }
-
-    /// Makes what the queues of this worker share.
-    fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
-        let pd = cx.device().alloc_pd();
-        self.pd = Some(pd);
-        self.staging = StagingPool::new(cx, pd, self.staging_bytes).map_err(|error| format!("no staging: {error}"))?;
-        if self.shared.needs_ring() {
-            let mut ring = Ring::new(RingConfig::default()).map_err(|error| error.to_string())?;
-            self.staging.pin(&mut ring);
-            self.storage = Storage::new(Some(ring));
-        }
-        Ok(())
-    }
-
-    /// The namespaces of a subsystem.
-    pub(super) fn view(&mut self, cx: &mut Context<'_>, subsystem: &Nqn) -> Arc<SubsystemView> {
-        let Nvmf { namespaces, shared, storage, pd, .. } = self;
-        match *pd {
-            Some(pd) => namespaces.view(cx, shared, storage, pd, subsystem),
-            // Not reached: without it no connection is accepted.
-            None => Arc::default(),
-        }
-    }
-
-    /// Sends on a queue; an error costs the host the connection.
-    pub(super) fn push(&mut self, cx: &mut Context<'_>, qpn: Qpn, outgoing: Outgoing) {
-        let Some(queue) = self.queues.get_mut(&qpn) else { return };
-        if let Err(error) = queue.push(cx, outgoing)
-            && !queue.ending
-        {
-            queue.ending = true;
-            self.metrics.fail(cx.now(), queue.client, error);
-            cx.disconnect(queue.conn);
-        }
-    }
-
-    /// A host breaks the rules, or cannot be served: its controller ends.
-    pub(super) fn fault(&mut self, cx: &mut Context<'_>, qpn: Qpn, what: std::fmt::Arguments<'_>) {
-        let Some(queue) = self.queues.get_mut(&qpn).filter(|queue| !queue.ending) else { return };
-        queue.ending = true;
-        self.metrics.nonsense(cx.now(), queue.client, what);
-        cx.disconnect(queue.conn);
-        if let Role::Admin { controller, .. } | Role::Io { controller, .. } = queue.role {
-            self.shared.target().fail(controller);
-            self.take_events(cx);
-        }
-    }
-
-    /// Logs an error of the storage.
-    pub(super) fn note_storage_error(&self, cx: &mut Context<'_>, nsid: u32, error: StorageError) {
-        if self.metrics.admits(cx.now()) {
-            tracing::error!("nvmf: namespace {nsid}: {error}");
-        }
-    }
-
-    fn counts(&mut self, qpn: Qpn) -> Option<&mut IoCounts> {
-        match &mut self.queues.get_mut(&qpn)?.role {
-            Role::Io { counts, .. } => Some(counts),
-            _ => None,
-        }
-    }
-
-    pub(super) fn count_read(&mut self, qpn: Qpn, bytes: u32) {
-        if let Some(counts) = self.counts(qpn) {
-            counts.reads += 1;
-            counts.bytes_read += u64::from(bytes);
-        }
-    }
-
-    pub(super) fn count_write(&mut self, qpn: Qpn, bytes: u32) {
-        if let Some(counts) = self.counts(qpn) {
-            counts.writes += 1;
-            counts.bytes_written += u64::from(bytes);
-        }
-    }
-
-    /// Carries out what the controllers want done.
-    pub(super) fn take_events(&mut self, cx: &mut Context<'_>) {
-        loop {
-            let Some(event) = self.shared.target().next_event() else { return };
-            self.distribute(cx, event);
-        }
-    }
-
-    /// Handles the part of an event that is about queues of this worker, and sends the rest to their workers.
-    fn distribute(&mut self, cx: &mut Context<'_>, event: Event) {
-        let own = cx.worker();
-        let keys = match &event {
-            Event::Respond { queue, .. } => vec![*queue],
-            Event::TearDown { queues, .. } | Event::Ready { queues, .. } | Event::NamespacesChanged { queues, .. } => {
-                queues.clone()
-            }
-        };
-        let mut workers: Vec<usize> = keys.into_iter().map(worker_of).collect();
-        workers.sort_unstable();
-        workers.dedup();
-        for worker in workers {
-            if worker == own {
-                self.apply(cx, &event);
-            } else {
-                cx.send_to_instance(worker, Box::new(event.clone()));
-            }
-        }
-    }
-
-    /// Handles what an event says about queues of this worker.
-    fn apply(&mut self, cx: &mut Context<'_>, event: &Event) {
-        let own = cx.worker();
-        let own = |queues: &[QueueKey]| -> Vec<Qpn> {
-            queues.iter().filter(|key| worker_of(**key) == own).map(|key| qpn_of(*key)).collect()
-        };
-        match event {
-            Event::Respond { queue, response } => self.respond_held(cx, *queue, *response),
-            Event::TearDown { reason, queues, .. } => {
-                for qpn in own(queues) {
-                    let Some(queue) = self.queues.get_mut(&qpn).filter(|queue| !queue.ending) else { continue };
-                    queue.ending = true;
-                    self.metrics.give_up_as(cx.now(), queue.client, reason);
-                    cx.disconnect(queue.conn);
-                }
-            }
-            Event::Ready { queues, ready, .. } => {
-                for qpn in own(queues) {
-                    if let Some(Role::Io { queue, .. }) = self.queues.get_mut(&qpn).map(|queue| &mut queue.role) {
-                        queue.set_ready(*ready);
-                    }
-                }
-            }
-            Event::NamespacesChanged { subsystem, queues } => {
-                let changed = self.view(cx, subsystem);
-                for qpn in own(queues) {
-                    if let Some(Role::Io { view, .. }) = self.queues.get_mut(&qpn).map(|queue| &mut queue.role) {
-                        *view = Arc::clone(&changed);
-                    }
-                }
-            }
-        }
-    }
-
     /// A capsule has arrived.
     fn received(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, len: usize) {
         let mut scratch = std::mem::take(&mut self.scratch);
