@@ -11,6 +11,7 @@ use crate::address::AddressVerb;
 use crate::capture::CaptureVerb;
 use crate::config::ConfigVerb;
 use crate::fault::FaultVerb;
+use crate::nvmf::NvmfVerb;
 use crate::region::RegionVerb;
 use crate::service::{PeersVerb, ServiceVerb};
 use crate::stat;
@@ -20,7 +21,7 @@ use crate::values::{qpn, seconds};
 const AFTER_HELP: &str = "\
 Queue pair numbers are decimal or hexadecimal (0x11). With --json every verb prints JSON; names that end in _ns are times \
 in nanoseconds. Exit codes: 0 on success; 1 if the target closes the connection or ends, `link --check` finds a port DOWN or \
-the target being drained, `drain` sees no end, or `reload` is refused something; 2 if \
+the target being drained, `drain` sees no end, `reload` is refused something, or `nvmf scrub` finds damaged blocks; 2 if \
 the command line is wrong, no target can be reached, or the target refuses the request.";
 
 /// The rest of the manual page.
@@ -33,6 +34,10 @@ pub const SECTIONS: Sections = Sections {
         (
             "The packets of one client, for Wireshark:",
             "rxe-ctl capture start /tmp/rxe.pcapng --peer 10.77.0.2\nrxe-ctl capture stop",
+        ),
+        (
+            "A disk of 1 GiB for hosts, until the target ends:",
+            "rxe-ctl nvmf namespace add nqn.2026-01.org.example:disk --ram 1G",
         ),
         ("The counters of a program under rxe-run:", "rxe-run --list\nrxe-ctl --pid 4242 stat"),
         ("Answer the next three requests with an RNR NAK:", "rxe-ctl fault add rnr --count 3"),
@@ -122,6 +127,11 @@ pub enum Verb {
     Region {
         #[command(subcommand)]
         what: RegionVerb,
+    },
+    /// Disks for NVMe over Fabrics, and the hosts that use them: list and change them while the target runs
+    Nvmf {
+        #[command(subcommand)]
+        what: NvmfVerb,
     },
     /// Addresses of the ports: list them, add and remove them while the target runs
     Address {

@@ -11,6 +11,7 @@ mod digest;
 mod drain;
 mod events;
 mod fault;
+mod nvmf;
 mod output;
 mod region;
 mod service;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cli::{Cli, SECTIONS, Setting, Verb};
 use crate::output::{done, json_or_text, pretty};
-use crate::{address, capture, config, digest, drain, events, fault, region, service, show, stat, target, top};
+use crate::{address, capture, config, digest, drain, events, fault, nvmf, region, service, show, stat, target, top};
 
 /// Carries out the verb; returns the text to print.
 pub fn run(cli: Cli) -> Result<String, CliError> {
@@ -58,6 +58,7 @@ pub fn run(cli: Cli) -> Result<String, CliError> {
             json_or_text(json, &mrs, |mrs| show::memory::mrs(mrs))
         }
         Verb::Region { what } => region::run(target, what, json)?,
+        Verb::Nvmf { what } => nvmf::run(target, what, json)?,
         Verb::Address { what } => address::run(target, what, json)?,
         Verb::Config { what } => config::run(target, &what, json)?,
         Verb::Reload => config::reload(target, json)?,

@@ -10,6 +10,7 @@ use rxe_service::TrafficClassConfig;
 
 use crate::config::{Config, FilePrefix, Idle, RegionSpec, Source, fault_text};
 use crate::manage::{Drain, HangUp, Managed, Management, Running, RuntimeFolder};
+use crate::services::Chosen;
 use crate::{log, services};
 
 /// Runs the target until a signal arrives. Prints the ready line and, at the end, the counters to standard output. With a
@@ -21,7 +22,7 @@ pub fn serve(config: Config, source: Option<Source>) -> Result<(), CliError> {
     if let Some(faults) = fault_text(&config.faults) {
         tracing::warn!("fault injection is on: {faults}");
     }
-    let (factories, registry) = services::factories(&config)?;
+    let Chosen { factories, registry, disks } = services::factories(&config)?;
     let signals = Signals::install()?;
     let management = Management::prepare(config.metrics.as_ref(), hang_up)?;
     let prefix = file_prefix(&config)?;
@@ -37,7 +38,7 @@ pub fn serve(config: Config, source: Option<Source>) -> Result<(), CliError> {
     }
     let clients = management.stats();
     let (registry_of_all, config) = (registry.clone(), Running::new(config, source));
-    let managed = Managed { inspector, drain, capture, registry: registry_of_all, log, prefix, clients, config };
+    let managed = Managed { inspector, drain, capture, registry: registry_of_all, disks, log, prefix, clients, config };
     let _managed = management.start(managed, folder);
     output::stdout().enqueue(format!("{}\n", runtime.ready_line()).as_bytes());
     // For systemd (Type=notify).

@@ -6,6 +6,7 @@ use rxe_inspect::capture::CaptureStatus;
 use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
 use rxe_inspect::latency::Latency;
+use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfScrub, NvmfSubsystem};
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::reload::Reload;
 use rxe_inspect::report::{
@@ -17,9 +18,19 @@ use serde_json::Value;
 
 use crate::read;
 
-/// All verbs: an unknown one is refused with a list of them.
+/// All verbs, those of disks as `nvmf` with their `do`: an unknown one is refused with a list of them.
 fn verbs() -> BTreeSet<String> {
-    expected(serde_json::from_str::<Request>(r#"{"verb":"dance"}"#).map(|_| ()))
+    let mut verbs = expected(serde_json::from_str::<Request>(r#"{"verb":"dance"}"#).map(|_| ()));
+    assert!(verbs.remove("nvmf"));
+    let of_disks = expected(serde_json::from_str::<Request>(r#"{"verb":"nvmf","do":"dance"}"#).map(|_| ()));
+    verbs.extend(of_disks.into_iter().map(|verb| format!("nvmf {verb}")));
+    verbs
+}
+
+/// The name of a request's verb in [`verbs`].
+fn verb_of(request: &Value) -> String {
+    let verb = request["verb"].as_str().unwrap();
+    request["do"].as_str().map_or_else(|| verb.to_owned(), |of_disks| format!("{verb} {of_disks}"))
 }
 
 /// Likewise all types of events.
@@ -56,7 +67,13 @@ fn check_answer(verb: &str, answer: Value) {
         "services" => check::<Vec<Service>>(answer),
         "peers" => check::<Vec<AllowedPeers>>(answer),
         "faults" => check::<Vec<Fault>>(answer),
-        "add-fault" => check::<u32>(answer),
+        "add-fault" | "nvmf add-namespace" => check::<u32>(answer),
+        "nvmf subsystems" => check::<Vec<NvmfSubsystem>>(answer),
+        "nvmf namespaces" => check::<Vec<NvmfNamespace>>(answer),
+        "nvmf resize-namespace" => check::<u64>(answer),
+        "nvmf hosts" => check::<Vec<NvmfHost>>(answer),
+        "nvmf controllers" => check::<Vec<NvmfController>>(answer),
+        "nvmf scrub" => check::<NvmfScrub>(answer),
         "capture-start" | "capture-status" | "capture-stop" => check::<CaptureStatus>(answer),
         _ => check::<()>(answer),
     }
@@ -73,7 +90,7 @@ fn the_protocol_page_has_every_verb_with_a_request_and_its_answer() {
             let request = serde_json::to_value(&request).unwrap();
             let written: Value = serde_json::from_str(text).unwrap();
             assert_eq!(request, written, "the example shows all arguments");
-            assert_eq!(asked.replace(request["verb"].as_str().unwrap().to_owned()), None, "{text} follows a request");
+            assert_eq!(asked.replace(verb_of(&request)), None, "{text} follows a request");
         } else if let Some(text) = line.strip_prefix("<- {\"event\":").and_then(|rest| rest.strip_suffix('}')) {
             let event: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             check::<Event>(event.clone());

@@ -1,10 +1,11 @@
 //! How long turns and operations take.
 
-use rxe_inspect::latency::{Histogram, Latency, OperationTimes, TurnTimes};
+use rxe_inspect::latency::{Histogram, Latency, NamespaceTimes, OperationTimes, TurnTimes};
 
 use crate::table::{Align, Table};
 
-/// A table, with one row for the turns of each lcore and one for each kind of operation of each service that was counted; with `all`
+/// A table, with one row for the turns of each lcore and one for each kind of operation of each service, and of
+/// command of each namespace, that was counted; with `all`
 /// for the others, too. Empty if there is none.
 pub fn latency(latency: &Latency, all: bool) -> String {
     let right = |heading| (heading, Align::Right);
@@ -27,6 +28,9 @@ pub fn latency(latency: &Latency, all: bool) -> String {
     }
     for OperationTimes { service, role, operation, times } in &latency.operations {
         row(format!("{service} {role} {operation}"), times);
+    }
+    for NamespaceTimes { subsystem, nsid, command, times } in &latency.namespaces {
+        row(format!("{subsystem} {nsid} {command}"), times);
     }
     if table.rows.is_empty() {
         return String::new();
@@ -78,14 +82,19 @@ mod tests {
                 operation("read", histogram([5, 9, 10], 70_000_000_000)),
                 operation("write", histogram([0, 0, 0], 0)),
             ],
+            namespaces: vec![NamespaceTimes {
+                subsystem: "nqn.test:d".to_owned(),
+                nsid: 1,
+                command: "read".to_owned(),
+                times: histogram([1, 1, 1], 900),
+            }],
         };
         let of_turns = "    turns of lcore 3          10  1.23 us  4.10 us  4.10 us  4.10 us\n";
         let of_reads = "    region responder read     10   7.00 s  4.10 us  2.10 ms      inf\n";
+        let of_disk = "    nqn.test:d 1 read          1   900 ns  4.10 us  4.10 us  4.10 us\n";
         let heading = "latency\n    OF                     COUNT     MEAN    P50 <    P90 <    P99 <\n";
-        assert_eq!(latency(&report, false), format!("{heading}{of_turns}{of_reads}"));
-        assert!(
-            latency(&report, true).ends_with("region responder write      0        -        -        -        -\n")
-        );
+        assert_eq!(latency(&report, false), format!("{heading}{of_turns}{of_reads}{of_disk}"));
+        assert!(latency(&report, true).contains("region responder write      0        -        -        -        -\n"));
         assert_eq!(latency(&Latency::default(), true), "");
     }
 

@@ -1,6 +1,6 @@
 //! Section `[service.nvmf]` of the configuration file: disks for NVMe over Fabrics.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use rxe::{CliError, cli_error};
@@ -9,6 +9,8 @@ use rxe_nvmf::subsystem::{AllowedHosts, derived_serial};
 use rxe_nvmf::wire::Nqn;
 use rxe_storage::BlockSize;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::peers::Peers;
@@ -153,6 +155,44 @@ impl NvmfSection {
     }
 }
 
+/// A subsystem from the keys of its section.
+///
+/// # Errors
+/// The first problem, in a sentence.
+pub fn subsystem_from(keys: BTreeMap<String, Value>) -> Result<SubsystemConfig, CliError> {
+    section::<SubsystemSection>("a subsystem", keys)?.resolve()
+}
+
+/// A namespace of `subsystem` from the keys of its section; without `nsid` it gets the lowest free number.
+///
+/// # Errors
+/// The first problem, in a sentence.
+pub fn namespace_from(subsystem: &SubsystemConfig, keys: BTreeMap<String, Value>) -> Result<NamespaceConfig, CliError> {
+    let is_free = |nsid: &u32| subsystem.namespaces.iter().all(|other| other.nsid != *nsid);
+    let number = (1..=u32::MAX).find(is_free).unwrap_or(u32::MAX);
+    let namespace = section::<NamespaceSection>("a namespace", keys)?.resolve(&subsystem.nqn, number)?;
+    match &namespace.backing {
+        // The target's working directory is not the operator's.
+        Backing::File { path, .. } if !path.is_absolute() => {
+            cli_error!("the path {} of a namespace is relative: name the file by its absolute path", path.display())
+        }
+        _ => Ok(namespace),
+    }
+}
+
+/// A size in bytes from a text such as `2G`.
+///
+/// # Errors
+/// The problem, in a sentence.
+pub fn size_from(text: &str) -> Result<u64, CliError> {
+    text.parse().map(|Size(bytes)| bytes as u64)
+}
+
+fn section<T: DeserializeOwned>(what: &str, keys: BTreeMap<String, Value>) -> Result<T, CliError> {
+    let section = serde_json::from_value(Value::Object(keys.into_iter().collect()));
+    section.map_err(|error| CliError::new(format!("{what} cannot be added: {error}")))
+}
+
 impl SubsystemSection {
     fn resolve(&self) -> Result<SubsystemConfig, CliError> {
         let Text(nqn) = &self.nqn;
@@ -247,6 +287,26 @@ mod tests {
         assert_eq!((namespace.nsid, namespace.block_size), (7, BlockSize::B512));
         assert_eq!(namespace.backing, Backing::File { path: "/srv/disk".into(), direct: false });
         assert!(namespace.read_only && namespace.checksums && namespace.uuid.is_some());
+    }
+
+    #[test]
+    fn a_namespace_that_is_added_gets_the_lowest_free_number() {
+        let text = format!(
+            "{SUBSYSTEM}[[subsystem.namespace]]\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 3\nram = \"1M\"\n"
+        );
+        let config = read(&text).unwrap();
+        let add = |json: &str| namespace_from(&config.subsystems[0], serde_json::from_str(json).unwrap());
+        let added = add(r#"{"ram":"2M","block-size":512,"checksums":true}"#).unwrap();
+        assert_eq!((added.nsid, added.block_size, added.checksums), (2, BlockSize::B512, true));
+        assert_eq!(add(r#"{"ram":"2M","nsid":9}"#).unwrap().nsid, 9);
+        assert_eq!(
+            add(r#"{"file":"disk.img"}"#).unwrap_err().to_string(),
+            "the path disk.img of a namespace is relative: name the file by its absolute path"
+        );
+        assert_eq!(
+            add(r#"{"size":"2M"}"#).unwrap_err().to_string().split(", expected").next(),
+            Some("a namespace cannot be added: unknown field `size`")
+        );
     }
 
     #[test]

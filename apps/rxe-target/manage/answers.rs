@@ -5,7 +5,7 @@ use std::time::Duration;
 use rxe_inspect::protocol::{Reply, Request};
 use rxe_inspect::report::{Counter, Service};
 
-use super::{Managed, addresses, admission, digest, dump, faults, regions, reload};
+use super::{Managed, addresses, admission, digest, dump, faults, nvmf, regions, reload};
 use crate::config::LogLevel;
 
 /// The reply to a request. Events are sent by [`events::send_all`](super::events::send_all).
@@ -27,7 +27,7 @@ pub fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Config => Reply::of(dump::dump(managed)),
         Request::Reload => Reply::of(reload::reload(managed)),
         Request::Counters => Reply::of(Ok(managed.counters())),
-        Request::Latency => Reply::of(Ok(inspector.latency())),
+        Request::Latency => Reply::of(Ok(managed.latency())),
         Request::Services => Reply::of(Ok(services(managed))),
         Request::StopService { name, force } => Reply::of(admission::stop(managed, &name, force)),
         Request::StartService { name } => Reply::of(admission::start(managed, &name)),
@@ -55,6 +55,7 @@ pub fn answer(managed: &Managed, request: Request) -> Reply {
         }
         Request::CaptureStop => Reply::of(text_error(managed.capture.stop())),
         Request::CaptureStatus => Reply::of(text_error(managed.capture.status())),
+        Request::Nvmf(request) => nvmf::answer(managed, request),
         Request::Events => Reply::Error("events are no answer".to_owned()),
     }
 }

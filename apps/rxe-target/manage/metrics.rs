@@ -1,12 +1,12 @@
 //! Metrics for Prometheus.
 //!
-//! The number of time series depends on ports, lcores, services and names of counters, never on the number of peers. Each exists
+//! The number of time series depends on ports, lcores, services, namespaces and names of counters, never on the number of peers. Each exists
 //! from the start, with the value 0.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rxe_adapter::manage::Inspector;
-use rxe_inspect::latency::{Latency, OperationTimes, TurnTimes};
+use rxe_inspect::latency::{Latency, NamespaceTimes, OperationTimes, TurnTimes};
 use rxe_inspect::report::{Connection, CounterGroup, Device, Qp};
 use rxe_proto::transport::{QpState, QpType, Wait};
 
@@ -23,7 +23,7 @@ pub fn text(managed: &Managed) -> Result<String, String> {
     for group in managed.counters() {
         counters(&mut exposition, &managed.inspector, &device, &group);
     }
-    latency(&mut exposition, &managed.inspector.latency());
+    latency(&mut exposition, &managed.latency());
     let services: Vec<String> = managed.inspector.services().into_iter().map(|service| service.name).collect();
     service_counters(&mut exposition, &managed.registry, &services);
     for lcore in managed.inspector.resources().map_err(|error| error.to_string())? {
@@ -116,6 +116,11 @@ fn latency(exposition: &mut Exposition, latency: &Latency) {
         let help = "Times of operations that span turns, of peers (responder) and of the service (requester).";
         let labels = [("service", service.as_str()), ("role", role.as_str()), ("operation", operation.as_str())];
         exposition.add_histogram("rxe_operation_seconds", help, &labels, times);
+    }
+    for NamespaceTimes { subsystem, nsid, command, times } in &latency.namespaces {
+        let help = "Times of NVMe commands, from their arrival to their response.";
+        let labels = [("subsystem", subsystem.as_str()), ("nsid", &nsid.to_string()), ("command", command.as_str())];
+        exposition.add_histogram("rxe_nvmf_command_seconds", help, &labels, times);
     }
 }
 

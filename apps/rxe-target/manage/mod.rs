@@ -16,6 +16,7 @@ mod faults;
 mod hang_up;
 mod http;
 mod metrics;
+mod nvmf;
 mod regions;
 mod reload;
 mod running;
@@ -32,13 +33,14 @@ use std::thread;
 use rxe::{CliError, cli_error};
 use rxe_adapter::manage::{Capture, CaptureError, Inspector};
 use rxe_inspect::capture::CaptureSettings;
+use rxe_inspect::latency::Latency;
 use rxe_inspect::report::{CounterGroup, Device};
 use rxe_inspect::server::{Clients, Deadlines, Stream, converse};
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Config, MetricsAddress};
 use crate::log::LogControl;
-use crate::services::MetricsRegistry;
+use crate::services::{MetricsRegistry, NvmfDisks};
 pub use runtime_folder::RuntimeFolder;
 use socket::Socket;
 
@@ -58,6 +60,8 @@ pub struct Managed {
     pub capture: Capture,
     /// Counters of the services.
     pub registry: MetricsRegistry,
+    /// The disks of the service `nvmf`.
+    pub disks: NvmfDisks,
     /// Changes the log level.
     pub log: LogControl,
     /// EAL's `--file-prefix`.
@@ -88,6 +92,11 @@ impl Managed {
         }
         config.log = level;
         Ok(())
+    }
+
+    /// The times of turns, operations and commands.
+    fn latency(&self) -> Latency {
+        Latency { namespaces: self.disks.latencies(), ..self.inspector.latency() }
     }
 
     /// All counters but those of services.

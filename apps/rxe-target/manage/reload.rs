@@ -6,7 +6,7 @@
 use rxe_inspect::reload::Reload;
 use toml::{Table, Value};
 
-use super::{Managed, addresses, admission, faults, regions};
+use super::{Managed, addresses, admission, faults, nvmf, regions};
 use crate::config::{Config, Port, RegionSpec};
 use crate::services;
 
@@ -28,6 +28,7 @@ pub fn reload(managed: &Managed) -> Result<Reload, String> {
     change.services(&wanted);
     change.regions(&wanted);
     change.faults(&wanted);
+    change.nvmf(&wanted);
     change.capture(&wanted);
     change.report.needs_restart.extend(fixed(&change.config.to_table(), &wanted.to_table()));
     log(&change.report);
@@ -187,6 +188,16 @@ impl Change<'_> {
         self.note("set the fault rules".to_owned(), done);
     }
 
+    fn nvmf(&mut self, wanted: &Config) {
+        if self.managed.disks.get().is_some() {
+            let nvmf::Changes { done, needs_restart } = nvmf::apply(self.managed, self.config, &wanted.nvmf);
+            done.into_iter().for_each(|(what, done)| self.note(what, done));
+            self.report.needs_restart.extend(needs_restart);
+        } else if !wanted.nvmf.subsystems.is_empty() && wanted.services.iter().any(|name| name == services::NVMF) {
+            self.report.needs_restart.push("the service nvmf, which was started without a subsystem".to_owned());
+        }
+    }
+
     fn capture(&mut self, wanted: &Config) {
         if self.config.capture == wanted.capture {
             return;
@@ -224,7 +235,8 @@ fn fixed(running: &Table, wanted: &Table) -> Vec<String> {
     for service in differing(&old, &new) {
         let section = format!("service.{service}");
         let keys = in_section(&section, old.get(&service), new.get(&service));
-        names.extend(keys.into_iter().filter(|key| !key.ends_with(" peers")));
+        let changed = |key: &String| key.ends_with(" peers") || key == "[service.nvmf] subsystem";
+        names.extend(keys.into_iter().filter(|key| !changed(key)));
     }
     let ports = |table: &Table| table.get("port").and_then(Value::as_array).cloned().unwrap_or_default();
     for (number, (old, new)) in ports(running).iter().zip(&ports(wanted)).enumerate() {

@@ -36,35 +36,38 @@ use rxe_service::{Listen, ServiceFactory};
 use crate::config::Config;
 
 pub use metrics::{MetricsRegistry, describe as describe_counter, names as service_counter_names};
+pub use nvmf::{Disks as NvmfDisks, NAME as NVMF, Shared as NvmfShared};
 pub use region_request::{RegionOptions, RegionRequest};
 
 /// Makes the factory of a service, unless another one's does its work too.
-type Make = fn(&Config, &MetricsRegistry) -> Option<Box<dyn ServiceFactory>>;
+type Make = fn(&Config, &MetricsRegistry, &NvmfDisks) -> Option<Box<dyn ServiceFactory>>;
 
 /// All services, in the order in which they are asked whether they claim a request.
 const ALL: [(&str, Make); 13] = [
-    (rping::NAME, |config, registry| Some(Box::new(rping::factory(config.idle_timeouts.rping, registry)))),
-    (rdma_server::NAME, |config, registry| {
+    (rping::NAME, |config, registry, _| Some(Box::new(rping::factory(config.idle_timeouts.rping, registry)))),
+    (rdma_server::NAME, |config, registry, _| {
         Some(Box::new(rdma_server::factory(config.idle_timeouts.rdma_server, registry)))
     }),
-    (ucmatose::NAME, |config, registry| Some(Box::new(ucmatose::factory(config.idle_timeouts.ucmatose, registry)))),
-    (cmtime::NAME, |config, registry| Some(Box::new(cmtime::factory(config.idle_timeouts.cmtime, registry)))),
-    (udaddy::NAME, |config, registry| Some(Box::new(udaddy::factory(config.idle_timeouts.udaddy, registry)))),
-    (rdma_example::NAME, |config, registry| {
+    (ucmatose::NAME, |config, registry, _| Some(Box::new(ucmatose::factory(config.idle_timeouts.ucmatose, registry)))),
+    (cmtime::NAME, |config, registry, _| Some(Box::new(cmtime::factory(config.idle_timeouts.cmtime, registry)))),
+    (udaddy::NAME, |config, registry, _| Some(Box::new(udaddy::factory(config.idle_timeouts.udaddy, registry)))),
+    (rdma_example::NAME, |config, registry, _| {
         Some(Box::new(rdma_example::factory(config.idle_timeouts.rdma_example, registry)))
     }),
-    (region::NAME, |config, registry| Some(Box::new(region::factory(config.region_port, &config.regions, registry)))),
-    (rsocket::NAME, |config, registry| Some(Box::new(rsocket::factory(config.idle_timeouts.rsocket, registry)))),
-    (rc_example::NAME, |config, registry| {
+    (region::NAME, |config, registry, _| {
+        Some(Box::new(region::factory(config.region_port, &config.regions, registry)))
+    }),
+    (rsocket::NAME, |config, registry, _| Some(Box::new(rsocket::factory(config.idle_timeouts.rsocket, registry)))),
+    (rc_example::NAME, |config, registry, _| {
         Some(Box::new(rc_example::factory(config.idle_timeouts.rc_example, registry)))
     }),
-    (mckey::NAME, |config, registry| Some(Box::new(mckey::factory(config.mckey.clone(), registry)))),
+    (mckey::NAME, |config, registry, _| Some(Box::new(mckey::factory(config.mckey.clone(), registry)))),
     // One port, one factory for both.
-    (pingpong::NAME, |config, registry| port18515::factory(config, registry)),
-    (perftest::NAME, |config, registry| {
+    (pingpong::NAME, |config, registry, _| port18515::factory(config, registry)),
+    (perftest::NAME, |config, registry, _| {
         port18515::factory(config, registry).filter(|one| one.name() == perftest::NAME)
     }),
-    (nvmf::NAME, |config, registry| nvmf::factory(&config.nvmf, registry)),
+    (nvmf::NAME, |config, registry, disks| nvmf::factory(&config.nvmf, registry, disks)),
 ];
 
 /// The names of all services.
@@ -78,13 +81,26 @@ pub fn sharing(name: &str) -> Vec<&'static str> {
     if shared.contains(&name) { shared.to_vec() } else { names().into_iter().filter(|other| *other == name).collect() }
 }
 
-/// The factories of the services that `config` chooses, and the registry of their metrics.
-pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, MetricsRegistry), CliError> {
-    let registry = MetricsRegistry::default();
+/// What `config` chooses.
+pub struct Chosen {
+    /// The factories of the services.
+    pub factories: Vec<Box<dyn ServiceFactory>>,
+    /// Their metrics.
+    pub registry: MetricsRegistry,
+    /// The disks of the service `nvmf`.
+    pub disks: NvmfDisks,
+}
+
+/// The services that `config` chooses.
+///
+/// # Errors
+/// They cannot run together, in a sentence.
+pub fn factories(config: &Config) -> Result<Chosen, CliError> {
+    let (registry, disks) = (MetricsRegistry::default(), NvmfDisks::default());
     let chosen: Vec<Box<dyn ServiceFactory>> = ALL
         .iter()
         .filter(|(name, _)| config.services.iter().any(|n| n == name))
-        .filter_map(|(_, make)| make(config, &registry))
+        .filter_map(|(_, make)| make(config, &registry, &disks))
         .collect();
     if chosen.is_empty() && config.services.iter().any(|name| name == nvmf::NAME) {
         return cli_error!(
@@ -114,7 +130,7 @@ pub fn factories(config: &Config) -> Result<(Vec<Box<dyn ServiceFactory>>, Metri
             );
         }
     }
-    Ok((chosen, registry))
+    Ok(Chosen { factories: chosen, registry, disks })
 }
 
 #[cfg(test)]
@@ -138,15 +154,17 @@ mod tests {
 
     #[test]
     fn every_name_makes_its_service() {
-        let (all, _) = factories(&config(4792, &names())).unwrap_or_else(|error| panic!("{error}"));
+        let Chosen { factories: all, .. } =
+            factories(&config(4792, &names())).unwrap_or_else(|error| panic!("{error}"));
         // One factory has both names of those that share a port.
         assert_eq!(all.iter().flat_map(|factory| factory.name().split(',')).collect::<Vec<_>>(), names());
         assert_eq!(all.len(), names().len() - 1);
         for name in names() {
-            let (one, _) = factories(&config(4792, &[name])).unwrap_or_else(|error| panic!("{error}"));
+            let Chosen { factories: one, .. } =
+                factories(&config(4792, &[name])).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(one.iter().map(|factory| factory.name()).collect::<Vec<_>>(), [name]);
         }
-        assert_eq!(factories(&config(7174, &["region"])).map(|(chosen, _)| chosen.len()).ok(), Some(1));
+        assert_eq!(factories(&config(7174, &["region"])).map(|chosen| chosen.factories.len()).ok(), Some(1));
     }
 
     #[test]
@@ -181,6 +199,6 @@ mod tests {
             "the services rping and region want the same port 7174: choose another with --region-port"
         );
         // The same number in the UDP port space is another port.
-        assert_eq!(factories(&config(7174, &["udaddy", "region"])).map(|(chosen, _)| chosen.len()).ok(), Some(2));
+        assert_eq!(factories(&config(7174, &["udaddy", "region"])).map(|chosen| chosen.factories.len()).ok(), Some(2));
     }
 }

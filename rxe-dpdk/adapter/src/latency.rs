@@ -33,7 +33,7 @@ pub fn report(workers: &[WorkerCounters], lcores: &[u32]) -> Latency {
         }
         operations.append(&mut more);
     }
-    Latency { turns, operations }
+    Latency { turns, operations, namespaces: Vec::new() }
 }
 
 fn of_service(service: &str, latencies: &Arc<Latencies>) -> impl Iterator<Item = OperationTimes> {
@@ -48,7 +48,8 @@ fn of_service(service: &str, latencies: &Arc<Latencies>) -> impl Iterator<Item =
     })
 }
 
-fn histogram(counted: &rxe_sync::Histogram) -> Histogram {
+/// A histogram with the bounds of all reports.
+pub fn histogram(counted: &rxe_sync::Histogram) -> Histogram {
     let buckets = EXPONENTS.map(|exponent| Bucket { up_to_ns: 1 << exponent, count: counted.count_below(exponent) });
     let buckets: Vec<Bucket> = buckets.collect();
     // Counted since: a later bucket's number includes those of the earlier ones.
@@ -67,7 +68,7 @@ mod tests {
             worker.turn_times.record(nanos);
             worker.other_latencies.responder(Operation::Read).record(nanos);
         }
-        let Latency { turns, operations } = report(&workers, &[3, 7]);
+        let Latency { turns, operations, .. } = report(&workers, &[3, 7]);
         let turns: Vec<(u32, u64, u64)> = turns.iter().map(|of| (of.lcore, of.times.count, of.times.sum_ns)).collect();
         assert_eq!(turns, [(3, 1, 300), (7, 1, 5_000_000_000)]);
         assert_eq!(operations.len(), 2 * Operation::ALL.len());

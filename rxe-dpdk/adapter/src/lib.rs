@@ -17,7 +17,7 @@ pub mod build;
 pub mod counters;
 mod error;
 pub mod host_stats;
-mod latency;
+pub mod latency;
 pub mod manage;
 pub mod memory;
 pub mod multicast;

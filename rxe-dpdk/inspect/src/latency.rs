@@ -9,6 +9,9 @@ pub struct Latency {
     pub turns: Vec<TurnTimes>,
     /// Operations that span turns, by service.
     pub operations: Vec<OperationTimes>,
+    /// Commands of NVMe over Fabrics, by namespace.
+    #[serde(default)]
+    pub namespaces: Vec<NamespaceTimes>,
 }
 
 /// How long the turns of one worker's loop took.
@@ -30,6 +33,21 @@ pub struct OperationTimes {
     pub role: String,
     /// `send`, `write`, `read`, `atomic` or `flush`.
     pub operation: String,
+    /// Their times.
+    #[serde(flatten)]
+    pub times: Histogram,
+}
+
+/// How long one kind of NVMe command took on a namespace: from the turn of the worker's loop in which the command arrived to the
+/// one in which its response was posted, so 0 within a turn.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NamespaceTimes {
+    /// NQN of the subsystem.
+    pub subsystem: String,
+    /// NSID of the namespace.
+    pub nsid: u32,
+    /// `read`, `write`, `flush` or `other`.
+    pub command: String,
     /// Their times.
     #[serde(flatten)]
     pub times: Histogram,
@@ -110,6 +128,12 @@ impl Latency {
                 times.subtract(&before.times);
             }
         }
+        for NamespaceTimes { subsystem, nsid, command, times } in &mut self.namespaces {
+            let same = |of: &&NamespaceTimes| (&of.subsystem, of.nsid, &of.command) == (subsystem, *nsid, command);
+            if let Some(before) = before.namespaces.iter().find(same) {
+                times.subtract(&before.times);
+            }
+        }
     }
 }
 
@@ -133,14 +157,18 @@ mod tests {
 
     #[test]
     fn the_times_within_an_interval_are_the_later_report_less_the_earlier_one() {
-        let report = |times| {
+        let report = |times: Histogram| {
             let [service, role, operation] = ["region", "responder", "read"].map(str::to_owned);
             let turns = vec![TurnTimes { lcore: 3, times: histogram([1, 1, 1], 1, 100) }];
-            Latency { turns, operations: vec![OperationTimes { service, role, operation, times }] }
+            let subsystem = "nqn.2026-01.test:disk".to_owned();
+            let namespaces =
+                vec![NamespaceTimes { subsystem, nsid: 1, command: operation.clone(), times: times.clone() }];
+            Latency { turns, operations: vec![OperationTimes { service, role, operation, times }], namespaces }
         };
         let mut now = report(histogram([1, 2, 4], 5, 5000));
         now.subtract(&report(histogram([1, 1, 1], 1, 200)));
         assert_eq!(now.operations[0].times, histogram([0, 1, 3], 4, 4800));
+        assert_eq!(now.namespaces[0].times, histogram([0, 1, 3], 4, 4800));
         assert_eq!(now.turns[0].times.count, 0);
     }
 

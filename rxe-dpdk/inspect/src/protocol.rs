@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::capture::CaptureSettings;
 use crate::event::Event;
+use crate::nvmf::NvmfRequest;
 
 /// Maximum size of a request, in bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
@@ -157,6 +158,8 @@ pub enum Request {
     CaptureStop,
     /// The [`CaptureStatus`](crate::capture::CaptureStatus) of the capture that runs, or ran last.
     CaptureStatus,
+    /// A request to the service `nvmf`.
+    Nvmf(NvmfRequest),
     /// Further [`Event`]s, as they happen. The answer is `null`; the events follow, each a [`Reply::Event`]. The connection
     /// takes no further request.
     Events,
@@ -183,6 +186,7 @@ impl Request {
             | Request::Faults
             | Request::CaptureStatus
             | Request::Events => true,
+            Request::Nvmf(request) => request.is_read_only(),
             Request::AddRegion { .. }
             | Request::AddAddress { .. }
             | Request::RemoveAddress { .. }

@@ -67,7 +67,9 @@ impl Nvmf {
                 Role::Admin { controller, held: Vec::new() }
             }
             Some(config) => {
-                let view = self.view(cx, &granted.subsystem);
+                let Some(view) = self.view(cx, &granted.subsystem) else {
+                    return self.fault(cx, qpn, format_args!("this worker has no memory"));
+                };
                 let queue = IoQueue::new(config);
                 Role::Io { controller, queue, view, counts: Default::default() }
             }

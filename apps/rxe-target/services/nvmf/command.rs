@@ -3,8 +3,9 @@
 use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{DataLocation, HostBuffer, Sqe};
+use rxe_proto::Instant;
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
-use rxe_storage::Piece;
+use rxe_storage::{NamespaceId, Piece};
 
 use super::namespaces::Namespace;
 use super::work::Work;
@@ -34,6 +35,8 @@ pub struct Command {
     pub namespace: Namespace,
     /// Its namespace as hosts see it.
     pub view: NamespaceView,
+    /// When it arrived.
+    pub arrived: Instant,
     /// Its storage operations.
     pub work: Work,
     /// Where its data are, until they are fetched.
@@ -44,6 +47,14 @@ pub struct Command {
     pub piece: Option<Piece>,
     /// What it waits for.
     pub stage: Stage,
+}
+
+impl Command {
+    /// Whether it uses a namespace.
+    pub fn uses(&self, namespace: NamespaceId) -> bool {
+        let flushes = matches!(&self.work, Work::Flush { namespaces } if namespaces.contains(&namespace));
+        self.namespace.storage == namespace || flushes
+    }
 }
 
 /// A Connect whose data are being fetched.

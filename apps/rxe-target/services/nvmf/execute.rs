@@ -43,6 +43,7 @@ impl Nvmf {
             && let Some(blocks) = namespace.direct(offset, len)
         {
             self.count_read(qpn, len);
+            self.namespaces.record(namespace, &work, 0);
             return self.complete(cx, qpn, slot, tag, Status::SUCCESS, Some((blocks, remote(to))), None);
         }
         let in_place = match (&work, from) {
@@ -57,6 +58,7 @@ impl Nvmf {
             tag,
             namespace,
             view: checked,
+            arrived: cx.now(),
             work,
             from,
             in_place,
@@ -191,7 +193,7 @@ impl Nvmf {
 
     fn finish_with(&mut self, cx: &mut Context<'_>, index: usize, status: Status) {
         let Some(command) = self.commands.try_remove(index) else { return };
-        let Command { queue, slot, tag, work, piece, .. } = command;
+        let Command { queue, slot, tag, namespace, arrived, work, piece, .. } = command;
         let Some(qpn) = queue else {
             if let Some(piece) = piece {
                 self.staging.free(piece);
@@ -201,6 +203,7 @@ impl Nvmf {
         if let Some(place) = self.queues.get_mut(&qpn).and_then(|queue| queue.command_mut(slot)) {
             *place = None;
         }
+        self.namespaces.record(namespace, &work, cx.now().saturating_since(arrived).as_nanos() as u64);
         match (work, piece) {
             (Work::Read { len, to, .. }, Some(piece)) if status == Status::SUCCESS => {
                 self.count_read(qpn, len);

@@ -6,6 +6,7 @@ use rxe_nvmf::controller::TargetConfig;
 use rxe_proto::mem::Allocator;
 use rxe_service::{Listen, Service, ServiceFactory};
 
+use super::disks::Disks;
 use super::instance::Nvmf;
 use super::shared::Shared;
 use crate::config::nvmf::NvmfConfig;
@@ -22,12 +23,13 @@ struct Factory {
     registry: MetricsRegistry,
 }
 
-/// The factory; `None` without subsystems.
-pub fn factory(config: &NvmfConfig, registry: &MetricsRegistry) -> Option<Box<dyn ServiceFactory>> {
+/// The factory, whose disks `disks` then has for management; `None` without subsystems.
+pub fn factory(config: &NvmfConfig, registry: &MetricsRegistry, disks: &Disks) -> Option<Box<dyn ServiceFactory>> {
     if config.subsystems.is_empty() {
         return None;
     }
     let shared = Arc::new(Shared::new(TargetConfig::default()));
+    disks.set(&shared);
     Some(Box::new(Factory { config: config.clone(), shared, registry: registry.clone() }))
 }
 

@@ -7,11 +7,11 @@ use rxe_nvmf::controller::{Event, IoCounts, QueueKey};
 use rxe_nvmf::wire::Nqn;
 use rxe_proto::verbs::{ProtectionDomain, Qpn};
 use rxe_service::{Context, QpMap};
-use rxe_storage::{Completion, Ring, RingConfig, Storage, StorageError};
+use rxe_storage::{Completion, NamespaceId, Ring, RingConfig, Storage, StorageError};
 use slab::Slab;
 
 use super::command::{Command, PendingConnect};
-use super::namespaces::{Namespaces, SubsystemView};
+use super::namespaces::{Namespaces, SubsystemView, Users};
 use super::queue::{Outgoing, Queue, Role};
 use super::shared::Shared;
 use super::staging::StagingPool;
@@ -42,6 +42,28 @@ pub struct Nvmf {
     pub(super) completed: Vec<Completion>,
     pub(super) receives: Pool,
     pub(super) pd: Option<ProtectionDomain>,
+    /// Why there is no ring.
+    pub(super) no_ring: Option<String>,
+}
+
+/// What uses the namespaces of a worker.
+struct InUse<'a> {
+    commands: &'a Slab<Command>,
+    queues: &'a QpMap<Queue>,
+}
+
+impl Users for InUse<'_> {
+    fn command_uses(&self, namespace: NamespaceId) -> bool {
+        self.commands.iter().any(|(_, command)| command.uses(namespace))
+    }
+
+    fn responses(&self) -> Vec<(Qpn, u64)> {
+        self.queues.iter().map(|(qpn, queue)| (*qpn, queue.responses())).collect()
+    }
+
+    fn has_acknowledged(&self, qpn: Qpn, responses: u64) -> bool {
+        self.queues.get(&qpn).is_none_or(|queue| queue.acknowledged() >= responses)
+    }
 }
 
 /// The key of a queue: its worker and its queue pair.
@@ -79,6 +101,7 @@ impl Nvmf {
             completed: Vec::new(),
             receives: Pool::new(POOLED),
             pd: None,
+            no_ring: None,
         }
     }
 
@@ -87,22 +110,45 @@ impl Nvmf {
         let pd = cx.device().alloc_pd();
         self.pd = Some(pd);
         self.staging = StagingPool::new(cx, pd, self.staging_bytes).map_err(|error| format!("no staging: {error}"))?;
-        if self.shared.needs_ring() {
-            let mut ring = Ring::new(RingConfig::default()).map_err(|error| error.to_string())?;
-            self.staging.pin(&mut ring);
-            self.storage = Storage::new(Some(ring));
+        match Ring::new(RingConfig::default()) {
+            Ok(mut ring) => {
+                self.staging.pin(&mut ring);
+                self.storage = Storage::new(Some(ring));
+                Ok(())
+            }
+            Err(error) if self.shared.needs_ring() => Err(error.to_string()),
+            // Memory is served without one; files cannot be added.
+            Err(error) => {
+                self.no_ring = Some(error.to_string());
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    /// The namespaces of a subsystem.
-    pub(super) fn view(&mut self, cx: &mut Context<'_>, subsystem: &Nqn) -> Arc<SubsystemView> {
+    /// The namespaces of a subsystem; `None` on a worker that could not be prepared, which accepts no connection.
+    pub(super) fn view(&mut self, cx: &mut Context<'_>, subsystem: &Nqn) -> Option<Arc<SubsystemView>> {
         let Nvmf { namespaces, shared, storage, pd, .. } = self;
-        match *pd {
-            Some(pd) => namespaces.view(cx, shared, storage, pd, subsystem),
-            // Not reached: without it no connection is accepted.
-            None => Arc::default(),
+        Some(namespaces.view(cx, shared, storage, (*pd)?, subsystem))
+    }
+
+    /// Follows the changes of the disks: every queue gets a new view, and removed namespaces are closed.
+    pub(super) fn follow_changes(&mut self, cx: &mut Context<'_>) {
+        let users = InUse { commands: &self.commands, queues: &self.queues };
+        if self.namespaces.forget_changed(&self.shared, &users) {
+            let Nvmf { namespaces, shared, storage, pd, queues, .. } = self;
+            for queue in queues.values_mut() {
+                if let (Role::Io { view, .. }, Some(pd)) = (&mut queue.role, *pd) {
+                    *view = namespaces.view(cx, shared, storage, pd, &view.subsystem.clone());
+                }
+            }
         }
+        self.close_removed(cx);
+    }
+
+    /// Closes removed namespaces that nothing uses any more.
+    pub(super) fn close_removed(&mut self, cx: &mut Context<'_>) {
+        let Nvmf { namespaces, storage, commands, queues, completed, .. } = self;
+        namespaces.close_removed(cx, storage, &InUse { commands, queues }, completed);
     }
 
     /// Sends on a queue; an error costs the host the connection.
@@ -209,14 +255,7 @@ impl Nvmf {
                     }
                 }
             }
-            Event::NamespacesChanged { subsystem, queues } => {
-                let changed = self.view(cx, subsystem);
-                for qpn in own(queues) {
-                    if let Some(Role::Io { view, .. }) = self.queues.get_mut(&qpn).map(|queue| &mut queue.role) {
-                        *view = Arc::clone(&changed);
-                    }
-                }
-            }
+            Event::NamespacesChanged { .. } => self.follow_changes(cx),
         }
     }
 }

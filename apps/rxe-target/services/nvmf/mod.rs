@@ -10,13 +10,15 @@
 //! * [`admin`] executes what arrives on a queue without Connect and on admin queues.
 //! * [`execute`] executes I/O commands: staging, fetch, storage, response. [`command`] is a command in progress, [`work`] its
 //!   sequence of operations.
-//! * [`namespaces`] is a worker's view of the disks.
+//! * [`namespaces`] is a worker's view of the disks, which [`disks`] gives to management. [`latencies`] counts times.
 
 mod admin;
 mod command;
+mod disks;
 mod execute;
 mod factory;
 mod instance;
+mod latencies;
 mod namespaces;
 mod queue;
 mod receives;
@@ -25,4 +27,6 @@ mod shared;
 mod staging;
 mod work;
 
+pub use disks::Disks;
 pub use factory::{NAME, factory};
+pub use shared::Shared;

@@ -1,15 +1,22 @@
 //! A worker's view of the disks: its storage instances, and the keys for RDMA WRITE straight from memory.
+//!
+//! Management changes the disks in [`Shared`] and then calls each worker. A worker opens what is new, and closes what was
+//! removed when nothing uses it any more: no command, no response that is not acknowledged, as its data may come straight from
+//! the memory of the namespace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::Nqn;
-use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, Sge};
+use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, Qpn, Sge};
 use rxe_service::Context;
-use rxe_storage::{NamespaceId, Storage};
+use rxe_storage::{Completion, NamespaceId, Storage};
+use slab::Slab;
 
-use super::shared::Shared;
+use super::latencies::CommandTimes;
+use super::shared::{Shared, Volume, VolumeId};
+use super::work::Work;
 
 /// A namespace as a worker uses it.
 #[derive(Clone, Copy)]
@@ -20,6 +27,8 @@ pub struct Namespace {
     pub in_memory: bool,
     /// Address and key of its memory, when reads can go straight from there.
     direct: Option<(u64, u32)>,
+    /// The number of its [`CommandTimes`].
+    times: usize,
 }
 
 impl Namespace {
@@ -31,12 +40,15 @@ impl Namespace {
 }
 
 /// The namespaces of a subsystem, in ascending order of the NSID.
-#[derive(Default)]
 pub struct SubsystemView {
+    /// The subsystem.
+    pub subsystem: Nqn,
     /// For the checks of commands.
     pub views: Vec<NamespaceView>,
     /// In the same order.
     namespaces: Vec<Namespace>,
+    /// Why a namespace is missing, in a sentence.
+    pub problem: Option<String>,
 }
 
 impl SubsystemView {
@@ -56,17 +68,45 @@ impl SubsystemView {
 struct Opened {
     namespace: Namespace,
     /// Kept for its key.
-    _region: Option<MemoryRegion>,
+    region: Option<MemoryRegion>,
+}
+
+/// A removed namespace that is still in use.
+struct Closing {
+    opened: Opened,
+    /// The queue pairs of the moment of the removal, with the number of responses that each had been given by then.
+    responses: Vec<(Qpn, u64)>,
+}
+
+/// What still uses the namespaces of a worker.
+pub trait Users {
+    /// Whether a command uses a namespace.
+    fn command_uses(&self, namespace: NamespaceId) -> bool;
+    /// The queue pairs, with the number of responses that each has been given.
+    fn responses(&self) -> Vec<(Qpn, u64)>;
+    /// Whether a queue pair is gone, or the host has acknowledged that many responses.
+    fn has_acknowledged(&self, qpn: Qpn, responses: u64) -> bool;
 }
 
 /// The namespaces that a worker has opened.
 #[derive(Default)]
 pub struct Namespaces {
-    opened: BTreeMap<(Nqn, u32), Opened>,
+    /// The state of [`Shared`] that `views` are of.
+    generation: u64,
+    opened: BTreeMap<VolumeId, Opened>,
     views: BTreeMap<Nqn, Arc<SubsystemView>>,
+    closing: Vec<Closing>,
+    times: Slab<Arc<CommandTimes>>,
 }
 
 impl Namespaces {
+    /// Counts a command that took `nanos`.
+    pub fn record(&self, namespace: Namespace, work: &Work, nanos: u64) {
+        if let Some(times) = self.times.get(namespace.times) {
+            times.record(work, nanos);
+        }
+    }
+
     /// The view of a subsystem, made when it is first wanted.
     pub fn view(
         &mut self,
@@ -79,48 +119,104 @@ impl Namespaces {
         if let Some(view) = self.views.get(subsystem) {
             return Arc::clone(view);
         }
-        let listed = shared.target().namespace_views(subsystem);
-        let (mut views, mut namespaces) = (Vec::new(), Vec::new());
-        for view in listed {
-            match self.open(cx, shared, storage, pd, subsystem, view) {
+        let mut view =
+            SubsystemView { subsystem: subsystem.clone(), views: Vec::new(), namespaces: Vec::new(), problem: None };
+        for (listed, id, volume) in shared.namespaces(subsystem) {
+            match self.open(cx, shared, storage, pd, (subsystem, listed), id, &volume) {
                 Ok(namespace) => {
-                    views.push(view);
-                    namespaces.push(namespace);
+                    view.views.push(listed);
+                    view.namespaces.push(namespace);
                 }
                 // Its commands are refused as those of an unknown namespace.
-                Err(error) => tracing::error!("nvmf: namespace {} of {subsystem} is not served: {error}", view.nsid),
+                Err(error) => {
+                    let problem = format!("namespace {} of {subsystem} is not served: {error}", listed.nsid);
+                    tracing::error!("nvmf: worker {}: {problem}", cx.worker());
+                    view.problem = Some(problem);
+                }
             }
         }
-        let view = Arc::new(SubsystemView { views, namespaces });
+        let view = Arc::new(view);
         self.views.insert(subsystem.clone(), Arc::clone(&view));
         view
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the parts of the service that a namespace is opened in")]
     fn open(
         &mut self,
         cx: &mut Context<'_>,
         shared: &Shared,
         storage: &mut Storage,
         pd: ProtectionDomain,
-        subsystem: &Nqn,
-        view: NamespaceView,
+        (subsystem, view): (&Nqn, NamespaceView),
+        id: VolumeId,
+        volume: &Volume,
     ) -> Result<Namespace, String> {
-        let key = (subsystem.clone(), view.nsid);
-        if let Some(opened) = self.opened.get(&key) {
-            return Ok(opened.namespace);
+        if let Some(Opened { namespace, .. }) = self.opened.get(&id) {
+            let instance = storage.get_mut(namespace.storage).ok_or("it is closed")?;
+            if instance.geometry().blocks != view.blocks {
+                instance.resize().map_err(|error| error.to_string())?;
+            }
+            return Ok(*namespace);
         }
-        let volume = shared.volume(subsystem, view.nsid).ok_or("it has no storage")?;
         let in_memory = !volume.needs_ring();
         let backend = volume.backend().map_err(|error| error.to_string())?;
-        let id = storage.add(backend).map_err(|error| error.to_string())?;
-        let memory = storage.get(id).and_then(|backend| backend.memory()).cloned();
-        let region = match memory {
-            Some(memory) => Some(cx.device().reg_mr(pd, memory, Access::empty()).map_err(|error| error.to_string())?),
-            None => None,
+        let number = storage.add(backend).map_err(|error| error.to_string())?;
+        let memory = storage.get(number).and_then(|backend| backend.memory()).cloned();
+        let region = match memory.map(|memory| cx.device().reg_mr(pd, memory, Access::empty())).transpose() {
+            Ok(region) => region,
+            Err(error) => {
+                // Nothing is outstanding.
+                let _ = storage.remove(number, &mut Vec::new());
+                return Err(error.to_string());
+            }
         };
         let direct = region.as_ref().map(|region| (region.addr(), region.lkey()));
-        let namespace = Namespace { storage: id, in_memory, direct };
-        self.opened.insert(key, Opened { namespace, _region: region });
+        let times = self.times.insert(shared.times(subsystem, view.nsid, id));
+        let namespace = Namespace { storage: number, in_memory, direct, times };
+        self.opened.insert(id, Opened { namespace, region });
         Ok(namespace)
+    }
+
+    /// Forgets the views if the disks have changed, and prepares the removed namespaces for the end. Returns whether they have:
+    /// then every queue gets a new view, before anything else happens on this worker.
+    pub fn forget_changed(&mut self, shared: &Shared, users: &dyn Users) -> bool {
+        let generation = shared.generation();
+        if self.generation == generation {
+            return false;
+        }
+        self.generation = generation;
+        self.views.clear();
+        let removed: Vec<VolumeId> = self.opened.keys().copied().filter(|id| !shared.has_volume(*id)).collect();
+        for opened in removed.into_iter().filter_map(|id| self.opened.remove(&id)) {
+            self.closing.push(Closing { opened, responses: users.responses() });
+        }
+        true
+    }
+
+    /// Closes removed namespaces that nothing uses any more. Operations of other namespaces are not touched.
+    pub fn close_removed(
+        &mut self,
+        cx: &mut Context<'_>,
+        storage: &mut Storage,
+        users: &dyn Users,
+        completed: &mut Vec<Completion>,
+    ) {
+        let Namespaces { closing, times, .. } = self;
+        closing.retain_mut(|Closing { opened: Opened { namespace, region }, responses }| {
+            responses.retain(|(qpn, count)| !users.has_acknowledged(*qpn, *count));
+            let outstanding = storage.get(namespace.storage).is_some_and(|instance| instance.outstanding() > 0);
+            if !responses.is_empty() || outstanding || users.command_uses(namespace.storage) {
+                return true;
+            }
+            if let Some(region) = region {
+                // No windows are bound to it: its access lacks MW_BIND.
+                let _ = cx.device().dereg_mr(region);
+            }
+            if let Err(error) = storage.remove(namespace.storage, completed) {
+                tracing::error!("nvmf: a removed namespace: {error}");
+            }
+            times.try_remove(namespace.times);
+            false
+        });
     }
 }

@@ -93,6 +93,10 @@ pub struct Queue {
     /// What waits for room in the send queue, in order.
     backlog: VecDeque<Outgoing>,
     used: u32,
+    /// Responses of [`push`](Self::push).
+    responses: u64,
+    /// Those of them that the host has acknowledged.
+    acknowledged: u64,
 }
 
 /// Work requests of the send queue, for so many receives: READ, WRITE and response of each command, and as many responses that
@@ -127,6 +131,8 @@ impl Queue {
             sent: VecDeque::new(),
             backlog: VecDeque::new(),
             used: 0,
+            responses: 0,
+            acknowledged: 0,
         }
     }
 
@@ -152,6 +158,7 @@ impl Queue {
 
     /// Sends, or keeps what must wait for room.
     pub fn push(&mut self, cx: &mut Context<'_>, outgoing: Outgoing) -> Result<(), PostError> {
+        self.responses += u64::from(matches!(outgoing, Outgoing::Respond { .. }));
         if self.backlog.is_empty() && self.has_room(&outgoing) {
             return self.post(cx, outgoing);
         }
@@ -203,6 +210,7 @@ impl Queue {
         let completed = if wr_id == WR_RESPONSE {
             let Sent { work_requests, piece } = self.sent.pop_front().unwrap_or(Sent { work_requests: 0, piece: None });
             self.used -= work_requests;
+            self.acknowledged += 1;
             (None, piece)
         } else {
             self.used -= 1;
@@ -210,6 +218,16 @@ impl Queue {
         };
         self.drain(cx)?;
         Ok(completed)
+    }
+
+    /// Number of responses that it has been given.
+    pub fn responses(&self) -> u64 {
+        self.responses
+    }
+
+    /// Number of responses that the host has acknowledged, in the order in which they were given.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
     /// Gives back everything: receives and staging.

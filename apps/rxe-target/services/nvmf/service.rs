@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rxe_nvmf::controller::{Event, IoCounts, Portal};
 use rxe_nvmf::io::Submission;
+use rxe_nvmf::wire::Nqn;
 use rxe_nvmf::wire::private_data::{QueueRequest, RejectStatus};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
@@ -216,6 +217,22 @@ impl Service for Nvmf {
         }
     }
 
+    /// The request is the NQN of a subsystem that management has changed in [`Shared`](super::shared::Shared).
+    fn manage(&mut self, cx: &mut Context<'_>, request: &str) -> Result<String, String> {
+        let subsystem: Nqn = request.parse().map_err(|error| format!("{request}: {error}"))?;
+        self.take_events(cx);
+        self.follow_changes(cx);
+        let worker = cx.worker();
+        let Some(view) = self.view(cx, &subsystem) else {
+            return Err(format!("worker {worker} has no memory for hosts; the log of the target's start says why"));
+        };
+        match (&view.problem, &self.no_ring) {
+            (None, _) => Ok(String::new()),
+            (Some(_), Some(why)) => Err(why.clone()),
+            (Some(problem), None) => Err(problem.clone()),
+        }
+    }
+
     fn wants_poll(&self) -> bool {
         true
     }
@@ -227,12 +244,14 @@ impl Service for Nvmf {
         {
             tracing::error!("nvmf: {error}");
         }
+        // Those of the removal of a namespace are among them.
         for Completion { token, result } in completed.drain(..) {
             self.stored(cx, token as usize, result);
         }
+        completed.append(&mut self.completed);
         self.completed = completed;
         self.resume(cx);
-        Outstanding(self.storage.outstanding())
+        Outstanding(self.storage.outstanding() + self.completed.len())
     }
 
     fn instance_message(&mut self, cx: &mut Context<'_>, _from: usize, message: Box<dyn Any + Send>) {
@@ -255,6 +274,7 @@ impl Service for Nvmf {
         }
         drop(target);
         self.take_events(cx);
+        self.close_removed(cx);
         cx.set_timer(TICK, 0);
     }
 }

@@ -1,16 +1,20 @@
 //! What the instances of all workers share: controllers and disks.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rxe_inspect::latency::NamespaceTimes;
 use rxe_nvmf::controller::{Target, TargetConfig};
-use rxe_nvmf::subsystem::{ConfigError, Limits, Namespace, Subsystem};
+use rxe_nvmf::subsystem::{AllowedHosts, ConfigError, Limits, Namespace, NamespaceView, Subsystem};
 use rxe_nvmf::wire::Nqn;
 use rxe_proto::mem::{AllocError, Allocator};
 use rxe_storage::{
-    Backend, BlockSize, Contents, Disk, DiskBackend, DiskOptions, OpenError, RamBackend, RamDisk, RamOptions, RingError,
+    Backend, BlockSize, Contents, Disk, DiskBackend, DiskOptions, OpenError, RamBackend, RamDisk, RamOptions,
+    RingError, Scrub, ScrubReport, StorageError,
 };
 
+use super::latencies::{self, CommandTimes};
 use crate::config::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
 
 /// Operations of one namespace that a worker's ring executes at once.
@@ -60,6 +64,14 @@ impl Volume {
         })
     }
 
+    /// Whether this is the last handle.
+    fn is_unused(&self) -> bool {
+        match self {
+            Volume::Ram(disk) => Arc::strong_count(disk) == 1,
+            Volume::Disk(disk) => Arc::strong_count(disk) == 1,
+        }
+    }
+
     /// Whether a worker needs a ring for it.
     pub fn needs_ring(&self) -> bool {
         matches!(self, Volume::Disk(_))
@@ -88,12 +100,92 @@ pub enum VolumeError {
     /// The configuration of the subsystem.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Memory has one size.
+    #[error(
+        "namespace {nsid} of {nqn} is memory, which keeps its size while the target runs: add another namespace, or change \
+         the configuration file and restart the target"
+    )]
+    Fixed {
+        /// Its subsystem.
+        nqn: Nqn,
+        /// Its number.
+        nsid: u32,
+    },
+    /// A file is shorter than hosts know.
+    #[error(
+        "namespace {nsid} of {nqn} has {was} bytes and its file {size}, but a namespace cannot shrink while hosts use it: \
+         extend the file, or remove the namespace and add it again"
+    )]
+    Shrunk {
+        /// Its subsystem.
+        nqn: Nqn,
+        /// Its number.
+        nsid: u32,
+        /// Bytes of the file.
+        size: u64,
+        /// Bytes of the namespace.
+        was: u64,
+    },
+    /// The scrub does not go on where it ended.
+    #[error("another scrub of namespace {nsid} of {nqn} has begun: start again when it is complete")]
+    OtherScrub {
+        /// Its subsystem.
+        nqn: Nqn,
+        /// Its number.
+        nsid: u32,
+    },
+    /// Blocks cannot be read.
+    #[error("namespace {nsid} of {nqn} cannot be read: {source}")]
+    Scrub {
+        /// Its subsystem.
+        nqn: Nqn,
+        /// Its number.
+        nsid: u32,
+        /// The error of the storage.
+        source: StorageError,
+    },
+}
+
+/// The storage of a namespace, by a number that is not used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct VolumeId(u64);
+
+/// The disks.
+#[derive(Default)]
+struct Volumes {
+    by_namespace: BTreeMap<(Nqn, u32), (VolumeId, Volume)>,
+    next: u64,
+    /// Removed, and still open on a worker. Dropping the last handle may flush a file, so a worker must not.
+    removed: Vec<Volume>,
+    /// Of each namespace and worker.
+    times: Vec<(Nqn, u32, VolumeId, Arc<CommandTimes>)>,
+    /// Scrubs in progress.
+    scrubs: BTreeMap<VolumeId, Scrub>,
+}
+
+impl Volumes {
+    fn insert(&mut self, subsystem: &Nqn, nsid: u32, volume: Volume) {
+        self.next += 1;
+        self.by_namespace.insert((subsystem.clone(), nsid), (VolumeId(self.next), volume));
+    }
+
+    fn remove(&mut self, subsystem: &Nqn, nsid: u32) {
+        if let Some((id, volume)) = self.by_namespace.remove(&(subsystem.clone(), nsid)) {
+            self.removed.push(volume);
+            self.scrubs.remove(&id);
+            self.times.retain(|(_, _, of, _)| *of != id);
+        }
+    }
 }
 
 /// Controllers and disks.
+///
+/// Where both locks are taken, that of the disks is first.
 pub struct Shared {
     target: Mutex<Target>,
-    volumes: Mutex<BTreeMap<(Nqn, u32), Volume>>,
+    volumes: Mutex<Volumes>,
+    /// Increases with each change of the disks.
+    generation: AtomicU64,
     limits: Limits,
 }
 
@@ -101,7 +193,8 @@ impl Shared {
     /// No subsystems yet.
     pub fn new(config: TargetConfig) -> Shared {
         let limits = config.limits;
-        Shared { target: Mutex::new(Target::new(config)), volumes: Mutex::default(), limits }
+        let (volumes, generation) = (Mutex::default(), AtomicU64::new(1));
+        Shared { target: Mutex::new(Target::new(config)), volumes, generation, limits }
     }
 
     /// The limits of hosts.
@@ -115,16 +208,48 @@ impl Shared {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The storage of a namespace.
-    pub fn volume(&self, subsystem: &Nqn, nsid: u32) -> Option<Volume> {
-        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
-        volumes.get(&(subsystem.clone(), nsid)).cloned()
+    fn volumes(&self) -> MutexGuard<'_, Volumes> {
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that changes with the disks.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The namespaces of a subsystem with their storage, in ascending order of the NSID.
+    pub fn namespaces(&self, subsystem: &Nqn) -> Vec<(NamespaceView, VolumeId, Volume)> {
+        let volumes = self.volumes();
+        let views = self.target().namespace_views(subsystem);
+        let find = |view: NamespaceView| {
+            let (id, volume) = volumes.by_namespace.get(&(subsystem.clone(), view.nsid))?;
+            Some((view, *id, volume.clone()))
+        };
+        views.into_iter().filter_map(find).collect()
+    }
+
+    /// Whether the storage is that of a namespace.
+    pub fn has_volume(&self, id: VolumeId) -> bool {
+        self.volumes().by_namespace.values().any(|(other, _)| *other == id)
+    }
+
+    /// Where a worker counts the times of the commands of a namespace.
+    pub fn times(&self, subsystem: &Nqn, nsid: u32, id: VolumeId) -> Arc<CommandTimes> {
+        let times = Arc::<CommandTimes>::default();
+        self.volumes().times.push((subsystem.clone(), nsid, id, Arc::clone(&times)));
+        times
+    }
+
+    /// The times of the commands of all namespaces.
+    pub fn latencies(&self) -> Vec<NamespaceTimes> {
+        let mut all: Vec<_> = self.volumes().times.iter().map(|of| (of.0.clone(), of.1, Arc::clone(&of.3))).collect();
+        all.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        latencies::report(&all)
     }
 
     /// Whether the workers need a ring.
     pub fn needs_ring(&self) -> bool {
-        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
-        volumes.values().any(Volume::needs_ring)
+        self.volumes().by_namespace.values().any(|(_, volume)| volume.needs_ring())
     }
 
     /// Opens the storage of all subsystems of the configuration.
@@ -132,28 +257,23 @@ impl Shared {
     /// # Errors
     /// The first problem.
     pub fn open_all(&self, config: &NvmfConfig, allocator: &dyn Allocator) -> Result<(), VolumeError> {
-        for subsystem in &config.subsystems {
-            self.open(subsystem, allocator)?;
-        }
-        Ok(())
+        config.subsystems.iter().try_for_each(|subsystem| self.add_subsystem(subsystem, allocator))
     }
 
-    fn open(&self, config: &SubsystemConfig, allocator: &dyn Allocator) -> Result<(), VolumeError> {
+    /// Adds a subsystem, and opens the storage of its namespaces.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; nothing has changed then.
+    pub fn add_subsystem(&self, config: &SubsystemConfig, allocator: &dyn Allocator) -> Result<(), VolumeError> {
+        if self.target().subsystems().any(|other| other.nqn == config.nqn) {
+            return Err(ConfigError::DuplicateSubsystem(config.nqn.clone()).into());
+        }
         let mut namespaces = Vec::new();
-        let mut volumes = Vec::new();
+        let mut opened = Vec::new();
         for namespace in &config.namespaces {
             let (volume, blocks) = Volume::open(namespace, allocator)?;
-            let block_size = match namespace.block_size {
-                BlockSize::B512 => rxe_nvmf::subsystem::BlockSize::B512,
-                BlockSize::B4096 => rxe_nvmf::subsystem::BlockSize::B4096,
-            };
-            let mut described = Namespace::new(&config.nqn, namespace.nsid, blocks, block_size);
-            described.read_only = namespace.read_only;
-            if let Some(uuid) = namespace.uuid {
-                described.uuid = uuid;
-            }
-            namespaces.push(described);
-            volumes.push(((config.nqn.clone(), namespace.nsid), volume));
+            namespaces.push(described(&config.nqn, namespace, blocks));
+            opened.push((namespace.nsid, volume));
         }
         let subsystem = Subsystem {
             nqn: config.nqn.clone(),
@@ -162,8 +282,153 @@ impl Shared {
             namespaces,
             hosts: config.hosts.clone(),
         };
-        self.target().add_subsystem(subsystem)?;
-        self.volumes.lock().unwrap_or_else(PoisonError::into_inner).extend(volumes);
-        Ok(())
+        self.change(|volumes, target| {
+            target.add_subsystem(subsystem)?;
+            opened.into_iter().for_each(|(nsid, volume)| volumes.insert(&config.nqn, nsid, volume));
+            Ok(())
+        })
     }
+
+    /// Removes a subsystem; its hosts are disconnected.
+    ///
+    /// # Errors
+    /// [`VolumeError::Config`].
+    pub fn remove_subsystem(&self, nqn: &Nqn) -> Result<(), VolumeError> {
+        self.change(|volumes, target| {
+            let nsids: Vec<u32> = target.namespace_views(nqn).iter().map(|view| view.nsid).collect();
+            target.remove_subsystem(nqn)?;
+            nsids.into_iter().for_each(|nsid| volumes.remove(nqn, nsid));
+            Ok(())
+        })
+    }
+
+    /// Adds a namespace, and opens its storage.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; nothing has changed then.
+    pub fn add_namespace(
+        &self,
+        nqn: &Nqn,
+        config: &NamespaceConfig,
+        allocator: &dyn Allocator,
+    ) -> Result<(), VolumeError> {
+        // Before memory is allocated and a file opened for nothing.
+        let subsystem = self.target().subsystems().find(|other| other.nqn == *nqn).cloned();
+        let subsystem = subsystem.ok_or_else(|| ConfigError::UnknownSubsystem(nqn.clone()))?;
+        if subsystem.namespace(config.nsid).is_some() {
+            return Err(ConfigError::DuplicateNsid(nqn.clone(), config.nsid).into());
+        }
+        let (volume, blocks) = Volume::open(config, allocator)?;
+        self.change(|volumes, target| {
+            target.add_namespace(nqn, described(nqn, config, blocks))?;
+            volumes.insert(nqn, config.nsid, volume);
+            Ok(())
+        })
+    }
+
+    /// Removes a namespace.
+    ///
+    /// # Errors
+    /// [`VolumeError::Config`].
+    pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<(), VolumeError> {
+        self.change(|volumes, target| {
+            target.remove_namespace(nqn, nsid)?;
+            volumes.remove(nqn, nsid);
+            Ok(())
+        })
+    }
+
+    /// Gives a namespace the size of its file or device. Returns it in bytes.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; nothing has changed then. [`VolumeError::Fixed`] for memory, [`VolumeError::Shrunk`] for a file that is
+    /// shorter than the namespace.
+    pub fn grow(&self, nqn: &Nqn, nsid: u32) -> Result<u64, VolumeError> {
+        let (view, _, volume) = self.find(nqn, nsid)?;
+        let Volume::Disk(disk) = volume else { return Err(VolumeError::Fixed { nqn: nqn.clone(), nsid }) };
+        let geometry = disk.measure()?;
+        if geometry.blocks < view.blocks {
+            let (size, was) = (geometry.bytes(), view.blocks << view.block_shift);
+            return Err(VolumeError::Shrunk { nqn: nqn.clone(), nsid, size, was });
+        }
+        self.change(|_, target| Ok(target.resize_namespace(nqn, nsid, geometry.blocks)?))?;
+        Ok(geometry.bytes())
+    }
+
+    /// Sets the hosts that may use a subsystem; others are disconnected.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownSubsystem`].
+    pub fn set_hosts(&self, nqn: &Nqn, hosts: AllowedHosts) -> Result<(), ConfigError> {
+        self.target().set_hosts(nqn, hosts)
+    }
+
+    /// Drops the removed disks that no worker has open. Returns the number of those that are left. Files may be flushed, so it
+    /// is for threads of management.
+    pub fn reap(&self) -> usize {
+        let mut removed = std::mem::take(&mut self.volumes().removed);
+        let unused: Vec<Volume> = removed.extract_if(.., |volume| volume.is_unused()).collect();
+        let left = removed.len();
+        self.volumes().removed.append(&mut removed);
+        drop(unused);
+        left
+    }
+
+    /// Compares up to `blocks` blocks of a namespace with their checksums, from block `from` on.
+    ///
+    /// # Errors
+    /// [`VolumeError`]: there is no such namespace, another scrub has begun, or blocks cannot be read.
+    pub fn scrub(&self, nqn: &Nqn, nsid: u32, from: u64, blocks: u64) -> Result<(ScrubReport, u64), VolumeError> {
+        let (_, id, volume) = self.find(nqn, nsid)?;
+        let held = self.volumes().scrubs.remove(&id);
+        let mut scrub = match (from, held) {
+            (0, _) => match volume {
+                Volume::Ram(disk) => Scrub::ram(disk),
+                Volume::Disk(disk) => Scrub::disk(disk),
+            },
+            (from, Some(scrub)) if scrub.position() == from => scrub,
+            _ => return Err(VolumeError::OtherScrub { nqn: nqn.clone(), nsid }),
+        };
+        let report = scrub.step(blocks).map_err(|source| VolumeError::Scrub { nqn: nqn.clone(), nsid, source })?;
+        let next = scrub.position();
+        let mut volumes = self.volumes();
+        // A namespace that was removed meanwhile is not kept open.
+        if !report.done && volumes.by_namespace.values().any(|(other, _)| *other == id) {
+            volumes.scrubs.insert(id, scrub);
+        }
+        Ok((report, next))
+    }
+
+    fn find(&self, nqn: &Nqn, nsid: u32) -> Result<(NamespaceView, VolumeId, Volume), VolumeError> {
+        if !self.target().subsystems().any(|subsystem| subsystem.nqn == *nqn) {
+            return Err(ConfigError::UnknownSubsystem(nqn.clone()).into());
+        }
+        let found = self.namespaces(nqn).into_iter().find(|(view, ..)| view.nsid == nsid);
+        Ok(found.ok_or_else(|| ConfigError::UnknownNamespace(nqn.clone(), nsid))?)
+    }
+
+    /// Changes controllers and disks together.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Volumes, &mut Target) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
+        let mut volumes = self.volumes();
+        let done = change(&mut volumes, &mut self.target())?;
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(done)
+    }
+}
+
+/// A namespace as hosts see it.
+fn described(subsystem: &Nqn, config: &NamespaceConfig, blocks: u64) -> Namespace {
+    let block_size = match config.block_size {
+        BlockSize::B512 => rxe_nvmf::subsystem::BlockSize::B512,
+        BlockSize::B4096 => rxe_nvmf::subsystem::BlockSize::B4096,
+    };
+    let mut namespace = Namespace::new(subsystem, config.nsid, blocks, block_size);
+    namespace.read_only = config.read_only;
+    if let Some(uuid) = config.uuid {
+        namespace.uuid = uuid;
+    }
+    namespace
 }

@@ -172,6 +172,15 @@ impl Regions {
         self.list.iter().find_map(|shared| Some(shared.mrs.get(number(shared)?)?.memory()))
     }
 
+    /// Zeroed memory that is no region.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub fn allocate(&mut self, bytes: usize) -> Result<Memory, String> {
+        let maker = self.maker.as_mut().ok_or("the target is stopping")?;
+        maker.source.make(&RegionSettings { size: bytes, ..RegionSettings::default() }, bytes)
+    }
+
     /// Allocates and registers a region, which is not in the list.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ mod logs;
 mod manage;
 mod queues;
 mod registers;
+mod report;
 mod state;
 mod teardown;
 
@@ -21,6 +22,7 @@ pub use admin::{AdminData, AdminReply};
 pub use config::{Portal, TargetConfig};
 pub use connect::{ConnectError, FirstCommand, Granted, Refusal, first_command};
 pub use event::{Event, TeardownReason};
+pub use report::ControllerInfo;
 pub use state::IoCounts;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

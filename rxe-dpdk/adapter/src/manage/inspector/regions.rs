@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use rxe_inspect::report::Region;
+use rxe_proto::mem::Memory;
 use rxe_service::change::Change;
 
 use super::{InspectError, Inspector};
@@ -75,6 +76,14 @@ impl Inspector {
             })
         };
         list.list().iter().map(report).collect()
+    }
+
+    /// Zeroed memory for a service, as that of regions without a file: it must be given back before the adapter ends.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory, String> {
+        self.region_list().lock().allocate(bytes)
     }
 
     /// Adds a named region: makes its memory, and registers it with every worker under the same keys. Services know it when

@@ -52,6 +52,7 @@ pub fn answer(managed: &Managed, request: Request) -> Reply {
         Request::Digest { .. }
         | Request::Regions
         | Request::AddRegion { .. }
+        | Request::Nvmf(_)
         | Request::RemoveRegion { .. }
         | Request::Addresses
         | Request::AddAddress { .. }
