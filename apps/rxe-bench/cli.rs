@@ -1,19 +1,21 @@
 //! The command line: EAL's arguments, the options of the bench, and the checks of options that depend on each other.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use rxe::command_line::CommandLine;
 use rxe::{CliError, cli_error};
 use rxe_proto::wire::Cidr;
 
 use crate::args::{Args, BulkVerb};
+use crate::ends;
+use crate::nvme::{NvmeArgs, NvmePlan};
 use crate::perftest;
-use crate::plan::{Beside, Json, Length, Plan, Protocol, Test, Verb};
-use crate::values::{Mtu, OwnAddress, Peer, Router, Seconds, Size};
+use crate::plan::{Beside, INTERVAL, Json, Length, Plan, Protocol, TIME, Test, Verb, WARM_UP};
+use crate::values::{Mtu, Peer, Seconds, Size};
 
 /// The action that the command line selects.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub enum Command {
     Generate(PathBuf),
     /// Run a test.
     Run(Box<Plan>),
+    /// Run the load of NVMe commands.
+    Nvme(Box<NvmePlan>),
 }
 
 /// Parses the command line, without the program's name.
@@ -44,12 +48,22 @@ pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliErr
             );
         }
     };
-    Ok(Command::Run(Box::new(Args::try_parse_from(ours).map_err(rxe::command_line::explain)?.into_plan(eal_args)?)))
+    let matches = command().try_get_matches_from(ours).map_err(rxe::command_line::explain)?;
+    if let Some((_, matches)) = matches.subcommand() {
+        return Ok(Command::Nvme(Box::new(NvmeArgs::from_arg_matches(matches)?.into_plan(eal_args)?)));
+    }
+    Ok(Command::Run(Box::new(Args::from_arg_matches(&matches)?.into_plan(eal_args)?)))
 }
 
 /// The definition of the command line, for manual pages and completions.
+///
+/// The tests share their options, so they are values of a positional argument; `nvme` has options of its own.
 pub fn command() -> clap::Command {
     Args::command()
+        .subcommand(NvmeArgs::command())
+        .subcommand_negates_reqs(true)
+        .args_conflicts_with_subcommands(true)
+        .disable_help_subcommand(true)
 }
 
 /// Port of the `region` service.
@@ -60,19 +74,22 @@ const REGION_READS: u8 = 16;
 const ATOMIC: u32 = 8;
 /// The sizes of `--all`, as powers of two.
 const ALL: std::ops::RangeInclusive<u32> = 1..=23;
-/// Default duration of a measurement.
-const TIME: Duration = Duration::from_secs(2);
-/// Default interval of the results of `--run_infinitely`.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Default warm-up.
-const WARM_UP: Duration = Duration::from_millis(250);
 
 impl Args {
     fn into_plan(self, eal_args: Vec<String>) -> Result<Plan, CliError> {
         self.perftest.check()?;
         self.check_udp(&eal_args)?;
-        let (address, peer) = self.ends()?;
-        let gateway = self.gateway(address, &peer)?;
+        let (address, peer) = match ends::addresses(self.udp, self.address, self.peer) {
+            // It answers every sender.
+            Err(_) if self.test == Test::Reflect && (self.peer.is_none() || !self.has_address()) => {
+                let none = Ipv4Addr::UNSPECIFIED.into();
+                (Cidr::new(none, 0), Peer { ip: none, port: None })
+            }
+            ends => ends?,
+        };
+        // Frames for a reflector are addressed by what it answers.
+        let routed = self.udp.is_some() || matches!(self.test, Test::Reflect | Test::Echo);
+        let gateway = ends::gateway(self.gateway, address, peer.ip, routed)?;
         let protocol = self.protocol()?;
         let perftest = protocol == Protocol::Perftest;
         let bulk = self.bulk(protocol)?;
@@ -117,77 +134,24 @@ impl Args {
             verify: self.verify,
             bulk,
             gbits: self.report_gbits,
-            json: self.out_json.map(|path| if path.as_os_str() == "-" { Json::Stdout } else { Json::File(path) }),
+            json: self.out_json.map(Json::from),
         })
     }
 
     /// A UDP socket has nothing of DPDK.
     fn check_udp(&self, eal_args: &[String]) -> Result<(), CliError> {
-        match self.udp {
-            Some(_) if !eal_args.is_empty() => {
-                cli_error!("--udp needs no DPDK: leave EAL's arguments out ({})", eal_args.join(" "))
-            }
-            Some(_) if matches!(self.test, Test::Reflect | Test::Echo) => {
-                cli_error!("{} sends frames of its own, which a UDP socket cannot: leave --udp out", self.test.name())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The addresses of both ends.
-    fn ends(&self) -> Result<(Cidr, Peer), CliError> {
-        let own = self.udp.map(|ip| Cidr::new(ip, if ip.is_ipv4() { 32 } else { 128 }));
-        let own = own.or(self.address.map(|OwnAddress(address)| address));
-        let (address, peer) = match (own, self.peer) {
-            (Some(address), Some(peer)) => (address, peer),
-            // It answers every sender.
-            _ if self.test == Test::Reflect => {
-                let none = Ipv4Addr::UNSPECIFIED.into();
-                return Ok((Cidr::new(none, 0), Peer { ip: none, port: None }));
-            }
-            (None, _) => {
-                return cli_error!(
-                    "--address is missing: give the address of the bench as --address IP/PREFIX, or --udp ADDRESS"
-                );
-            }
-            (_, None) => return cli_error!("--peer is missing: give the address of the target as --peer IP"),
-        };
-        if address.ip == peer.ip {
-            return cli_error!("--peer {} is the address of the bench itself: give the target's", peer.ip);
-        }
-        if address.ip.is_ipv4() != peer.ip.is_ipv4() {
+        ends::check_udp(self.udp, eal_args)?;
+        if self.udp.is_some() && matches!(self.test, Test::Reflect | Test::Echo) {
             return cli_error!(
-                "--address and --peer are of different address families: give two IPv4 or two IPv6 addresses"
+                "{} sends frames of its own, which a UDP socket cannot: leave --udp out",
+                self.test.name()
             );
         }
-        Ok((address, peer))
+        Ok(())
     }
 
-    /// The router, which must be there where the target is in another network.
-    fn gateway(&self, address: Cidr, peer: &Peer) -> Result<Option<IpAddr>, CliError> {
-        if let Some(Router(router)) = self.gateway {
-            if router == address.ip || !(is_link_local(router) || address.contains(router)) {
-                return cli_error!(
-                    "--gateway {router}: no other host of the network {} has that address",
-                    address.network()
-                );
-            }
-            return Ok(Some(router));
-        }
-        // The kernel knows the routes of a UDP socket; frames for a reflector are addressed by what it answers.
-        let routed = self.udp.is_some()
-            || matches!(self.test, Test::Reflect | Test::Echo)
-            || is_link_local(peer.ip)
-            || address.contains(peer.ip);
-        if routed {
-            return Ok(None);
-        }
-        cli_error!(
-            "--peer {}: there is no route, as it is not in the network {} of --address: give a router with --gateway, or correct one \
-             of the addresses",
-            peer.ip,
-            address.network()
-        )
+    fn has_address(&self) -> bool {
+        self.udp.is_some() || self.address.is_some()
     }
 
     fn protocol(&self) -> Result<Protocol, CliError> {
@@ -252,10 +216,6 @@ impl Args {
             _ => vec![given.unwrap_or(if self.test.is_latency() { 2 } else { 65_536 })],
         })
     }
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Default number of queue pairs of --bulk, and the size of their messages.

@@ -131,7 +131,7 @@ impl Service for ConnectRate {
             return;
         }
         let carried = cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu);
-        match path_mtu(&self.session.plan, carried) {
+        match path_mtu(self.session.plan.path_mtu, carried) {
             Ok(mtu) => self.path_mtu = mtu,
             Err(failure) => return self.fail(failure),
         }
@@ -162,7 +162,7 @@ impl Service for ConnectRate {
             return;
         }
         if reason != EndReason::Disconnected(DisconnectReason::Local) {
-            return self.fail(why_not(&self.session.plan, reason, self.refusal.as_deref()));
+            return self.fail(why_not(self.session.plan.peer, reason, self.refusal.as_deref()));
         }
         self.ended += 1;
         self.heard = cx.now();

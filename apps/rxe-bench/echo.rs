@@ -105,7 +105,7 @@ pub fn reflect(
 pub fn echo(plan: &Plan, stop: &Arc<AtomicBool>, progress: &Progress) -> Result<Ended, CliError> {
     let (_port, mut link) = Link::open(&plan.eal_args, stop)?;
     let carried = PathMtu::at_most(usize::from(link.mtu).saturating_sub(OVERHEAD)).unwrap_or(PathMtu::Mtu256);
-    let path_mtu = path_mtu(plan, carried)?.bytes();
+    let path_mtu = path_mtu(plan.path_mtu, carried)?.bytes();
     let mut outcomes = Vec::new();
     let mut reflector = None;
     // Frames of an earlier process may still be on their way.

@@ -4,7 +4,8 @@
 //! adapter, the [`initiator`]: it connects to the target ([`session`], [`connections`]), with perftest's protocol if required
 //! ([`perftest`], [`control`]), and posts its [`work`]: [`load`] to measure, or [`verify`] to check data, with [`bulk`] as
 //! additional load. [`connect_rate`] is another such service. [`echo`] sends [`frames`] without an adapter. A [`measurement`]
-//! becomes an [`outcome`], which is JSON or a row of a [`table`]; [`progress`] prints what is to be seen during the run.
+//! becomes an [`outcome`], which is JSON or a row of a [`table`]; [`progress`] prints what is to be seen during the run. [`nvme`] is
+//! the load of NVMe commands.
 
 mod args;
 mod bulk;
@@ -17,12 +18,14 @@ mod echo;
 #[cfg(not(feature = "dpdk"))]
 #[path = "no_echo.rs"]
 mod echo;
+mod ends;
 #[cfg(feature = "dpdk")]
 mod frames;
 mod initiator;
 mod load;
 mod manual;
 mod measurement;
+mod nvme;
 mod outcome;
 mod payload;
 mod perftest;
@@ -58,5 +61,6 @@ fn run() -> Result<(), CliError> {
     match cli::parse(std::env::args_os().skip(1))? {
         Command::Generate(folder) => manual_pages::generate(cli::command(), &manual::SECTIONS, &folder),
         Command::Run(plan) => run::run(&plan),
+        Command::Nvme(plan) => nvme::run(&plan),
     }
 }

@@ -7,6 +7,13 @@ use std::time::Duration;
 use clap::ValueEnum;
 use rxe_proto::wire::{Cidr, PathMtu};
 
+/// Default duration of a measurement.
+pub const TIME: Duration = Duration::from_secs(2);
+/// Default interval of the results of `--run_infinitely`.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// Default warm-up.
+pub const WARM_UP: Duration = Duration::from_millis(250);
+
 /// The tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Test {
@@ -114,6 +121,12 @@ pub enum Json {
     Stdout,
     /// A file, besides the table.
     File(PathBuf),
+}
+
+impl From<PathBuf> for Json {
+    fn from(path: PathBuf) -> Json {
+        if path.as_os_str() == "-" { Json::Stdout } else { Json::File(path) }
+    }
 }
 
 /// A run.

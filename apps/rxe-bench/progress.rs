@@ -28,22 +28,51 @@ struct State {
 }
 
 /// Prints progress, on a thread of its own: nothing on an lcore waits for a reader.
-pub struct Progress {
+pub struct Progress<O = Outcome> {
     state: Arc<State>,
-    rows: Option<SyncSender<Outcome>>,
+    rows: Option<SyncSender<O>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// How the results `O` of intervals are printed.
+pub struct Rows<O> {
+    /// What precedes the first row.
+    pub head: Box<dyn Fn(&O) -> String + Send>,
+    pub row: Box<dyn Fn(&O) -> String + Send>,
+    /// Standard output is for JSON.
+    pub to_stderr: bool,
+}
+
+/// The name of a test, and of what it completes.
+struct Label {
+    test: String,
+    unit: &'static str,
 }
 
 impl Progress {
     /// Starts the thread. Call it before DPDK pins the main thread to its core: later threads would be pinned there too.
     pub fn start(plan: &Plan) -> Progress {
+        let rows = matches!(plan.length, Length::Endless(_)).then(|| {
+            let (of_head, of_row) = (plan.clone(), plan.clone());
+            Rows {
+                head: Box::new(move |first| table::head(&of_head, first)),
+                row: Box::new(move |outcome| table::row(&of_row, outcome)),
+                to_stderr: plan.json == Some(Json::Stdout),
+            }
+        });
+        Progress::with(plan.test.name(), "messages", rows)
+    }
+}
+
+impl<O: Send + 'static> Progress<O> {
+    /// Starts the thread for a test that completes so many `unit`, with `rows` if it has intervals.
+    pub fn with(test: String, unit: &'static str, rows: Option<Rows<O>>) -> Progress<O> {
         let state = Arc::<State>::default();
-        let (shown, name) = (Arc::clone(&state), plan.test.name());
+        let (shown, name) = (Arc::clone(&state), Label { test, unit });
         let builder = thread::Builder::new().name("progress".to_owned());
-        let (rows, thread) = if matches!(plan.length, Length::Endless(_)) {
+        let (rows, thread) = if let Some(format) = rows {
             let (rows, receiver) = sync_channel(WAITING);
-            let plan = plan.clone();
-            (Some(rows), builder.spawn(move || print_rows(&plan, &receiver)))
+            (Some(rows), builder.spawn(move || print_rows(&format, &receiver)))
         } else if io::stderr().is_terminal() {
             (None, builder.spawn(move || show(&shown, &name)))
         } else {
@@ -52,7 +81,9 @@ impl Progress {
         // Without the thread there is no progress.
         Progress { state, rows, thread: thread.ok() }
     }
+}
 
+impl<O> Progress<O> {
     /// Sets the number of completed messages.
     #[inline]
     pub fn set_done(&self, done: u64) {
@@ -60,7 +91,7 @@ impl Progress {
     }
 
     /// Prints the result of an interval.
-    pub fn show(&self, interval: Outcome) {
+    pub fn show(&self, interval: O) {
         if let Some(rows) = &self.rows {
             // Without a reader the row is left out. The final result contains it.
             let _ = rows.try_send(interval);
@@ -68,7 +99,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl<O> Drop for Progress<O> {
     fn drop(&mut self) {
         self.state.over.store(true, Ordering::Relaxed);
         self.rows = None;
@@ -81,7 +112,7 @@ impl Drop for Progress {
 }
 
 /// A line on a terminal.
-fn show(state: &State, name: &str) {
+fn show(state: &State, name: &Label) {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
         bar.set_style(style);
@@ -96,7 +127,7 @@ fn show(state: &State, name: &str) {
 }
 
 /// Lines on standard error, once a message is complete.
-fn print_lines(state: &State, name: &str) {
+fn print_lines(state: &State, name: &Label) {
     let began = Instant::now();
     let mut last = (began, 0);
     let mut next = began + LINE;
@@ -114,24 +145,25 @@ fn print_lines(state: &State, name: &str) {
     }
 }
 
-/// Number of completed messages, and the rate since `last`, which becomes now.
-fn line(state: &State, name: &str, last: &mut (Instant, u64)) -> String {
+/// Number of completed messages or I/Os, and the rate since `last`, which becomes now.
+fn line(state: &State, Label { test, unit }: &Label, last: &mut (Instant, u64)) -> String {
     let (now, done) = (Instant::now(), state.done.load(Ordering::Relaxed));
     // The count starts at 0 again for the next size.
     let rate = done.saturating_sub(last.1) as f64 / now.duration_since(last.0).as_secs_f64().max(1e-9);
     *last = (now, done);
-    format!("{name}: {done} messages, {:.3} Mpps", rate / 1e6)
+    let rate = if *unit == "messages" { format!("{:.3} Mpps", rate / 1e6) } else { format!("{rate:.0} per second") };
+    format!("{test}: {done} {unit}, {rate}")
 }
 
 /// Rows on standard output, or on standard error where the JSON goes to standard output.
-fn print_rows(plan: &Plan, rows: &Receiver<Outcome>) {
+fn print_rows<O>(format: &Rows<O>, rows: &Receiver<O>) {
     let mut first = true;
     for outcome in rows {
-        let mut text = table::row(plan, &outcome);
+        let mut text = (format.row)(&outcome);
         if std::mem::take(&mut first) {
-            text = table::head(plan, &outcome) + &text;
+            text = (format.head)(&outcome) + &text;
         }
-        if plan.json == Some(Json::Stdout) {
+        if format.to_stderr {
             output::stderr().enqueue(text.as_bytes());
         } else {
             let mut stdout = io::stdout().lock();

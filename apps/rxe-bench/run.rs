@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use rxe_adapter::output;
 use rxe_adapter::settings::{PortSettings, RuntimeConfig};
 use rxe_adapter::worker::IdlePolicy;
 use rxe_proto::transport::EngineConfig;
+use rxe_proto::wire::Cidr;
 use rxe_service::ServiceFactory;
 use tracing::level_filters::LevelFilter;
 
@@ -31,12 +33,7 @@ const MAX_CQE: u32 = 1 << 24;
 
 /// Runs the test and prints the results, also those of a run that failed or was interrupted.
 pub fn run(plan: &Plan) -> Result<(), CliError> {
-    log_to_stderr();
-    if let Some(Json::File(path)) = &plan.json {
-        // Now, not after the measurement.
-        OpenOptions::new().append(true).create(true).open(path).map_err(|error| unwritable(path, &error))?;
-    }
-    let signals = Signals::install()?;
+    let signals = prepare(plan.json.as_ref())?;
     if plan.test == Test::Reflect {
         return reflect(plan, &signals);
     }
@@ -44,6 +41,16 @@ pub fn run(plan: &Plan) -> Result<(), CliError> {
     let (outcomes, failure) = concluded(plan, ended);
     let printed = print_all(plan, &outcomes);
     failure.map_or(printed, Err)
+}
+
+/// Starts the log and the handling of signals, and checks that the JSON can be written.
+pub fn prepare(json: Option<&Json>) -> Result<Signals, CliError> {
+    log_to_stderr();
+    if let Some(Json::File(path)) = json {
+        // Now, not after the measurement.
+        OpenOptions::new().append(true).create(true).open(path).map_err(|error| unwritable(path, &error))?;
+    }
+    Signals::install()
 }
 
 /// `reflect` prints its own lines.
@@ -63,7 +70,7 @@ fn measure(plan: &Plan, signals: &Signals) -> Result<Ended, CliError> {
         Some(verb) => Box::new(InitiatorFactory { session: Arc::clone(&session), verb }),
         None => Box::new(ConnectRateFactory(Arc::clone(&session))),
     };
-    serve(plan, &session, factory)?;
+    serve(&plan.into(), &session, factory)?;
     Ok(session.take())
 }
 
@@ -85,14 +92,19 @@ fn concluded(plan: &Plan, Ended { mut outcomes, failure }: Ended) -> (Vec<Outcom
 
 fn print_all(plan: &Plan, outcomes: &[Outcome]) -> Result<(), CliError> {
     let measured: Vec<Outcome> = outcomes.iter().filter(|outcome| outcome.seconds > 0.0).cloned().collect();
-    let json = outcome::json(plan, outcomes);
-    if plan.json == Some(Json::Stdout) {
-        return print(&json);
+    print_results(plan.json.as_ref(), &outcome::json(plan, outcomes), || table::table(plan, &measured))
+}
+
+/// Prints the results: as JSON, as text, or both.
+pub fn print_results(to: Option<&Json>, json: &str, text: impl FnOnce() -> String) -> Result<(), CliError> {
+    if to == Some(&Json::Stdout) {
+        return print(json);
     }
-    if !measured.is_empty() {
-        print(&table::table(plan, &measured))?;
+    let text = text();
+    if !text.is_empty() {
+        print(&text)?;
     }
-    match &plan.json {
+    match to {
         Some(Json::File(path)) => {
             std::fs::write(path, json).map_err(|error| CliError::failed(unwritable(path, &error).to_string()))
         }
@@ -134,14 +146,44 @@ fn interrupted(plan: &Plan, outcomes: &[Outcome]) -> Option<CliError> {
     }
 }
 
+/// What an adapter needs of a plan.
+pub struct Wiring<'a> {
+    pub eal_args: &'a [String],
+    pub udp: bool,
+    /// Address of the bench.
+    pub address: Cidr,
+    pub gateway: Option<IpAddr>,
+    /// Connections at the same time.
+    pub connections: u32,
+    /// Outstanding messages of all connections.
+    pub outstanding: u64,
+}
+
+impl<'a> From<&'a Plan> for Wiring<'a> {
+    fn from(plan: &'a Plan) -> Wiring<'a> {
+        Wiring {
+            eal_args: &plan.eal_args,
+            udp: plan.udp,
+            address: plan.address,
+            gateway: plan.gateway,
+            connections: plan.connections(),
+            outstanding: u64::from(plan.qps) * u64::from(plan.depth()),
+        }
+    }
+}
+
 /// Runs an adapter with one service until the service stops it.
-fn serve(plan: &Plan, session: &Session, factory: Box<dyn ServiceFactory>) -> Result<(), CliError> {
+pub fn serve<P: Clone, O>(
+    plan: &Wiring<'_>,
+    session: &Session<P, O>,
+    factory: Box<dyn ServiceFactory>,
+) -> Result<(), CliError> {
     // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
     // retransmission timeouts, so these are raised.
-    let round = rxe_proto::Duration::from_micros(u64::from(plan.qps) * u64::from(plan.depth()));
+    let round = rxe_proto::Duration::from_micros(plan.outstanding);
     let timeouts = EngineConfig::default();
     // A closed connection keeps its slot for a while (timewait).
-    let connections = 2 * plan.connections() + 64;
+    let connections = 2 * plan.connections + 64;
     let config = RuntimeConfig {
         ports: vec![PortSettings {
             addresses: vec![plan.address],
@@ -161,7 +203,7 @@ fn serve(plan: &Plan, session: &Session, factory: Box<dyn ServiceFactory>) -> Re
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
     };
-    let carrier = if plan.udp { Carrier::Udp } else { Carrier::Dpdk(&plan.eal_args) };
+    let carrier = if plan.udp { Carrier::Udp } else { Carrier::Dpdk(plan.eal_args) };
     let adapter = Adapter::new(carrier, config, vec![factory])?;
     session.set_adapter(&adapter);
     let summary = adapter.run()?;
@@ -170,7 +212,7 @@ fn serve(plan: &Plan, session: &Session, factory: Box<dyn ServiceFactory>) -> Re
 }
 
 /// A flag that the first signal sets.
-fn flag(signals: &Signals) -> Arc<AtomicBool> {
+pub fn flag(signals: &Signals) -> Arc<AtomicBool> {
     let flag = Arc::<AtomicBool>::default();
     let raised = Arc::clone(&flag);
     signals.stop(move || raised.store(true, Ordering::Relaxed));

@@ -1,5 +1,6 @@
 //! State that the services of the bench share with the program, and helpers for their connections.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -21,28 +22,34 @@ use crate::progress::Progress;
 use crate::retransmissions::Retransmissions;
 
 /// Timeout for the answer to a REQ: 4.096 us * 2^16, a quarter of a second.
-const RESPONSE_TIMEOUT: u8 = 16;
+pub const RESPONSE_TIMEOUT: u8 = 16;
 
 /// The end of a run: what was measured until then, and why it failed.
-#[derive(Debug, Default)]
-pub struct Ended {
-    pub outcomes: Vec<Outcome>,
+#[derive(Debug)]
+pub struct Ended<O = Outcome> {
+    pub outcomes: Vec<O>,
     pub failure: Option<CliError>,
 }
 
-/// The state of a run.
-pub struct Session {
-    pub plan: Plan,
-    pub progress: Progress,
+impl<O> Default for Ended<O> {
+    fn default() -> Ended<O> {
+        Ended { outcomes: Vec::new(), failure: None }
+    }
+}
+
+/// The state of a run of plan `P` with results `O`.
+pub struct Session<P = Plan, O = Outcome> {
+    pub plan: P,
+    pub progress: Progress<O>,
     /// Set by the first signal.
     interrupted: Arc<AtomicBool>,
     adapter: OnceLock<(StopHandle, Vec<Arc<TransportStats>>)>,
-    result: Mutex<Option<Ended>>,
+    result: Mutex<Option<Ended<O>>>,
 }
 
-impl Session {
+impl<P: Clone, O> Session<P, O> {
     /// A run that has not started.
-    pub fn new(plan: &Plan, progress: Progress, interrupted: Arc<AtomicBool>) -> Arc<Session> {
+    pub fn new(plan: &P, progress: Progress<O>, interrupted: Arc<AtomicBool>) -> Arc<Session<P, O>> {
         let (adapter, result) = (OnceLock::new(), Mutex::default());
         Arc::new(Session { plan: plan.clone(), progress, interrupted, adapter, result })
     }
@@ -62,17 +69,21 @@ impl Session {
 
     /// Now, with `done` completed messages, and `bulk` of the additional load.
     pub fn mark(&self, at: Instant, done: u64, bulk: u64) -> Mark {
-        let retransmissions = self.adapter.get().map(|(_, workers)| Retransmissions::read(workers));
-        Mark { at, done, bulk, lost: None, retransmissions }
+        Mark { at, done, bulk, lost: None, retransmissions: self.retransmissions() }
+    }
+
+    /// What the adapter has sent again so far.
+    pub fn retransmissions(&self) -> Option<Retransmissions> {
+        self.adapter.get().map(|(_, workers)| Retransmissions::read(workers))
     }
 
     /// The results, after the adapter has ended.
-    pub fn take(&self) -> Ended {
+    pub fn take(&self) -> Ended<O> {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
     /// Ends the run and stops the adapter. The first result is kept.
-    pub fn end(&self, result: Ended) {
+    pub fn end(&self, result: Ended<O>) {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result);
         if let Some((stop, _)) = self.adapter.get() {
             stop.stop();
@@ -99,12 +110,12 @@ pub fn connect(plan: &Plan, qp: QueuePair<Rc>, private_data: &[u8]) -> Connect {
 /// Maximum length of headers and ICRC of a packet.
 pub const OVERHEAD: usize = 84;
 
-/// The path MTU of a run: that of the plan, or `carried`, the largest that the port supports.
+/// The path MTU of a run: `asked`, that of the plan, or `carried`, the largest that the port supports.
 ///
 /// # Errors
 /// The port does not support the path MTU of the plan.
-pub fn path_mtu(plan: &Plan, carried: PathMtu) -> Result<PathMtu, CliError> {
-    match plan.path_mtu {
+pub fn path_mtu(asked: Option<PathMtu>, carried: PathMtu) -> Result<PathMtu, CliError> {
+    match asked {
         Some(asked) if asked > carried => {
             let (asked, carried) = (asked.bytes(), carried.bytes());
             cli_error!(
@@ -149,9 +160,8 @@ pub fn words_of(rej: &Rej) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Why there is no connection, or no longer one.
-pub fn why_not(plan: &Plan, reason: EndReason, refusal: Option<&str>) -> CliError {
-    let peer = plan.peer;
+/// Why there is no connection to `peer`, or no longer one.
+pub fn why_not(peer: SocketAddr, reason: EndReason, refusal: Option<&str>) -> CliError {
     match (reason, refusal) {
         (_, Some(text)) => CliError::new(format!("{peer} refuses: {text}")),
         (EndReason::NoPath, _) => CliError::new(format!(
@@ -180,23 +190,22 @@ mod tests {
 
     #[test]
     fn a_path_mtu_above_that_of_the_port_is_refused() {
-        let asked = |mtu| Plan { path_mtu: mtu, ..plan() };
-        let chosen = |asked: &Plan| path_mtu(asked, PathMtu::Mtu2048).ok();
-        assert_eq!(chosen(&asked(None)), Some(PathMtu::Mtu2048));
-        assert_eq!(chosen(&asked(Some(PathMtu::Mtu1024))), Some(PathMtu::Mtu1024));
-        let refused = path_mtu(&asked(Some(PathMtu::Mtu4096)), PathMtu::Mtu1024).expect_err("too large");
+        let chosen = |asked| path_mtu(asked, PathMtu::Mtu2048).ok();
+        assert_eq!(chosen(None), Some(PathMtu::Mtu2048));
+        assert_eq!(chosen(Some(PathMtu::Mtu1024)), Some(PathMtu::Mtu1024));
+        let refused = path_mtu(Some(PathMtu::Mtu4096), PathMtu::Mtu1024).expect_err("too large");
         assert_eq!(
             refused.to_string(),
             "--mtu 4096: the port of the bench supports a path MTU of 1024 at most: use that, or give the port's device an \
              IP MTU of 4180 or more"
         );
         let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu));
-        assert!(why_not(&plan(), reason, None).to_string().contains("choose a smaller one with --mtu"));
+        assert!(why_not(plan().peer, reason, None).to_string().contains("choose a smaller one with --mtu"));
     }
 
     #[test]
     fn the_error_names_why_a_connection_was_closed() {
-        let said = |reason| why_not(&plan(), reason, None).to_string();
+        let said = |reason| why_not(plan().peer, reason, None).to_string();
         assert_eq!(
             said(EndReason::Disconnected(DisconnectReason::Peer)),
             "the connection to 10.0.0.1:4792 is closed: the peer disconnected"
@@ -219,8 +228,8 @@ mod tests {
         rej.private_data[..15].copy_from_slice(b"unknown region!");
         let words = words_of(&rej);
         let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::ConsumerDefined));
-        let error = why_not(&plan(), reason, words.as_deref());
+        let error = why_not(plan().peer, reason, words.as_deref());
         assert_eq!((error.to_string().as_str(), error.exit_code()), ("10.0.0.1:4792 refuses: unknown region!", 2));
-        assert_eq!(why_not(&plan(), EndReason::Unacceptable, None).exit_code(), 1);
+        assert_eq!(why_not(plan().peer, EndReason::Unacceptable, None).exit_code(), 1);
     }
 }

@@ -422,7 +422,10 @@ fn manual_pages_and_completions_are_generated() {
     // Every page has examples, or names one that has.
     let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("package/man");
     let pages = [&folder, &own].into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
-    let pages = pages.map(|entry| entry.unwrap().path()).filter(|path| !path.to_string_lossy().contains("rxe-ctl-"));
+    let pages = pages.map(|entry| entry.unwrap().path()).filter(|path| {
+        let path = path.to_string_lossy();
+        !path.contains("rxe-ctl-") && !path.contains("rxe-bench-")
+    });
     let pages: Vec<_> =
         pages.filter(|path| [".1", ".8", ".5.in"].iter().any(|end| path.to_string_lossy().ends_with(end))).collect();
     assert_eq!(pages.len(), 4 + 1, "{pages:?}");
@@ -432,7 +435,9 @@ fn manual_pages_and_completions_are_generated() {
         contains(&page, &[".SH NAME\n", ".SH EXAMPLES\n", ".SH SEE ALSO\n"]);
     }
     contains(&read("rxe-ctl-top.1"), &[".SH SEE ALSO\n\\fBrxe\\-ctl\\fR(1)\n"]);
-    for program in ["rxe-ctl", "rxe-target"] {
+    contains(&read("rxe-bench-nvme.1"), &["\\-\\-nqn", "randwrite", ".SH SEE ALSO\n\\fBrxe\\-bench\\fR(1)\n"]);
+    contains(&read("rxe-bench.bash"), &["randread randwrite rw randrw"]);
+    for program in ["rxe-ctl", "rxe-target", "rxe-bench"] {
         let syntax = run(Command::new("bash").arg("-n").arg(folder.join(format!("{program}.bash"))));
         assert_eq!((syntax.code, syntax.stderr.as_str()), (0, ""));
     }

@@ -5,6 +5,7 @@ mod bench;
 mod ends;
 mod manage;
 mod mistakes;
+mod nvme;
 mod nvmf_manage;
 mod streams;
 

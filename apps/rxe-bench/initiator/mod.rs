@@ -139,7 +139,7 @@ impl Initiator {
         let bytes: Vec<u8> = (0..memory.len() as u64).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 16) as u8).collect();
         memory.write(0, &bytes).map_err(broken)?;
         self.memory = Some(cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(broken)?);
-        self.path_mtu = path_mtu(plan, cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu))?;
+        self.path_mtu = path_mtu(plan.path_mtu, cx.ports().first().map_or(PathMtu::Mtu1024, |port| port.path_mtu))?;
         self.heard = (cx.now(), 0);
         if plan.protocol == Protocol::Region {
             self.stage = Stage::Connecting;
@@ -430,7 +430,7 @@ impl Service for Initiator {
         {
             return;
         }
-        let failure = why_not(&self.session.plan, reason, self.refusal.as_deref());
+        let failure = why_not(self.session.plan.peer, reason, self.refusal.as_deref());
         self.fail(cx, failure);
     }
 
