@@ -24,6 +24,12 @@ use crate::retransmissions::Retransmissions;
 /// Timeout for the answer to a REQ: 4.096 us * 2^16, a quarter of a second.
 pub const RESPONSE_TIMEOUT: u8 = 16;
 
+/// Retransmissions of a REQ without an answer: the most that there can be, 39 s, as Linux has; and on a UDP socket 12 s.
+const MAX_CM_RETRIES: u8 = 15;
+const MAX_CM_RETRIES_UDP: u8 = 4;
+/// Connections whose REQs a UDP socket's buffer has room for at the same time, with their retransmissions.
+const FEW: u32 = 64;
+
 /// The end of a run: what was measured until then, and why it failed.
 #[derive(Debug)]
 pub struct Ended<O = Outcome> {
@@ -96,12 +102,21 @@ pub fn broken(why: impl std::fmt::Display) -> CliError {
     CliError::failed(why.to_string())
 }
 
+/// Retransmissions of a REQ, with this number of connections that are requested at the same time.
+///
+/// A target on a UDP socket runs on this machine, most likely: REQs are lost only if there are too many, and a user who has not
+/// started the target is told so soon.
+pub fn max_cm_retries(udp: bool, connections: u32) -> u8 {
+    if udp && connections <= FEW { MAX_CM_RETRIES_UDP } else { MAX_CM_RETRIES }
+}
+
 /// The connection request from `qp` to the peer.
 pub fn connect(plan: &Plan, qp: QueuePair<Rc>, private_data: &[u8]) -> Connect {
     Connect {
         initiator_depth: plan.reads,
         path_mtu: plan.path_mtu,
         response_timeout: RESPONSE_TIMEOUT,
+        max_cm_retries: max_cm_retries(plan.udp, plan.connections()),
         private_data: private_data.to_vec(),
         ..Connect::new(plan.peer, qp)
     }
@@ -201,6 +216,12 @@ mod tests {
         );
         let reason = EndReason::NotEstablished(ConnectFailure::PeerRejected(RejReason::InvalidMtu));
         assert!(why_not(plan().peer, reason, None).to_string().contains("choose a smaller one with --mtu"));
+    }
+
+    #[test]
+    fn only_few_requests_on_a_udp_socket_are_given_up_soon() {
+        let retries = [(true, 1), (true, 64), (true, 65), (false, 1)].map(|(udp, count)| max_cm_retries(udp, count));
+        assert_eq!(retries, [4, 4, 15, 15]);
     }
 
     #[test]

@@ -90,10 +90,17 @@ fn options_of_dpdk_ports_are_refused() {
 
 #[test]
 fn a_target_that_does_not_run_is_no_host_that_answers() {
-    let (own, peer) = (address(), address());
-    refused(
-        "rxe-bench",
-        &format!("write-bw --udp {own} --peer {peer}"),
-        &format!("{peer}:4792 does not answer connection requests: does a RoCE target run there?"),
-    );
+    // At the same time: each takes as long as the retransmissions of a REQ.
+    std::thread::scope(|scope| {
+        for (words, port) in [("write-bw", 4792), ("nvme --nqn nqn.2026-01.org.example:udp", 4420)] {
+            let (own, peer) = (address(), address());
+            scope.spawn(move || {
+                refused(
+                    "rxe-bench",
+                    &format!("{words} --udp {own} --peer {peer}"),
+                    &format!("{peer}:{port} does not answer connection requests: does a RoCE target run there?"),
+                );
+            });
+        }
+    });
 }

@@ -11,7 +11,7 @@ use rxe_service::{Connect, Context};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::plan::NvmePlan;
-use crate::session::{RESPONSE_TIMEOUT, broken};
+use crate::session::{RESPONSE_TIMEOUT, broken, max_cm_retries};
 
 /// Distance of two entries in the memory.
 const ENTRY: usize = 64;
@@ -87,6 +87,8 @@ impl Wires {
             responder_resources: TARGET_READS,
             path_mtu: plan.path_mtu,
             response_timeout: RESPONSE_TIMEOUT,
+            // One queue after the other.
+            max_cm_retries: max_cm_retries(plan.udp, 1),
             private_data: request.to_bytes().to_vec(),
             ..Connect::new(plan.peer, qp)
         });
