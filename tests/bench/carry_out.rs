@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rxe_testkit::process::{self, Program};
 
+use crate::fio;
 use crate::matrix::{Block, Far, Step, X};
 use crate::results::{Results, Sample};
 use crate::rig::{Link, Rig, succeeded};
@@ -20,6 +21,12 @@ pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
             let sample =
                 rig.link(block.port, queues).and_then(|link| testpmd::measure(rig, block.port, &link, &step.words));
             keep(results, step, sample.map(|sample| vec![(0.0, sample)]));
+        }
+        return;
+    }
+    if block.far == Far::Fio {
+        for step in &block.steps {
+            keep(results, step, fio::measure(rig, &step.words).map(|sample| vec![(0.0, sample)]));
         }
         return;
     }

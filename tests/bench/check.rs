@@ -1,8 +1,8 @@
 //! Tests of `make bench`: a short run of every kind of step, and all pages written from its results.
 
-#![expect(dead_code, reason = "what only the command line of the benchmark uses")]
-
 mod carry_out;
+mod disks;
+mod fio;
 mod guests;
 mod machine;
 mod matrix;
@@ -58,6 +58,16 @@ fn json_of_one_and_of_many_becomes_samples() {
     assert!(rig::samples("nothing").is_err());
     let nothing = rig::samples(r#"{"size":2,"mtu":1024,"msg_rate":0.0,"bw_gbps":0.0}"#);
     assert!(nothing.is_err(), "a run in which nothing happened is no figure");
+}
+
+#[test]
+fn json_of_nvme_loads_and_of_fio_becomes_samples() {
+    let load = r#"{"test":"nvme","size":512,"mtu":4096,"iops":20.0,"bw_gbps":0.5}"#;
+    assert_eq!(rig::samples(load).map(|all| all[0].1.rate), Ok(20.0));
+    let fio = "fio: a warning\n{\"jobs\": [{\"read\": {\"iops\": 1000.5, \"bw_bytes\": 125000000}}]}";
+    assert_eq!(fio::sample(fio), Ok(Sample { rate: 1000.5, gbps: 1.0, ..Sample::default() }));
+    assert!(fio::sample(&fio.replace("1000.5", "0")).is_err(), "a run in which nothing happened");
+    assert!(fio::sample("fio: engine io_uring not loadable").is_err());
 }
 
 /// Most of the output of ib_write_bw and ib_write_lat of perftest 6.06.
@@ -125,7 +135,7 @@ fn scope(sections: &[Section]) -> Scope {
 
 #[test]
 fn the_whole_matrix_is_to_take_less_than_fifteen_minutes_on_two_cores() {
-    let scope = scope(&Section::all());
+    let scope = scope(&Section::chosen(&[]));
     let seconds = matrix::seconds(&matrix::blocks(&scope), &scope);
     assert!((300.0..900.0).contains(&seconds), "{seconds}");
 }
@@ -199,6 +209,10 @@ fn every_figure_has_its_place_on_the_pages() {
     assert_eq!(page.matches("](plots/").count(), 8);
     for (work, words) in matrix::CLIENTS {
         assert!(page.contains(&format!("| {work} | `{words}` | ")), "{work}: {page}");
+    }
+    for goal in &disks::GOALS {
+        assert!(page.contains(&format!("| {} | `{}` | ", goal.row, goal.options)), "{}: {page}", goal.row);
+        assert!(tables::beside_limit(&results, goal).is_some_and(|ratio| ratio > 0.0), "{}", goal.row);
     }
     let ports = std::fs::read_to_string(folder.join("choosing-a-port.md")).unwrap();
     for port in matrix::PORTS {
@@ -278,6 +292,8 @@ fn every_kind_of_step_yields_a_figure() {
         (Port::Vhost, target(1), "write", "write-bw -s 64 -q 2"),
         (Port::Vhost, target(2), "two queues", "read-lat -s 64"),
         (Port::Vhost, with_regions, "regions", "write-bw -s 64 --region many --regions 1000"),
+        (Port::Vhost, Far::Disks, "memory", &disks::GOALS[0].words()),
+        (Port::Vhost, Far::Disks, "file", &disks::GOALS[3].words()),
         (Port::Vhost, Far::Reflector, "echo", "echo -s 64"),
         (Port::Vhost, Far::Testpmd, "testpmd", "5tswap 138"),
         (Port::Vhost, Far::Testpmd, "testpmd", "one-way 4170"),
@@ -289,7 +305,7 @@ fn every_kind_of_step_yields_a_figure() {
         carry_out::block(&rig, &block, &mut results);
     }
     assert!(results.complete(), "{:?}", results.figures);
-    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 9);
+    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 11);
     let time = results.figure(Section::Rows, "two queues", 0.0).and_then(|figure| figure.latency(|l| l.p50));
     assert!(time.is_some_and(|p50| p50 > 0.0));
 }

@@ -6,10 +6,12 @@
 //! there into docs/performance.md, docs/choosing-a-port.md, README.md and docs/plots. With some sections only, copies of the pages
 //! are written to `target/bench/docs` instead.
 //!
-//! [`matrix`] lists the measurements, [`rig`], [`testpmd`] and [`guests`] run the programs, [`carry_out`] adds the figures to
+//! [`matrix`] lists the measurements ([`disks`] those of NVMe), [`rig`], [`testpmd`], [`fio`] and [`guests`] run the programs, [`carry_out`] adds the figures to
 //! [`results`], and [`pages`] writes [`tables`] and [`plots`] of them. `check.rs` tests all that in a few runs.
 
 mod carry_out;
+mod disks;
+mod fio;
 mod guests;
 mod machine;
 mod matrix;
@@ -36,7 +38,7 @@ use rxe_testkit::process;
 #[derive(Parser, Debug)]
 #[command(name = "performance")]
 struct Args {
-    /// Sections to measure [default: all]
+    /// Sections to measure [default: all but nvmf]
     #[arg(value_enum)]
     sections: Vec<Section>,
 

@@ -5,6 +5,8 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::disks::{self, DiskGoal, Limit};
+
 /// A part of docs/performance.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -27,6 +29,8 @@ pub enum Section {
     Loss,
     /// Kinds of ports
     Ports,
+    /// NVMe over Fabrics, beside messages and fio
+    Nvmf,
     /// A kernel's client against a kernel's server and against rxe-target
     // The last: its guests stay until the end.
     Kernel,
@@ -38,9 +42,11 @@ impl Section {
         Section::value_variants().to_vec()
     }
 
-    /// Those of the command line, or all.
+    /// Those of the command line, or all but NVMe over Fabrics, which is measured on its own: the whole takes 15 minutes without it.
     pub fn chosen(given: &[Section]) -> Vec<Section> {
-        Section::all().into_iter().filter(|section| given.is_empty() || given.contains(section)).collect()
+        let is_chosen =
+            |section: &Section| if given.is_empty() { *section != Section::Nvmf } else { given.contains(section) };
+        Section::all().into_iter().filter(is_chosen).collect()
     }
 }
 
@@ -85,6 +91,10 @@ impl fmt::Display for Port {
 pub enum Far {
     /// rxe-target on so many lcores and queues, with these further options.
     Target { lcores: usize, queues: usize, options: Vec<String> },
+    /// rxe-target on one lcore with the namespaces of [`disks`].
+    Disks,
+    /// fio, which needs no far end.
+    Fio,
     /// `rxe-bench reflect`.
     Reflector,
     /// testpmd, which brings its own other end.
@@ -122,7 +132,7 @@ pub struct Block {
 impl Block {
     /// Whether rxe-bench does its steps.
     fn of_rxe_bench(&self) -> bool {
-        !matches!(self.far, Far::Testpmd | Far::Guest(_))
+        !matches!(self.far, Far::Testpmd | Far::Guest(_) | Far::Fio)
     }
 }
 
@@ -141,7 +151,8 @@ pub struct Step {
     pub section: Section,
     pub row: String,
     pub x: X,
-    /// Arguments of rxe-bench; `5tswap`, `macswap` or `one-way` with the bytes of a frame; or a command of perftest.
+    /// Arguments of rxe-bench; `5tswap`, `macswap` or `one-way` with the bytes of a frame; kind, bytes and depth of
+    /// fio; or a command of perftest.
     pub words: String,
     /// Results that it brings.
     pub sizes: u32,
@@ -267,6 +278,7 @@ pub fn blocks(scope: &Scope) -> Vec<Block> {
         Section::Fairness => (fairness(), others),
         Section::Loss => (loss(), others),
         Section::Ports => (ports(), others),
+        Section::Nvmf => (nvmf(), others),
         Section::Kernel => (kernel(), others),
     };
     // A bad minute of the machine falls on one round, not on one row.
@@ -436,6 +448,19 @@ fn ports() -> Vec<Block> {
         ]
     };
     PORTS.into_iter().flat_map(block).collect()
+}
+
+fn nvmf() -> Vec<Block> {
+    let step = |row: &str, words: &str| Step::new(Section::Nvmf, row, X::At(0.0), words);
+    let limit = |goal: &DiskGoal| step(&goal.limit_row(), goal.limit.words());
+    let (fio, bench): (Vec<&DiskGoal>, _) = disks::GOALS.iter().partition(|goal| matches!(goal.limit, Limit::Fio(_)));
+    // Each load is measured right before its limit.
+    let load = |goal: &DiskGoal| step(goal.row, &goal.words());
+    let steps = bench.iter().flat_map(|goal| [load(goal), limit(goal)]).chain(fio.iter().map(|goal| load(goal)));
+    vec![
+        Block { port: Port::Vhost, far: Far::Disks, steps: steps.collect() },
+        Block { port: Port::Vhost, far: Far::Fio, steps: fio.iter().map(|goal| limit(goal)).collect() },
+    ]
 }
 
 /// The clients of perftest that a kernel runs, with the work that each is. Those of latency tell the time of one message.

@@ -35,6 +35,7 @@ fn parts(results: &Results, plots: &[(&str, String)]) -> Vec<(&'static str, Stri
         table(Section::Fairness, "fairness", tables::fairness, &[]),
         table(Section::Loss, "loss", tables::loss, &["loss"]),
         table(Section::Ports, "ports", tables::ports, &[]),
+        table(Section::Nvmf, "nvmf", tables::nvmf, &[]),
         table(Section::Kernel, "kernel", tables::kernel, &[]),
     ]
     .into_iter()

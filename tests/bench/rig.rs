@@ -1,13 +1,14 @@
 //! Both ends of a port on one machine: rxe-target or a reflector at the far end, rxe-bench at the near end.
 
 use std::cell::{Cell, OnceCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use rxe_testkit::process::{self, Finished, Program, must};
 use serde_json::Value;
 
+use crate::disks;
 use crate::guests::Guests;
 use crate::matrix::{Far, Port};
 use crate::results::{Latency, Sample};
@@ -61,6 +62,14 @@ impl Drop for Link {
     }
 }
 
+/// The configuration with a namespace in memory and one in this file.
+fn with_disks(file: &Path) -> String {
+    let namespace = |storage: String| format!("[[service.nvmf.subsystem.namespace]]\nblock-size = 512\n{storage}\n");
+    let (memory, file) = (format!("ram = \"{}M\"", disks::SIZE >> 20), format!("file = \"{}\"", file.display()));
+    let subsystem = format!("[[service.nvmf.subsystem]]\nnqn = \"{}\"\n", disks::NQN);
+    format!("{CONFIG}{subsystem}{}{}", namespace(memory), namespace(file))
+}
+
 /// The words of one option after the other.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
@@ -80,6 +89,26 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Rig {
+    /// The file that is a namespace of [`Far::Disks`], written as a whole.
+    ///
+    /// # Errors
+    /// In words, why not.
+    pub fn disk(&self) -> Result<PathBuf, String> {
+        let path = self.dir.join("disk.img");
+        if !path.exists() {
+            let bytes: Vec<u8> = (0..disks::SIZE).map(|at| (at / 512) as u8).collect();
+            std::fs::write(&path, bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(path)
+    }
+
+    /// The configuration file of [`Far::Disks`].
+    fn disks(&self) -> Result<PathBuf, String> {
+        let path = self.dir.join("disks.toml");
+        std::fs::write(&path, with_disks(&self.disk()?)).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(path)
+    }
+
     /// Nothing runs yet.
     ///
     /// # Errors
@@ -166,16 +195,21 @@ impl Rig {
     /// # Errors
     /// In words, why not.
     pub fn start(&self, far: &Far, link: &Link) -> Result<Program, String> {
-        let mut command = match far {
-            Far::Target { lcores, options, .. } => {
+        let target = match far {
+            Far::Target { lcores, options, .. } => Some((*lcores, &options[..], self.dir.join("target.toml"))),
+            Far::Disks => Some((1, &[][..], self.disks()?)),
+            _ => None,
+        };
+        let mut command = match target {
+            Some((lcores, options, config)) => {
                 // As many as there are wanted; where CPUs are too few they are used again.
-                let cpus: Vec<u32> = self.cpus[1..].iter().copied().cycle().take(*lcores).collect();
+                let cpus: Vec<u32> = self.cpus[1..].iter().copied().cycle().take(lcores).collect();
                 let mut command = self.command(&[TARGET], "t", &cpus, &link.vdevs[0]);
                 command.args(["--address", &format!("{FAR}/24"), "--idle", "spin", "--region", REGION, "--config"]);
-                command.arg(self.dir.join("target.toml")).args(options);
+                command.arg(config).args(options);
                 command
             }
-            _ => {
+            None => {
                 let mut command = self.command(&[BENCH], "t", &self.cpus[1..2], &link.vdevs[0]);
                 command.arg("reflect");
                 command
@@ -228,7 +262,7 @@ fn sample(value: &Value) -> Option<(f64, Sample)> {
         })
     };
     let sample = Sample {
-        rate: number("msg_rate")?,
+        rate: number("msg_rate").or_else(|| number("iops"))?,
         gbps: number("bw_gbps")?,
         mtu: number("mtu")? as u32,
         latency: value.get("lat_us").and_then(latency),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::disks::{self, DiskGoal, Limit};
 use crate::matrix::{self, GOALS, Goal, PORT_TESTS, PORTS, Section, Server, Unit, VERBS};
 use crate::results::{Figure, Machine, Results, Sample};
 
@@ -354,6 +355,50 @@ pub fn ports(results: &Results) -> String {
             times.unwrap_or_default(),
             cell(at(matrix::ECHO).and_then(Figure::mega)),
         ]);
+    }
+    table.0
+}
+
+/// A load of NVMe commands, divided by its limit.
+pub fn beside_limit(results: &Results, goal: &DiskGoal) -> Option<f64> {
+    let at = |row: &str| results.figure(Section::Nvmf, row, 0.0);
+    let (load, limit) = (at(goal.row)?, at(&goal.limit_row())?);
+    match goal.figure {
+        disks::Figure::Rate => Some(load.mega()? / limit.mega()?),
+        disks::Figure::Time => Some(load.latency(|l| l.p50)? / limit.latency(|l| l.p50)?),
+    }
+}
+
+/// NVMe over Fabrics, beside messages and fio.
+pub fn nvmf(results: &Results) -> String {
+    let mut table = Table::new(&["work", "`rxe-bench nvme`", "measured", "beside", "measured", "ratio", "goal"]);
+    let mut failure = None;
+    for goal in &disks::GOALS {
+        let figures = [goal.row, &goal.limit_row()].map(|row| results.figure(Section::Nvmf, row, 0.0));
+        failure = failure.or_else(|| figures.into_iter().flatten().find_map(|figure| figure.failures.first()));
+        let value = |figure: Option<&Figure>| {
+            let Some(figure) = figure else { return cell(None) };
+            let time = |sample: &Sample| sample.latency.map(|latency| latency.p50);
+            let rate = |sample: &Sample| Some(sample.rate / 1e3);
+            match goal.figure {
+                disks::Figure::Time => format!("{} us{}", cell(figure.median(time)), range(figure, time)),
+                disks::Figure::Rate => format!("{} k/s{}", cell(figure.median(rate)), range(figure, rate)),
+            }
+        };
+        let [load, limit] = figures.map(value);
+        let beside = match goal.limit {
+            Limit::Bench(words) => format!("`{words}`"),
+            Limit::Fio(words) => format!("fio, io_uring: `{words}`"),
+        };
+        let wanted = match goal.figure {
+            disks::Figure::Rate => format!("at least {}", goal.goal),
+            disks::Figure::Time => format!("at most {}", goal.goal),
+        };
+        let options = format!("`{}`", goal.options);
+        table.row(&[goal.row, &options, &load, &beside, &limit, &cell(beside_limit(results, goal)), &wanted]);
+    }
+    if let Some(why) = failure {
+        let _ = writeln!(table.0, "\nNot all of it was measured: {}", why.lines().next().unwrap_or_default());
     }
     table.0
 }
