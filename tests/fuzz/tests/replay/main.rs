@@ -61,7 +61,7 @@ macro_rules! targets {
     };
 }
 
-targets!(wire, mad, cm, responder, requester, inspect);
+targets!(wire, mad, cm, responder, requester, inspect, nvmf_target, nvmf_host, checksum_file);
 
 #[test]
 fn corpora_contain_the_seeds_and_are_small() {

@@ -1,8 +1,14 @@
 //! The seeds of the corpora: taken from the recorded captures where the target reads what goes over the wire.
 
+mod checksum_file;
 mod cm;
 mod engine;
 mod inspect;
+mod nvmf;
+// Shared with the tests of rxe-nvmf, which look at all fields.
+#[allow(dead_code, reason = "the seeds do not use all fields")]
+#[path = "../../../../../rxe-dpdk/nvmf/tests/it/capture.rs"]
+mod nvmf_capture;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +27,9 @@ pub fn of(target: &str) -> Corpus {
         "responder" => engine::responder(),
         "requester" => engine::requester(),
         "inspect" => inspect::all(),
+        "nvmf_target" => nvmf::targets(),
+        "nvmf_host" => nvmf::hosts(),
+        "checksum_file" => checksum_file::all(),
         other => panic!("no seeds for {other}"),
     }
 }
