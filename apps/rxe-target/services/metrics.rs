@@ -39,6 +39,10 @@ counters! {
         texts_shown,
         /// Buffers that could not be had; each cost its client the connection.
         buffer_failures,
+        /// Connections refused because their address has its share of those that have not logged in.
+        share_refused,
+        /// Requests that had to wait because their address uses its share of the memory for data.
+        share_waits,
         /// Lines about clients that came too fast to be logged.
         lines_withheld,
     }

@@ -10,6 +10,7 @@ use zerocopy::FromBytes;
 use super::command::{CONNECT, PendingConnect, remote};
 use super::instance::{Nvmf, key_of, qpn_of};
 use super::queue::{Outgoing, Role};
+use super::staging::Purpose;
 
 impl Nvmf {
     /// A command on a queue without Connect. `capsule` is the entry and the data behind it.
@@ -21,7 +22,8 @@ impl Nvmf {
             FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data),
             FirstCommand::Refuse(response) => self.respond(cx, qpn, slot, response, None),
             FirstCommand::Fetch(buffer) => {
-                let Some(piece) = self.staging.allocate(CONNECT_DATA_LEN) else {
+                let Some(client) = self.queues.get(&qpn).map(|queue| queue.client.ip()) else { return };
+                let Ok(piece) = self.staging.allocate(client, CONNECT_DATA_LEN, Purpose::Admin) else {
                     // The host tries again.
                     return self.fault(cx, qpn, format_args!("no staging for the data of a Connect"));
                 };
@@ -60,6 +62,7 @@ impl Nvmf {
                 return self.respond(cx, qpn, slot, error.response, None);
             }
         };
+        self.shared.waiting().give_back(client.ip(), 1);
         let controller = granted.controller;
         let role = match granted.io_queue {
             None => {
@@ -122,7 +125,8 @@ impl Nvmf {
         let Some(AdminData { bytes, to }) = data else {
             return self.push(cx, qpn, Outgoing::Respond { slot, data: None, response, piece: None });
         };
-        let Some(piece) = self.staging.allocate(bytes.len()) else {
+        let Some(client) = self.queues.get(&qpn).map(|queue| queue.client.ip()) else { return };
+        let Ok(piece) = self.staging.allocate(client, bytes.len(), Purpose::Admin) else {
             return self.fault(cx, qpn, format_args!("no staging for the data of an admin command"));
         };
         // The piece was made for these bytes.

@@ -5,9 +5,10 @@ use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{DataLocation, HostBuffer, Sqe};
 use rxe_proto::Instant;
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
-use rxe_storage::{NamespaceId, Piece};
+use rxe_storage::NamespaceId;
 
 use super::namespaces::Namespace;
+use super::staging::Piece;
 use super::work::Work;
 
 /// What a command waits for.
@@ -15,6 +16,8 @@ use super::work::Work;
 pub enum Stage {
     /// Room in the staging pool.
     Room,
+    /// Room in its address's share of the staging pool.
+    Share,
     /// Its data.
     Fetch,
     /// Room in the storage.

@@ -5,12 +5,13 @@ use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{DataLocation, NSID_ALL, Response, Status, StatusCode};
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr, Sge};
 use rxe_service::Context;
-use rxe_storage::{Full, Piece, StorageError, Submitted};
+use rxe_storage::{Full, StorageError, Submitted};
 
 use super::command::{Command, Stage, remote};
 use super::instance::Nvmf;
 use super::namespaces::SubsystemView;
 use super::queue::{Outgoing, Role};
+use super::staging::{NoRoom, Piece, Purpose};
 use super::work::Work;
 
 /// Bytes that are compared at once.
@@ -83,11 +84,19 @@ impl Nvmf {
         let Some(qpn) = command.queue else { return self.forget(index) };
         let room = command.work.room(command.in_place.is_some());
         if room > 0 && command.piece.is_none() {
-            command.piece = self.staging.allocate(room as usize);
-            if command.piece.is_none() {
-                command.stage = Stage::Room;
-                self.waiting_for_room.push_back(index);
-                return;
+            let Some(client) = self.queues.get(&qpn).map(|queue| queue.client.ip()) else { return self.forget(index) };
+            let purpose = if command.stage == Stage::Share { Purpose::Waited } else { Purpose::Io };
+            match self.staging.allocate(client, room as usize, purpose) {
+                Ok(piece) => command.piece = Some(piece),
+                Err(NoRoom::Pool) => {
+                    command.stage = Stage::Room;
+                    return self.waiting_for_room.push_back(index);
+                }
+                Err(NoRoom::Share) => {
+                    command.stage = Stage::Share;
+                    self.metrics.share_waits.inc();
+                    return self.staging.wait(client, index, room as usize);
+                }
             }
         }
         let (from, slot) = (command.from, command.slot);

@@ -25,6 +25,8 @@ mod receives;
 mod service;
 mod shared;
 mod staging;
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use disks::Disks;

@@ -10,11 +10,11 @@ use rxe_nvmf::wire::Response;
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{Payload, PostError, QpCaps, QueuePair, Rc, RemoteAddr, Sge, WorkRequest};
 use rxe_service::Context;
-use rxe_storage::Piece;
 use zerocopy::IntoBytes;
 
 use super::namespaces::SubsystemView;
 use super::receives::Receives;
+use super::staging::Piece;
 
 /// Number of the work requests that send a response.
 const WR_RESPONSE: u64 = u64::MAX;

@@ -72,6 +72,9 @@ impl Nvmf {
             let Some(index) = self.waiting_for_storage.pop_front() else { break };
             self.execute(cx, index);
         }
+        while let Some(index) = self.staging.next_ready() {
+            self.stage_data(cx, index);
+        }
         while let Some(index) = self.waiting_for_room.pop_front() {
             let before = self.waiting_for_room.len();
             self.stage_data(cx, index);
@@ -104,6 +107,11 @@ impl Nvmf {
         if request.responder_resources == 0 {
             return Err(RejectStatus::InvalidInboundReads);
         }
+        let client = caller(request);
+        if self.shared.is_waiting_share_used(client.ip()) {
+            self.metrics.share_refused.inc();
+            return Err(RejectStatus::NoResources);
+        }
         let (Some(pd), true) = (self.pd, self.staging.is_usable()) else { return Err(RejectStatus::NoResources) };
         let len = self.shared.limits().capsule_len(wanted.qid);
         let receives = Receives::new(cx, &mut self.receives, pd, accept.controller_receives, len)
@@ -116,11 +124,12 @@ impl Nvmf {
                 return Err(RejectStatus::NoResources);
             }
         };
-        let queue = Queue::new(request.conn, caller(request), qp, receives);
+        let queue = Queue::new(request.conn, client, qp, receives);
         let key = key_of(cx.worker(), qp.qpn());
         let posted = queue.post_receives(cx).map_err(|_| RejectStatus::NoResources);
         match posted.and_then(|()| self.shared.target().accept(cx.now(), key, &wanted)) {
             Ok(_) => {
+                self.shared.waiting().take(client.ip(), 1);
                 self.queues.insert(qp.qpn(), queue);
                 Ok(qp)
             }
@@ -167,6 +176,9 @@ impl Service for Nvmf {
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qpn: Qpn, reason: EndReason) {
         let Some(queue) = self.queues.remove(&qpn) else { return };
         self.metrics.gone(cx.now(), queue.client, reason);
+        if let Role::New = queue.role {
+            self.shared.waiting().give_back(queue.client.ip(), 1);
+        }
         let commands: Vec<usize> = queue.commands().collect();
         for index in commands {
             self.abandon(index);

@@ -1,6 +1,7 @@
 //! What the instances of all workers share: controllers and disks.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +17,10 @@ use rxe_storage::{
 
 use super::latencies::{self, CommandTimes};
 use crate::config::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
+use crate::services::usage::Usage;
 
+/// Queues of one address that have sent no Connect: those of eight controllers, which a host may connect at once.
+const MAX_WAITING_PER_ADDRESS: usize = 128;
 /// Operations of one namespace that a worker's ring executes at once.
 const DISK_DEPTH: u32 = 256;
 
@@ -186,6 +190,8 @@ pub struct Shared {
     volumes: Mutex<Volumes>,
     /// Increases with each change of the disks.
     generation: AtomicU64,
+    /// Queues without a successful Connect by the address of their host.
+    waiting: Mutex<Usage>,
     limits: Limits,
 }
 
@@ -194,7 +200,7 @@ impl Shared {
     pub fn new(config: TargetConfig) -> Shared {
         let limits = config.limits;
         let (volumes, generation) = (Mutex::default(), AtomicU64::new(1));
-        Shared { target: Mutex::new(Target::new(config)), volumes, generation, limits }
+        Shared { target: Mutex::new(Target::new(config)), volumes, generation, waiting: Mutex::default(), limits }
     }
 
     /// The limits of hosts.
@@ -245,6 +251,16 @@ impl Shared {
         let mut all: Vec<_> = self.volumes().times.iter().map(|of| (of.0.clone(), of.1, Arc::clone(&of.3))).collect();
         all.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
         latencies::report(&all)
+    }
+
+    /// Number of queues without a successful Connect by the address of their host. Taken for one request or Connect.
+    pub fn waiting(&self) -> MutexGuard<'_, Usage> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the address has its share of the queues without Connect.
+    pub fn is_waiting_share_used(&self, host: IpAddr) -> bool {
+        self.waiting().of(host) >= MAX_WAITING_PER_ADDRESS
     }
 
     /// Whether the workers need a ring.

@@ -1,0 +1,342 @@
+//! A host: sessions that connect, send commands and end as a test orders.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use rxe_nvmf::host::{Action, HostConfig, IoCommand, IoCommands, Session};
+use rxe_nvmf::wire::private_data::QueueRequest;
+use rxe_nvmf::wire::{CQE_LEN, Cqe, HostBuffer};
+use rxe_proto::cm::ConnId;
+use rxe_proto::verbs::{
+    Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, Sge, WcOpcode, WcStatus,
+    WorkCompletion, WorkRequest,
+};
+use rxe_proto::wire::cm::Rej;
+use rxe_service::{Connect, Context, EndReason, Outstanding, Service};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Keep alive timeout of every session in milliseconds.
+pub const KATO_MS: u32 = 2000;
+const RECEIVES: u16 = 128;
+const CAPS: QpCaps =
+    QpCaps { max_send_wr: 256, max_recv_wr: RECEIVES as u32, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+/// Parts of a session's memory: the session's buffer, data, capsules, completions of 9 queues.
+const DATA: usize = 4096;
+const DATA_LEN: usize = 1 << 20;
+const CAPSULES: usize = DATA + DATA_LEN;
+const CAPSULE_LEN: usize = 2048;
+const CAPSULE_COUNT: usize = 256;
+const COMPLETIONS: usize = CAPSULES + CAPSULE_LEN * CAPSULE_COUNT;
+const QUEUES: usize = 9;
+const LEN: usize = COMPLETIONS + QUEUES * RECEIVES as usize * CQE_LEN;
+
+/// What a test orders.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// A session with so many I/O queues begins.
+    Begin { io_queues: u16 },
+    /// A queue pair without a Connect.
+    OpenOnly { qid: u16 },
+    /// An I/O command of a session: number of blocks, and what to do.
+    Io { session: usize, qid: u16, kind: IoKind, block: u64, blocks: u32 },
+    /// A session disconnects in order.
+    ShutDown { session: usize },
+    /// A session sends a Keep Alive.
+    KeepAlive { session: usize },
+    /// A queue is disconnected, whatever it does.
+    Disconnect { session: usize, qid: u16 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoKind {
+    Read,
+    Write,
+    Compare,
+    WriteZeroes,
+    Flush,
+    /// A command that is refused.
+    OutOfRange,
+}
+
+struct HostQueue {
+    qp: QueuePair<Rc>,
+    conn: Option<ConnId>,
+    commands: IoCommands,
+}
+
+/// A connection to the subsystem.
+struct Client {
+    session: Session,
+    region: MemoryRegion,
+    queues: BTreeMap<u16, HostQueue>,
+    capsules: usize,
+    /// It has been ready once: completions of I/O queues are those of I/O commands.
+    ready: bool,
+    failed: bool,
+}
+
+/// A host. Sessions are numbered in the order in which they begin.
+pub struct Host {
+    target: IpAddr,
+    config: HostConfig,
+    pub orders: VecDeque<Order>,
+    clients: Vec<Client>,
+    /// Session and queue of a queue pair.
+    owners: BTreeMap<Qpn, (usize, u16)>,
+    /// Queue pairs of [`Order::OpenOnly`].
+    pub opened: usize,
+    pub rejected: usize,
+    pub completed: u64,
+    pd: Option<ProtectionDomain>,
+}
+
+impl Host {
+    pub fn new(target: IpAddr, number: u8, subsystem: &str) -> Host {
+        let config = HostConfig {
+            host_nqn: format!("nqn.2026-01.test:host{number}").parse().expect("an NQN"),
+            host_id: [number; 16],
+            subsystem: subsystem.parse().expect("an NQN"),
+            kato_ms: KATO_MS,
+            io_queues: 0,
+            queue_size: RECEIVES,
+        };
+        Host {
+            target,
+            config,
+            orders: VecDeque::new(),
+            clients: Vec::new(),
+            owners: BTreeMap::new(),
+            opened: 0,
+            rejected: 0,
+            completed: 0,
+            pd: None,
+        }
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.clients.len()
+    }
+
+    pub fn is_ready(&self, session: usize) -> bool {
+        self.clients.get(session).is_some_and(|client| client.session.is_ready() && !client.failed)
+    }
+
+    /// I/O commands without a completion on queues that are connected.
+    pub fn outstanding(&self) -> usize {
+        let live = self.clients.iter().filter(|client| !client.failed);
+        live.flat_map(|client| client.queues.values()).map(|queue| queue.commands.outstanding()).sum()
+    }
+
+    fn obey(&mut self, cx: &mut Context<'_>, order: Order) {
+        match order {
+            Order::Begin { io_queues } => {
+                let memory = cx.alloc_memory(LEN).expect("memory");
+                let pd = self.pd(cx);
+                let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+                let region = cx.device().reg_mr(pd, memory, access).expect("a region");
+                let buffer = HostBuffer { addr: region.addr(), len: 4096, rkey: region.rkey(), invalidate: false };
+                let session = Session::new(HostConfig { io_queues, ..self.config.clone() }, buffer);
+                let queues = BTreeMap::new();
+                self.clients.push(Client { session, region, queues, capsules: 0, ready: false, failed: false });
+                self.act(cx, self.clients.len() - 1);
+            }
+            Order::OpenOnly { qid } => {
+                let request = QueueRequest { qid, host_receives: RECEIVES, host_sqsize: 31 };
+                self.connect(cx, request);
+            }
+            Order::Io { session, qid, kind, block, blocks } => self.submit(cx, session, qid, kind, block, blocks),
+            Order::ShutDown { session } => {
+                if let Some(client) = self.clients.get_mut(session).filter(|client| !client.failed) {
+                    client.session.shut_down();
+                    self.act(cx, session);
+                }
+            }
+            Order::KeepAlive { session } => {
+                if let Some(client) = self.clients.get_mut(session).filter(|client| !client.failed) {
+                    client.session.keep_alive();
+                    self.act(cx, session);
+                }
+            }
+            Order::Disconnect { session, qid } => {
+                let Some(client) = self.clients.get_mut(session) else { return };
+                let conn = client.queues.get(&qid).and_then(|queue| queue.conn);
+                if let Some(conn) = conn {
+                    client.failed = true;
+                    cx.disconnect(conn);
+                }
+            }
+        }
+    }
+
+    fn pd(&mut self, cx: &mut Context<'_>) -> ProtectionDomain {
+        *self.pd.get_or_insert_with(|| cx.device().alloc_pd())
+    }
+
+    fn connect(&mut self, cx: &mut Context<'_>, request: QueueRequest) -> QueuePair<Rc> {
+        let pd = self.pd(cx);
+        let attr = cx.qp_attr().with_caps(CAPS);
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let qp: QueuePair<Rc> = cx.device().create_qp_in_init(pd, attr, access).expect("a queue pair");
+        cx.connect(Connect {
+            responder_resources: 16,
+            private_data: request.to_bytes().to_vec(),
+            ..Connect::new(SocketAddr::new(self.target, 4420), qp)
+        });
+        qp
+    }
+
+    /// Takes the actions of a session.
+    fn act(&mut self, cx: &mut Context<'_>, number: usize) {
+        while let Some(action) = self.clients[number].session.next_action() {
+            if self.clients[number].failed {
+                return;
+            }
+            match action {
+                Action::OpenQueue { qid, request } => {
+                    let qp = self.connect(cx, request);
+                    let client = &mut self.clients[number];
+                    for slot in 0..RECEIVES {
+                        client.post_receive(cx, qp, qid, slot);
+                    }
+                    let commands = IoCommands::new(qid, RECEIVES - 1);
+                    client.queues.insert(qid, HostQueue { qp, conn: None, commands });
+                    self.owners.insert(qp.qpn(), (number, qid));
+                }
+                Action::CloseQueue { qid } => match self.clients[number].queues[&qid].conn {
+                    Some(conn) => cx.disconnect(conn),
+                    None => panic!("a queue without connection"),
+                },
+                Action::Send { qid, sqe, capsule, buffer, .. } => {
+                    let client = &mut self.clients[number];
+                    if let Some(data) = buffer {
+                        client.region.memory().write(0, data.as_bytes()).expect("in the region");
+                    }
+                    let data = capsule.as_ref().map_or(&[][..], |data| data.as_bytes());
+                    client.send(cx, qid, &[sqe.as_bytes(), data].concat());
+                }
+            }
+        }
+        let client = &mut self.clients[number];
+        client.ready |= client.session.is_ready();
+    }
+
+    fn submit(&mut self, cx: &mut Context<'_>, number: usize, qid: u16, kind: IoKind, block: u64, blocks: u32) {
+        let Some(client) = self.clients.get_mut(number).filter(|client| client.ready && !client.failed) else { return };
+        let (addr, rkey) = (client.region.addr() + DATA as u64, client.region.rkey());
+        let data = HostBuffer { addr, len: blocks * 4096, rkey, invalidate: false };
+        let Some(queue) = client.queues.get_mut(&qid) else { return };
+        let command = match kind {
+            IoKind::Read => IoCommand::read(1, block, blocks, data),
+            IoKind::Write => IoCommand::write(1, block, blocks, data),
+            IoKind::Compare => {
+                IoCommand { opcode: rxe_nvmf::wire::IoOpcode::Compare, ..IoCommand::write(1, block, blocks, data) }
+            }
+            IoKind::WriteZeroes => IoCommand::write_zeroes(1, block, blocks),
+            IoKind::Flush => IoCommand::flush(1),
+            IoKind::OutOfRange => IoCommand::read(1, u64::MAX, blocks, data),
+        };
+        if let Some(sqe) = queue.commands.submit(&command) {
+            client.send(cx, qid, sqe.as_bytes());
+        }
+    }
+
+    /// A completion has arrived. Each command has one at most.
+    fn answered(&mut self, cx: &mut Context<'_>, number: usize, qid: u16, cqe: &Cqe) {
+        let client = &mut self.clients[number];
+        if qid > 0 && client.ready {
+            let queue = client.queues.get_mut(&qid).expect("a queue");
+            queue.commands.complete(cqe, None).expect("the completion of an outstanding command");
+            self.completed += 1;
+            return;
+        }
+        let mut data = [0; 4096];
+        client.region.memory().read(0, &mut data).expect("in the region");
+        if client.session.completed(cqe, &data).is_err() {
+            // Refused: the queues are disconnected.
+            client.failed = true;
+            let conns: Vec<ConnId> = client.queues.values().filter_map(|queue| queue.conn).collect();
+            return conns.into_iter().for_each(|conn| cx.disconnect(conn));
+        }
+        self.act(cx, number);
+    }
+}
+
+impl Client {
+    fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.region.addr() + offset as u64, length: length as u32, lkey: self.region.lkey() }
+    }
+
+    fn completion_offset(qid: u16, slot: u16) -> usize {
+        COMPLETIONS + (usize::from(qid) * usize::from(RECEIVES) + usize::from(slot)) * CQE_LEN
+    }
+
+    fn post_receive(&self, cx: &mut Context<'_>, qp: QueuePair<Rc>, qid: u16, slot: u16) {
+        let sge = self.sge(Client::completion_offset(qid, slot), CQE_LEN);
+        // It fails on a queue pair in error, whose end is reported.
+        let _ = cx.device().post_recv(qp, RecvWr { wr_id: slot.into(), sges: &[sge] });
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>, qid: u16, capsule: &[u8]) {
+        let offset = CAPSULES + self.capsules % CAPSULE_COUNT * CAPSULE_LEN;
+        self.capsules += 1;
+        self.region.memory().write(offset, capsule).expect("in the region");
+        let qp = self.queues[&qid].qp;
+        let _ = cx.device().post_send(qp, WorkRequest::send(&[self.sge(offset, capsule.len())]));
+    }
+}
+
+impl Service for Host {
+    fn wants_poll(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Outstanding {
+        while let Some(order) = self.orders.pop_front() {
+            self.obey(cx, order);
+        }
+        Outstanding::NONE
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>, conn: ConnId, qp: Qpn) {
+        let Some(&(number, qid)) = self.owners.get(&qp) else { return self.opened += 1 };
+        let client = &mut self.clients[number];
+        client.queues.get_mut(&qid).expect("a queue").conn = Some(conn);
+        if client.failed {
+            return cx.disconnect(conn);
+        }
+        client.session.queue_opened(qid).expect("an awaited queue");
+        self.act(cx, number);
+    }
+
+    fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _rej: &Rej) {
+        self.rejected += 1;
+    }
+
+    fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, _reason: EndReason) {
+        let Some((number, qid)) = self.owners.remove(&qp) else { return };
+        let client = &mut self.clients[number];
+        client.queues.remove(&qid);
+        if client.failed || client.session.queue_closed(qid).is_err() {
+            client.failed = true;
+            let conns: Vec<ConnId> = client.queues.values().filter_map(|queue| queue.conn).collect();
+            return conns.into_iter().for_each(|conn| cx.disconnect(conn));
+        }
+        self.act(cx, number);
+    }
+
+    fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
+        let Some(&(number, qid)) = self.owners.get(&wc.qpn) else { return };
+        if wc.status != WcStatus::Success || wc.opcode != WcOpcode::Recv {
+            return;
+        }
+        let client = &self.clients[number];
+        let slot = wc.wr_id as u16;
+        let mut bytes = [0; CQE_LEN];
+        client.region.memory().read(Client::completion_offset(qid, slot), &mut bytes).expect("in the region");
+        client.post_receive(cx, client.queues[&qid].qp, qid, slot);
+        if !client.failed {
+            let cqe = Cqe::read_from_bytes(&bytes).expect("16 bytes");
+            self.answered(cx, number, qid, &cqe);
+        }
+    }
+}
