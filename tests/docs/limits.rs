@@ -47,6 +47,8 @@ const HOST: &str = "rxe-dpdk/src/host/config.rs";
 const ENGINE: &str = "rxe-dpdk/proto/src/transport/config.rs";
 const CLIENTS: &str = "rxe-dpdk/inspect/src/server/clients.rs";
 const EVENTS: &str = "rxe-dpdk/adapter/src/manage/events.rs";
+const NVMF: &str = "rxe-dpdk/nvmf/src/subsystem/limits.rs";
+const NVMF_TESTS: &str = "apps/rxe-target/services/nvmf/tests/mod.rs";
 
 const ROWS: &[Row] = &[
     Row {
@@ -169,6 +171,69 @@ const ROWS: &[Row] = &[
             "apps/rxe-target/services/pingpong/budget.rs",
             "clients_get_less_when_the_budget_runs_short_and_then_nothing",
         )],
+    },
+    Row {
+        table: "NVMe queues that have sent no Connect (128 receives of 4160 bytes each at most)",
+        bound: Source(NVMF, "    waiting_queues: "),
+        share: Source("apps/rxe-target/services/nvmf/shared.rs", "const MAX_WAITING_PER_ADDRESS: usize = "),
+        refusal: "REJ 28 with status 6 (no resources); one that sends no Connect for 10 s is disconnected",
+        counters: &["refused", "share_refused", "idle_ended"],
+        tests: &[
+            ("rxe-dpdk/nvmf/tests/it/life.rs", "waiting_queues_are_limited_and_a_key_is_used_once"),
+            ("rxe-dpdk/nvmf/tests/it/life.rs", "a_queue_without_connect_is_torn_down"),
+            (NVMF_TESTS, "queues_of_one_address_that_send_no_connect_are_limited"),
+        ],
+    },
+    Row {
+        table: "NVMe controllers",
+        bound: Source(NVMF, "    controllers: "),
+        share: Of("of one host name: ", NVMF, "    controllers_per_host: "),
+        refusal: "Connect fails with Controller Busy",
+        counters: &["refused"],
+        tests: &[("rxe-dpdk/nvmf/tests/it/life.rs", "controllers_are_limited_per_host_and_in_all")],
+    },
+    Row {
+        table: "I/O queues of an NVMe controller",
+        bound: Source(NVMF, "    queues_per_controller: "),
+        share: Words("its controller's"),
+        refusal: "REJ 28 with status 3 (invalid queue id)",
+        counters: &["refused"],
+        tests: &[(NVMF, "each_value_beyond_the_limits_has_its_status")],
+    },
+    Row {
+        table: "outstanding commands of an NVMe queue, and its receives",
+        bound: Of("its entries: at most ", NVMF, "    queue_size: "),
+        share: Words("its queue's"),
+        refusal: "RNR NAK; the controller ends",
+        counters: &["no_receive", "malformed"],
+        tests: &[("rxe-dpdk/nvmf/src/io/tests.rs", "more_commands_than_entries_and_short_capsules_are_faults")],
+    },
+    Row {
+        table: "bytes of an lcore for data of NVMe commands",
+        bound: In("service.nvmf", "staging"),
+        share: Words("half; an eighth more for admin commands"),
+        refusal: "the command waits, behind those of its address; an admin command costs its host the controller",
+        counters: &["share_waits", "malformed"],
+        tests: &[(NVMF_TESTS, "a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others")],
+    },
+    Row {
+        table: "Asynchronous Event Requests of an NVMe controller",
+        bound: Source(NVMF, "    event_requests: "),
+        share: Words("its controller's"),
+        refusal: "the command fails with Asynchronous Event Request Limit Exceeded",
+        counters: &[],
+        tests: &[(
+            "rxe-dpdk/nvmf/tests/it/events.rs",
+            "one_more_request_than_the_limit_is_refused_and_a_reset_drops_them",
+        )],
+    },
+    Row {
+        table: "errors in the log of an NVMe controller",
+        bound: Source(NVMF, "    error_entries: "),
+        share: Words("its controller's"),
+        refusal: "the oldest is forgotten",
+        counters: &[],
+        tests: &[("rxe-dpdk/nvmf/src/controller/error_log.rs", "the_newest_errors_are_kept_and_first")],
     },
     Row {
         table: "packet buffers",
