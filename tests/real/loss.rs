@@ -191,9 +191,9 @@ fn counted(summary: &str, counter: &str) -> bool {
     line.is_some_and(|line| line.split(' ').any(|word| word.split_once('=').is_some_and(|(n, _)| n == name)))
 }
 
-/// The groups `loss` and, nightly, `loss-full` and `loss-kernels`.
+/// The groups `loss`, `loss-console` and, nightly, `loss-full` and `loss-kernels`.
 pub fn groups() -> Vec<AnyGroup> {
-    vec![against_target("loss", false), against_target("loss-full", true), between_kernels()]
+    vec![against_target("loss", false), against_target("loss-full", true), between_kernels(), consoles()]
 }
 
 /// A guest and the target, which starts again for every impairment: its command line has the faults.
@@ -324,9 +324,68 @@ impl Pair {
 
     /// Whether one of the kernels has crashed.
     fn has_crashed(&self) -> bool {
-        let consoles = self.consoles();
-        ["---[ end trace ", "---[ end Kernel panic "].iter().any(|end| consoles.contains(end))
+        crashed(&self.consoles())
     }
+}
+
+/// What a kernel prints when it kills a program of its own or stops. A warning has none of these, though both may end with
+/// `---[ end trace`.
+const CRASHES: [&str; 6] = [
+    "BUG: kernel NULL pointer dereference",
+    "BUG: unable to handle ",
+    "kernel BUG at ",
+    "Oops: ",
+    "general protection fault",
+    "Kernel panic - not syncing",
+];
+
+/// Whether the console of a kernel shows that it has crashed.
+fn crashed(console: &str) -> bool {
+    console.lines().any(|line| CRASHES.iter().any(|crash| line.contains(crash)))
+}
+
+/// The consoles of kernels, and whether these have crashed.
+const CONSOLES: [(&str, bool, &str); 5] = [
+    (
+        "a warning",
+        false,
+        "[   61.204711] ------------[ cut here ]------------
+[   61.204790] WARNING: CPU: 0 PID: 214 at drivers/infiniband/sw/rxe/rxe_comp.c:158 rxe_completer+0x1a1/0xe10 [rdma_rxe]
+[   61.205102] Modules linked in: rdma_rxe ib_uverbs ip6_udp_tunnel udp_tunnel ib_core sch_netem virtio_net
+[   61.205377] CPU: 0 PID: 214 Comm: region_client Tainted: G        W          6.1.0-40-amd64 #1  Debian 6.1.153-1
+[   61.207811] ---[ end trace 0000000000000000 ]---",
+    ),
+    ("a call that takes long", false, "[  242.660311] INFO: task rping:219 blocked for more than 120 seconds."),
+    (
+        "a null pointer",
+        true,
+        "[   73.918204] BUG: kernel NULL pointer dereference, address: 0000000000000008
+[   73.918411] #PF: supervisor read access in kernel mode
+[   73.918733] Oops: 0000 [#1] PREEMPT SMP PTI
+[   73.921116] ---[ end trace 0000000000000000 ]---",
+    ),
+    (
+        "an assertion",
+        true,
+        "[   73.918204] kernel BUG at net/core/skbuff.c:118!
+[   73.918733] invalid opcode: 0000 [#1] PREEMPT SMP PTI",
+    ),
+    (
+        "a panic",
+        true,
+        "[   73.930115] Kernel panic - not syncing: Fatal exception in interrupt
+[   73.930702] ---[ end Kernel panic - not syncing: Fatal exception in interrupt ]---",
+    ),
+];
+
+/// The group `loss-console`: what counts as a crash.
+fn consoles() -> AnyGroup {
+    let mut group = Group::new("loss-console", Needs { bare: true, ..Needs::default() }, |_| Ok(()));
+    for (what, expected, console) in CONSOLES {
+        let name = format!("{what} is {}", if expected { "a crash" } else { "no crash" });
+        group.case(name, move |()| if crashed(console) == expected { Ok(()) } else { Err(console.to_owned()) });
+    }
+    group.build()
 }
 
 /// The guests; `None` while they boot again.
