@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use rxe_testkit::process::{self, Program};
 
+use crate::comparisons::Peer;
 use crate::fio;
 use crate::matrix::{Block, Far, Step, X};
+use crate::programs;
 use crate::results::{Results, Sample};
 use crate::rig::{Link, Rig, succeeded};
 use crate::testpmd;
@@ -41,6 +43,9 @@ pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
         }
         return;
     }
+    if let Far::Program(peer) = block.far {
+        return comparison(rig, peer, &block.steps, results);
+    }
     let far = rig.link(block.port, queues).and_then(|link| Ok((rig.start(&block.far, &link)?, link)));
     let far: Result<(Program, Link), String> = match far {
         Ok(far) => Ok(far),
@@ -60,6 +65,33 @@ pub fn block(rig: &Rig, block: &Block, results: &mut Results) {
     }
 }
 
+/// Runs the programs of a comparison.
+fn comparison(rig: &Rig, peer: Peer, steps: &[Step], results: &mut Results) {
+    let serving = match rig.namespaces().and_then(|spaces| programs::serve(spaces, peer)) {
+        Ok(serving) => serving,
+        Err(why) => return steps.iter().for_each(|step| keep(results, step, Err(why.clone()))),
+    };
+    let mut samples = Vec::new();
+    for step in steps {
+        match serving.measure(&step.words) {
+            Ok(sample) => samples.push(sample),
+            Err(why) => {
+                keep(results, step, Err(why));
+                break;
+            }
+        }
+    }
+    if let Err(why) = serving.end() {
+        eprintln!("  {why}");
+    }
+    // The ratios are those of runs of one round, so all of a round count, or none.
+    if samples.len() == steps.len() {
+        for (step, sample) in steps.iter().zip(samples) {
+            keep(results, step, Ok(vec![(0.0, sample)]));
+        }
+    }
+}
+
 /// Adds a step's samples to the results.
 fn keep(results: &mut Results, step: &Step, samples: Result<Vec<(f64, Sample)>, String>) {
     let Step { section, row, words, .. } = step;
@@ -74,7 +106,9 @@ fn keep(results: &mut Results, step: &Step, samples: Result<Vec<(f64, Sample)>, 
                 // Emulated machines are slow.
                 let (rate, unit) =
                     if sample.rate < 1e5 { (sample.rate / 1e3, "k/s") } else { (sample.rate / 1e6, "M/s") };
-                println!("  {name} ({x}): {rate:.3} {unit}, {:.2} Gb/s{}", sample.gbps, latency.unwrap_or_default());
+                let cpu = sample.cpu_us.map(|cpu| format!(", {cpu:.3} us of CPU a message"));
+                let (latency, cpu) = (latency.unwrap_or_default(), cpu.unwrap_or_default());
+                println!("  {name} ({x}): {rate:.3} {unit}, {:.2} Gb/s{latency}{cpu}", sample.gbps);
             }
         }
         Err(why) => {

@@ -156,6 +156,6 @@ pub fn sample(text: &str) -> Option<Sample> {
         _ => return None,
     };
     // A run in which nothing happened is no figure.
-    let sample = Sample { rate, gbps: rate * row.size as f64 * 8e-9, mtu, latency, bulk_gbps: None };
+    let sample = Sample { rate, gbps: rate * row.size as f64 * 8e-9, mtu, latency, ..Sample::default() };
     (rate > 0.0 && rate.is_finite()).then_some(sample)
 }

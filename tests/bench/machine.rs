@@ -57,11 +57,18 @@ pub fn range(list: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
+/// Packages of the programs that run in namespaces.
+const PACKAGES: [&str; 3] = ["perftest", "rdma-core", "ucx-utils"];
+
 /// This machine.
 pub fn describe() -> Machine {
     let kib = field("/proc/meminfo", "MemTotal").unwrap_or_default();
     let kib: u64 = kib.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0);
     let package = first_line("dpkg-query", &["-W", "-f=${Version}\n", "dpdk-dev"]);
+    let version = |package: &&str| {
+        let version = first_line("dpkg-query", &["-W", "-f=${Version}\n", package]);
+        if version.is_empty() { format!("no {package}") } else { format!("{package} {version}") }
+    };
     Machine {
         date: first_line("date", &["-u", "+%F"]),
         cpu: field("/proc/cpuinfo", "model name").unwrap_or_default(),
@@ -72,5 +79,6 @@ pub fn describe() -> Machine {
         version: first_line(env!("CARGO_BIN_EXE_rxe-target"), &["--version"]),
         rustc: first_line("rustc", &["--version"]),
         testpmd: format!("{} {package}", testpmd::PROGRAM),
+        programs: PACKAGES.iter().map(version).collect::<Vec<_>>().join(", "),
     }
 }

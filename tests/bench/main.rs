@@ -6,17 +6,23 @@
 //! there into docs/performance.md, docs/choosing-a-port.md, README.md and docs/plots. With some sections only, copies of the pages
 //! are written to `target/bench/docs` instead.
 //!
-//! [`matrix`] lists the measurements ([`disks`] those of NVMe), [`rig`], [`testpmd`], [`fio`] and [`guests`] run the programs, [`carry_out`] adds the figures to
-//! [`results`], and [`pages`] writes [`tables`] and [`plots`] of them. `check.rs` tests all that in a few runs.
+//! Other sections have a kernel's clients in guests, and programs under rxe-run in network namespaces, beside other programs.
+//!
+//! [`matrix`], [`comparisons`] and [`disks`] list the measurements, [`rig`], [`testpmd`], [`fio`], [`guests`] and [`programs`] run the
+//! programs, [`carry_out`] adds the figures to [`results`], and [`pages`] writes [`tables`] and [`plots`] of them. `check.rs` tests all
+//! that in a few runs.
 
 mod carry_out;
+mod comparisons;
 mod disks;
 mod fio;
 mod guests;
 mod machine;
 mod matrix;
+mod namespaces;
 mod pages;
 mod plots;
+mod programs;
 mod results;
 mod rig;
 mod tables;
@@ -143,8 +149,7 @@ fn write(results: &Results, folder: &Path) -> Result<(), String> {
     let docs = root().join("docs");
     // Fewer runs are no medians that a page should show.
     let all = Section::all().iter().all(|section| results.sections().contains(section));
-    let enough =
-        |figure: &results::Figure| figure.runs.len() >= matrix::ROUNDS[usize::from(figure.section != Section::Rows)];
+    let enough = |figure: &results::Figure| figure.runs.len() >= figure.section.rounds(matrix::ROUNDS);
     if all && results.figures.iter().all(|figure| enough(figure) || !figure.failures.is_empty()) {
         pages::write(results, &docs, &docs)
     } else {

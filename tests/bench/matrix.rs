@@ -5,6 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::comparisons::{self, Comparison, Peer};
 use crate::disks::{self, DiskGoal, Limit};
 
 /// A part of docs/performance.md.
@@ -31,6 +32,8 @@ pub enum Section {
     Ports,
     /// NVMe over Fabrics, beside messages and fio
     Nvmf,
+    /// Programs under rxe-run, beside UCX over TCP and beside rxe-bench
+    Programs,
     /// A kernel's client against a kernel's server and against rxe-target
     // The last: its guests stay until the end.
     Kernel,
@@ -42,7 +45,12 @@ impl Section {
         Section::value_variants().to_vec()
     }
 
-    /// Those of the command line, or all but NVMe over Fabrics, which is measured on its own: the whole takes 15 minutes without it.
+    /// How often each of its figures is measured, of these numbers for figures with goals and for all others.
+    pub fn rounds(self, [with_goals, others]: [usize; 2]) -> usize {
+        if matches!(self, Section::Rows | Section::Programs) { with_goals } else { others }
+    }
+
+    /// Those of the command line, or all but NVMe over Fabrics, which is measured on its own: the whole takes 17 minutes without it.
     pub fn chosen(given: &[Section]) -> Vec<Section> {
         let is_chosen =
             |section: &Section| if given.is_empty() { *section != Section::Nvmf } else { given.contains(section) };
@@ -101,6 +109,8 @@ pub enum Far {
     Testpmd,
     /// This server in a guest, for clients in another.
     Guest(Server),
+    /// This program in a network namespace, for programs in another.
+    Program(Peer),
 }
 
 /// The server of perftest's clients in a guest.
@@ -132,7 +142,7 @@ pub struct Block {
 impl Block {
     /// Whether rxe-bench does its steps.
     fn of_rxe_bench(&self) -> bool {
-        !matches!(self.far, Far::Testpmd | Far::Guest(_) | Far::Fio)
+        !matches!(self.far, Far::Testpmd | Far::Guest(_) | Far::Fio | Far::Program(_))
     }
 }
 
@@ -145,14 +155,14 @@ pub enum X {
     At(f64),
 }
 
-/// One run of rxe-bench, of a pair of testpmd, or of a client of perftest.
+/// One run of rxe-bench, of a pair of testpmd, or of a client program.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub section: Section,
     pub row: String,
     pub x: X,
     /// Arguments of rxe-bench; `5tswap`, `macswap` or `one-way` with the bytes of a frame; kind, bytes and depth of
-    /// fio; or a command of perftest.
+    /// fio; or the command of a program.
     pub words: String,
     /// Results that it brings.
     pub sizes: u32,
@@ -182,6 +192,8 @@ const START_MANY: f64 = 8.0;
 const BOOT: f64 = 45.0;
 const CHANGE: f64 = 4.0;
 const PERFTEST: f64 = 2.0;
+/// How long a run of a program in a namespace takes, about.
+const PROGRAM: f64 = 1.5;
 /// Warm-up, not measured.
 const WARM_UP: f64 = 0.1;
 /// How often rows with goals are measured, and all others.
@@ -267,20 +279,21 @@ fn target(options: &[&str]) -> Far {
 
 /// All that is to be done for `scope`.
 pub fn blocks(scope: &Scope) -> Vec<Block> {
-    let [with_goals, others] = scope.rounds;
-    let round = |section: &Section| match section {
-        Section::Rows => (rows(), with_goals),
-        Section::Sizes => (sizes(), others),
-        Section::Latency => (latency(), others),
-        Section::QueuePairs => (queue_pairs(), others),
-        Section::Regions => (regions(), others),
-        Section::Lcores => (lcores(scope.targets), others),
-        Section::Fairness => (fairness(), others),
-        Section::Loss => (loss(), others),
-        Section::Ports => (ports(), others),
-        Section::Nvmf => (nvmf(), others),
-        Section::Kernel => (kernel(), others),
+    let blocks_of = |section: Section| match section {
+        Section::Rows => rows(),
+        Section::Sizes => sizes(),
+        Section::Latency => latency(),
+        Section::QueuePairs => queue_pairs(),
+        Section::Regions => regions(),
+        Section::Lcores => lcores(scope.targets),
+        Section::Fairness => fairness(),
+        Section::Loss => loss(),
+        Section::Ports => ports(),
+        Section::Nvmf => nvmf(),
+        Section::Programs => programs(),
+        Section::Kernel => kernel(),
     };
+    let round = |section: &Section| (blocks_of(*section), section.rounds(scope.rounds));
     // A bad minute of the machine falls on one round, not on one row.
     let rounds = |(blocks, count): (Vec<Block>, usize)| std::iter::repeat_n(blocks, count).flatten();
     let mut blocks: Vec<Block> = scope.sections.iter().map(round).flat_map(rounds).collect();
@@ -297,6 +310,7 @@ pub fn seconds(blocks: &[Block], scope: &Scope) -> f64 {
     let step = |step: &Step| start(step) + f64::from(step.sizes) * (step.measures(scope) + WARM_UP);
     let block = |block: &Block| match block.far {
         Far::Guest(_) => CHANGE + PERFTEST * block.steps.len() as f64,
+        Far::Program(_) => PROGRAM * block.steps.len() as f64,
         _ => START + block.steps.iter().map(step).sum::<f64>(),
     };
     let boot = if blocks.iter().any(|block| matches!(block.far, Far::Guest(_))) { BOOT } else { 0.0 };
@@ -488,6 +502,19 @@ fn kernel() -> Vec<Block> {
         Block { port: Port::AfPacket, far: Far::Guest(server), steps: CLIENTS.iter().map(step).collect() }
     };
     [Server::Kernel, Server::Target].map(block).to_vec()
+}
+
+fn programs() -> Vec<Block> {
+    let block = |comparison: &Comparison| {
+        let step = |command: &str| Step::new(Section::Programs, comparison.row(command), X::At(0.0), command);
+        // They run on veth, but on the kernel's sockets.
+        Block {
+            port: Port::AfPacket,
+            far: Far::Program(comparison.peer),
+            steps: comparison.commands().map(step).collect(),
+        }
+    };
+    comparisons::ALL.iter().map(block).collect()
 }
 
 /// The words of a step without how long it measures, which is the same for all.

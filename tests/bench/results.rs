@@ -31,6 +31,9 @@ pub struct Machine {
     pub version: String,
     pub rustc: String,
     pub testpmd: String,
+    /// Versions of the packages whose programs run in namespaces.
+    #[serde(default)]
+    pub programs: String,
 }
 
 /// One figure: runs of the same.
@@ -63,6 +66,9 @@ pub struct Sample {
     /// Payload of the load beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bulk_gbps: Option<f64>,
+    /// CPU time of the near end per message, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_us: Option<f64>,
 }
 
 /// In microseconds.
@@ -78,6 +84,22 @@ pub struct Latency {
     pub max: f64,
 }
 
+/// The median; `None` of nothing.
+pub fn median(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    let middle = all.len() / 2;
+    match all.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(all[middle]),
+        _ => Some((all[middle - 1] + all[middle]) / 2.0),
+    }
+}
+
+/// The least and the most; `None` of nothing.
+pub fn range(all: &[f64]) -> Option<(f64, f64)> {
+    Some((all.iter().copied().reduce(f64::min)?, all.iter().copied().reduce(f64::max)?))
+}
+
 impl Sample {
     /// Packets of payload per second, for messages of `size` bytes.
     pub fn packets(&self, size: f64) -> f64 {
@@ -88,20 +110,18 @@ impl Sample {
 impl Figure {
     /// The median of `what` over all runs; `None` where no run has it.
     pub fn median(&self, what: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
-        let mut all: Vec<f64> = self.runs.iter().filter_map(what).collect();
-        all.sort_by(f64::total_cmp);
-        let middle = all.len() / 2;
-        match all.len() {
-            0 => None,
-            odd if odd % 2 == 1 => Some(all[middle]),
-            _ => Some((all[middle - 1] + all[middle]) / 2.0),
-        }
+        median(self.runs.iter().filter_map(what).collect())
     }
 
     /// The least and the most.
     pub fn range(&self, what: impl Fn(&Sample) -> Option<f64>) -> Option<(f64, f64)> {
-        let all: Vec<f64> = self.runs.iter().filter_map(what).collect();
-        Some((all.iter().copied().reduce(f64::min)?, all.iter().copied().reduce(f64::max)?))
+        range(&self.runs.iter().filter_map(what).collect::<Vec<_>>())
+    }
+
+    /// What each run has, divided by what the run of the same round in `base` has.
+    pub fn ratios(&self, base: &Figure, what: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+        let pairs = self.runs.iter().zip(&base.runs);
+        pairs.filter_map(|(own, base)| Some(what(own)? / what(base)?)).collect()
     }
 
     /// Millions per second.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::disks;
 use crate::guests::Guests;
 use crate::matrix::{Far, Port};
+use crate::namespaces::Namespaces;
 use crate::results::{Latency, Sample};
 
 /// The programs.
@@ -43,6 +44,8 @@ pub struct Rig {
     count: Cell<u32>,
     /// Booted when they are first wanted.
     guests: OnceCell<Result<Guests, String>>,
+    /// Made when they are first wanted.
+    namespaces: OnceCell<Result<Namespaces, String>>,
 }
 
 /// Two ends of a port, for as long as it lasts.
@@ -118,7 +121,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("rxe-performance-{token}"));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         std::fs::write(dir.join("target.toml"), CONFIG).map_err(|error| error.to_string())?;
-        Ok(Rig { cpus, dir, token, count: Cell::new(0), guests: OnceCell::new() })
+        Ok(Rig { cpus, dir, token, count: Cell::new(0), guests: OnceCell::new(), namespaces: OnceCell::new() })
     }
 
     /// The two guests.
@@ -127,6 +130,14 @@ impl Rig {
     /// In words, why they did not boot.
     pub fn guests(&self) -> Result<&Guests, String> {
         self.guests.get_or_init(|| Guests::boot(&self.dir, &self.cpus, TARGET)).as_ref().map_err(Clone::clone)
+    }
+
+    /// The two network namespaces.
+    ///
+    /// # Errors
+    /// In words, why they could not be made.
+    pub fn namespaces(&self) -> Result<&Namespaces, String> {
+        self.namespaces.get_or_init(Namespaces::new).as_ref().map_err(Clone::clone)
     }
 
     /// A new pair of ends, with so many queues if they can be chosen.
@@ -267,6 +278,7 @@ fn sample(value: &Value) -> Option<(f64, Sample)> {
         mtu: number("mtu")? as u32,
         latency: value.get("lat_us").and_then(latency),
         bulk_gbps: number("bulk_gbps"),
+        cpu_us: None,
     };
     // A run in which nothing happened is no figure.
     (sample.rate > 0.0).then_some((number("size")?, sample))

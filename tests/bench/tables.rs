@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use crate::comparisons::{self, Bound, Comparison, Measure};
 use crate::disks::{self, DiskGoal, Limit};
 use crate::matrix::{self, GOALS, Goal, PORT_TESTS, PORTS, Section, Server, Unit, VERBS};
-use crate::results::{Figure, Machine, Results, Sample};
+use crate::results::{self, Figure, Machine, Results, Sample};
 
 /// A table of Markdown.
 struct Table(String);
@@ -50,7 +51,7 @@ pub fn bytes(bytes: f64) -> String {
 
 /// Machine, date, versions, command and duration.
 pub fn head(results: &Results) -> String {
-    let Machine { date, cpu, cpus, memory_gib, system, kernel, version, rustc, testpmd } = &results.machine;
+    let Machine { date, cpu, cpus, memory_gib, system, kernel, version, rustc, testpmd, .. } = &results.machine;
     let minutes = results.seconds / 60.0;
     format!(
         "`{}` on {date}, {minutes:.0} minutes: {cpu}, {cpus} CPUs, {memory_gib} GiB; {system}, Linux {kernel}; {version}; {rustc}; \
@@ -95,7 +96,12 @@ pub fn ratio(results: &Results, goal: &Goal, limit: &str) -> Option<f64> {
 }
 
 fn range(figure: &Figure, what: impl Fn(&Sample) -> Option<f64>) -> String {
-    figure.range(what).map_or_else(String::new, |(least, most)| format!(" ({} to {})", number(least), number(most)))
+    brackets(figure.range(what))
+}
+
+/// The least and the most in brackets.
+fn brackets(range: Option<(f64, f64)>) -> String {
+    range.map_or_else(String::new, |(least, most)| format!(" ({} to {})", number(least), number(most)))
 }
 
 /// The rows that have goals.
@@ -440,4 +446,80 @@ pub fn kernel(results: &Results) -> String {
         let _ = writeln!(table.0, "\nNot all of it was measured: {}", why.lines().next().unwrap_or_default());
     }
     table.0
+}
+
+/// The unit of a comparison, and the figure that is compared.
+fn compared(comparison: &Comparison) -> (&'static str, impl Fn(&Sample) -> Option<f64> + Copy) {
+    let measure = comparison.measure;
+    let unit = match measure {
+        Measure::Rate => "M/s",
+        Measure::Bandwidth => "Gb/s",
+        Measure::Cpu => "us",
+    };
+    let find = move |sample: &Sample| match measure {
+        Measure::Rate => Some(sample.rate / 1e6),
+        Measure::Bandwidth => Some(sample.gbps),
+        Measure::Cpu => sample.cpu_us,
+    };
+    (unit, find)
+}
+
+/// The ratios of a command's figures to those of the command that it is compared with, one for each round.
+pub fn ratios(results: &Results, comparison: &Comparison, command: &str) -> Vec<f64> {
+    let figure = |command| results.figure(Section::Programs, &comparison.row(command), 0.0);
+    let (_, find) = compared(comparison);
+    match (figure(command), figure(comparison.base)) {
+        (Some(own), Some(base)) => own.ratios(base, find),
+        _ => Vec::new(),
+    }
+}
+
+/// Programs under rxe-run, each beside another program.
+pub fn programs(results: &Results) -> String {
+    let mut table = Table::new(&["work", "compared with", "", "program", "", "ratio", "goal"]);
+    let mut failure = None;
+    for comparison in &comparisons::ALL {
+        let figure = |command| results.figure(Section::Programs, &comparison.row(command), 0.0);
+        failure =
+            failure.or_else(|| comparison.commands().filter_map(figure).find_map(|figure| figure.failures.first()));
+        let (unit, find) = compared(comparison);
+        let value = |command| match figure(command).filter(|figure| !figure.runs.is_empty()) {
+            Some(figure) => format!("{} {unit}{}", cell(figure.median(find)), range(figure, find)),
+            None => cell(None),
+        };
+        for command in comparison.commands().skip(1) {
+            let ratios = ratios(results, comparison, command);
+            let brackets = brackets(results::range(&ratios));
+            let ratio = results::median(ratios);
+            let goal = if command == comparison.ours { goal(comparison.goal, ratio) } else { cell(None) };
+            table.row(&[
+                comparison.work.to_owned(),
+                format!("`{}`", comparison.base),
+                value(comparison.base),
+                format!("`{command}`"),
+                value(command),
+                format!("{}{brackets}", cell(ratio)),
+                goal,
+            ]);
+        }
+    }
+    if let Some(why) = failure {
+        let _ = writeln!(table.0, "\nNot all of it was measured: {}", why.lines().next().unwrap_or_default());
+    }
+    let _ = writeln!(table.0, "\nPrograms: {}.", results.machine.programs);
+    table.0
+}
+
+/// A goal, and whether the ratio reaches it.
+fn goal(goal: Bound, ratio: Option<f64>) -> String {
+    let (words, bound) = match goal {
+        Bound::AtLeast(least) => ("at least", least),
+        Bound::AtMost(most) => ("at most", most),
+    };
+    let reached = match ratio.map(|ratio| goal.holds(ratio)) {
+        Some(true) => ": reached",
+        Some(false) => ": **missed**",
+        None => "",
+    };
+    format!("{words} {}{reached}", number(bound))
 }
