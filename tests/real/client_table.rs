@@ -63,7 +63,8 @@ The programs below are Debian's, unmodified, run by a Linux guest with soft-RoCE
 services, two regions and `--idle sleep`. The first row of each table has what else was configured on the target for the
 commands of a column, or none. Each other row is a command, and each entry `ok` a test that checks exit code and output.
 The tests write this file (`make docs`), and fail when its commands are not theirs.
-`make test` runs each program a few times, `make nightly` all of them.
+`make test` runs each program once or a few times in the guest, and with more flags under `rxe-run`, without a guest (`tests/verbs`);
+`make nightly` runs all of them.
 
 In the commands, `IPV4` and `IPV6` are the target's addresses, `MYIP` is the guest's, and `GID4` and `GID6` are the
 numbers of the guest's GIDs of these addresses. `rdma_example_client` speaks as the client of the well-known rdma-example
