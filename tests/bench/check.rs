@@ -170,8 +170,8 @@ fn ratios_of_programs_are_those_of_runs_of_one_round() {
     assert_eq!(tables::ratios(&results, rate, rate.ours), [2.5, 2.0, 1.75]);
     let row = |comparison: &Comparison, results: &Results| {
         let table = tables::programs(results);
-        let rows = table.lines().filter(|line| line.contains(&format!("| `{}` |", comparison.ours)));
-        rows.last().unwrap_or_else(|| panic!("{table}")).to_owned()
+        let mut rows = table.lines().filter(|line| line.contains(&format!("| `{}` |", comparison.ours)));
+        rows.next_back().unwrap_or_else(|| panic!("{table}")).to_owned()
     };
     let text = row(rate, &results);
     let figures =

@@ -166,7 +166,7 @@ pub fn ucx_sample(text: &str) -> Option<Sample> {
         let figures: Vec<f64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
         matches!(figures[..], [_, _, _, _, _, _, _, _]).then_some(figures)
     };
-    let figures = text.lines().filter_map(row).last()?;
+    let figures = text.lines().filter_map(row).next_back()?;
     let [_, _, _, _, _, mebibytes, _, rate] = figures[..] else { return None };
     let sample = Sample { rate, gbps: mebibytes * f64::from(1 << 20) * 8e-9, ..Sample::default() };
     // A run in which nothing happened is no figure.
