@@ -17,7 +17,7 @@ pub struct UdpConfig {
     /// and the engine drops them. IPv6 has no identification.
     pub recover_identification: bool,
     /// Whether to send and receive several packets of one length as one datagram of the kernel (`UDP_SEGMENT`, `UDP_GRO`)
-    /// where that is possible: on the loopback interface.
+    /// where that is possible: on the loopback interface, and to peers that send from UDP port 4791, as only sockets do.
     pub offload: bool,
     /// Size of the receive buffer of each socket, in bytes, as for `SO_RCVBUF`. The kernel limits it to
     /// `net.core.rmem_max`, except for programs with `CAP_NET_ADMIN`. What arrives while it is full is lost.

@@ -40,6 +40,16 @@ pub(crate) enum Addresses {
     V6(Ipv6Addr, Ipv6Addr),
 }
 
+impl Addresses {
+    #[inline]
+    pub(crate) fn source(self) -> IpAddr {
+        match self {
+            Addresses::V4(source, _) => source.into(),
+            Addresses::V6(source, _) => source.into(),
+        }
+    }
+}
+
 impl Datagram {
     /// Writes the headers of a packet with `payload_len` bytes of UDP payload to the front of `frame`. The MAC addresses, the UDP
     /// checksum, the IPv4 identification and the IPv6 flow label are 0: the socket does not show them.

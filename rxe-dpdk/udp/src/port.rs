@@ -14,6 +14,7 @@ use crate::config::UdpConfig;
 use crate::error::{GroupError, OpenError, RouteError};
 use crate::local::{Interface, Route, route_between};
 use crate::rx::{MAX_GROUPS, RxBurst, UdpRx};
+use crate::segmentation::{Segmentation, SocketPeers, Sockets};
 use crate::socket::{self, Opened};
 use crate::stats::UdpStats;
 use crate::tx::UdpTx;
@@ -78,8 +79,14 @@ impl UdpPort {
         let socket = Arc::new(socket);
         let address = config.address;
         let recover = config.recover_identification;
-        let rx = UdpRx::new(address, Arc::clone(&socket), merges, recover, Arc::clone(&stats));
-        let tx = UdpTx::new(address, interface.index, Arc::clone(&socket), segments, Arc::clone(&stats));
+        let peers = Arc::<SocketPeers>::default();
+        let segmentation = match (segments, interface.loopback) {
+            (false, _) => Segmentation::Never,
+            (true, true) => Segmentation::Everything,
+            (true, false) => Segmentation::Sockets(Sockets::new(Arc::clone(&peers))),
+        };
+        let rx = UdpRx::new(address, Arc::clone(&socket), merges, recover, peers, Arc::clone(&stats));
+        let tx = UdpTx::new(address, interface.index, Arc::clone(&socket), segmentation, Arc::clone(&stats));
         Ok(UdpPort { receiver: UdpReceiver { config, interface, rx, socket, waker, stats }, tx })
     }
 

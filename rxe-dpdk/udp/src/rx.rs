@@ -14,6 +14,7 @@ use rxe_proto::wire::{BTH_LEN, ICRC_LEN, icrc};
 
 use crate::frame::{Addresses, Datagram, MAX_HEADERS, MAX_PAYLOAD, headers_len};
 use crate::identification::{PeerTable, recover};
+use crate::segmentation::SocketPeers;
 use crate::stats::UdpStats;
 
 /// Multicast groups that a port can be a member of, each with a socket of its own.
@@ -62,6 +63,7 @@ pub struct UdpRx {
     received: Vec<Received>,
     /// `Some` when identifications are recovered.
     peers: Option<PeerTable>,
+    sockets: Arc<SocketPeers>,
     drained: bool,
     stats: Arc<UdpStats>,
 }
@@ -86,6 +88,7 @@ impl UdpRx {
         socket: Arc<UdpSocket>,
         merges: bool,
         recover_identification: bool,
+        sockets: Arc<SocketPeers>,
         stats: Arc<UdpStats>,
     ) -> UdpRx {
         let (max_slots, payload) = if merges { (MERGED_BURST, MAX_MERGED) } else { (BURST, MAX_PAYLOAD) };
@@ -100,6 +103,7 @@ impl UdpRx {
             buffer: vec![0; max_slots * stride].into_boxed_slice(),
             received: Vec::with_capacity(max_slots),
             peers: (recover_identification && address.is_ipv4()).then(PeerTable::new),
+            sockets,
             drained: false,
             stats,
         }
@@ -187,6 +191,7 @@ impl UdpRx {
                 continue;
             }
             self.stats.rcvd_datagrams.inc();
+            self.sockets.note(properties.addresses.source(), properties.src_port);
             self.stats.rcvd_bytes.add(len as u64);
             self.received.push(Received { at: slot * self.stride + ROOM, len, segment, properties });
         }
@@ -197,10 +202,7 @@ impl UdpRx {
     /// Writes the headers of the packet of `len` bytes at `at`; returns where they begin.
     #[inline]
     fn complete(&mut self, properties: &Datagram, at: usize, len: usize) -> usize {
-        let headers = match properties.addresses {
-            Addresses::V4(src, _) => headers_len(IpAddr::V4(src)),
-            Addresses::V6(src, _) => headers_len(IpAddr::V6(src)),
-        };
+        let headers = headers_len(properties.addresses.source());
         let start = at - headers;
         properties.write_headers(&mut self.buffer[start..], len);
         self.stats.rcvd_packets.inc();

@@ -18,6 +18,7 @@ use crate::options::{
     Ipv4JoinGroup, Ipv4MtuDiscover, Ipv4MulticastAll, Ipv4MulticastInterface, Ipv4NoChecksum, Ipv6JoinGroup,
     Ipv6MtuDiscover, Ipv6MulticastAll, Ipv6MulticastInterface, Ipv6NoChecksumRx, Ipv6NoChecksumTx,
 };
+use crate::segmentation::Checksums;
 
 /// The socket of a port's address.
 pub(crate) struct Opened {
@@ -42,9 +43,8 @@ pub(crate) fn open(config: &UdpConfig, interface: &Interface) -> Result<Opened, 
     let system = |action| move |source: io::Error| OpenError::System { action, address, source };
     socket.set_nonblocking(true).map_err(system("make the socket non-blocking"))?;
     for_transmission(&socket, config, interface).map_err(system("set up the socket to send"))?;
-    let merges = for_reception(&socket, config, interface).map_err(system("set up the socket to receive"))?;
-    // Segmentation needs checksums, which off the loopback interface are not sent; see `for_transmission`.
-    let segments = config.offload && interface.loopback && setsockopt(&socket, sockopt::UdpGsoSegment, &0).is_ok();
+    let merges = for_reception(&socket, config).map_err(system("set up the socket to receive"))?;
+    let segments = config.offload && setsockopt(&socket, sockopt::UdpGsoSegment, &0).is_ok();
     Ok(Opened { socket, merges, segments })
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn open_group(group: IpAddr, config: &UdpConfig, interface: &Interfac
             setsockopt(&socket, Ipv6JoinGroup, &ipv6_membership(group, interface.index))?;
         }
     }
-    for_reception(&socket, config, interface)?;
+    for_reception(&socket, config)?;
     Ok(socket)
 }
 
@@ -91,7 +91,8 @@ fn for_transmission(socket: &UdpSocket, config: &UdpConfig, interface: &Interfac
     }
     // The ICRC protects a packet better than the UDP checksum. The kernel leaves checksums to the device, and virtual ones such
     // as veth hand packets on without them, which receivers that bypass the kernel then drop. The loopback interface has no
-    // such receivers, computes no checksum either, and segments only with checksums.
+    // such receivers, computes no checksum either, and segments only with checksums. Elsewhere packets to sockets get them while
+    // several leave as one datagram.
     if !interface.loopback {
         match config.address {
             IpAddr::V4(_) => setsockopt(socket, Ipv4NoChecksum, &true)?,
@@ -106,7 +107,7 @@ fn for_transmission(socket: &UdpSocket, config: &UdpConfig, interface: &Interfac
 }
 
 /// Returns whether the socket merges packets.
-fn for_reception(socket: &UdpSocket, config: &UdpConfig, interface: &Interface) -> io::Result<bool> {
+fn for_reception(socket: &UdpSocket, config: &UdpConfig) -> io::Result<bool> {
     if config.address.is_ipv4() {
         setsockopt(socket, sockopt::IpRecvTos, &true)?;
         setsockopt(socket, sockopt::Ipv4RecvTtl, &true)?;
@@ -119,8 +120,7 @@ fn for_reception(socket: &UdpSocket, config: &UdpConfig, interface: &Interface) 
     if setsockopt(socket, sockopt::RcvBufForce, &config.receive_buffer).is_err() {
         setsockopt(socket, sockopt::RcvBuf, &config.receive_buffer)?;
     }
-    // Elsewhere nothing merges packets without a UDP checksum, as those of RoCE usually are.
-    if !config.offload || !interface.loopback {
+    if !config.offload {
         return Ok(false);
     }
     match setsockopt(socket, sockopt::UdpGroSegment, &true) {
@@ -141,6 +141,7 @@ pub(crate) struct SendOptions {
     pub(crate) multicast: bool,
     /// Longer datagrams are sent in segments of this length; 0 for no segmentation.
     pub(crate) segment: u16,
+    pub(crate) checksums: Checksums,
 }
 
 /// The [`SendOptions`] that a socket has.
@@ -150,6 +151,8 @@ pub(crate) struct AppliedOptions {
     unicast_hops: Option<u8>,
     multicast_hops: Option<u8>,
     segment: u16,
+    /// As far as datagrams have demanded something.
+    checksums: Option<bool>,
 }
 
 impl AppliedOptions {
@@ -179,6 +182,20 @@ impl AppliedOptions {
                 (false, true) => setsockopt(socket, sockopt::Ipv6MulticastHops, &i32::from(hops))?,
             }
             *applied = Some(options.hop_limit);
+        }
+        let checksums = match options.checksums {
+            Checksums::Any => self.checksums,
+            Checksums::On => Some(true),
+            Checksums::Off => Some(false),
+        };
+        if let Some(on) = checksums
+            && self.checksums != checksums
+        {
+            match ipv4 {
+                true => setsockopt(socket, Ipv4NoChecksum, &!on)?,
+                false => setsockopt(socket, Ipv6NoChecksumTx, &!on)?,
+            }
+            self.checksums = checksums;
         }
         if self.segment != options.segment {
             setsockopt(socket, sockopt::UdpGsoSegment, &i32::from(options.segment))?;

@@ -11,7 +11,7 @@ counters! {
         rcvd_bytes,
         /// Bursts received: calls of recvmmsg that returned datagrams.
         rcvd_bursts,
-        /// Datagrams that the kernel delivered, each with one packet or, on the loopback interface, several.
+        /// Datagrams that the kernel delivered, each with one packet or, from another socket, several.
         rcvd_datagrams,
         /// Datagrams dropped because they were empty, or longer than any RoCE packet.
         rcvd_bad_length,
@@ -29,8 +29,10 @@ counters! {
         sent_bytes,
         /// Bursts sent: calls of sendmmsg that accepted datagrams.
         sent_bursts,
-        /// Datagrams that the kernel accepted, each with one packet or, on the loopback interface, several.
+        /// Datagrams that the kernel accepted, each with one packet or, to another socket, several.
         sent_datagrams,
+        /// Datagrams of several packets that the kernel refused: the packets left alone.
+        segmentation_refused,
         /// Times the kernel accepted fewer datagrams than offered because the socket's transmit buffer was full.
         transmit_stalls,
         /// Packets not staged because the stage was full.

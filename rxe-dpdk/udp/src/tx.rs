@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rxe_proto::wire::{PortId, Seal, TxQueue};
 
 use crate::frame::{MAX_FRAME, headers_len};
+use crate::segmentation::Segmentation;
 use crate::socket::AppliedOptions;
 use crate::stats::UdpStats;
 use plan::Plan;
@@ -39,8 +40,8 @@ pub struct UdpTx {
     scope: u32,
     socket: Arc<UdpSocket>,
     options: AppliedOptions,
-    /// Whether several packets may leave as one datagram.
-    segments: bool,
+    /// Which packets may leave as one datagram.
+    segmentation: Segmentation,
     /// Frames, one after the other.
     arena: Box<[u8]>,
     /// Bytes of the arena in use.
@@ -79,7 +80,7 @@ impl UdpTx {
         address: IpAddr,
         scope: u32,
         socket: Arc<UdpSocket>,
-        segments: bool,
+        segmentation: Segmentation,
         stats: Arc<UdpStats>,
     ) -> UdpTx {
         UdpTx {
@@ -87,7 +88,7 @@ impl UdpTx {
             scope,
             socket,
             options: AppliedOptions::default(),
-            segments,
+            segmentation,
             arena: vec![0; ARENA].into_boxed_slice(),
             used: 0,
             staged: Vec::with_capacity(STAGE),
@@ -108,6 +109,12 @@ impl UdpTx {
     /// Shows every frame that is offered to the kernel to `tap` from now on; `None` to no one. Returns what saw them before.
     pub fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {
         std::mem::replace(&mut self.tap, tap)
+    }
+
+    /// The engine has retransmitted so many packets in all: what left as one datagram may have got lost because of that.
+    #[inline]
+    pub fn note_retransmissions(&mut self, total: u64) {
+        self.segmentation.retransmitted(total);
     }
 
     /// Sends everything staged. Returns how many frames the kernel did not accept, which stay staged.
@@ -142,7 +149,7 @@ impl UdpTx {
         let context = plan::Context {
             source: self.address,
             scope: self.scope,
-            segments: self.segments,
+            segmentation: &self.segmentation,
             applied: self.options.segment(),
         };
         let Some(options) = self.plan.make(&context, &self.arena, frames) else {
@@ -161,6 +168,7 @@ impl UdpTx {
                 self.stats.sent_datagrams.add(messages as u64);
                 self.stats.sent_packets.add(frames as u64);
                 self.stats.sent_bytes.add(bytes as u64);
+                self.segmentation.sent(frames, messages);
                 frames
             }
             Err(Errno::INTR) => 0,
@@ -171,6 +179,11 @@ impl UdpTx {
             }
             Err(error) => {
                 let (frames, _) = self.plan.totals(1);
+                if frames > 1 && self.segmentation.refused() {
+                    // The device does not segment, or a packet is too long for the path, which the attempt with one says.
+                    self.stats.segmentation_refused.inc();
+                    return 0;
+                }
                 self.count_dropped(error, frames as u64);
                 frames
             }

@@ -20,6 +20,9 @@ pub trait PortTx: TxQueue {
     /// Sends everything. Returns how many frames wait for room.
     fn flush(&mut self) -> usize;
 
+    /// The engine has retransmitted so many packets in all.
+    fn note_retransmissions(&mut self, total: u64);
+
     /// Shows every frame that is sent to `tap` from now on; `None` to no one. Returns what saw them before.
     fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap>;
 }
@@ -32,6 +35,11 @@ impl PortTx for UdpTx {
 
     fn flush(&mut self) -> usize {
         UdpTx::flush(self)
+    }
+
+    #[inline]
+    fn note_retransmissions(&mut self, total: u64) {
+        UdpTx::note_retransmissions(self, total);
     }
 
     fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {

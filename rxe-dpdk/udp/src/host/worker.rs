@@ -140,6 +140,7 @@ impl Worker {
         if engine.wants_transmit() {
             engine.transmit(now, tx);
         }
+        tx.port_mut().note_retransmissions(engine.stats().retransmitted_pkts.get());
         busy |= tx.has_frames();
         self.stats.tx_frames.add(tx.take_frames());
         if tx.flush(now) {

@@ -10,6 +10,7 @@ use rxe_proto::wire::ROCE_UDP_PORT;
 use super::{BURST, Staged};
 use crate::frame::{Outgoing, headers_len, outgoing};
 use crate::local::socket_address;
+use crate::segmentation::{Checksums, Segmentation};
 use crate::socket::SendOptions;
 
 /// Packets of one datagram, at most: `UDP_MAX_SEGMENTS` of Linux.
@@ -22,11 +23,10 @@ const MAX_DATAGRAM: usize = 65_507;
 const FEW: usize = 4;
 
 /// Properties of the port that a plan depends on.
-pub(super) struct Context {
+pub(super) struct Context<'a> {
     pub(super) source: IpAddr,
     pub(super) scope: u32,
-    /// Whether several packets may leave as one datagram.
-    pub(super) segments: bool,
+    pub(super) segmentation: &'a Segmentation,
     /// Segment length that the socket has.
     pub(super) applied: u16,
 }
@@ -100,7 +100,7 @@ impl Plan {
 
     /// Plans to send as many of `frames`, at most a burst, as one call can. Returns the options that the socket must have; `None` when
     /// the first frame is not one to send.
-    pub(super) fn make(&mut self, context: &Context, arena: &[u8], frames: &[Staged]) -> Option<SendOptions> {
+    pub(super) fn make(&mut self, context: &Context<'_>, arena: &[u8], frames: &[Staged]) -> Option<SendOptions> {
         self.datagrams.clear();
         self.destinations.clear();
         let headers = headers_len(context.source);
@@ -110,9 +110,9 @@ impl Plan {
             else {
                 break;
             };
-            if context.segments
-                && let Some(last) = self.datagrams.last_mut()
+            if let Some(last) = self.datagrams.last_mut()
                 && last.accepts(outgoing, len)
+                && context.segmentation.allows(outgoing.destination)
             {
                 last.frames += 1;
                 last.len += len;
@@ -122,13 +122,14 @@ impl Plan {
         }
         let first = self.datagrams.first()?.outgoing;
         let multicast = first.destination.is_multicast();
-        let mut segments = Segments::default();
+        let (mut segments, mut checksums) = (Segments::default(), Checksums::Any);
         for datagram in &self.datagrams {
             let Outgoing { destination, traffic_class, hop_limit } = datagram.outgoing;
             let same = (traffic_class, hop_limit, destination.is_multicast())
                 == (first.traffic_class, first.hop_limit, multicast);
-            match segments.with(datagram) {
-                Some(with) if same => segments = with,
+            let demand = context.segmentation.checksums(destination, datagram.frames);
+            match (segments.with(datagram), checksums.and(demand)) {
+                (Some(with), Some(both)) if same => (segments, checksums) = (with, both),
                 _ => break,
             }
             let address = socket_address(destination, ROCE_UDP_PORT, context.scope);
@@ -136,7 +137,8 @@ impl Plan {
         }
         self.datagrams.truncate(self.destinations.len());
         let Outgoing { traffic_class, hop_limit, .. } = first;
-        Some(SendOptions { traffic_class, hop_limit, multicast, segment: segments.choose(context.applied) })
+        let segment = segments.choose(context.applied);
+        Some(SendOptions { traffic_class, hop_limit, multicast, segment, checksums })
     }
 
     /// Frames and bytes of UDP payload of the first `datagrams`.
@@ -190,11 +192,13 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::sync::Arc;
 
     use rxe_proto::wire::net::{ETH_LEN, IPV4_LEN, UDP_LEN};
 
     use super::*;
     use crate::frame::{Addresses, Datagram as Properties};
+    use crate::segmentation::{SocketPeers, Sockets};
 
     const HEADERS: usize = ETH_LEN + IPV4_LEN + UDP_LEN;
     const HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -210,7 +214,7 @@ mod tests {
 
     /// Frames per datagram of the plans in which frames (destination, traffic class, length) leave, and the segment length of each
     /// plan.
-    fn plans(segments: bool, frames: &[(u8, u8, usize)]) -> Vec<(Vec<usize>, u16)> {
+    fn plans(segmentation: &Segmentation, frames: &[(u8, u8, usize)]) -> Vec<(Vec<usize>, u16)> {
         let mut arena = Vec::new();
         let mut staged = Vec::new();
         for &(to, traffic_class, len) in frames {
@@ -220,7 +224,7 @@ mod tests {
         }
         let (mut plan, mut plans, mut head, mut applied) = (Plan::new(), Vec::new(), 0, 0);
         while head < staged.len() {
-            let context = Context { source: HERE.into(), scope: 0, segments, applied };
+            let context = Context { source: HERE.into(), scope: 0, segmentation, applied };
             let options = plan.make(&context, &arena, &staged[head..]).unwrap();
             assert_eq!(options.traffic_class, frames[head].1);
             applied = options.segment;
@@ -234,27 +238,39 @@ mod tests {
     fn frames_of_one_length_to_one_destination_leave_together() {
         // A WRITE of six packets, of which the first one is the longest, and an ACK to another peer.
         let write = [(2, 0, 4128), (2, 0, 4112), (2, 0, 4112), (2, 0, 4112), (2, 0, 4112), (2, 0, 100), (3, 0, 20)];
-        assert_eq!(plans(true, &write), [(vec![2], 4128), (vec![4, 1], 4112)]);
-        assert_eq!(plans(false, &write), [(vec![1; 7], 0)]);
+        assert_eq!(plans(&Segmentation::Everything, &write), [(vec![2], 4128), (vec![4, 1], 4112)]);
+        assert_eq!(plans(&Segmentation::Never, &write), [(vec![1; 7], 0)]);
     }
 
     #[test]
     fn datagrams_stay_below_64_kib_and_64_packets() {
-        assert_eq!(plans(true, &[(2, 0, 4112); 20]), [(vec![15, 5], 4112)]);
-        assert_eq!(plans(true, &[(2, 0, 80); 64]), [(vec![64], 80)]);
+        assert_eq!(plans(&Segmentation::Everything, &[(2, 0, 4112); 20]), [(vec![15, 5], 4112)]);
+        assert_eq!(plans(&Segmentation::Everything, &[(2, 0, 80); 64]), [(vec![64], 80)]);
     }
 
     #[test]
     fn single_packets_leave_with_any_segment_length_that_they_fit() {
         let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 20), (2, 4, 80), (2, 4, 96)];
-        assert_eq!(plans(true, &frames), [(vec![2, 1], 80), (vec![1, 1], 0)]);
+        assert_eq!(plans(&Segmentation::Everything, &frames), [(vec![2, 1], 80), (vec![1, 1], 0)]);
         // A longer packet to another peer does not fit, and leaves first.
-        assert_eq!(plans(true, &[(3, 0, 90), (2, 0, 80), (2, 0, 80)]), [(vec![1], 0), (vec![2], 80)]);
+        assert_eq!(
+            plans(&Segmentation::Everything, &[(3, 0, 90), (2, 0, 80), (2, 0, 80)]),
+            [(vec![1], 0), (vec![2], 80)]
+        );
     }
 
     #[test]
     fn two_lengths_of_segments_need_two_calls() {
         let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 60), (3, 0, 60)];
-        assert_eq!(plans(true, &frames), [(vec![2], 80), (vec![2], 60)]);
+        assert_eq!(plans(&Segmentation::Everything, &frames), [(vec![2], 80), (vec![2], 60)]);
+    }
+
+    #[test]
+    fn only_packets_to_sockets_leave_together_and_not_beside_others() {
+        let peers = Arc::<SocketPeers>::default();
+        peers.note(Ipv4Addr::new(127, 0, 0, 2).into(), ROCE_UDP_PORT);
+        let segmentation = Segmentation::Sockets(Sockets::new(peers));
+        let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 20), (3, 0, 20), (2, 0, 80), (2, 0, 80)];
+        assert_eq!(plans(&segmentation, &frames), [(vec![2], 80), (vec![1, 1], 80), (vec![2], 80)]);
     }
 }

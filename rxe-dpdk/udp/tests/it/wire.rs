@@ -102,8 +102,14 @@ fn ends_on_two_hosts_exchange_packets() {
         connect(&mut end, qp, qpn, "10.0.0.8");
         end.fill(&pattern(LEN, 8));
         let local = [end.mr.sge(..).unwrap()];
-        end.device().post_send(qp, WorkRequest::write(&local, there).signaled()).unwrap();
-        turn_until(&mut end, End::completion).success().unwrap();
+        for _ in 0..2 {
+            end.device().post_send(qp, WorkRequest::write(&local, there).signaled()).unwrap();
+            turn_until(&mut end, End::completion).success().unwrap();
+        }
+        // The ACKs of the first WRITE have shown that the peer is a socket.
+        let [packets, datagrams] = ["sent_packets", "sent_datagrams"].map(|counter| count(&end.port, counter));
+        assert!(datagrams < packets, "{datagrams} datagrams for {packets} packets");
+        assert_eq!(count(&end.port, "segmentation_refused"), 0);
         to_peer.send(News::Done).unwrap();
         peer.join().unwrap();
         assert_eq!(count(&end.port, "identification_recovered"), 0);

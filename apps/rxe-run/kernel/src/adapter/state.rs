@@ -15,7 +15,7 @@ use rxe_proto::wire::cm::{CmMessage, ServiceId};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 use rxe_udp::Routes;
-use rxe_udp::host::Output;
+use rxe_udp::host::{Output, PortTx};
 
 use super::addressee::message;
 use super::groups::Groups;
@@ -345,6 +345,7 @@ impl State {
             self.handle_engine_events(now);
             self.handle_cm_events(now);
             // Before the completions: a program may exit when it sees its last one, and the peer needs the ACK.
+            self.tx.port_mut().note_retransmissions(self.engine.stats().retransmitted_pkts.get());
             self.unfinished = self.tx.flush(now) || self.pending_mad.is_some();
             self.uverbs.deliver(&mut self.engine);
             let more = self.handle_engine_events(now) || pulled || self.engine.wants_transmit();

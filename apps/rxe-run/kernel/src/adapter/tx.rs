@@ -29,6 +29,15 @@ impl PortTx for Tx {
         }
     }
 
+    #[inline]
+    fn note_retransmissions(&mut self, total: u64) {
+        match self {
+            Tx::Own(tx) => tx.note_retransmissions(total),
+            // The owner does not know them: it sees the packets only.
+            Tx::Guest(_) => {}
+        }
+    }
+
     fn set_tap(&mut self, tap: Option<Tap>) -> Option<Tap> {
         match self {
             Tx::Own(tx) => tx.set_tap(tap),
