@@ -1,12 +1,14 @@
 //! The measurements: sections of blocks of steps. A block is a list of steps against one far end.
 
+mod others;
+
 use std::fmt;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::comparisons::{self, Comparison, Peer};
-use crate::disks::{self, DiskGoal, Limit};
+use crate::comparisons::Peer;
+pub use others::{CLIENTS, client_row};
 
 /// A part of docs/performance.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -289,9 +291,9 @@ pub fn blocks(scope: &Scope) -> Vec<Block> {
         Section::Fairness => fairness(),
         Section::Loss => loss(),
         Section::Ports => ports(),
-        Section::Nvmf => nvmf(),
-        Section::Programs => programs(),
-        Section::Kernel => kernel(),
+        Section::Nvmf => others::nvmf(),
+        Section::Programs => others::programs(),
+        Section::Kernel => others::kernel(),
     };
     let round = |section: &Section| (blocks_of(*section), section.rounds(scope.rounds));
     // A bad minute of the machine falls on one round, not on one row.
@@ -462,59 +464,6 @@ fn ports() -> Vec<Block> {
         ]
     };
     PORTS.into_iter().flat_map(block).collect()
-}
-
-fn nvmf() -> Vec<Block> {
-    let step = |row: &str, words: &str| Step::new(Section::Nvmf, row, X::At(0.0), words);
-    let limit = |goal: &DiskGoal| step(&goal.limit_row(), goal.limit.words());
-    let (fio, bench): (Vec<&DiskGoal>, _) = disks::GOALS.iter().partition(|goal| matches!(goal.limit, Limit::Fio(_)));
-    // Each load is measured right before its limit.
-    let load = |goal: &DiskGoal| step(goal.row, &goal.words());
-    let steps = bench.iter().flat_map(|goal| [load(goal), limit(goal)]).chain(fio.iter().map(|goal| load(goal)));
-    vec![
-        Block { port: Port::Vhost, far: Far::Disks, steps: steps.collect() },
-        Block { port: Port::Vhost, far: Far::Fio, steps: fio.iter().map(|goal| limit(goal)).collect() },
-    ]
-}
-
-/// The clients of perftest that a kernel runs, with the work that each is. Those of latency tell the time of one message.
-/// They do a fixed amount of work, about a second of it: `-D` counts what completes in a time, which soft-RoCE under
-/// emulation may first spend on sending all that is outstanding.
-pub const CLIENTS: [(&str, &str); 6] = [
-    ("64 B WRITE", "ib_write_bw -s 64 -n 6000"),
-    ("64 B SEND", "ib_send_bw -s 64 -n 6000"),
-    ("64 KiB WRITE", "ib_write_bw -s 65536 -n 120"),
-    ("64 KiB READ", "ib_read_bw -s 65536 -n 120"),
-    ("64 B WRITE latency", "ib_write_lat -s 64 -n 1000"),
-    ("64 B SEND latency", "ib_send_lat -s 64 -n 1000"),
-];
-
-/// The row of a client's work against a server.
-pub fn client_row(server: Server, work: &str) -> String {
-    format!("{server}: {work}")
-}
-
-fn kernel() -> Vec<Block> {
-    let block = |server: Server| {
-        let step = |(work, words): &(&str, &str)| {
-            Step::new(Section::Kernel, client_row(server, work), X::At(0.0), (*words).to_owned())
-        };
-        Block { port: Port::AfPacket, far: Far::Guest(server), steps: CLIENTS.iter().map(step).collect() }
-    };
-    [Server::Kernel, Server::Target].map(block).to_vec()
-}
-
-fn programs() -> Vec<Block> {
-    let block = |comparison: &Comparison| {
-        let step = |command: &str| Step::new(Section::Programs, comparison.row(command), X::At(0.0), command);
-        // They run on veth, but on the kernel's sockets.
-        Block {
-            port: Port::AfPacket,
-            far: Far::Program(comparison.peer),
-            steps: comparison.commands().map(step).collect(),
-        }
-    };
-    comparisons::ALL.iter().map(block).collect()
 }
 
 /// The words of a step without how long it measures, which is the same for all.
