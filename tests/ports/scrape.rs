@@ -68,6 +68,9 @@ pub fn scrape(address: &str, packets: f64) {
     documented(&samples);
 }
 
+/// The metric that a target without disks, as this one, does not have.
+const OF_DISKS: &str = "rxe_nvmf_command_seconds";
+
 /// The page on operating names every metric that there is but for counters, whose names follow from `rxe-ctl stat`, and no other.
 fn documented(samples: &[(String, Value, f64)]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating.md");
@@ -81,7 +84,7 @@ fn documented(samples: &[(String, Value, f64)]) {
     for family in families.iter().filter(|family| !family.ends_with("_total")) {
         assert!(named.contains(&family.as_str()), "docs/operating.md lacks {family}");
     }
-    for name in named {
+    for name in named.into_iter().filter(|name| *name != OF_DISKS) {
         assert!(families.contains(name), "docs/operating.md names {name}, which does not exist");
     }
 }

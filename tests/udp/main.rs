@@ -31,8 +31,8 @@ const NOBODY: u32 = 65_534;
 fn address() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    assert!(number < 62, "more addresses than a process has");
-    Ipv4Addr::from_bits(0x7F80_0000 | (std::process::id() % 0x1_0000) << 7 | (number + 1) << 1).into()
+    assert!(number < 126, "more addresses than a process has");
+    Ipv4Addr::from_bits(0x7F80_0000 | (std::process::id() % 0x8000) << 8 | (number + 1) << 1).into()
 }
 
 /// A folder for the programs, the management sockets and files, in which nobody may write. It stays until the next run of the
