@@ -167,7 +167,7 @@ fn ratios_of_programs_are_those_of_runs_of_one_round() {
     let (rate, cpu) = (&comparisons::ALL[0], &comparisons::ALL[2]);
     assert_eq!((rate.measure, cpu.measure), (comparisons::Measure::Rate, comparisons::Measure::Cpu));
     let results = compared(rate, &[1.0, 2.0, 4.0], &[2.5, 4.0, 7.0]);
-    assert_eq!(tables::ratios(&results, rate, rate.ours), [2.5, 2.0, 1.75]);
+    assert_eq!(tables::others::ratios(&results, rate, rate.ours), [2.5, 2.0, 1.75]);
     let row = |comparison: &Comparison, results: &Results| {
         let table = tables::programs(results);
         let mut rows = table.lines().filter(|line| line.contains(&format!("| `{}` |", comparison.ours)));
@@ -308,7 +308,7 @@ fn every_figure_has_its_place_on_the_pages() {
     }
     for goal in &disks::GOALS {
         assert!(page.contains(&format!("| {} | `{}` | ", goal.row, goal.options)), "{}: {page}", goal.row);
-        assert!(tables::beside_limit(&results, goal).is_some_and(|ratio| ratio > 0.0), "{}", goal.row);
+        assert!(tables::others::beside_limit(&results, goal).is_some_and(|ratio| ratio > 0.0), "{}", goal.row);
     }
     for comparison in &comparisons::ALL {
         assert!(page.contains(&format!("| {} | `{}` | ", comparison.work, comparison.base)), "{page}");

@@ -1,12 +1,12 @@
 //! The tables of docs/performance.md.
 
-mod others;
+pub mod others;
 
 use std::fmt::Write as _;
 
 use crate::matrix::{self, GOALS, Goal, PORT_TESTS, PORTS, Section, Server, Unit, VERBS};
 use crate::results::{Figure, Machine, Results, Sample};
-pub use others::{beside_limit, nvmf, programs, ratios};
+pub use others::{nvmf, programs};
 
 /// A table of Markdown.
 struct Table(String);

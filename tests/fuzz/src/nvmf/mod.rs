@@ -13,7 +13,7 @@ fn message(input: &mut Input<'_>, longest: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes a message for [`message`].
+/// Writes a message for `message`.
 pub fn put_message(program: &mut Vec<u8>, bytes: &[u8]) {
     let present = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     for len in [bytes.len(), present] {
