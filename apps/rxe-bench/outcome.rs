@@ -208,7 +208,8 @@ impl Outcome {
     }
 }
 
-fn gbps(size: u32, per_second: f64) -> f64 {
+/// The bandwidth of so many transfers of `size` bytes in a second.
+pub fn gbps(size: u32, per_second: f64) -> f64 {
     per_second * f64::from(size) * 8.0 / 1e9
 }
 
@@ -276,16 +277,27 @@ pub mod tests {
         }
     }
 
-    /// The keys of all values below `value`, with those of the objects that contain them.
-    fn keys(value: &Value, before: &str, found: &mut BTreeSet<String>) {
-        for (key, value) in value.as_object().expect("an object") {
-            let key = format!("{before}{key}");
-            if value.is_object() {
-                keys(value, &format!("{key}."), found);
-            } else {
-                found.insert(key);
+    /// Names of all values, with those of the objects around them.
+    pub fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                keys(value, format!("{path}.{name}").trim_start_matches('.'), found);
+            }),
+            Value::Array(elements) => elements.iter().for_each(|value| keys(value, path, found)),
+            _ => {
+                found.insert(path.to_owned());
             }
         }
+    }
+
+    /// The keys of the tables in a section of docs/measuring.md.
+    pub fn documented(section: &str) -> BTreeSet<String> {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/measuring.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let (_, section) = page.split_once(&format!("## {section}")).expect("the section");
+        let section = section.split("\n## ").next().expect("its text");
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
+        rows.flat_map(|(names, _)| names.trim_end_matches('`').split("`, `")).map(str::to_owned).collect()
     }
 
     #[test]
@@ -305,12 +317,6 @@ pub mod tests {
             };
             keys(&value(&plan, &[full]), "", &mut found);
         }
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/measuring.md");
-        let page = std::fs::read_to_string(page).expect("the page");
-        let (_, section) = page.split_once("## JSON").expect("the section");
-        let section = section.split("\n## ").next().expect("its text");
-        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
-        let named = rows.flat_map(|(names, _)| names.trim_end_matches('`').split("`, `")).map(str::to_owned);
-        assert_eq!(named.collect::<BTreeSet<_>>(), found);
+        assert_eq!(documented("JSON"), found);
     }
 }

@@ -5,8 +5,19 @@ use std::fmt::Write as _;
 use crate::outcome::{Latency, Outcome, Parameters};
 use crate::plan::Plan;
 
-const LINE: &str =
+/// The line around the parameters.
+pub const LINE: &str =
     "---------------------------------------------------------------------------------------------------------\n";
+
+/// Parameters, one in a line.
+pub fn named(parameters: Vec<(&str, String)>) -> String {
+    parameters.into_iter().map(|(name, value)| format!(" {name:<17} : {value}\n")).collect()
+}
+
+/// How long a run measures that is limited by time.
+pub fn length(seconds: f64, run_infinitely: bool) -> String {
+    if run_infinitely { format!("until stopped, a row every {seconds} s") } else { format!("{seconds} s") }
+}
 
 /// The parameters and the header of the columns.
 pub fn head(plan: &Plan, first: &Outcome) -> String {
@@ -40,10 +51,9 @@ fn banner(plan: &Plan, Outcome { mtu, parameters, test, qps, .. }: &Outcome) -> 
         lines.push(("Frames in flight", (u64::from(*tx_depth) * u64::from(*qps)).to_string()));
     }
     lines.push(("Path MTU", format!("{mtu} bytes")));
-    let length = match (parameters.iters, parameters.duration) {
-        (Some(iters), _) => format!("{iters} messages of each queue pair"),
-        (None, Some(seconds)) if parameters.run_infinitely => format!("until stopped, a row every {seconds} s"),
-        (None, seconds) => format!("{} s", seconds.unwrap_or_default()),
+    let length = match parameters.iters {
+        Some(iters) => format!("{iters} messages of each queue pair"),
+        None => length(parameters.duration.unwrap_or_default(), parameters.run_infinitely),
     };
     lines.push(("Length", length));
     lines.push(("Warm-up", format!("{} s", parameters.warm_up)));
@@ -57,7 +67,7 @@ fn banner(plan: &Plan, Outcome { mtu, parameters, test, qps, .. }: &Outcome) -> 
         let (test, qps, size) = (&bulk.test, bulk.qps, bulk.size);
         ("Bulk", format!("{test}, {qps} queue pairs, {size} bytes"))
     }));
-    lines.into_iter().map(|(name, value)| format!(" {name:<17} : {value}\n")).collect()
+    named(lines)
 }
 
 /// Whether rows have latencies: these tests measure each message.

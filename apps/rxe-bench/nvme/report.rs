@@ -8,12 +8,10 @@ use serde::Serialize;
 
 use super::host::Host;
 use super::plan::NvmePlan;
-use crate::outcome::{End, Latency};
+use crate::outcome::{End, Latency, gbps};
 use crate::plan::Length;
 use crate::retransmissions::Retransmissions;
-
-const LINE: &str =
-    "---------------------------------------------------------------------------------------------------------\n";
+use crate::table::{LINE, length, named};
 
 /// A result.
 #[derive(Clone, Debug, Serialize)]
@@ -145,7 +143,6 @@ impl NvmeOutcome {
     pub fn new(plan: &NvmePlan, host: &Host, mtu: u32, (reads, writes): (u64, u64), seconds: f64) -> NvmeOutcome {
         let ios = reads + writes;
         let iops = if seconds > 0.0 { ios as f64 / seconds } else { 0.0 };
-        let bytes = iops * f64::from(plan.size);
         let mut outcome = NvmeOutcome {
             mtu,
             seconds,
@@ -153,8 +150,8 @@ impl NvmeOutcome {
             reads,
             writes,
             iops,
-            mib_per_second: bytes / 1_048_576.0,
-            bw_gbps: bytes * 8.0 / 1e9,
+            mib_per_second: iops * f64::from(plan.size) / 1_048_576.0,
+            bw_gbps: gbps(plan.size, iops),
             ..NvmeOutcome::nothing(plan, End::Complete)
         };
         outcome.set_totals(host);
@@ -237,16 +234,12 @@ pub fn head(outcome: &NvmeOutcome) -> String {
     lines.push(("I/O size", format!("{size} bytes")));
     lines.push(("Queues", format!("{queues}, {depth} outstanding I/Os each")));
     lines.push(("Path MTU", format!("{mtu} bytes")));
-    let seconds = parameters.duration;
-    lines.push(match parameters.run_infinitely {
-        true => ("Length", format!("until stopped, a row every {seconds} s")),
-        false => ("Length", format!("{seconds} s")),
-    });
+    lines.push(("Length", length(parameters.duration, parameters.run_infinitely)));
     lines.push(("Warm-up", format!("{} s", parameters.warm_up)));
     if parameters.verify {
         lines.push(("Verify", "every written block".to_owned()));
     }
-    let banner: String = lines.into_iter().map(|(name, value)| format!(" {name:<17} : {value}\n")).collect();
+    let banner = named(lines);
     let mut text = format!("{LINE}{banner}{LINE} {:<12} {:>12} {:>12}", "#I/Os", "IOPS", "BW[MiB/sec]");
     for name in [
         "t_avg[usec]",
@@ -305,11 +298,10 @@ pub fn text(outcome: &NvmeOutcome) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::Value;
-
     use super::*;
     use crate::measurement::latencies;
     use crate::nvme::plan::tests::plan;
+    use crate::outcome::tests::{documented, keys};
 
     /// A result with every optional part.
     fn full() -> NvmeOutcome {
@@ -334,30 +326,11 @@ mod tests {
         outcome
     }
 
-    /// Names of all values, with those of the objects around them.
-    fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-        match value {
-            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-                keys(value, format!("{path}.{name}").trim_start_matches('.'), found);
-            }),
-            Value::Array(elements) => elements.iter().for_each(|value| keys(value, path, found)),
-            _ => {
-                found.insert(path.to_owned());
-            }
-        }
-    }
-
     #[test]
     fn the_documentation_lists_every_key() {
         let mut found = BTreeSet::new();
         keys(&serde_json::from_str(&json(&full())).expect("JSON"), "", &mut found);
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/measuring.md");
-        let page = std::fs::read_to_string(page).expect("the page");
-        let (_, section) = page.split_once("## NVMe over Fabrics").expect("the section");
-        let section = section.split("\n## ").next().expect("its text");
-        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
-        let named = rows.flat_map(|(names, _)| names.trim_end_matches('`').split("`, `")).map(str::to_owned);
-        assert_eq!(named.collect::<BTreeSet<_>>(), found);
+        assert_eq!(documented("NVMe over Fabrics"), found);
     }
 
     #[test]
