@@ -19,6 +19,10 @@ const OTHERS: &str = "nqn.2026-01.org.example:others";
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5";
 /// Size of a disk in MiB.
 const SIZE: u64 = 32;
+/// Time of the nightly run of fio in seconds, for each number of queues with and without losses.
+const SOAK: u64 = 75;
+/// Connects and disconnects of the nightly run.
+const RECONNECTS: u32 = 50;
 
 fn config(file: &Path) -> String {
     let disk = |nqn: &str, keys: &str, storage: &str| {
@@ -103,6 +107,79 @@ fn restart_under_load(host: &mut Host) -> Check {
     }
 }
 
+/// fio writes and reads blocks of any size, and verifies them, for [`SOAK`] seconds; `fault` are the target's losses meanwhile.
+fn soak(host: &mut Host, queues: u32, fault: Option<&str>) -> Check {
+    let limit = Duration::from_secs(SOAK) + LIMIT;
+    host.run(&connect(FILE, &format!("-i {queues}")), &[])?;
+    let id = fault.map(|fault| host.bed.target()?.ctl(&format!("fault add {fault}"))).transpose()?;
+    let fio = format!(
+        "fio --name=v --filename=/dev/nvme0n1 --rw=randrw --bsrange=512-1M --iodepth=32 --ioengine=libaio --direct=1 \
+         --verify=crc32c --serialize_overlap=1 --size={SIZE}M --time_based --runtime={SOAK} --minimal >/tmp/fio || {{ cat /tmp/fio; exit 1; }}"
+    );
+    let done = host.bed.guest().expect(&fio, limit, &[]);
+    if let Some(id) = id {
+        host.bed.target()?.ctl(&format!("fault remove {}", id.trim()))?;
+    }
+    done?;
+    host.run(&format!("nvme disconnect -n {FILE}"), &["disconnected 1 controller"])
+}
+
+/// A host connects and disconnects many times, and finds its bytes each time.
+fn reconnect(host: &mut Host) -> Check {
+    let limit = LIMIT * 4;
+    let connect = host.bed.fill(&connect(FILE, "-i 4"))?;
+    let script = format!(
+        "set -e; for i in $(seq {RECONNECTS}); do {connect}; [ $i = 1 ] || cmp -n 4096 /tmp/block /dev/nvme0n1; \
+         dd if=/dev/urandom of=/tmp/block bs=4096 count=1 2>/dev/null; \
+         dd if=/tmp/block of=/dev/nvme0n1 bs=4096 oflag=direct 2>/dev/null; nvme disconnect -n {FILE} >/dev/null; done; rm /tmp/block"
+    );
+    host.bed.guest().expect(&script, limit, &[]).map(drop)
+}
+
+/// Two hosts, by two names, write two disks at the same time.
+fn two_hosts(host: &mut Host) -> Check {
+    let second = "nqn.2026-01.org.example:second-host";
+    let options = format!("--hostnqn={second} --hostid=9b3e2f60-7d0c-4f3a-8a52-0c1d5e7f9a11");
+    host.run(&format!("nvme connect -t rdma -a IPV4 -s 4420 -n {MEMORY} -i 2"), &[])?;
+    host.run(&format!("nvme connect -t rdma -a IPV4 -s 4420 -n {FILE} -i 2 {options}"), &[])?;
+    let job = |number: u32| {
+        format!(
+            "fio --name=h{number} --filename=/dev/nvme{number}n1 --rw=randrw --bsrange=4k-1M --iodepth=32 --ioengine=libaio \
+             --direct=1 --verify=crc32c --size={SIZE}M --io_size={SIZE}M --minimal >/tmp/fio{number}"
+        )
+    };
+    host.run(
+        &format!(
+            "set -e; until [ -b /dev/nvme0n1 ] && [ -b /dev/nvme1n1 ]; do sleep 0.05; done; {} & one=$!; {} & two=$!; \
+             wait $one || {{ cat /tmp/fio0; exit 1; }}; wait $two || {{ cat /tmp/fio1; exit 1; }}",
+            job(0),
+            job(1)
+        ),
+        &[],
+    )?;
+    host.run(&format!("nvme disconnect -n {MEMORY} && nvme disconnect -n {FILE}"), &["disconnected 1 controller"])
+}
+
+/// The target is killed after an fsync: the file has every byte.
+fn killed_after_fsync(host: &mut Host) -> Check {
+    host.run(&connect(FILE, "-i 1 --reconnect-delay=1 --keep-alive-tmo=2"), &[])?;
+    let script = format!(
+        "set -e; dd if=/dev/urandom of=/tmp/data bs=1M count={SIZE} 2>/dev/null; \
+         dd if=/tmp/data of=/dev/nvme0n1 bs=1M conv=notrunc,fsync 2>/dev/null; md5sum </tmp/data; rm /tmp/data"
+    );
+    let sum = host.bed.guest().expect(&script, LIMIT, &[])?.text;
+    host.bed.kill_target()?;
+    let done = rxe_testkit::process::run(Command::new("md5sum").arg(&host.file), LIMIT)?;
+    let (guests, ours) = (sum.split_whitespace().next(), done.stdout.split_whitespace().next());
+    host.bed.restart_target()?;
+    host.run(&format!("nvme disconnect -n {FILE}"), &["disconnected 1 controller"])?;
+    if guests.is_some() && guests == ours {
+        Ok(())
+    } else {
+        Err(format!("the file has {ours:?}, the guest wrote {guests:?}"))
+    }
+}
+
 /// The group `nvmf`.
 pub fn group() -> AnyGroup {
     let key = StationKey::new(Port::AfPacket, 1500);
@@ -161,6 +238,22 @@ pub fn group() -> AnyGroup {
         }
     });
     group.case("the target is killed and started again under writes", restart_under_load);
+    group.nightly(true);
+    for queues in [1, 4] {
+        for (name, fault) in [
+            ("", None),
+            (" while 0.5 % of the target's frames are lost", Some("drop --direction tx --probability 0.005 --seed 5")),
+        ] {
+            let plural = if queues == 1 { "" } else { "s" };
+            group.case(format!("fio verifies on {queues} queue{plural}{name}"), move |host: &mut Host| {
+                soak(host, queues, fault)
+            });
+        }
+    }
+    group.case("connected and disconnected many times", reconnect);
+    group.case("two hosts on two disks", two_hosts);
+    group.case("the target is killed after an fsync", killed_after_fsync);
+    group.nightly(false);
     group.case("nothing is left", |host: &mut Host| {
         let summary = host.bed.stop_target()?;
         if summary.contains("mbufs_leaked=0") { Ok(()) } else { Err(format!("buffers leaked\n{summary}")) }
