@@ -5,7 +5,7 @@ use crate::env::TestEnv;
 use crate::guest::Guest;
 use crate::station::{GUEST_V4, GUEST_V6, Lease, Port, StationKey, TARGET_V4, TARGET_V6};
 use crate::suite::{Fixture, Needs};
-use crate::target::Target;
+use crate::target::{Target, unique};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ impl TestBed {
     /// Starts a target, and takes the guest that its port is connected to.
     pub fn start(env: &Arc<TestEnv>, config: BedConfig) -> Result<TestBed, String> {
         let BedConfig { key, lcores, arguments: more } = config;
-        let region_file = PathBuf::from(format!("/dev/shm/rxe-real-{}-{:?}{}", env.token, key.port, key.mtu));
+        let region_file = PathBuf::from(format!("/dev/shm/rxe-real-{}-{}", env.token, unique()));
         let mut arguments = vec![
             "--region".to_owned(),
             format!("demo={}K,file={}", REGION >> 10, region_file.display()),
