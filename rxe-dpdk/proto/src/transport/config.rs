@@ -113,6 +113,9 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// The most for [`window`](Self::window). PSNs compare within half their space; a window must stay far below that.
+    pub(super) const MAX_WINDOW: u32 = 1 << 16;
+
     /// The settings, each clamped to its valid range.
     pub(super) fn bounded(mut self) -> EngineConfig {
         self.worker = self.worker.min(14);
@@ -127,8 +130,7 @@ impl EngineConfig {
         self.max_ah = self.max_ah.min(1 << 20);
         self.min_timeout = self.min_timeout.max(Duration::from_micros(1));
         self.initial_timeout = self.initial_timeout.max(self.min_timeout);
-        // PSNs compare within half their space; a window must stay far below that.
-        self.window = self.window.clamp(1, 1 << 16);
+        self.window = self.window.clamp(1, EngineConfig::MAX_WINDOW);
         self.ack_every = self.ack_every.clamp(1, self.window.div_ceil(2));
         self.read_quantum = self.read_quantum.max(1);
         self.send_quantum = self.send_quantum.max(1);

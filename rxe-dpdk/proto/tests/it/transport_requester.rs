@@ -82,6 +82,29 @@ fn ack_req_is_set_within_and_at_the_end_of_the_window() {
     peer.expect(["SEND_LAST 19 256 bytes ack_req"]);
 }
 
+// [RC-REQ-ACKREQ] [RC-REQ-WINDOW]
+#[test]
+fn the_window_may_change_while_packets_are_in_flight() {
+    let config = EngineConfig { window: 4, ack_every: 2, ..EngineConfig::default() };
+    let mut peer = ScriptedPeer::with_config(Agreed { mtu: PathMtu::Mtu256, ..Agreed::default() }, config);
+    post(&mut peer, 1, SEND, 256 * 20);
+    assert_eq!(peer.transmit().len(), 4);
+    peer.node.engine.set_window(8);
+    assert_eq!(peer.transmit().len(), 0, "the queue pair waits for an ACK");
+    peer.ack(0);
+    let lines = peer.transmit();
+    assert_eq!(lines.len(), 5);
+    assert!(lines[4].ends_with("ack_req"), "it closes the window");
+    peer.node.engine.set_window(1);
+    assert_eq!(peer.node.engine.config().window, 4, "twice ack_every");
+    peer.ack(4);
+    assert_eq!(peer.transmit().len(), 0, "four are in flight");
+    peer.ack(8);
+    assert_eq!(peer.transmit().len(), 4);
+    peer.node.engine.set_window(u32::MAX);
+    assert_eq!(peer.node.engine.config().window, 1 << 16);
+}
+
 // [RC-REQ-GHOST]
 #[test]
 fn ghost_acks_are_counted_and_ignored() {

@@ -175,10 +175,10 @@ impl Adapter {
         let private = Arc::<Private>::default();
         let waker = Waker::new(lowest_private())?;
         private.add(&waker);
-        let OpenedPort { half, tx, worker, local, routes, stats } =
+        let OpenedPort { half, tx, receive_buffer, worker, local, routes, stats } =
             port::open(settings.address, share, &private, &waker)?;
         let (senders, mail) = senders(&waker);
-        let mut state = State::new(local.clone(), routes, tx, worker, descriptors, mail)?;
+        let mut state = State::new(local.clone(), routes, tx, receive_buffer, worker, descriptors, mail)?;
         let (clock, port_stats) = (Clock(std::time::Instant::now()), PortStats::new(Mutex::new(stats)));
         let management = Management::new(senders, &state, &local, clock.shared(), &port_stats);
         let capture_file = match &settings.capture {

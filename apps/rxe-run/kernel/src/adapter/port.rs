@@ -47,6 +47,8 @@ pub struct Opened {
     pub half: Half,
     /// Transmits.
     pub tx: Tx,
+    /// Size of the receive buffer of an own UDP port, as the kernel counts it.
+    pub receive_buffer: usize,
     /// The worker number of this process among those that share the address.
     pub worker: u8,
     /// The address, and the interface below it.
@@ -119,7 +121,9 @@ fn owned(port: UdpPort, worker: u8, private: &Arc<Private>, waker: &Waker) -> Op
     let interface = receiver.interface();
     let local = Local::new(receiver.address(), interface.name.clone(), interface.index, receiver.path_mtu());
     let routes = receiver.routes();
-    Opened { half: Half::Own(Box::new(receiver), None), tx: Tx::Own(Box::new(tx)), worker, local, routes, stats }
+    let receive_buffer = receiver.receive_buffer().unwrap_or(0);
+    let (half, tx) = (Half::Own(Box::new(receiver), None), Tx::Own(Box::new(tx)));
+    Opened { half, tx, receive_buffer, worker, local, routes, stats }
 }
 
 fn as_guest(address: IpAddr, worker: Option<u8>, private: &Arc<Private>) -> Result<Opened, Errno> {
@@ -128,5 +132,6 @@ fn as_guest(address: IpAddr, worker: Option<u8>, private: &Arc<Private>) -> Resu
     let Joined { receiver, tx, worker } = join(address, worker, private)?;
     let routes = Routes::new(address, &interface);
     let local = Local::new(address, interface.name, interface.index, path_mtu);
-    Ok(Opened { half: Half::Guest(receiver), tx: Tx::Guest(tx), worker, local, routes, stats: Arc::default() })
+    let (half, tx) = (Half::Guest(receiver), Tx::Guest(tx));
+    Ok(Opened { half, tx, receive_buffer: 0, worker, local, routes, stats: Arc::default() })
 }

@@ -36,6 +36,13 @@ pub const PORT: PortId = PortId(0);
 /// has room for about 50 packets of 4 KiB.
 const WINDOW: u32 = 32;
 
+/// The same while the program sends messages of several packets and nothing gets lost, with privileges: a peer probably has them
+/// too. 1 MiB with packets of 4 KiB.
+const LONG_WINDOW: u32 = 256;
+
+/// The least receive buffer with which that is so. Without privileges it is smaller.
+const LARGE_BUFFER: usize = 8 << 20;
+
 /// The shortest retransmission timeout. A peer's thread may wait for a CPU that long.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -65,6 +72,8 @@ pub struct State {
     gsi_psn: Psn,
     /// A MAD for which there was no room.
     pending_mad: Option<MadTransmit>,
+    /// [`LONG_WINDOW`] may be used.
+    long_window: bool,
     /// A call has left something for the thread: its turns were used up, or the socket is full.
     unfinished: bool,
     /// When the thread wakes up at the latest.
@@ -102,6 +111,7 @@ impl State {
         local: Local,
         routes: Routes,
         tx: Tx,
+        receive_buffer: usize,
         worker: u8,
         descriptors: &'static Descriptors,
         mail: Mail,
@@ -137,6 +147,7 @@ impl State {
             managed: Managed::new(mail, counters),
             gsi_psn: Psn::new(u32::from_le_bytes([a, b, c, 0])),
             pending_mad: None,
+            long_window: receive_buffer >= LARGE_BUFFER,
             unfinished: false,
             sleeps_until: None,
             ending: false,
@@ -340,12 +351,14 @@ impl State {
         }
         for _ in 0..TURNS {
             let pulled = self.uverbs.pull_sends(&mut self.engine);
+            let is_long = self.long_window && self.uverbs.sends_long();
+            self.engine.set_window(if is_long { LONG_WINDOW } else { WINDOW });
             self.engine.transmit(now, &mut self.tx);
             // They may be news for the connection manager.
             self.handle_engine_events(now);
             self.handle_cm_events(now);
             // Before the completions: a program may exit when it sees its last one, and the peer needs the ACK.
-            self.tx.port_mut().note_retransmissions(self.engine.stats().retransmitted_pkts.get());
+            self.note_retransmissions();
             self.unfinished = self.tx.flush(now) || self.pending_mad.is_some();
             self.uverbs.deliver(&mut self.engine);
             let more = self.handle_engine_events(now) || pulled || self.engine.wants_transmit();
@@ -354,6 +367,13 @@ impl State {
             }
         }
         self.unfinished = true;
+    }
+
+    /// What may have got lost because too much was sent at once is sent in smaller parts.
+    fn note_retransmissions(&mut self) {
+        let total = self.engine.stats().retransmitted_pkts.get();
+        self.tx.port_mut().note_retransmissions(total);
+        self.long_window &= total == 0;
     }
 
     fn handle_cm_events(&mut self, now: Instant) {

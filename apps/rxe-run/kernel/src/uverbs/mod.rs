@@ -99,6 +99,8 @@ pub struct Uverbs {
     /// Queue pairs in the error state, whose receives are flushed when they are posted.
     broken: Vec<u32>,
     scratch: Scratch,
+    /// The last work request that was taken is one of several packets at any path MTU.
+    sends_long: bool,
     completions: Vec<WorkCompletion>,
     /// The last delivery has left completions in the engine.
     cq_is_full: bool,
@@ -137,6 +139,7 @@ impl Uverbs {
             sending: VecDeque::new(),
             broken: Vec::new(),
             scratch: Scratch::default(),
+            sends_long: false,
             completions: Vec::new(),
             cq_is_full: false,
         }

@@ -12,6 +12,9 @@ use super::wqe::{Payload, Scratch, SendRequest, read_recv, read_send, refusal_st
 /// queue pairs are not kept waiting.
 const SENDS_PER_TURN: u32 = 256;
 
+/// The largest path MTU.
+const MAX_MTU: u64 = 4096;
+
 /// How taking the work requests of a queue pair ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
@@ -49,9 +52,14 @@ impl Uverbs {
         any
     }
 
+    /// Whether the last work request that was taken is one of several packets at any path MTU.
+    pub fn sends_long(&self) -> bool {
+        self.sends_long
+    }
+
     /// Takes work requests of one send queue. Returns how many.
     fn take_sends(&mut self, engine: &mut Engine, handle: u32) -> (u32, Outcome) {
-        let Uverbs { qps, ahs, scratch, unsent, sending, .. } = self;
+        let Uverbs { qps, ahs, scratch, sends_long, unsent, sending, .. } = self;
         let Some((owner, qp)) = qps.entry_mut(handle) else { return (0, Outcome::Empty) };
         // What is posted from now on has a doorbell of its own.
         let producer = qp.sends.ring.producer();
@@ -74,6 +82,7 @@ impl Uverbs {
             match posted {
                 Ok(()) => {
                     sends.taken = sends.ring.after(sends.taken, 1);
+                    *sends_long = request.len(scratch) > MAX_MTU;
                     count += 1;
                 }
                 Err(PostError::State(_)) => {

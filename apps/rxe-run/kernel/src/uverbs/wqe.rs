@@ -85,6 +85,15 @@ pub(super) enum Payload {
 }
 
 impl SendRequest {
+    /// Bytes of its buffers, or of its inline data.
+    pub(super) fn len(&self, scratch: &Scratch) -> u64 {
+        match self.payload {
+            Payload::None => 0,
+            Payload::Buffers => scratch.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Payload::Inline => scratch.inline.len() as u64,
+        }
+    }
+
     /// The same, as one that fails with `status`.
     pub(super) fn failing(&self, status: WcStatus) -> SendRequest {
         SendRequest { op: SendOp::Invalid { status }, payload: Payload::None, ..*self }

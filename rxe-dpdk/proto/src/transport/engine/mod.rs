@@ -92,6 +92,13 @@ impl Engine {
         &self.cx.config
     }
 
+    /// Changes [`EngineConfig::window`], for the next packets of all queue pairs, within its range, but to no less than
+    /// twice [`EngineConfig::ack_every`]: of the packets in flight there is always one that requested an ACK. A queue pair whose
+    /// window was full goes on when an ACK arrives.
+    pub fn set_window(&mut self, window: u32) {
+        self.cx.config.window = window.max(2 * self.cx.config.ack_every).min(EngineConfig::MAX_WINDOW);
+    }
+
     /// Counters, readable from any thread.
     pub fn stats(&self) -> &Arc<TransportStats> {
         &self.cx.stats
