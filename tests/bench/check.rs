@@ -4,6 +4,7 @@ mod carry_out;
 mod comparisons;
 mod disks;
 mod fio;
+mod guest_disks;
 mod guests;
 mod machine;
 mod matrix;
@@ -71,6 +72,12 @@ fn json_of_nvme_loads_and_of_fio_becomes_samples() {
     assert_eq!(rig::samples(load).map(|all| all[0].1.rate), Ok(20.0));
     let fio = "fio: a warning\n{\"jobs\": [{\"read\": {\"iops\": 1000.5, \"bw_bytes\": 125000000}}]}";
     assert_eq!(fio::sample(fio), Ok(Sample { rate: 1000.5, gbps: 1.0, ..Sample::default() }));
+    let write = r#"{"jobs":[{"read":{"iops":0.0,"bw_bytes":0},"write":{"iops":100.0,"bw_bytes":125000000,"clat_ns":{"min":1000,
+        "max":6000,"percentile":{"50.000000":2000,"99.000000":3000,"99.900000":4000,"99.990000":5000}}}}]}"#;
+    let latency = Latency { min: 1.0, p50: 2.0, p99: 3.0, p99_9: 4.0, p99_99: Some(5.0), max: 6.0 };
+    assert_eq!(fio::sample(write), Ok(Sample { rate: 100.0, gbps: 1.0, latency: Some(latency), ..Sample::default() }));
+    assert_eq!(["randread 4096 32", "randread 4096 x"].map(fio::depth), [Some(32), None]);
+    assert!(fio::options("randread 4096").is_err());
     assert!(fio::sample(&fio.replace("1000.5", "0")).is_err(), "a run in which nothing happened");
     assert!(fio::sample("fio: engine io_uring not loadable").is_err());
 }
@@ -202,7 +209,7 @@ fn a_ratio_above_one_says_that_rxe_target_is_the_faster_one() {
         let sample = Sample { rate: 1.0, latency, ..Sample::default() };
         results.figure_mut(Section::Kernel, &matrix::client_row(server, time), 0.0, "").runs.push(sample);
     }
-    assert_eq!([rate, time].map(|work| tables::beside_kernel(&results, work)), [Some(2.0), Some(2.0)]);
+    assert_eq!([rate, time].map(|work| tables::beside_kernel(&results, Section::Kernel, work)), [Some(2.0), Some(2.0)]);
     let table = tables::kernel(&results);
     for row in [
         format!("| {rate} | `ib_write_bw -s 64 -n 6000` | 5.00 k/s (5.00 to 5.00) | 10.0 k/s (10.0 to 10.0) | 2.00 |"),
@@ -216,7 +223,7 @@ fn a_ratio_above_one_says_that_rxe_target_is_the_faster_one() {
     figure.failures.push("the guest is gone\nwith more".to_owned());
     let table = tables::kernel(&results);
     assert!(table.ends_with("\nNot all of it was measured: the guest is gone\n"), "{table}");
-    assert_eq!(tables::beside_kernel(&results, rate), None);
+    assert_eq!(tables::beside_kernel(&results, Section::Kernel, rate), None);
 }
 
 fn scope(sections: &[Section]) -> Scope {
@@ -304,6 +311,9 @@ fn every_figure_has_its_place_on_the_pages() {
     }
     assert_eq!(page.matches("](plots/").count(), 8);
     for (work, words) in matrix::CLIENTS {
+        assert!(page.contains(&format!("| {work} | `{words}` | ")), "{work}: {page}");
+    }
+    for (work, words) in disks::LOADS {
         assert!(page.contains(&format!("| {work} | `{words}` | ")), "{work}: {page}");
     }
     for goal in &disks::GOALS {
@@ -413,7 +423,12 @@ fn every_kind_of_step_yields_a_figure() {
 #[test]
 fn a_kernel_s_client_is_served_by_a_kernel_and_by_rxe_target() {
     let Some((_alone, rig, mut results)) = all_cpus() else { return };
-    let works = [("rate", "ib_write_bw -s 64 -n 200"), ("time", "ib_send_lat -s 64 -n 100")];
+    let works = [
+        ("rate", "ib_write_bw -s 64 -n 200"),
+        ("time", "ib_send_lat -s 64 -n 100"),
+        ("disk", "fio randwrite 4096 32"),
+        ("time of a disk", "fio randread 4096 1"),
+    ];
     // The kernel again: its server comes back after rxe-target.
     for server in [Server::Kernel, Server::Target, Server::Kernel] {
         let step = |(work, words): (&str, &str)| Step {
@@ -427,9 +442,9 @@ fn a_kernel_s_client_is_served_by_a_kernel_and_by_rxe_target() {
         carry_out::block(&rig, &block, &mut results);
     }
     assert!(results.complete(), "{:?}", results.figures);
-    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 6);
+    assert_eq!(results.figures.iter().map(|figure| figure.runs.len()).sum::<usize>(), 12);
     for work in works.map(|(work, _)| work) {
-        assert!(tables::beside_kernel(&results, work).is_some_and(|ratio| ratio > 0.0), "{work}");
+        assert!(tables::beside_kernel(&results, Section::Kernel, work).is_some_and(|ratio| ratio > 0.0), "{work}");
     }
 }
 

@@ -54,6 +54,14 @@ impl DiskGoal {
     }
 }
 
+/// Loads of fio on a kernel's disk in a guest, with the work that each is: kind, bytes and depth. One at a time tells the latency.
+pub const LOADS: [(&str, &str); 4] = [
+    ("4 KiB random reads", "fio randread 4096 32"),
+    ("4 KiB random writes", "fio randwrite 4096 32"),
+    ("one 4 KiB read", "fio randread 4096 1"),
+    ("one 4 KiB write", "fio randwrite 4096 1"),
+];
+
 /// A SEND in each direction is two messages of `send-bw -b`.
 pub const GOALS: [DiskGoal; 4] = [
     DiskGoal {

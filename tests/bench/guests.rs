@@ -1,9 +1,12 @@
 //! Two emulated machines of the same kind, on a wire: perftest's clients run in one, on the kernel's soft-RoCE; in the
-//! other serve perftest's own programs on the same, or rxe-target. Emulation slows everything down, but both alike.
+//! other serve perftest's own programs on the same, or rxe-target. Disks are as in [`guest_disks`]. Emulation slows everything
+//! down, but both alike.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::guest_disks;
 use crate::matrix::Server;
 use crate::results::{Latency, Sample};
 use crate::support::guest::{Guest, GuestConfig, Job, Plug};
@@ -39,6 +42,8 @@ pub struct Serving<'g> {
     guests: &'g Guests,
     /// If it is rxe-target.
     target: Option<Job>,
+    /// Whether the kernel serves a disk.
+    has_disk: Cell<bool>,
 }
 
 impl Guests {
@@ -68,7 +73,7 @@ impl Guests {
         let client = power_on("client", plug, format!("ip4={CLIENT}/24 ipv6.disable=1"), cpus[0])?;
         server.ready()?;
         client.ready()?;
-        server.expect(PREPARE, LIMIT, &[])?;
+        server.expect(&format!("{PREPARE}; printf '{}' >>/tmp/target.toml", guest_disks::config()), LIMIT, &[])?;
         Ok(Guests { client, server })
     }
 
@@ -87,14 +92,14 @@ impl Guests {
                 // There is one CPU, and it has to receive the packets too.
                 let command = format!(
                     "RXE_LOG=error exec rxe-target -l 0 --no-pci --vdev=net_af_packet0,iface=eth0,qdisc_bypass=1 -- \
-                     --address {SERVER}/24 --mtu 1500 --idle sleep --service perftest --config /tmp/target.toml"
+                     --address {SERVER}/24 --mtu 1500 --idle sleep --service perftest --service nvmf --config /tmp/target.toml"
                 );
                 let target = self.server.start(&command, SERVE)?;
                 target.wait_for("ready ", LIMIT)?;
                 Some(target)
             }
         };
-        let serving = Serving { guests: self, target };
+        let serving = Serving { guests: self, target, has_disk: Cell::new(false) };
         match self.client.expect(&format!("ping -c 1 -w 30 {SERVER}"), LIMIT, &["1 packets received"]) {
             Ok(_) => Ok(serving),
             Err(why) => {
@@ -106,12 +111,18 @@ impl Guests {
 }
 
 impl Serving<'_> {
-    /// One run of a client of perftest.
+    /// One run of a client of perftest, or of fio on a disk.
     ///
     /// # Errors
     /// The reason of a failure.
     pub fn measure(&self, words: &str) -> Result<Sample, String> {
         let Guests { client, server } = self.guests;
+        if let Some(words) = words.strip_prefix("fio ") {
+            if self.target.is_none() && !self.has_disk.replace(true) {
+                guest_disks::start_kernel(server, SERVER)?;
+            }
+            return guest_disks::measure(client, SERVER, words);
+        }
         let run = || client.expect(&format!("{words} -F {SERVER}"), LIMIT, &[]);
         let output = if self.target.is_some() {
             run()?
@@ -139,7 +150,12 @@ impl Serving<'_> {
                 target.kill(15)?;
                 target.wait()?.expect(0, &["mbufs_leaked=0"]).map(drop)
             }
-            None => self.guests.server.expect(KERNEL_ENDS, LIMIT, &[]).map(drop),
+            None => {
+                if self.has_disk.get() {
+                    guest_disks::end_kernel(&self.guests.server)?;
+                }
+                self.guests.server.expect(KERNEL_ENDS, LIMIT, &[]).map(drop)
+            }
         }
     }
 }

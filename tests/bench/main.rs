@@ -6,9 +6,9 @@
 //! there into docs/performance.md, docs/choosing-a-port.md, README.md and docs/plots. With some sections only, copies of the pages
 //! are written to `target/bench/docs` instead.
 //!
-//! Other sections have a kernel's clients in guests, and programs under rxe-run in network namespaces, beside other programs.
+//! Other sections have a kernel's clients and disks in guests, and programs under rxe-run in network namespaces, beside other programs.
 //!
-//! [`matrix`], [`comparisons`] and [`disks`] list the measurements, [`rig`], [`testpmd`], [`fio`], [`guests`] and [`programs`] run the
+//! [`matrix`], [`comparisons`] and [`disks`] list the measurements, [`rig`], [`testpmd`], [`fio`], [`guests`], [`guest_disks`] and [`programs`] run the
 //! programs, [`carry_out`] adds the figures to [`results`], and [`pages`] writes [`tables`] and [`plots`] of them. `check.rs` tests all
 //! that in a few runs.
 
@@ -16,6 +16,7 @@ mod carry_out;
 mod comparisons;
 mod disks;
 mod fio;
+mod guest_disks;
 mod guests;
 mod machine;
 mod matrix;

@@ -36,6 +36,7 @@ fn parts(results: &Results, plots: &[(&str, String)]) -> Vec<(&'static str, Stri
         table(Section::Loss, "loss", tables::loss, &["loss"]),
         table(Section::Ports, "ports", tables::ports, &[]),
         table(Section::Nvmf, "nvmf", tables::nvmf, &[]),
+        table(Section::Nvmf, "nvmf-kernel", tables::guest_disks, &[]),
         table(Section::Programs, "programs", tables::programs, &[]),
         table(Section::Kernel, "kernel", tables::kernel, &[]),
     ]

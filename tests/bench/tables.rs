@@ -4,6 +4,7 @@ pub mod others;
 
 use std::fmt::Write as _;
 
+use crate::disks;
 use crate::matrix::{self, GOALS, Goal, PORT_TESTS, PORTS, Section, Server, Unit, VERBS};
 use crate::results::{Figure, Machine, Results, Sample};
 pub use others::{nvmf, programs};
@@ -368,9 +369,9 @@ pub fn ports(results: &Results) -> String {
 
 /// How much faster than with the kernel's server a kernel's client is with rxe-target: the ratio of the rates, of times
 /// the other way round.
-pub fn beside_kernel(results: &Results, work: &str) -> Option<f64> {
-    let [kernel, target] = [Server::Kernel, Server::Target]
-        .map(|server| results.figure(Section::Kernel, &matrix::client_row(server, work), 0.0));
+pub fn beside_kernel(results: &Results, section: Section, work: &str) -> Option<f64> {
+    let [kernel, target] =
+        [Server::Kernel, Server::Target].map(|server| results.figure(section, &matrix::client_row(server, work), 0.0));
     let (kernel, target) = (kernel?, target?);
     match (kernel.latency(|l| l.p50), target.latency(|l| l.p50)) {
         (Some(kernel), Some(target)) => Some(kernel / target),
@@ -380,12 +381,21 @@ pub fn beside_kernel(results: &Results, work: &str) -> Option<f64> {
 
 /// A kernel's client against a kernel's server and against rxe-target.
 pub fn kernel(results: &Results) -> String {
+    in_guests(results, Section::Kernel, "perftest", &matrix::CLIENTS)
+}
+
+/// A kernel's disk, served by a kernel and by rxe-target.
+pub fn guest_disks(results: &Results) -> String {
+    in_guests(results, Section::Nvmf, "kind, bytes and depth", &disks::LOADS)
+}
+
+fn in_guests(results: &Results, section: Section, program: &str, works: &[(&str, &str)]) -> String {
     let servers = [Server::Kernel, Server::Target];
     let heads = servers.map(|server| server.to_string());
-    let mut table = Table::new(&["work", "perftest", &heads[0], &heads[1], "ratio"]);
+    let mut table = Table::new(&["work", program, &heads[0], &heads[1], "ratio"]);
     let mut failure = None;
-    for (work, words) in matrix::CLIENTS {
-        let figures = servers.map(|server| results.figure(Section::Kernel, &matrix::client_row(server, work), 0.0));
+    for (work, words) in works {
+        let figures = servers.map(|server| results.figure(section, &matrix::client_row(server, work), 0.0));
         failure = failure.or_else(|| figures.into_iter().flatten().find_map(|figure| figure.failures.first()));
         let value = |figure: Option<&Figure>| {
             let Some(figure) = figure else { return cell(None) };
@@ -397,7 +407,7 @@ pub fn kernel(results: &Results) -> String {
             }
         };
         let [kernel, target] = figures.map(value);
-        table.row(&[work, &format!("`{words}`"), &kernel, &target, &cell(beside_kernel(results, work))]);
+        table.row(&[*work, &format!("`{words}`"), &kernel, &target, &cell(beside_kernel(results, section, work))]);
     }
     if let Some(why) = failure {
         let _ = writeln!(table.0, "\nNot all of it was measured: {}", why.lines().next().unwrap_or_default());

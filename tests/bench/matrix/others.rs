@@ -14,7 +14,15 @@ pub(super) fn nvmf() -> Vec<Block> {
     vec![
         Block { port: Port::Vhost, far: Far::Disks, steps: steps.collect() },
         Block { port: Port::Vhost, far: Far::Fio, steps: fio.iter().map(|goal| limit(goal)).collect() },
+        in_guests(Section::Nvmf, Server::Kernel, &disks::LOADS),
+        in_guests(Section::Nvmf, Server::Target, &disks::LOADS),
     ]
+}
+
+/// What a kernel's clients do against a server.
+fn in_guests(section: Section, server: Server, works: &[(&str, &str)]) -> Block {
+    let step = |(work, words): &(&str, &str)| Step::new(section, client_row(server, work), X::At(0.0), *words);
+    Block { port: Port::AfPacket, far: Far::Guest(server), steps: works.iter().map(step).collect() }
 }
 
 /// The clients of perftest that a kernel runs, with the work that each is. Those of latency tell the time of one message.
@@ -35,13 +43,7 @@ pub fn client_row(server: Server, work: &str) -> String {
 }
 
 pub(super) fn kernel() -> Vec<Block> {
-    let block = |server: Server| {
-        let step = |(work, words): &(&str, &str)| {
-            Step::new(Section::Kernel, client_row(server, work), X::At(0.0), (*words).to_owned())
-        };
-        Block { port: Port::AfPacket, far: Far::Guest(server), steps: CLIENTS.iter().map(step).collect() }
-    };
-    [Server::Kernel, Server::Target].map(block).to_vec()
+    [Server::Kernel, Server::Target].map(|server| in_guests(Section::Kernel, server, &CLIENTS)).to_vec()
 }
 
 pub(super) fn programs() -> Vec<Block> {
