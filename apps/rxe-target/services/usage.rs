@@ -23,6 +23,15 @@ impl Usage {
         *self.0.entry(client).or_default() += amount;
     }
 
+    /// Counts one piece more as used by `client`, unless it has `most` already. Returns whether it did.
+    pub fn take_one(&mut self, client: IpAddr, most: usize) -> bool {
+        let has_room = self.of(client) < most;
+        if has_room {
+            self.take(client, 1);
+        }
+        has_room
+    }
+
     /// Counts `amount` of `client` as free again.
     pub fn give_back(&mut self, client: IpAddr, amount: usize) {
         if let Some(used) = self.0.get_mut(&client) {
@@ -50,5 +59,14 @@ mod tests {
         usage.give_back(a, 1);
         usage.give_back(a, 1);
         assert!(usage.of(a) == 0 && !usage.0.contains_key(&a));
+    }
+
+    #[test]
+    fn a_client_takes_no_more_than_its_share() {
+        let [a, b] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+        let mut usage = Usage::default();
+        assert_eq!([a, a, a, b].map(|client| usage.take_one(client, 2)), [true, true, false, true]);
+        usage.give_back(a, 1);
+        assert!(usage.take_one(a, 2) && usage.all() == 3);
     }
 }

@@ -107,16 +107,30 @@ impl Nvmf {
         if request.responder_resources == 0 {
             return Err(RejectStatus::InvalidInboundReads);
         }
-        let client = caller(request);
-        if self.shared.is_waiting_share_used(client.ip()) {
+        let host = caller(request).ip();
+        if !self.shared.take_waiting(host) {
             self.metrics.share_refused.inc();
             return Err(RejectStatus::NoResources);
         }
+        let opened = self.open_queue(cx, request, &wanted, accept.controller_receives);
+        if opened.is_err() {
+            self.shared.waiting().give_back(host, 1);
+        }
+        opened
+    }
+
+    fn open_queue(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &ConnectRequest,
+        wanted: &QueueRequest,
+        receives: u16,
+    ) -> Result<QueuePair<Rc>, RejectStatus> {
         let (Some(pd), true) = (self.pd, self.staging.is_usable()) else { return Err(RejectStatus::NoResources) };
         let len = self.shared.limits().capsule_len(wanted.qid);
-        let receives = Receives::new(cx, &mut self.receives, pd, accept.controller_receives, len)
-            .map_err(|_| RejectStatus::NoResources)?;
-        let attr = cx.qp_attr().with_caps(Queue::caps(accept.controller_receives));
+        let attr = cx.qp_attr().with_caps(Queue::caps(receives));
+        let receives =
+            Receives::new(cx, &mut self.receives, pd, receives, len).map_err(|_| RejectStatus::NoResources)?;
         let qp: QueuePair<Rc> = match cx.device().create_qp_in_init(pd, attr, Access::empty()) {
             Ok(qp) => qp,
             Err(_) => {
@@ -124,12 +138,11 @@ impl Nvmf {
                 return Err(RejectStatus::NoResources);
             }
         };
-        let queue = Queue::new(request.conn, client, qp, receives);
+        let queue = Queue::new(request.conn, caller(request), qp, receives);
         let key = key_of(cx.worker(), qp.qpn());
         let posted = queue.post_receives(cx).map_err(|_| RejectStatus::NoResources);
-        match posted.and_then(|()| self.shared.target().accept(cx.now(), key, &wanted)) {
+        match posted.and_then(|()| self.shared.target().accept(cx.now(), key, wanted)) {
             Ok(_) => {
-                self.shared.waiting().take(client.ip(), 1);
                 self.queues.insert(qp.qpn(), queue);
                 Ok(qp)
             }

@@ -258,9 +258,9 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the address has its share of the queues without Connect.
-    pub fn is_waiting_share_used(&self, host: IpAddr) -> bool {
-        self.waiting().of(host) >= MAX_WAITING_PER_ADDRESS
+    /// Counts a queue without Connect of an address. Returns false when the address has its share of them already.
+    pub fn take_waiting(&self, host: IpAddr) -> bool {
+        self.waiting().take_one(host, MAX_WAITING_PER_ADDRESS)
     }
 
     /// Whether the workers need a ring.
