@@ -85,7 +85,7 @@ fn start(target: &Target, words: &str) -> Program {
 }
 
 /// Waits for a line of progress, after the first I/O.
-fn wait_for_progress(bench: &mut Program) {
+pub fn wait_for_progress(bench: &mut Program) {
     let began = Instant::now();
     while !bench.stderr().iter().any(|line| line.contains(" I/Os, ")) {
         assert!(bench.is_running() && began.elapsed() < LIMIT, "no progress: {}", bench.tail());

@@ -1,13 +1,16 @@
 //! The disks of a running target and its operator: `rxe-ctl nvmf`, and the reload of `[service.nvmf]`.
 
 use std::fs::{self, File, Permissions};
+use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rxe_testkit::process::Program;
 use serde_json::{Value, json};
 
+use crate::nvme::wait_for_progress;
 use crate::{LIMIT, Target, address, contains, folder, program, run, told};
 
 /// The subsystem of the configuration.
@@ -44,7 +47,12 @@ fn disk(name: &str, len: u64) -> PathBuf {
 
 /// A target with this configuration file.
 fn start(ip: IpAddr, config: &Path) -> Target {
-    let program = Program::start(&mut program("rxe-target", &format!("--config {}", config.display())));
+    start_with(ip, config, "")
+}
+
+/// The same, with these options.
+fn start_with(ip: IpAddr, config: &Path, options: &str) -> Target {
+    let program = Program::start(&mut program("rxe-target", &format!("--config {} {options}", config.display())));
     let program = program.unwrap_or_else(|error| panic!("{error}"));
     let ready = program.wait_for_line("ready ", LIMIT).unwrap_or_else(|error| panic!("{error}"));
     Target { program, ip, ready }
@@ -135,6 +143,58 @@ fn subsystems_namespaces_and_hosts_come_and_go() {
     assert_eq!(again.json("nvmf host list"), json!([{"subsystem": MORE, "host": OTHER}]));
     assert_eq!(again.ctl("config dump"), dump);
     again.stop();
+}
+
+#[test]
+fn a_disk_in_use_is_removed_by_force_alone() {
+    let (ip, own) = (address(), address());
+    let metrics = folder().join("nvmf-in-use.sock");
+    let target =
+        start_with(ip, &write("nvmf-in-use.toml", &text(ip, "")), &format!("--metrics unix:{}", metrics.display()));
+    let words = format!("nvme --udp {own} --peer {ip} --nqn {DISK} --warm-up 0 -w randrw -t 3600 --out_json -");
+    let mut bench = Program::start(&mut program("rxe-bench", &words)).unwrap();
+    wait_for_progress(&mut bench);
+    for (words, what) in
+        [(format!("namespace remove {DISK} 1"), "disk"), (format!("subsystem remove {DISK}"), "its disks")]
+    {
+        let refusal = sentence(&target, &format!("nvmf {words}"));
+        contains(&refusal, &["with 1 controllers", "--force", what]);
+    }
+    assert_eq!(sizes(&target, DISK), [(1, 1 << 20)]);
+
+    // The times of its commands, for Prometheus.
+    let scraped = scrape(&metrics);
+    for kind in ["read", "write"] {
+        let mut counts = scraped.lines().filter(|line| {
+            line.starts_with("rxe_nvmf_command_seconds_count{") && line.contains(&format!("\"{kind}\""))
+        });
+        let count = counts.next().and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        assert!(count.is_some_and(|count| count > 0.0), "{kind}:\n{scraped}");
+    }
+
+    // The host's commands fail from now on, and the host is connected still.
+    target.ctl(&format!("nvmf namespace remove {DISK} 1 --force"));
+    assert_eq!(sizes(&target, DISK), []);
+    assert_eq!(target.json("nvmf controller list").as_array().unwrap().len(), 1);
+    assert!(bench.is_running(), "{}", bench.tail());
+    target.ctl(&format!("nvmf subsystem remove {DISK} --force"));
+    let done = bench.finish(LIMIT).unwrap();
+    assert_eq!(done.code, 1, "{}", told(&done));
+    let value: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {}", told(&done)));
+    let keys = ["/end", "/errors/0/code", "/errors/1"].map(|key| value.pointer(key).cloned());
+    assert_eq!(keys, [Some(json!("failed")), Some(json!(0x0B)), None], "invalid namespace or format: {value}");
+    assert!(value["ios"].as_u64().is_some_and(|ios| ios > 0), "{value}");
+    assert_eq!(target.json("nvmf controller list"), json!([]));
+    target.stop();
+}
+
+/// What a scrape of this socket gets.
+fn scrape(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 #[test]
