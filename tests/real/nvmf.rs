@@ -107,21 +107,51 @@ fn restart_under_load(host: &mut Host) -> Check {
     }
 }
 
-/// fio writes and reads blocks of any size, and verifies them, for [`SOAK`] seconds; `fault` are the target's losses meanwhile.
-fn soak(host: &mut Host, queues: u32, fault: Option<&str>) -> Check {
+/// fio, which writes and reads blocks of these sizes and verifies them.
+fn verify(sizes: &str, seconds: u64) -> String {
+    format!(
+        "fio --name=v --filename=/dev/nvme0n1 --rw=randrw --bsrange={sizes} --iodepth=32 --ioengine=libaio --direct=1 \
+         --verify=crc32c --serialize_overlap=1 --size={SIZE}M --time_based --runtime={seconds} --minimal >/tmp/fio || {{ cat /tmp/fio; exit 1; }}"
+    )
+}
+
+/// The target is killed and started again under fio, which sees no error and the bytes that it wrote.
+fn restart_under_fio(host: &mut Host) -> Check {
+    let guest = host.bed.guest();
+    guest.expect(&host.bed.fill(&connect(FILE, "-i 4 --reconnect-delay=1 --keep-alive-tmo=2"))?, LIMIT, &[])?;
+    let job = guest.start(&verify("512-1M", 30), LIMIT * 2)?;
+    let writes = "until read -r _ _ _ _ writes _ </sys/block/nvme0n1/stat && [ $writes -gt 20 ]; do sleep 0.1; done";
+    guest.expect(writes, LIMIT, &[])?;
+    host.bed.kill_target()?;
+    host.bed.restart_target()?;
+    job.wait()?.expect(0, &[])?;
+    host.run(&format!("nvme disconnect -n {FILE}"), &["disconnected 1 controller"])
+}
+
+/// fio writes and reads blocks of these sizes, and verifies them, for [`SOAK`] seconds, while the target loses frames in these
+/// directions.
+fn soak(host: &mut Host, queues: u32, sizes: &str, losses: &[&str]) -> Check {
     let limit = Duration::from_secs(SOAK) + LIMIT;
     host.run(&connect(FILE, &format!("-i {queues}")), &[])?;
-    let id = fault.map(|fault| host.bed.target()?.ctl(&format!("fault add {fault}"))).transpose()?;
-    let fio = format!(
-        "fio --name=v --filename=/dev/nvme0n1 --rw=randrw --bsrange=512-1M --iodepth=32 --ioengine=libaio --direct=1 \
-         --verify=crc32c --serialize_overlap=1 --size={SIZE}M --time_based --runtime={SOAK} --minimal >/tmp/fio || {{ cat /tmp/fio; exit 1; }}"
-    );
-    let done = host.bed.guest().expect(&fio, limit, &[]);
-    if let Some(id) = id {
-        host.bed.target()?.ctl(&format!("fault remove {}", id.trim()))?;
+    let lose = |way: &&str| format!("fault add drop --direction {way} --probability 0.005 --seed 5");
+    for fault in losses.iter().map(lose) {
+        host.bed.target()?.ctl(&fault)?;
+    }
+    let done = host.bed.guest().expect(&verify(sizes, SOAK), limit, &[]);
+    if !losses.is_empty() {
+        host.bed.target()?.ctl("fault clear")?;
     }
     done?;
     host.run(&format!("nvme disconnect -n {FILE}"), &["disconnected 1 controller"])
+}
+
+/// The same with losses in both directions. A requester of rdma_rxe that repeats a registration stops, so the driver registers
+/// nothing, which it can do without for blocks of one page.
+fn soak_without_registration(host: &mut Host) -> Check {
+    let load = |options: &str| format!("modprobe -r nvme-rdma && modprobe nvme-rdma {options}");
+    host.run(&load("register_always=N"), &[])?;
+    soak(host, 4, "512-4k", &["tx", "rx"])?;
+    host.run(&load(""), &[])
 }
 
 /// A host connects and disconnects many times, and finds its bytes each time.
@@ -196,6 +226,7 @@ pub fn group() -> AnyGroup {
     case("connect", connect(MEMORY, "-i 1"), &[]);
     case("identify", "nvme id-ctrl /dev/nvme0".to_owned(), &["RXE0001", "test disk"]);
     case("identify the namespace", "nvme id-ns /dev/nvme0n1".to_owned(), &["nsze    : 0x2000"]);
+    case("subsystems", "nvme list-subsys".to_owned(), &["NQN=nqn.2026-01.org.example:memory", "rdma traddr=", "live"]);
     case("health", "nvme smart-log /dev/nvme0".to_owned(), &["critical_warning", "Data Units Read"]);
     case("errors", "nvme error-log /dev/nvme0 -e 4".to_owned(), &["Error Log Entries"]);
     case(
@@ -240,16 +271,16 @@ pub fn group() -> AnyGroup {
     group.case("the target is killed and started again under writes", restart_under_load);
     group.nightly(true);
     for queues in [1, 4] {
-        for (name, fault) in [
-            ("", None),
-            (" while 0.5 % of the target's frames are lost", Some("drop --direction tx --probability 0.005 --seed 5")),
-        ] {
+        for (name, losses) in [("", &[][..]), (" while 0.5 % of the target's frames are lost", &["tx"])] {
             let plural = if queues == 1 { "" } else { "s" };
             group.case(format!("fio verifies on {queues} queue{plural}{name}"), move |host: &mut Host| {
-                soak(host, queues, fault)
+                soak(host, queues, "512-1M", losses)
             });
         }
     }
+    group
+        .case("fio verifies while 0.5 % are lost in both directions, without registrations", soak_without_registration);
+    group.case("the target is killed and started again under fio", restart_under_fio);
     group.case("connected and disconnected many times", reconnect);
     group.case("two hosts on two disks", two_hosts);
     group.case("the target is killed after an fsync", killed_after_fsync);
