@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
@@ -15,6 +15,26 @@ use nix::unistd::Pid;
 
 /// A filter forbids the calls. Filters are never taken back.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// The number of this process, or 0 before it is known.
+static OWN: AtomicI32 = AtomicI32::new(0);
+
+/// The number of this process. It is asked for once, not at each copy.
+fn own() -> Pid {
+    match OWN.load(Ordering::Relaxed) {
+        0 => {
+            let own = Pid::this();
+            OWN.store(own.as_raw(), Ordering::Relaxed);
+            own
+        }
+        own => Pid::from_raw(own),
+    }
+}
+
+/// The process has forked, and this is the child, which has another number.
+pub fn forked() {
+    OWN.store(0, Ordering::Relaxed);
+}
 
 /// Copies `dst.len()` bytes at address `from` of the program.
 ///
@@ -29,7 +49,7 @@ pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
     }
     let len = dst.len();
     let remote = RemoteIoVec { base: from as usize, len };
-    match process_vm_readv(Pid::this(), &mut [IoSliceMut::new(dst)], &[remote]) {
+    match process_vm_readv(own(), &mut [IoSliceMut::new(dst)], &[remote]) {
         Ok(copied) if copied == len => Ok(()),
         Ok(_) => Err(Errno::EFAULT),
         Err(error) if is_forbidden(error) => read_of_file(from, dst),
@@ -49,7 +69,7 @@ pub fn write(to: u64, src: &[u8]) -> Result<(), Errno> {
         return write_to_file(to, src);
     }
     let remote = RemoteIoVec { base: to as usize, len: src.len() };
-    match process_vm_writev(Pid::this(), &[IoSlice::new(src)], &[remote]) {
+    match process_vm_writev(own(), &[IoSlice::new(src)], &[remote]) {
         Ok(copied) if copied == src.len() => Ok(()),
         Ok(_) => Err(Errno::EFAULT),
         Err(error) if is_forbidden(error) => write_to_file(to, src),

@@ -95,6 +95,7 @@ fn the_window_may_change_while_packets_are_in_flight() {
     let lines = peer.transmit();
     assert_eq!(lines.len(), 5);
     assert!(lines[4].ends_with("ack_req"), "it closes the window");
+    assert_eq!(peer.node.engine.send_unacked(peer.node.qpn), Some(8));
     peer.node.engine.set_window(1);
     assert_eq!(peer.node.engine.config().window, 4, "twice ack_every");
     peer.ack(4);

@@ -43,6 +43,7 @@ use crate::inside::without_signals;
 use crate::instance::Info;
 use crate::local::Local;
 use crate::settings::Settings;
+use crate::user;
 use capture_file::CaptureFile;
 use manage::{Management, PortStats, senders};
 use port::{Half, Opened as OpenedPort};
@@ -293,6 +294,7 @@ impl Backend for Adapter {
 
     fn forked(&self) {
         self.shared.private.close();
+        user::forked();
     }
 
     fn shutdown(&self) {

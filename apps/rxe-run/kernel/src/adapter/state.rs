@@ -43,6 +43,9 @@ const LONG_WINDOW: u32 = 256;
 /// The least receive buffer with which that is so. Without privileges it is smaller.
 const LARGE_BUFFER: usize = 8 << 20;
 
+/// The most doorbells whose packets leave together. Half a window: the peer acknowledges one half while the other arrives.
+const MAX_HELD: u32 = WINDOW / 2;
+
 /// The shortest retransmission timeout. A peer's thread may wait for a CPU that long.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -72,6 +75,8 @@ pub struct State {
     gsi_psn: Psn,
     /// A MAD for which there was no room.
     pending_mad: Option<MadTransmit>,
+    /// Doorbells whose packets wait for those of the next ones.
+    held: u32,
     /// [`LONG_WINDOW`] may be used.
     long_window: bool,
     /// A call has left something for the thread: its turns were used up, or the socket is full.
@@ -147,6 +152,7 @@ impl State {
             managed: Managed::new(mail, counters),
             gsi_psn: Psn::new(u32::from_le_bytes([a, b, c, 0])),
             pending_mad: None,
+            held: 0,
             long_window: receive_buffer >= LARGE_BUFFER,
             unfinished: false,
             sleeps_until: None,
@@ -337,8 +343,14 @@ impl State {
         self.record(now, frame);
     }
 
-    /// Does everything that is due: timers, packets to transmit, events and completions for the program.
+    /// Does everything that is due: timers, packets to transmit, events and completions for the program. Packets of a doorbell that
+    /// can wait leave with those of the next ones, or when the ACK arrives that they wait for.
     pub fn turn(&mut self, now: Instant) {
+        if self.uverbs.take_can_wait() && self.held + 1 < MAX_HELD {
+            self.held += 1;
+            return;
+        }
+        self.held = 0;
         self.release_frames(now);
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);

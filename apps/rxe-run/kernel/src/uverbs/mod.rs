@@ -101,6 +101,8 @@ pub struct Uverbs {
     scratch: Scratch,
     /// The last work request that was taken is one of several packets at any path MTU.
     sends_long: bool,
+    /// See [`take_can_wait`](Self::take_can_wait).
+    can_wait: bool,
     completions: Vec<WorkCompletion>,
     /// The last delivery has left completions in the engine.
     cq_is_full: bool,
@@ -140,6 +142,7 @@ impl Uverbs {
             broken: Vec::new(),
             scratch: Scratch::default(),
             sends_long: false,
+            can_wait: false,
             completions: Vec::new(),
             cq_is_full: false,
         }

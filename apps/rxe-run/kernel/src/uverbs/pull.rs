@@ -1,7 +1,7 @@
 //! Work requests go from the programs' queues to the engine.
 
 use nix::errno::Errno;
-use rxe_proto::transport::{Engine, PostError, Qpn, RecvWr, SendWr};
+use rxe_proto::transport::{Engine, PostError, QpType, Qpn, RecvWr, SendWr};
 
 use super::Uverbs;
 use super::qp::Qp;
@@ -14,6 +14,10 @@ const SENDS_PER_TURN: u32 = 256;
 
 /// The largest path MTU.
 const MAX_MTU: u64 = 4096;
+
+/// Packets in flight on a queue pair from which on doorbells can wait. With fewer, a program has a few messages to send, like a WRITE
+/// and a SEND that announces it, and not a stream.
+const WAITS_FROM: u64 = 4;
 
 /// How taking the work requests of a queue pair ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +37,18 @@ impl Uverbs {
     /// `EINVAL` for an unknown handle, and before RTS; the work requests posted so far are dropped then.
     #[inline]
     pub(super) fn post_send(&mut self, engine: &mut Engine, context: ContextId, handle: u32) -> Result<(), Errno> {
-        self.qps.get(context, handle).ok_or(Errno::EINVAL)?;
-        if self.take_sends(engine, handle).1 == Outcome::Refused { Err(Errno::EINVAL) } else { Ok(()) }
+        let qp = self.qps.get(context, handle).ok_or(Errno::EINVAL)?;
+        let (qpn, is_acked) = (qp.qpn, qp.qp_type == QpType::Rc);
+        let (_, outcome) = self.take_sends(engine, handle);
+        let in_flight = engine.send_unacked(qpn).unwrap_or(0);
+        self.can_wait = is_acked && outcome == Outcome::Empty && !self.sends_long && in_flight >= WAITS_FROM;
+        if outcome == Outcome::Refused { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    /// Whether what the last doorbell posted can wait for that of the next ones, to be transmitted with them: it is a single packet,
+    /// and an ACK for others of its queue pair will arrive.
+    pub fn take_can_wait(&mut self) -> bool {
+        std::mem::take(&mut self.can_wait)
     }
 
     /// Takes work requests that were left in the programs' send queues. Returns whether there were any: the engine has

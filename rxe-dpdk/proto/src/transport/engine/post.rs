@@ -93,6 +93,12 @@ impl Engine {
         self.qps.get(qpn).map(|qp| (qp.requester.sq.tail() - qp.requester.sq.head()) as u32)
     }
 
+    /// Packets of the send queue that were transmitted and are not acknowledged; `None` for an unknown queue pair.
+    #[inline]
+    pub fn send_unacked(&self, qpn: Qpn) -> Option<u64> {
+        self.qps.get(qpn).map(|qp| qp.requester.progress().unacked)
+    }
+
     /// Arms a notification for the next completion in a queue: [`poll_cq_event`](Engine::poll_cq_event) returns the
     /// queue then, once. With `solicited_only`, only receives with the solicited bit, and failures, notify. Completions
     /// that are in the queue already do not.

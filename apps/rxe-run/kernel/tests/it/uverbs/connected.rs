@@ -1,6 +1,7 @@
 //! Connected queue pairs: what the pingpong programs and perftest do.
 
 use nix::errno::Errno;
+use rxe_proto::wire::TxFrames;
 
 use super::program::{Completion, QpInit, RC, UC, UD};
 use super::rings::{BUFFER, End, connected, connected_as, header};
@@ -169,6 +170,26 @@ fn unsignaled_work_requests_complete_without_a_completion() {
     let (addr, key) = (ends[1].buffer.addr(), ends[1].buffer.key);
     let quiet = Wr::new(1, wr::RDMA_WRITE).sge(ends[0].buffer.sge(0, 8)).remote(addr, key).flags(0);
     assert_eq!(execute(&mut world, &ends, &quiet).wr_id, 1);
+}
+
+#[test]
+fn doorbells_can_wait_while_acks_of_four_packets_are_to_come() {
+    let behind_four = [false, false, false, false, true, true];
+    for (qp_type, len, expected) in [(RC, 8, behind_four), (RC, 5000, [false; 6]), (UC, 8, [false; 6])] {
+        let mut world = World::new();
+        let ends = connected(&mut world, qp_type);
+        let write = Wr::new(1, wr::RDMA_WRITE).sge(ends[0].buffer.sge(0, len));
+        let write = write.remote(ends[1].buffer.addr(), ends[1].buffer.key);
+        let doorbell = |_| {
+            ends[0].send(&mut world, 0, &write);
+            let side = &mut world.sides[0];
+            let can_wait = side.uverbs.take_can_wait();
+            side.engine.transmit(side.now, &mut TxFrames::default());
+            can_wait
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(doorbell), expected, "{qp_type} {len}");
+        assert!(!world.sides[0].uverbs.take_can_wait(), "asked for once");
+    }
 }
 
 #[test]
