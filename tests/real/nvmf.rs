@@ -19,8 +19,8 @@ const OTHERS: &str = "nqn.2026-01.org.example:others";
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5";
 /// Size of a disk in MiB.
 const SIZE: u64 = 32;
-/// Time of the nightly run of fio in seconds, for each number of queues with and without losses.
-const SOAK: u64 = 75;
+/// Time of each nightly run of fio in seconds: five of them are half an hour.
+const SOAK: u64 = 360;
 /// Connects and disconnects of the nightly run.
 const RECONNECTS: u32 = 50;
 
@@ -212,7 +212,8 @@ fn killed_after_fsync(host: &mut Host) -> Check {
 
 /// The group `nvmf`.
 pub fn group() -> AnyGroup {
-    let key = StationKey::new(Port::AfPacket, 1500);
+    // A guest of its own, as other groups have to run beside its long cases.
+    let key = StationKey::new(Port::AfPacket, 1496);
     let mut group = Group::new("nvmf", needs(key), move |env| Host::start(env, key));
     group.stop_at_failure();
     let mut case = |name: &str, command: String, texts: &'static [&'static str]| {
