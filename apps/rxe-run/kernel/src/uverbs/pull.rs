@@ -15,9 +15,9 @@ const SENDS_PER_TURN: u32 = 256;
 /// The largest path MTU.
 const MAX_MTU: u64 = 4096;
 
-/// Packets in flight on a queue pair from which on doorbells can wait. With fewer, a program has a few messages to send, like a WRITE
-/// and a SEND that announces it, and not a stream.
-const WAITS_FROM: u64 = 4;
+/// Work requests outstanding on a queue pair from which on further ones can wait. With fewer, a program has a few messages to send,
+/// like a WRITE and a SEND that announces it, and not a stream.
+const WAITS_FROM: u32 = 4;
 
 /// How taking the work requests of a queue pair ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +40,9 @@ impl Uverbs {
         let qp = self.qps.get(context, handle).ok_or(Errno::EINVAL)?;
         let (qpn, is_acked) = (qp.qpn, qp.qp_type == QpType::Rc);
         let (_, outcome) = self.take_sends(engine, handle);
-        let in_flight = engine.send_unacked(qpn).unwrap_or(0);
-        self.can_wait = is_acked && outcome == Outcome::Empty && !self.sends_long && in_flight >= WAITS_FROM;
+        let is_stream = engine.send_queued(qpn).is_some_and(|queued| queued > WAITS_FROM);
+        let ack_comes = is_acked && engine.send_unacked(qpn).is_some_and(|packets| packets > 0);
+        self.can_wait = outcome == Outcome::Empty && !self.sends_long && is_stream && ack_comes;
         if outcome == Outcome::Refused { Err(Errno::EINVAL) } else { Ok(()) }
     }
 

@@ -173,7 +173,7 @@ fn unsignaled_work_requests_complete_without_a_completion() {
 }
 
 #[test]
-fn doorbells_can_wait_while_acks_of_four_packets_are_to_come() {
+fn doorbells_can_wait_behind_four_work_requests_that_will_be_acknowledged() {
     let behind_four = [false, false, false, false, true, true];
     for (qp_type, len, expected) in [(RC, 8, behind_four), (RC, 5000, [false; 6]), (UC, 8, [false; 6])] {
         let mut world = World::new();
