@@ -185,7 +185,7 @@ impl Host {
         Ok(())
     }
 
-    /// The capsule of a slot of queue `qid` is acknowledged.
+    /// The capsule with the data of a slot of queue `qid` is acknowledged.
     #[inline]
     pub fn sent(&mut self, qid: u16, slot: u16) {
         if let Some(queue) = self.queues.get_mut(usize::from(qid).wrapping_sub(1)) {

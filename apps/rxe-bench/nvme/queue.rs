@@ -47,7 +47,7 @@ impl Layout {
 /// A command to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Submission {
-    /// Slot of its data; [`Queue::sent`] reports that the capsule was sent.
+    /// Slot of its data. If they are in the capsule, [`Queue::sent`] reports that it was sent.
     pub slot: u16,
     /// The entry.
     pub sqe: Sqe,
@@ -102,7 +102,7 @@ struct Slot {
     /// Sequence number of the last write.
     sequence: u64,
     started: Instant,
-    /// The capsule is not acknowledged yet, so the memory is in use.
+    /// The capsule with the slot's data is not acknowledged yet, so the memory is in use.
     sending: bool,
     /// What was written is to be read back.
     unchecked: bool,
@@ -188,8 +188,9 @@ impl Queue {
             slot.place = place;
             Work::Io(kind)
         };
-        (slot.started, slot.sending, slot.unchecked) = (now, true, false);
         let writes = slot.work == Work::Io(Kind::Write);
+        let in_capsule = self.layout.in_capsule && writes;
+        (slot.started, slot.sending, slot.unchecked) = (now, in_capsule, false);
         if self.layout.verify && writes {
             self.sequence += 1;
             slot.sequence = self.sequence;
@@ -198,11 +199,10 @@ impl Queue {
         if self.layout.verify {
             self.prepare(number, slot, memory)?;
         }
-        let Layout { nsid, size, in_capsule, .. } = self.layout;
+        let Layout { nsid, size, .. } = self.layout;
         let offset = u64::from(number) * u64::from(size);
         let data = HostBuffer { addr: self.remote.addr + offset, len: size, ..self.remote };
         let (lba, blocks) = (self.layout.first_block(slot.place), self.layout.blocks());
-        let in_capsule = in_capsule && writes;
         let command = if in_capsule {
             IoCommand::write_in_capsule(nsid, lba, blocks, size)
         } else if writes {
@@ -259,7 +259,7 @@ impl Queue {
         Ok(completion)
     }
 
-    /// The capsule of a slot is acknowledged.
+    /// The capsule with the data of a slot is acknowledged.
     #[inline]
     pub fn sent(&mut self, number: u16) {
         let Some(slot) = self.slots.get_mut(usize::from(number)) else { return };

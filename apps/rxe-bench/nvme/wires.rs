@@ -17,6 +17,9 @@ use crate::session::{RESPONSE_TIMEOUT, broken, max_cm_retries};
 const ENTRY: usize = 64;
 /// READs of the data of writes that the target may have outstanding.
 const TARGET_READS: u8 = 128;
+/// Commands in the send queue for each outstanding one: a response can arrive before the ACK of its command, and each ACK is for all
+/// commands before it.
+const UNACKED: u32 = 4;
 /// Bit of `wr_id` of a receive.
 const RECEIVE: u64 = 1 << 63;
 /// Slot of a command of the session.
@@ -72,7 +75,7 @@ impl Wires {
         let memory = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(broken)?;
         let receives = u32::from(request.host_receives);
         let caps = QpCaps {
-            max_send_wr: receives,
+            max_send_wr: UNACKED * receives,
             max_recv_wr: receives,
             max_send_sge: 2,
             max_recv_sge: 1,
@@ -136,15 +139,14 @@ impl Wires {
         Cqe::read_from_bytes(&bytes).map_err(|error| broken(error.to_string()))
     }
 
-    /// Sends a command without data in the capsule.
+    /// Sends a command without data in the capsule. Its completion is the response.
     ///
     /// # Errors
     /// Why it cannot be posted.
     #[inline]
     pub fn send(&self, cx: &mut Context<'_>, slot: u16, sqe: &Sqe) -> Result<(), PostError> {
         let id = WorkId { qid: self.qid(), is_receive: false, slot };
-        let send = WorkRequest::send(Payload::Inline(sqe.as_bytes())).wr_id(id.number()).signaled();
-        cx.device().post_send(self.qp, send)
+        cx.device().post_send(self.qp, WorkRequest::send(Payload::Inline(sqe.as_bytes())).wr_id(id.number()))
     }
 
     /// Sends a command whose data in the capsule are `data`. They must not change until the work request has completed.
