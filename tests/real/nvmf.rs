@@ -78,6 +78,15 @@ impl Host {
         let command = self.bed.fill(command)?;
         self.bed.guest().expect(&command, LIMIT, texts).map(drop)
     }
+
+    /// Compares the file of the second disk with the output of `md5sum` in the guest.
+    fn check_file(&self, sum: &str) -> Check {
+        let done = rxe_testkit::process::run(Command::new("md5sum").arg(&self.file), LIMIT)?;
+        match (sum.split_whitespace().next(), done.stdout.split_whitespace().next()) {
+            (Some(guests), Some(ours)) if guests == ours => Ok(()),
+            (guests, ours) => Err(format!("the file has {ours:?}, the guest wrote {guests:?}")),
+        }
+    }
 }
 
 /// The target is killed and started again while the guest writes: the kernel repeats what was not answered.
@@ -100,11 +109,7 @@ fn restart_under_load(host: &mut Host) -> Check {
     guest.expect("echo 3 >/proc/sys/vm/drop_caches; cmp /tmp/data /dev/nvme0n1", LIMIT, &[])?;
     let sum = guest.expect("md5sum </tmp/data; rm /tmp/data", LIMIT, &[])?.text;
     guest.expect(&format!("nvme disconnect -n {FILE}"), LIMIT, &["disconnected 1 controller"])?;
-    let done = rxe_testkit::process::run(Command::new("md5sum").arg(&host.file), LIMIT)?;
-    match (sum.split_whitespace().next(), done.stdout.split_whitespace().next()) {
-        (Some(guests), Some(ours)) if guests == ours => Ok(()),
-        (guests, ours) => Err(format!("the file has {ours:?}, the guest wrote {guests:?}")),
-    }
+    host.check_file(&sum)
 }
 
 /// fio, which writes and reads blocks of these sizes and verifies them.
@@ -199,15 +204,10 @@ fn killed_after_fsync(host: &mut Host) -> Check {
     );
     let sum = host.bed.guest().expect(&script, LIMIT, &[])?.text;
     host.bed.kill_target()?;
-    let done = rxe_testkit::process::run(Command::new("md5sum").arg(&host.file), LIMIT)?;
-    let (guests, ours) = (sum.split_whitespace().next(), done.stdout.split_whitespace().next());
+    let checked = host.check_file(&sum);
     host.bed.restart_target()?;
     host.run(&format!("nvme disconnect -n {FILE}"), &["disconnected 1 controller"])?;
-    if guests.is_some() && guests == ours {
-        Ok(())
-    } else {
-        Err(format!("the file has {ours:?}, the guest wrote {guests:?}"))
-    }
+    checked
 }
 
 /// The group `nvmf`.

@@ -18,7 +18,7 @@ use super::queue::{Layout, Queue, QueueError, Submission};
 
 /// Length of the session's buffer, at the start of the memory that the target can access.
 pub const SESSION_BUFFER: usize = 4096;
-/// Keep alive timeout that the target is told.
+/// Keep alive timeout of the controller, requested in Connect.
 const KATO: Duration = Duration::from_secs(15);
 /// Interval of Keep Alive commands.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -101,7 +101,7 @@ impl Uverbs {
                     count += 1;
                 }
                 Err(PostError::State(_)) => {
-                    // The program is told that posting failed, so they must not be sent later.
+                    // Posting fails, so they must not be sent later.
                     sends.taken = producer;
                     outcome = Outcome::Refused;
                 }
