@@ -1,7 +1,9 @@
 //! Idle policies: how a worker without work waits.
 
+use std::num::NonZeroU64;
 use std::thread;
 
+use rustix::thread::set_current_timer_slack;
 use rxe_proto::Duration;
 use rxe_service::Outstanding;
 
@@ -23,17 +25,23 @@ const PATIENCE: u32 = 256;
 /// CPU pause hints per empty poll under [`IdlePolicy::Pause`], and under [`IdlePolicy::Sleep`] where a sleep would be too long.
 const PAUSES: u32 = 32;
 
+/// How much longer than asked for a sleep may last, in nanoseconds. Linux allows 50 us by default, as much as the usual
+/// [`IdlePolicy::Sleep`].
+const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1000);
+
 /// Counts empty polls and applies the policy.
 #[derive(Debug)]
 pub struct Idler {
     policy: IdlePolicy,
     empty: u32,
+    /// The thread has [`TIMER_SLACK`].
+    has_timer_slack: bool,
 }
 
 impl Idler {
     /// A worker that has not been idle yet.
     pub fn new(policy: IdlePolicy) -> Idler {
-        Idler { policy, empty: 0 }
+        Idler { policy, empty: 0, has_timer_slack: false }
     }
 
     /// Called once per turn of the loop; `busy` says whether the turn found work. With `outstanding` operations, which complete
@@ -49,7 +57,7 @@ impl Idler {
         }
         match self.policy {
             IdlePolicy::Spin => {}
-            IdlePolicy::Sleep(time) if outstanding.is_none() => thread::sleep(time),
+            IdlePolicy::Sleep(time) if outstanding.is_none() => self.sleep(time),
             IdlePolicy::Pause | IdlePolicy::Sleep(_) => {
                 for _ in 0..PAUSES {
                     std::hint::spin_loop();
@@ -57,13 +65,40 @@ impl Idler {
             }
         }
     }
+
+    fn sleep(&mut self, time: Duration) {
+        if !self.has_timer_slack {
+            self.has_timer_slack = true;
+            // Without it sleeps last longer.
+            let _ = set_current_timer_slack(TIMER_SLACK);
+        }
+        thread::sleep(time);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
+    use rustix::thread::current_timer_slack;
+
     use super::*;
+
+    #[test]
+    fn sleeps_of_an_idle_worker_are_as_short_as_asked_for() {
+        let idle = |policy| {
+            thread::spawn(move || {
+                let mut idler = Idler::new(policy);
+                (0..=PATIENCE).for_each(|_| idler.turn(false, Outstanding::NONE));
+                current_timer_slack().ok()
+            })
+            .join()
+            .unwrap()
+        };
+        let before = current_timer_slack().ok();
+        assert_eq!(idle(IdlePolicy::Sleep(Duration::from_micros(1))), Some(1000));
+        assert_eq!(idle(IdlePolicy::Pause), before);
+    }
 
     #[test]
     fn a_worker_without_work_sleeps_unless_operations_are_outstanding() {
