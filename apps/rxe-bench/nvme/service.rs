@@ -69,7 +69,7 @@ impl ServiceFactory for HostFactory {
     }
 }
 
-/// The time of each command: the context has that of the turn only, in which many commands may complete.
+/// The time of a batch of completions: that of the context is the beginning of the turn, before packets were received.
 struct Clock(std::time::Instant);
 
 impl Clock {
@@ -195,15 +195,14 @@ impl HostService {
         Ok(())
     }
 
-    /// Handles a completed work request.
+    /// Handles a work request that completed at `now`.
     #[inline]
-    fn complete(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) -> Result<(), CliError> {
+    fn complete(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, now: Instant) -> Result<(), CliError> {
         if !succeeded(wc).map_err(broken)? {
             return Ok(());
         }
         let WorkId { qid, is_receive, slot } = WorkId::parse(wc.wr_id);
         let (Some(parts), Some(wires)) = (&mut self.parts, self.wires.get(usize::from(qid))) else { return Ok(()) };
-        let now = self.clock.now();
         let before = parts.host.stage();
         if is_receive {
             let cqe = wires.take_response(cx, slot, wc.byte_len)?;
@@ -388,12 +387,13 @@ impl Service for HostService {
     }
 
     fn completions(&mut self, cx: &mut Context<'_>, batch: &[WorkCompletion]) {
+        let now = self.clock.now();
         for wc in batch {
             if self.over {
                 return;
             }
             if cx.has_qp_of(wc) {
-                let done = self.complete(cx, wc);
+                let done = self.complete(cx, wc, now);
                 self.check(done);
             }
         }
