@@ -18,7 +18,7 @@ use super::work::Work;
 const COMPARE: usize = 4096;
 
 impl Nvmf {
-    /// Executes a checked command of an I/O queue.
+    /// Executes a checked command of an I/O queue that is no [direct read](SubsystemView::direct_read).
     pub(super) fn begin(
         &mut self,
         cx: &mut Context<'_>,
@@ -39,13 +39,6 @@ impl Nvmf {
                 NSID_ALL => namespaces.extend(view.all().iter().map(|namespace| namespace.storage)),
                 _ => namespaces.push(namespace.storage),
             }
-        }
-        if let Work::Read { offset, len, to, .. } = work
-            && let Some(blocks) = namespace.direct(offset, len)
-        {
-            self.count_read(qpn, len);
-            self.namespaces.record(namespace, &work, 0);
-            return self.complete(cx, qpn, slot, tag, Status::SUCCESS, Some((blocks, remote(to))), None);
         }
         let in_place = match (&work, from) {
             (Work::Write { .. }, DataLocation::Capsule { offset, len }) if namespace.in_memory => {

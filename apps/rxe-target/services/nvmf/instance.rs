@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rxe_nvmf::controller::{Event, IoCounts, QueueKey};
 use rxe_nvmf::wire::Nqn;
-use rxe_proto::verbs::{ProtectionDomain, Qpn};
+use rxe_proto::verbs::{PostError, ProtectionDomain, Qpn};
 use rxe_service::{Context, QpMap};
 use rxe_storage::{Completion, NamespaceId, Ring, RingConfig, Storage, StorageError};
 use slab::Slab;
@@ -74,6 +74,12 @@ pub(super) fn key_of(worker: usize, qpn: Qpn) -> QueueKey {
 /// The queue pair of a queue.
 pub(super) fn qpn_of(key: QueueKey) -> Qpn {
     Qpn::new(key.0 as u32)
+}
+
+/// Counts a read of a queue.
+pub(super) fn count_read(counts: &mut IoCounts, bytes: u32) {
+    counts.reads += 1;
+    counts.bytes_read += u64::from(bytes);
 }
 
 fn worker_of(key: QueueKey) -> usize {
@@ -148,19 +154,27 @@ impl Nvmf {
     /// Closes removed namespaces that nothing uses any more.
     pub(super) fn close_removed(&mut self, cx: &mut Context<'_>) {
         let Nvmf { namespaces, storage, commands, queues, completed, .. } = self;
+        if namespaces.is_closing() {
+            queues.values_mut().for_each(|queue| queue.take_unsignaled(cx));
+        }
         namespaces.close_removed(cx, storage, &InUse { commands, queues }, completed);
     }
 
     /// Sends on a queue; an error costs the host the connection.
     pub(super) fn push(&mut self, cx: &mut Context<'_>, qpn: Qpn, outgoing: Outgoing) {
         let Some(queue) = self.queues.get_mut(&qpn) else { return };
-        if let Err(error) = queue.push(cx, outgoing)
-            && !queue.ending
-        {
-            queue.ending = true;
-            self.metrics.fail(cx.now(), queue.client, error);
-            cx.disconnect(queue.conn);
+        if let Err(error) = queue.push(cx, outgoing) {
+            self.post_failed(cx, qpn, error);
         }
+    }
+
+    /// A work request was not posted: that costs the host the connection.
+    #[cold]
+    pub(super) fn post_failed(&mut self, cx: &mut Context<'_>, qpn: Qpn, error: PostError) {
+        let Some(queue) = self.queues.get_mut(&qpn).filter(|queue| !queue.ending) else { return };
+        queue.ending = true;
+        self.metrics.fail(cx.now(), queue.client, error);
+        cx.disconnect(queue.conn);
     }
 
     /// A host breaks the rules, or cannot be served: its controller ends.
@@ -191,8 +205,7 @@ impl Nvmf {
 
     pub(super) fn count_read(&mut self, qpn: Qpn, bytes: u32) {
         if let Some(counts) = self.counts(qpn) {
-            counts.reads += 1;
-            counts.bytes_read += u64::from(bytes);
+            count_read(counts, bytes);
         }
     }
 

@@ -27,6 +27,12 @@ impl CommandTimes {
         };
         self.0[kind].record(nanos);
     }
+
+    /// Counts a read.
+    #[inline]
+    pub fn record_read(&self, nanos: u64) {
+        self.0[0].record(nanos);
+    }
 }
 
 /// The times of all workers, as reports in the order of `all`: one per namespace and kind.

@@ -7,16 +7,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rxe_nvmf::io::{IoOperation, IoRequest};
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::Nqn;
-use rxe_proto::verbs::{Access, MemoryRegion, ProtectionDomain, Qpn, Sge};
+use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Qpn, RemoteAddr, Sge};
 use rxe_service::Context;
 use rxe_storage::{Completion, NamespaceId, Storage};
 use slab::Slab;
 
+use super::command::remote;
 use super::latencies::CommandTimes;
 use super::shared::{Shared, Volume, VolumeId};
 use super::work::Work;
+
+/// Distance of two prefetched bytes: a cache line.
+const LINE: usize = 64;
+/// Bytes of a read that are prefetched; the processor itself fetches what follows in the same page.
+const PREFETCHED: usize = 4096;
 
 /// A namespace as a worker uses it.
 #[derive(Clone, Copy)]
@@ -27,16 +34,18 @@ pub struct Namespace {
     pub in_memory: bool,
     /// Address and key of its memory, when reads can go straight from there.
     direct: Option<(u64, u32)>,
-    /// The number of its [`CommandTimes`].
-    times: usize,
+    /// The number of its [`Attached`].
+    attached: usize,
 }
 
-impl Namespace {
-    /// The blocks for an RDMA WRITE without a copy.
-    pub fn direct(&self, offset: u64, len: u32) -> Option<Sge> {
-        let (addr, lkey) = self.direct?;
-        Some(Sge { addr: addr + offset, length: len, lkey })
-    }
+/// A read whose blocks leave by RDMA WRITE straight from the memory of the namespace.
+pub struct DirectRead {
+    attached: usize,
+    offset: u64,
+    /// The blocks.
+    pub from: Sge,
+    /// The host's memory.
+    pub to: RemoteAddr,
 }
 
 /// The namespaces of a subsystem, in ascending order of the NSID.
@@ -58,6 +67,16 @@ impl SubsystemView {
         self.namespaces.get(at).copied()
     }
 
+    /// The request as a read without a copy, if it can be one.
+    pub fn direct_read(&self, request: &IoRequest) -> Option<DirectRead> {
+        let IoOperation::Read { range, to } = request.operation else { return None };
+        let Namespace { direct, attached, .. } = self.find(request.nsid)?;
+        let (addr, lkey) = direct?;
+        let offset = range.byte_offset(request.block_shift);
+        let from = Sge { addr: addr + offset, length: to.len, lkey };
+        Some(DirectRead { attached, offset, from, to: remote(to) })
+    }
+
     /// All namespaces.
     pub fn all(&self) -> &[Namespace] {
         &self.namespaces
@@ -69,6 +88,13 @@ struct Opened {
     namespace: Namespace,
     /// Kept for its key.
     region: Option<MemoryRegion>,
+}
+
+/// What the commands of an opened namespace use besides its number.
+struct Attached {
+    times: Arc<CommandTimes>,
+    /// The memory that reads go straight from.
+    memory: Option<Memory>,
 }
 
 /// A removed namespace that is still in use.
@@ -96,14 +122,25 @@ pub struct Namespaces {
     opened: BTreeMap<VolumeId, Opened>,
     views: BTreeMap<Nqn, Arc<SubsystemView>>,
     closing: Vec<Closing>,
-    times: Slab<Arc<CommandTimes>>,
+    attached: Slab<Attached>,
 }
 
 impl Namespaces {
     /// Counts a command that took `nanos`.
     pub fn record(&self, namespace: Namespace, work: &Work, nanos: u64) {
-        if let Some(times) = self.times.get(namespace.times) {
-            times.record(work, nanos);
+        if let Some(attached) = self.attached.get(namespace.attached) {
+            attached.times.record(work, nanos);
+        }
+    }
+
+    /// Counts a read that is answered at once, and prefetches its first blocks: they are sent at the end of the turn.
+    #[inline]
+    pub fn begin_direct(&self, read: &DirectRead) {
+        let Some(Attached { times, memory }) = self.attached.get(read.attached) else { return };
+        times.record_read(0);
+        if let Some(memory) = memory {
+            let len = (read.from.length as usize).min(PREFETCHED);
+            (0..len).step_by(LINE).for_each(|at| memory.prefetch(read.offset as usize + at));
         }
     }
 
@@ -171,8 +208,10 @@ impl Namespaces {
             }
         };
         let direct = region.as_ref().map(|region| (region.addr(), region.lkey()));
-        let times = self.times.insert(shared.times(subsystem, view.nsid, id));
-        let namespace = Namespace { storage: number, in_memory, direct, times };
+        let memory = region.as_ref().map(|region| region.memory().clone());
+        let times = shared.times(subsystem, view.nsid, id);
+        let attached = self.attached.insert(Attached { times, memory });
+        let namespace = Namespace { storage: number, in_memory, direct, attached };
         self.opened.insert(id, Opened { namespace, region });
         Ok(namespace)
     }
@@ -193,6 +232,11 @@ impl Namespaces {
         true
     }
 
+    /// Whether there are removed namespaces that are still in use.
+    pub fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
     /// Closes removed namespaces that nothing uses any more. Operations of other namespaces are not touched.
     pub fn close_removed(
         &mut self,
@@ -201,7 +245,7 @@ impl Namespaces {
         users: &dyn Users,
         completed: &mut Vec<Completion>,
     ) {
-        let Namespaces { closing, times, .. } = self;
+        let Namespaces { closing, attached, .. } = self;
         closing.retain_mut(|Closing { opened: Opened { namespace, region }, responses }| {
             responses.retain(|(qpn, count)| !users.has_acknowledged(*qpn, *count));
             let outstanding = storage.get(namespace.storage).is_some_and(|instance| instance.outstanding() > 0);
@@ -215,7 +259,7 @@ impl Namespaces {
             if let Err(error) = storage.remove(namespace.storage, completed) {
                 tracing::error!("nvmf: a removed namespace: {error}");
             }
-            times.try_remove(namespace.times);
+            attached.try_remove(namespace.attached);
             false
         });
     }

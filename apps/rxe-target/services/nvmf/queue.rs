@@ -69,9 +69,11 @@ pub enum Outgoing {
     },
 }
 
-/// A response that is not acknowledged.
+/// Responses that are not acknowledged: the last one is signaled, with which those before it complete.
+#[derive(Default)]
 struct Sent {
     work_requests: u32,
+    responses: u64,
     piece: Option<Piece>,
 }
 
@@ -90,6 +92,8 @@ pub struct Queue {
     /// The commands in progress, by receive.
     commands: Vec<Option<usize>>,
     sent: VecDeque<Sent>,
+    /// The responses since the last one that is signaled.
+    unsignaled: Sent,
     /// What waits for room in the send queue, in order.
     backlog: VecDeque<Outgoing>,
     used: u32,
@@ -97,6 +101,11 @@ pub struct Queue {
     responses: u64,
     /// Those of them that the host has acknowledged.
     acknowledged: u64,
+}
+
+/// Distance of two signaled responses: so short that there are some in a send queue that is full.
+fn signal_interval(receives: u16) -> u64 {
+    u64::from(receives / 2).clamp(1, 8)
 }
 
 /// Work requests of the send queue, for so many receives: READ, WRITE and response of each command, and as many responses that
@@ -129,6 +138,7 @@ impl Queue {
             receives,
             commands,
             sent: VecDeque::new(),
+            unsignaled: Sent::default(),
             backlog: VecDeque::new(),
             used: 0,
             responses: 0,
@@ -187,7 +197,7 @@ impl Queue {
                 cx.device().post_send(self.qp, WorkRequest::read(&[to], from).wr_id(command as u64).signaled())?;
             }
             Outgoing::Respond { slot, data, response, piece } => {
-                self.sent.push_back(Sent { work_requests: needed, piece });
+                let is_signaled = self.note_response(needed, piece);
                 // A host that has the response may use the entry at once.
                 self.receives.post(cx, self.qp, slot)?;
                 if let Some((from, to)) = data {
@@ -198,19 +208,41 @@ impl Queue {
                     Some(rkey) => WorkRequest::send_with_inv(Payload::Inline(bytes), rkey),
                     None => WorkRequest::send(Payload::Inline(bytes)),
                 };
-                cx.device().post_send(self.qp, send.wr_id(WR_RESPONSE).signaled())?;
+                let send = send.wr_id(WR_RESPONSE);
+                cx.device().post_send(self.qp, if is_signaled { send.signaled() } else { send })?;
             }
         }
         self.used += needed;
         Ok(())
     }
 
+    /// Counts a response. Returns whether it is to be signaled: if staging waits for it, or the last such one is long ago.
+    fn note_response(&mut self, work_requests: u32, piece: Option<Piece>) -> bool {
+        self.unsignaled.work_requests += work_requests;
+        self.unsignaled.responses += 1;
+        let is_signaled = piece.is_some() || self.unsignaled.responses >= signal_interval(self.receives.count());
+        if is_signaled {
+            let sent = std::mem::take(&mut self.unsignaled);
+            self.sent.push_back(Sent { piece, ..sent });
+        }
+        is_signaled
+    }
+
+    /// Takes the unsignaled responses as acknowledged, if the whole send queue is.
+    pub fn take_unsignaled(&mut self, cx: &mut Context<'_>) {
+        if self.sent.is_empty() && cx.device().engine().send_queued(self.qp.qpn()) == Some(0) {
+            let Sent { work_requests, responses, .. } = std::mem::take(&mut self.unsignaled);
+            self.used -= work_requests;
+            self.acknowledged += responses;
+        }
+    }
+
     /// A work request of the send queue has completed. Returns the command whose data were fetched, and staging that is free.
     pub fn sent(&mut self, cx: &mut Context<'_>, wr_id: u64) -> Result<(Option<usize>, Option<Piece>), PostError> {
         let completed = if wr_id == WR_RESPONSE {
-            let Sent { work_requests, piece } = self.sent.pop_front().unwrap_or(Sent { work_requests: 0, piece: None });
+            let Sent { work_requests, responses, piece } = self.sent.pop_front().unwrap_or_default();
             self.used -= work_requests;
-            self.acknowledged += 1;
+            self.acknowledged += responses;
             (None, piece)
         } else {
             self.used -= 1;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rxe_nvmf::controller::{Event, IoCounts, Portal};
 use rxe_nvmf::io::Submission;
-use rxe_nvmf::wire::Nqn;
 use rxe_nvmf::wire::private_data::{QueueRequest, RejectStatus};
+use rxe_nvmf::wire::{Nqn, Status};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, WcOpcode, WcStatus, WorkCompletion};
@@ -17,7 +17,7 @@ use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, Service};
 use rxe_storage::Completion;
 
 use super::command::CONNECT;
-use super::instance::{Nvmf, key_of};
+use super::instance::{Nvmf, count_read, key_of};
 use super::queue::{Outgoing, Queue, Role};
 use super::receives::Receives;
 use super::staging::StagingPool;
@@ -50,12 +50,26 @@ impl Nvmf {
                 self.scratch = scratch;
                 return self.admin(cx, qpn, slot, controller, &capsule);
             }
-            (Some(capsule), Role::Io { queue: entries, view, .. }) => {
-                let view = Arc::clone(view);
+            (Some(capsule), Role::Io { queue: entries, view, counts, .. }) => {
                 let submission = entries.submit(capsule, &view.views);
                 self.scratch = scratch;
                 return match submission {
-                    Ok(Submission::Execute(request)) => self.begin(cx, qpn, slot, &view, request),
+                    Ok(Submission::Execute(request)) => match view.direct_read(&request) {
+                        Some(read) => {
+                            self.namespaces.begin_direct(&read);
+                            count_read(counts, read.from.length);
+                            let response = entries.complete(request.tag, Status::SUCCESS);
+                            let data = Some((read.from, read.to));
+                            let posted = queue.push(cx, Outgoing::Respond { slot, data, response, piece: None });
+                            if let Err(error) = posted {
+                                self.post_failed(cx, qpn, error);
+                            }
+                        }
+                        None => {
+                            let view = Arc::clone(view);
+                            self.begin(cx, qpn, slot, &view, request);
+                        }
+                    },
                     Ok(Submission::Refuse(response)) => {
                         self.push(cx, qpn, Outgoing::Respond { slot, data: None, response, piece: None });
                     }
@@ -234,11 +248,7 @@ impl Service for Nvmf {
                     None => {}
                 }
             }
-            Err(error) => {
-                queue.ending = true;
-                self.metrics.fail(cx.now(), queue.client, error);
-                cx.disconnect(queue.conn);
-            }
+            Err(error) => self.post_failed(cx, wc.qpn, error),
         }
     }
 
