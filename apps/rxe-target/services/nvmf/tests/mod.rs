@@ -184,6 +184,25 @@ fn a_host_connects_uses_every_command_and_leaves_nothing() {
 }
 
 #[test]
+fn a_removed_disk_is_closed_although_the_last_responses_were_not_signaled() {
+    let mut env = Env::new(4);
+    let host = env.host(2);
+    let session = env.session(&host, 1);
+    for _ in 0..11 {
+        env.order(&host, io(session, IoKind::Read, 8));
+    }
+    env.network.settle();
+    assert_eq!(progress(&host), (11, 0));
+    env.shared.remove_namespace(&SUBSYSTEM.parse().expect("an NQN"), 1).expect("it has that disk");
+    assert_eq!(env.shared.reap(), 1, "the worker has it open");
+    env.network.advance(Duration::from_secs(1));
+    assert_eq!(env.shared.reap(), 0);
+    env.order(&host, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
 fn queues_of_one_address_that_send_no_connect_are_limited() {
     let mut env = Env::new(2);
     let (greedy, other) = (env.host(2), env.host(3));
