@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::thread;
 
 use rustix::thread::set_current_timer_slack;
-use rxe_proto::Duration;
+use rxe_proto::{Duration, Instant};
 use rxe_service::Outstanding;
 
 /// How an idle worker waits for the next packet.
@@ -14,12 +14,12 @@ pub enum IdlePolicy {
     Spin,
     /// Issues CPU pause hints between polls: slightly higher latency, more throughput for a hyperthread sibling.
     Pause,
-    /// Sleeps this long between polls once idle: adds latency after a pause in traffic, and frees the core. While operations of
+    /// Sleeps this long between polls, once it has been idle for as long: adds latency after a pause in traffic, and frees the core. While operations of
     /// services are outstanding, the worker does not sleep and waits as with [`Pause`](Self::Pause).
     Sleep(Duration),
 }
 
-/// Empty polls in a row before a worker counts as idle.
+/// Empty polls in a row before a worker under [`IdlePolicy::Pause`] counts as idle.
 const PATIENCE: u32 = 256;
 
 /// CPU pause hints per empty poll under [`IdlePolicy::Pause`], and under [`IdlePolicy::Sleep`] where a sleep would be too long.
@@ -34,6 +34,8 @@ const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1000);
 pub struct Idler {
     policy: IdlePolicy,
     empty: u32,
+    /// Start of the first empty poll in a row.
+    idle_since: Instant,
     /// The thread has [`TIMER_SLACK`].
     has_timer_slack: bool,
 }
@@ -41,26 +43,30 @@ pub struct Idler {
 impl Idler {
     /// A worker that has not been idle yet.
     pub fn new(policy: IdlePolicy) -> Idler {
-        Idler { policy, empty: 0, has_timer_slack: false }
+        Idler { policy, empty: 0, idle_since: Instant::ZERO, has_timer_slack: false }
     }
 
-    /// Called once per turn of the loop; `busy` says whether the turn found work. With `outstanding` operations, which complete
-    /// without a packet, the worker does not sleep.
-    pub fn turn(&mut self, busy: bool, outstanding: Outstanding) {
+    /// Called once per turn of the loop, which began at `now`; `busy` says whether it found work. With `outstanding` operations,
+    /// which complete without a packet, the worker does not sleep.
+    pub fn turn(&mut self, now: Instant, busy: bool, outstanding: Outstanding) {
         if busy {
             self.empty = 0;
             return;
         }
-        self.empty = self.empty.saturating_add(1);
-        if self.empty < PATIENCE {
-            return;
+        if self.empty == 0 {
+            self.idle_since = now;
         }
+        self.empty = self.empty.saturating_add(1);
         match self.policy {
             IdlePolicy::Spin => {}
-            IdlePolicy::Sleep(time) if outstanding.is_none() => self.sleep(time),
+            IdlePolicy::Sleep(time) if outstanding.is_none() => {
+                if now.saturating_since(self.idle_since) >= time {
+                    self.sleep(time);
+                }
+            }
             IdlePolicy::Pause | IdlePolicy::Sleep(_) => {
-                for _ in 0..PAUSES {
-                    std::hint::spin_loop();
+                if self.empty >= PATIENCE {
+                    (0..PAUSES).for_each(|_| std::hint::spin_loop());
                 }
             }
         }
@@ -78,8 +84,6 @@ impl Idler {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use rustix::thread::current_timer_slack;
 
     use super::*;
@@ -89,7 +93,7 @@ mod tests {
         let idle = |policy| {
             thread::spawn(move || {
                 let mut idler = Idler::new(policy);
-                (0..=PATIENCE).for_each(|_| idler.turn(false, Outstanding::NONE));
+                (0..=1000).for_each(|turn| idler.turn(Instant::from_nanos(turn), false, Outstanding::NONE));
                 current_timer_slack().ok()
             })
             .join()
@@ -101,21 +105,22 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_without_work_sleeps_unless_operations_are_outstanding() {
+    fn a_worker_sleeps_when_it_was_idle_for_as_long_and_no_operation_is_outstanding() {
         let time = Duration::from_millis(20);
         let mut idler = Idler::new(IdlePolicy::Sleep(time));
-        let mut took = |turns, busy, outstanding| {
-            let begin = Instant::now();
-            (0..turns).for_each(|_| idler.turn(busy, outstanding));
-            begin.elapsed()
+        let start = Instant::from_nanos(7);
+        let mut slept = |after: Duration, busy, outstanding| {
+            let begin = std::time::Instant::now();
+            idler.turn(start + after, busy, outstanding);
+            begin.elapsed() >= time
         };
-        // These would sleep for 20 s and more.
-        let awake = took(PATIENCE + 1000, false, Outstanding(1));
-        assert!(awake < time * 1000, "{awake:?}");
-        let asleep = took(3, false, Outstanding::NONE);
-        assert!(asleep >= time * 3, "{asleep:?}");
-        took(1, true, Outstanding::NONE);
-        let begun = took(PATIENCE - 1, false, Outstanding::NONE);
-        assert!(begun < time * (PATIENCE - 1), "{begun:?}");
+        assert!(!slept(time * 3, false, Outstanding::NONE), "idle from now on");
+        assert!(!slept(time * 7 / 2, false, Outstanding::NONE));
+        assert!(slept(time * 4, false, Outstanding::NONE));
+        assert!(slept(time * 5, false, Outstanding::NONE));
+        assert!(!slept(time * 6, false, Outstanding(1)));
+        assert!(!slept(time * 7, true, Outstanding::NONE));
+        assert!(!slept(time * 8, false, Outstanding::NONE), "idle from now on");
+        assert!(slept(time * 9, false, Outstanding::NONE));
     }
 }

@@ -118,7 +118,7 @@ impl Worker {
             }
             self.apply_capture_order();
             self.progress.enter(Step::Idle);
-            self.idler.turn(busy, self.dispatcher.services.outstanding());
+            self.idler.turn(now, busy, self.dispatcher.services.outstanding());
         }
         self.progress.enter(Step::Shutdown);
         self.shut_down();
