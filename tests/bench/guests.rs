@@ -92,7 +92,7 @@ impl Guests {
                 // There is one CPU, and it has to receive the packets too.
                 let command = format!(
                     "RXE_LOG=error exec rxe-target -l 0 --no-pci --vdev=net_af_packet0,iface=eth0,qdisc_bypass=1 -- \
-                     --address {SERVER}/24 --mtu 1500 --idle sleep --service perftest --service nvmf --config /tmp/target.toml"
+                     --address {SERVER}/24 --mtu 1500 --idle sleep:20 --service perftest --service nvmf --config /tmp/target.toml"
                 );
                 let target = self.server.start(&command, SERVE)?;
                 target.wait_for("ready ", LIMIT)?;
