@@ -31,7 +31,13 @@ pub fn run(target: &mut Client, patience: u64) -> Result<Drained, CliError> {
     let mut left = 0;
     loop {
         match target.ask::<Vec<LcoreResources>>(&Request::Resources) {
-            Ok(lcores) => left = lcores.iter().map(|lcore| lcore.resources.qp).sum(),
+            Ok(lcores) => {
+                let queue_pairs = lcores.iter().map(|lcore| lcore.resources.qp).sum();
+                // After the deadline there are none because the target has disconnected them.
+                if queue_pairs > 0 || began.elapsed() < Duration::from_secs(patience) {
+                    left = queue_pairs;
+                }
+            }
             // It has closed its socket.
             Err(AskError::Io(_)) => break,
             // It is stopping.
