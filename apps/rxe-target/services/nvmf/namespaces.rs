@@ -9,13 +9,12 @@ use std::sync::Arc;
 
 use rxe_nvmf::io::{IoOperation, IoRequest};
 use rxe_nvmf::subsystem::NamespaceView;
-use rxe_nvmf::wire::Nqn;
-use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Qpn, RemoteAddr, Sge};
+use rxe_nvmf::wire::{HostBuffer, Nqn};
+use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, Qpn, Sge};
 use rxe_service::Context;
 use rxe_storage::{Completion, NamespaceId, Storage};
 use slab::Slab;
 
-use super::command::remote;
 use super::latencies::CommandTimes;
 use super::shared::{Shared, Volume, VolumeId};
 use super::work::Work;
@@ -45,7 +44,7 @@ pub struct DirectRead {
     /// The blocks.
     pub from: Sge,
     /// The host's memory.
-    pub to: RemoteAddr,
+    pub to: HostBuffer,
 }
 
 /// The namespaces of a subsystem, in ascending order of the NSID.
@@ -74,7 +73,7 @@ impl SubsystemView {
         let (addr, lkey) = direct?;
         let offset = range.byte_offset(request.block_shift);
         let from = Sge { addr: addr + offset, length: to.len, lkey };
-        Some(DirectRead { attached, offset, from, to: remote(to) })
+        Some(DirectRead { attached, offset, from, to })
     }
 
     /// All namespaces.

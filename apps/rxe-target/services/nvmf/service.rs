@@ -16,7 +16,7 @@ use rxe_proto::wire::cm::RejReason;
 use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, Service};
 use rxe_storage::Completion;
 
-use super::command::CONNECT;
+use super::command::{CONNECT, remote};
 use super::instance::{Nvmf, count_read, key_of};
 use super::queue::{Outgoing, Queue, Role};
 use super::receives::Receives;
@@ -59,7 +59,7 @@ impl Nvmf {
                             self.namespaces.begin_direct(&read);
                             count_read(counts, read.from.length);
                             let response = entries.complete(request.tag, Status::SUCCESS);
-                            let data = Some((read.from, read.to));
+                            let data = Some((read.from, remote(read.to)));
                             let posted = queue.push(cx, Outgoing::Respond { slot, data, response, piece: None });
                             if let Err(error) = posted {
                                 self.post_failed(cx, qpn, error);
