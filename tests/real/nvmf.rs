@@ -153,7 +153,7 @@ fn soak(host: &mut Host, queues: u32, sizes: &str, losses: &[&str]) -> Check {
 /// The same with losses in both directions. A requester of rdma_rxe that repeats a registration stops, so the driver registers
 /// nothing, which it can do without for blocks of one page.
 fn soak_without_registration(host: &mut Host) -> Check {
-    let load = |options: &str| format!("modprobe -r nvme-rdma && modprobe nvme-rdma {options}");
+    let load = |options: &str| format!("rmmod nvme_rdma && modprobe nvme-rdma {options}");
     host.run(&load("register_always=N"), &[])?;
     soak(host, 4, "512-4k", &["tx", "rx"])?;
     host.run(&load(""), &[])
