@@ -10,7 +10,7 @@ const LINE: usize = 64;
 
 /// Prefetches the cache line at `place`.
 #[inline(always)]
-pub(crate) fn line(place: *const u8) {
+fn line(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -21,11 +21,16 @@ pub(crate) fn line(place: *const u8) {
     let _ = place;
 }
 
+/// Prefetches the cache lines of `len` bytes at `start`.
+#[inline(always)]
+pub(crate) fn lines(start: *const u8, len: usize) {
+    for offset in (0..len).step_by(LINE) {
+        line(start.wrapping_add(offset));
+    }
+}
+
 /// Prefetches all cache lines of `value`.
 #[inline(always)]
 pub(crate) fn whole<T>(value: &T) {
-    let start = ptr::from_ref(value).cast::<u8>();
-    for offset in (0..size_of::<T>()).step_by(LINE) {
-        line(start.wrapping_add(offset));
-    }
+    lines(ptr::from_ref(value).cast(), size_of::<T>());
 }

@@ -19,9 +19,7 @@ use super::latencies::CommandTimes;
 use super::shared::{Shared, Volume, VolumeId};
 use super::work::Work;
 
-/// Distance of two prefetched bytes: a cache line.
-const LINE: usize = 64;
-/// Bytes of a read that are prefetched; the processor itself fetches what follows in the same page.
+/// Bytes of a read that are prefetched at most: of a longer one the beginning.
 const PREFETCHED: usize = 4096;
 
 /// A namespace as a worker uses it.
@@ -136,10 +134,9 @@ impl Namespaces {
     #[inline]
     pub fn begin_direct(&self, read: &DirectRead) {
         let Some(Attached { times, memory }) = self.attached.get(read.attached) else { return };
-        times.record_read(0);
+        times.record_direct_read();
         if let Some(memory) = memory {
-            let len = (read.from.length as usize).min(PREFETCHED);
-            (0..len).step_by(LINE).for_each(|at| memory.prefetch(read.offset as usize + at));
+            memory.prefetch(read.offset as usize, (read.from.length as usize).min(PREFETCHED));
         }
     }
 

@@ -54,22 +54,18 @@ impl Nvmf {
                 let submission = entries.submit(capsule, &view.views);
                 self.scratch = scratch;
                 return match submission {
-                    Ok(Submission::Execute(request)) => match view.direct_read(&request) {
-                        Some(read) => {
+                    Ok(Submission::Execute(request)) => {
+                        if let Some(read) = view.direct_read(&request) {
                             self.namespaces.begin_direct(&read);
                             count_read(counts, read.from.length);
                             let response = entries.complete(request.tag, Status::SUCCESS);
                             let data = Some((read.from, remote(read.to)));
-                            let posted = queue.push(cx, Outgoing::Respond { slot, data, response, piece: None });
-                            if let Err(error) = posted {
-                                self.post_failed(cx, qpn, error);
-                            }
+                            let respond = Outgoing::Respond { slot, data, response, piece: None };
+                            return queue.push(cx, respond).unwrap_or_else(|error| self.post_failed(cx, qpn, error));
                         }
-                        None => {
-                            let view = Arc::clone(view);
-                            self.begin(cx, qpn, slot, &view, request);
-                        }
-                    },
+                        let view = Arc::clone(view);
+                        self.begin(cx, qpn, slot, &view, request);
+                    }
                     Ok(Submission::Refuse(response)) => {
                         self.push(cx, qpn, Outgoing::Respond { slot, data: None, response, piece: None });
                     }

@@ -329,11 +329,11 @@ impl Memory {
         self.atomic(offset, swap_cell, |memory, at| memory.compare_swap(at, compare, swap))
     }
 
-    /// Prefetches the cache line at `offset`. No effect out of bounds, and for foreign memory.
+    /// Prefetches the cache lines of `len` bytes at `offset`. No effect out of bounds, and for foreign memory.
     #[inline]
-    pub fn prefetch(&self, offset: usize) {
-        if self.check(offset, 1).is_ok() && self.as_foreign().is_none() {
-            prefetch::line(self.base.wrapping_add(offset));
+    pub fn prefetch(&self, offset: usize, len: usize) {
+        if self.check(offset, len).is_ok() && self.as_foreign().is_none() {
+            prefetch::lines(self.base.wrapping_add(offset), len);
         }
     }
 

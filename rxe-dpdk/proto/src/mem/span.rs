@@ -125,14 +125,6 @@ impl<'a> Span<'a> {
         self.memory.compare_swap(self.at(offset, 8)?, compare, swap)
     }
 
-    /// Prefetches the cache line at `offset`. No effect out of bounds.
-    #[inline]
-    pub fn prefetch(&self, offset: usize) {
-        if let Ok(start) = self.at(offset, 1) {
-            self.memory.prefetch(start);
-        }
-    }
-
     /// The offset in `memory` of `len` bytes at `offset`.
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Result<usize, OutOfBounds> {

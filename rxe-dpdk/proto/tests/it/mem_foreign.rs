@@ -50,8 +50,8 @@ fn bounds_come_before_pages() {
     assert_eq!(memory.fill(usize::MAX, 2, 0), Err(AccessError::OutOfBounds));
     assert_eq!(memory.load(3 * PAGE - 4), Err(AtomicError::OutOfBounds));
     assert_eq!(memory.store(3 * PAGE - 12, 0), Err(AtomicError::Misaligned));
-    memory.prefetch(0);
-    memory.prefetch(3 * PAGE);
+    memory.prefetch(0, 3 * PAGE);
+    memory.prefetch(3 * PAGE, 1);
     assert_eq!(program.accesses(), (0, 0));
 }
 

@@ -37,8 +37,8 @@ fn copies_stay_inside() {
     assert_eq!(memory.fill(2, usize::MAX, 0), Err(AccessError::OutOfBounds));
     assert_eq!(memory.read(17, &mut []), Err(AccessError::OutOfBounds));
     assert_eq!(memory.read(16, &mut []), Ok(()));
-    memory.prefetch(0);
-    memory.prefetch(usize::MAX);
+    memory.prefetch(0, 16);
+    memory.prefetch(usize::MAX, 2);
 }
 
 #[test]
