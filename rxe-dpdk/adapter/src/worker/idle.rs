@@ -14,8 +14,8 @@ pub enum IdlePolicy {
     Spin,
     /// Issues CPU pause hints between polls: slightly higher latency, more throughput for a hyperthread sibling.
     Pause,
-    /// Sleeps this long between polls, once it has been idle for as long: adds latency after a pause in traffic, and frees the core. While operations of
-    /// services are outstanding, the worker does not sleep and waits as with [`Pause`](Self::Pause).
+    /// Sleeps this long between polls, once it has been idle for as long: adds latency after a pause in traffic, and frees the
+    /// core. While operations of services are outstanding, the worker does not sleep and waits as with [`Pause`](Self::Pause).
     Sleep(Duration),
 }
 
