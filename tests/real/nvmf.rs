@@ -112,19 +112,29 @@ fn restart_under_load(host: &mut Host) -> Check {
     host.check_file(&sum)
 }
 
-/// fio, which writes and reads blocks of these sizes and verifies them.
-fn verify(sizes: &str, seconds: u64) -> String {
+/// fio, which writes and reads blocks of these sizes of a disk and verifies them, with more options.
+fn fio(disk: u32, sizes: &str, options: &str) -> String {
     format!(
-        "fio --name=v --filename=/dev/nvme0n1 --rw=randrw --bsrange={sizes} --iodepth=32 --ioengine=libaio --direct=1 \
-         --verify=crc32c --serialize_overlap=1 --size={SIZE}M --time_based --runtime={seconds} --minimal >/tmp/fio || {{ cat /tmp/fio; exit 1; }}"
+        "fio --name=v --filename=/dev/nvme{disk}n1 --rw=randrw --bsrange={sizes} --iodepth=32 --ioengine=libaio --direct=1 \
+         --verify=crc32c --size={SIZE}M {options} --minimal >/tmp/fio{disk} || {{ cat /tmp/fio{disk}; exit 1; }}"
     )
+}
+
+/// fio for a time, in which it writes blocks more than once.
+fn fio_for(seconds: u64, sizes: &str) -> String {
+    fio(0, sizes, &format!("--serialize_overlap=1 --time_based --runtime={seconds}"))
+}
+
+/// fio that writes as much as the disk has.
+fn fio_once(disk: u32, sizes: &str) -> String {
+    fio(disk, sizes, &format!("--io_size={SIZE}M"))
 }
 
 /// The target is killed and started again under fio, which sees no error and the bytes that it wrote.
 fn restart_under_fio(host: &mut Host) -> Check {
     let guest = host.bed.guest();
     guest.expect(&host.bed.fill(&connect(FILE, "-i 4 --reconnect-delay=1 --keep-alive-tmo=2"))?, LIMIT, &[])?;
-    let job = guest.start(&verify("512-1M", 30), LIMIT * 2)?;
+    let job = guest.start(&fio_for(30, "512-1M"), LIMIT * 2)?;
     // The kernel counts the commands of the path, not of the disk.
     let writes = "until set -- $(cat /sys/block/nvme0c*n1/stat) && [ ${5:-0} -gt 20 ]; do sleep 0.1; done";
     guest.expect(writes, LIMIT, &[])?;
@@ -143,7 +153,7 @@ fn soak(host: &mut Host, queues: u32, sizes: &str, losses: &[&str]) -> Check {
     for fault in losses.iter().map(lose) {
         host.bed.target()?.ctl(&fault)?;
     }
-    let done = host.bed.guest().expect(&verify(sizes, SOAK), limit, &[]);
+    let done = host.bed.guest().expect(&fio_for(SOAK, sizes), limit, &[]);
     if !losses.is_empty() {
         host.bed.target()?.ctl("fault clear")?;
     }
@@ -178,18 +188,12 @@ fn two_hosts(host: &mut Host) -> Check {
     let options = format!("--hostnqn={second} --hostid=9b3e2f60-7d0c-4f3a-8a52-0c1d5e7f9a11");
     host.run(&format!("nvme connect -t rdma -a IPV4 -s 4420 -n {MEMORY} -i 2"), &[])?;
     host.run(&format!("nvme connect -t rdma -a IPV4 -s 4420 -n {FILE} -i 2 {options}"), &[])?;
-    let job = |number: u32| {
-        format!(
-            "fio --name=h{number} --filename=/dev/nvme{number}n1 --rw=randrw --bsrange=4k-1M --iodepth=32 --ioengine=libaio \
-             --direct=1 --verify=crc32c --size={SIZE}M --io_size={SIZE}M --minimal >/tmp/fio{number}"
-        )
-    };
     host.run(
         &format!(
-            "set -e; until [ -b /dev/nvme0n1 ] && [ -b /dev/nvme1n1 ]; do sleep 0.05; done; {} & one=$!; {} & two=$!; \
-             wait $one || {{ cat /tmp/fio0; exit 1; }}; wait $two || {{ cat /tmp/fio1; exit 1; }}",
-            job(0),
-            job(1)
+            "set -e; until [ -b /dev/nvme0n1 ] && [ -b /dev/nvme1n1 ]; do sleep 0.05; done; \
+             {{ {}; }} & one=$!; {{ {}; }} & two=$!; wait $one; wait $two",
+            fio_once(0, "4k-1M"),
+            fio_once(1, "4k-1M")
         ),
         &[],
     )?;
@@ -253,12 +257,7 @@ pub fn group() -> AnyGroup {
     case("disconnect", format!("nvme disconnect -n {MEMORY}"), &["disconnected 1 controller"]);
     case(
         "random writes on four queues, verified",
-        format!(
-            "set -e; {}; fio --name=v --filename=/dev/nvme0n1 --rw=randrw --bsrange=512-128k --iodepth=32 --ioengine=libaio \
-             --direct=1 --verify=crc32c --size={SIZE}M --io_size={SIZE}M --minimal >/tmp/fio || {{ cat /tmp/fio; exit 1; }}; \
-             nvme disconnect -n {FILE}",
-            connect(FILE, "-i 4")
-        ),
+        format!("set -e; {}; {}; nvme disconnect -n {FILE}", connect(FILE, "-i 4"), fio_once(0, "512-128k")),
         &["disconnected 1 controller"],
     );
     group.case("a host that is not allowed", |host: &mut Host| {
