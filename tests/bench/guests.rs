@@ -31,6 +31,11 @@ const KERNEL_ENDS: &str = "set -e; rdma link delete rxe0; ip address flush dev e
 /// Returns when a server of perftest listens: at TCP port 18515.
 const LISTENS: &str = "until grep -q ':4853 [0-9A-F]*:[0-9A-F]* 0A ' /proc/net/tcp; do sleep 0.02; done";
 
+/// What perftest prints when it could not measure the CPU's clock, on a busy machine: its rates are 0 then.
+const NO_CLOCK: &str = "Correlation coefficient";
+/// Runs of such a client at most.
+const ATTEMPTS: usize = 5;
+
 /// Both machines.
 pub struct Guests {
     client: Guest,
@@ -123,6 +128,19 @@ impl Serving<'_> {
             }
             return guest_disks::measure(client, SERVER, words);
         }
+        let mut output = self.perftest(words)?;
+        for _ in 1..ATTEMPTS {
+            if sample(&output).is_some() || !output.contains(NO_CLOCK) {
+                break;
+            }
+            output = self.perftest(words)?;
+        }
+        sample(&output).ok_or_else(|| format!("`{words}` printed no result: {output}"))
+    }
+
+    /// The output of a client of perftest.
+    fn perftest(&self, words: &str) -> Result<String, String> {
+        let Guests { client, server } = self.guests;
         let run = || client.expect(&format!("{words} -F {SERVER}"), LIMIT, &[]);
         let output = if self.target.is_some() {
             run()?
@@ -137,7 +155,7 @@ impl Serving<'_> {
             end.expect(0, &[])?;
             output
         };
-        sample(&output.text).ok_or_else(|| format!("`{words}` printed no result: {}", output.text))
+        Ok(output.text)
     }
 
     /// Ends the server.
