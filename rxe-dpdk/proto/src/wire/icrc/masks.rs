@@ -4,6 +4,8 @@ use super::POLYNOMIAL;
 
 /// From the IP header (the longer one) to the last byte that is masked, the BTH's reserved byte.
 pub const MASKED: usize = 40 + 8 + 5;
+/// The same for IPv4.
+pub const MASKED_IPV4: usize = 20 + 8 + 5;
 
 /// Where the packet begins in [`Masks`]: a load that reaches in front of it finds zeros.
 pub const FRONT: usize = 64;

@@ -9,7 +9,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::SHORTEST;
 use super::fold::{Factors, REACH, START, TO_END, ahead, barrett, from, power};
-use super::masks::{self, FRONT, MASKED};
+use super::masks::{self, FRONT, MASKED, MASKED_IPV4};
 
 /// Bytes of a register.
 const WIDTH: usize = 16;
@@ -48,25 +48,42 @@ pub fn icrc(packet: &[u8], is_ipv4: bool) -> u32 {
     let head = _mm_xor_si128(head, load(from::<WIDTH>(&START.0, FRONT)));
     let head = _mm_shuffle_epi8(head, load(from::<WIDTH>(&TO_THE_RIGHT, first)));
 
-    // Blocks that begin in front of the end of what is masked.
+    // The blocks that begin in front of the end of what is masked: IPv6 has all of them, IPv4 two.
     const MASKED_BLOCKS: usize = (MASKED - 1).div_ceil(WIDTH);
+    const { assert!(MASKED_BLOCKS == 4 && (MASKED_IPV4 - 1).div_ceil(WIDTH) == 2) };
     let ones = from::<{ MASKED_BLOCKS * WIDTH }>(&ones.0, FRONT + first).as_chunks::<WIDTH>().0;
+    let [o0, o1, o2, o3] = ones else { return 0 };
     let masked = |block, ones| _mm_or_si128(load(block), load(ones));
 
     let mut sum;
     if packet.len() <= REACH {
-        let mut factors = TO_END.0[TO_END.0.len() - 1 - blocks.len()..].iter();
-        sum = factors.next().map_or(_mm_setzero_si128(), |to_end| multiply(head, load(to_end)));
-        let mut blocks = blocks.iter();
-        for ((ones, block), to_end) in ones.iter().zip(&mut blocks).zip(&mut factors) {
-            sum = _mm_xor_si128(sum, multiply(masked(block, ones), load(to_end)));
+        const { assert!(SHORTEST > 2 * WIDTH) };
+        let [b0, b1, blocks @ ..] = blocks else { return 0 };
+        let (of_first, factors) = TO_END.0.split_at(TO_END.0.len() - blocks.len());
+        let [.., of_head, f0, f1] = of_first else { return 0 };
+        sum = multiply(head, load(of_head));
+        sum = _mm_xor_si128(sum, multiply(masked(b0, o0), load(f0)));
+        sum = _mm_xor_si128(sum, multiply(masked(b1, o1), load(f1)));
+        let (blocks, factors) = if is_ipv4 {
+            (blocks, factors)
+        } else {
+            for ((ones, block), to_end) in [o2, o3].into_iter().zip(blocks).zip(factors) {
+                sum = _mm_xor_si128(sum, multiply(masked(block, ones), load(to_end)));
+            }
+            (blocks.get(2..).unwrap_or_default(), factors.get(2..).unwrap_or_default())
+        };
+        let ((groups, last), (of_groups, of_last)) = (blocks.as_chunks::<4>(), factors.as_chunks::<4>());
+        for (group, to_end) in groups.iter().zip(of_groups) {
+            for (block, to_end) in group.iter().zip(to_end) {
+                sum = _mm_xor_si128(sum, multiply(load(block), load(to_end)));
+            }
         }
-        for (block, to_end) in blocks.zip(factors) {
+        for (block, to_end) in last.iter().zip(of_last) {
             sum = _mm_xor_si128(sum, multiply(load(block), load(to_end)));
         }
     } else {
         const { assert!(MASKED_BLOCKS == ACCUMULATORS) };
-        let ([b0, b1, b2, b3, blocks @ ..], [o0, o1, o2, o3]) = (blocks, ones) else { return 0 };
+        let [b0, b1, b2, b3, blocks @ ..] = blocks else { return 0 };
         let b0 = _mm_xor_si128(masked(b0, o0), multiply(head, load(&NEXT)));
         let mut under_way = [b0, masked(b1, o1), masked(b2, o2), masked(b3, o3)];
         let (groups, last) = blocks.as_chunks::<ACCUMULATORS>();
