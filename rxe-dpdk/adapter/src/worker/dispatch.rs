@@ -235,8 +235,8 @@ impl<H: WorkerHost> Dispatcher<H> {
     /// Step 1: a frame is a RoCE packet, the host stack's, or malformed.
     #[inline]
     fn route<F: FrameHook>(&mut self, now: Instant, port: PortId, frame: &[u8]) -> Result<Route, DropReason> {
-        match classify(frame) {
-            Ok(Frame::Roce(packet)) => self.route_packet::<F>(now, port, &packet),
+        match &classify(frame) {
+            Ok(Frame::Roce(packet)) => self.route_packet::<F>(now, port, packet),
             Ok(Frame::Host) => {
                 let Some(control) = &mut self.control else { return Ok(Route::Worker(0)) };
                 self.stats.host_frames.inc();
@@ -247,7 +247,7 @@ impl<H: WorkerHost> Dispatcher<H> {
                 }
                 Ok(Route::Delivered)
             }
-            Err(reason) => Err(reason),
+            Err(reason) => Err(*reason),
         }
     }
 

@@ -239,8 +239,8 @@ impl TestEnv {
 
 #[inline]
 fn take_in(node: &mut Node, now: Instant, frame: &[u8]) {
-    match classify(frame) {
-        Ok(Frame::Roce(packet)) => node.engine.receive(now, PORT, &packet),
+    match &classify(frame) {
+        Ok(Frame::Roce(packet)) => node.engine.receive(now, PORT, packet),
         other => panic!("{other:?}"),
     }
 }

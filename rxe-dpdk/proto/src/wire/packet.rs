@@ -1,50 +1,30 @@
-//! A received frame: headers are checked once, from the outermost in, then read without further checks.
+//! A received RoCEv2 packet: its headers are checked once, then read without further checks.
 
 use std::ops::Range;
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::icrc::{ICRC_LEN, icrc};
-use super::net::{
-    ETH_LEN, EthHeader, IP_PROTO_UDP, IPV4_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, ROCE_UDP_PORT, UDP_LEN, UdpHeader,
-    VLAN_LEN, VlanTag, ethertype,
-};
+use super::net::{ETH_LEN, EthHeader, Ipv4Header, Ipv6Header, UDP_LEN, UdpHeader, VLAN_LEN, VlanTag, ethertype};
 use super::opcode::{Headers, OPCODES, OpcodeInfo};
-use super::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Checksum, Deth, DropReason, Feth, Gid, Ieth, ImmDt, MacAddr, Opcode, Psn, Reth,
-    Transport,
-};
-
-/// A frame, as classified by [`classify`].
-#[derive(Clone, Copy, Debug)]
-pub enum Frame<'a> {
-    /// A RoCEv2 packet. All checks that do not depend on the queue pair have passed, except the ICRC.
-    Roce(RocePacket<'a>),
-    /// ARP or IP that is not RoCEv2: for the host stack, which checks it further.
-    Host,
-}
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Gid, Ieth, ImmDt, MacAddr, Opcode, Psn, Reth, Transport};
 
 /// A RoCEv2 packet whose lengths have been checked. Its parts are located once, so that reading them needs no checks.
 #[derive(Clone, Copy)]
 pub struct RocePacket<'a> {
     frame: &'a [u8],
-    eth: &'a EthHeader,
-    vlan: Option<&'a VlanTag>,
     ip: IpHeader<'a>,
-    udp: &'a UdpHeader,
     bth: &'a Bth,
-    /// The headers between BTH and payload, as long as the opcode's are.
-    extension: &'a [u8],
-    payload: &'a [u8],
-    icrc: &'a [u8; ICRC_LEN],
-    /// The bytes that the ICRC covers: from the IP header to the pad.
-    covered: &'a [u8],
+    /// The headers between BTH and payload, as long as the opcode's are, and the payload without pad.
+    body: &'a [u8],
+    /// From the IP header to the ICRC.
+    packet: &'a [u8],
     info: &'static OpcodeInfo,
 }
 
 /// The IP header, by version.
 #[derive(Clone, Copy)]
-enum IpHeader<'a> {
+pub(super) enum IpHeader<'a> {
     V4(&'a Ipv4Header),
     V6(&'a Ipv6Header),
 }
@@ -71,160 +51,52 @@ impl AddressPair {
     }
 }
 
-/// Classifies a frame: RoCEv2, a frame for the host stack, or a reason to drop it.
-///
-/// Addresses are not checked: the caller knows its own. The IPv4 header checksum is not checked either: the ICRC covers
-/// every field of that header that RoCEv2 uses.
-///
-/// # Errors
-/// The reason to drop the frame.
-#[inline]
-pub fn classify(frame: &[u8]) -> Result<Frame<'_>, DropReason> {
-    let (eth, rest) = EthHeader::ref_from_prefix(frame).map_err(|_| DropReason::FrameTooShort)?;
-    match eth.ethertype.get() {
-        ethertype::IPV4 => classify_ipv4(frame, eth, None, rest),
-        ethertype::VLAN => classify_tagged(frame, eth, rest),
-        ethertype::IPV6 => classify_ipv6(frame, eth, None, rest),
-        ethertype::ARP => Ok(Frame::Host),
-        _ => Err(DropReason::UnknownEthertype),
-    }
-}
-
-fn classify_tagged<'a>(frame: &'a [u8], eth: &'a EthHeader, rest: &'a [u8]) -> Result<Frame<'a>, DropReason> {
-    let (tag, rest) = VlanTag::ref_from_prefix(rest).map_err(|_| DropReason::VlanMalformed)?;
-    match tag.ethertype.get() {
-        ethertype::IPV4 => classify_ipv4(frame, eth, Some(tag), rest),
-        ethertype::IPV6 => classify_ipv6(frame, eth, Some(tag), rest),
-        ethertype::VLAN => Err(DropReason::VlanMalformed),
-        ethertype::ARP => Ok(Frame::Host),
-        _ => Err(DropReason::UnknownEthertype),
-    }
-}
-
-#[inline]
-fn classify_ipv4<'a>(
-    frame: &'a [u8],
-    eth: &'a EthHeader,
-    vlan: Option<&'a VlanTag>,
-    packet: &'a [u8],
-) -> Result<Frame<'a>, DropReason> {
-    let (ip, _) = Ipv4Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
-    if ip.version_ihl != 0x45 || ip.protocol != IP_PROTO_UDP {
-        return unusual_ipv4(ip);
-    }
-    // compliance.md [PKT-NO-FRAGMENTS]: Fragments and IPv4 options are refused.
-    if ip.fragment.get() & 0x3FFF != 0 {
-        return Err(DropReason::IpFragment);
-    }
-    // compliance.md [PKT-LENGTH]: The IP length says where a packet ends.
-    let packet = packet.get(..usize::from(ip.total_len.get())).ok_or(DropReason::IpLengthMismatch)?;
-    let (_, datagram) = packet.split_at_checked(IPV4_LEN).ok_or(DropReason::IpLengthMismatch)?;
-    classify_udp(frame, eth, vlan, IpHeader::V4(ip), packet, datagram)
-}
-
-/// Classifies an IPv4 header with options, of another protocol, or malformed.
-#[cold]
-fn unusual_ipv4(ip: &Ipv4Header) -> Result<Frame<'static>, DropReason> {
-    if ip.version_ihl < 0x45 || ip.version_ihl > 0x4F {
-        Err(DropReason::IpHeaderMalformed)
-    } else if ip.protocol != IP_PROTO_UDP {
-        Ok(Frame::Host)
-    } else {
-        Err(DropReason::IpOptions)
-    }
-}
-
-#[inline]
-fn classify_ipv6<'a>(
-    frame: &'a [u8],
-    eth: &'a EthHeader,
-    vlan: Option<&'a VlanTag>,
-    packet: &'a [u8],
-) -> Result<Frame<'a>, DropReason> {
-    let (ip, _) = Ipv6Header::ref_from_prefix(packet).map_err(|_| DropReason::FrameTooShort)?;
-    if ip.version_class_flow.get() >> 28 != 6 {
-        return Err(DropReason::IpHeaderMalformed);
-    }
-    if ip.next_header != IP_PROTO_UDP {
-        return Ok(Frame::Host);
-    }
-    // compliance.md [PKT-LENGTH]: The IP length says where a packet ends.
-    let packet = packet.get(..IPV6_LEN + usize::from(ip.payload_len.get())).ok_or(DropReason::IpLengthMismatch)?;
-    let (_, datagram) = packet.split_at_checked(IPV6_LEN).ok_or(DropReason::IpLengthMismatch)?;
-    classify_udp(frame, eth, vlan, IpHeader::V6(ip), packet, datagram)
-}
-
-/// Classifies a UDP datagram. `packet` begins with the IP header, `datagram` is the IP payload.
-#[inline]
-fn classify_udp<'a>(
-    frame: &'a [u8],
-    eth: &'a EthHeader,
-    vlan: Option<&'a VlanTag>,
-    ip: IpHeader<'a>,
-    packet: &'a [u8],
-    datagram: &'a [u8],
-) -> Result<Frame<'a>, DropReason> {
-    let (udp, roce) = UdpHeader::ref_from_prefix(datagram).map_err(|_| DropReason::IpLengthMismatch)?;
-    // compliance.md [PKT-UDP-PORT]: UDP to port 4791 is RoCEv2.
-    if udp.dst_port.get() != ROCE_UDP_PORT {
-        return Ok(Frame::Host);
-    }
-    if usize::from(udp.len.get()) != datagram.len() {
-        return Err(DropReason::UdpLengthMismatch);
-    }
-    // compliance.md [PKT-UDP-CHECKSUM]: A UDP checksum of 0 or a correct one is accepted.
-    if udp.checksum.get() != 0 && !udp_checksum_ok(ip, datagram) {
-        return Err(DropReason::UdpChecksum);
-    }
-    let (bth, rest) = Bth::ref_from_prefix(roce).map_err(|_| DropReason::RoceTooShort)?;
-    let (body, icrc) = rest.split_last_chunk().ok_or(DropReason::RoceTooShort)?;
-    let (covered, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(DropReason::RoceTooShort)?;
-    // compliance.md [PKT-TVER]: A transport header version other than 0 is dropped silently.
-    if bth.tver() != 0 {
-        return Err(DropReason::BthVersion);
-    }
-    // compliance.md [PKT-OPCODE-RESERVED]: A reserved opcode, or one of an unsupported transport, is dropped silently.
-    let info = OPCODES[usize::from(bth.opcode_byte())].as_ref().ok_or(DropReason::UnknownOpcode)?;
-    let (extension, padded) =
-        body.split_at_checked(usize::from(info.extension_len)).ok_or(DropReason::HeaderTruncated)?;
-    let payload =
-        padded.len().checked_sub(bth.pad()).and_then(|len| padded.get(..len)).ok_or(DropReason::PadExceedsPayload)?;
-    Ok(Frame::Roce(RocePacket { frame, eth, vlan, ip, udp, bth, extension, payload, icrc, covered, info }))
-}
-
-/// The UDP checksum, for senders that make one.
-#[inline(never)]
-fn udp_checksum_ok(ip: IpHeader<'_>, datagram: &[u8]) -> bool {
-    let pseudo_header = match ip {
-        IpHeader::V4(ip) => Checksum::pseudo_header(&ip.src, &ip.dst, IP_PROTO_UDP, datagram.len()),
-        IpHeader::V6(ip) => Checksum::pseudo_header(&ip.src, &ip.dst, IP_PROTO_UDP, datagram.len()),
-    };
-    pseudo_header.with(datagram).finish() == 0
-}
-
 impl<'a> RocePacket<'a> {
+    /// The packet, unless what begins with its BTH is malformed. `packet` begins with the IP header, `behind_bth` behind the
+    /// BTH; both end with the ICRC.
+    #[inline(always)]
+    pub(super) fn new(
+        frame: &'a [u8],
+        ip: IpHeader<'a>,
+        packet: &'a [u8],
+        bth: &'a Bth,
+        behind_bth: &'a [u8],
+    ) -> Option<RocePacket<'a>> {
+        let info = OPCODES[usize::from(bth.opcode_byte())].as_ref()?;
+        let body = behind_bth.get(..behind_bth.len().checked_sub(ICRC_LEN + bth.pad())?)?;
+        let is_whole = bth.tver() == 0 && body.len() >= usize::from(info.extension_len);
+        is_whole.then_some(RocePacket { frame, ip, bth, body, packet, info })
+    }
+
     /// The whole frame as received, Ethernet padding included.
     #[inline]
     pub fn frame(&self) -> &'a [u8] {
         self.frame
     }
 
+    #[inline]
+    fn eth(&self) -> Option<&'a EthHeader> {
+        EthHeader::ref_from_prefix(self.frame).ok().map(|(eth, _)| eth)
+    }
+
     /// Ethernet source address.
     #[inline]
     pub fn src_mac(&self) -> MacAddr {
-        self.eth.src
+        self.eth().map_or_else(MacAddr::default, |eth| eth.src)
     }
 
     /// Ethernet destination address.
     #[inline]
     pub fn dst_mac(&self) -> MacAddr {
-        self.eth.dst
+        self.eth().map_or_else(MacAddr::default, |eth| eth.dst)
     }
 
     /// Tag control information of the VLAN tag, if there is one.
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
-        self.vlan.map(|tag| tag.tci.get())
+        let is_tagged = self.eth()?.ethertype.get() == ethertype::VLAN;
+        let (tag, _) = VlanTag::ref_from_prefix(self.frame.get(ETH_LEN..)?).ok()?;
+        is_tagged.then(|| tag.tci.get())
     }
 
     /// Whether the packet came over IPv4.
@@ -315,7 +187,8 @@ impl<'a> RocePacket<'a> {
     /// UDP source port.
     #[inline]
     pub fn udp_src_port(&self) -> u16 {
-        self.udp.src_port.get()
+        let udp = self.packet.get(self.ip_header().len()..).map(UdpHeader::ref_from_prefix);
+        udp.and_then(Result::ok).map_or(0, |(udp, _)| udp.src_port.get())
     }
 
     /// The base transport header.
@@ -375,13 +248,13 @@ impl<'a> RocePacket<'a> {
     /// The payload without pad.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
-        self.payload
+        self.body.get(usize::from(self.info.extension_len)..).unwrap_or_default()
     }
 
     /// Range of the payload in the frame, without pad.
     pub fn payload_range(&self) -> Range<usize> {
         let start = self.ip_at() + self.ip_header().len() + UDP_LEN + usize::from(self.info.header_len);
-        start..start + self.payload.len()
+        start..start + self.payload().len()
     }
 
     /// Range of the ICRC in the frame.
@@ -392,17 +265,14 @@ impl<'a> RocePacket<'a> {
 
     /// Offset of the IP header in the frame.
     pub fn ip_at(&self) -> usize {
-        ETH_LEN + if self.vlan.is_some() { VLAN_LEN } else { 0 }
+        ETH_LEN + if self.vlan().is_some() { VLAN_LEN } else { 0 }
     }
 
     /// The extension header `which` (one bit), if the opcode has it.
     #[inline]
-    fn extension<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::Unaligned>(
-        &self,
-        which: Headers,
-    ) -> Option<&'a T> {
+    fn extension<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self, which: Headers) -> Option<&'a T> {
         let at = self.info.place_of(which)?;
-        T::ref_from_prefix(self.extension.get(at..)?).ok().map(|(header, _)| header)
+        T::ref_from_prefix(self.body.get(at..)?).ok().map(|(header, _)| header)
     }
 
     /// RDMA extended transport header.
@@ -456,13 +326,14 @@ impl<'a> RocePacket<'a> {
     /// The ICRC as stored in the packet.
     #[inline]
     pub fn icrc(&self) -> u32 {
-        u32::from_le_bytes(*self.icrc)
+        self.packet.last_chunk().map_or(0, |stored| u32::from_le_bytes(*stored))
     }
 
     /// Whether the stored ICRC is right.
-    #[inline]
+    #[inline(always)]
     pub fn icrc_ok(&self) -> bool {
-        icrc(self.covered, self.is_ipv4()) == self.icrc()
+        let Some((covered, stored)) = self.packet.split_last_chunk() else { return false };
+        icrc(covered, self.is_ipv4()) == u32::from_le_bytes(*stored)
     }
 }
 
