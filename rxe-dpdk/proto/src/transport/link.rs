@@ -1,12 +1,12 @@
 //! The path between a queue pair and its peer.
 
 use crate::wire::{
-    AckTemplate, AddressPair, BthFields, BthOpcode, DEFAULT_PKEY, HeaderTemplate, MacAddr, Opcode, PacketBuilder, Path,
-    PathMtu, PortId, Psn, RocePacket, Transport, TxQueue,
+    AckTemplate, AddressPair, BthFields, BthOpcode, DEFAULT_PKEY, HeaderTemplate, MacAddr, PacketBuilder, Path,
+    PathMtu, PortId, Psn, RocePacket, TxQueue,
 };
 
 use super::context::begin_packet;
-use super::{QpType, Qpn, TransportStats};
+use super::{Qpn, TransportStats};
 
 /// The peer and the path to it: known from RTR on.
 #[derive(Debug)]
@@ -16,21 +16,19 @@ pub(super) struct Link {
     /// Source and destination address of the peer's packets.
     from_peer: AddressPair,
     pub(super) dest_qpn: Qpn,
-    transport: Transport,
     pub(super) path_mtu: PathMtu,
     /// For queries and changes; the data path uses the template.
     pub(super) path: Box<Path>,
 }
 
 impl Link {
-    pub(super) fn new(path: Path, dest_qpn: Qpn, path_mtu: PathMtu, qp_type: QpType) -> Link {
+    pub(super) fn new(path: Path, dest_qpn: Qpn, path_mtu: PathMtu) -> Link {
         let template = HeaderTemplate::new(&path);
         Link {
             acks: AckTemplate::new(&template, dest_qpn.get()),
             template,
             from_peer: AddressPair::new(path.dst, path.src),
             dest_qpn,
-            transport: qp_type.transport(),
             path_mtu,
             path: Box::new(path),
         }
@@ -43,12 +41,6 @@ impl Link {
         // compliance.md [PKT-ADDRESS]: A packet of a connection comes from the peer's address to ours, by the
         // connection's port.
         packet.is_between(&self.from_peer) && port == self.template.port()
-    }
-
-    /// Sets transport service and path MTU, as detected from the peer.
-    pub(super) fn set_type_and_mtu(&mut self, qp_type: QpType, path_mtu: PathMtu) {
-        self.transport = qp_type.transport();
-        self.path_mtu = path_mtu;
     }
 
     /// Changes the next hop.
@@ -65,13 +57,13 @@ impl Link {
         &self,
         tx: &'t mut impl TxQueue,
         stats: &TransportStats,
-        op: Opcode,
+        opcode: BthOpcode,
         psn: Psn,
         flags: Flags,
         payload_len: usize,
     ) -> Option<PacketBuilder<'t>> {
         let fields = BthFields {
-            opcode: BthOpcode { transport: self.transport, op },
+            opcode,
             dest_qp: self.dest_qpn.get(),
             psn,
             solicited: flags.solicited,

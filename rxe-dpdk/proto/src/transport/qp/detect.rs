@@ -94,7 +94,7 @@ impl Qp {
         }
         let Some(link) = &mut self.link else { return Err(DropReason::QpWrongState) };
         let path_mtu = path_mtu_of(packet, link.path_mtu);
-        link.set_type_and_mtu(qp_type, path_mtu);
+        link.path_mtu = path_mtu;
         self.common.mtu = path_mtu.bytes() as u32;
         Ok(())
     }

@@ -133,7 +133,7 @@ impl Qp {
         self.common.mtu = attr.path_mtu.bytes() as u32;
         self.common.port = Some(attr.path.port);
         let path = cx.config.bind_path(attr.path);
-        self.link = Some(Link::new(path, attr.dest_qpn, attr.path_mtu, self.common.qp_type));
+        self.link = Some(Link::new(path, attr.dest_qpn, attr.path_mtu));
     }
 
     fn reset(&mut self, cx: &mut Context) {
@@ -166,7 +166,7 @@ impl Qp {
         if let (Some(path), Some(link)) = (path, &mut self.link) {
             self.common.port = Some(path.port);
             let path = cx.config.bind_path(path.clone());
-            *link = Link::new(path, link.dest_qpn, link.path_mtu, self.common.qp_type);
+            *link = Link::new(path, link.dest_qpn, link.path_mtu);
         }
         self.responder.change(change);
         if self.requester.change(cx, now, change) {

@@ -6,7 +6,7 @@ use crate::transport::SendOp;
 use crate::transport::common::Common;
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
-use crate::wire::{Feth, Opcode, TxQueue};
+use crate::wire::{BthOpcode, Feth, Opcode, TxQueue};
 
 use super::packet::Sent;
 use super::{Requester, SendWqe};
@@ -26,7 +26,7 @@ impl Requester {
         let op = if matches!(wqe.op, SendOp::Flush { .. }) { Opcode::Flush } else { Opcode::AtomicWrite };
         let flags = Flags { solicited: false, ack_req: true };
         let len = wqe.length as usize;
-        let Some(mut packet) = link.begin(tx, &cx.stats, op, self.cursor.psn(), flags, len) else {
+        let Some(mut packet) = link.begin(tx, &cx.stats, BthOpcode::rc(op), self.cursor.psn(), flags, len) else {
             return Sent::Backpressure;
         };
         match wqe.op {

@@ -9,7 +9,7 @@ use crate::transport::common::Failure;
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
 use crate::transport::{KeepAlive, QpErrorCause};
-use crate::wire::{Opcode, TxQueue};
+use crate::wire::{BthOpcode, Opcode, TxQueue};
 
 use super::Requester;
 
@@ -86,7 +86,8 @@ impl Requester {
         let psn = self.una.prev().psn();
         // compliance.md [RC-REQ-KEEP-ALIVE]: With keep-alive enabled, a silent peer gets a SEND without bytes at the
         // PSN before the first unused one, which it acknowledges as a duplicate.
-        let Some(packet) = link.begin(tx, &cx.stats, Opcode::SendOnly, psn, flags, 0) else { return false };
+        let opcode = BthOpcode::rc(Opcode::SendOnly);
+        let Some(packet) = link.begin(tx, &cx.stats, opcode, psn, flags, 0) else { return false };
         packet.finish();
         cx.stats.keep_alive_probes.inc();
         if let Some(watched) = &mut self.keep_alive {

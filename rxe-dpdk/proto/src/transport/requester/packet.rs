@@ -8,7 +8,7 @@ use crate::transport::link::{Flags, Link};
 use crate::transport::sge::Source;
 use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, Wait, WcStatus, sge};
-use crate::wire::{Opcode, TxQueue};
+use crate::wire::{BthOpcode, Opcode, TxQueue};
 
 use super::{Requester, SendWqe};
 
@@ -130,7 +130,7 @@ impl Requester {
         // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req };
         // compliance.md [RC-REQ-PACKETS]: Messages are segmented at the path MTU.
-        let op = opcode(wqe.op, first, last);
+        let op = BthOpcode::rc(opcode(wqe.op, first, last));
         let psn = self.cursor.psn();
         let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, flags, len as usize) else {
             return Sent::Backpressure;
@@ -186,7 +186,7 @@ impl Requester {
             _ => Opcode::ReadRequest,
         };
         let flags = Flags { solicited: false, ack_req: true };
-        let Some(mut packet) = link.begin(tx, &cx.stats, op, self.cursor.psn(), flags, 0) else {
+        let Some(mut packet) = link.begin(tx, &cx.stats, BthOpcode::rc(op), self.cursor.psn(), flags, 0) else {
             return Sent::Backpressure;
         };
         match wqe.op {

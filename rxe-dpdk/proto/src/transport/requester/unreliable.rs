@@ -75,7 +75,7 @@ impl Requester {
         let last = self.cursor.add(1) == wqe.end();
         // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req: false };
-        let op = opcode(wqe.op, first, last);
+        let op = BthOpcode::uc(opcode(wqe.op, first, last));
         let psn = self.cursor.psn();
         let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, flags, len as usize) else {
             return Sent::Backpressure;

@@ -5,7 +5,7 @@ use crate::transport::QpErrorCause;
 use crate::transport::common::Common;
 use crate::transport::context::{Context, TxOutcome, write_acknowledge};
 use crate::transport::link::{Flags, Link};
-use crate::wire::{NakCode, Opcode, Syndrome, TxQueue};
+use crate::wire::{BthOpcode, NakCode, Opcode, Syndrome, TxQueue};
 
 use super::acknowledge::answered_late;
 use super::resources::Kind;
@@ -104,7 +104,7 @@ impl Responder {
         let psn = reply.next.psn();
         let done = match resource.kind {
             Kind::Atomic { original, .. } => {
-                let op = Opcode::AtomicAcknowledge;
+                let op = BthOpcode::rc(Opcode::AtomicAcknowledge);
                 let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, Flags::default(), 0) else {
                     return Response::Backpressure;
                 };
@@ -113,7 +113,7 @@ impl Responder {
                 true
             }
             Kind::Flush | Kind::AtomicWrite => {
-                let op = Opcode::ReadResponseOnly;
+                let op = BthOpcode::rc(Opcode::ReadResponseOnly);
                 let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, Flags::default(), 0) else {
                     return Response::Backpressure;
                 };
@@ -146,7 +146,7 @@ impl Responder {
                     },
                 };
                 let flags = Flags::default();
-                let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, flags, len as usize) else {
+                let Some(mut packet) = link.begin(tx, &cx.stats, BthOpcode::rc(op), psn, flags, len as usize) else {
                     return Response::Backpressure;
                 };
                 // compliance.md [RC-RSP-READ-AETH]: FIRST, LAST and ONLY of a READ response carry an AETH, MIDDLE does
@@ -194,7 +194,8 @@ fn acknowledge(responder: &Responder, common: &Common, link: &Link, cx: &mut Con
 
 /// Writes a NAK; false when there is no room.
 fn write_nak(nak: Nak, link: &Link, cx: &mut Context, tx: &mut impl TxQueue) -> bool {
-    let Some(mut packet) = link.begin(tx, &cx.stats, Opcode::Acknowledge, nak.psn, Flags::default(), 0) else {
+    let Some(mut packet) = link.begin(tx, &cx.stats, BthOpcode::rc(Opcode::Acknowledge), nak.psn, Flags::default(), 0)
+    else {
         return false;
     };
     packet.aeth(nak.syndrome, nak.msn);
