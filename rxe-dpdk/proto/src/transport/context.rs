@@ -127,6 +127,20 @@ pub(super) fn begin_packet<'t>(
     Some(template.build(frame, fields, payload_len).sealed_later(sealed_later))
 }
 
+/// As [`begin_packet`] for a packet without payload whose ICRC is known: the queue is not asked to write it.
+#[inline(always)]
+pub(super) fn begin_bare_packet<'t>(
+    tx: &'t mut impl TxQueue,
+    stats: &TransportStats,
+    template: &HeaderTemplate,
+    fields: BthFields,
+) -> Option<PacketBuilder<'t>> {
+    let len = template.frame_len(fields.opcode, 0);
+    let frame = tx.push(template.port(), len)?;
+    count_frame(stats, len);
+    Some(template.build(frame, fields, 0))
+}
+
 /// Writes an acknowledge packet; false when there is no room.
 #[inline(always)]
 pub(super) fn write_acknowledge(

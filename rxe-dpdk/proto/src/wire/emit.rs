@@ -351,4 +351,18 @@ impl PacketBuilder<'_> {
             self.seal.apply(self.frame);
         }
     }
+
+    /// As [`finish`](Self::finish) when the ICRC is known, unless it is `None`.
+    #[inline(always)]
+    pub(crate) fn finish_with(self, icrc: Option<u32>) {
+        match icrc {
+            Some(icrc) => {
+                debug_assert!(self.missing.is_empty(), "not written: {:?}", self.missing);
+                if let Some(stored) = self.frame.last_chunk_mut::<ICRC_LEN>() {
+                    *stored = icrc.to_le_bytes();
+                }
+            }
+            None => self.finish(),
+        }
+    }
 }

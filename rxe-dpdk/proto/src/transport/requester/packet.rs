@@ -7,7 +7,7 @@ use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
 use crate::transport::sge::Source;
 use crate::transport::work::OpTraits;
-use crate::transport::{QpErrorCause, SendFlags, SendOp, Wait, WcStatus, sge};
+use crate::transport::{QpErrorCause, RemoteAddr, SendFlags, SendOp, Wait, WcStatus, sge};
 use crate::wire::{BthOpcode, Opcode, TxQueue};
 
 use super::{Requester, SendWqe};
@@ -51,12 +51,15 @@ impl Requester {
         if !wqe.is(OpTraits::WANTS_RESPONSE) {
             return self.send_message(common, link, cx, now, tx);
         }
+        if let SendOp::Read { .. } = wqe.op {
+            return self.send_read(common, link, cx, now, tx);
+        }
         let wqe = *wqe;
         match wqe.op {
             SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => {
                 self.send_flush_or_atomic_write(&wqe, common, link, cx, now, tx)
             }
-            _ => self.send_read_or_atomic(&wqe, common, link, cx, now, tx),
+            _ => self.send_atomic(&wqe, common, link, cx, now, tx),
         }
     }
 
@@ -164,8 +167,35 @@ impl Requester {
         Sent::Written
     }
 
-    /// Writes an atomic, or a READ request from the cursor on (in the middle of the READ when a response is missing).
-    fn send_read_or_atomic(
+    /// Writes a READ request from the cursor on (in the middle of the READ when a response is missing).
+    #[inline(always)]
+    fn send_read(
+        &mut self,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        now: Instant,
+        tx: &mut impl TxQueue,
+    ) -> Sent {
+        let Some((wqe, sges)) = self.sq.get_with_sges(self.cursor_wqe) else { return Sent::Blocked };
+        let SendOp::Read { remote } = wqe.op else { return Sent::Blocked };
+        let offset = wqe.offset_of(self.cursor, common.mtu);
+        let left = wqe.length - offset;
+        if sge::check(&cx.keys, common.pd, sges, offset as usize, left as usize, Access::LOCAL_WRITE).is_err() {
+            return self.bad_key(wqe);
+        }
+        // compliance.md [RC-REQ-READ-REST]: A READ retried from its middle requests the rest.
+        let rest = RemoteAddr { addr: remote.addr.wrapping_add(u64::from(offset)), ..remote };
+        if !link.write_read_request(tx, &cx.stats, self.cursor.psn(), rest, left) {
+            return Sent::Backpressure;
+        }
+        let psns = wqe.end().since(self.cursor) as u32;
+        self.response_expected(cx, now, psns);
+        Sent::Written
+    }
+
+    /// Writes an atomic.
+    fn send_atomic(
         &mut self,
         wqe: &SendWqe,
         common: &Common,
@@ -174,17 +204,12 @@ impl Requester {
         now: Instant,
         tx: &mut impl TxQueue,
     ) -> Sent {
-        let offset = wqe.offset_of(self.cursor, common.mtu);
-        let left = wqe.length - offset;
         let sges = self.sq.sges(self.cursor_wqe);
-        if sge::check(&cx.keys, common.pd, sges, offset as usize, left as usize, Access::LOCAL_WRITE).is_err() {
+        if sge::check(&cx.keys, common.pd, sges, 0, wqe.length as usize, Access::LOCAL_WRITE).is_err() {
             return self.bad_key(wqe);
         }
-        let op = match wqe.op {
-            SendOp::CompareSwap { .. } => Opcode::CompareSwap,
-            SendOp::FetchAdd { .. } => Opcode::FetchAdd,
-            _ => Opcode::ReadRequest,
-        };
+        let is_fetch_add = matches!(wqe.op, SendOp::FetchAdd { .. });
+        let op = if is_fetch_add { Opcode::FetchAdd } else { Opcode::CompareSwap };
         let flags = Flags { solicited: false, ack_req: true };
         let Some(mut packet) = link.begin(tx, &cx.stats, BthOpcode::rc(op), self.cursor.psn(), flags, 0) else {
             return Sent::Backpressure;
@@ -192,16 +217,15 @@ impl Requester {
         match wqe.op {
             SendOp::CompareSwap { remote, compare, swap } => packet.atomic_eth(remote.addr, remote.rkey, swap, compare),
             SendOp::FetchAdd { remote, add } => packet.atomic_eth(remote.addr, remote.rkey, add, 0),
-            // compliance.md [RC-REQ-READ-REST]: A READ retried from its middle requests the rest.
-            SendOp::Read { remote } => packet.reth(remote.addr.wrapping_add(u64::from(offset)), remote.rkey, left),
             _ => &mut packet,
         };
         packet.finish();
-        self.response_expected(cx, now, wqe.end().since(self.cursor) as u32);
+        self.response_expected(cx, now, 1);
         Sent::Written
     }
 
     /// Records a request that is answered by `psns` responses.
+    #[inline(always)]
     pub(super) fn response_expected(&mut self, cx: &Context, now: Instant, psns: u32) {
         self.since_ack = 0;
         self.rd_outstanding += 1;

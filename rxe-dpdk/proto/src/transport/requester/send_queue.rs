@@ -169,12 +169,18 @@ impl SendQueue {
         self.wqes.get(self.index(number))
     }
 
+    /// The work request of this number and its buffers, unless completed or not yet posted.
+    #[inline]
+    pub(in crate::transport) fn get_with_sges(&self, number: u64) -> Option<(&SendWqe, &[Sge])> {
+        let wqe = self.get(number)?;
+        let first = self.index(number) * self.max_sge as usize;
+        Some((wqe, self.sges.get(first..first + usize::from(wqe.num_sge))?))
+    }
+
     /// Its buffers.
     #[inline]
     pub(in crate::transport) fn sges(&self, number: u64) -> &[Sge] {
-        let num_sge = self.get(number).map_or(0, |wqe| usize::from(wqe.num_sge));
-        let first = self.index(number) * self.max_sge as usize;
-        self.sges.get(first..first + num_sge).unwrap_or_default()
+        self.get_with_sges(number).map_or(&[], |(_, sges)| sges)
     }
 
     /// Its inline data.

@@ -104,12 +104,9 @@ impl Responder {
         let psn = reply.next.psn();
         let done = match resource.kind {
             Kind::Atomic { original, .. } => {
-                let op = BthOpcode::rc(Opcode::AtomicAcknowledge);
-                let Some(mut packet) = link.begin(tx, &cx.stats, op, psn, Flags::default(), 0) else {
+                if !link.write_atomic_ack(tx, &cx.stats, psn, syndrome, resource.msn, original) {
                     return Response::Backpressure;
-                };
-                packet.aeth(syndrome, resource.msn).atomic_ack(original);
-                packet.finish();
+                }
                 true
             }
             Kind::Flush | Kind::AtomicWrite => {

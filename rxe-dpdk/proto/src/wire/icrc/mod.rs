@@ -132,4 +132,16 @@ impl IcrcKernel {
             Kernel::Pclmul | Kernel::Vpclmul => Some(unsafe { pclmul::change_of_ack(last) }),
         }
     }
+
+    /// As [`change_of_ack`](Self::change_of_ack) for the last covered bytes, 16 in each element, as two numbers.
+    #[inline(always)]
+    #[allow(unsafe_code)] // calls of a kernel whose instructions were found to be there
+    pub(super) fn change_of_end<const N: usize>(self, end: [[u64; 2]; N]) -> Option<u32> {
+        match self.0 {
+            Kernel::Portable => None,
+            // SAFETY: as in `change_of_ack`.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Kernel::Pclmul | Kernel::Vpclmul => Some(unsafe { pclmul::change_of_end(end) }),
+        }
+    }
 }

@@ -114,6 +114,17 @@ pub fn change_of_ack(last: u64) -> u32 {
     !finish(_mm_clmulepi64_si128::<0x00>(load(&changed), load(&TO_END)))
 }
 
+/// See [`change_of_end`](super::IcrcKernel::change_of_end).
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub fn change_of_end<const N: usize>(end: [[u64; 2]; N]) -> u32 {
+    let to_end = TO_END.0.last_chunk::<N>().into_iter().flatten();
+    let sum = end.iter().zip(to_end).fold(_mm_setzero_si128(), |sum, (end, to_end)| {
+        let changed = end.map(u64::swap_bytes);
+        _mm_xor_si128(sum, multiply(load(&changed), load(to_end)))
+    });
+    !finish(sum)
+}
+
 #[inline]
 #[target_feature(enable = "sse2")]
 fn load<T: IntoBytes + Immutable>(bytes: &T) -> __m128i {
