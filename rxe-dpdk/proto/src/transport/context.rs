@@ -84,10 +84,14 @@ impl Context {
     /// when there is none.
     #[inline]
     pub(super) fn ensure_recv_wqe(&mut self, srq: Option<SrqId>, rq: &mut RecvQueue) -> bool {
-        if rq.front().is_some() {
+        if !rq.is_empty() {
             return true;
         }
-        let Some(srq) = srq else { return false };
+        srq.is_some_and(|srq| self.take_recv_wqe(srq, rq))
+    }
+
+    /// Takes a receive from a shared receive queue; false when there is none.
+    fn take_recv_wqe(&mut self, srq: SrqId, rq: &mut RecvQueue) -> bool {
         match self.srqs.take(srq, rq) {
             Taken::None => false,
             Taken::One => true,

@@ -198,7 +198,12 @@ impl CqTable {
     pub(super) fn poll(&mut self, id: CqId, out: &mut Vec<WorkCompletion>, max: usize) -> usize {
         let Some(cq) = self.get_mut(id) else { return 0 };
         let n = cq.entries.len().min(max);
-        out.extend(cq.entries.drain(..n));
+        // As slices, so that they are copied at once.
+        let (older, newer) = cq.entries.as_slices();
+        let from_older = older.len().min(n);
+        out.extend_from_slice(&older[..from_older]);
+        out.extend_from_slice(&newer[..n - from_older]);
+        cq.entries.drain(..n);
         n
     }
 

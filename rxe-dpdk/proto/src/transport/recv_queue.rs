@@ -58,7 +58,11 @@ impl RecvQueue {
         let length = sge::total_len(wr.sges).ok_or(PostError::MessageTooLong)?;
         let index = self.index(self.tail);
         let first = index * self.max_sge as usize;
-        self.sges[first..first + wr.sges.len()].copy_from_slice(wr.sges);
+        match (&mut self.sges[first..first + wr.sges.len()], wr.sges) {
+            // The common case, without the call that copies any number.
+            ([place], [sge]) => *place = *sge,
+            (places, sges) => places.copy_from_slice(sges),
+        }
         self.wqes[index] = RecvWqe { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u32 };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
@@ -89,7 +93,7 @@ impl RecvQueue {
     /// The oldest receive and its buffers.
     #[inline]
     pub(super) fn front(&self) -> Option<(&RecvWqe, &[Sge])> {
-        if self.head == self.tail {
+        if self.is_empty() {
             return None;
         }
         let index = self.index(self.head);
@@ -101,9 +105,17 @@ impl RecvQueue {
     /// Removes the oldest receive.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<RecvWqe> {
-        let wqe = *self.front()?.0;
+        if self.is_empty() {
+            return None;
+        }
+        let wqe = *self.wqes.get(self.index(self.head))?;
         self.head = self.head.wrapping_add(1);
         Some(wqe)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == self.tail
     }
 
     #[inline]

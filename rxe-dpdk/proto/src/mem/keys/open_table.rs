@@ -40,7 +40,19 @@ impl<T: Keyed> OpenTable<T> {
     /// The value of `key`.
     #[inline]
     pub(super) fn get(&self, key: u32) -> Option<&T> {
-        self.slots.get(self.position(key)?)
+        let mask = self.slots.len() - 1;
+        let mut index = home(key, mask);
+        // As in `position`; the value is at hand there.
+        loop {
+            let value = self.slots.get(index)?;
+            if value.key() == 0 {
+                return None;
+            }
+            if value.key() == key {
+                return Some(value);
+            }
+            index = (index + 1) & mask;
+        }
     }
 
     /// The value of `key`, to be changed; its key must stay.

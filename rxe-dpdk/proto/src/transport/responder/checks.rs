@@ -8,18 +8,14 @@ use crate::wire::RocePacket;
 use super::Refusal;
 
 /// Whether a packet's payload and pad have a valid length for its position in the message.
-#[inline]
+#[inline(always)]
 pub(super) fn payload_fits(packet: &RocePacket<'_>, mtu: u32) -> bool {
     let len = packet.payload().len();
     let mtu = mtu as usize;
     let position = packet.info().position;
     // compliance.md [RC-RSP-LENGTH]: FIRST and MIDDLE carry one path MTU, LAST 1 byte to one path MTU, ONLY 0 bytes to
     // one, with the matching pad.
-    let length_ok = match (position.is_start(), position.is_end()) {
-        (_, false) => len == mtu,
-        (false, true) => 1 <= len && len <= mtu,
-        (true, true) => len <= mtu,
-    };
+    let length_ok = if position.is_end() { len <= mtu && (len > 0 || position.is_start()) } else { len == mtu };
     length_ok && packet.pad() == len.wrapping_neg() & 3
 }
 
