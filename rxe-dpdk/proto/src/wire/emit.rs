@@ -149,20 +149,7 @@ impl HeaderTemplate {
         let last = frame.len() - ICRC_LEN;
         frame[last - 4..last].fill(0);
         let bth = fields.to_words(pad);
-        // The common lengths as constants, so that bounds checks and calls are optimised away.
-        if usize::from(self.len) == IPV4_PATH
-            && self.is_ipv4
-            && let Some(head) = frame.first_chunk_mut::<{ IPV4_PATH + BTH_LEN }>()
-            && let Some(path) = self.bytes.first_chunk::<IPV4_PATH>()
-        {
-            let udp_len = (last + ICRC_LEN - IPV4_PATH + UDP_LEN) as u16;
-            head[..IPV4_PATH].copy_from_slice(path);
-            self.complete_ipv4(&mut head[ETH_LEN..], udp_len);
-            head[IPV4_PATH..IPV4_PATH + 8].copy_from_slice(&bth.0);
-            head[IPV4_PATH + 8..].copy_from_slice(&bth.1);
-        } else {
-            self.build_path(frame, bth);
-        }
+        self.write_head(frame, bth.0, bth.1);
         let info = fields.opcode.row();
         if info.headers.contains(Headers::CNP) {
             let body = self.path_len() + BTH_LEN;
@@ -179,9 +166,29 @@ impl HeaderTemplate {
         }
     }
 
+    /// Writes the bytes up to the extension headers.
+    // Not inlined: a loop over packets would keep everything that it needs of the template on the stack.
+    #[inline(never)]
+    fn write_head(&self, frame: &mut [u8], first: [u8; 8], last: [u8; 4]) {
+        // The common lengths as constants, so that bounds checks and calls are optimised away.
+        if usize::from(self.len) == IPV4_PATH
+            && self.is_ipv4
+            && let Some((head, body)) = frame.split_first_chunk_mut::<{ IPV4_PATH + BTH_LEN }>()
+            && let Some(path) = self.bytes.first_chunk::<IPV4_PATH>()
+        {
+            let udp_len = (UDP_LEN + BTH_LEN + body.len()) as u16;
+            head[..IPV4_PATH].copy_from_slice(path);
+            self.complete_ipv4(&mut head[ETH_LEN..], udp_len);
+            head[IPV4_PATH..IPV4_PATH + 8].copy_from_slice(&first);
+            head[IPV4_PATH + 8..].copy_from_slice(&last);
+        } else {
+            self.write_any_head(frame, first, last);
+        }
+    }
+
     /// Writes the bytes up to the extension headers, for a path of any length.
     #[inline(never)]
-    fn build_path(&self, frame: &mut [u8], bth: ([u8; 8], [u8; 4])) {
+    fn write_any_head(&self, frame: &mut [u8], first: [u8; 8], last: [u8; 4]) {
         let path_len = self.path_len();
         let ip_at = usize::from(self.ip_at);
         let (head, body) = frame.split_at_mut(path_len);
@@ -193,8 +200,8 @@ impl HeaderTemplate {
             put16(head, ip_at + 4, udp_len);
             put16(head, ip_at + IPV6_LEN + 4, udp_len);
         }
-        body[..8].copy_from_slice(&bth.0);
-        body[8..BTH_LEN].copy_from_slice(&bth.1);
+        body[..8].copy_from_slice(&first);
+        body[8..BTH_LEN].copy_from_slice(&last);
     }
 
     /// Fills in the per-packet fields of an IPv4 header and the UDP header behind it.

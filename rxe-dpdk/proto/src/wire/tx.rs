@@ -20,7 +20,7 @@ pub trait TxQueue {
     ///
     /// Computing the ICRC reads bytes that were just written, and waits until the stores have reached the cache. A
     /// queue that seals a whole burst waits once.
-    #[inline]
+    #[inline(always)]
     fn push_unsealed(&mut self, port: PortId, len: usize, seal: Seal) -> Option<(&mut [u8], bool)> {
         let _ = seal;
         self.push(port, len).map(|frame| (frame, false))
