@@ -45,11 +45,31 @@ impl Common {
     }
 }
 
-/// Why a queue pair must go to error: the failed work request with its status, if there is one, and the cause.
+/// Why a queue pair must go to error: the failed work request with its status, if there is one, and the cause. Small enough
+/// to be returned in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
-    pub(super) wqe: Option<(u64, WcStatus)>,
+    /// Without meaning if there is no status.
+    number: u64,
+    status: Option<WcStatus>,
     pub(super) cause: QpErrorCause,
+}
+
+impl Failure {
+    /// The work request of this number failed.
+    pub(super) const fn of(number: u64, status: WcStatus, cause: QpErrorCause) -> Failure {
+        Failure { number, status: Some(status), cause }
+    }
+
+    /// No work request is to blame.
+    pub(super) const fn of_none(cause: QpErrorCause) -> Failure {
+        Failure { number: 0, status: None, cause }
+    }
+
+    /// The failed work request with its status.
+    pub(super) fn wqe(&self) -> Option<(u64, WcStatus)> {
+        self.status.map(|status| (self.number, status))
+    }
 }
 
 /// Number of packets for `len` bytes; `mtu` is a power of two.

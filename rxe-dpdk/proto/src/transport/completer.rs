@@ -137,6 +137,12 @@ impl Requester {
     /// Completes the executed local operations that are the oldest work requests.
     #[inline]
     fn complete_local(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
+        if self.sq.head() < self.local_done { self.complete_executed(common, cx) } else { Ok(()) }
+    }
+
+    /// [`complete_local`](Self::complete_local), where a local operation has been executed.
+    #[cold]
+    fn complete_executed(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         while self.sq.head() < self.local_done && self.sq.front().is_some_and(|wqe| wqe.is(OpTraits::LOCAL)) {
             self.complete_oldest(common, cx, false)?;
         }
@@ -170,11 +176,7 @@ impl Requester {
             solicited: false,
             src_qpn: None,
         };
-        if cx.complete(common.send_cq, wc) {
-            Ok(())
-        } else {
-            Err(Failure { wqe: None, cause: QpErrorCause::CqOverflow })
-        }
+        if cx.complete(common.send_cq, wc) { Ok(()) } else { Err(Failure::of_none(QpErrorCause::CqOverflow)) }
     }
 
     /// Handles a plain ACK.
@@ -202,6 +204,21 @@ impl Requester {
     /// this is the next response due.
     #[inline]
     fn due(&mut self, common: &Common, cx: &mut Context, now: Instant, psn: Seq) -> Result<Option<&SendWqe>, Failure> {
+        if self.una == psn {
+            return Ok(self.sq.front());
+        }
+        self.due_later(common, cx, now, psn)
+    }
+
+    /// [`due`](Self::due), where something before the response is not acknowledged.
+    #[inline(never)]
+    fn due_later(
+        &mut self,
+        common: &Common,
+        cx: &mut Context,
+        now: Instant,
+        psn: Seq,
+    ) -> Result<Option<&SendWqe>, Failure> {
         // compliance.md [RC-REQ-READ-ACKS]: A response to a READ or atomic also acknowledges the SENDs and WRITEs
         // before it.
         self.acknowledge(common, cx, psn)?;
@@ -303,7 +320,7 @@ impl Requester {
     }
 
     fn oldest_failed(&self, status: WcStatus, cause: QpErrorCause) -> Failure {
-        Failure { wqe: Some((self.sq.head(), status)), cause }
+        Failure::of(self.sq.head(), status, cause)
     }
 
     /// Handles an RNR NAK: the peer has no receive for the packet at `psn`.
@@ -358,7 +375,7 @@ impl Requester {
         while self.sq.get(number).is_some_and(|wqe| wqe.end() <= psn) {
             number += 1;
         }
-        Failure { wqe: Some((number, status)), cause }
+        Failure::of(number, status, cause)
     }
 
     /// Goes back to the first unacknowledged PSN to retransmit `missing`, unless that retransmission is in progress

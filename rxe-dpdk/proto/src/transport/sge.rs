@@ -131,7 +131,7 @@ impl<'a> Source<'a> {
 
 /// Copies `src` to bytes `offset` to `offset + src.len()` of the buffers. When a key or a copy fails, the pieces before it
 /// have been written.
-#[inline]
+#[inline(always)]
 pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, src: &[u8]) -> Result<(), KeyError> {
     if let Some((addr, lkey)) = only_piece(sges, offset, src.len()) {
         let span = keys.check_local(lkey, pd, addr, src.len() as u64, Access::LOCAL_WRITE)?;

@@ -2,7 +2,6 @@
 
 use crate::prefetch;
 use crate::time::Instant;
-use crate::transport::common::Failure;
 use crate::transport::context::{Context, TxOutcome};
 use crate::transport::responder::{FatalError, Undelivered};
 use crate::transport::{AsyncEvent, QpState, QpType, RequestRefusal};
@@ -109,7 +108,7 @@ impl Qp {
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
         if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
             cx.record_error_packet(self.common.qpn, packet);
-            self.fail(cx, failure.cause, failure.wqe, None);
+            self.fail(cx, failure.cause, failure.wqe(), None);
             return;
         }
         self.arm_retransmit_timer(cx);
@@ -124,13 +123,13 @@ impl Qp {
         if self.requester.deadline.is_some_and(|at| at <= now) {
             match self.requester.handle_timeout(cx, now) {
                 Ok(()) => self.activate(cx),
-                Err(Failure { wqe, cause }) => self.fail(cx, cause, wqe, None),
+                Err(failure) => self.fail(cx, failure.cause, failure.wqe(), None),
             }
         }
         if self.requester.keep_alive_at().is_some_and(|at| at <= now) {
             match self.requester.probe_peer(cx, now, self.responder.packets_served()) {
                 Ok(()) => self.activate(cx),
-                Err(Failure { wqe, cause }) => self.fail(cx, cause, wqe, None),
+                Err(failure) => self.fail(cx, failure.cause, failure.wqe(), None),
             }
         }
     }

@@ -221,12 +221,12 @@ impl Qp {
     pub(super) fn fail_send(&mut self, cx: &mut Context, failure: Failure) {
         cx.stats.send_err.inc();
         if self.common.qp_type == QpType::Rc || failure.cause == QpErrorCause::CqOverflow {
-            self.fail(cx, failure.cause, failure.wqe, None);
+            self.fail(cx, failure.cause, failure.wqe(), None);
         } else {
             // compliance.md [UNREL-SQE]: A failed work request of UC or UD stops the send queue (SQE) and flushes the
             // ones behind it.
             self.state = QpState::Sqe;
-            self.requester.flush(&self.common, cx, failure.wqe);
+            self.requester.flush(&self.common, cx, failure.wqe());
         }
     }
 

@@ -57,7 +57,7 @@ impl Requester {
             watched.at = now + watched.settings.interval;
         } else {
             cx.stats.silent_peers.inc();
-            return Err(Failure { wqe: None, cause: QpErrorCause::PeerSilent });
+            return Err(Failure::of_none(QpErrorCause::PeerSilent));
         }
         Ok(())
     }

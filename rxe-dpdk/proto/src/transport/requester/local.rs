@@ -63,7 +63,7 @@ impl Requester {
             // compliance.md [REQ-LOCAL-FAIL]: A local operation fails only when it is the oldest, after earlier work
             // requests have completed.
             Err(_) if !is_oldest => Sent::Blocked,
-            Err(status) => Sent::Failed(Failure { wqe: Some((number, status)), cause: QpErrorCause::LocalOperation }),
+            Err(status) => Sent::Failed(Failure::of(number, status, QpErrorCause::LocalOperation)),
         }
     }
 }

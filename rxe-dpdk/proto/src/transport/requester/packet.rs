@@ -49,7 +49,12 @@ impl Requester {
             return stall;
         }
         if !wqe.is(OpTraits::WANTS_RESPONSE) {
-            return self.send_message(common, link, cx, now, tx);
+            return match wqe.op {
+                SendOp::Send { imm: None } | SendOp::Write { imm: None, .. } if wqe.packets == 1 => {
+                    self.send_whole_message(common, link, cx, now, tx)
+                }
+                _ => self.send_message(common, link, cx, now, tx),
+            };
         }
         if let SendOp::Read { .. } = wqe.op {
             return self.send_read(common, link, cx, now, tx);
@@ -84,7 +89,7 @@ impl Requester {
         if self.una < wqe.first {
             return Sent::Blocked;
         }
-        Sent::Failed(Failure { wqe: Some((self.cursor_wqe, WcStatus::LocProtErr)), cause: QpErrorCause::LocalKey })
+        Sent::Failed(Failure::of(self.cursor_wqe, WcStatus::LocProtErr, QpErrorCause::LocalKey))
     }
 
     /// Looks up bytes `offset` to `offset + len` of the work request at the cursor; `None` when a key is bad.
@@ -102,6 +107,56 @@ impl Requester {
             return self.sq.inline_data(self.cursor_wqe).get(offset..offset + len).map(Source::Inline);
         }
         Source::find(keys, common.pd, self.sq.sges(self.cursor_wqe), offset, len).ok()
+    }
+
+    /// Writes the packet at the cursor, which is all of a SEND or WRITE without immediate data or invalidation.
+    #[inline(always)]
+    fn send_whole_message(
+        &mut self,
+        common: &Common,
+        link: &Link,
+        cx: &mut Context,
+        now: Instant,
+        tx: &mut impl TxQueue,
+    ) -> Sent {
+        let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
+        let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.bad_key(wqe) };
+        let is_probe = self.lacks_credit(wqe);
+        // compliance.md [RC-REQ-ACKREQ]: AckReq is set in the last packet of a message, in every n-th packet, and in
+        // the packet that closes the window.
+        // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
+        let flags = Flags { solicited: wqe.flags.contains(SendFlags::SOLICITED), ack_req: true };
+        let (psn, len) = (self.cursor.psn(), wqe.length as usize);
+        let mut packet = match wqe.op {
+            SendOp::Write { remote, .. } => {
+                let opcode = BthOpcode::rc(Opcode::WriteOnly);
+                let Some(mut packet) = link.begin(tx, &cx.stats, opcode, psn, flags, len) else {
+                    return Sent::Backpressure;
+                };
+                packet.reth(remote.addr, remote.rkey, wqe.length);
+                packet
+            }
+            _ => {
+                let opcode = BthOpcode::rc(Opcode::SendOnly);
+                let Some(packet) = link.begin(tx, &cx.stats, opcode, psn, flags, len) else {
+                    return Sent::Backpressure;
+                };
+                packet
+            }
+        };
+        let filled = source.fill(&cx.keys, common.pd, &mut packet);
+        packet.finish();
+        if !filled {
+            return self.bad_key(wqe);
+        }
+        self.since_ack = 0;
+        // compliance.md [RC-REQ-CREDIT-PROBE]: Beyond the limit and with nothing outstanding, the first packet is sent
+        // alone with AckReq.
+        if is_probe {
+            self.probed(cx);
+        }
+        self.written(cx, Some(now), 1, true);
+        Sent::Written
     }
 
     /// Writes the packet at the cursor, of a SEND or WRITE.
@@ -252,7 +307,7 @@ impl Requester {
 }
 
 /// The opcode of a packet of a SEND or WRITE.
-#[inline]
+#[inline(always)]
 pub(super) fn opcode(op: SendOp, first: bool, last: bool) -> Opcode {
     let is_write = matches!(op, SendOp::Write { .. });
     match (is_write, first, last) {

@@ -107,8 +107,7 @@ impl Requester {
         if now >= self.expires {
             if self.retries_left == 0 {
                 cx.stats.retry_exceeded_err.inc();
-                let wqe = Some((self.sq.head(), WcStatus::RetryExcErr));
-                return Err(Failure { wqe, cause: QpErrorCause::RetryExceeded });
+                return Err(Failure::of(self.sq.head(), WcStatus::RetryExcErr, QpErrorCause::RetryExceeded));
             }
             self.retries_left -= 1;
             self.nak_counted = false;

@@ -170,7 +170,7 @@ impl SendQueue {
     }
 
     /// The work request of this number and its buffers, unless completed or not yet posted.
-    #[inline]
+    #[inline(always)]
     pub(in crate::transport) fn get_with_sges(&self, number: u64) -> Option<(&SendWqe, &[Sge])> {
         let wqe = self.get(number)?;
         let first = self.index(number) * self.max_sge as usize;

@@ -102,8 +102,7 @@ impl Requester {
         let SendOp::Datagram { ah, qpn, qkey, imm } = wqe.op else { return Sent::Blocked };
         let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.local_key_failure() };
         let Some(template) = cx.ahs.template(ah, common.pd) else {
-            let wqe = Some((self.cursor_wqe, WcStatus::LocQpOpErr));
-            return Sent::Failed(Failure { wqe, cause: QpErrorCause::LocalOperation });
+            return Sent::Failed(Failure::of(self.cursor_wqe, WcStatus::LocQpOpErr, QpErrorCause::LocalOperation));
         };
         let op = if imm.is_some() { Opcode::SendOnlyImm } else { Opcode::SendOnly };
         let fields = BthFields {
@@ -132,7 +131,6 @@ impl Requester {
     }
 
     fn local_key_failure(&self) -> Sent {
-        let wqe = Some((self.cursor_wqe, WcStatus::LocProtErr));
-        Sent::Failed(Failure { wqe, cause: QpErrorCause::LocalKey })
+        Sent::Failed(Failure::of(self.cursor_wqe, WcStatus::LocProtErr, QpErrorCause::LocalKey))
     }
 }
