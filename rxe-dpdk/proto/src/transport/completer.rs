@@ -128,7 +128,7 @@ impl Requester {
     }
 
     /// Completes the oldest work request with success, and the executed local operations behind it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete(&mut self, common: &Common, cx: &mut Context) -> Result<(), Failure> {
         self.complete_oldest(common, cx, false)?;
         self.complete_local(common, cx)
@@ -312,7 +312,7 @@ impl Requester {
     }
 
     /// Copies bytes of a response into the buffers of the oldest work request.
-    #[inline]
+    #[inline(always)]
     fn store(&self, common: &Common, cx: &Context, offset: u32, bytes: &[u8]) -> Result<(), Failure> {
         let sges = self.sq.sges(self.sq.head());
         sge::scatter(&cx.keys, common.pd, sges, offset as usize, bytes)

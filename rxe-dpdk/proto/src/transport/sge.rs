@@ -35,7 +35,7 @@ fn only_piece(sges: &[Sge], offset: usize, len: usize) -> Option<(u64, u32)> {
 }
 
 /// Checks keys, rights and bounds of bytes `offset` to `offset + len`. Empty buffers need no key.
-#[inline]
+#[inline(always)]
 pub(super) fn check(
     keys: &KeyTable,
     pd: PdId,
