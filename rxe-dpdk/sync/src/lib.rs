@@ -8,7 +8,7 @@
 //! | [`Counter`] | one | a value that never decreases |
 //! | [`Histogram`] | one | counts and a sum that never decrease |
 //! | [`UseCount`] | any | nobody uses what was closed |
-//! | [`HitCount`] | any | no more hits than allowed, nor than matches |
+//! | [`HitCount`] | any | no more hits than allowed |
 //! | [`LostFlag`], [`LostCount`] | signal handlers | a mapping whose loss was counted is marked |
 //! | [`Arrivals`] | each participant once | what all did before they arrived |
 //! | [`Latest`] | one | a value that belongs to its number |

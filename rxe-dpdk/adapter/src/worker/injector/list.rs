@@ -6,33 +6,38 @@ use crossbeam_utils::CachePadded;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rxe_proto::wire::{PortId, RocePacket};
-use rxe_sync::HitCount;
+use rxe_sync::{Counter, HitCount};
 
 use super::rule::{FaultRule, Probability};
 
 /// Most rules in force: an injector has one bit for each in a word.
 pub const MAX_FAULTS: usize = 64;
 
-/// A rule in force. All workers share its counters, which are written for matching frames only and are on a cache line of
-/// their own.
+/// More workers than an adapter may have.
+const WORKERS: usize = 16;
+
+/// A rule in force. Each worker counts the frames that it matched; all share the count of those that it was applied to.
 #[derive(Debug)]
 pub struct ActiveFault {
     /// Its number, from 1.
     pub id: u32,
     /// The rule itself.
     pub rule: FaultRule,
-    count: CachePadded<HitCount>,
+    matched: [CachePadded<Counter>; WORKERS],
+    hits: CachePadded<HitCount>,
 }
 
 impl ActiveFault {
     /// A rule without hits.
     pub fn new(id: u32, rule: FaultRule) -> ActiveFault {
-        ActiveFault { id, rule, count: CachePadded::default() }
+        ActiveFault { id, rule, matched: Default::default(), hits: CachePadded::default() }
     }
 
     /// Frames that it matched before its count was reached, and frames that it was applied to.
     pub fn matched_and_hits(&self) -> (u64, u64) {
-        self.count.get()
+        // Hits first: the matches of all of them are counted.
+        let hits = self.hits.get();
+        (self.matched.iter().map(|matched| matched.get()).sum(), hits)
     }
 }
 
@@ -42,6 +47,7 @@ pub type Faults = Arc<[Arc<ActiveFault>]>;
 /// A rule and the random sequence of one injector for it.
 pub(super) struct RuleState {
     pub(super) fault: Arc<ActiveFault>,
+    worker: usize,
     rng: ChaCha8Rng,
 }
 
@@ -55,16 +61,16 @@ impl RuleState {
         seed[16..18].copy_from_slice(&port.map_or(u16::MAX, |port| port.0).to_le_bytes());
         seed[18] = rule.direction as u8;
         seed[19] = rule.action.order();
-        RuleState { fault: Arc::clone(fault), rng: ChaCha8Rng::from_seed(seed) }
+        RuleState { fault: Arc::clone(fault), worker: worker % WORKERS, rng: ChaCha8Rng::from_seed(seed) }
     }
 
     /// Whether the rule is applied to this frame. `fits` is false if the action cannot be.
     pub(super) fn hits(&mut self, packet: Option<&RocePacket<'_>>, fits: bool) -> bool {
-        if !fits || self.fault.count.is_used_up(self.fault.rule.count) || !self.fault.rule.matches.matches(packet) {
+        if !fits || self.fault.hits.is_used_up(self.fault.rule.count) || !self.fault.rule.matches.matches(packet) {
             return false;
         }
-        self.fault.count.matched();
-        self.chance() && self.fault.count.claim(self.fault.rule.count)
+        self.fault.matched[self.worker].inc();
+        self.chance() && self.fault.hits.claim(self.fault.rule.count)
     }
 
     /// Draws a number only if both outcomes are possible.

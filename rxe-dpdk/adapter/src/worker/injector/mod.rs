@@ -11,7 +11,7 @@ mod refusals;
 mod rule;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rxe_proto::wire::{Frame, PortId, RocePacket, classify, mark_congestion};
@@ -170,7 +170,10 @@ pub struct Injector<P> {
     room: Room,
     /// Bytes at the beginning of a frame that no rule corrupts.
     protected: usize,
-    queue: BinaryHeap<Waiting<P>>,
+    /// The frames that no rule delays, in order.
+    undelayed: VecDeque<Waiting<P>>,
+    /// The others.
+    delayed: BinaryHeap<Waiting<P>>,
     /// At most [`MAX_OVERTAKERS`] from one frame to the next.
     held_back: Vec<HeldBack<P>>,
     /// Number of the next frame.
@@ -188,7 +191,8 @@ impl<P: Packet> Injector<P> {
             rules: Vec::new(),
             room,
             protected: ETHERNET,
-            queue: BinaryHeap::with_capacity(room.max_held()),
+            undelayed: VecDeque::with_capacity(room.max_held()),
+            delayed: BinaryHeap::with_capacity(room.max_held()),
             held_back: Vec::with_capacity(MAX_OVERTAKERS as usize + 1),
             number: 0,
             stats,
@@ -218,7 +222,7 @@ impl<P: Packet> Injector<P> {
 
     /// Number of held frames.
     pub fn held(&self) -> usize {
-        self.queue.len() + self.held_back.len()
+        self.undelayed.len() + self.delayed.len() + self.held_back.len()
     }
 
     /// Its limits.
@@ -239,7 +243,7 @@ impl<P: Packet> Injector<P> {
         };
         if roce.is_none() && self.rules.iter().all(|rule| rule.fault.rule.matches.scope == FaultScope::Roce) {
             self.stats.out_of_scope.inc();
-            self.enqueue(now, packet);
+            self.enqueue(now, Duration::ZERO, packet);
             return true;
         }
         self.stats.frames.inc();
@@ -259,10 +263,10 @@ impl<P: Packet> Injector<P> {
             self.stats.reordered.inc();
             self.held_back.push(HeldBack { overtakers, until: now + PATIENCE, late: verdict.late, packet });
         } else {
-            self.enqueue(now + verdict.late, packet);
+            self.enqueue(now, verdict.late, packet);
         }
         if let Some((late, copy)) = copy {
-            self.enqueue(now + late, copy);
+            self.enqueue(now, late, copy);
         }
         for held in &mut self.held_back[..earlier] {
             held.overtakers -= 1;
@@ -338,7 +342,13 @@ impl<P: Packet> Injector<P> {
     pub fn next(&mut self, now: Instant) -> Option<P> {
         let now = if self.is_off() { FOREVER } else { now };
         self.release(now, |held| held.until <= now);
-        let Reverse((due, _)) = self.queue.peek()?.key;
+        // The greater one is due earlier.
+        let is_delayed = match (self.undelayed.front(), self.delayed.peek()) {
+            (Some(undelayed), Some(delayed)) => delayed > undelayed,
+            (undelayed, _) => undelayed.is_none(),
+        };
+        let next = if is_delayed { self.delayed.peek() } else { self.undelayed.front() };
+        let Reverse((due, _)) = next?.key;
         if due > now {
             if self.held() <= self.room.capacity {
                 return None;
@@ -346,19 +356,25 @@ impl<P: Packet> Injector<P> {
             self.stats.released_early.inc();
         }
         self.stats.delivered.inc();
-        self.queue.pop().map(|waiting| waiting.packet)
+        let next = if is_delayed { self.delayed.pop() } else { self.undelayed.pop_front() };
+        next.map(|waiting| waiting.packet)
     }
 
     /// Queues the reordered frames that have waited long enough.
     fn release(&mut self, now: Instant, enough: impl Fn(&HeldBack<P>) -> bool) {
         while let Some(index) = self.held_back.iter().position(&enough) {
             let held = self.held_back.remove(index);
-            self.enqueue(now + held.late, held.packet);
+            self.enqueue(now, held.late, held.packet);
         }
     }
 
-    fn enqueue(&mut self, due: Instant, packet: P) {
-        self.queue.push(Waiting { key: Reverse((due, self.number)), packet });
+    fn enqueue(&mut self, now: Instant, late: Duration, packet: P) {
+        let waiting = Waiting { key: Reverse((now + late, self.number)), packet };
+        if late.is_zero() {
+            self.undelayed.push_back(waiting);
+        } else {
+            self.delayed.push(waiting);
+        }
         self.number += 1;
     }
 

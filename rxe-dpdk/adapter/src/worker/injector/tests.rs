@@ -222,10 +222,29 @@ fn held_frames_are_bounded_and_keep_their_order() {
         assert!(injector.held() <= Room::WIDE.capacity);
     }
     assert_eq!(injector.stats().released_early.get(), out.len() as u64);
-    assert_eq!(injector.queue.capacity(), Room::WIDE.max_held(), "the queue has not grown");
+    let capacities = [injector.undelayed.capacity(), injector.delayed.capacity()];
+    assert_eq!(capacities, [Room::WIDE.max_held(); 2], "the queues have not grown");
     out.extend(drain(&mut injector, FOREVER).iter().map(number));
     assert!(out.is_sorted());
     balanced(injector.stats());
+}
+
+/// Frames that a rule delays are due among those that none does.
+#[test]
+fn delayed_and_undelayed_frames_leave_in_the_order_in_which_they_are_due() {
+    let mut injector = injector(8, 0, &[some(late(Duration::from_micros(5), Duration::ZERO), 0.5)]);
+    let mut due = Vec::new();
+    for number in 0..100 {
+        let now = at(u64::from(number));
+        let delayed = injector.delayed.len();
+        injector.accept(now, numbered(number));
+        let late = if injector.delayed.len() > delayed { 5 } else { 0 };
+        due.push((u64::from(number) + late, number));
+    }
+    assert!(!injector.delayed.is_empty() && !injector.undelayed.is_empty());
+    due.sort_unstable();
+    let out: Vec<u32> = drain(&mut injector, FOREVER).iter().map(number).collect();
+    assert_eq!(out, due.iter().map(|(_, number)| *number).collect::<Vec<_>>());
 }
 
 #[test]
