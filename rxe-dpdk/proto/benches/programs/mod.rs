@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use harness::{Agreed, Node, PORT};
-use rxe_proto::mem::Access;
+use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
 use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WorkCompletion};
 use rxe_proto::wire::{Frame, PathMtu, PortId, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
@@ -94,6 +94,18 @@ impl Program {
     }
 }
 
+/// A region of several targets, each of which uses a part.
+pub struct SharedRegion(MemoryRegion);
+
+impl SharedRegion {
+    pub fn new(parts: usize) -> SharedRegion {
+        let mut keys = KeyTable::new([9; 32], KeyDomain::Shared);
+        let pd = keys.alloc_pd();
+        let access = harness::ALL_ACCESS;
+        SharedRegion(keys.register(pd, Memory::heap(parts * REGION), 0x100_0000, access).unwrap())
+    }
+}
+
 /// An initiator and a target. A round is [`request`](TestEnv::request), [`respond`](TestEnv::respond),
 /// [`complete`](TestEnv::complete).
 pub struct TestEnv {
@@ -108,6 +120,8 @@ pub struct TestEnv {
     completions: Vec<WorkCompletion>,
     posted: usize,
     completed: usize,
+    /// Offset in the target's region.
+    part_at: usize,
 }
 
 /// Bytes in which messages are placed round robin, on either side.
@@ -116,6 +130,11 @@ const _: () = assert!(REGION.is_multiple_of(64));
 
 impl TestEnv {
     pub fn new(program: Program) -> TestEnv {
+        TestEnv::on(program, None)
+    }
+
+    /// With a part of a shared region at the target.
+    pub fn on(program: Program, shared: Option<(&SharedRegion, usize)>) -> TestEnv {
         // A round fits into the window, and queue pairs take turns packet by packet.
         let config = |worker| EngineConfig {
             worker,
@@ -128,6 +147,11 @@ impl TestEnv {
         let (depth, cqe) = (2 * program.messages as u32, 4 * program.messages as u32);
         let mut initiator = Node::bare(1, config(1), cqe, REGION);
         let mut target = Node::bare(2, config(2), cqe, REGION);
+        let mut part_at = 0;
+        if let Some((SharedRegion(region), part)) = shared {
+            target.region = target.engine.keys_mut().adopt(target.pd, region).unwrap();
+            part_at = part * REGION;
+        }
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let mut qpns = Vec::new();
         for _ in 0..program.qps {
@@ -144,12 +168,23 @@ impl TestEnv {
         let (there, back) = (Frames::new(room), Frames::new(room));
         let now = Instant::from_nanos(1_000_000);
         let completions = Vec::with_capacity(program.messages);
-        let mut env =
-            TestEnv { program, initiator, target, qpns, now, there, back, completions, posted: 0, completed: 0 };
+        let mut env = TestEnv {
+            program,
+            initiator,
+            target,
+            qpns,
+            now,
+            there,
+            back,
+            completions,
+            posted: 0,
+            completed: 0,
+            part_at,
+        };
         if program.work == Work::Send {
             for message in 0..program.messages {
                 let (_, qpn) = env.qpns[message % program.qps];
-                let sge = env.target.sge(program.offset(message), program.size);
+                let sge = env.target.sge(part_at + program.offset(message), program.size);
                 env.target.engine.post_recv(qpn, &RecvWr { wr_id: message as u64, sges: &[sge] }).unwrap();
             }
         }
@@ -176,7 +211,8 @@ impl TestEnv {
     pub fn request(&mut self) {
         self.there.clear();
         self.now += Duration::from_micros(10);
-        let base = RemoteAddr { addr: self.target.region.addr(), rkey: self.target.region.rkey() };
+        let region = &self.target.region;
+        let base = RemoteAddr { addr: region.addr() + self.part_at as u64, rkey: region.rkey() };
         for message in 0..self.program.messages {
             let offset = self.program.offset(message);
             let remote = RemoteAddr { addr: base.addr + offset as u64, ..base };
@@ -211,7 +247,8 @@ impl TestEnv {
                 self.completions.clear();
                 self.target.engine.poll_cq(self.target.cq, &mut self.completions, BURST);
                 for wc in &self.completions {
-                    let sge = self.target.sge(self.program.offset(wc.wr_id as usize), self.program.size);
+                    let at = self.part_at + self.program.offset(wc.wr_id as usize);
+                    let sge = self.target.sge(at, self.program.size);
                     let wr = RecvWr { wr_id: wc.wr_id, sges: &[sge] };
                     self.target.engine.post_recv(wc.qpn, &wr).unwrap();
                 }
