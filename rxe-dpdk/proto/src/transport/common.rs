@@ -45,8 +45,7 @@ impl Common {
     }
 }
 
-/// Why a queue pair must go to error: the failed work request with its status, if there is one, and the cause. Small enough
-/// to be returned in registers.
+/// Why a queue pair must go to error: the failed work request with its status, if there is one, and the cause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     /// Without meaning if there is no status.

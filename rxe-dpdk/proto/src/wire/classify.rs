@@ -45,7 +45,8 @@ pub fn classify(frame: &[u8]) -> Result<Frame<'_>, DropReason> {
     }
 }
 
-/// Most packets, with few checks: no VLAN tag, IPv4 without options, no UDP checksum. `None` for all other frames, good or bad.
+/// Most packets, with few checks: no VLAN tag, IPv4 without options, no UDP checksum. `None` for all other frames, good or
+/// bad.
 #[inline]
 fn classify_usual(frame: &[u8]) -> Option<RocePacket<'_>> {
     let (UsualHeaders { eth, ip, udp, bth }, _) = UsualHeaders::ref_from_prefix(frame).ok()?;

@@ -221,7 +221,7 @@ impl Responder {
 
     /// Whether a message found no receive, was answered by an RNR NAK, and none has been posted since.
     pub(super) fn lacks_receive(&self) -> bool {
-        self.nak_sent == NakSent::NotReady && self.rq.len() == 0
+        self.nak_sent == NakSent::NotReady && self.rq.is_empty()
     }
 
     /// Whether an ACK, a NAK or a response is pending.
