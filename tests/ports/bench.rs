@@ -36,7 +36,7 @@ pub fn told(done: &Finished) -> String {
 }
 
 /// The JSON that a run against the target prints.
-fn measure(socket: &str, words: &str) -> Value {
+pub fn measure(socket: &str, words: &str) -> Value {
     let words = format!("{words} --address 10.77.0.2/24 --peer 10.77.0.1 --out_json -");
     let done = run(socket, &words);
     assert_eq!(done.code, 0, "{words}: {}", told(&done));

@@ -9,6 +9,7 @@ mod bench;
 mod bench_ends;
 mod clients;
 mod conflict;
+mod congestion;
 mod drain;
 mod events;
 mod fault;

@@ -100,6 +100,8 @@ pub fn qp(qp: &Qp) -> String {
     line("timeouts", format!("retransmission {}, ACK {ack}", time(qp.timeout_ns)));
     line("access", if qp.access.is_empty() { "none".to_owned() } else { qp.access.join(" ") });
     line("cnps", format!("{} received, {} sent", qp.cnps_rcvd, qp.cnps_sent));
+    let rate = qp.rate_bps.map_or_else(|| "not limited".to_owned(), |bits| format!("{:.3} Gb/s", bits as f64 / 1e9));
+    line("rate", format!("{rate}; window {} packets", qp.window));
     text
 }
 

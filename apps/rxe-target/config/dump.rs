@@ -6,7 +6,7 @@ use rxe_adapter::worker::{FaultAction, FaultRule, FaultScope, Probability, nak_n
 use rxe_inspect::capture::CaptureSettings;
 use rxe_nvmf::subsystem::AllowedHosts;
 use rxe_nvmf::wire::Nqn;
-use rxe_proto::transport::RequestRefusal;
+use rxe_proto::transport::{CongestionControl, RequestRefusal};
 use rxe_proto::wire::PrefixList;
 use toml::{Table, Value};
 
@@ -48,12 +48,25 @@ fn peers(peers: Option<&PrefixList>) -> Option<Value> {
 }
 
 /// A time with the largest unit that keeps it whole.
-fn span(time: Duration) -> Option<Value> {
+fn span(value: Duration) -> Option<Value> {
+    text(time(value))
+}
+
+/// A time with the largest unit that it is a multiple of.
+fn time(time: Duration) -> String {
     let nanos = time.as_nanos();
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let unit = units.into_iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
     let (unit, name) = unit.unwrap_or((1, "ns"));
-    text(format!("{}{name}", nanos / unit))
+    format!("{}{name}", nanos / unit)
+}
+
+fn congestion(control: &CongestionControl) -> Option<Value> {
+    match control {
+        CongestionControl::Off => text("off"),
+        CongestionControl::Notifications(_) => text("cnp"),
+        CongestionControl::Delay(delay) => text(format!("delay:{}", time(delay.target))),
+    }
 }
 
 impl Config {
@@ -102,6 +115,7 @@ impl Config {
             ("atomic-write", flag(engine.atomic_write)),
             ("credits", flag(engine.credits)),
             ("cnp-interval", span(engine.cnp_interval)),
+            ("congestion", congestion(&engine.congestion)),
             ("keep-alive", number(engine.keep_alive.map_or(0, |keep_alive| keep_alive.idle.as_secs()))),
         ])
     }

@@ -2,6 +2,7 @@ use super::*;
 use std::path::Path;
 
 use rxe_adapter::worker::{FaultRule, FaultScope};
+use rxe_proto::transport::CongestionControl;
 
 const KNOWN: [&str; 13] = [
     "rping",
@@ -158,6 +159,11 @@ fn the_transport_section_configures_the_engine() {
         (true, true, false, 1000, Some((3, 500, 6)))
     );
     assert_eq!(offers("[transport]\nkeep-alive = 0\n").4, None);
+    let control =
+        |value: &str| resolve(&format!("{PORT}[transport]\ncongestion = \"{value}\"\n")).map(|c| c.engine.congestion);
+    assert_eq!(control("off").expect("a configuration"), CongestionControl::Off);
+    assert!(matches!(control("delay:80us"), Ok(CongestionControl::Delay(_))));
+    assert!(wrong(&format!("{PORT}[transport]\ncongestion = \"on\"\n")).contains("delay:TIME"));
     assert!(wrong(&format!("{PORT}[transport]\nflsh = true\n")).contains("flsh"));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rxe_adapter::texts::{Span, Text};
+use rxe_adapter::texts::{Congestion, Span, Text};
 use rxe_proto::transport::{EngineConfig, KeepAlive};
 use serde::Deserialize;
 
@@ -14,6 +14,7 @@ pub struct TransportSection {
     atomic_write: Option<bool>,
     credits: Option<bool>,
     cnp_interval: Option<Text<Span>>,
+    congestion: Option<Text<Congestion>>,
     keep_alive: Option<u32>,
 }
 
@@ -26,6 +27,7 @@ impl TransportSection {
             atomic_write: self.atomic_write.unwrap_or(default.atomic_write),
             credits: self.credits.unwrap_or(default.credits),
             cnp_interval: self.cnp_interval.as_ref().map_or(default.cnp_interval, |span| span.0.0),
+            congestion: self.congestion.as_ref().map_or(default.congestion, |text| text.0.0.clone()),
             keep_alive: self.keep_alive.map_or(default.keep_alive, keep_alive),
             ..default
         }

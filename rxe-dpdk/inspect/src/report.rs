@@ -305,6 +305,10 @@ pub struct Qp {
     pub cnps_rcvd: u64,
     /// Congestion notifications sent.
     pub cnps_sent: u64,
+    /// Bits per second that congestion control allows; `None` is no limit.
+    pub rate_bps: Option<u64>,
+    /// Packets that may be sent before the oldest is acknowledged.
+    pub window: u32,
 }
 
 /// A connection of the connection manager.

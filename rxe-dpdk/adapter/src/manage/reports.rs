@@ -74,6 +74,8 @@ pub(super) fn qp(entry: &QpEntry, lcore: u32) -> Qp {
         msn: info.msn,
         cnps_rcvd: info.cnps.0,
         cnps_sent: info.cnps.1,
+        rate_bps: info.rate,
+        window: info.window,
     }
 }
 

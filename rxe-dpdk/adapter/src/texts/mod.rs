@@ -1,5 +1,6 @@
 //! Values as users write them, in configuration files, on command lines and in requests of management.
 
+mod congestion;
 mod fault_rule;
 mod fault_values;
 
@@ -8,6 +9,7 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
+pub use congestion::Congestion;
 pub use fault_rule::{RuleSpec, fault_rule};
 pub use fault_values::{Frames, Seed, Share, Span};
 

@@ -198,6 +198,10 @@ pub struct QpInfo {
     pub rtt: Option<Duration>,
     /// Congestion notification packets: received, sent.
     pub cnps: (u64, u64),
+    /// Bits per second that congestion control allows; `None` while it sets no limit.
+    pub rate: Option<u64>,
+    /// Packets that the requester may have outstanding.
+    pub window: u32,
     /// Whether communication is established: the consumer said so, or a request was executed.
     pub established: bool,
     /// The event that the queue pair waits for now.

@@ -4,6 +4,8 @@ use crate::mem::KeyLayout;
 use crate::time::Duration;
 use crate::wire::Path;
 
+use super::congestion_control::CongestionControl;
+
 /// Settings of an [`Engine`](super::Engine). The defaults suit 10 to 100 Gb/s links within a data centre.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
@@ -52,6 +54,8 @@ pub struct EngineConfig {
     pub credits: bool,
     /// The shortest time between two congestion notifications of one queue pair.
     pub cnp_interval: Duration,
+    /// What makes a queue pair send less than it could.
+    pub congestion: CongestionControl,
     /// Keep-alive settings for consumers that enable it on their queue pairs; the engine itself does not use them.
     /// `None` is never.
     pub keep_alive: Option<KeepAlive>,
@@ -100,6 +104,7 @@ impl Default for EngineConfig {
             atomic_write: false,
             credits: true,
             cnp_interval: Duration::from_micros(50),
+            congestion: CongestionControl::default(),
             keep_alive: Some(KeepAlive::default()),
             min_timeout: Duration::from_millis(1),
             initial_timeout: Duration::from_millis(32),

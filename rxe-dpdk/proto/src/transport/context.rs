@@ -175,6 +175,8 @@ pub(super) enum TxOutcome {
     Done,
     /// The quantum is used up; there is more to send.
     Quantum,
+    /// There is more to send, at a later time: the timer is armed.
+    Paced,
     /// The port takes no more packets now.
     Backpressure,
 }

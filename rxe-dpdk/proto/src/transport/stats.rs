@@ -77,6 +77,8 @@ crate::counters! {
         window_stalls,
         /// Turns that ended because max_rd_atomic READs and atomics were outstanding.
         rd_atomic_stalls,
+        /// Turns that ended because congestion control has lowered the rate.
+        rate_stalls,
         /// Turns that ended at a fence.
         fence_stalls,
         /// Turns that ended because the peer has no receives posted, as its credits say.

@@ -38,6 +38,8 @@ waits! {
     Credit => "credit",
     /// As many packets are without an answer as the window allows.
     Window => "window",
+    /// Congestion control has lowered the rate.
+    Rate => "rate",
     /// As many READs and atomics are without an answer as the two ends have agreed on.
     RdAtomic => "rd_atomic",
     /// The next work request is fenced: READs and atomics before it have to be answered first.

@@ -33,6 +33,7 @@ mod transport_again;
 mod transport_attributes;
 mod transport_bursts;
 mod transport_compliance;
+mod transport_congestion;
 mod transport_credits;
 mod transport_depth;
 mod transport_destroyed;

@@ -224,19 +224,3 @@ fn a_marked_datagram_is_counted_and_not_answered() {
     assert_eq!((peer.node.stat("ecn_marked"), peer.node.stat("cnps_sent")), (1, 0));
     assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
 }
-
-// [ECN-CNP-NOT-OBEYED]
-#[test]
-fn a_congestion_notification_does_not_reduce_the_rate() {
-    let mut peer = ScriptedPeer::new();
-    post(&mut peer, 1, SEND, 1);
-    assert_eq!(peer.transmit().len(), 1);
-    for _ in 0..3 {
-        peer.notify_congestion();
-    }
-    for wr_id in 2..42 {
-        post(&mut peer, wr_id, SEND, 1);
-    }
-    assert_eq!(peer.transmit().len(), 40, "all at once, in no time");
-    assert_eq!(peer.node.engine.query_qp(peer.node.qpn).unwrap().cnps, (3, 0));
-}

@@ -265,7 +265,7 @@ fn one_congestion_notification_for_each_interval() {
     }
 }
 
-// [ECN-CNP] [ECN-CNP-NOT-OBEYED]
+// [ECN-CNP]
 #[test]
 fn a_marked_response_causes_a_cnp_and_notifications_are_counted() {
     let mut peer = ScriptedPeer::new();

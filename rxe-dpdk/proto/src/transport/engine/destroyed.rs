@@ -37,7 +37,7 @@ struct DestroyedQp {
 impl DestroyedQp {
     /// Writes up to a quantum of pending replies.
     fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, TxOutcome) {
-        let (written, outcome, error) = self.responder.reply(&self.common, &self.link, cx, tx);
+        let (written, outcome, error) = self.responder.reply(&self.common, &self.link, cx, tx, usize::MAX);
         // The region of a READ is gone: a NAK ends the responses, and there is no queue pair left to go to error.
         (written, if error.is_some() { TxOutcome::Quantum } else { outcome })
     }
@@ -144,7 +144,7 @@ impl Engine {
                 written += frames;
                 budget = budget.saturating_sub(frames);
                 match outcome {
-                    TxOutcome::Done => self.destroyed.count -= 1,
+                    TxOutcome::Done | TxOutcome::Paced => self.destroyed.count -= 1,
                     TxOutcome::Quantum => queues.responses.push_back(qp),
                     TxOutcome::Backpressure => {
                         queue.push_front(qp);

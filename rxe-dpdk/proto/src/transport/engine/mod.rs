@@ -138,7 +138,7 @@ impl Engine {
             let (frames, outcome) = qp.transmit(&mut self.cx, now, tx);
             written += frames;
             match outcome {
-                TxOutcome::Done => qp.set_inactive(),
+                TxOutcome::Done | TxOutcome::Paced => qp.set_inactive(),
                 TxOutcome::Quantum => self.cx.scheduler.requeue(port, slot),
                 TxOutcome::Backpressure => {
                     self.cx.stats.transmit_stalls.inc();

@@ -53,8 +53,7 @@ impl Engine {
         }
         match transport {
             Transport::Cnp => {
-                cx.stats.cnps_rcvd.inc();
-                qp.congestion.notified();
+                qp.congestion_notified(cx, now);
             }
             Transport::Rc if response => qp.handle_response(cx, now, packet),
             Transport::Rc => qp.handle_request(cx, packet),

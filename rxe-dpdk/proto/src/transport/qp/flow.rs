@@ -3,8 +3,9 @@
 use crate::prefetch;
 use crate::time::Instant;
 use crate::transport::context::{Context, TxOutcome};
+use crate::transport::requester::Turn;
 use crate::transport::responder::{FatalError, Undelivered};
-use crate::transport::{AsyncEvent, QpState, QpType, RequestRefusal};
+use crate::transport::{AsyncEvent, CongestionControl, QpState, QpType, RequestRefusal};
 use crate::wire::{DropReason, RocePacket, TxQueue};
 
 use super::Qp;
@@ -103,6 +104,15 @@ impl Qp {
         }
     }
 
+    /// Handles a congestion notification of the peer.
+    #[cold]
+    pub(in crate::transport) fn congestion_notified(&mut self, cx: &Context, now: Instant) {
+        cx.stats.cnps_rcvd.inc();
+        // Datagrams of one queue pair go to many places.
+        let control = if self.link.is_some() { &cx.config.congestion } else { &CongestionControl::Off };
+        self.congestion.notified(control, now);
+    }
+
     /// Handles a response whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
@@ -111,6 +121,9 @@ impl Qp {
             self.fail(cx, failure.cause, failure.wqe(), None);
             return;
         }
+        if let Some(delay) = &self.requester.delay {
+            self.congestion.set_rate(delay.rate(self.common.mtu));
+        }
         self.arm_retransmit_timer(cx);
         if self.requester.has_unsent() {
             self.activate(cx);
@@ -118,8 +131,11 @@ impl Qp {
         self.report_drained(cx);
     }
 
-    /// Handles expired deadlines: retransmission, keep-alive.
+    /// Handles expired deadlines: rate, retransmission, keep-alive.
     pub(in crate::transport) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
+        if self.congestion.resume(now) {
+            self.activate(cx);
+        }
         if self.requester.deadline.is_some_and(|at| at <= now) {
             match self.requester.handle_timeout(cx, now) {
                 Ok(()) => self.activate(cx),
@@ -134,7 +150,7 @@ impl Qp {
         }
     }
 
-    /// Writes up to one quantum of replies, which the peer waits for, then one of requests.
+    /// Writes up to one quantum of replies, which the peer waits for, then one of requests; less if the rate is limited.
     // Called per packet, from one place.
     #[inline(always)]
     pub(in crate::transport) fn transmit(
@@ -142,6 +158,41 @@ impl Qp {
         cx: &mut Context,
         now: Instant,
         tx: &mut impl TxQueue,
+    ) -> (usize, TxOutcome) {
+        let room = if self.congestion.is_limited() { self.room(cx, now) } else { usize::MAX };
+        let (written, outcome) = self.write_packets(cx, now, tx, room);
+        // `room` may have ended the limit.
+        if self.congestion.is_limited() { (written, self.pace(cx, now, outcome)) } else { (written, outcome) }
+    }
+
+    /// Packets that may be written now, where the rate is limited.
+    #[cold]
+    fn room(&mut self, cx: &Context, now: Instant) -> usize {
+        let room = self.congestion.room(&cx.config.congestion, now, self.common.mtu, cx.stats.sent_bytes.get());
+        room.unwrap_or(usize::MAX)
+    }
+
+    /// Records what was written. Returns the outcome: what is left to send waits for its time.
+    #[cold]
+    fn pace(&mut self, cx: &mut Context, now: Instant, outcome: TxOutcome) -> TxOutcome {
+        self.congestion.sent(&cx.config.congestion, now, cx.stats.sent_bytes.get());
+        if !matches!(outcome, TxOutcome::Quantum | TxOutcome::Paced) {
+            return outcome;
+        }
+        let Some(at) = self.congestion.wait(now) else { return TxOutcome::Quantum };
+        cx.stats.rate_stalls.inc();
+        cx.arm_timer_at(self.common.qpn.slot(), at);
+        TxOutcome::Paced
+    }
+
+    /// Writes up to one quantum of replies, then one of requests, but no more than `room` responses to READs and atomics or requests.
+    #[inline(always)]
+    fn write_packets(
+        &mut self,
+        cx: &mut Context,
+        now: Instant,
+        tx: &mut impl TxQueue,
+        room: usize,
     ) -> (usize, TxOutcome) {
         let (mut written, mut outcome) = (0, TxOutcome::Done);
         if self.requester.probe_due() {
@@ -151,17 +202,18 @@ impl Qp {
             written = 1;
         }
         if self.responder.has_replies() || self.congestion.cnp_due() {
-            let (replies, after) = self.reply(cx, tx);
+            let (replies, after) = self.reply(cx, tx, room);
             (written, outcome) = (written + replies, after);
         }
         if outcome == TxOutcome::Backpressure || !self.requester.has_unsent() || !self.state.sends() {
             return (written, outcome);
         }
         let draining = self.state == QpState::Sqd;
+        let turn = Turn { now, quantum: room.min(cx.config.send_quantum as usize), draining };
         let (requests, after, failure) = match (self.common.qp_type, &self.link) {
-            (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, now, tx, draining),
-            (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, draining),
-            (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, draining),
+            (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, tx, turn),
+            (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, turn),
+            (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, turn),
             (QpType::Rc | QpType::Uc, None) => (0, TxOutcome::Done, None),
         };
         written += requests;
@@ -186,10 +238,10 @@ impl Qp {
     }
 
     /// Writes pending replies: congestion notification, responses, ACK, NAK.
-    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, TxOutcome) {
+    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue, responses: usize) -> (usize, TxOutcome) {
         let Some(link) = &self.link else { return (0, TxOutcome::Done) };
         let Some(notified) = self.congestion.notify(link, cx, tx) else { return (0, TxOutcome::Backpressure) };
-        let (replies, outcome, error) = self.responder.reply(&self.common, link, cx, tx);
+        let (replies, outcome, error) = self.responder.reply(&self.common, link, cx, tx, responses);
         let written = usize::from(notified) + replies;
         match error {
             None => (written, outcome),

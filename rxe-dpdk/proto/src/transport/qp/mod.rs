@@ -126,6 +126,8 @@ impl Qp {
             peer_not_ready: self.requester.rnr_wait.is_some(),
             rtt: self.requester.rtt(),
             cnps: self.congestion.counts(),
+            rate: self.congestion.rate(),
+            window: self.requester.window(cx),
             established: self.established,
             waits: self.waits(cx),
             sends: self.requester.progress(),
@@ -152,7 +154,9 @@ impl Qp {
             QpState::Rts | QpState::Sqd => self.requester.waits_for(cx, self.state == QpState::Sqd),
         };
         match sends {
+            Wait::Turn if self.congestion.deadline().is_some() => Wait::Rate,
             Wait::Nothing if self.responder.lacks_receive() => Wait::Receive,
+            Wait::Nothing if self.responder.has_responses_due() && self.congestion.deadline().is_some() => Wait::Rate,
             Wait::Nothing if self.responder.has_replies() => Wait::Turn,
             wait => wait,
         }
@@ -177,9 +181,10 @@ impl Qp {
         }
     }
 
-    /// The earliest deadline: retransmission or keep-alive.
+    /// The earliest deadline: retransmission, keep-alive or rate.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.requester.deadline.into_iter().chain(self.requester.keep_alive_at()).min()
+        let deadlines = [self.requester.deadline, self.requester.keep_alive_at(), self.congestion.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Arms the timer for the earliest deadline, keep-alive included.

@@ -28,11 +28,15 @@ use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
 
 use super::common::{Common, Failure, packets_of};
+use super::congestion::DelayWindow;
 use super::context::{Context, TxOutcome};
 use super::link::Link;
 use super::seq::Seq;
 use super::work::OpTraits;
-use super::{EngineConfig, PostError, QpAttrChange, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus, sge};
+use super::{
+    CongestionControl, EngineConfig, PostError, QpAttrChange, RtsAttr, SendFlags, SendOp, SendProgress, SendWr,
+    WcStatus, sge,
+};
 
 use credits::Credits;
 use packet::Sent;
@@ -72,6 +76,10 @@ pub(super) struct Requester {
     /// Packets written since the last one with AckReq.
     since_ack: u32,
     rtt: RoundTrip,
+    /// The window of delay-based congestion control.
+    pub(super) delay: Option<Box<DelayWindow>>,
+    /// Its packets; without it as many as there can be.
+    delay_window: u32,
     /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken
     /// (Karn's rule).
     untimed: Seq,
@@ -104,6 +112,16 @@ pub(super) struct Requester {
     keep_alive: Option<Box<keep_alive::PeerProbe>>,
 }
 
+/// A queue pair's turn to write requests.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    pub(super) now: Instant,
+    /// Packets to be written at most.
+    pub(super) quantum: usize,
+    /// The send queue is being drained (SQD).
+    pub(super) draining: bool,
+}
+
 /// The wait after an RNR NAK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RnrWait {
@@ -130,6 +148,8 @@ impl Requester {
             max_rd_atomic: 0,
             since_ack: 0,
             rtt: RoundTrip::default(),
+            delay: None,
+            delay_window: u32::MAX,
             untimed: start,
             timeout: 0,
             ack_timeout: None,
@@ -152,6 +172,8 @@ impl Requester {
     /// Starts at the PSN and with the attributes of RTS.
     pub(super) fn start(&mut self, attr: &RtsAttr, config: &EngineConfig) {
         self.start_at(attr.sq_psn);
+        self.delay = matches!(config.congestion, CongestionControl::Delay(_)).then(|| Box::new(DelayWindow::new()));
+        self.follow_delay();
         self.max_rd_atomic = u32::from(attr.max_rd_atomic);
         self.ack_timeout = retransmit::ack_timeout(attr.timeout);
         self.set_timeout(config);
@@ -245,6 +267,23 @@ impl Requester {
             timeout: Duration::from_nanos(self.timeout),
             ack_timeout: self.ack_timeout.map(Duration::from_nanos),
         }
+    }
+
+    /// Packets that may be outstanding.
+    #[inline]
+    pub(super) fn window(&self, cx: &Context) -> u32 {
+        self.delay_window.min(cx.config.window)
+    }
+
+    /// Packets after which an ACK is requested: at most half of the window, which may become half as long before the ACK comes.
+    #[inline]
+    fn ack_every(&self, cx: &Context) -> u32 {
+        (self.delay_window / 2).min(cx.config.ack_every)
+    }
+
+    /// Follows the window of delay-based control.
+    fn follow_delay(&mut self) {
+        self.delay_window = self.delay.as_deref().map_or(u32::MAX, DelayWindow::packets);
     }
 
     /// The measured round trip time.
@@ -348,6 +387,10 @@ impl Requester {
     pub(super) fn rewind(&mut self, cx: &Context, now: Instant, known_lost: bool) {
         self.retries += 1;
         self.measure(cx, now);
+        if let Some(delay) = &mut self.delay {
+            delay.lost(now);
+            self.follow_delay();
+        }
         // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a timeout.
         self.rtt.forget();
         self.untimed = if known_lost { self.una } else { self.sent };
@@ -424,11 +467,9 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
-        now: Instant,
         tx: &mut impl TxQueue,
-        draining: bool,
+        Turn { now, quantum, draining }: Turn,
     ) -> (usize, TxOutcome, Option<Failure>) {
-        let quantum = cx.config.send_quantum as usize;
         let mut written = 0;
         let (outcome, failure) = loop {
             if !self.has_unsent() {

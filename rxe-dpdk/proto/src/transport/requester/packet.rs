@@ -183,8 +183,8 @@ impl Requester {
         let ack_req = last
             || is_probe
             || is_retry
-            || self.since_ack + 1 >= cx.config.ack_every
-            || self.cursor.add(1).since(self.una) >= u64::from(cx.config.window);
+            || self.since_ack + 1 >= self.ack_every(cx)
+            || self.cursor.add(1).since(self.una) >= u64::from(self.window(cx));
         // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req };
         // compliance.md [RC-REQ-PACKETS]: Messages are segmented at the path MTU.

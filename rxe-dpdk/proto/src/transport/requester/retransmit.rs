@@ -10,7 +10,7 @@ use crate::time::{Duration, Instant};
 use crate::transport::common::Failure;
 use crate::transport::context::Context;
 use crate::transport::seq::Seq;
-use crate::transport::{EngineConfig, QpErrorCause, WcStatus};
+use crate::transport::{CongestionControl, EngineConfig, QpErrorCause, WcStatus};
 
 use super::Requester;
 
@@ -74,9 +74,12 @@ impl Requester {
     /// Takes an RTT sample, if the timed packet has been acknowledged.
     #[inline]
     pub(super) fn measure(&mut self, cx: &Context, now: Instant) {
-        if self.rtt.answered(self.una, now) {
-            cx.stats.rtt_samples.inc();
-            self.set_timeout(&cx.config);
+        let Some(round_trip) = self.rtt.answered(self.una, now) else { return };
+        cx.stats.rtt_samples.inc();
+        self.set_timeout(&cx.config);
+        if let (Some(delay), CongestionControl::Delay(settings)) = (&mut self.delay, &cx.config.congestion) {
+            delay.measured(settings, now, round_trip, cx.config.window);
+            self.follow_delay();
         }
     }
 

@@ -54,19 +54,20 @@ impl RoundTrip {
         self.timed = None;
     }
 
-    /// Everything before `una` has been acknowledged. Returns whether that gave an RTT sample.
+    /// Everything before `una` has been acknowledged. Returns the RTT sample that this gave, in nanoseconds.
     #[inline]
-    pub(super) fn answered(&mut self, una: Seq, now: Instant) -> bool {
+    pub(super) fn answered(&mut self, una: Seq, now: Instant) -> Option<u64> {
         match self.timed {
             Some((psn, since)) if psn < una => {
                 self.timed = None;
                 // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a
                 // timeout.
                 self.doublings = 0;
-                self.measured(now.nanos_since(since));
-                true
+                let sample = now.nanos_since(since);
+                self.measured(sample);
+                Some(sample)
             }
-            _ => false,
+            _ => None,
         }
     }
 
@@ -122,10 +123,10 @@ mod tests {
         let (mut psn, mut now) = (Seq::start(Psn::new(0)), Instant::ZERO);
         for micros in samples {
             rtt.begin(psn, now);
-            assert!(!rtt.answered(psn, now), "not yet");
+            assert_eq!(rtt.answered(psn, now), None, "not yet");
             now += Duration::from_micros(micros);
             psn = psn.add(1);
-            assert!(rtt.answered(psn, now));
+            assert_eq!(rtt.answered(psn, now), Some(1000 * micros));
         }
         rtt
     }
@@ -180,11 +181,12 @@ mod tests {
         let psn = Seq::start(Psn::new(7));
         rtt.begin(psn, Instant::ZERO);
         rtt.forget();
-        assert!(!rtt.answered(psn.add(1), Instant::from_nanos(50_000)));
+        assert_eq!(rtt.answered(psn.add(1), Instant::from_nanos(50_000)), None);
         assert_eq!(rtt.timeout(&config, CEILING), CEILING);
         rtt.begin(psn.add(1), Instant::from_nanos(60_000));
         rtt.begin(psn.add(2), Instant::from_nanos(65_000));
-        assert!(rtt.answered(psn.add(2), Instant::from_nanos(70_000)), "one packet at a time, the first one");
+        let sample = rtt.answered(psn.add(2), Instant::from_nanos(70_000));
+        assert_eq!(sample, Some(10_000), "one packet at a time, the first one");
         assert_eq!(rtt.timeout(&config, CEILING), config.min_timeout);
     }
 }

@@ -8,7 +8,7 @@ use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus};
 use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Opcode, TxQueue};
 
 use super::packet::{Sent, opcode};
-use super::{Requester, SendWqe};
+use super::{Requester, SendWqe, Turn};
 
 /// A Q_Key with this bit means the sending queue pair's own.
 const OWN_QKEY: u32 = 1 << 31;
@@ -22,9 +22,8 @@ impl Requester {
         link: Option<&Link>,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        draining: bool,
+        Turn { quantum, draining, .. }: Turn,
     ) -> (usize, TxOutcome, Option<Failure>) {
-        let quantum = cx.config.send_quantum as usize;
         let mut written = 0;
         while written < quantum {
             let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, TxOutcome::Done, None) };

@@ -12,7 +12,8 @@ impl Requester {
     pub(super) fn blocked_by(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Wait> {
         let in_flight = self.cursor.since(self.una);
         // compliance.md [RC-REQ-WINDOW]: At most one window of PSNs is outstanding.
-        if in_flight >= u64::from(cx.config.window) {
+        // The window may have become shorter: then one packet more goes out if none of those in flight has requested an ACK.
+        if in_flight >= u64::from(self.window(cx)) && in_flight > u64::from(self.since_ack) {
             return Some(Wait::Window);
         }
         if self.waits_for_credit(wqe) {

@@ -21,7 +21,8 @@ enum Response {
 }
 
 impl Responder {
-    /// Writes up to a quantum of pending replies, in PSN order. Returns the number of packets and why it stopped.
+    /// Writes up to a quantum of pending replies, in PSN order, among them at most `responses` to READs and atomics. Returns the
+    /// number of packets and why it stopped.
     ///
     /// The third part is why the queue pair must go to error: the region of a READ was deregistered before all of it
     /// was sent. The NAK for that is pending then.
@@ -33,6 +34,7 @@ impl Responder {
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
+        mut responses: usize,
     ) -> (usize, TxOutcome, Option<FatalError>) {
         let quantum = cx.config.read_quantum as usize;
         let mut written = 0;
@@ -53,6 +55,10 @@ impl Responder {
                 continue;
             }
             if due.is_some() {
+                if responses == 0 {
+                    return (written, TxOutcome::Paced, None);
+                }
+                responses -= 1;
                 match self.respond(common, link, cx, tx) {
                     Response::Written => written += 1,
                     Response::Backpressure => return (written, TxOutcome::Backpressure, None),

@@ -1,10 +1,12 @@
 //! Both ends of a connection, or one end and a script, without IO: virtual clock, seeded link, real frames.
 //!
+//! * [`bottleneck`]: several senders and a switch that marks packets.
 //! * [`pair`]: two engines and a link that loses, repeats, reorders, delays and corrupts.
 //! * [`rated`]: two engines and a link with a rate.
 //! * [`scripted_peer`]: one engine; the test plays its peer packet by packet.
 //! * [`variants`]: scripted peers with other queue pairs.
 
+pub mod bottleneck;
 pub mod ops;
 pub mod pair;
 pub mod rated;

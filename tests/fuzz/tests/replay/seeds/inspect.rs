@@ -145,6 +145,8 @@ fn qp() -> Qp {
         msn: 5,
         cnps_rcvd: 0,
         cnps_sent: 0,
+        rate_bps: Some(1_000_000_000),
+        window: 128,
     }
 }
 
