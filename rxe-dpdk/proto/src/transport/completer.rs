@@ -261,11 +261,14 @@ impl Requester {
         let expected = if is_read { (wqe.length - offset).min(common.mtu) } else { 0 };
         let last = psn.add(1) == wqe.end();
         let position = packet.info().position;
+        // compliance.md [RC-REQ-READ-PARTS]: A READ may be requested in parts, each with a request of its own that counts
+        // for max_rd_atomic.
+        let ends_part = is_read && position.is_end() && !last && Requester::may_end_part(wqe, psn);
         // FIRST and MIDDLE are not distinguished, nor LAST and ONLY: the standard requires FIRST or ONLY at the start
         // of a repeated READ, rxe does not send it. FLUSH and ATOMIC WRITE are answered by ONLY.
         // compliance.md [RC-REQ-READ-BEGIN]: The responses to a retried READ may begin with FIRST or with MIDDLE, and
         // end with LAST or ONLY.
-        if position.is_end() != last
+        if position.is_end() != (last || ends_part)
             || !is_read && !position.is_start()
             || packet.payload().len() != expected as usize
             || !matches!(packet.aeth().map(|aeth| aeth.syndrome()), None | Some(Syndrome::Ack { .. }))
@@ -277,6 +280,9 @@ impl Requester {
         }
         if is_read {
             self.store(common, cx, offset, packet.payload())?;
+        }
+        if ends_part && psn < self.cursor {
+            self.rd_outstanding = self.rd_outstanding.saturating_sub(1);
         }
         self.advance(psn.add(1));
         if !last {

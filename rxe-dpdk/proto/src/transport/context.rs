@@ -11,6 +11,7 @@ use crate::wire::{
 
 use super::ah::AhTable;
 use super::cq::CqTable;
+use super::long_limit::Mix;
 use super::recv_queue::RecvQueue;
 use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
@@ -35,6 +36,8 @@ pub(super) struct Context {
     pub(super) error_packets: VecDeque<(Qpn, String)>,
     /// Queue pairs that may have something to transmit.
     pub(super) scheduler: TxScheduler,
+    /// How messages are mixed on the port that transmits now, or did so last.
+    pub(super) mix: Mix,
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
     /// Time of the call in progress: one turn of the caller's loop has one time.

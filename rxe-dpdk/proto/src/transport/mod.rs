@@ -18,6 +18,7 @@ mod engine;
 mod event;
 mod latency;
 mod link;
+mod long_limit;
 mod multicast;
 mod numbers;
 mod qp;

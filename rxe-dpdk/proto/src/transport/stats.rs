@@ -79,6 +79,8 @@ crate::counters! {
         rd_atomic_stalls,
         /// Turns that ended because congestion control has lowered the rate.
         rate_stalls,
+        /// Turns that ended because long messages had enough bytes outstanding while the port sends short ones.
+        long_stalls,
         /// Turns that ended at a fence.
         fence_stalls,
         /// Turns that ended because the peer has no receives posted, as its credits say.

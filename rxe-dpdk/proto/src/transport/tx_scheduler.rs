@@ -6,7 +6,10 @@
 
 use std::collections::VecDeque;
 
+use crate::time::Instant;
 use crate::wire::PortId;
+
+use super::long_limit::{LongLimit, Mix};
 
 /// New queue pairs served in a row before one that continues a long message.
 const MAX_NEW_IN_A_ROW: u32 = 8;
@@ -27,6 +30,10 @@ struct PortScheduler {
     continuing: VecDeque<u16>,
     /// New queue pairs served since the last continuing one, while a continuing one waits.
     new_in_a_row: u32,
+    /// The limit of the long messages.
+    limit: LongLimit,
+    /// Queue pairs whose requests wait for it, the longest wait first. They may be in the other queues, too, for their replies.
+    held: VecDeque<u16>,
 }
 
 impl TxScheduler {
@@ -42,7 +49,33 @@ impl TxScheduler {
         self.ports.len()
     }
 
-    /// Whether no queue pair waits.
+    /// The limit of a port's long messages; `None` as long as nothing was sent there.
+    #[inline]
+    pub(super) fn limit_mut(&mut self, port: PortId) -> Option<&mut LongLimit> {
+        self.ports.get_mut(usize::from(port.0)).map(|port| &mut port.limit)
+    }
+
+    /// Enqueues a queue pair whose requests wait for the limit of long messages.
+    pub(super) fn hold(&mut self, port: PortId, slot: u16) {
+        if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
+            port.held.push_back(slot);
+        }
+    }
+
+    /// Dequeues a queue pair whose requests may be sent now, if one waited for the limit of long messages.
+    #[inline]
+    pub(super) fn take_held(&mut self, port: usize, now: Instant) -> Option<u16> {
+        let port = self.ports.get_mut(port)?;
+        if port.held.is_empty() { None } else { port.take_held(now) }
+    }
+
+    /// When queue pairs that wait for the limit of long messages may go on, even if no packet arrives.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        let holding = self.ports.iter().filter(|port| !port.held.is_empty());
+        holding.map(|port| port.limit.expires()).min()
+    }
+
+    /// Whether no queue pair can transmit.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.ports.iter().all(PortScheduler::is_empty)
@@ -93,20 +126,27 @@ impl TxScheduler {
         for port in &mut self.ports {
             port.new.retain(|&other| other != slot);
             port.continuing.retain(|&other| other != slot);
+            port.held.retain(|&other| other != slot);
         }
     }
 }
 
 impl PortScheduler {
     fn reserve(&mut self, capacity: usize) {
-        for queue in [&mut self.new, &mut self.continuing] {
+        for queue in [&mut self.new, &mut self.continuing, &mut self.held] {
             queue.reserve(capacity.saturating_sub(queue.len()));
         }
     }
 
     #[inline]
     fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.continuing.is_empty()
+        self.new.is_empty() && self.continuing.is_empty() && (self.held.is_empty() || !self.limit.has_room())
+    }
+
+    #[cold]
+    fn take_held(&mut self, now: Instant) -> Option<u16> {
+        let stays = self.limit.mix(now) == Mix::Limited && !self.limit.has_room();
+        if stays { None } else { self.held.pop_front() }
     }
 
     #[inline]

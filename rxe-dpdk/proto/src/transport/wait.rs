@@ -38,6 +38,8 @@ waits! {
     Credit => "credit",
     /// As many packets are without an answer as the window allows.
     Window => "window",
+    /// Other queue pairs of the port send short messages, and long ones have enough bytes outstanding.
+    ShortMessages => "short_messages",
     /// Congestion control has lowered the rate.
     Rate => "rate",
     /// As many READs and atomics are without an answer as the two ends have agreed on.

@@ -49,6 +49,7 @@ mod transport_inline;
 mod transport_keep_alive;
 mod transport_latency;
 mod transport_local;
+mod transport_long;
 mod transport_matrix;
 mod transport_programs;
 mod transport_queries;

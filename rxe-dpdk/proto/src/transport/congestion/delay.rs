@@ -34,6 +34,11 @@ impl DelayWindow {
         DelayWindow { window: INITIAL, starting: true, shrunk_at: None, round_trip: 1 }
     }
 
+    /// A window of `packets` that grows by one packet at a time from the beginning.
+    pub(in crate::transport) fn of(packets: u32) -> DelayWindow {
+        DelayWindow { window: packets * PACKET, starting: false, ..DelayWindow::new() }
+    }
+
     /// The packets that may be outstanding.
     #[inline]
     pub(in crate::transport) fn packets(&self) -> u32 {

@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use crate::mem::{KeyDomain, KeyLayout, KeyTable};
 use crate::time::Instant;
-use crate::wire::{DropCounters, TxQueue};
+use crate::wire::{DropCounters, PortId, TxQueue};
 
 use super::ah::AhTable;
 use super::context::{Context, TxOutcome};
 use super::cq::CqTable;
+use super::long_limit::Mix;
 use super::multicast::MulticastTable;
 use super::srq::SrqTable;
 use super::table::QpTable;
@@ -77,6 +78,7 @@ impl Engine {
                 events: VecDeque::new(),
                 error_packets: VecDeque::new(),
                 scheduler: TxScheduler::default(),
+                mix: Mix::default(),
                 now: Instant::ZERO,
                 latencies: Arc::default(),
                 bursts: 0,
@@ -131,6 +133,7 @@ impl Engine {
     fn transmit_by(&mut self, port: usize, now: Instant, tx: &mut impl TxQueue) -> usize {
         let quantum = self.cx.config.transmit_quantum as usize;
         let mut written = 0;
+        self.begin_port(port, now);
         while written < quantum
             && let Some(slot) = self.cx.scheduler.dequeue(port)
         {
@@ -150,6 +153,17 @@ impl Engine {
         written
     }
 
+    /// Determines how messages are mixed on a port, and wakes up queue pairs whose long messages may go on.
+    #[inline]
+    fn begin_port(&mut self, port: usize, now: Instant) {
+        self.cx.mix = self.cx.scheduler.limit_mut(PortId(port as u16)).map_or(Mix::NoneLong, |limit| limit.mix(now));
+        while let Some(slot) = self.cx.scheduler.take_held(port, now) {
+            if let Some(qp) = self.qps.in_slot(slot) {
+                qp.end_hold(&mut self.cx);
+            }
+        }
+    }
+
     /// Whether [`transmit`](Engine::transmit) has something to write.
     pub fn wants_transmit(&self) -> bool {
         !self.cx.scheduler.is_empty() || !self.destroyed.is_empty()
@@ -157,7 +171,11 @@ impl Engine {
 
     /// The deadline for the next call of [`handle_timeout`](Engine::handle_timeout). May be early, never late.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.cx.timers.peek().map(|(at, _)| at)
+        let timer = self.cx.timers.peek().map(|(at, _)| at);
+        match (timer, self.cx.scheduler.held_until()) {
+            (Some(timer), Some(held)) => Some(timer.min(held)),
+            (timer, held) => timer.or(held),
+        }
     }
 
     /// Handles every deadline up to `now`. Call `transmit` afterwards.

@@ -3,6 +3,7 @@
 use crate::prefetch;
 use crate::time::Instant;
 use crate::transport::context::{Context, TxOutcome};
+use crate::transport::long_limit::Mix;
 use crate::transport::requester::Turn;
 use crate::transport::responder::{FatalError, Undelivered};
 use crate::transport::{AsyncEvent, CongestionControl, QpState, QpType, RequestRefusal};
@@ -121,11 +122,14 @@ impl Qp {
             self.fail(cx, failure.cause, failure.wqe(), None);
             return;
         }
+        if cx.mix == Mix::Limited || self.charge.packets > 0 {
+            self.long_answered(cx, now);
+        }
         if let Some(delay) = &self.requester.delay {
             self.congestion.set_rate(delay.rate(self.common.mtu));
         }
         self.arm_retransmit_timer(cx);
-        if self.requester.has_unsent() {
+        if self.requester.has_unsent() && !(self.held && !self.requester.retransmits()) {
             self.activate(cx);
         }
         self.report_drained(cx);
@@ -208,8 +212,23 @@ impl Qp {
         if outcome == TxOutcome::Backpressure || !self.requester.has_unsent() || !self.state.sends() {
             return (written, outcome);
         }
+        if self.held && !self.requester.retransmits() {
+            return (written, outcome);
+        }
+        let mut quantum = room.min(cx.config.send_quantum as usize);
+        if cx.mix == Mix::Limited && self.common.qp_type == QpType::Rc {
+            match self.limited_quantum(cx) {
+                Some(limit) => quantum = quantum.min(limit),
+                None => {
+                    self.hold(cx);
+                    return (written, outcome);
+                }
+            }
+        } else {
+            self.requester.lift_limit();
+        }
         let draining = self.state == QpState::Sqd;
-        let turn = Turn { now, quantum: room.min(cx.config.send_quantum as usize), draining };
+        let turn = Turn { now, quantum, draining };
         let (requests, after, failure) = match (self.common.qp_type, &self.link) {
             (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, tx, turn),
             (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, turn),
@@ -220,6 +239,9 @@ impl Qp {
         // Only requests start the retransmission timer.
         if requests > 0 {
             self.arm_retransmit_timer(cx);
+            if self.requester.has_long() || cx.mix != Mix::NoneLong {
+                self.count_long(cx, now);
+            }
         }
         if let Some(failure) = failure {
             self.fail_send(cx, failure);

@@ -2,6 +2,7 @@
 
 mod detect;
 mod flow;
+mod long;
 mod modify;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use super::common::{Common, Failure};
 use super::congestion::Congestion;
 use super::context::Context;
 use super::link::Link;
+use super::long_limit::Charge;
 use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
@@ -51,6 +53,10 @@ pub(super) struct Qp {
     /// The path to the peer (RC and UC).
     pub(super) link: Option<Link>,
     pub(super) congestion: Congestion,
+    /// Requests wait for the limit of long messages.
+    held: bool,
+    /// What counts for that limit.
+    charge: Charge,
     pub(super) responder: Responder,
     pub(super) requester: Requester,
     caps: QpCaps,
@@ -86,6 +92,8 @@ impl Qp {
             drained: false,
             detection: None,
             link: None,
+            held: false,
+            charge: Charge::default(),
             congestion: Congestion::default(),
             responder: Responder::new(rq),
             requester: Requester::new(SendQueue::new(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data)),
@@ -154,6 +162,7 @@ impl Qp {
             QpState::Rts | QpState::Sqd => self.requester.waits_for(cx, self.state == QpState::Sqd),
         };
         match sends {
+            Wait::Turn if self.held => Wait::ShortMessages,
             Wait::Turn if self.congestion.deadline().is_some() => Wait::Rate,
             Wait::Nothing if self.responder.lacks_receive() => Wait::Receive,
             Wait::Nothing if self.responder.has_responses_due() && self.congestion.deadline().is_some() => Wait::Rate,

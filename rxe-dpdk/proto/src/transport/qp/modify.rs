@@ -139,6 +139,7 @@ impl Qp {
     fn reset(&mut self, cx: &mut Context) {
         self.responder.reset();
         self.requester.reset();
+        self.forget_long(cx);
         // compliance.md [MEM-WINDOW-QP-END]: The type 2 windows of a queue pair are unbound when it is reset or
         // destroyed.
         cx.keys.unbind_windows_of(self.common.qpn.get());
@@ -178,6 +179,7 @@ impl Qp {
     pub(super) fn enter_error(&mut self, cx: &mut Context, send: Option<(u64, WcStatus)>, receive: Option<WcStatus>) {
         self.state = QpState::Error;
         self.requester.flush(&self.common, cx, send);
+        self.forget_long(cx);
         self.responder.flush(&self.common, cx, receive);
         if self.common.srq.is_some() {
             // compliance.md [SRQ-LAST-WQE]: A queue pair in error with a shared receive queue raises the last-WQE

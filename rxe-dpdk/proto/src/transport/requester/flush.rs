@@ -49,7 +49,7 @@ impl Requester {
         if !filled {
             return self.bad_key(wqe);
         }
-        self.response_expected(cx, now, 1);
+        self.response_expected(cx, now, 1, true);
         Sent::Written
     }
 }

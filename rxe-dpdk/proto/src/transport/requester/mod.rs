@@ -16,6 +16,7 @@ mod credits;
 mod flush;
 mod keep_alive;
 mod local;
+mod long;
 mod packet;
 mod retransmit;
 mod rnr;
@@ -75,6 +76,12 @@ pub(super) struct Requester {
     max_rd_atomic: u32,
     /// Packets written since the last one with AckReq.
     since_ack: u32,
+    /// The same where long messages are limited: an ACK is requested after so many, and a READ is requested in parts.
+    part: u32,
+    /// The end of the newest message of several packets that was begun.
+    long_end: Seq,
+    /// Packets of such messages below are taken for lost: they do not count for the limit.
+    long_from: Seq,
     rtt: RoundTrip,
     /// The window of delay-based congestion control.
     pub(super) delay: Option<Box<DelayWindow>>,
@@ -147,6 +154,9 @@ impl Requester {
             rd_outstanding: 0,
             max_rd_atomic: 0,
             since_ack: 0,
+            part: u32::MAX,
+            long_end: start,
+            long_from: start,
             rtt: RoundTrip::default(),
             delay: None,
             delay_window: u32::MAX,
@@ -186,7 +196,7 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
-        (self.before_retry, self.untimed) = (start, start);
+        (self.before_retry, self.untimed, self.long_end, self.long_from) = (start, start, start, start);
         self.cursor_wqe = self.sq.tail();
     }
 
@@ -225,6 +235,12 @@ impl Requester {
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         self.cursor_wqe < self.sq.tail()
+    }
+
+    /// Whether what was sent is sent again.
+    #[inline]
+    pub(super) fn retransmits(&self) -> bool {
+        self.cursor < self.sent
     }
 
     pub(super) fn next_psn(&self) -> Psn {
@@ -278,12 +294,18 @@ impl Requester {
     /// Packets after which an ACK is requested: at most half of the window, which may become half as long before the ACK comes.
     #[inline]
     fn ack_every(&self, cx: &Context) -> u32 {
-        (self.delay_window / 2).min(cx.config.ack_every)
+        (self.delay_window / 2).min(cx.config.ack_every).min(self.part)
     }
 
     /// Follows the window of delay-based control.
     fn follow_delay(&mut self) {
         self.delay_window = self.delay.as_deref().map_or(u32::MAX, DelayWindow::packets);
+    }
+
+    /// Long messages are not limited.
+    #[inline]
+    pub(super) fn lift_limit(&mut self) {
+        self.part = u32::MAX;
     }
 
     /// The measured round trip time.

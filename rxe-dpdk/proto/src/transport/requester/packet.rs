@@ -175,6 +175,7 @@ impl Requester {
         let Some(source) = self.source(wqe, common, &cx.keys, offset, len) else { return self.bad_key(wqe) };
         let first = self.cursor == wqe.first;
         let last = self.cursor.add(1) == wqe.end();
+        let wqe_packets = wqe.packets;
         let is_probe = self.lacks_credit(wqe);
         // The first packet of a retry: its ACK confirms early that the peer is reachable, and gives an RTT sample.
         let is_retry = self.cursor == self.una && self.cursor < self.sent;
@@ -213,6 +214,9 @@ impl Requester {
             return self.bad_key(wqe);
         }
         self.since_ack = if ack_req { 0 } else { self.since_ack + 1 };
+        if first && !last {
+            self.long_end = self.long_end.max(self.cursor.add(wqe_packets));
+        }
         // compliance.md [RC-REQ-CREDIT-PROBE]: Beyond the limit and with nothing outstanding, the first packet is sent
         // alone with AckReq.
         if is_probe {
@@ -235,17 +239,22 @@ impl Requester {
         let Some((wqe, sges)) = self.sq.get_with_sges(self.cursor_wqe) else { return Sent::Blocked };
         let SendOp::Read { remote } = wqe.op else { return Sent::Blocked };
         let offset = wqe.offset_of(self.cursor, common.mtu);
-        let left = wqe.length - offset;
+        let (end, wqe_end) = (self.read_end(wqe), wqe.end());
+        let left = if end == wqe_end { wqe.length } else { wqe.offset_of(end, common.mtu) } - offset;
         if sge::check(&cx.keys, common.pd, sges, offset as usize, left as usize, Access::LOCAL_WRITE).is_err() {
             return self.bad_key(wqe);
         }
         // compliance.md [RC-REQ-READ-REST]: A READ retried from its middle requests the rest.
+        // compliance.md [RC-REQ-READ-PARTS]: A READ may be requested in parts, each with a request of its own that counts
+        // for max_rd_atomic.
         let rest = RemoteAddr { addr: remote.addr.wrapping_add(u64::from(offset)), ..remote };
         if !link.write_read_request(tx, &cx.stats, self.cursor.psn(), rest, left) {
             return Sent::Backpressure;
         }
-        let psns = wqe.end().since(self.cursor) as u32;
-        self.response_expected(cx, now, psns);
+        if wqe.packets > 1 {
+            self.long_end = self.long_end.max(wqe_end);
+        }
+        self.response_expected(cx, now, end.since(self.cursor) as u32, end == wqe_end);
         Sent::Written
     }
 
@@ -275,16 +284,16 @@ impl Requester {
             _ => &mut packet,
         };
         packet.finish();
-        self.response_expected(cx, now, 1);
+        self.response_expected(cx, now, 1, true);
         Sent::Written
     }
 
-    /// Records a request that is answered by `psns` responses.
+    /// Records a request that is answered by `psns` responses. `last`: nothing of its work request is left to be requested.
     #[inline(always)]
-    pub(super) fn response_expected(&mut self, cx: &Context, now: Instant, psns: u32) {
+    pub(super) fn response_expected(&mut self, cx: &Context, now: Instant, psns: u32, last: bool) {
         self.since_ack = 0;
         self.rd_outstanding += 1;
-        self.written(cx, Some(now), psns, true);
+        self.written(cx, Some(now), psns, last);
     }
 
     /// Advances the cursor past a written packet. `ack_requested`: the time, if the peer answers it at once.

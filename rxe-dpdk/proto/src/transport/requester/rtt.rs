@@ -15,6 +15,9 @@ use crate::transport::seq::Seq;
 /// The minimum margin of the timeout above the round trip, in nanoseconds: one iteration of a busy caller.
 const GRANULARITY: u64 = 10_000;
 
+/// Time after which the shortest round trip becomes longer, in nanoseconds.
+const AGE: u64 = 10_000_000_000;
+
 /// RTT estimate, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
@@ -32,6 +35,12 @@ pub(super) struct RoundTrip {
     timed: Option<(Seq, Instant)>,
     /// Doublings of the timeout since the last sample (backoff).
     doublings: u8,
+    /// The last sample, until it is taken.
+    sample: Option<u64>,
+    /// The shortest sample, which becomes longer with time.
+    shortest: Option<u64>,
+    /// When it did so last.
+    aged: Instant,
 }
 
 impl RoundTrip {
@@ -65,10 +74,23 @@ impl RoundTrip {
                 self.doublings = 0;
                 let sample = now.nanos_since(since);
                 self.measured(sample);
+                self.sample = Some(sample);
+                self.shortest = Some(self.shortest.map_or(sample, |shortest| shortest.min(sample)));
                 Some(sample)
             }
             _ => None,
         }
+    }
+
+    /// The last sample, if it was not taken before, and the shortest one, in nanoseconds. The shortest grows by an eighth in
+    /// [`AGE`], as the path may have changed.
+    pub(super) fn take(&mut self, now: Instant) -> Option<(u64, u64)> {
+        let (sample, shortest) = (self.sample.take()?, self.shortest?);
+        if now >= self.aged.after(AGE) {
+            self.aged = now;
+            self.shortest = Some(shortest + shortest / 8);
+        }
+        Some((sample, shortest))
     }
 
     fn measured(&mut self, sample: u64) {

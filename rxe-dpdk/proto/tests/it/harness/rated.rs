@@ -34,13 +34,16 @@ pub struct RatedPair {
     pub nodes: [Node; 2],
     pub now: Instant,
     pub line: LinkParams,
+    /// Frames that a port takes before the line has sent the first of them.
+    pub ring: usize,
     /// Drops chosen frames.
     pub drop_filter: DropFilter,
     /// Frames written by each end.
     pub frames: [u64; 2],
     rng: Rng,
-    /// When each end's line takes the next frame.
+    /// When the line of each end has sent what the port has taken: the last frame, and each of them.
     free_at: [Instant; 2],
+    in_ring: [VecDeque<Instant>; 2],
     /// Frames on their way from each end, with the time of arrival.
     flights: [VecDeque<(Instant, Vec<u8>)>; 2],
 }
@@ -61,10 +64,12 @@ impl RatedPair {
             nodes: Node::connected(config, agreed, depth, memory),
             now,
             line,
+            ring: 1,
             drop_filter: Box::new(|_, _| false),
             frames: [0; 2],
             rng: Rng(seed),
             free_at: [now; 2],
+            in_ring: [VecDeque::new(), VecDeque::new()],
             flights: [VecDeque::new(), VecDeque::new()],
         }
     }
@@ -74,18 +79,23 @@ impl RatedPair {
         Duration::from_nanos(len as u64 * 8_000 / self.line.rate)
     }
 
-    /// Each end whose line is free writes a frame; then time jumps to the next thing that happens, which is handled.
+    /// Each end whose port has room writes frames; then time jumps to the next thing that happens, which is handled.
     /// False when nothing is left to happen.
     pub fn step(&mut self) -> bool {
         let mut next: Option<Instant> = None;
         let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
         for end in 0..2 {
-            if self.free_at[end] <= self.now {
-                let mut tx = TxFrames { room: Some(1), ..TxFrames::default() };
+            while self.in_ring[end].front().is_some_and(|sent| *sent <= self.now) {
+                self.in_ring[end].pop_front();
+            }
+            let room = self.ring - self.in_ring[end].len();
+            if room > 0 {
+                let mut tx = TxFrames { room: Some(room), ..TxFrames::default() };
                 self.nodes[end].engine.transmit(self.now, &mut tx);
                 for (_, frame) in tx.frames {
                     self.frames[end] += 1;
-                    self.free_at[end] = self.now + self.serialization(frame.len());
+                    self.free_at[end] = self.free_at[end].max(self.now) + self.serialization(frame.len());
+                    self.in_ring[end].push_back(self.free_at[end]);
                     let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
                     if !self.rng.chance(self.line.loss) && !(self.drop_filter)(end, &packet) {
                         self.flights[end].push_back((self.free_at[end] + self.line.delay, frame));
@@ -93,7 +103,9 @@ impl RatedPair {
                 }
             }
             if self.nodes[end].engine.wants_transmit() {
-                sooner(self.free_at[end].max(self.now + Duration::from_nanos(1)));
+                let is_full = self.in_ring[end].len() >= self.ring;
+                let room_at = self.in_ring[end].front().filter(|_| is_full).map_or(self.now, |sent| *sent);
+                sooner(room_at.max(self.now + Duration::from_nanos(1)));
             }
             if let Some((at, _)) = self.flights[end].front() {
                 sooner(*at);
