@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rxe_testkit::retry::retry;
+
 use crate::guest_disks;
 use crate::matrix::Server;
 use crate::results::{Latency, Sample};
@@ -33,8 +35,6 @@ const LISTENS: &str = "until grep -q ':4853 [0-9A-F]*:[0-9A-F]* 0A ' /proc/net/t
 
 /// What perftest prints when it could not measure the CPU's clock, on a busy machine: its rates are 0 then.
 const NO_CLOCK: &str = "Correlation coefficient";
-/// Runs of such a client at most.
-const ATTEMPTS: usize = 5;
 
 /// Both machines.
 pub struct Guests {
@@ -128,13 +128,10 @@ impl Serving<'_> {
             }
             return guest_disks::measure(client, SERVER, words);
         }
-        let mut output = self.perftest(words)?;
-        for _ in 1..ATTEMPTS {
-            if sample(&output).is_some() || !output.contains(NO_CLOCK) {
-                break;
-            }
-            output = self.perftest(words)?;
-        }
+        let is_void = |output: &Result<String, String>| {
+            output.as_ref().is_ok_and(|output| sample(output).is_none() && output.contains(NO_CLOCK))
+        };
+        let output = retry(|| self.perftest(words), is_void)?;
         sample(&output).ok_or_else(|| format!("`{words}` printed no result: {output}"))
     }
 

@@ -7,16 +7,16 @@ use crate::guest::Guest;
 use crate::station::{GUEST_V4, GUEST_V6, Lease, Port, StationKey};
 use crate::suite::{AnyGroup, Fixture, Group};
 use rxe_testkit::process::{Program, must, run};
+use rxe_testkit::retry::retry;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// The end of a client of perftest with -R that is faster than its server, which listens a second time for the test itself.
+/// The end of a client of perftest with -R that is faster than its server: after the connection for the parameters, both connect a second
+/// time, for the test itself, and nothing tells the client that the server listens again.
 const NOT_LISTENING: &str = "RDMA_CM_EVENT_REJECTED; error: 8";
-/// Runs of such a client at most.
-const ATTEMPTS: usize = 5;
 /// Addresses of the programs under rxe-run.
 const OWN_V4: &str = "10.77.0.30";
 const OWN_V6: &str = "fd77::30";
@@ -146,16 +146,10 @@ impl Ends {
 
     fn run(&self, pair: Pair, server: Server) -> Check {
         match server {
-            Server::Guest => {
-                let mut served = self.guest_serves(pair);
-                for _ in 1..ATTEMPTS {
-                    if !served.as_ref().is_err_and(|why| pair.client.contains(" -R ") && why.contains(NOT_LISTENING)) {
-                        break;
-                    }
-                    served = self.guest_serves(pair);
-                }
-                served
-            }
+            Server::Guest => retry(
+                || self.guest_serves(pair),
+                |served| served.as_ref().is_err_and(|why| pair.client.contains(" -R ") && why.contains(NOT_LISTENING)),
+            ),
             Server::Own => self.guest_asks(pair),
         }
     }

@@ -125,8 +125,8 @@ impl Guest {
             let join = || std::fs::write(&initrd, [std::fs::read(image.initrd())?, std::fs::read(extra)?].concat());
             join().map_err(|e| format!("cannot write {}: {e}", initrd.display()))?;
         }
-        // maxcpus: for machines that can have one processor only, QEMU before 8.1 emulates no memory barriers, although the guest shares
-        // memory with QEMU's other threads; then the queue of a virtio card may stand still for ever.
+        // maxcpus: for machines that can have one processor only, QEMU before 8.1 emulates no memory barriers, although the
+        // guest shares memory with QEMU's other threads; then the queue of a virtio card may stand still for ever.
         let smp = format!("{},maxcpus={}", config.cpus, config.cpus.max(2));
         // no_timer_check: on a busy machine an emulated timer may be too late for the kernel's test of it, which panics.
         // However this process ends, QEMU ends with it.

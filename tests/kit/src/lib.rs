@@ -6,6 +6,7 @@
 //! * [`child`] runs a test in a process of its own, and in a network namespace of its own,
 //! * [`readme`] finds the commands that README.md shows,
 //! * [`process`] starts the programs under test, and has their output,
+//! * [`retry`] runs again what failed for a reason of its own,
 //! * [`rng`] has random numbers from a seed,
 //! * [`temp`] creates folders that are removed after the test,
 //! * [`recovery`] is the table of faults and of the time that the recovery from them takes.
@@ -20,5 +21,6 @@ pub mod pcapng;
 pub mod process;
 pub mod readme;
 pub mod recovery;
+pub mod retry;
 pub mod rng;
 pub mod temp;

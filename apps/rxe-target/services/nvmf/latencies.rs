@@ -10,9 +10,16 @@ use rxe_sync::Histogram;
 use super::work::Work;
 
 /// The kinds of commands that are told apart.
+#[derive(Clone, Copy)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    Other,
+}
+
+/// Their names, in the same order.
 const KINDS: [&str; 4] = ["read", "write", "flush", "other"];
-/// The index of reads in [`KINDS`].
-const READ: usize = 0;
 
 /// The times of the commands of one namespace on one worker, the only writer.
 #[derive(Default, Debug)]
@@ -22,18 +29,18 @@ impl CommandTimes {
     /// Counts a command.
     pub fn record(&self, work: &Work, nanos: u64) {
         let kind = match work {
-            Work::Read { .. } => READ,
-            Work::Write { .. } => 1,
-            Work::Flush { .. } => 2,
-            _ => 3,
+            Work::Read { .. } => Kind::Read,
+            Work::Write { .. } => Kind::Write,
+            Work::Flush { .. } => Kind::Flush,
+            _ => Kind::Other,
         };
-        self.0[kind].record(nanos);
+        self.0[kind as usize].record(nanos);
     }
 
     /// Counts a read that is answered within the turn of its arrival, whose time is 0 by the worker's clock.
     #[inline]
     pub fn record_direct_read(&self) {
-        self.0[READ].record(0);
+        self.0[Kind::Read as usize].record(0);
     }
 }
 

@@ -53,24 +53,23 @@ impl Nvmf {
             (Some(capsule), Role::Io { queue: entries, view, counts, .. }) => {
                 let submission = entries.submit(capsule, &view.views);
                 self.scratch = scratch;
-                return match submission {
-                    Ok(Submission::Execute(request)) => {
-                        if let Some(read) = view.direct_read(&request) {
-                            self.namespaces.begin_direct(&read);
-                            count_read(counts, read.from.length);
-                            let response = entries.complete(request.tag, Status::SUCCESS);
-                            let data = Some((read.from, remote(read.to)));
-                            let respond = Outgoing::Respond { slot, data, response, piece: None };
-                            return queue.push(cx, respond).unwrap_or_else(|error| self.post_failed(cx, qpn, error));
-                        }
-                        let view = Arc::clone(view);
-                        self.begin(cx, qpn, slot, &view, request);
-                    }
+                let request = match submission {
+                    Ok(Submission::Execute(request)) => request,
                     Ok(Submission::Refuse(response)) => {
-                        self.push(cx, qpn, Outgoing::Respond { slot, data: None, response, piece: None });
+                        return self.push(cx, qpn, Outgoing::Respond { slot, data: None, response, piece: None });
                     }
-                    Err(fault) => self.fault(cx, qpn, format_args!("{fault}")),
+                    Err(fault) => return self.fault(cx, qpn, format_args!("{fault}")),
                 };
+                let Some(read) = view.direct_read(&request) else {
+                    let view = Arc::clone(view);
+                    return self.begin(cx, qpn, slot, &view, request);
+                };
+                self.namespaces.begin_direct(&read);
+                count_read(counts, read.from.length);
+                let response = entries.complete(request.tag, Status::SUCCESS);
+                let data = Some((read.from, remote(read.to)));
+                let respond = Outgoing::Respond { slot, data, response, piece: None };
+                return queue.push(cx, respond).unwrap_or_else(|error| self.post_failed(cx, qpn, error));
             }
         }
         self.scratch = scratch;

@@ -331,11 +331,11 @@ impl State {
     /// Handles a frame that the fault injector, if there is one, has passed.
     fn deliver(&mut self, now: Instant, frame: &[u8]) {
         self.begin_record();
-        let handled = match classify(frame) {
-            Ok(Frame::Roce(packet)) => self.handle_packet(now, &packet),
+        let handled = match &classify(frame) {
+            Ok(Frame::Roce(packet)) => self.handle_packet(now, packet),
             // The port makes UDP headers only.
             Ok(Frame::Host) => Ok(()),
-            Err(reason) => Err(reason),
+            Err(reason) => Err(*reason),
         };
         if let Err(reason) = handled {
             self.drops.count(reason);
