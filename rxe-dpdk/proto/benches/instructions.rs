@@ -30,9 +30,10 @@ struct Gate {
     program: Program,
 }
 
-const GATES: [Gate; 8] = [
+const GATES: [Gate; 9] = [
     Gate { name: "respond-write-64", part: Part::Respond, program: Program::small(Work::Write, 64) },
     Gate { name: "respond-send-64", part: Part::Respond, program: Program::small(Work::Send, 64) },
+    Gate { name: "respond-read-64", part: Part::Respond, program: Program::small(Work::Read, 64) },
     Gate {
         name: "respond-read-4096",
         part: Part::Respond,

@@ -75,6 +75,9 @@ impl Failure {
 #[inline]
 pub(super) fn packets_of(len: u32, mtu: u32) -> u32 {
     debug_assert!(mtu.is_power_of_two());
+    if len <= mtu {
+        return 1;
+    }
     let whole = len >> mtu.trailing_zeros();
-    (whole + u32::from(len & (mtu - 1) != 0)).max(1)
+    whole + u32::from(len & (mtu - 1) != 0)
 }

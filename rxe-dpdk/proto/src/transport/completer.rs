@@ -5,7 +5,7 @@
 //! READ or atomic therefore means that its response was lost.
 
 use crate::time::Instant;
-use crate::wire::{DropReason, NakCode, Opcode, RocePacket, Syndrome};
+use crate::wire::{Aeth, DropReason, NakCode, Opcode, RocePacket, Syndrome};
 
 use super::common::{Common, Failure};
 use super::context::Context;
@@ -61,8 +61,9 @@ impl Requester {
                 cx.drop(DropReason::ResponseStale);
             }
         } else {
-            self.take_credits(packet.aeth());
-            self.handle_new(common, cx, now, packet, psn)?;
+            let aeth = packet.aeth();
+            self.take_credits(aeth);
+            self.handle_new(common, cx, now, packet, aeth, psn)?;
         }
         if self.una > before {
             self.progressed(cx, now);
@@ -80,10 +81,11 @@ impl Requester {
         cx: &mut Context,
         now: Instant,
         packet: &RocePacket<'_>,
+        aeth: Option<&Aeth>,
         psn: Seq,
     ) -> Result<(), Failure> {
         match packet.opcode() {
-            Opcode::Acknowledge => match packet.aeth().map(|aeth| aeth.syndrome()) {
+            Opcode::Acknowledge => match aeth.map(Aeth::syndrome) {
                 Some(Syndrome::Ack { .. }) => self.ack(common, cx, now, psn),
                 Some(Syndrome::Rnr { timer }) => self.receiver_not_ready(common, cx, now, psn, timer),
                 // compliance.md [RC-REQ-SEQ-NAK]: A sequence NAK acknowledges everything before its PSN and retransmits
@@ -101,7 +103,7 @@ impl Requester {
                 }
             },
             Opcode::AtomicAcknowledge => self.atomic_response(common, cx, now, packet, psn),
-            _ => self.read_response(common, cx, now, packet, psn),
+            _ => self.read_response(common, cx, now, packet, aeth, psn),
         }
     }
 
@@ -247,6 +249,7 @@ impl Requester {
         cx: &mut Context,
         now: Instant,
         packet: &RocePacket<'_>,
+        aeth: Option<&Aeth>,
         psn: Seq,
     ) -> Result<(), Failure> {
         let Some(wqe) = self.due(common, cx, now, psn)? else { return Ok(()) };
@@ -257,7 +260,7 @@ impl Requester {
             cx.drop(DropReason::ResponseUnexpected);
             return Ok(());
         }
-        let offset = wqe.offset_of(psn, common.mtu);
+        let offset = if psn == wqe.first { 0 } else { wqe.offset_of(psn, common.mtu) };
         let expected = if is_read { (wqe.length - offset).min(common.mtu) } else { 0 };
         let last = psn.add(1) == wqe.end();
         let position = packet.info().position;
@@ -271,7 +274,7 @@ impl Requester {
         if position.is_end() != (last || ends_part)
             || !is_read && !position.is_start()
             || packet.payload().len() != expected as usize
-            || !matches!(packet.aeth().map(|aeth| aeth.syndrome()), None | Some(Syndrome::Ack { .. }))
+            || !matches!(aeth.map(Aeth::syndrome), None | Some(Syndrome::Ack { .. }))
         {
             cx.drop(DropReason::PayloadLength);
             // compliance.md [RC-REQ-BAD-RESPONSE]: A READ response with a wrong length or position is a bad response

@@ -142,7 +142,7 @@ impl CqTable {
     }
 
     /// Adds a completion; false when the queue is full (or gone).
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, id: CqId, wc: WorkCompletion) -> bool {
         let Some(cq) = self.slots.get_mut(usize::from(id.0 as u16)).and_then(Option::as_mut) else { return false };
         if cq.id != id || cq.entries.len() >= cq.depth {

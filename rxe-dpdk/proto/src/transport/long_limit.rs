@@ -161,6 +161,18 @@ impl LongLimit {
         }
     }
 
+    /// Changes a charge of the present period to `packets`; false, without a change, if it is of another one. It counts for the port that it
+    /// was made for.
+    #[inline]
+    pub(super) fn change(&mut self, now: Instant, charge: &mut Charge, packets: u64) -> bool {
+        let is_present = charge.period == self.period && now < self.period_ends && charge.packets > 0;
+        if is_present {
+            self.recent = self.recent + packets * u64::from(charge.mtu) - charge.bytes();
+            charge.packets = packets;
+        }
+        is_present
+    }
+
     /// Counts `packets` of `mtu` bytes that a queue pair has outstanding, in place of its `last` charge, which was released. `progress`:
     /// its peer has answered since.
     pub(super) fn charge(

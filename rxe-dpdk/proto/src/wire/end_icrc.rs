@@ -85,7 +85,7 @@ mod tests {
                 [(0, 0, 0, 0), (0x12_3456, u64::MAX, 0x8765_4321, 1), (0xFF_FFFF, 1, 2, u32::MAX)]
             {
                 let psn = Psn::new(psn);
-                let read = |extend: &dyn Fn(&mut PacketBuilder<'_>), op, ack_req| {
+                let whole_packets = |extend: &dyn Fn(&mut PacketBuilder<'_>), op, ack_req| {
                     let opcode = BthOpcode::rc(op);
                     let fields =
                         BthFields { opcode, dest_qp: 0x11, psn, solicited: false, ack_req, pkey: DEFAULT_PKEY };
@@ -96,7 +96,7 @@ mod tests {
                     packet.finish();
                     frame.last_chunk().map(|stored| u32::from_le_bytes(*stored))
                 };
-                let whole = read(
+                let whole = whole_packets(
                     &|packet| {
                         packet.reth(va, rkey, len);
                     },
@@ -105,7 +105,7 @@ mod tests {
                 );
                 let found = ReadRequestIcrc::new(&path, 0x11).of(psn, va, rkey, len);
                 assert!(found.is_none() || found == whole, "{found:x?} {whole:x?}");
-                let whole = read(
+                let whole = whole_packets(
                     &|packet| {
                         packet.aeth(Syndrome::ACK, rkey).atomic_ack(va);
                     },

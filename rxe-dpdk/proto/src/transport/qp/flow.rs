@@ -132,7 +132,9 @@ impl Qp {
         if self.requester.has_unsent() && !(self.held && !self.requester.retransmits()) {
             self.activate(cx);
         }
-        self.report_drained(cx);
+        if self.state == QpState::Sqd {
+            self.report_drained(cx);
+        }
     }
 
     /// Handles expired deadlines: rate, retransmission, keep-alive.
@@ -279,11 +281,11 @@ impl Qp {
         if self.responder.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }
     }
 
-    /// In SQD, raises the event once when everything begun has completed.
+    /// Raises the event once when everything begun has completed. Call only in SQD.
     fn report_drained(&mut self, cx: &mut Context) {
         // compliance.md [REQ-SQD]: In SQD, messages that were begun are finished and retransmitted, no other is begun,
         // requests are served.
-        if self.state == QpState::Sqd && !self.drained && self.requester.is_drained() {
+        if !self.drained && self.requester.is_drained() {
             self.drained = true;
             cx.events.push_back(AsyncEvent::SendQueueDrained { qpn: self.common.qpn });
         }

@@ -73,7 +73,21 @@ impl Qp {
     }
 
     /// Counts packets of long messages that are outstanding now. `progress`: the peer has answered some.
+    #[inline]
     fn recount_long(&mut self, cx: &mut Context, now: Instant, progress: bool) {
+        let packets = self.requester.long_packets();
+        let changed = match cx.scheduler.limit_mut(self.charge.port) {
+            Some(limit) => limit.change(now, &mut self.charge, packets),
+            None => false,
+        };
+        if !changed {
+            self.charge_again(cx, now, progress);
+        }
+    }
+
+    /// [`recount_long`](Self::recount_long), for another port, MTU or period than last.
+    #[inline(never)]
+    fn charge_again(&mut self, cx: &mut Context, now: Instant, progress: bool) {
         let (port, last) = (self.port(), self.charge);
         if let Some(limit) = cx.scheduler.limit_mut(last.port) {
             if limit.has_expired(last) {

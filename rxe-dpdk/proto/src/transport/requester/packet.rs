@@ -238,7 +238,7 @@ impl Requester {
     ) -> Sent {
         let Some((wqe, sges)) = self.sq.get_with_sges(self.cursor_wqe) else { return Sent::Blocked };
         let SendOp::Read { remote } = wqe.op else { return Sent::Blocked };
-        let offset = wqe.offset_of(self.cursor, common.mtu);
+        let offset = if self.cursor == wqe.first { 0 } else { wqe.offset_of(self.cursor, common.mtu) };
         let (end, wqe_end) = (self.read_end(wqe), wqe.end());
         let left = if end == wqe_end { wqe.length } else { wqe.offset_of(end, common.mtu) } - offset;
         if sge::check(&cx.keys, common.pd, sges, offset as usize, left as usize, Access::LOCAL_WRITE).is_err() {

@@ -143,7 +143,8 @@ impl Resources {
     }
 
     /// Adds a resource whose reply is due. Call only if [`has_room`](Self::has_room).
-    #[inline]
+    // Inlined, so that the resource is built in place.
+    #[inline(always)]
     pub(in crate::transport) fn push(&mut self, resource: Resource) {
         while self.ring.len() >= self.depth.max(1) {
             self.drop_oldest();
